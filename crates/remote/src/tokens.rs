@@ -1,4 +1,4 @@
-//! The file of tokens: names, scopes and hashes, never a token.
+//! The token file: names, scopes and hashes of tokens, never a token itself.
 //!
 //! ```toml
 //! [[token]]
@@ -30,39 +30,39 @@ use ring::digest::{SHA256, digest};
 
 use crate::identity::{Identity, is_name};
 
-/// The longest file of tokens that is read.
+/// The longest token file that is read, in bytes.
 const MAX_FILE: u64 = 1 << 20;
 
-/// What stands before the random part of a token, so that people and scanners know what it is.
+/// Prefix of every token, so that people and secret scanners recognize it.
 const PREFIX: &str = "nrw_";
 
-/// The first line of a file that we make: it also tells what a file is that has no token, or none any more.
+/// First line of a token file that this program creates. It also identifies a token file without tokens.
 const HEADER: &str = "# The tokens of clients, by `narrows token`: names and hashes, never a token\n";
 
-/// Whether a text says of itself that it is a file of tokens, if it has some or not.
+/// Returns `true` if a text is marked as a token file, even one without tokens.
 #[must_use]
 pub fn is_marked(text: &str) -> bool {
     text.lines().any(|line| line == HEADER.trim_end())
 }
 
-/// Why a file of tokens cannot be used.
+/// An error in a token file.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// It cannot be read or written.
+    /// The file cannot be read or written.
     #[error("{}: {error}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         error: io::Error,
     },
-    /// Everybody can write it, and so make a token.
+    /// Every user can write the file, and so add a token.
     #[error("{}: can be written by everybody", .0.display())]
     Exposed(PathBuf),
-    /// It is longer than any file of tokens.
+    /// The file is longer than the limit.
     #[error("{}: longer than 1 MiB", .0.display())]
     TooLong(PathBuf),
-    /// It is not what a file of tokens looks like.
+    /// The file is invalid.
     #[error("{}:{line}:{column}: {error}", path.display())]
     Syntax {
         /// The file.
@@ -71,41 +71,41 @@ pub enum TokenError {
         line: usize,
         /// The column, in characters from 1.
         column: usize,
-        /// Why; without the text of the file.
+        /// The reason, without the text of the file.
         error: String,
     },
-    /// A name that is none.
+    /// The name is invalid.
     #[error("{0:?} is not a name for a token")]
     Name(String),
-    /// A name that another token has.
+    /// Another token has this name.
     #[error("there is a token of the name {0:?} already")]
     Taken(String),
-    /// There is no token of that name.
+    /// No token has this name.
     #[error("there is no token of the name {0:?}")]
     Absent(String),
-    /// It is written in a form of its owner's.
+    /// The file was edited in a form that tokens cannot be removed from.
     #[error("{}: not written as `narrows token new` does; take it out by hand", .0.display())]
     Form(PathBuf),
-    /// A token that is kept to no pool at all.
+    /// The list of pools is empty, so the token would be useless.
     #[error("`pools` is empty: leave it out to permit every pool")]
     NoPools,
-    /// A name that no pool can have.
+    /// The name of a pool is invalid.
     #[error("{0:?} is not a name for a pool")]
     Pool(String),
-    /// What a token is to be narrowed to means no tool.
+    /// A scope matches no tool.
     #[error(transparent)]
     Scope(#[from] ScopeError),
-    /// The system gave no random numbers.
+    /// The system has no random numbers.
     #[error("no random numbers to be had")]
     Random,
 }
 
-/// A token as it is kept: recognised, and never shown.
+/// The hash of a token. Debug output does not show it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Digest([u8; 32]);
 
 impl Digest {
-    /// Of what somebody showed.
+    /// Returns the hash of a token.
     #[must_use]
     pub fn of(token: &str) -> Self {
         let mut bytes = [0; 32];
@@ -121,7 +121,7 @@ impl Digest {
         URL_SAFE_NO_PAD.encode(self.0)
     }
 
-    /// Whether both are the same, in a time that does not tell where they differ.
+    /// Compares in constant time, so that response times reveal nothing.
     fn is(&self, other: &Self) -> bool {
         let mut different = 0;
         for (one, two) in self.0.iter().zip(&other.0) {
@@ -137,13 +137,12 @@ impl std::fmt::Debug for Digest {
     }
 }
 
-/// The tokens that are known.
+/// The tokens of a token file.
 #[derive(Clone, Debug, Default)]
 pub struct Tokens {
     known: Vec<Known>,
 }
 
-/// One of them.
 #[derive(Clone, Debug)]
 struct Known {
     digest: Digest,
@@ -152,19 +151,19 @@ struct Known {
 }
 
 impl Tokens {
-    /// Reads a file.
+    /// Reads a token file.
     ///
     /// # Errors
-    /// When it cannot be read, is not what it should be, or can be written by everybody.
+    /// If it cannot be read, is invalid, or every user can write it.
     pub fn read(path: &Path) -> Result<Self, TokenError> {
         Self::parse(path, &text(path)?)
     }
 
-    /// Reads the text of `path`.
+    /// Parses the text of `path`.
     fn parse(path: &Path, text: &str) -> Result<Self, TokenError> {
         let file = path.display().to_string();
         let read = Node::read_toml(&Findings::new(&file, text), |table| Some(inspect::read(table)));
-        // Without the hint, which would show the line: a token may stand there.
+        // Without the hint, which shows the line: it may contain a token.
         let failed = |Finding { pos, message: error, .. }: Finding| TokenError::Syntax {
             path: path.to_owned(),
             line: pos.line,
@@ -174,7 +173,7 @@ impl Tokens {
         read.map(|file| Self { known: file.known }).map_err(failed)
     }
 
-    /// Whose it is. Every token is compared, in constant time.
+    /// Returns the owner of a token. Every token is compared, in constant time.
     #[must_use]
     pub fn find(&self, digest: &Digest) -> Option<&Identity> {
         let mut found = None;
@@ -186,18 +185,18 @@ impl Tokens {
         found
     }
 
-    /// Everybody who has a token.
+    /// Returns the owners of all tokens.
     pub fn identities(&self) -> impl Iterator<Item = &Identity> {
         self.listed().map(|(identity, _)| identity)
     }
 
-    /// The same, with when the token was made, as far as the file says so.
+    /// Returns the owners of all tokens with the creation time, if the file has it.
     pub fn listed(&self) -> impl Iterator<Item = (&Identity, Option<&str>)> {
         self.known.iter().map(|known| (&known.identity, known.created.as_deref()))
     }
 }
 
-/// Why a token cannot be kept to these pools.
+/// Returns the reason why a token cannot be restricted to these pools.
 fn unusable_pools(pools: &[String]) -> Option<TokenError> {
     if pools.is_empty() {
         return Some(TokenError::NoPools);
@@ -274,7 +273,7 @@ mod tests {
         assert_eq!(tokens.find(&Digest::of("two")).unwrap().scopes, None);
         assert_eq!(tokens.find(&Digest::of("three")), None);
         assert_eq!(tokens.find(&Digest::of("")), None);
-        // The hash itself opens nothing.
+        // The hash is not accepted as a token.
         assert_eq!(tokens.find(&Digest::of(&Digest::of("one").text())), None);
     }
 

@@ -1,16 +1,17 @@
-//! How long to wait before the next attempt.
+//! Delays between connection attempts.
 
 use std::time::Duration;
 
 use super::DialError;
 
-/// The first wait.
+/// The delay after the first failure.
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 
-/// The longest.
+/// The longest delay.
 const MAX_DELAY: Duration = Duration::from_secs(5);
 
-/// Waits that double, each up to half shorter by chance: many clients of one server must not come back at once.
+/// Exponential delays, each randomly shortened by up to half, so that the clients of one server do not reconnect in
+/// step.
 #[derive(Debug)]
 pub(super) struct Backoff {
     next: Duration,
@@ -21,14 +22,14 @@ impl Backoff {
         Self { next: FIRST_DELAY }
     }
 
-    /// The next wait.
+    /// Returns the next delay and doubles it.
     pub(super) fn next(&mut self) -> Duration {
         let wait = self.next;
         self.next = (wait * 2).min(MAX_DELAY);
         wait.mul_f64(0.5 + fastrand::f64() / 2.0)
     }
 
-    /// The wait before the first attempt to have something again: none, unless what was lost was of no use.
+    /// Returns the delay before the first reconnect: zero, unless the lost connection had carried nothing.
     pub(super) fn first(&mut self, was_of_use: bool) -> Duration {
         if !was_of_use {
             return self.next();
@@ -37,9 +38,9 @@ impl Backoff {
         Duration::ZERO
     }
 
-    /// The next wait after an attempt that came to nothing: as long as the server wants to be left alone, if it says so, and a little
-    /// longer by chance. There are `left` for all attempts; where it wants more, the last is made while there is time for one, which may
-    /// take `attempt`.
+    /// Returns the delay after a failed attempt. It honors `Retry-After` and adds a little. `left` is the time for all
+    /// attempts and `attempt` that for one: if the server asks for more, the last attempt is made while there is time
+    /// for it.
     pub(super) fn after(&mut self, failed: &DialError, left: Duration, attempt: Duration) -> Duration {
         let wait = self.next();
         match failed.after() {

@@ -1,4 +1,4 @@
-//! Opening a socket.
+//! Opens and configures sockets to a server.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,21 +22,22 @@ use super::ping_filter::PingFilter;
 use super::socket::{Io, Socket};
 use super::{DialError, Options, Target, tls_roots};
 
-/// What we call ourselves.
+/// The `User-Agent` of this program.
 pub(super) const USER_AGENT_VALUE: &str = concat!("narrows/", env!("CARGO_PKG_VERSION"));
 
-/// What the system may hold of a connection in each direction: less than what is kept to be sent again.
+/// Kernel buffer per direction: less than what is kept for replay.
 const SOCKET_BUFFER_BYTES: u32 = 256 << 10;
 
-/// How long what we have said may stay unconfirmed. While it does nobody is asked, so this and [`KEEPALIVE_IDLE_TIME`] add up.
+/// Time until unacknowledged data breaks the connection. No keepalive is sent meanwhile, so this and
+/// [`KEEPALIVE_IDLE_TIME`] add up.
 const UNCONFIRMED_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// When the system asks whether a silent host is still there, and how often.
+/// Idle time before the first TCP keepalive probe, then the interval and the number of probes.
 const KEEPALIVE_IDLE_TIME: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// Opens sockets to one place.
+/// Opens sockets to one server.
 pub(super) struct Connector {
     target: Target,
     pub(super) options: Options,
@@ -46,7 +47,7 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    /// Checks what can be checked before.
+    /// Validates the options.
     pub(super) fn new(target: &Target, options: Options) -> Result<Self, DialError> {
         let bearer = bearer(target, &options)?;
         certifiable(target, &options)?;
@@ -59,7 +60,7 @@ impl Connector {
         Ok(Self { target: target.clone(), options, tls, bearer, cookies: Cookies::default() })
     }
 
-    /// A new socket.
+    /// Opens a socket.
     pub(super) async fn dial(&self) -> Result<Socket, DialError> {
         let limit = self.options.connect;
         let is_accepted = AtomicBool::new(false);
@@ -70,7 +71,7 @@ impl Connector {
         opened.map_err(|error| error.of_shown(&self.options))
     }
 
-    /// `is_accepted` tells whether somebody has taken the connection, who may say nothing all the same.
+    /// Sets `is_accepted` once the TCP connection is established: the server may still not respond.
     async fn open(&self, is_accepted: &AtomicBool) -> Result<Socket, DialError> {
         let max_line = self.options.link.max_line;
         match &self.target {
@@ -117,7 +118,7 @@ impl Connector {
     }
 }
 
-/// The header that says who we are, if that can be shown there.
+/// Returns the `Authorization` header. Fails if the target cannot carry a token safely.
 pub(super) fn bearer(target: &Target, options: &Options) -> Result<Option<HeaderValue>, DialError> {
     let Some(token) = &options.token else { return Ok(None) };
     if matches!(target, Target::Lines(_)) {
@@ -129,12 +130,12 @@ pub(super) fn bearer(target: &Target, options: &Options) -> Result<Option<Header
     super::secret::bearer(token).map(Some).ok_or(DialError::Token)
 }
 
-/// Whether our certificate can be shown there, if we have one.
+/// Fails if there is a client certificate and the target does not use TLS.
 pub(super) fn certifiable(target: &Target, options: &Options) -> Result<(), DialError> {
     if options.own.is_some() && !target.speaks_tls() { Err(DialError::Certless) } else { Ok(()) }
 }
 
-/// A connection to `place`, a host and a port.
+/// Connects to `place`, a host and a port.
 async fn tcp(place: &str) -> Result<TcpStream, DialError> {
     let host = place.rsplit_once(':').map_or(place, |(host, _)| host);
     let unknown = |why: String| DialError::Name(host.to_owned(), why);
@@ -154,7 +155,7 @@ async fn one(address: SocketAddr) -> std::io::Result<TcpStream> {
     socket.set_send_buffer_size(SOCKET_BUFFER_BYTES)?;
     socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES)?;
     let stream = socket.connect(address).await?;
-    // Messages are put together before they are written: waiting for more would only add delay.
+    // Messages are batched before they are written, so waiting for more would only add latency.
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(&stream, true)?;
     sockopt::set_tcp_keepidle(&stream, KEEPALIVE_IDLE_TIME)?;
@@ -167,7 +168,7 @@ async fn one(address: SocketAddr) -> std::io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// What came of a handshake.
+/// Converts a handshake error.
 fn refused(error: WsError, place: &str) -> DialError {
     match error {
         WsError::Http(response) => {
@@ -175,7 +176,7 @@ fn refused(error: WsError, place: &str) -> DialError {
             DialError::of_status(response.status().as_u16(), response.headers(), body)
         }
         WsError::Io(error) => DialError::of_io(&error, place),
-        // Whoever hangs up within the handshake may be a server that ends.
+        // A server that shuts down may close during the handshake.
         WsError::Protocol(ProtocolError::HandshakeIncomplete) => DialError::Cut("it was closed".to_owned()),
         WsError::Protocol(ProtocolError::HttparseError(_)) => DialError::NotHttp,
         error => DialError::Protocol(error.to_string()),
@@ -193,7 +194,7 @@ mod tests {
         assert!(sockopt::socket_keepalive(&stream).unwrap());
         let unconfirmed = Duration::from_millis(sockopt::tcp_user_timeout(&stream).unwrap().into());
         let asked = sockopt::tcp_keepidle(&stream).unwrap();
-        // Said just before it would have been asked, or not said at all.
+        // The last data was sent just before the first probe, or nothing was sent.
         assert_eq!(asked + unconfirmed, Duration::from_secs(45));
         let probes = sockopt::tcp_keepintvl(&stream).unwrap() * sockopt::tcp_keepcnt(&stream).unwrap();
         assert!(asked + probes <= Duration::from_secs(45));

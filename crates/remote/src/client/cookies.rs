@@ -1,4 +1,4 @@
-//! Cookies for the life of a connection: whoever stands before several servers may find ours by them.
+//! Cookies for the life of a connection: a load balancer may use them to find the same server again.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -7,18 +7,18 @@ use reqwest::header::{HeaderMap, HeaderValue, SET_COOKIE};
 
 use narrows_base::sync::lock;
 
-/// How many are kept.
+/// Cookies kept per connection.
 const MAX_COOKIES: usize = 32;
 
-/// How long one may be.
+/// The longest `Set-Cookie` value that is kept, in bytes.
 const MAX_COOKIE_BYTES: usize = 4096;
 
-/// Cookies of one endpoint. They go nowhere else, so most of what is said about them needs no look.
+/// Cookies of one endpoint. They are sent nowhere else, so most attributes can be ignored.
 #[derive(Debug, Default)]
 pub(super) struct Cookies(Mutex<BTreeMap<String, String>>);
 
 impl Cookies {
-    /// Keeps those that an answer sets.
+    /// Stores the cookies that a response sets.
     pub(super) fn keep(&self, headers: &HeaderMap) {
         let mut kept = lock(&self.0);
         for set in headers.get_all(SET_COOKIE).iter().filter_map(|value| value.to_str().ok()) {
@@ -40,7 +40,7 @@ impl Cookies {
         }
     }
 
-    /// The header that shows them.
+    /// Returns the `Cookie` header.
     pub(super) fn header(&self) -> Option<HeaderValue> {
         let kept = lock(&self.0);
         let pairs: Vec<String> = kept.iter().map(|(name, value)| format!("{name}={value}")).collect();

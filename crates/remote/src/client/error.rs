@@ -1,4 +1,4 @@
-//! Why a remote agent could not be reached, and how one that was is lost.
+//! Errors of connecting to a remote agent, and reasons for losing a connection.
 
 use std::io;
 use std::time::Duration;
@@ -10,116 +10,116 @@ use rustls::{AlertDescription, CertificateError};
 use super::Options;
 use crate::tls::TlsError;
 
-/// Why there is no connection.
+/// A reason why no connection was made.
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
-    /// The file of certificate authorities is of no use.
+    /// The file of certificate authorities is invalid.
     #[error(transparent)]
     Ca(TlsError),
-    /// Our own certificate or its key is of no use.
+    /// The client certificate or its key is invalid.
     #[error(transparent)]
     Own(#[from] TlsError),
-    /// Without TLS no certificate can be shown.
+    /// A client certificate was given for a target without TLS.
     #[error("a certificate can be shown over wss and https only")]
     Certless,
-    /// The server lets nobody in without a certificate.
+    /// The server requires a client certificate.
     #[error("the server wants to see a certificate of ours")]
     CertificateWanted,
-    /// The server has seen our certificate, and does not let us in.
+    /// The server rejected the client certificate.
     #[error("the server does not accept our certificate: {0}")]
     CertificateRefused(String),
-    /// Our token would be seen by everybody on the way.
+    /// The token would be sent without encryption.
     #[error("the token would go over the network in clear")]
     Exposed,
-    /// The token cannot be sent.
+    /// The token contains characters that a header cannot carry.
     #[error("the token has characters in it that no token has")]
     Token,
-    /// Lines have no place for a token.
+    /// A token was given for a line-based target, which cannot carry one.
     #[error("a token can be shown over ws, wss, http and https only")]
     Tokenless,
-    /// There is no such host.
+    /// The host name cannot be resolved: name and reason.
     #[error("the name {0:?} is not known: {1}")]
     Name(String, String),
-    /// Nobody listens there.
+    /// No process listens at the address.
     #[error("nobody listens at {0}")]
     Refused(String),
-    /// It took too long.
+    /// The connection timed out.
     #[error("no connection within {0:?}")]
     Timeout(Duration),
-    /// Whoever is there has taken the question and not answered it.
+    /// The server accepted the connection or request and did not respond.
     #[error("whoever listens there has not answered within {0:?}")]
     Unanswered(Duration),
-    /// The server is not who it should be.
+    /// The server certificate is not trusted.
     #[error("the certificate of the server is not trusted: {0}")]
     Certificate(String),
-    /// The server is somebody else by its certificate.
+    /// The server certificate is for other names.
     #[error("the certificate of the server is not for this name: {0}")]
     OtherName(String),
-    /// The server wants another token.
+    /// The server rejected the token.
     #[error("the server does not know our token (401)")]
     Unauthorized,
-    /// The server wants a token.
+    /// The server requires a token, and none was given.
     #[error("the server wants to see a token, and none was given (401)")]
     TokenWanted,
-    /// The server does not know who our certificate is of.
+    /// The server does not map the client certificate to an identity.
     #[error("the server does not know us by our certificate alone (401)")]
     Nameless,
-    /// The server forbids it.
+    /// The server forbids the request.
     #[error("the server forbids it (403){}", behind(.words.as_deref()))]
     Forbidden {
-        /// What else it says, made safe to show.
+        /// The response text, safe to display.
         words: Option<String>,
     },
-    /// The server listens to nobody of our address for a while.
+    /// The server has locked out the address of this client.
     #[error("too many wrong tokens have come from this address (429)")]
     LockedOut {
-        /// How long it wants to be left alone.
+        /// The value of `Retry-After`.
         after: Option<Duration>,
     },
-    /// The server takes nobody now.
+    /// The server refused the connection in a message, with this text.
     #[error("the server turns us away: {0}")]
     TurnedAway(String),
-    /// The server answers something else.
+    /// The server responded with an unexpected status.
     #[error("the server answers {status}{}", behind(.words.as_deref()))]
     Status {
         /// The status.
         status: u16,
-        /// What else it says, made safe to show.
+        /// The response text, safe to display.
         words: Option<String>,
-        /// How long it wants to be left alone.
+        /// The value of `Retry-After`.
         after: Option<Duration>,
     },
-    /// What stands between us and a server that was there before answers in its place.
+    /// A proxy responded in place of a server that was reached before.
     #[error("something on the way to the server answers {0} in its place")]
     Between(u16),
-    /// Whoever is there does not speak the protocol.
+    /// The server violates the protocol.
     #[error("whoever listens there does not speak the protocol: {0}")]
     Protocol(String),
-    /// Whoever is there does not speak TLS, which was asked for.
+    /// The server does not speak TLS, which the URL requires.
     #[error("whoever listens there does not speak TLS")]
     NotTls,
-    /// Whoever is there does not speak HTTP, which was asked for.
+    /// The server does not speak HTTP.
     #[error("whoever listens there does not speak HTTP")]
     NotHttp,
-    /// Whoever is there speaks TLS, which was not asked for.
+    /// The server speaks TLS, and the URL does not say so.
     #[error("whoever listens there speaks TLS")]
     Tls,
-    /// Whoever is there speaks HTTP, and lines were sent.
+    /// The server speaks HTTP, and the URL is for lines.
     #[error("whoever listens there speaks HTTP")]
     Http,
-    /// Whoever is there takes what is said and hangs up, again and again.
+    /// The server accepts connections and closes them without a response, repeatedly.
     #[error("whoever listens there hangs up without a word")]
     Mute,
-    /// It broke after it had come about, before the server answered.
+    /// The connection broke before the server responded.
     #[error("the connection failed: {0}")]
     Cut(String),
-    /// Anything else.
+    /// Another I/O error.
     #[error("the connection failed: {0}")]
     Io(String),
 }
 
 impl DialError {
-    /// Whether trying again is of no use.
+    /// Returns `true` if retrying is useless.
     #[must_use]
     pub fn is_final(&self) -> bool {
         match self {
@@ -139,7 +139,7 @@ impl DialError {
             | Self::Tls
             | Self::Http
             | Self::Forbidden { .. } => true,
-            // Whatever stands before a server that starts anew says so by these.
+            // A proxy uses these while the server restarts.
             Self::Status { status, .. } => !matches!(status, 408 | 425 | 429 | 500..=599),
             Self::Name(..)
             | Self::Refused(_)
@@ -157,13 +157,13 @@ impl DialError {
         }
     }
 
-    /// Whether that is so even where there is a connection to be had again: what stands on the way may say anything for a while, but
-    /// who is let in nobody else knows.
+    /// Returns `true` if the error is final even while reconnecting: a proxy may respond with anything for a while, but
+    /// only the server authenticates clients.
     pub(super) fn is_shut(&self) -> bool {
         self.is_final() && !matches!(self, Self::Status { .. } | Self::Tls | Self::Http)
     }
 
-    /// The same as it is for who has shown a token, a certificate, or neither.
+    /// Refines a 401 by the credentials that were sent.
     pub(super) fn of_shown(self, options: &Options) -> Self {
         match self {
             Self::Unauthorized if options.token.is_some() => Self::Unauthorized,
@@ -173,9 +173,9 @@ impl DialError {
         }
     }
 
-    /// What the first bytes from where lines were sent say of who is there, if it is somebody else.
+    /// Detects another protocol from the first bytes of a line-based connection.
     pub(super) fn of_first(bytes: &[u8]) -> Option<Self> {
-        // An alert of TLS 1.x: what was said to it was no hello.
+        // A TLS 1.x alert: the server expected a handshake.
         const ALERT: [u8; 2] = [0x15, 0x03];
         match bytes {
             _ if bytes.starts_with(&ALERT) => Some(Self::Tls),
@@ -184,7 +184,7 @@ impl DialError {
         }
     }
 
-    /// How long the server wants to be left alone.
+    /// Returns the value of `Retry-After`.
     #[must_use]
     pub fn after(&self) -> Option<Duration> {
         match self {
@@ -193,18 +193,18 @@ impl DialError {
         }
     }
 
-    /// What a status means that is not the one hoped for.
+    /// Converts an unexpected status.
     pub(super) fn of_status(status: u16, headers: &HeaderMap, body: &[u8]) -> Self {
         match status {
             401 => Self::Unauthorized,
             403 => Self::Forbidden { words: words(body) },
-            // What `narrows` itself says then; others have other reasons for it.
+            // The body with which this project's server reports a lockout. Other servers use 429 for other reasons.
             429 if body.trim_ascii() == b"too many failures" => Self::LockedOut { after: after(headers) },
             status => Self::Status { status, words: words(body), after: after(headers) },
         }
     }
 
-    /// What the system said when a socket was opened or used, at `place`.
+    /// Converts an I/O error of a socket to `place`.
     pub(super) fn of_io(error: &io::Error, place: &str) -> Self {
         if let Some(inner) = error.get_ref() {
             if let Some(rustls::Error::InvalidCertificate(why)) = inner.downcast_ref() {
@@ -216,7 +216,7 @@ impl DialError {
             if let Some(rustls::Error::InvalidMessage(_)) = inner.downcast_ref() {
                 return Self::NotTls;
             }
-            // Whoever passes an error on may have wrapped it.
+            // Libraries may wrap an I/O error in another.
             if let Some(inner) = inner.downcast_ref::<io::Error>() {
                 return Self::of_io(inner, place);
             }
@@ -232,7 +232,7 @@ impl DialError {
         }
     }
 
-    /// What a server says about our certificate, if that is in the words of an error: HTTP/2 keeps nothing else of it.
+    /// Finds a TLS alert about the client certificate in an error text, which is all that HTTP/2 keeps of it.
     pub(super) fn of_alert(words: &str) -> Option<Self> {
         let is_it =
             |alert: AlertDescription| words.contains(&rustls::Error::AlertReceived(alert).to_string());
@@ -241,13 +241,13 @@ impl DialError {
     }
 }
 
-/// Whether the system says so only of connections that have come about.
+/// Returns `true` if the error occurs only on established connections.
 fn is_cut(kind: io::ErrorKind) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     matches!(kind, UnexpectedEof | ConnectionReset | ConnectionAborted | BrokenPipe)
 }
 
-/// The names that a certificate is for, if it is for others than the one that was meant.
+/// Describes the names of a certificate, if the error is that it is for other names.
 fn other_name(why: &CertificateError) -> Option<String> {
     match why {
         CertificateError::NotValidForName => Some("it is for others".to_owned()),
@@ -263,14 +263,14 @@ fn other_name(why: &CertificateError) -> Option<String> {
     }
 }
 
-/// `DnsName("bus.example")` is how the library names a name.
+/// Extracts the name from the library's notation, such as `DnsName("bus.example")`.
 fn bare_name(name: &str) -> &str {
     name.split_once('(')
         .and_then(|(_, rest)| rest.strip_suffix(')'))
         .map_or(name, |bare| bare.trim_matches('"'))
 }
 
-/// Why a certificate is not trusted.
+/// Describes why a certificate is not trusted.
 fn distrust(why: &CertificateError) -> String {
     let words = match why {
         CertificateError::UnknownIssuer => "it is signed by nobody we know",
@@ -287,7 +287,7 @@ fn distrust(why: &CertificateError) -> String {
     words.to_owned()
 }
 
-/// What is said of certificates in TLS, and what it means; nothing if there was none.
+/// TLS alerts about client certificates and their texts; `None` if no certificate was sent.
 const ALERTS: [(AlertDescription, Option<&str>); 9] = [
     (AlertDescription::CertificateRequired, None),
     (AlertDescription::NoCertificate, None),
@@ -300,73 +300,73 @@ const ALERTS: [(AlertDescription, Option<&str>); 9] = [
     (AlertDescription::AccessDenied, Some("it lets nobody in with it")),
 ];
 
-/// What `Retry-After` says, if it is a number of seconds. Servers that name a day are asked as often as if they had not.
+/// Parses `Retry-After`, if it is a number of seconds. The date form is ignored.
 fn after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds))
 }
 
-/// How many characters of what a server says are shown.
+/// Characters of a server's text that are shown.
 const MAX_SHOWN_CHARS: usize = 200;
 
-/// The words behind what is said without them.
+/// Formats an optional text to append to a message.
 fn behind(words: Option<&str>) -> String {
     words.map(|words| format!(": {words}")).unwrap_or_default()
 }
 
-/// What a server says beside its status, in one line.
+/// Returns the body of an error response in one line.
 fn words(body: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(body.get(..MAX_SHOWN_CHARS * 4).unwrap_or(body));
     let words = one_line(&text, MAX_SHOWN_CHARS);
-    // Pages are for browsers.
+    // HTML pages are for browsers.
     (!words.is_empty() && !words.starts_with('<')).then_some(words)
 }
 
-/// Why a connection is lost for good.
+/// A reason why a connection is lost for good.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectionLost {
-    /// The server cannot take a connection up again.
+    /// The server cannot resume connections.
     #[error("the server cannot take it up again: {0}")]
     Plain(String),
-    /// It was tried for as long as it was to be tried.
+    /// Reconnecting took longer than the grace period.
     #[error("it could not be had again within {} s", .grace.as_secs())]
     Grace {
-        /// How long.
+        /// The grace period.
         grace: Duration,
-        /// Why not, the last time.
+        /// The last error.
         #[source]
         last: DialError,
     },
-    /// The server knows nothing of it: it has started anew, or it was away for too long.
+    /// The server has restarted, or its grace period is over.
     #[error("the server no longer knows it")]
     Forgotten,
-    /// Something was sent that neither arrived nor is still there.
+    /// Messages were lost that are no longer kept by one end.
     #[error("something was sent on it that is no longer kept")]
     Gap,
-    /// Somebody else goes on with it.
+    /// Another client has taken over the connection.
     #[error("another one has taken over")]
     Fenced,
-    /// One message is longer than one side allows.
+    /// A message is longer than one end allows.
     #[error("a message is too long: {0}")]
     TooLong(String),
-    /// There never was one.
+    /// The connection was never established.
     #[error("there is no connection")]
     Dial(#[from] DialError),
-    /// There was one, and another attempt is of no use.
+    /// Reconnecting is useless.
     #[error("it cannot be had again")]
     Shut(#[source] DialError),
-    /// The server refuses in its own words.
+    /// The server refused to continue, with this text.
     #[error("the server refuses to go on: {0}")]
     Refused(String),
 }
 
 impl ConnectionLost {
-    /// Whether the same would come of another attempt.
+    /// Returns `true` if another attempt would fail in the same way.
     pub(super) fn is_final(&self) -> bool {
         matches!(self, Self::Dial(error) | Self::Shut(error) if error.is_final())
     }
 
-    /// The same where there was a connection before.
+    /// Converts an error of connecting for a connection that had been established.
     pub(super) fn later(self) -> Self {
         match self {
             Self::Dial(error) => Self::Shut(error),

@@ -1,4 +1,4 @@
-//! A link over the Streamable HTTP profile: messages are posted, what comes back comes over streams of events.
+//! A link over the Streamable HTTP profile: messages are sent by POST and received from event streams.
 
 mod conversation;
 mod event_stream;
@@ -26,22 +26,22 @@ use conversation::Conversation;
 const CONNECTION: HeaderName = HeaderName::from_static("acp-connection-id");
 const SESSION: HeaderName = HeaderName::from_static("acp-session-id");
 const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
-/// The number of a post, and that the server takes posts with one once: it says so with every answer.
+/// The number of a POST, and the header by which a server says in every response that it deduplicates them.
 const POST: HeaderName = HeaderName::from_static("narrows-post");
 const POSTS: HeaderName = HeaderName::from_static("narrows-posts");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
 
-/// How much of an answer that is no message is read.
+/// Bytes read of an error response.
 const MAX_ERROR_BODY_BYTES: usize = 4096;
 
-/// A conversation that has not begun.
+/// A connection that has not begun.
 pub(super) struct Client {
     wire: Arc<Wire>,
 }
 
 impl Client {
-    /// Checks what can be checked before.
+    /// Validates the options.
     pub(super) fn new(url: &Url, options: &Options, watch: Watch) -> Result<Self, DialError> {
         let target = Target::Http(url.clone());
         let bearer = connect::bearer(&target, options)?;
@@ -50,7 +50,7 @@ impl Client {
             "https" => tls_roots::config(options, &["h2", "http/1.1"])?,
             _ => tls_roots::nobody()?,
         };
-        // A connection over which nothing comes any more is given up within the time of silence; else each attempt would use it again.
+        // A dead HTTP connection is closed within the silence timeout; otherwise each attempt would reuse it.
         let third = options.silence / 3;
         let http = reqwest::Client::builder()
             .user_agent(connect::USER_AGENT_VALUE)
@@ -73,7 +73,7 @@ impl Client {
         Ok(Self { wire: Arc::new(Wire { url, http, bearer, cookies, posts, options, watch }) })
     }
 
-    /// Carries until the holder has done, or it cannot be done any more.
+    /// Carries messages until the link's user is done or the connection is lost for good.
     pub(super) async fn run(
         self,
         mut outgoing: OutgoingLines,
@@ -107,39 +107,39 @@ impl Client {
     }
 }
 
-/// How requests are made.
+/// Sends HTTP requests.
 struct Wire {
     url: Url,
     http: reqwest::Client,
     bearer: Option<HeaderValue>,
     cookies: Cookies,
-    /// The number of the next post; 0 where the server does not count them.
+    /// The number of the next POST; 0 if the server does not deduplicate.
     posts: AtomicU64,
     options: Options,
     watch: Watch,
 }
 
 impl Wire {
-    /// A number for a post, by which the server knows it if it is posted again.
+    /// Returns a number for a POST, by which the server recognizes a repetition.
     fn number(&self) -> Option<u64> {
         let counted = |next: u64| (next > 0).then_some(next + 1);
         self.posts.fetch_update(Ordering::Relaxed, Ordering::Relaxed, counted).ok()
     }
 
-    /// Whether the server counts posts.
+    /// Returns `true` if the server deduplicates POSTs.
     fn counts(&self) -> bool {
         self.posts.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether an answer is that of the server, as far as that can be told, and not of what stands on the way to it.
+    /// Returns `true` if a response comes from the server and not from a proxy, as far as that can be told.
     fn is_its_own(&self, headers: &HeaderMap) -> bool {
         !self.counts() || headers.contains_key(POSTS)
     }
 
-    /// What a status means that is not the one hoped for, once there is a connection.
+    /// Converts an unexpected status after the connection was established.
     fn refused(&self, status: u16, headers: &HeaderMap, body: &[u8]) -> DialError {
         match status {
-            // These mean the same whoever says them.
+            // These mean the same from a server and from a proxy.
             401 | 403 | 408 | 413 | 425 | 429 | 500.. => DialError::of_status(status, headers, body),
             _ if !self.is_its_own(headers) => DialError::Between(status),
             _ => DialError::of_status(status, headers, body),
@@ -150,7 +150,7 @@ impl Wire {
         let mut headers = HeaderMap::new();
         headers.extend(self.bearer.clone().map(|bearer| (AUTHORIZATION, bearer)));
         headers.extend(self.cookies.header().map(|cookies| (COOKIE, cookies)));
-        // A name that no header can have is known by the message as well.
+        // A session id that no header can carry is also in the message.
         let value = |text: Option<&str>| text.and_then(|text| HeaderValue::from_str(text).ok());
         headers.extend(value(connection).map(|connection| (CONNECTION, connection)));
         headers.extend(value(session).map(|session| (SESSION, session)));
@@ -163,10 +163,12 @@ impl Wire {
         Ok(response)
     }
 
-    /// Makes a connection: its name, if there is one, and the answer. `reached`: whether the server may have heard of it.
+    /// Opens a connection. Returns its name, if there is one, and the response. `reached` is set if the server may have
+    /// received the request.
     ///
-    /// Once an attempt was cut or not answered it is made again for the time of grace: `initialize` has no effect but a connection, and one whose answer
-    /// was lost is ended here if its name is known, and else by the server, because nobody reads it.
+    /// An attempt that was cut or not answered is repeated for the grace period. `initialize` has no effect but a
+    /// connection: one whose response was lost is ended here if its name is known, otherwise by the server, because it
+    /// has no reader.
     async fn initialize(
         &self,
         line: &Bytes,
@@ -234,7 +236,7 @@ impl Wire {
         match status {
             StatusCode::OK => Ok((connection, body)),
             status => {
-                // By these it was not taken.
+                // These mean that the request was not processed.
                 if matches!(status.as_u16(), 408 | 425 | 429 | 503) {
                     reached.store(before, Ordering::Relaxed);
                 }
@@ -243,13 +245,13 @@ impl Wire {
         }
     }
 
-    /// Ends a connection. The server notices sooner or later in any case.
+    /// Ends a connection, on a best-effort basis: the server notices sooner or later.
     async fn end(&self, connection: &str) {
         let request = self.request(Method::DELETE, Some(connection), None);
         let _ = timeout(reconnect::CLOSE_TIMEOUT, request.send()).await;
     }
 
-    /// Opens a stream of events, behind the one with the id `last`.
+    /// Opens an event stream after the event with the id `last`.
     async fn listen(
         &self,
         connection: &str,
@@ -277,7 +279,7 @@ impl Wire {
         }
     }
 
-    /// What went wrong with a request, if nothing came back.
+    /// Converts an error of a request without a response.
     fn failed(&self, error: &reqwest::Error) -> DialError {
         let place = self.url.host_str().unwrap_or_default();
         if error.is_timeout() && error.is_connect() {
@@ -308,7 +310,7 @@ impl Wire {
     }
 }
 
-/// The body of an answer, if it is no longer than allowed.
+/// Reads the body of a response, up to `most` bytes.
 async fn body(mut response: Response, most: usize) -> Result<Bytes, DialError> {
     let mut body = BytesMut::new();
     while let Some(chunk) = response.chunk().await.map_err(|error| DialError::Cut(causes(&error)))? {
@@ -320,7 +322,7 @@ async fn body(mut response: Response, most: usize) -> Result<Bytes, DialError> {
     Ok(body.freeze())
 }
 
-/// An error and what caused it, without the URL, which may have a secret in it.
+/// Formats the causes of an error without the URL, which may contain a secret.
 fn causes(error: &reqwest::Error) -> String {
     let mut cause: Option<&dyn Error> = error.source();
     let mut words = Vec::new();

@@ -1,4 +1,4 @@
-//! Requests of the holder that have not been answered: what it must be told when nobody will answer them.
+//! Unanswered requests of the link's user, which receive errors if the connection is lost.
 
 use std::collections::HashMap;
 
@@ -12,17 +12,17 @@ use serde_json::json;
 use super::ConnectionLost;
 use super::reconnect::words;
 
-/// How many are known. What is asked beyond is carried as well, but gets no answer of ours when the link ends.
+/// Requests that are tracked. Others are sent as well, but receive no error when the link ends.
 const MAX_PENDING_REQUESTS: usize = 4096;
 
-/// The open requests, each with the number of the message it was in.
+/// Pending requests, each with the number of the message that contained it.
 #[derive(Debug, Default)]
 pub(super) struct Open {
     requests: HashMap<RawId, u64>,
 }
 
 impl Open {
-    /// Notes what `line`, the message `number`, asks for.
+    /// Records the requests in `line`, the message with this number.
     pub(super) fn asked(&mut self, line: &Bytes, number: u64) {
         let (kind, envelope) = scan(line, Check::Envelope);
         match kind {
@@ -44,7 +44,7 @@ impl Open {
         }
     }
 
-    /// The answers to what `line` asks for, which the server does not take because of its length.
+    /// Removes the requests in `line`, which is too long for the server, and returns errors for them.
     pub(super) fn refuse(&mut self, line: &Bytes, why: &str) -> Vec<Frame> {
         let mut asked = Self::default();
         asked.asked(line, 0);
@@ -56,7 +56,7 @@ impl Open {
         asked.requests.into_keys().map(answer).collect()
     }
 
-    /// Notes what `frame` answers.
+    /// Removes the requests that `frame` answers.
     pub(super) fn answered(&mut self, frame: &Frame) {
         match frame.kind() {
             Kind::Response => self.settle(frame.id()),
@@ -69,14 +69,14 @@ impl Open {
         }
     }
 
-    /// Takes one request out.
+    /// Removes a request.
     pub(super) fn settle(&mut self, id: Option<&[u8]>) {
         if let Some(id) = id {
             self.requests.remove(&RawId::copy(id));
         }
     }
 
-    /// Notes that a request has certainly not been heard.
+    /// Records that a request has certainly not reached the server.
     pub(super) fn unheard(&mut self, id: &RawId) {
         if let Some(number) = self.requests.get_mut(id) {
             *number = u64::MAX;
@@ -87,9 +87,8 @@ impl Open {
         self.requests.is_empty()
     }
 
-    /// The answers to all of them, in the order they were asked: nobody else will give any, because the
-    /// connection is lost. Those in
-    /// messages up to the number `reached` may have had an effect.
+    /// Removes all requests and returns errors for them, in the order they were sent. Those in messages up to the
+    /// number `reached` may have had an effect.
     pub(super) fn fail(&mut self, lost: &ConnectionLost, reached: u64) -> Vec<Frame> {
         let why = words(lost);
         let mut open: Vec<(RawId, u64)> = self.requests.drain().collect();
@@ -102,14 +101,14 @@ impl Open {
     }
 }
 
-/// The answer to a request that nobody will answer.
+/// Returns the error for a request that will not be answered.
 fn failed(id: &[u8], why: &str, effects: Effects, is_final: bool) -> Frame {
     let error = RpcError::new(Code::WorkerLost, why.to_owned()).effects(effects);
     let error = if is_final { error.with("retryable", json!(false)) } else { error };
     Frame::parse(message::error(id, &error))
 }
 
-/// Shows the entries of an array.
+/// Calls `show` for each entry of a batch.
 fn each(frame: &Frame, mut show: impl FnMut(&Frame)) {
     if frame.kind() != Kind::Batch {
         return;

@@ -1,8 +1,9 @@
-//! Takes the pings of a server out of the bytes that come, before the WebSocket library reads them.
+//! Removes the pings of a server from the input before the WebSocket library reads it.
 //!
-//! The library queues a pong for every ping, without a bound: a server that pings and does not read fills the client's memory. Here only
-//! the latest ping is kept, as RFC 6455 allows in section 5.5.3, and the writer answers it when it can write.
-//! No ping ever reaches the library. One that does shows that the two disagree on where a frame begins, and ends the connection.
+//! The library queues a pong for every ping, without a bound: a server that pings and does not read would fill the
+//! client's memory. Only the latest ping is kept here, as RFC 6455 allows in section 5.5.3, and the writer answers it
+//! when it can write. No ping reaches the library. If one does, the two disagree on frame boundaries, and the
+//! connection ends.
 
 use std::io;
 use std::pin::Pin;
@@ -16,10 +17,10 @@ use tokio::sync::Notify;
 
 use super::socket::Io;
 
-/// The first byte of a ping: a whole frame, without extensions.
+/// The first byte of a ping: an unfragmented frame without extensions.
 const PING: u8 = 0x89;
 
-/// The bits of the second byte: the length, or the number that says how long the length is, and whether a mask follows.
+/// Bits of the second byte: the length or the size of its extension, and whether a mask follows.
 const LENGTH_BITS: u8 = 0x7f;
 const MASK_BIT: u8 = 0x80;
 const MASK_BYTES: u64 = 4;
@@ -27,7 +28,7 @@ const MASK_BYTES: u64 = 4;
 /// The longest payload of a ping.
 const MAX_PING_BYTES: u8 = 125;
 
-/// The latest ping of a server that was not answered.
+/// The latest unanswered ping of a server.
 #[derive(Debug, Default)]
 pub(super) struct Pings {
     state: Mutex<PingState>,
@@ -37,7 +38,7 @@ pub(super) struct Pings {
 #[derive(Debug, Default)]
 struct PingState {
     unanswered: Option<Bytes>,
-    /// A ping has come since [`Pings::take_sign`] was last called.
+    /// A ping has arrived since [`Pings::take_sign`] was last called.
     has_come: bool,
 }
 
@@ -48,46 +49,46 @@ impl Pings {
         self.came.notify_one();
     }
 
-    /// Returns the payload to answer with, if there is one, and forgets it.
+    /// Takes the payload of the latest unanswered ping.
     pub(super) fn take(&self) -> Option<Bytes> {
         lock(&self.state).unanswered.take()
     }
 
-    /// Returns `true` if a ping has come since the last call.
+    /// Returns `true` if a ping has arrived since the last call.
     pub(super) fn take_sign(&self) -> bool {
         std::mem::take(&mut lock(&self.state).has_come)
     }
 
-    /// Waits until a ping comes. Cancel-safe.
+    /// Waits for a ping. Cancel-safe.
     pub(super) async fn came(&self) {
         self.came.notified().await;
     }
 }
 
-/// What the next byte belongs to.
+/// The meaning of the next byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// The response to the upgrade, which an empty line ends. `is_blank`: the line has nothing in it so far.
+    /// The response to the upgrade, which an empty line ends. `is_blank`: the current line is empty so far.
     Response { has_begun: bool, is_blank: bool },
     /// The first byte of a frame.
     First,
-    /// Its length.
+    /// The length of a frame.
     Length,
-    /// More bytes of its length.
+    /// The extended length.
     LongLength { left: u8, length: u64, is_masked: bool },
-    /// So much more of a frame that is no ping.
+    /// The rest of a frame that is not a ping.
     Payload { left: u64 },
     /// The length of a ping.
     PingLength,
-    /// So much more of a ping.
+    /// The rest of a ping.
     Ping { left: u8 },
 }
 
-/// Reads frames only as far as it takes to find pings.
+/// Parses frames only as far as needed to find pings.
 #[derive(Debug)]
 struct Filter {
     place: Place,
-    /// What has come of the payload of a ping.
+    /// The payload of the current ping so far.
     payload: Vec<u8>,
 }
 
@@ -96,10 +97,10 @@ impl Filter {
         Self { place: Place::Response { has_begun: false, is_blank: true }, payload: Vec::new() }
     }
 
-    /// Moves what is no ping to the front of `bytes`, and returns how much that is.
+    /// Moves everything but pings to the front of `bytes`, and returns its length.
     ///
     /// # Errors
-    /// If a ping is not as the protocol wants it.
+    /// If a ping is malformed.
     fn keep(&mut self, bytes: &mut [u8], mut each: impl FnMut(&[u8])) -> io::Result<usize> {
         let (mut at, mut kept) = (0, 0);
         while let Some(&byte) = bytes.get(at) {
@@ -136,7 +137,7 @@ impl Filter {
                 Place::Payload { left } => {
                     let here = bytes.len() - at;
                     length = usize::try_from(left).map_or(here, |left| left.min(here));
-                    // It is at most `left`.
+                    // At most `left`, so the subtraction cannot underflow.
                     payload(left - length as u64, false)
                 }
                 Place::PingLength if byte > MAX_PING_BYTES => {
@@ -170,16 +171,16 @@ impl Filter {
     }
 }
 
-/// Where the payload of a frame goes on, or the next frame begins.
+/// Returns the state for the payload of a frame, or for the next frame if it is empty.
 fn payload(length: u64, is_masked: bool) -> Place {
-    // A server must not mask, which the library finds.
+    // A server must not mask its frames; the library reports that.
     match length.saturating_add(if is_masked { MASK_BYTES } else { 0 }) {
         0 => Place::First,
         left => Place::Payload { left },
     }
 }
 
-/// A stream without the pings that the server sends. It begins with the response to the upgrade.
+/// A stream without the pings of the server. Its input begins with the response to the upgrade.
 pub(super) struct PingFilter {
     stream: Io,
     filter: Filter,
@@ -191,7 +192,7 @@ impl PingFilter {
         Self { stream, filter: Filter::new(), pings: Arc::default() }
     }
 
-    /// Returns where the latest ping is kept.
+    /// Returns the record of the latest ping.
     pub(super) fn pings(&self) -> Arc<Pings> {
         Arc::clone(&self.pings)
     }
@@ -213,7 +214,7 @@ impl AsyncRead for PingFilter {
         let kept = filter.keep(read, |payload| pings.record(payload))?;
         buf.set_filled(before + kept);
         if kept == 0 {
-            // Nothing read would be taken for the end. The reader sees that a ping has come.
+            // An empty read would be taken for the end of input. The reader is woken to see the ping.
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
@@ -241,7 +242,7 @@ mod tests {
 
     const RESPONSE: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\n\r\n";
 
-    /// What is kept, and the payloads of the pings, if the bytes come in pieces of this length.
+    /// Filters bytes in pieces of this length. Returns the kept bytes and the payloads of the pings.
     fn filter(bytes: &[u8], piece: usize) -> io::Result<(Vec<u8>, Vec<Vec<u8>>)> {
         let mut filter = Filter::new();
         let (mut kept, mut pings) = (Vec::new(), Vec::new());
@@ -253,7 +254,7 @@ mod tests {
         Ok((kept, pings))
     }
 
-    /// A frame as a server writes it.
+    /// Returns a frame as a server writes it.
     fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
         let length = payload.len();
         let mut frame = vec![first];
@@ -307,7 +308,7 @@ mod tests {
             let error = filter(&[RESPONSE, &[PING, second, 0, 0]].concat(), 64).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{second}");
         }
-        // Others are left to the library, which refuses them.
+        // Other malformed pings are left to the library, which refuses them.
         let odd = [RESPONSE, &[0x09, 0, 0xc9, 0]].concat();
         assert_eq!(filter(&odd, 64).unwrap(), (odd.clone(), Vec::new()));
     }

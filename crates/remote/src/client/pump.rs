@@ -1,4 +1,4 @@
-//! Carrying messages over one socket, in both directions at once.
+//! Carries messages over one socket, in both directions at once.
 
 use std::future::pending;
 use std::sync::{Mutex, MutexGuard};
@@ -16,38 +16,38 @@ use super::reconnect::{ANSWERS_TIMEOUT, CLOSE_TIMEOUT};
 use super::socket::{Broken, Read, Reader, Socket, Writer};
 use crate::resume::{self, Granted, Keep, ResumableEnd};
 
-/// How long it is listened why nothing can be written.
+/// Time to read the reason of a close after a write has failed.
 const CLOSE_REASON_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Whether the connection can be taken up again.
+/// The state of the resume capability.
 #[derive(Debug)]
 pub(super) enum Mode {
-    /// Nothing was said yet.
+    /// Nothing was sent yet.
     Fresh,
-    /// That was asked for in `initialize`, which has this id. Until it is answered nothing else is sent, so that it can
-    /// be sent again.
+    /// It was requested in `initialize`, which has this id. Nothing else is sent before the response, so that
+    /// `initialize` can be repeated.
     Asked(RawId),
-    /// It can.
+    /// It was granted.
     Held(Granted),
-    /// It cannot.
+    /// It was not granted.
     Plain,
 }
 
-/// What outlives a socket.
+/// The part of a connection that outlives a socket.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) held: ResumableEnd,
     pub(super) open: Open,
     pub(super) mode: Mode,
-    /// The holder sends nothing more.
+    /// The user of the link has ended its output.
     pub(super) ended: bool,
-    /// All has been said, and the goodbye as well.
+    /// Everything was sent, including the farewell.
     leaving: bool,
-    /// The error about no request of ours that came last, with nothing behind it.
+    /// The text of an error without a request id, if it was the last message.
     pub(super) last_words: Option<String>,
 }
 
-/// The state, and who waits for it to change.
+/// The state and a notification of its changes.
 #[derive(Debug)]
 pub(super) struct Shared {
     state: Mutex<State>,
@@ -62,13 +62,13 @@ impl Shared {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        // No code panics while it holds the lock; were it so, the state would still be consistent.
+        // No code panics while it holds the lock; even then the state would be consistent.
         lock(&self.state)
     }
 }
 
 impl State {
-    /// Takes in what the holder sends.
+    /// Accepts a message of the link's user. Adds the capability to the first one.
     pub(super) fn sends(&mut self, line: Bytes) {
         let mut line = line;
         if matches!(self.mode, Mode::Fresh) {
@@ -84,8 +84,8 @@ impl State {
         self.held.send(line);
     }
 
-    /// Takes the next message back, which is longer than the server allows, and puts one in its place that keeps the count: an
-    /// error for whoever waits for an answer, else a cancellation of what was never asked. What the holder is answered.
+    /// Replaces the next message, which is longer than the server allows, by one that keeps the count: an error for a
+    /// response, otherwise a cancellation of a request that was never sent. Returns the errors for the link's user.
     pub(super) fn take_back(&mut self, why: &str) -> Vec<Frame> {
         let Self { held, open, .. } = self;
         let mut answers = Vec::new();
@@ -103,7 +103,7 @@ impl State {
         answers
     }
 
-    /// What may be written next.
+    /// Returns the next message to write, if one may be sent now.
     fn next(&mut self) -> Option<Bytes> {
         if matches!(self.mode, Mode::Asked(_)) && self.held.ring().position() > 0 {
             return None;
@@ -111,12 +111,12 @@ impl State {
         self.held.next(Instant::now()).cloned()
     }
 
-    /// Whether nobody has answered `initialize` yet.
+    /// Returns `true` before the response to `initialize`.
     pub(super) fn is_beginning(&self) -> bool {
         matches!(self.mode, Mode::Fresh | Mode::Asked(_))
     }
 
-    /// What was granted in `frame`, if it is the answer to `initialize`.
+    /// Returns the granted capability and the response without it, if `frame` is the response to `initialize`.
     fn verdict(&self, frame: &Frame) -> Option<(Mode, Frame)> {
         let Mode::Asked(id) = &self.mode else { return None };
         if frame.result().is_none() && frame.error().is_none() || frame.id() != Some(id.as_bytes()) {
@@ -128,7 +128,7 @@ impl State {
         })
     }
 
-    /// Notes that everything that may be is written.
+    /// Drops messages that need no replay, after everything was written.
     fn written(&mut self) {
         match self.mode {
             Mode::Plain => self.held.forget(),
@@ -137,15 +137,15 @@ impl State {
     }
 }
 
-/// How carrying ended.
+/// The reason why a pump ended.
 pub(super) enum End {
-    /// The holder wants it to.
+    /// The link's user is done.
     Done,
-    /// The socket did.
+    /// The socket is lost.
     Broken(Broken),
 }
 
-/// Carries until the holder has done or the socket is lost. `silence`: how long nothing may be heard.
+/// Carries messages until the link's user is done or the socket is lost. `silence` is the longest time without input.
 pub(super) async fn pump(
     shared: &Shared,
     outgoing: &mut OutgoingLines,
@@ -162,7 +162,8 @@ pub(super) async fn pump(
         written = write(shared, outgoing, &mut writer, silence / 3) => match written {
             Ok(()) => return End::Done,
             Err(broken) => {
-                // Whoever turns us away says why and hears nothing: that is there though nothing can be written.
+                // A server that refuses a client closes without reading: its reason may be readable although writing
+                // fails.
                 match timeout(CLOSE_REASON_TIMEOUT, read(shared, incoming, &mut reader, None)).await {
                     Ok(Broken::Oversized) => Broken::Oversized,
                     _ => broken,
@@ -177,7 +178,7 @@ pub(super) async fn pump(
     End::Broken(end)
 }
 
-/// Takes what comes until the socket is lost.
+/// Delivers input until the socket is lost.
 async fn read(
     shared: &Shared,
     incoming: &IncomingFrames,
@@ -200,9 +201,9 @@ async fn read(
         }
         let (mode, frame) =
             shared.state().verdict(&frame).map_or((None, frame), |(mode, frame)| (Some(mode), frame));
-        // Whoever takes nothing any more may still want to say something.
+        // The link's user may have closed its input and still send.
         let _ = incoming.send(frame.clone()).await;
-        // It counts once it is handed on, and from then on nothing may come between.
+        // Counted once it was delivered; no await may come between.
         let mut state = shared.state();
         state.held.took();
         state.open.answered(&frame);
@@ -215,13 +216,13 @@ async fn read(
     }
 }
 
-/// What an error says that is about no request: whoever closes a connection says so why.
+/// Returns the text of an error without a request id: servers send one before they close a connection.
 fn last_words(frame: &Frame) -> Option<String> {
     let is_nameless = frame.kind() == Kind::Response && frame.id().is_none();
     is_nameless.then(|| frame.error()).flatten().map(|error| error.message.into_owned())
 }
 
-/// Writes what is to be written until the holder has done.
+/// Writes queued messages until the link's user is done.
 async fn write(
     shared: &Shared,
     outgoing: &mut OutgoingLines,
@@ -231,7 +232,7 @@ async fn write(
     let mut lines = Vec::new();
     let mut signs = interval(every);
     signs.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // The first comes at once.
+    // The first tick is immediate.
     signs.tick().await;
     loop {
         outgoing.mark_writing();
@@ -259,7 +260,7 @@ async fn write(
                 lines.drain(..).for_each(|line| state.sends(line));
             }
             () = shared.changed.notified() => {}
-            // It is answered by the flush above.
+            // The flush at the top of the loop sends the pong.
             () = writer.pinged() => {}
             _ = signs.tick() => writer.ping().await?,
         }
@@ -273,7 +274,7 @@ async fn write(
         }
         Ok::<(), Broken>(())
     };
-    // What is not answered by then is not waited for: whoever asked has gone.
+    // Later responses are discarded: the link's user is gone.
     let _ = timeout(ANSWERS_TIMEOUT, answered).await;
     let is_held = {
         let mut state = shared.state();
@@ -286,7 +287,7 @@ async fn write(
         }
         writer.flush().await?;
         writer.close().await;
-        // Closing a socket with something unread resets it, and the goodbye would be lost: the server hangs up first.
+        // Closing a socket with unread input resets it, and the farewell would be lost: the server closes first.
         pending::<Result<(), Broken>>().await
     };
     timeout(CLOSE_TIMEOUT, goodbye).await.unwrap_or(Ok(()))

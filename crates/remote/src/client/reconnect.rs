@@ -16,37 +16,36 @@ use super::state::Watch;
 use super::{ConnectionLost, DialError};
 use crate::resume::{Answer, Ask, Connection, Counts};
 
-/// The id of our own requests, which are the first on their socket and can be taken for no other.
+/// The id of resume requests. Each is the first message on its socket, so the id cannot collide.
 const RESUME_ID: &[u8] = b"\"narrows/resume\"";
 
-/// How long unanswered requests are waited for once the holder has ended its input.
+/// Time to wait for responses after the link's user has ended its output.
 pub(super) const ANSWERS_TIMEOUT: Duration = Duration::from_millis(1500);
 
-/// How long the server may take to close its end.
+/// Time for the server to close its end.
 pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-// `narrows run --timeout` promises to end five seconds after the time limit at the latest. The client waits for two of them
-// for the answer to its cancel.
+// `narrows run --timeout` promises to end at most five seconds after the time limit. The client waits two of them for
+// the response to its cancellation.
 const _: () = assert!(ANSWERS_TIMEOUT.as_millis() + CLOSE_TIMEOUT.as_millis() <= 2500);
 
-/// How long it is tried to say the rest when the holder has gone.
+/// Time to send the rest after the link's user is gone.
 pub(super) const FINAL_SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a socket must stand to have been of use though it carried nothing.
+/// Time after which a socket counts as useful although it carried nothing.
 pub(super) const MIN_USEFUL_TIME: Duration = Duration::from_secs(10);
 
-/// How often a connection may be taken from us within [`FENCE_WINDOW`] before it is somebody else's.
+/// Takeovers within [`FENCE_WINDOW`] after which the connection is given up to the other client.
 const MAX_FENCES: u32 = 5;
 const FENCE_WINDOW: Duration = Duration::from_secs(60);
 
-/// How often in a row a server that has never said anything may close the connection, or the network may cut it, before there is no
-/// point in going on.
+/// Consecutive closes or cuts, from a server that has never sent anything, after which reconnecting is given up.
 pub(super) const MAX_SILENT_CLOSES: u32 = 8;
 
-/// How often another socket is tried after the grace, where there were some in it that were of no use.
+/// Sockets tried after the grace period, if those within it were accepted but carried nothing.
 const MAX_LATE_ATTEMPTS: u32 = 3;
 
-/// Keeps one connection.
+/// Keeps one connection alive.
 pub(super) struct ReconnectingClient {
     dialler: Connector,
     outgoing: OutgoingLines,
@@ -54,27 +53,27 @@ pub(super) struct ReconnectingClient {
     shared: Shared,
     backoff: Backoff,
     watch: Watch,
-    /// What had gone each way when a socket was last lost.
+    /// Message counts when a socket was last lost.
     before: Option<Counts>,
-    /// Since when no socket was of use and nobody has let us go on.
+    /// When a socket was last useful, or the server last accepted a resume.
     since: Instant,
-    /// How many sockets in a row were lost after the grace.
+    /// Consecutive sockets lost after the grace period.
     late: u32,
     fences: u32,
     fenced: Instant,
-    /// How many sockets in a row were closed without a word, before there was one.
+    /// Consecutive sockets closed without a message, before the connection was established.
     mute: u32,
 }
 
-/// Why an attempt came to nothing.
+/// The reason why an attempt failed.
 enum Failed {
-    /// The next one may come to something.
+    /// The next attempt may succeed.
     Again(DialError),
     Finally(ConnectionLost),
 }
 
 impl Failed {
-    /// No socket came about, for a connection that is held or for one that has not begun.
+    /// Classifies a failed dial, for a resumable connection or one that has not begun.
     fn of_dial(error: DialError, is_held: bool) -> Self {
         let is_final = if is_held { error.is_shut() } else { error.is_final() };
         if is_final { Self::Finally(ConnectionLost::Dial(error)) } else { Self::Again(error) }
@@ -112,9 +111,9 @@ impl ReconnectingClient {
         }
     }
 
-    /// Carries until the holder has done, or it cannot be done any more.
+    /// Carries messages until the link's user is done or the connection is lost for good.
     ///
-    /// `first` is a socket, or why the first one was cut.
+    /// `first` is a socket, or the reason why the first one was cut.
     pub(super) async fn run(mut self, first: Result<Socket, String>) -> Result<(), ConnectionLost> {
         let mut next = first.map_err(|why| (Broken::Cut(why), Duration::ZERO));
         loop {
@@ -146,7 +145,7 @@ impl ReconnectingClient {
         Ok(())
     }
 
-    /// Another socket for the connection, after one that stood so long; `None` if the holder has no use for one.
+    /// Opens another socket after one that lasted `stood`. Returns `None` if the link's user needs none.
     async fn again(&mut self, broken: Broken, stood: Duration) -> Result<Option<Socket>, ConnectionLost> {
         tracing::info!(why = %broken, "the connection is lost");
         let broken = match broken {
@@ -160,7 +159,7 @@ impl ReconnectingClient {
             let counts = state.held.counts();
             let connection = match &state.mode {
                 Mode::Held(granted) => Some(granted.connection.clone()),
-                // Nobody has answered, and nothing but a question was sent.
+                // Only `initialize` was sent, and no response received.
                 _ if state.is_beginning() && counts.taken == 0 => None,
                 _ => return Err(plain(&state, &broken)),
             };
@@ -180,11 +179,11 @@ impl ReconnectingClient {
             return Err(ConnectionLost::Dial(DialError::Mute));
         }
         let grace = self.dialler.options.grace;
-        // However often it was lost: there is time for another attempt.
+        // At least half of the grace period remains for the attempt.
         let mut wait = self.backoff.first(was_of_use).min(grace / 2);
         let now = Instant::now();
-        // Whoever has let us go on is there, though nothing was to be carried. Else sockets that come about and carry nothing are
-        // no connection either.
+        // A server that accepts a resume is reachable, even if there was nothing to carry. Otherwise sockets that open
+        // and carry nothing do not count as a connection.
         if was_of_use || connection.is_some() && is_idle {
             self.since = now;
         }
@@ -226,29 +225,29 @@ impl ReconnectingClient {
             () = parting(shared, &mut self.outgoing) => None,
         };
         if socket.is_some() && matches!(broken, Broken::Oversized) {
-            // The server has said how far it has come: the next is the one.
+            // The server has reported its count, so the next message is the one that was too long.
             let answers = self.shared.state().take_back(&broken.to_string());
             for answer in answers {
-                // Whoever takes nothing any more may still want to say something.
+                // The link's user may have closed its input and still send.
                 let _ = self.incoming.send(answer).await;
             }
         }
         Ok(socket)
     }
 
-    /// Counts how often somebody has taken over.
+    /// Counts takeovers by another client.
     fn fence(&mut self) -> Result<(), ConnectionLost> {
         if self.fenced.elapsed() > FENCE_WINDOW {
             self.fences = 0;
         }
         self.fenced = Instant::now();
         self.fences += 1;
-        // A late attempt of our own can do that, but not for long.
+        // A late socket of this client can take over too, but not for long.
         if self.fences >= MAX_FENCES { Err(ConnectionLost::Fenced) } else { Ok(()) }
     }
 }
 
-/// How a connection is lost that cannot be taken up again: as the server has said, if it has.
+/// Returns the reason why a connection that cannot be resumed is lost: the server's text, if there is one.
 fn plain(state: &State, broken: &Broken) -> ConnectionLost {
     match &state.last_words {
         Some(words) if state.is_beginning() => ConnectionLost::Dial(DialError::TurnedAway(words.clone())),
@@ -257,7 +256,7 @@ fn plain(state: &State, broken: &Broken) -> ConnectionLost {
     }
 }
 
-/// Waits until the holder has gone, and a little longer if there is something to say.
+/// Waits until the link's user is gone, and longer if messages are queued.
 async fn parting(shared: &Shared, outgoing: &mut OutgoingLines) {
     outgoing.ended().await;
     let mut lines = Vec::new();
@@ -273,7 +272,7 @@ async fn parting(shared: &Shared, outgoing: &mut OutgoingLines) {
     }
 }
 
-/// A new socket on which the connection goes on.
+/// Opens a socket and resumes the connection on it.
 async fn attempt(
     dialler: &Connector,
     shared: &Shared,
@@ -298,7 +297,7 @@ async fn attempt(
         loop {
             match socket.reader.next().await? {
                 Read::Message(line) => return Ok::<_, Failed>(Answer::read(&View::parse(&line), RESUME_ID)),
-                // A ping is answered.
+                // The flush answers pings.
                 _ => socket.writer.flush().await?,
             }
         }
@@ -326,12 +325,12 @@ async fn attempt(
                 Failed::Finally(ConnectionLost::Refused(error))
             })
         }
-        // Somebody else, who may not be there for long.
+        // Another program responded, perhaps only temporarily.
         None => Err(Failed::Again(DialError::Protocol(Broken::Nonsense.to_string()))),
     }
 }
 
-/// Tells the holder what is lost, by the answers to what it has asked, and ends the link.
+/// Answers all pending requests with errors, and closes the link.
 pub(super) async fn give_up(
     lost: &ConnectionLost,
     mut answers: Vec<Frame>,
@@ -354,7 +353,7 @@ pub(super) async fn give_up(
     incoming.close(CloseReason::Io { kind: std::io::ErrorKind::ConnectionAborted, message: why });
 }
 
-/// What happened, and why.
+/// Formats a loss with its cause.
 pub(super) fn words(lost: &ConnectionLost) -> String {
     use std::error::Error;
     match lost.source() {

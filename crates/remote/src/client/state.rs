@@ -1,39 +1,39 @@
-//! Whether a connection stands, or is lost and tried to be had again.
+//! The state of a connection: up, or lost and reconnecting.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// A time without a connection.
+/// A period without a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outage {
-    /// Since when it is lost.
+    /// When the connection was lost.
     pub since: Instant,
-    /// Until when it is tried to have it again.
+    /// When reconnecting is given up.
     pub until: Instant,
 }
 
-/// Whether a connection stands, for whoever wants to tell of it.
+/// Shows whether a connection is up, for progress notices.
 #[derive(Clone, Debug)]
 pub struct ConnectionState(watch::Receiver<State>);
 
 impl ConnectionState {
-    /// The time without a connection, if it is lost now.
+    /// Returns the current outage, if there is one.
     #[must_use]
     pub fn gap(&self) -> Option<Outage> {
         self.0.borrow().gap
     }
 }
 
-/// How many parts of a connection are lost, and since when one is.
+/// The number of lost parts of a connection, and the outage since the first loss.
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
     lost: usize,
     gap: Option<Outage>,
 }
 
-/// Where the parts of a connection say that they are lost.
+/// Records which parts of a connection are lost.
 #[derive(Clone, Debug)]
 pub(super) struct Watch(Arc<watch::Sender<State>>);
 
@@ -46,11 +46,11 @@ impl Watch {
         ConnectionState(self.0.subscribe())
     }
 
-    /// A part is lost for as long as the answer is held.
+    /// Records a lost part until the returned guard is dropped.
     pub(super) fn lost(&self, since: Instant, until: Instant) -> WaitTimeout {
         self.0.send_modify(|state| {
             state.lost += 1;
-            // The first to give up ends all of it.
+            // The earliest deadline ends the whole connection.
             let gap = state.gap.get_or_insert(Outage { since, until });
             gap.until = gap.until.min(until);
         });
@@ -58,7 +58,7 @@ impl Watch {
     }
 }
 
-/// One part that is lost.
+/// A lost part of a connection.
 #[derive(Debug)]
 pub(super) struct WaitTimeout(Watch);
 

@@ -1,4 +1,4 @@
-//! Where a remote agent is, as a user writes it.
+//! The URL of a remote agent.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,42 +7,42 @@ use std::str::FromStr;
 use narrows_link::socket::{Address, AddressError};
 use url::{Host, Url};
 
-/// What a URL without a path means, as it does where a bus listens.
+/// The path of a URL without one, which is also the default path of a bus.
 const DEFAULT_PATH: &str = "/acp";
 
-/// Where a remote agent is.
+/// The URL of a remote agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// `ws://` or `wss://`.
     WebSocket(Url),
     /// `http://` or `https://`: the Streamable HTTP profile.
     Http(Url),
-    /// `tcp://HOST:PORT` or `unix:PATH`: lines.
+    /// `tcp://HOST:PORT` or `unix:PATH`: line-based.
     Lines(Address),
 }
 
-/// What is wrong with a URL.
+/// An error in a URL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
-    /// No URL at all.
+    /// Not a URL: text and reason.
     #[error("it is no URL: {1}")]
     Syntax(String, String),
-    /// One for something else.
+    /// The scheme is not supported.
     #[error("it begins with none of ws://, wss://, http://, https://, tcp:// and unix:")]
     Scheme(String),
-    /// A name or a password in it, which would be seen in lists of processes and logs.
+    /// The URL contains a name or password, which would appear in process lists and logs.
     #[error("a URL must not have a name or a password in it")]
     Secrets,
-    /// More behind the port of lines, such as the pool of a listener.
+    /// A line-based URL has more after its port, such as a pool.
     #[error("it must end with its port: the listener decides which pool serves its clients")]
     Lines(String),
-    /// For `tcp://` and `unix:`.
+    /// The address of `tcp://` or `unix:` is invalid.
     #[error(transparent)]
     Address(#[from] AddressError),
 }
 
 impl Target {
-    /// Whether `text` is meant to be one, as opposed to a command.
+    /// Returns `true` if `text` is meant as a URL, not as a command.
     #[must_use]
     pub fn looks_like(text: &str) -> bool {
         const SCHEMES: [&str; 6] = ["ws://", "wss://", "http://", "https://", "tcp://", "unix:"];
@@ -51,13 +51,13 @@ impl Target {
         SCHEMES.iter().any(begins)
     }
 
-    /// Whether TLS is spoken there.
+    /// Returns `true` if the URL uses TLS.
     #[must_use]
     pub fn speaks_tls(&self) -> bool {
         matches!(self, Self::WebSocket(url) | Self::Http(url) if matches!(url.scheme(), "wss" | "https"))
     }
 
-    /// Whether what is sent there can be read on the way.
+    /// Returns `true` if data could be read on the network.
     pub(super) fn is_exposed(&self) -> bool {
         match self {
             Self::WebSocket(url) | Self::Http(url) => {
@@ -65,7 +65,7 @@ impl Target {
             }
             Self::Lines(Address::Unix(_)) => false,
             Self::Lines(Address::Tcp(host)) => {
-                // Read as the host of a scheme for which addresses are told from names.
+                // Parsed with a scheme that distinguishes addresses from names.
                 let url = Url::parse(&format!("http://{host}"));
                 !url.is_ok_and(|url| url.host().is_some_and(|host| is_here(&host)))
             }
@@ -73,7 +73,7 @@ impl Target {
     }
 }
 
-/// A place where lines are spoken.
+/// Parses a line-based URL.
 fn lines(text: &str) -> Result<Target, TargetError> {
     let behind = text.strip_prefix("tcp://").and_then(|rest| rest.split_once(['/', '?', '#']));
     if behind.is_some_and(|(_, rest)| !rest.is_empty()) {
@@ -125,7 +125,7 @@ impl FromStr for Target {
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // What stands behind a question mark may be a secret, whatever it should be.
+            // The query may contain a secret.
             Self::WebSocket(url) | Self::Http(url) => {
                 let mut shown = url.clone();
                 shown.set_query(url.query().map(|_| "…"));

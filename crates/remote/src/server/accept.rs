@@ -1,4 +1,4 @@
-//! Sockets that come in: how many, with TLS or without, and how long they may say nothing.
+//! Accepts TCP connections: limits their number, does the TLS handshake, and times out sockets that send no request.
 
 use std::future::pending;
 use std::io;
@@ -25,39 +25,39 @@ use super::shared::Shared;
 use super::unfinished::FreeAllowance;
 use crate::identity::{Identity, Proof};
 
-/// How long nobody is let in after the system had no room for one.
+/// Pause after the system failed to accept a connection.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(200);
 
-/// The longest head of a request.
+/// The longest head of an HTTP/1.1 request.
 const MAX_HEAD_BYTES: usize = 32 << 10;
 
-/// How many streams of HTTP/2 a client may have at once.
+/// Concurrent HTTP/2 streams of one socket.
 const MAX_STREAMS: u32 = 100;
 
-/// The largest list of headers of one stream. No limit counts the headers of requests that are being answered.
+/// The longest list of headers of one HTTP/2 stream. No limit counts the headers of requests that are being answered.
 const MAX_HEADER_LIST_BYTES: u32 = 8 << 10;
 
-/// How much of bodies HTTP/2 may receive on one socket before they are read, which no limit counts. The protocol allows no
-/// less.
+/// Bytes of bodies that one HTTP/2 socket may receive before they are read, which no limit counts. The protocol allows
+/// no smaller value.
 const BODY_WINDOW_BYTES: u32 = (64 << 10) - 1;
 
-/// How long a client may take to read why there is no TLS.
+/// Time for a client to read the alert after a failed TLS handshake.
 const TLS_FAILURE_LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long the responses on a socket may take that is closed to make room.
+/// Time for the responses on a socket that is closed to make room.
 const EVICTION_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How long a connection may take to end when all do.
+/// Time for a connection to close at shutdown.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Lets in who comes, until the front stops.
+/// Accepts clients until the server stops.
 pub(super) async fn accept(shared: Arc<Shared>, door: Arc<HttpListener>, listener: TcpListener) {
     let mut stopping = pin!(shared.stopping());
     loop {
         let come = async {
-            // Whether room is to be made shows only when somebody is there.
+            // A permit is taken after the accept, so that room is made only for a client that exists.
             let (stream, peer) = listener.accept().await?;
-            // Never closed.
+            // The semaphore is never closed.
             let place = shared.sockets.place(&shared.refusals).await;
             let place = place.map_err(io::Error::other)?;
             io::Result::Ok((place, stream, peer))
@@ -168,7 +168,7 @@ async fn serve(
                 if ending || !visit.socket.is_known() {
                     break;
                 }
-                // What is being answered may come to its end.
+                // Running requests may complete.
                 ending = true;
                 waiting = true;
                 unseen.set(tokio::time::sleep_until(tokio::time::Instant::now() + EVICTION_TIMEOUT));
@@ -185,16 +185,16 @@ async fn serve(
     }
 }
 
-/// A socket as it is spoken on.
+/// A socket after its TLS handshake, if there is one.
 struct Secured {
     io: Io,
     certificate: Option<ClientCertificate>,
-    /// Whom the certificate names.
+    /// The identity in the certificate.
     identity: Option<Identity>,
 }
 
 async fn secure(door: &HttpListener, stream: TcpStream) -> io::Result<Secured> {
-    // Subscribed before the handshake: what changes meanwhile is noticed behind it.
+    // Subscribed before the handshake, so that a reload during the handshake is noticed after it.
     let Some(mut tls) = door.tls() else {
         return Ok(Secured { io: Io::Tcp(stream), certificate: None, identity: None });
     };
@@ -203,7 +203,7 @@ async fn secure(door: &HttpListener, stream: TcpStream) -> io::Result<Secured> {
     {
         Ok(stream) => stream,
         Err((error, stream)) => {
-            // Whoever does not read it has gone without it.
+            // The alert is sent on a best-effort basis.
             _ = timeout(TLS_FAILURE_LINGER_TIMEOUT, last_word(stream)).await;
             return Err(error);
         }
@@ -225,7 +225,7 @@ async fn secure(door: &HttpListener, stream: TcpStream) -> io::Result<Secured> {
     Ok(Secured { io: Io::Tls(Box::new(stream)), certificate, identity })
 }
 
-/// Lets a client read why there is no TLS: a socket with something unread would be reset, and that with it.
+/// Lets the client read the TLS alert: closing a socket with unread input would reset it and discard the alert.
 async fn last_word(mut stream: TcpStream) -> io::Result<()> {
     stream.shutdown().await?;
     let mut rest = [0; 512];
@@ -233,7 +233,7 @@ async fn last_word(mut stream: TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// The user whose socket the other end is. Looked up elsewhere: the system has a long list.
+/// Returns the user that owns the peer socket. Runs on a blocking thread: the system's table may be long.
 async fn user(stream: &TcpStream, from: SocketAddr) -> Option<Identity> {
     let to = stream.local_addr().ok()?;
     let uid = tokio::task::spawn_blocking(move || narrows_link::peer::user_of_connection(from, to))
@@ -242,7 +242,7 @@ async fn user(stream: &TcpStream, from: SocketAddr) -> Option<Identity> {
     Some(Identity::new(Proof::User, uid.to_string()))
 }
 
-/// Whether a connection ended because what came was no head of a request, or because none came.
+/// Returns `true` if a connection ended because its client sent an invalid request head, or none in time.
 fn is_no_request(error: &(dyn std::error::Error + 'static), known: bool) -> bool {
     let error = error.downcast_ref::<hyper::Error>();
     error.is_some_and(|error| error.is_parse() || (error.is_timeout() && !known))

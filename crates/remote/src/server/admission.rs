@@ -1,4 +1,4 @@
-//! Who has been let in, what for, and how many of the same there may be.
+//! Admitted clients, their credentials, and limits of connections and requests per identity.
 
 use std::collections::HashMap;
 use std::future::pending;
@@ -12,64 +12,62 @@ use super::certificate::ClientCertificate;
 use crate::identity::Identity;
 use crate::tokens::{Digest, Tokens};
 
-/// What a client was admitted by. All of it may be taken back; with nothing of it the client is on this machine, or known to whoever
-/// handed the connection over.
+/// The credentials that a client was admitted with. Each can be revoked. Without any, the client is on this machine or
+/// was authenticated by the component that handed it over.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Credential {
     pub(super) token: Option<(Digest, watch::Receiver<Arc<Tokens>>)>,
     pub(super) certificate: Option<ClientCertificate>,
 }
 
-/// Somebody who has a connection.
+/// A client that has a connection.
 #[derive(Debug)]
 pub(super) struct AdmittedClient {
     seat: Seat,
     credential: Credential,
-    /// Where it came in.
+    /// The number of its listener.
     listener: usize,
 }
 
 impl AdmittedClient {
-    /// With a place among what its identity has.
     pub(super) fn new(seat: Seat, credential: Credential, listener: usize) -> Self {
         Self { seat, credential, listener }
     }
 
-    /// Where it came in.
+    /// Returns the number of its listener.
     pub(super) fn listener(&self) -> usize {
         self.listener
     }
 
-    /// Who it is.
     pub(super) fn identity(&self) -> &Identity {
         &self.seat.identity
     }
 
-    /// Whether it may have a connection of its own. Nobody needs one who goes on with a connection that is there.
+    /// Claims a new connection. Returns `false` if the identity has too many. Not needed to resume a connection.
     pub(super) fn settle(&mut self) -> bool {
         self.seat.settle()
     }
 
-    /// Its connection goes on over the socket of another guest of the same identity, whose place is given back.
+    /// Continues the connection with the credentials of another client of the same identity, whose seat is released.
     pub(super) fn goes_on_as(&mut self, other: Self) {
         self.credential = other.credential;
         self.listener = other.listener;
     }
 
-    /// While this is there, the guest has a connection but no socket, and may come back with one.
+    /// Marks the connection as detached until the returned guard is dropped: its client may return with a new socket.
     pub(super) fn absent(&self) -> Absence {
         let (seats, name) = (Arc::clone(&self.seat.seats), self.seat.identity.to_string());
         seats.with(&name, |of| of.absent += 1);
         Absence { seats, name }
     }
 
-    /// Ends when what it was let in for is no longer good.
+    /// Waits until a credential is revoked.
     pub(super) async fn revoked(&mut self) {
         let identity = &self.seat.identity;
         let Credential { token, certificate } = &mut self.credential;
         let token_revoked = async {
             if let Some((digest, tokens)) = token {
-                // Ends also with the front itself, which is no reason to throw anybody out.
+                // The channel also closes with the server, which is no revocation.
                 while tokens.changed().await.is_ok() {
                     if tokens.borrow_and_update().find(digest).is_none_or(|now| now != identity) {
                         return;
@@ -92,38 +90,39 @@ impl AdmittedClient {
     }
 }
 
-/// How many connections each identity has, and how much it asks.
+/// Counts connections and requests per identity.
 #[derive(Debug)]
 pub(super) struct Seats {
     most: usize,
-    /// Requests a second.
+    /// Requests per second.
     rate: u32,
     taken: Mutex<HashMap<String, Use>>,
 }
 
 #[derive(Debug)]
 struct Use {
-    /// Those that are held for somebody who is not there are counted as well.
+    /// Open connections, detached ones included.
     connections: usize,
-    /// How many of them have no socket. Whoever comes back for one needs a place besides it.
+    /// Detached connections. A client that returns for one needs another seat in the meantime.
     absent: usize,
-    /// How many have come of whom it is not known yet whether they have a connection already.
+    /// Clients that have entered, but have neither opened nor resumed a connection yet.
     entered: usize,
-    /// How many requests are left now.
+    /// Requests that may be made now.
     left: f64,
     at: Instant,
 }
 
-/// How many identities are remembered that have no connection.
+/// Identities without a connection that are remembered.
 const MAX_REMEMBERED_IDENTITIES: usize = 1024;
 
 impl Seats {
-    /// At most `most` connections and `rate` requests a second for each identity.
+    /// Allows `most` connections and `rate` requests per second for each identity.
     pub(super) fn new(most: usize, rate: u32) -> Arc<Self> {
         Arc::new(Self { most, rate, taken: Mutex::default() })
     }
 
-    /// A place for somebody who wants one more connection, or one that is held, if there may be any such.
+    /// Reserves a seat for a client that wants to open or resume a connection. Returns `None` if the identity has too
+    /// many.
     pub(super) fn enter(self: &Arc<Self>, identity: Identity) -> Option<Seat> {
         self.with(&identity.to_string(), |of| {
             let free = of.connections + of.entered < self.most + of.absent;
@@ -133,7 +132,7 @@ impl Seats {
         .then(|| Seat { seats: Arc::clone(self), identity, settled: false })
     }
 
-    /// Whether somebody may ask once more now.
+    /// Counts a request. Returns `false` if the identity makes too many.
     pub(super) fn ask(&self, who: &Identity) -> bool {
         self.with(&who.to_string(), |of| {
             let now = Instant::now();
@@ -157,17 +156,17 @@ impl Seats {
     }
 }
 
-/// A place among what an identity has, given back when it is dropped.
+/// One of the seats of an identity, released on drop.
 #[derive(Debug)]
 pub(super) struct Seat {
     seats: Arc<Seats>,
     identity: Identity,
-    /// It is that of a connection.
+    /// It counts as a connection.
     settled: bool,
 }
 
 impl Seat {
-    /// Makes it the place of a new connection, if there may be one more.
+    /// Converts the seat to a connection. Returns `false` if the identity has too many.
     fn settle(&mut self) -> bool {
         let (most, settled) = (self.seats.most, self.settled);
         self.settled = self.seats.with(&self.identity.to_string(), |of| {
@@ -191,7 +190,7 @@ impl Drop for Seat {
     }
 }
 
-/// Somebody who may come back.
+/// A detached connection, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Absence {
     seats: Arc<Seats>,
@@ -217,7 +216,7 @@ mod tests {
         Identity::new(Proof::Token, name)
     }
 
-    /// A guest with a connection.
+    /// Returns a client with a connection.
     fn settled(seats: &Arc<Seats>, identity: Identity) -> Option<AdmittedClient> {
         let mut guest = AdmittedClient::new(seats.enter(identity)?, Credential::default(), 0);
         guest.settle().then_some(guest)

@@ -1,4 +1,4 @@
-//! Wrong tokens of one address are answered with 429 for a while once there were too many.
+//! Locks out addresses that send too many wrong tokens: they receive 429 for a while.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -6,65 +6,63 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How many addresses are remembered.
 const MAX_REMEMBERED_ADDRESSES: usize = 10_000;
 
-/// How long it takes until one failure is forgotten.
+/// Time until one failure is forgotten.
 const FAILURE_DECAY_INTERVAL: Duration = Duration::from_secs(6);
 
-/// Failures by address, which leak away.
+/// Recent authentication failures by address.
 ///
-/// They concern wrong tokens only: one that is known is never looked up here.
+/// A known token is never checked against them.
 #[derive(Debug)]
 pub(super) struct AuthRateLimit {
     most: u32,
     failures: HashMap<IpAddr, Failures>,
-    /// When those that are forgotten were last taken out.
+    /// When expired entries were last removed.
     swept: Option<Instant>,
 }
 
-/// Those of one address.
 #[derive(Debug)]
 struct Failures {
     count: f64,
-    /// When they were counted.
+    /// When `count` was calculated.
     at: Instant,
-    /// It was told that the address is locked out.
+    /// The lockout was logged.
     told: bool,
 }
 
-/// What is worth telling of a failure.
+/// The log level of an authentication failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Noted {
-    /// It is the first of its address since all others are forgotten.
+    /// The first failure of its address since all others were forgotten.
     First,
-    /// Its address is locked out by it, for the first time since then.
+    /// This failure locks the address out, for the first time since [`Self::First`].
     Locked,
-    /// Nothing that was not told before.
+    /// Not logged.
     Nothing,
 }
 
 impl AuthRateLimit {
-    /// After `most` failures, none of which is forgotten.
+    /// Locks an address out after `most` recent failures.
     pub(super) fn new(most: u32) -> Self {
         Self { most, failures: HashMap::new(), swept: None }
     }
 
-    /// How long `address` is locked out, if it is.
+    /// Returns how long `address` is locked out, if it is.
     pub(super) fn locked(&self, address: IpAddr, now: Instant) -> Option<Duration> {
         let over = self.over(self.failures.get(&network(address))?.left(now));
         (over > 0.0).then(|| FAILURE_DECAY_INTERVAL.mul_f64(over))
     }
 
-    /// A token that is none was shown.
+    /// Counts a wrong token.
     pub(super) fn failed(&mut self, address: IpAddr, now: Instant) -> Noted {
-        // Not at every failure: whoever has many addresses would have us do little else.
+        // Not at every failure: a client with many addresses would keep the server busy with sweeping.
         let is_due = self.swept.is_none_or(|swept| now.duration_since(swept) >= FAILURE_DECAY_INTERVAL);
         if self.failures.len() >= MAX_REMEMBERED_ADDRESSES && is_due {
             self.swept = Some(now);
             self.failures.retain(|_, failures| failures.left(now) > 0.0);
         }
-        // Still full of failures: who is not among them is let off.
+        // The table is still full: addresses that are not in it are not counted.
         let network = network(address);
         if self.failures.len() >= MAX_REMEMBERED_ADDRESSES && !self.failures.contains_key(&network) {
             return Noted::Nothing;
@@ -82,20 +80,20 @@ impl AuthRateLimit {
         }
     }
 
-    /// By how much so many failures are too many.
+    /// Returns the number of failures over the limit. Positive means locked out.
     fn over(&self, count: f64) -> f64 {
         count - f64::from(self.most) + 1.0
     }
 }
 
 impl Failures {
-    /// How many are not forgotten.
+    /// Returns the number of failures that are not forgotten.
     fn left(&self, now: Instant) -> f64 {
         (self.count - now.duration_since(self.at).div_duration_f64(FAILURE_DECAY_INTERVAL)).max(0.0)
     }
 }
 
-/// Whoever has an address of version 6 has a whole network of them.
+/// Maps an IPv6 address to its /64 network, which belongs to one client as a whole.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
@@ -129,7 +127,7 @@ mod tests {
         let (here, now) = ("192.0.2.1".parse().unwrap(), Instant::now());
         let mut failed = |after: u32| lockout.failed(here, now + FAILURE_DECAY_INTERVAL * after);
         assert_eq!([failed(0), failed(0), failed(0)], [Noted::First, Noted::Nothing, Noted::Locked]);
-        // It is locked out again whenever it may try once.
+        // A later lockout after a single failure is not logged again.
         assert_eq!([failed(1), failed(2)], [Noted::Nothing, Noted::Nothing]);
         assert_eq!([failed(5), failed(5), failed(5)], [Noted::First, Noted::Nothing, Noted::Locked]);
     }

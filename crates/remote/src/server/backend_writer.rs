@@ -1,4 +1,4 @@
-//! The way of posted messages to the agents: at once while there is room, and else one after the other.
+//! Writes posted messages to the backend, in order: immediately while there is room, otherwise from a queue.
 
 use std::io::ErrorKind;
 use std::sync::{Arc, Mutex};
@@ -10,10 +10,10 @@ use tokio::sync::mpsc;
 
 use super::unfinished::Part;
 
-/// How many messages may wait; whoever posts more waits.
+/// Messages in the queue. Requests with more messages wait.
 const MAX_WAITING_MESSAGES: usize = 4;
 
-/// Where messages are said.
+/// The write half of a backend connection.
 #[derive(Debug)]
 pub(super) struct BackendWriter {
     state: Mutex<State>,
@@ -22,39 +22,39 @@ pub(super) struct BackendWriter {
 
 #[derive(Debug)]
 struct State {
-    /// Until it is closed.
+    /// `None` after [`BackendWriter::shut`].
     to: Option<Arc<OwnedWriteHalf>>,
-    /// How many are in the queue or being written from it.
+    /// Messages that are queued or being written from the queue.
     waiting: usize,
 }
 
-/// A message that waits, counted as long as it does.
+/// A queued message and the memory that it is counted with.
 pub(super) type Waiting = (Bytes, Option<Part>);
 
-/// Nothing is said any more.
+/// The backend connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shut;
 
-/// A place for one message.
+/// A reserved slot in the queue.
 pub(super) struct Turn<'a> {
     mouth: &'a BackendWriter,
     place: mpsc::Permit<'a, Waiting>,
 }
 
 impl BackendWriter {
-    /// To a backend. What waits is written while [`BackendWriter::speak`] is polled.
+    /// Creates a writer. Queued messages are written while [`BackendWriter::speak`] is polled.
     pub(super) fn new(to: OwnedWriteHalf) -> (Self, mpsc::Receiver<Waiting>) {
         let (queue, messages) = mpsc::channel(MAX_WAITING_MESSAGES);
         (Self { state: Mutex::new(State { to: Some(Arc::new(to)), waiting: 0 }), queue }, messages)
     }
 
-    /// Waits for a place.
+    /// Waits for a slot in the queue.
     pub(super) async fn turn(&self) -> Result<Turn<'_>, Shut> {
         let place = self.queue.reserve().await.map_err(|_| Shut)?;
         Ok(Turn { mouth: self, place })
     }
 
-    /// Writes what waits. Never ends by itself: what the agents still have to say is heard to its end.
+    /// Writes queued messages. Never returns, because the output of the agents is still to be read.
     pub(super) async fn speak(&self, mut messages: mpsc::Receiver<Waiting>) {
         let to = self.with(|state| state.to.clone());
         while let (Some(to), Some((mut message, _part))) = (&to, messages.recv().await) {
@@ -62,7 +62,7 @@ impl BackendWriter {
                 match to.writable().await.and_then(|()| to.try_write(&message)) {
                     Ok(count) => message.advance(count),
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                    // Nobody listens, and nobody will.
+                    // The backend has closed its read half.
                     Err(_) => break,
                 }
             }
@@ -71,7 +71,7 @@ impl BackendWriter {
         std::future::pending::<()>().await;
     }
 
-    /// Lets go of the backend, whoever still holds this.
+    /// Closes the write half, even if this writer is still referenced.
     pub(super) fn shut(&self) {
         self.with(|state| state.to = None);
     }
@@ -82,7 +82,8 @@ impl BackendWriter {
 }
 
 impl Turn<'_> {
-    /// Says a message; all of it, even if whoever posted it is gone meanwhile. `part` is what it is counted with.
+    /// Sends a complete message, even if the request that posted it is gone by then. `part` is the memory that it is
+    /// counted with.
     pub(super) fn say(self, mut message: Bytes, part: Option<Part>) {
         self.mouth.with(|state| {
             if state.waiting == 0
@@ -120,7 +121,7 @@ mod tests {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let (_from, to) = ours.into_split();
         let (mouth, messages) = BackendWriter::new(to);
-        // Some fit at once, one of them in part, and the rest waits.
+        // The first ones fit immediately, one fits in part, and the others are queued.
         let sizes = [3, 40_000, 400_000, 5, 1_000_000, 7];
         let say = async {
             for (number, size) in (b'a'..).zip(sizes) {
@@ -155,7 +156,7 @@ mod tests {
             () = mouth.speak(messages) => {}
             read = timeout(TEST_TIMEOUT, theirs.read_exact(&mut heard)) => drop(read.unwrap().unwrap()),
         }
-        // Cancelled or done: it is gone with the queue.
+        // Cancelled or done, the queue is dropped.
         assert_eq!(probe.held(), 0);
     }
 

@@ -1,4 +1,4 @@
-//! One connection of a client, over one socket or, if it can be resumed, over one after another.
+//! One connection of a client, over one socket or, if it is resumable, over several in turn.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -24,28 +24,28 @@ use super::socket::{Left, Socket, SocketEnd};
 use crate::identity::Identity;
 use crate::resume::{self, Answer, Ask, Connection, First, Granted, ResumableEnd};
 
-/// The code of a WebSocket that closes because we do.
+/// WebSocket close code: the server shuts down.
 const GOING_AWAY_CODE: u16 = 1001;
-/// That of one whose client did what it may not, or is not the newest.
+/// WebSocket close code: protocol violation, or a newer socket has taken over.
 pub(super) const REFUSED_CODE: u16 = 1008;
-/// That of one for which there is no room now.
+/// WebSocket close code: a limit is reached.
 const TRY_AGAIN_LATER_CODE: u16 = 1013;
-/// That of one whose token is no longer good.
+/// WebSocket close code: the credential was revoked.
 const UNAUTHORIZED_CODE: u16 = 4401;
 
-/// How many sockets may ask at once for the same connection.
+/// Sockets that may wait to resume the same connection.
 const MAX_RESUME_ATTEMPTS: usize = 4;
 
-/// A socket that wants to go on with a connection.
+/// A socket that wants to resume a connection.
 struct Attach {
     socket: Socket,
     guest: AdmittedClient,
     ask: Ask,
-    /// What was read behind that.
+    /// Messages that were read after the resume request.
     rest: Vec<Bytes>,
 }
 
-/// The connections that can be resumed.
+/// The resumable connections.
 #[derive(Debug, Default)]
 pub(super) struct Resumable {
     by_name: Mutex<HashMap<Connection, (Identity, mpsc::Sender<Attach>)>>,
@@ -63,7 +63,7 @@ impl Resumable {
         lock(&self.by_name).remove(connection);
     }
 
-    /// That of somebody else is as unknown as one that is not there.
+    /// Finds a connection. One of another identity is indistinguishable from a missing one.
     fn find(&self, connection: &Connection, who: &Identity) -> Option<mpsc::Sender<Attach>> {
         let by_name = lock(&self.by_name);
         by_name.get(connection).filter(|(owner, _)| owner == who).map(|(_, sender)| sender.clone())
@@ -76,7 +76,7 @@ impl std::fmt::Debug for Attach {
     }
 }
 
-/// Serves a socket until it, the client or the backend is at its end.
+/// Serves a socket until the socket, the client or the backend ends it.
 pub(super) async fn serve(shared: Arc<Shared>, mut socket: Socket, mut guest: AdmittedClient) {
     let first = tokio::select! {
         first = timeout(shared.limits.idle_timeout, first(&mut socket, &shared.scratch)) => first,
@@ -85,7 +85,7 @@ pub(super) async fn serve(shared: Arc<Shared>, mut socket: Socket, mut guest: Ad
     };
     let messages = match first {
         Ok(Ok(messages)) => messages,
-        // A socket that is there and of no use takes the place of another.
+        // An unused socket takes the place of another client.
         Err(_) => {
             shared.refusals.add(Reason::Frame);
             return socket.close(REFUSED_CODE, "no message came", &shared.scratch).await;
@@ -96,14 +96,14 @@ pub(super) async fn serve(shared: Arc<Shared>, mut socket: Socket, mut guest: Ad
     let view = View::parse(&opening);
     match resume::first(&view) {
         First::Plain | First::Marked if !guest.settle() => {
-            // Whoever comes back needs the place more than one who takes its time to go.
+            // Released before the socket has closed, for a client that resumes.
             drop(guest);
             shared.refusals.add(Reason::Limit);
             socket.put(&too_many(view.id().unwrap_or(b"null")), &shared.scratch);
             socket.close(TRY_AGAIN_LATER_CODE, "try again later", &shared.scratch).await;
         }
         First::Plain => plain(&shared, socket, guest, &messages).await,
-        // Boxed: the others would have to carry its weight.
+        // Boxed, so that it does not enlarge the future of other connections.
         First::Marked => {
             Box::pin(marked(&shared, socket, guest, &messages, view.id().unwrap_or_default())).await;
         }
@@ -119,12 +119,12 @@ pub(super) async fn serve(shared: Arc<Shared>, mut socket: Socket, mut guest: Ad
     }
 }
 
-/// What somebody is told who has as many connections as there may be.
+/// Returns the error for an identity that has too many connections.
 pub(super) fn too_many(id: &[u8]) -> Bytes {
     message::error(id, &RpcError::new(Code::Backpressure, "too many connections"))
 }
 
-/// Everything up to and with the read that brought the first message.
+/// Reads up to the first message, and returns all messages of that read.
 async fn first(socket: &mut Socket, scratch: &Scratch) -> Result<Vec<Bytes>, SocketEnd> {
     let mut messages = Vec::new();
     poll_fn(|cx| {
@@ -153,7 +153,7 @@ async fn first(socket: &mut Socket, scratch: &Scratch) -> Result<Vec<Bytes>, Soc
     Ok(messages)
 }
 
-/// A line to a new backend, on which `messages` have been sent.
+/// Opens a backend connection for the client that sent `messages`.
 async fn open(
     shared: &Shared,
     socket: &mut Socket,
@@ -182,7 +182,7 @@ fn take(line: &mut Line, messages: &[Bytes], socket: &mut Socket, scratch: &Scra
     }
 }
 
-/// A connection that ends with its socket.
+/// Serves a connection that ends with its socket.
 async fn plain(shared: &Arc<Shared>, socket: Socket, mut guest: AdmittedClient, messages: &[Bytes]) {
     let scratch = &shared.scratch;
     let mut socket = match socket.leave(messages, |upgraded| shared.serve(&guest, upgraded)) {
@@ -203,7 +203,7 @@ async fn plain(shared: &Arc<Shared>, socket: Socket, mut guest: AdmittedClient, 
         () = shared.stopping() => (None, GOING_AWAY_CODE, "going away"),
         () = guest.revoked() => (None, UNAUTHORIZED_CODE, "not authorised"),
     };
-    // The backend does not wait for a client to read the last word.
+    // Dropped first: the backend does not wait for a client to read the close frame.
     drop(line);
     match end {
         Some(end) => finish(shared, socket, end).await,
@@ -211,7 +211,7 @@ async fn plain(shared: &Arc<Shared>, socket: Socket, mut guest: AdmittedClient, 
     }
 }
 
-/// Has a connection that the backend serves end when it must.
+/// Closes a connection that the backend serves at shutdown or revocation.
 async fn watch(shared: &Shared, mut served: Box<dyn Served>, guest: &mut AdmittedClient) {
     let (code, reason) = tokio::select! {
         biased;
@@ -250,7 +250,7 @@ async fn finish(shared: &Shared, socket: Socket, end: PumpEnd) {
     }
 }
 
-/// A connection that outlives its sockets.
+/// Serves a resumable connection.
 async fn marked(
     shared: &Arc<Shared>,
     mut socket: Socket,
@@ -288,23 +288,23 @@ async fn marked(
     }
 }
 
-/// How the last socket of a connection ends.
+/// The end of the last socket of a connection.
 enum Last {
     End(PumpEnd),
     Close(u16, &'static str),
 }
 
-/// What happens to a connection that is held.
+/// An event of a resumable connection.
 enum Happens {
     Attach(Box<Attach>),
     End(PumpEnd),
     Stop,
     Revoked,
-    /// No client came back in time, or another one needs the place.
+    /// The grace period is over, or the connection must make room.
     Over,
 }
 
-/// Goes on with one socket after another until the connection is at its end. What is left is its last socket, if it has one.
+/// Serves one socket after another until the connection ends. Returns its last socket, if it has one.
 async fn hold(
     shared: &Arc<Shared>,
     mut line: Line,
@@ -331,7 +331,7 @@ async fn hold(
             Happens::Attach(attach) => {
                 let (told, word) = match take_over(&mut line, *attach, scratch) {
                     (newest, Ok(its_guest)) => {
-                        // Nobody needs two: that the other is lost was only not noticed yet.
+                        // The client has one socket; the loss of the old one was not noticed yet.
                         if socket.is_some() {
                             shared.disconnects.add(DisconnectOutcome::Broken);
                         }
@@ -353,8 +353,8 @@ async fn hold(
             }
             Happens::End(end) => {
                 let old = socket.take()?;
-                // A client that says goodbye does not come back, and one that floods may not; a fault of the line may be
-                // that of a network.
+                // A client that closes normally does not return, and one that floods may not. A protocol violation may
+                // be the fault of the network.
                 let gone = matches!(
                     end,
                     PumpEnd::Backend
@@ -380,7 +380,7 @@ async fn hold(
     }
 }
 
-/// Ends when a connection without a socket is to make room.
+/// Waits until a detached connection must make room.
 async fn make_room(detachment: Option<&Detachment>) {
     match detachment {
         Some(detachment) => detachment.ended().await,
@@ -388,7 +388,7 @@ async fn make_room(detachment: Option<&Detachment>) {
     }
 }
 
-/// With a socket, carries; without, keeps what the backend says and never ends by itself.
+/// Carries messages both ways; without a socket, collects the output of the backend and never returns.
 async fn pump(line: &mut Line, socket: Option<&mut Socket>, scratch: &Scratch) -> PumpEnd {
     match socket {
         Some(socket) => poll_fn(|cx| line.poll_carry(cx, socket, scratch)).await,
@@ -399,7 +399,7 @@ async fn pump(line: &mut Line, socket: Option<&mut Socket>, scratch: &Scratch) -
     }
 }
 
-/// The socket to go on with and who is there, or one that may not and what it is told.
+/// Returns the socket and client to continue with, or the refused socket and the response for it.
 fn take_over(line: &mut Line, attach: Attach, scratch: &Scratch) -> (Socket, Result<AdmittedClient, Bytes>) {
     let Attach { mut socket, guest, ask, rest } = attach;
     let gone_on = match line.held().map(|held| held.resume(ask.received)) {
@@ -415,7 +415,7 @@ fn take_over(line: &mut Line, attach: Attach, scratch: &Scratch) -> (Socket, Res
     (socket, gone_on)
 }
 
-/// Hands a socket to the connection that it asks for.
+/// Passes a socket to the connection that it wants to resume.
 async fn attach(shared: &Arc<Shared>, attach: Attach) {
     let attach = match shared.resumable.find(&attach.ask.connection, attach.guest.identity()) {
         Some(sender) => match sender.send(attach).await {

@@ -1,4 +1,4 @@
-//! One request: checked, led to its row of the table, and answered.
+//! One HTTP socket: checks its requests, routes them and responds.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -36,46 +36,45 @@ use super::unfinished::FreeAllowance;
 use super::{post, websocket};
 use crate::identity::Identity;
 
-/// How often a stream of events shows that it is there.
+/// Interval of keep-alive comments on an event stream.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
-/// How much of the body of a refused request is read at most, and for how long.
+/// Bytes read of the body of a refused request, and the time for it.
 const READ_OUT_LIMITS: (usize, Duration) = (64 << 10, Duration::from_secs(1));
 
-/// How many refused requests of one socket may have their bodies read at once.
+/// Refused requests of one socket whose bodies may be read at once.
 pub(super) const MAX_CONCURRENT_READ_OUTS: usize = 4;
 
-/// The refusal of one more connection.
 pub(super) const TOO_MANY_CONNECTIONS: Refusal = Refusal::Later(10, "too many connections\n");
 
-/// A socket over which requests come.
+/// A socket that carries HTTP requests.
 pub(super) struct HttpConnection {
     pub(super) shared: Arc<Shared>,
     pub(super) door: Arc<HttpListener>,
     pub(super) peer: IpAddr,
-    /// Whom the socket itself shows: by the certificate of the client, or by its user.
+    /// The identity that the socket itself proves: by client certificate, or by its user.
     pub(super) shown: Option<Identity>,
-    /// The certificate of the client.
+    /// The client certificate.
     pub(super) certificate: Option<Mutex<ClientCertificate>>,
-    /// Its entry among all sockets.
+    /// The entry in the table of open sockets.
     pub(super) socket: OpenSocket,
-    /// Somebody was refused who has no business here.
+    /// Notified when an unauthorized request was refused.
     pub(super) refused: Notify,
-    /// Bodies of refused requests that may be read out at the same time.
+    /// Permits for reading out the bodies of refused requests.
     pub(super) read_out: Semaphore,
-    /// Its place among all sockets.
+    /// The permit of the socket.
     pub(super) place: Place,
-    /// What it may hold of a posted message without being counted.
+    /// The memory that one message of the socket may use uncounted.
     pub(super) allowance: FreeAllowance,
 }
 
 impl HttpConnection {
-    /// Answers a request.
+    /// Responds to a request.
     pub(super) async fn answer(
         self: Arc<Self>,
         mut request: Request<Incoming>,
     ) -> Result<Response<Guarded<Body>>, Infallible> {
-        // Only a WebSocket needs it, and it must be taken off before the rest.
+        // Only a WebSocket needs it, but it must be taken before the request is split.
         let upgrade = hyper::upgrade::on(&mut request);
         let (parts, mut body) = request.into_parts();
         let allowed =
@@ -89,7 +88,7 @@ impl HttpConnection {
         let is_head = parts.method == Method::HEAD;
         let is_http2 = parts.version == Version::HTTP_2;
         let origin = origin.map(str::to_owned);
-        // The headers are not kept while the body is read out.
+        // Headers are dropped before the body is read out.
         drop(parts);
         if is_refused
             && is_http2
@@ -105,7 +104,7 @@ impl HttpConnection {
         Ok(reply.map(|body| Guarded { body, _request: request }))
     }
 
-    /// Counts a reply to somebody known, if it is a refusal.
+    /// Counts a response to an authorized client if it is a refusal.
     fn count(&self, reply: Reply) -> Reply {
         let told = reply.extensions().get().copied();
         if let Some(reason) = told.or_else(|| Reason::of(reply.status())) {
@@ -125,20 +124,20 @@ impl HttpConnection {
             Denied::Locked(_) => Some(Reason::AuthRateLimit),
             Denied::Rate => Some(Reason::Rate),
             Denied::TooManySockets => Some(Reason::Limit),
-            // Was counted when its place was taken.
+            // Counted when its permit was taken.
             Denied::Crowd => None,
         };
         if let Some(reason) = reason {
             self.shared.refusals.add(reason);
         }
-        // Who is told to come back later is known.
+        // A client over the rate limit is authenticated, so its socket stays open.
         if denied != Denied::Rate {
             self.refused.notify_one();
         }
         response::denied(denied)
     }
 
-    /// Everything behind the first two checks. The socket is in use as long as `request` is kept.
+    /// Handles a request after the host and origin checks. The socket counts as busy while `request` is kept.
     async fn lead(
         &self,
         parts: &Parts,
@@ -183,17 +182,17 @@ impl HttpConnection {
         })
     }
 
-    /// Returns the certificate of the client, if it has one.
+    /// Returns the client certificate, if there is one.
     ///
     /// # Errors
-    /// If the listener does not accept it any more.
+    /// If the listener no longer accepts it.
     fn accepted_certificate(&self) -> Result<Option<ClientCertificate>, Denied> {
         let Some(certificate) = &self.certificate else { return Ok(None) };
         let mut certificate = lock(certificate);
         if certificate.is_accepted() { Ok(Some(certificate.clone())) } else { Err(Denied::Certificate) }
     }
 
-    /// The events of a stream.
+    /// Opens an event stream.
     fn events(&self, headers: &HeaderMap, caller: &Caller) -> Result<Reply, Refusal> {
         let mut accepted = headers.get_all(ACCEPT).into_iter().filter_map(|value| value.to_str().ok());
         let is_it = |part: &str| is_type(part, "text/event-stream") && !is_unwanted(part);
@@ -227,12 +226,12 @@ impl HttpConnection {
         let every = KEEP_ALIVE_INTERVAL.min(self.shared.limits.idle_timeout / 3);
         let mut reply = Response::new(Body::Events(Box::new(Events::new(channel, session, opened, every))));
         reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-        // For proxies that gather what they pass on.
+        // Disables response buffering in proxies.
         reply.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
         Ok(reply)
     }
 
-    /// The end of a connection.
+    /// Ends a connection.
     fn end(&self, headers: &HeaderMap, caller: &Caller) -> Result<Reply, Refusal> {
         let channel = channel(&self.shared, headers, &caller.identity)?;
         self.shared.channels(|channels| channels.remove(&channel.name));
@@ -241,8 +240,8 @@ impl HttpConnection {
     }
 }
 
-/// Reads what is left of a short body and keeps nothing of it: a stream of HTTP/2 whose body stays unread is reset behind its
-/// response, and some clients then know of the reset only.
+/// Reads and discards the rest of a short body. An HTTP/2 stream with an unread body is reset after the response, and
+/// some clients then report only the reset.
 async fn read_out(body: &mut Incoming) {
     let (mut left, time) = READ_OUT_LIMITS;
     let reading = async {
@@ -252,18 +251,18 @@ async fn read_out(body: &mut Incoming) {
             left = rest;
         }
     };
-    // Whoever is slower than that is answered all the same.
+    // A slower client is answered anyway.
     _ = timeout(time, reading).await;
 }
 
-/// The refusal of a pool in the query of a URL: it is chosen in `initialize`, and must not be ignored where it is not.
+/// Refuses a pool in the query of a URL. The pool is chosen in `initialize`, and must not be ignored elsewhere.
 fn names_pool(query: &str) -> Option<RpcError> {
     let is_pool = |part: &str| part.split('=').next().is_some_and(|key| key.eq_ignore_ascii_case("pool"));
     let words = "name the pool in _meta of initialize";
     query.split('&').any(is_pool).then(|| RpcError::new(Code::PolicyDenied, words))
 }
 
-/// The connection that a request names.
+/// Finds the connection that a request names.
 pub(super) fn channel(
     shared: &Shared,
     headers: &HeaderMap,
@@ -276,7 +275,7 @@ pub(super) fn channel(
         .ok_or_else(|| response::refusal(StatusCode::NOT_FOUND, "there is no such connection\n"))
 }
 
-/// The one value of a header, if it is there.
+/// Returns the single value of a header, if there is one.
 pub(super) fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Refusal> {
     let mut values = headers.get_all(name).into_iter();
     match (values.next().map(HeaderValue::to_str), values.next()) {
@@ -286,13 +285,13 @@ pub(super) fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Opti
     }
 }
 
-/// Whether a header means this media type, whatever its parameters are.
+/// Returns `true` if a header names this media type, with any parameters.
 pub(super) fn is_type(value: &str, expected: &str) -> bool {
     let bare = value.split_once(';').map_or(value, |(bare, _)| bare);
     bare.trim().eq_ignore_ascii_case(expected)
 }
 
-/// Whether what is accepted is so by no means: with a weight of nothing.
+/// Returns `true` if a part of `Accept` has a weight of zero.
 fn is_unwanted(part: &str) -> bool {
     let weight = part.split(';').skip(1).find_map(|parameter| {
         let (name, value) = parameter.split_once('=')?;
@@ -301,7 +300,7 @@ fn is_unwanted(part: &str) -> bool {
     weight.and_then(|weight| weight.parse().ok()).is_some_and(|weight: f32| weight <= 0.0)
 }
 
-/// Somebody with a place, of whom it is not known yet whether a new connection is wanted.
+/// Reserves a seat for a client that may want to open or resume a connection.
 pub(super) fn seat(shared: &Shared, caller: Caller) -> Result<AdmittedClient, Refusal> {
     if caller.doubted {
         return Err(Refusal::Doubted);

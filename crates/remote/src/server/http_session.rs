@@ -1,4 +1,4 @@
-//! One connection over HTTP: a line to the agents, and the streams on which their messages are read.
+//! One connection over HTTP: a backend connection and its event streams.
 
 use std::future::poll_fn;
 use std::io;
@@ -24,31 +24,31 @@ use super::streams::{Next, OpenFault, Streams, TooMany, Waits};
 use super::unfinished::Part;
 use crate::identity::Identity;
 
-/// How long a client whose streams are cut off may take to end the connection, and so to have left in order.
+/// Time in which a client that closes its streams may end the connection, so that they do not count as broken.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A connection over HTTP.
+/// One connection over HTTP.
 #[derive(Debug)]
 pub(super) struct HttpSession {
-    /// What clients know it by.
+    /// The value of `Acp-Connection-Id`.
     pub(super) name: String,
     owner: Identity,
     exchange: Mutex<Streams>,
-    /// When somebody last did something.
+    /// When the client last sent or read something.
     touched: Mutex<Instant>,
-    /// Somebody has read something.
+    /// Notified when queued events were read.
     room: Notify,
     mouth: BackendWriter,
     posts: Mutex<PostDedup>,
     end: Arc<Notify>,
-    /// Streams that were cut off, and not counted yet: whoever leaves closes them as well.
+    /// Streams that were cut but are not counted yet: a client that ends the connection closes them as well.
     cuts: AtomicU64,
     cut: Notify,
     disconnects: Arc<DisconnectStats>,
 }
 
 impl HttpSession {
-    /// Opens one for `guest`.
+    /// Opens a backend connection for `guest`.
     pub(super) async fn open(shared: &Arc<Shared>, guest: AdmittedClient) -> io::Result<Arc<Self>> {
         let backend = shared.open(&guest).await?;
         let name = shared.name().ok_or(io::ErrorKind::Other)?;
@@ -75,33 +75,33 @@ impl HttpSession {
         Ok(channel)
     }
 
-    /// The one that `who` knows as `name`. That of somebody else is as unknown as one that is not there.
+    /// Finds the connection `name` of `who`. One of another identity is indistinguishable from a missing one.
     pub(super) fn find(shared: &Shared, name: &str, who: &Identity) -> Option<Arc<Self>> {
         let found = shared.channels(|channels| channels.get(name).cloned())?;
         (found.owner == *who).then_some(found)
     }
 
-    /// As [`Streams::last_words`].
+    /// See [`Streams::last_words`].
     pub(super) fn last_words(&self) -> Option<RpcError> {
         self.with(|exchange| exchange.last_words())
     }
 
-    /// The channel as one that makes room for others, if no client has read or sent anything for a while.
+    /// Returns the connection as a candidate for making room, if its client has been inactive for a while.
     pub(super) fn detached(&self) -> Option<Kept> {
         let since = *lock(&self.touched);
         let is_quiet = since.elapsed() > LEAVE_TIMEOUT && !self.with(|exchange| exchange.is_read());
         is_quiet.then(|| Kept { identity: self.owner.to_string(), since, end: Arc::clone(&self.end) })
     }
 
-    /// Lets it end.
+    /// Ends the connection.
     pub(super) fn end(&self) {
         self.end.notify_one();
     }
 
-    /// Sends a message on; all of it, even if whoever posted it is gone meanwhile.
+    /// Sends a complete message, even if the request that posted it is gone by then.
     ///
-    /// `asked` is the id of a request, and where its answer goes. What has a `number` is sent once, however often it is posted.
-    /// `part` is what the message is counted with until the agent has it.
+    /// `asked` is the id of a request and the destination of its response. A message with a `number` is sent once,
+    /// however often it is posted. `part` counts its memory until the agent has it.
     pub(super) async fn send(
         &self,
         line: Bytes,
@@ -127,7 +127,7 @@ impl HttpSession {
         Ok(())
     }
 
-    /// As [`Streams::open`].
+    /// See [`Streams::open`].
     pub(super) fn subscribe(
         &self,
         session: Option<&str>,
@@ -138,14 +138,14 @@ impl HttpSession {
         let opened = self.with(|exchange| exchange.open(session, cursor));
         match &opened {
             Ok((_, Some(_))) | Err(OpenFault::Gap) => self.disconnects.add(DisconnectOutcome::Gap),
-            // Who says where it was comes back.
+            // A client with a cursor resumes.
             Ok(_) if cursor.is_some() => self.disconnects.add(DisconnectOutcome::Resumed),
             Ok(_) | Err(OpenFault::Taken | OpenFault::Unknown) => {}
         }
         opened
     }
 
-    /// As [`Streams::next`].
+    /// See [`Streams::next`].
     pub(super) fn next(&self, session: Option<&str>, reader: u64, waker: &Waker) -> Next {
         let now = Instant::now().into_std();
         let next = self.with(|exchange| {
@@ -159,7 +159,7 @@ impl HttpSession {
         next
     }
 
-    /// As [`Streams::close`]. `cut`: before its end.
+    /// See [`Streams::close`]. `cut`: before the end of the stream.
     pub(super) fn unsubscribe(&self, session: Option<&str>, reader: u64, cut: bool) {
         self.touch();
         let was_reading = self.with(|exchange| exchange.close(session, reader));
@@ -168,21 +168,21 @@ impl HttpSession {
                 self.cuts.fetch_add(1, Ordering::Relaxed);
                 self.cut.notify_one();
             }
-            // Somebody has come for it meanwhile.
+            // Another reader has replaced it.
             (true, false) => self.disconnects.add(DisconnectOutcome::Broken),
             (false, _) => {}
         }
-        // Whoever made the agent wait may have been this one.
+        // The agent may have been waiting for this reader.
         self.room.notify_one();
     }
 
-    /// Counts streams that were cut off as broken.
+    /// Counts cut streams as broken.
     fn count_cuts(&self) {
         (0..self.cuts.swap(0, Ordering::Relaxed))
             .for_each(|_| self.disconnects.add(DisconnectOutcome::Broken));
     }
 
-    /// Counts what was cut off by somebody who does not leave. Never ends.
+    /// Counts cut streams after [`LEAVE_TIMEOUT`], unless the connection has ended. Never returns.
     async fn count(&self) {
         loop {
             self.cut.notified().await;
@@ -199,7 +199,7 @@ impl HttpSession {
         act(&mut lock(&self.exchange))
     }
 
-    /// Reads what the agents say, as fast as those who listen let it.
+    /// Reads the output of the agents as fast as the readers allow.
     async fn listen(&self, shared: &Shared, mut backend: OwnedReadHalf) {
         let mut splitter = Splitter::new(DEFAULT_MAX_LINE_BYTES);
         loop {
@@ -226,7 +226,7 @@ impl HttpSession {
         }
     }
 
-    /// Ends when nobody has read or sent anything for the time of grace.
+    /// Waits until the client has been inactive for the grace period.
     async fn quiet(&self, shared: &Shared) {
         let grace = shared.limits.grace;
         loop {
@@ -243,16 +243,16 @@ impl HttpSession {
     }
 }
 
-/// Why a message cannot be sent on.
+/// A reason why a message was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum SendFault {
-    /// The connection is at its end.
+    /// The connection has ended.
     #[error("the connection is at its end")]
     Gone,
-    /// Whether it was sent before is no longer known.
+    /// Too many posts followed to tell whether it was sent before.
     #[error("it is no longer known whether that was taken")]
     Forgotten,
-    /// There are too many requests on it.
+    /// Too many requests are pending.
     #[error(transparent)]
     TooMany(#[from] TooMany),
 }

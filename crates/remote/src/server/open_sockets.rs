@@ -1,9 +1,10 @@
-//! The sockets of a front. If there is no room for one more, another is closed, in this order: the oldest on which nobody has shown
-//! who they are, those without a request for the longest time, and the oldest of the identity that has by far the most.
-//! Of the last two, many are closed at once: it takes a moment until one is, and others may wait in front of who needs it.
+//! The open HTTP sockets of a server. If there is no room for another one, some are closed, in this order: the oldest
+//! unauthenticated one, those without a request for the longest time, and the oldest of the identity that has by far
+//! the most. Of the last two kinds many are closed at once: closing takes a moment, and other clients may be ahead in
+//! the accept queue.
 //!
-//! An identity has a limited number of them. WebSockets are not counted here: each is a connection, and of these an identity has a
-//! limited number too.
+//! The number of sockets per identity is limited. WebSockets do not count here: each is a connection, which has its own
+//! limit.
 
 use std::collections::{BTreeMap, HashMap};
 use std::pin::{Pin, pin};
@@ -20,29 +21,29 @@ use super::authorize::Denied;
 use super::refusal_stats::{Reason, RefusalStats};
 use crate::identity::Identity;
 
-/// How often it is logged at most that sockets were closed.
+/// The shortest time between two log messages about closed sockets.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Of sockets without a request, this part is closed at once.
+/// The share of idle sockets that is closed at once.
 const IDLE_CLOSE_DIVISOR: usize = 16;
 
-/// An identity whose requests take more than this part of all sockets has to give up half of what is more.
+/// An identity with busy sockets beyond this share of all sockets has to give up half of the excess.
 const LARGE_SHARE_DIVISOR: usize = 8;
 
-/// All sockets, and how many there may be.
+/// All open sockets and their limits.
 #[derive(Debug)]
 pub(super) struct OpenSockets {
     max: usize,
     max_per_identity: usize,
     places: Arc<Semaphore>,
     table: Mutex<Table>,
-    /// Whoever needs a place waits here for its turn: two must not wait for what one has made free.
+    /// Held while waiting for a permit: two waiters must not rely on the same closed socket.
     turn: tokio::sync::Mutex<()>,
-    /// There is one more that can be closed.
+    /// Notified when another socket can be closed.
     changed: Notify,
 }
 
-/// Each socket is in one of the maps, ordered by when it came there, unless it is being closed.
+/// Each socket is in one of the maps, ordered by when it was put there, unless it is being closed.
 #[derive(Debug, Default)]
 struct Table {
     next: u64,
@@ -50,9 +51,9 @@ struct Table {
     unknown: BTreeMap<u64, u64>,
     idle: BTreeMap<u64, u64>,
     busy: BTreeMap<u64, u64>,
-    /// The number of sockets of each identity that has one.
+    /// Sockets per identity.
     counts: HashMap<Arc<str>, usize>,
-    /// How many were closed since that was logged, and when it was.
+    /// Sockets closed since the last log message, and the time of that.
     closed: u64,
     logged: Option<Instant>,
 }
@@ -60,10 +61,10 @@ struct Table {
 #[derive(Debug)]
 struct Entry {
     close: Arc<Notify>,
-    /// Who has asked for something on it.
+    /// The identity of its first request.
     identity: Option<Arc<str>>,
     requests: usize,
-    /// Its key in a map of the table. `None` if it is being closed.
+    /// Its key in one of the maps. `None` if it is being closed.
     order: Option<u64>,
 }
 
@@ -80,7 +81,7 @@ impl OpenSockets {
         })
     }
 
-    /// Returns a place for one more socket. If there is none, others are closed; if none can be, that is waited for.
+    /// Returns a permit for another socket. If there is none, closes others; if none can be closed, waits for one.
     pub(super) async fn place(&self, refusals: &RefusalStats) -> Result<OwnedSemaphorePermit, AcquireError> {
         let _turn = self.turn.lock().await;
         if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
@@ -105,11 +106,11 @@ impl OpenSockets {
 
     /// Waits until all sockets are closed.
     pub(super) async fn closed(&self) {
-        // Never closed.
+        // The semaphore is never closed.
         _ = self.places.acquire_many(u32::try_from(self.max).unwrap_or(u32::MAX)).await;
     }
 
-    /// Returns one more, which is the youngest.
+    /// Adds a socket, which is the youngest.
     pub(super) fn add(self: &Arc<Self>) -> OpenSocket {
         let close = Arc::new(Notify::new());
         let id = self.with(|table| {
@@ -177,7 +178,8 @@ impl Table {
         excess.len()
     }
 
-    /// Returns sockets in use of the identity that has the most, the oldest first: half of those beyond a large part of `max`.
+    /// Returns busy sockets of the identity that has the most, the oldest first: half of those beyond its share of
+    /// `max`.
     fn largest_excess(&self, max: usize) -> Vec<u64> {
         let mut by_identity: HashMap<&str, Vec<u64>> = HashMap::new();
         for (order, id) in &self.busy {
@@ -191,7 +193,7 @@ impl Table {
         most
     }
 
-    /// Counts one more socket of an identity. Returns its name, or `None` if it has `max` already.
+    /// Counts another socket of an identity. Returns its name, or `None` if it has `max` already.
     fn count(&mut self, identity: &Identity, max: usize) -> Option<Arc<str>> {
         let identity: Arc<str> = identity.to_string().into();
         let count = self.counts.entry(Arc::clone(&identity)).or_default();
@@ -218,7 +220,7 @@ impl Table {
         }
     }
 
-    /// Moves a socket to the map where it belongs, unless it is being closed.
+    /// Moves a socket to its map, unless it is being closed.
     fn sort(&mut self, id: u64) {
         let next = self.number();
         let Some(entry) = self.sockets.get_mut(&id) else { return };
@@ -232,7 +234,7 @@ impl Table {
     }
 }
 
-/// A socket, as long as it is open.
+/// An open socket, removed from the table on drop.
 #[derive(Debug)]
 pub(super) struct OpenSocket {
     all: Arc<OpenSockets>,
@@ -241,11 +243,11 @@ pub(super) struct OpenSocket {
 }
 
 impl OpenSocket {
-    /// Counts a request of a known identity. The socket belongs to the identity of its first request.
+    /// Records the start of a request. The socket belongs to the identity of its first request.
     ///
     /// # Errors
     ///
-    /// If the socket was to be closed before its first request, or the identity has as many sockets as it may.
+    /// If the socket is being closed before its first request, or the identity has too many sockets.
     pub(super) fn begin(&self, identity: &Identity) -> Result<RequestGuard, Denied> {
         self.all.with(|table| {
             let entry = table.sockets.get(&self.id).ok_or(Denied::Crowd)?;
@@ -268,12 +270,12 @@ impl OpenSocket {
         Ok(RequestGuard { all: Arc::clone(&self.all), id: self.id })
     }
 
-    /// Returns `true` if somebody who is known has asked for something.
+    /// Returns `true` if an authenticated request was made.
     pub(super) fn is_known(&self) -> bool {
         self.all.with(|table| table.sockets.get(&self.id).is_some_and(|entry| entry.identity.is_some()))
     }
 
-    /// Ends when it has to make room.
+    /// Waits until the socket must be closed to make room.
     pub(super) async fn to_be_closed(&self) {
         self.close.notified().await;
     }
@@ -295,7 +297,7 @@ impl Drop for OpenSocket {
     }
 }
 
-/// A request, until all of its response was taken from us.
+/// A request, until all of its response was read by the HTTP library.
 #[derive(Debug)]
 pub(super) struct RequestGuard {
     all: Arc<OpenSockets>,
@@ -315,7 +317,7 @@ impl Drop for RequestGuard {
     }
 }
 
-/// The body of a response, with the request that it answers.
+/// A response body with the request that it belongs to.
 #[derive(Debug)]
 pub(super) struct Guarded<B> {
     pub(super) body: B,
@@ -380,7 +382,7 @@ mod tests {
         assert_eq!(all.make_room(), 1);
         assert!(sockets[0].to_be_closed().now_or_never().is_none());
         sockets[1].to_be_closed().await;
-        // A request that begins now is served to its end.
+        // A request that starts now is still served.
         drop(sockets[1].begin(&named("a")).unwrap());
         assert_eq!(all.make_room(), 1);
         sockets[0].to_be_closed().await;
@@ -416,7 +418,7 @@ mod tests {
         let [first, second, third] = [(); 3].map(|()| all.add());
         let (one, other) = (named("one"), named("other"));
         drop(first.begin(&one).unwrap());
-        // Requests on the same socket do not count, and a socket stays with its first identity.
+        // Further requests on a socket do not count, and a socket stays with its first identity.
         let requests = [first.begin(&one), first.begin(&other), second.begin(&one)].map(Result::unwrap);
         assert_eq!(third.begin(&one).err(), Some(Denied::TooManySockets));
         assert!(!third.is_known());

@@ -1,4 +1,4 @@
-//! Messages that are posted: the first one makes a connection, the others go on with it.
+//! Posted messages: `initialize` opens a connection, others belong to one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,10 +22,10 @@ use super::shared::Shared;
 use super::streams::Waits;
 use super::unfinished::{FreeAllowance, Part, time_for};
 
-/// How long an agent may take to begin.
+/// Time for an agent to answer `initialize`.
 const INITIALIZE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Takes what was posted. `allowance` is that of its socket.
+/// Accepts a posted message. `allowance` is that of its socket.
 pub(super) async fn message(
     shared: &Arc<Shared>,
     headers: &HeaderMap,
@@ -40,14 +40,14 @@ pub(super) async fn message(
             "only application/json is taken\n",
         ));
     }
-    // What is held of it is counted until the agent has it.
+    // Its memory is counted until the agent has the message.
     let mut part = shared.unfinished.part_on(&caller.identity, allowance);
     let body = read(shared, size_of_headers(headers), body, &mut part).await?;
     let part = Some(part);
     let view = View::parse(&body);
     match view.kind() {
         Kind::Invalid(_) => {
-            // A response that is none must not be answered, but a request over HTTP always is.
+            // JSON-RPC forbids answering an invalid response, but every HTTP request has a response.
             let wrong = || write::error(b"null", &RpcError::new(Code::InvalidRequest, "that is no message"));
             Err(Refusal::Message(StatusCode::BAD_REQUEST, view.refusal().unwrap_or_else(wrong)))
         }
@@ -62,13 +62,13 @@ pub(super) async fn message(
     }
 }
 
-/// Returns how many bytes of memory headers take, about. They are held for as long as the body is read.
+/// Estimates the memory of headers, which are held while the body is read.
 fn size_of_headers(headers: &HeaderMap) -> usize {
     headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum()
 }
 
-/// Returns all of the body, if it is not too long, does not come too slowly, and there is room for it. `part` counts it, with
-/// `others` bytes that are held besides.
+/// Reads the body, unless it is too long or too slow. `part` counts its memory, plus `others` bytes that are held
+/// besides. Waits while there is no room.
 async fn read<B>(shared: &Shared, others: usize, body: &mut B, part: &mut Part) -> Result<Bytes, Refusal>
 where
     B: Body<Data = Bytes> + Unpin,
@@ -81,7 +81,7 @@ where
     let mut whole = BytesMut::new();
     let each = shared.limits.header_timeout;
     let began = Instant::now();
-    // For all the time in which there is no room for it.
+    // For all waits for room together.
     let mut patience = each;
     loop {
         // There is always room for the longest message.
@@ -91,7 +91,7 @@ where
             return Err(Refusal::Later(1, "too many long messages\n"));
         }
         patience = patience.saturating_sub(waiting.elapsed());
-        // By what has come, not by what is to come: a client may announce any length, or none.
+        // Based on the bytes received, because a client may announce any length or none.
         let last = began + (each - patience) + each + time_for(whole.len());
         match timeout_at(last.min(Instant::now() + each), body.frame()).await {
             Err(_) => return Err(response::refusal(StatusCode::REQUEST_TIMEOUT, "the body did not come\n")),
@@ -110,7 +110,7 @@ where
     }
 }
 
-/// Ends a connection that did not come to be.
+/// Ends the connection if the attempt to open it is dropped.
 struct Attempt(Option<Arc<HttpSession>>);
 
 impl Drop for Attempt {
@@ -121,7 +121,7 @@ impl Drop for Attempt {
     }
 }
 
-/// `initialize` makes a connection and is answered at once.
+/// Opens a connection with `initialize`, whose response is in the body.
 async fn begin(
     shared: &Arc<Shared>,
     view: &View<'_>,
@@ -158,7 +158,7 @@ async fn begin(
     Ok(reply)
 }
 
-/// The refusal of a connection that ended before it began, in the words of whoever did not want it.
+/// Converts the end of a connection before it began, with the backend's error if there is one.
 fn gone(channel: &HttpSession) -> Refusal {
     match channel.last_words() {
         Some(error) => {
@@ -173,7 +173,7 @@ fn gone(channel: &HttpSession) -> Refusal {
     }
 }
 
-/// Any other message goes on, and what comes of it is read elsewhere.
+/// Sends any other message. A response to it arrives on an event stream.
 async fn go_on(
     shared: &Shared,
     headers: &HeaderMap,
@@ -215,7 +215,7 @@ fn cannot_send(fault: SendFault) -> Refusal {
     }
 }
 
-/// The message as it goes to the agent, and the session it belongs to: that of its params, or else of the header.
+/// Returns the message for the agent, and the session it belongs to: that of its params, or that of the header.
 fn addressed(view: &View<'_>, named: Option<&str>) -> Result<(Bytes, Option<String>), &'static str> {
     let Some(method) = view.method() else { return Ok((line(view.bytes()), None)) };
     let own = view.session();
@@ -239,13 +239,13 @@ fn addressed(view: &View<'_>, named: Option<&str>) -> Result<(Bytes, Option<Stri
     }
 }
 
-/// The message with its session in its params.
+/// Inserts the session into the params of a message.
 fn with_session(view: &View<'_>, session: &str) -> Option<Bytes> {
     let bytes = view.bytes();
     let session = serde_json::to_string(session).ok()?;
     let span = view.envelope().params.range();
     let (place, text) = match view.params() {
-        // Before the last bracket, behind everything that is there.
+        // Before the last brace, after all other members.
         None => {
             let end = memchr::memrchr(b'}', bytes)?;
             (end..end, format!(",\"params\":{{\"sessionId\":{session}}}"))
@@ -258,7 +258,7 @@ fn with_session(view: &View<'_>, session: &str) -> Option<Bytes> {
         }
     };
     let whole = [&bytes[..place.start], text.as_bytes(), &bytes[place.end..]].concat();
-    // A sessionId of another kind than text would be there twice now.
+    // Invalid if there is a `sessionId` of another type already: the key would be a duplicate.
     matches!(View::parse(&whole).kind(), Kind::Request | Kind::Notification).then(|| line(&whole))
 }
 
@@ -283,7 +283,8 @@ mod tests {
     use super::*;
     use crate::identity::Identity;
 
-    /// Reads a body without a length, of which `count` pieces come, one after each `interval`. Returns its length or the status.
+    /// Reads a body without a length, of which `count` pieces arrive, one per `interval`. Returns its length or the
+    /// status.
     async fn read_slowly(count: usize, piece: usize, interval: Duration) -> Result<usize, u16> {
         let shared = Shared::new(Limits::default(), Arc::new(Agent::default()));
         let frames = stream::unfold(0, |sent| async move {
@@ -312,7 +313,7 @@ mod tests {
         assert_eq!(read_slowly(200, 32 << 10, Duration::from_secs(1)).await, Err(408));
     }
 
-    /// The session and the params of what goes on.
+    /// Checks the session and the params of a forwarded message.
     #[track_caller]
     fn check(message: &str, named: Option<&str>, expected: Result<(Option<&str>, Value), &str>) {
         let view = View::parse(message.as_bytes());
@@ -354,7 +355,7 @@ mod tests {
         check(&prompt(r#","params":["a"]"#), Some("b"), Err("no place"));
         check(&prompt(r#","params":{}"#), None, Err("which session"));
         check(&prompt(""), None, Err("which session"));
-        // Those of the connection get none, whatever the header says.
+        // Messages of the connection get no session from the header.
         check(
             &request("session/new", r#","params":{"cwd":"/"}"#),
             Some("b"),

@@ -1,31 +1,31 @@
-//! Which posts of a connection were taken: one that is posted again, because its client does not know, is taken once.
+//! Deduplicates posts by number: one that is repeated, because its client did not see the response, is accepted once.
 
 use std::collections::BTreeSet;
 
-/// How many are remembered.
+/// Numbers that are remembered.
 const MAX_REMEMBERED_POSTS: usize = 256;
 
-/// What is known of a post by its number.
+/// The state of a post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Known {
-    /// It was not taken.
+    /// Not accepted before.
     New,
-    /// It was.
+    /// Accepted before.
     Taken,
-    /// It is too old to tell.
+    /// Too old to tell.
     Forgotten,
 }
 
-/// The posts that were taken.
+/// The accepted posts of a connection.
 #[derive(Debug, Default)]
 pub(super) struct PostDedup {
     taken: BTreeSet<u64>,
-    /// The last of those that are forgotten.
+    /// The highest number that was forgotten.
     forgotten: u64,
 }
 
 impl PostDedup {
-    /// What is known of the post of this number; they begin with 1.
+    /// Returns the state of a post. Numbers begin with 1.
     pub(super) fn know(&self, number: u64) -> Known {
         match number {
             _ if self.taken.contains(&number) => Known::Taken,
@@ -34,7 +34,7 @@ impl PostDedup {
         }
     }
 
-    /// It is taken.
+    /// Records an accepted post.
     pub(super) fn take(&mut self, number: u64) {
         self.taken.insert(number);
         if self.taken.len() > MAX_REMEMBERED_POSTS
@@ -52,7 +52,7 @@ mod tests {
     #[test]
     fn each_is_taken_once_as_long_as_it_is_known() {
         let mut posts = PostDedup::default();
-        // One is late, and one never comes.
+        // One is late, and one never arrives.
         for number in (1..=MAX_REMEMBERED_POSTS as u64 + 2).filter(|number| ![3, 5].contains(number)) {
             assert_eq!(posts.know(number), Known::New);
             posts.take(number);

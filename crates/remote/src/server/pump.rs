@@ -1,7 +1,7 @@
-//! The hot path: messages of a socket to the lines of a backend, and back, in one task and without buffers of its own.
+//! The hot path: carries messages from a socket to a backend and back, in one task and without buffers of its own.
 //!
-//! Everything that one read brings goes on in one write. What cannot be written now waits, and while it waits nothing more is read
-//! from where it came from.
+//! Everything that one read returns is sent in one write. Data that cannot be written is queued, and its source is not
+//! read meanwhile.
 
 use std::task::{Context, Poll};
 
@@ -16,75 +16,76 @@ use super::replay_memory::ReplayShare;
 use super::socket::{Socket, SocketEnd};
 use crate::resume::{self, Granted, ResumableEnd};
 
-/// How much is put before a socket at a time.
+/// Bytes queued for a socket at a time.
 const WRITE_BATCH_BYTES: usize = 64 << 10;
 
-/// How often a task goes round before it lets others have their turn.
+/// Rounds of a task before it yields to others.
 const MAX_ROUNDS: usize = 16;
 
-/// Why nothing is carried any longer.
+/// The reason why a pump ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PumpEnd {
-    /// The socket is at its end.
+    /// The socket has ended.
     Socket(SocketEnd),
-    /// The backend is, and the client has all that it sent.
+    /// The backend has closed, and the client has all of its output.
     Backend,
 }
 
-/// What can be taken up again with another socket.
+/// The state of a resumable connection.
 #[derive(Debug)]
 struct Memory {
     held: ResumableEnd,
     share: ReplayShare,
-    /// More is kept than may be, though nothing more can be dropped here.
+    /// The memory limit is exceeded, and nothing more can be dropped here.
     is_over: bool,
-    /// What to grant in the answer to `initialize`, and the id of that, until it comes.
+    /// The id of `initialize` and the capability to grant in its response, until it arrives.
     granting: Option<(Bytes, Granted)>,
     granted: bool,
-    /// The client has said that it does not come back.
+    /// The client has announced that it will not return.
     farewell: bool,
 }
 
-/// The longest message that may be a farewell.
+/// The longest message that is checked for being a farewell.
 const MAX_CLOSE_REQUEST_BYTES: usize = 128;
 
-/// The backend's side of a connection, which may see several sockets.
+/// The backend side of a connection, which may serve several sockets in turn.
 #[derive(Debug)]
 pub(super) struct Line {
     backend: UnixStream,
     splitter: Splitter,
     to_backend: Outbox,
-    /// The backend has said all it will.
+    /// The backend has closed its output.
     ended: bool,
-    /// It does not listen any more.
+    /// The backend has closed its input.
     deaf: bool,
     memory: Option<Memory>,
 }
 
 impl Line {
-    /// To a backend.
+    /// Creates the backend side of a connection that is not resumable.
     pub(super) fn new(backend: UnixStream) -> Self {
         let splitter = Splitter::new(narrows_wire::DEFAULT_MAX_LINE_BYTES);
         Self { backend, splitter, to_backend: Outbox::default(), ended: false, deaf: false, memory: None }
     }
 
-    /// From now on what is sent is kept, and counted. `id` is that of `initialize`, in whose answer `granted` is told.
+    /// Makes the connection resumable: from now on messages are counted and kept. `id` is that of `initialize`, in
+    /// whose response `granted` is announced.
     pub(super) fn remember(&mut self, held: ResumableEnd, share: ReplayShare, id: Bytes, granted: Granted) {
         let granting = Some((id, granted));
         self.memory = Some(Memory { held, share, is_over: false, granting, granted: false, farewell: false });
     }
 
-    /// Whether the client has been told that it can come back.
+    /// Returns `true` if the client was told that it can resume.
     pub(super) fn is_granted(&self) -> bool {
         self.memory.as_ref().is_some_and(|memory| memory.granted)
     }
 
-    /// What was sent and taken, if that is kept.
+    /// Returns the resumable state, if there is one.
     pub(super) fn held(&mut self) -> Option<&mut ResumableEnd> {
         self.memory.as_mut().map(|memory| &mut memory.held)
     }
 
-    /// Takes a message of the client. The answer that it demands at once, if it is none.
+    /// Accepts a message of the client. Returns an error response if it is blank.
     pub(super) fn take(&mut self, message: &[u8], scratch: &Scratch) -> Option<Bytes> {
         if let Some(memory) = &mut self.memory {
             if message.len() <= MAX_CLOSE_REQUEST_BYTES && resume::is_farewell(&View::parse(message)) {
@@ -102,7 +103,7 @@ impl Line {
         None
     }
 
-    /// Says something to the client that the backend has not said.
+    /// Sends the client a message that does not come from the backend.
     pub(super) fn say(&mut self, message: Bytes, socket: &mut Socket, scratch: &Scratch) {
         match &mut self.memory {
             Some(memory) => {
@@ -113,7 +114,7 @@ impl Line {
         }
     }
 
-    /// Carries until either side is at its end.
+    /// Carries messages until either side ends.
     pub(super) fn poll_carry(
         &mut self,
         cx: &mut Context<'_>,
@@ -140,7 +141,7 @@ impl Line {
         Poll::Pending
     }
 
-    /// From the client to the backend; whether anything moved.
+    /// Carries messages from the client to the backend. Returns `true` if anything moved.
     fn poll_up(
         &mut self,
         cx: &mut Context<'_>,
@@ -161,14 +162,14 @@ impl Line {
                     memory.held.took();
                 }
                 answers.extend(view.refusal());
-                // Whoever waits for an answer is told that it does not come.
+                // The requester gets an error in place of the response.
                 if let Some(error) = codec::instead(&view).filter(|_| !self.deaf) {
                     codec::put_line(self.to_backend.open(scratch), &error);
                 }
             }
             Heard::Ping(_) | Heard::Close(_) => {}
         });
-        // Only a client that sends messages without a meaning and does not read the replies gets here with a full memory.
+        // Only a client that sends invalid messages and does not read the replies gets here with a full ring.
         let is_flooded = !answers.is_empty() && self.is_full();
         for answer in answers {
             self.say(answer, socket, scratch);
@@ -184,13 +185,13 @@ impl Line {
         }
     }
 
-    /// Writes what waits for the backend; whether nothing does any more.
+    /// Writes what is queued for the backend. Returns `true` if the queue is empty.
     fn poll_backend(&mut self, cx: &mut Context<'_>, scratch: &Scratch) -> bool {
         match self.to_backend.poll_write(cx, &mut self.backend, scratch) {
             Poll::Pending => false,
             Poll::Ready(Ok(_)) => true,
             Poll::Ready(Err(_)) => {
-                // What it still has to say is read all the same.
+                // The remaining output of the backend is still read.
                 self.deaf = true;
                 self.to_backend.clear(scratch);
                 true
@@ -198,7 +199,7 @@ impl Line {
         }
     }
 
-    /// From the backend to the client; whether anything moved.
+    /// Carries messages from the backend to the client. Returns `true` if anything moved.
     fn poll_down(
         &mut self,
         cx: &mut Context<'_>,
@@ -229,7 +230,7 @@ impl Line {
         }
     }
 
-    /// Puts a helping of what is kept before the socket.
+    /// Moves a batch of kept messages to the socket. Returns `true` if there was one.
     fn serve(&mut self, socket: &mut Socket, scratch: &Scratch) -> bool {
         let Some(memory) = &mut self.memory else { return false };
         if memory.held.ring().is_drained() {
@@ -251,7 +252,8 @@ impl Line {
         self.memory.as_ref().is_some_and(Memory::is_full)
     }
 
-    /// Keeps what the backend says while there is no socket, as far as there is room. Ready when there is no more to come.
+    /// Collects the output of the backend while there is no socket, as far as there is room. Ready when the backend has
+    /// closed.
     pub(super) fn poll_collect(&mut self, cx: &mut Context<'_>, scratch: &Scratch) -> Poll<()> {
         self.poll_backend(cx, scratch);
         while !self.ended && !self.is_full() {
@@ -259,11 +261,11 @@ impl Line {
                 return Poll::Pending;
             }
         }
-        // Full, or over: either way the next thing to happen is a socket, or the end of the grace.
+        // The ring is full or the backend has closed: the next event is a new socket or the end of the grace period.
         if self.ended { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// Reads once from the backend. Lines go to what is kept, or else to the socket.
+    /// Reads once from the backend. Lines go to the ring, or to the socket if the connection is not resumable.
     fn poll_lines(
         &mut self,
         cx: &mut Context<'_>,
@@ -274,7 +276,7 @@ impl Line {
         let mut socket = socket;
         let polled = scratch.poll_read(cx, backend, |read| {
             splitter.feed(read, |piece| {
-                // Longer than any line may be: nobody could read it.
+                // A line over the limit is dropped: no client could read it.
                 let LineRef::Whole(line) = piece else { return };
                 match (&mut *memory, &mut socket) {
                     (Some(memory), _) => memory.keep(line),
@@ -298,13 +300,13 @@ impl Line {
 }
 
 impl Memory {
-    /// Returns `true` if nothing more is to be read from the backend until the client has read what is kept.
+    /// Returns `true` if the backend must not be read until the client has read more.
     fn is_full(&self) -> bool {
         let ring = self.held.ring();
         ring.is_full() || self.is_over && !ring.is_drained()
     }
 
-    /// Counts what is kept, and drops what was sent if that is too much.
+    /// Counts the kept bytes, and drops written messages if they exceed the limits.
     fn limit(&mut self) {
         let over = self.share.set(self.held.ring().bytes());
         self.is_over = over > 0;
@@ -313,7 +315,7 @@ impl Memory {
         }
     }
 
-    /// Keeps a line of the backend, with the grant in it if it is the answer to `initialize`.
+    /// Keeps a line of the backend. Adds the grant if it is the response to `initialize`.
     fn keep(&mut self, line: &[u8]) {
         let line = match &self.granting {
             None => Bytes::copy_from_slice(line),
@@ -360,7 +362,7 @@ mod tests {
         }
         assert!(memory.held.ring().bytes() <= 80 << 10, "{}", memory.held.ring().bytes());
         assert!(!memory.is_full());
-        // Without a socket nothing is dropped that was not sent.
+        // Without a socket only written messages are dropped.
         let sent = memory.held.counts().sent;
         while !memory.is_full() {
             send(&mut memory);

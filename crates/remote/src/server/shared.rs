@@ -1,4 +1,4 @@
-//! What all listeners and connections of a front share.
+//! State that all listeners and connections of a server share.
 
 use std::collections::HashMap;
 use std::io;
@@ -26,7 +26,6 @@ use super::replay_memory::ReplayMemory;
 use super::unfinished::Unfinished;
 use super::{Backend, Limits, Served};
 
-/// One for the whole front.
 pub(super) struct Shared {
     pub(super) limits: Limits,
     backend: Arc<dyn Backend>,
@@ -35,9 +34,9 @@ pub(super) struct Shared {
     pub(super) refusals: RefusalStats,
     pub(super) disconnects: Arc<DisconnectStats>,
     pub(super) sockets: Arc<OpenSockets>,
-    /// What is held of messages that have not come whole.
+    /// Memory of incomplete messages.
     pub(super) unfinished: Arc<Unfinished>,
-    /// What is kept to be sent again.
+    /// Memory of messages kept for replay.
     pub(super) replay_memory: Arc<ReplayMemory>,
     lockout: Mutex<AuthRateLimit>,
     pub(super) resumable: Resumable,
@@ -68,7 +67,7 @@ impl Shared {
         })
     }
 
-    /// A line to the agents.
+    /// Opens a backend connection.
     pub(super) async fn open(&self, guest: &AdmittedClient) -> io::Result<UnixStream> {
         let (identity, listener) = (guest.identity(), guest.listener());
         let opened = self.backend.open(identity.clone(), listener).await;
@@ -85,14 +84,14 @@ impl Shared {
         UnixStream::from_std(stream)
     }
 
-    /// Ends a connection that is kept for a client that may come back, of one identity or of any. Returns `false` if there is none.
+    /// Ends a detached connection of one identity or of any. Returns `false` if there is none.
     fn end_detached(&self, only: Option<&str>) -> bool {
         let channels: Vec<Kept> =
             self.channels(|channels| channels.values().filter_map(|it| it.detached()).collect());
         self.detached.end_one(only, &channels)
     }
 
-    /// Leaves a WebSocket to the backend, if that takes it.
+    /// Hands a WebSocket to the backend, if the backend supports that.
     pub(super) fn serve(
         &self,
         guest: &AdmittedClient,
@@ -101,36 +100,36 @@ impl Shared {
         self.backend.serve(guest.identity().clone(), guest.listener(), socket)
     }
 
-    /// Ends when the front does.
+    /// Waits until the server stops.
     pub(super) async fn stopping(&self) {
         let mut stop = self.stop.subscribe();
-        // Fails only without a sender, which is here.
+        // Fails only if the sender is dropped, but `self` owns it.
         _ = stop.wait_for(|stop| *stop).await;
     }
 
-    /// Lets everything end.
+    /// Stops the server.
     pub(super) fn stop(&self) {
         self.stop.send_replace(true);
     }
 
-    /// Sixteen bytes that nobody can guess.
+    /// Returns sixteen random bytes for a secret.
     pub(super) fn random(&self) -> Option<[u8; 16]> {
         let mut random = [0; 16];
         self.random.fill(&mut random).ok()?;
         Some(random)
     }
 
-    /// A name that nobody can guess.
+    /// Returns an unguessable connection name.
     pub(super) fn name(&self) -> Option<String> {
         self.random().map(|random| URL_SAFE_NO_PAD.encode(random))
     }
 
-    /// The failures.
+    /// Accesses the failures of authentication.
     pub(super) fn lockout<T>(&self, act: impl FnOnce(&mut AuthRateLimit) -> T) -> T {
         act(&mut lock(&self.lockout))
     }
 
-    /// The connections over HTTP.
+    /// Accesses the connections over HTTP.
     pub(super) fn channels<T>(&self, act: impl FnOnce(&mut HashMap<String, Arc<HttpSession>>) -> T) -> T {
         act(&mut lock(&self.channels))
     }

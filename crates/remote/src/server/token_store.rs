@@ -1,4 +1,4 @@
-//! The file of tokens of a listener, and what becomes of it when it cannot be read any more.
+//! The token file of a listener, and how long its last valid content stays in effect.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,47 +8,46 @@ use tokio::sync::watch;
 
 use crate::tokens::{TokenError, Tokens};
 
-/// After how many attempts to read the file in vain, one each time that files are looked at, what it said last is no longer
-/// relied on: what cannot be read may have been changed to take a token back.
+/// Failed reads of the file, one per check, after which its last content no longer admits clients: the file may have
+/// been changed to revoke a token.
 pub(super) const MAX_READ_FAILURES: u32 = 5;
 
-/// Who has a token.
+/// The tokens of a listener.
 #[derive(Debug)]
 pub(super) struct TokenStore {
     path: PathBuf,
     known: watch::Sender<Arc<Tokens>>,
-    /// How often it could not be read since it could.
+    /// Failed reads since the last success.
     failures: AtomicU32,
 }
 
 impl TokenStore {
-    /// Reads the file.
     pub(super) fn new(path: PathBuf) -> Result<Self, TokenError> {
         let known = watch::Sender::new(Arc::new(Tokens::read(&path)?));
         Ok(Self { path, known, failures: AtomicU32::new(0) })
     }
 
-    /// Where the file is.
+    /// Returns the path of the file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What it said when it could be read last.
+    /// Returns the last valid content of the file.
     pub(super) fn known(&self) -> &watch::Sender<Arc<Tokens>> {
         &self.known
     }
 
-    /// Whether it could not be read the last time.
+    /// Returns `true` if the last read failed.
     pub(super) fn fails(&self) -> bool {
         self.failures.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether that is so for too long: nobody is let in anew.
+    /// Returns `true` if reads have failed for so long that no new client is admitted.
     pub(super) fn is_doubted(&self) -> bool {
         self.failures.load(Ordering::Relaxed) >= MAX_READ_FAILURES
     }
 
-    /// Reads the file again. If it cannot be used, what it said before stays.
+    /// Reads the file again. If it is invalid, the previous content is kept.
     pub(super) fn read(&self) -> Result<(), TokenError> {
         let was_doubted = self.is_doubted();
         match Tokens::read(&self.path) {

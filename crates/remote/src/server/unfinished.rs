@@ -1,4 +1,4 @@
-//! How much is held of messages that have not come whole: of all clients, and of each identity.
+//! Limits the memory of incomplete messages: of all clients, and of each identity.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,18 +11,18 @@ use tokio::sync::Notify;
 use super::Limits;
 use crate::identity::Identity;
 
-/// What one message of each socket may have without being counted, so that short ones get through when there is no room.
+/// Bytes that one message of each socket may use uncounted, so that short messages get through when there is no room.
 pub(super) const FREE_BYTES: usize = 16 << 10;
 
-/// How many bytes a second of a message that is counted have to come, on the whole.
+/// Average rate at which a counted message must arrive.
 const MIN_BYTES_PER_SECOND: u64 = 64 << 10;
 
-/// How long a message of so many bytes may take, beyond the time in which every part of it has to come.
+/// Returns the time for a message of this size, in addition to the timeout for each of its parts.
 pub(super) fn time_for(bytes: usize) -> Duration {
     Duration::from_millis(bytes as u64 * 1000 / MIN_BYTES_PER_SECOND)
 }
 
-/// What is held of all messages.
+/// Memory of incomplete messages.
 #[derive(Debug)]
 pub(super) struct Unfinished {
     all: usize,
@@ -38,19 +38,18 @@ struct Held {
 }
 
 impl Unfinished {
-    /// As much as `limits` say.
     pub(super) fn new(limits: &Limits) -> Arc<Self> {
         let each = limits.unfinished_per_identity.max(limits.max_message);
         let all = limits.unfinished.max(each);
         Arc::new(Self { all, each, held: Mutex::default(), freed: Notify::new() })
     }
 
-    /// A message of `identity`, of which nothing is held yet, on a socket that carries one message at a time.
+    /// Returns an empty part for a message of `identity`, on a socket that carries one message at a time.
     pub(super) fn part(self: &Arc<Self>, identity: &Identity) -> Part {
         self.part_on(identity, &FreeAllowance::default())
     }
 
-    /// Returns a message of `identity` on the socket that has this allowance.
+    /// Returns an empty part for a message of `identity`, on the socket that has this allowance.
     pub(super) fn part_on(self: &Arc<Self>, identity: &Identity, allowance: &FreeAllowance) -> Part {
         let free = allowance.acquire();
         Part { of: Arc::clone(self), identity: identity.to_string(), bytes: 0, free }
@@ -61,7 +60,7 @@ impl Unfinished {
     }
 }
 
-/// The [`FREE_BYTES`] bytes of one socket, which one message has at a time: over HTTP/2 a socket carries hundreds.
+/// The right to [`FREE_BYTES`] of one socket, which one message has at a time: an HTTP/2 socket carries hundreds.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FreeAllowance(Arc<AtomicBool>);
 
@@ -80,19 +79,19 @@ impl Drop for FreeGuard {
     }
 }
 
-/// What is held of one message, given back when it is dropped.
+/// Memory of one message, released on drop.
 #[derive(Debug)]
 pub(super) struct Part {
     of: Arc<Unfinished>,
     identity: String,
-    /// What is counted of it.
+    /// Counted bytes.
     bytes: usize,
     /// `None` if another message on its socket has the allowance.
     free: Option<FreeGuard>,
 }
 
 impl Part {
-    /// Makes it this long, if there is room for that; else it stays as it is.
+    /// Changes the size. Returns `false` and changes nothing if there is no room.
     pub(super) fn resize(&mut self, bytes: usize) -> bool {
         let bytes = if bytes <= FREE_BYTES && self.free.is_some() { 0 } else { bytes };
         if bytes == self.bytes {
@@ -122,7 +121,7 @@ impl Part {
         done
     }
 
-    /// Makes it this long once there is room for that.
+    /// Waits until there is room, and changes the size.
     pub(super) async fn grow(&mut self, bytes: usize) {
         let of = Arc::clone(&self.of);
         loop {
@@ -138,7 +137,7 @@ impl Part {
 
 #[cfg(test)]
 impl Part {
-    /// How much is held of all messages of its identity.
+    /// Returns the memory of all messages of this identity.
     pub(super) fn held(&self) -> usize {
         self.of.with(|held| held.by_identity.get(&self.identity).copied().unwrap_or_default())
     }

@@ -1,4 +1,4 @@
-//! The upgrade of a request to a WebSocket.
+//! Upgrades an HTTP request to a WebSocket.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use super::response::{self, CONNECTION_ID, Refusal, Reply};
 use super::shared::Shared;
 use super::socket::{Place, Socket};
 
-/// Answers the request, and serves the socket once it is one.
+/// Responds to an upgrade request, and serves the WebSocket.
 pub(super) fn upgrade(
     shared: &Arc<Shared>,
     parts: &Parts,
@@ -61,14 +61,14 @@ fn try_upgrade(
             Ok(upgraded) => upgraded,
             Err(error) => return tracing::debug!(%error, "a WebSocket did not come to be"),
         };
-        // It is what it was given as.
+        // The I/O object has the type with which it was passed to the library.
         let Ok(parts) = downcast::<TokioIo<Io>>(upgraded) else { return };
         let limits = &shared.limits;
         let codec = Codec::frames(limits.max_message);
         let part = shared.unfinished.part(guest.identity());
         let socket =
             Socket::new(parts.io.into_inner(), codec, parts.read_buf, limits.idle_timeout, Some(place), part);
-        // A ping waits behind all that the system holds: over a slow line that must not be long.
+        // Pings wait behind all data in the kernel's buffers: over a slow network that must not take long.
         socket.bound();
         connection::serve(shared, socket, guest).await;
     });
@@ -78,7 +78,7 @@ fn try_upgrade(
     headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
     headers.insert(SEC_WEBSOCKET_ACCEPT, accept);
     headers.insert(CONNECTION_ID, name);
-    // Never the one that holds a token.
+    // Never the subprotocol that contains a token.
     if authorize::protocols(&parts.headers).any(|protocol| protocol == PROTOCOL) {
         headers.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(PROTOCOL));
     }

@@ -1,8 +1,8 @@
-//! Whom a certificate names: the one common name of its subject.
+//! The identity in a client certificate: the one common name of its subject.
 //!
-//! Other names are for hosts and addresses, and an authority that checks those need not check who a person is; so a certificate
-//! without a common name, or with several, names nobody. The certificate has been verified before anybody asks this, so it is well
-//! formed; what is not is nobody all the same.
+//! Other names are for hosts and addresses, and an authority that checks those need not check who a person is. So a
+//! certificate without a common name, or with several, has no identity. The certificate is verified before this code
+//! sees it; a malformed one has no identity either.
 
 use super::der::{Der, SEQUENCE, certificate_fields};
 use crate::identity::{Identity, Proof, is_name};
@@ -13,27 +13,27 @@ const OID: u8 = 0x06;
 const TEXTS: [u8; 3] = [0x0c, 0x13, 0x16];
 const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 
-/// Why a certificate names nobody.
+/// A reason why a certificate has no identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Nameless {
-    /// It is not understood.
+    /// The subject cannot be parsed.
     #[error("its subject cannot be read")]
     Broken,
-    /// There is none.
+    /// The subject has no common name.
     #[error("its subject has no common name")]
     Missing,
-    /// There are several, and others may choose another of them.
+    /// The subject has several common names, and another program may choose another one.
     #[error("its subject has several common names")]
     Several,
-    /// It goes into logs and files as it is.
+    /// The common name is not usable as an identity, which is written to logs and files unescaped.
     #[error("its common name is not an identity: letters, digits and . _ - @ + only, at most 64")]
     Unusable,
 }
 
-/// The identity of a certificate in DER.
+/// Returns the identity of a certificate in DER.
 ///
 /// # Errors
-/// When it names none that can be used.
+/// If the certificate has no usable common name.
 pub fn identity(certificate: &[u8]) -> Result<Identity, Nameless> {
     let subject = subject(certificate).ok_or(Nameless::Broken)?;
     let names = common_names(subject).ok_or(Nameless::Broken)?;
@@ -55,7 +55,7 @@ fn subject(certificate: &[u8]) -> Option<&[u8]> {
     fields.tagged(SEQUENCE)
 }
 
-/// All common names with their tags; `None` if anything in the subject is not as it should be.
+/// Returns all common names with their tags, or `None` if the subject is malformed.
 fn common_names(subject: &[u8]) -> Option<Vec<(u8, &[u8])>> {
     let mut names = Vec::new();
     let mut sets = Der(subject);
@@ -143,7 +143,7 @@ mod tests {
         for names in [["a", "b"], ["b", "a"], ["a", "a"]] {
             check(&names.map(|name| (COMMON_NAME, 0x0c, name)), host, Err(Nameless::Several));
         }
-        // In an encoding that is not read it is still the second.
+        // A name in an unknown encoding counts as well.
         check(&[(COMMON_NAME, 0x0c, "a"), (COMMON_NAME, 0x1e, "\0b")], host, Err(Nameless::Several));
         check(&[(COMMON_NAME, 0x1e, "\0a")], host, Err(Nameless::Unusable));
         check(&[(COMMON_NAME, 0x0c, "a\nb")], host, Err(Nameless::Unusable));

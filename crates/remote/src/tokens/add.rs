@@ -1,4 +1,4 @@
-//! Making a token: it is shown once, and its hash goes into the file.
+//! Adds a token to the token file. The token is returned once; only its hash is stored.
 
 use std::io;
 use std::path::Path;
@@ -13,11 +13,12 @@ use super::location::{alone, real, replace};
 use super::{Digest, HEADER, PREFIX, TokenError, Tokens, text, unusable_pools};
 use crate::identity::is_name;
 
-/// Makes a token for `name` and puts its hash into the file at `path`, which is made if it is not there. What is returned is the
-/// only place where the token ever stands.
+/// Creates a token for `name` and adds its hash to the file at `path`, which is created if it is missing. The token is
+/// returned and stored nowhere.
 ///
 /// # Errors
-/// When the name is taken or none, when a scope means no tool, or when the file cannot be read or written; then it is as it was.
+/// If the name is invalid or taken, a scope matches no tool, or the file cannot be read or written. The file is
+/// unchanged then.
 pub fn add(
     path: &Path,
     name: &str,
@@ -27,10 +28,10 @@ pub fn add(
     add_for_pools(path, name, scopes, None, now)
 }
 
-/// Makes a token that is also kept to `pools`; see [`add`].
+/// Creates a token that is restricted to `pools`; see [`add`].
 ///
 /// # Errors
-/// As [`add`], and when a pool can have no such name.
+/// Those of [`add`], and if the name of a pool is invalid.
 pub fn add_for_pools(
     path: &Path,
     name: &str,

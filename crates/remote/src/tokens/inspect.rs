@@ -1,6 +1,6 @@
-//! The file of tokens as it is read, with all findings about it.
+//! Parses the token file and collects all findings.
 //!
-//! Findings quote names, keys and scopes only: a token may stand anywhere else.
+//! Findings quote names, keys and scopes only: any other text may be a token.
 
 use std::path::Path;
 
@@ -10,7 +10,6 @@ use narrows_policy::{check_new_scope, check_scope};
 use super::{Digest, Known, TokenError, text};
 use crate::identity::{Identity, Proof, is_name};
 
-/// The keys of `[[token]]`.
 const ENTRY: &[&str] = &["name", "hash", "scopes", "pools", "created"];
 
 /// All findings about a file.
@@ -20,7 +19,7 @@ pub struct Inspected {
     pub mistakes: Vec<Finding>,
     /// The file can be used, but may not mean what its author intended.
     pub warnings: Vec<Finding>,
-    /// The pools of tokens. Only the settings of a bus tell whether it has them.
+    /// The pools that tokens are restricted to. Only the configuration of a bus tells whether they exist.
     pub pools: Vec<(String, SourcePos)>,
     /// The number of tokens.
     pub tokens: usize,
@@ -29,7 +28,7 @@ pub struct Inspected {
 /// Inspects the file at `path`.
 ///
 /// # Errors
-/// When it cannot be read at all, or everybody can write it.
+/// If it cannot be read, or every user can write it.
 pub fn inspect(path: &Path) -> Result<Inspected, TokenError> {
     Ok(inspect_text(path, &text(path)?))
 }
@@ -49,11 +48,11 @@ fn inspect_text(path: &Path, text: &str) -> Inspected {
 #[derive(Default)]
 pub(super) struct TokenFile {
     pub(super) known: Vec<Known>,
-    /// The names of pools, and where they stand.
+    /// The pools that tokens are restricted to, and their offsets.
     pools: Vec<(String, usize)>,
 }
 
-/// Reads all tokens without an error.
+/// Reads all valid tokens. Invalid ones become findings.
 pub(super) fn read(table: Table<'_>) -> TokenFile {
     table.only(&["token"], &[]);
     let mut file = TokenFile::default();

@@ -1,11 +1,11 @@
-//! Where a file of tokens really is, and how another takes its place.
+//! Resolves, locks and atomically replaces a token file.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-/// The file itself, if a link leads to it: what replaces a link leaves the file behind it as it was.
+/// Resolves symlinks. Replacing a link would leave the file that it points to unchanged.
 pub(super) fn real(path: &Path) -> io::Result<PathBuf> {
     match fs::canonicalize(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(path).is_err() => {
@@ -15,7 +15,7 @@ pub(super) fn real(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Who changes the file at the same time waits here: the file itself is replaced, so its lock would be that of another file.
+/// Locks the directory against concurrent changes. The file itself is replaced, so a lock on it would be lost.
 pub(super) fn alone(path: &Path) -> io::Result<File> {
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -26,7 +26,7 @@ pub(super) fn alone(path: &Path) -> io::Result<File> {
     Ok(lock)
 }
 
-/// The new file takes the place of the old one at once, or not at all. Whoever could read that can read this.
+/// Replaces the file atomically. The new file is readable by the same users as the old one.
 pub(super) fn replace(path: &Path, text: &str) -> io::Result<()> {
     let old = match fs::metadata(path) {
         Ok(old) => Some(old),
@@ -51,15 +51,15 @@ pub(super) fn replace(path: &Path, text: &str) -> io::Result<()> {
     renamed
 }
 
-/// Gives a file the owner, the group and the mode of another, as far as we may.
+/// Copies owner, group and mode of another file, as far as permitted.
 fn resemble(file: &File, old: &fs::Metadata) -> io::Result<()> {
     let now = file.metadata()?;
-    // Only root can give a file away; the group is enough where the reader is in it.
+    // Only root can change the owner; the group is enough if the reader is in it.
     if now.uid() != old.uid() && fchown(file, Some(old.uid()), None).is_err() {
         tracing::debug!(owner = old.uid(), "the owner of a file of tokens cannot be kept");
     }
     let in_group = now.gid() == old.gid() || fchown(file, None, Some(old.gid())).is_ok();
-    // What its group might do is nothing for another.
+    // Permissions of the old group are not granted to another group.
     let mode = old.mode() & if in_group { 0o777 } else { 0o707 };
     file.set_permissions(Permissions::from_mode(mode))
 }

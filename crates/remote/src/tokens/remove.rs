@@ -1,14 +1,14 @@
-//! Taking a token out of the file; everything else in it stays as it is written.
+//! Removes a token from the token file without changing the rest of its text.
 
 use std::path::Path;
 
 use super::location::{alone, real, replace};
 use super::{HEADER, TokenError, Tokens, text};
 
-/// Takes the token of `name` out of the file at `path`. Whoever has it is let in no more.
+/// Removes the token of `name` from the file at `path`. It is no longer accepted.
 ///
 /// # Errors
-/// When there is none, or when the file cannot be read or written; then it is as it was.
+/// If there is no such token, or the file cannot be read or written. The file is unchanged then.
 pub fn remove(path: &Path, name: &str) -> Result<(), TokenError> {
     let failed = |error| TokenError::Io { path: path.to_owned(), error };
     let path = &real(path).map_err(failed)?;
@@ -21,16 +21,16 @@ pub fn remove(path: &Path, name: &str) -> Result<(), TokenError> {
     };
     left.remove(at);
     let rest = without(&file, |part| Tokens::parse(path, part).is_ok_and(|part| names(&part) == [name]));
-    // Somebody may have written it in a way that cannot be taken apart by lines.
+    // The file may be written in a form that cannot be split by lines.
     if names(&Tokens::parse(path, &rest)?) != left {
         return Err(TokenError::Form(path.to_owned()));
     }
-    // What is left is still to be known as what it is.
+    // An empty file must still be recognizable as a token file.
     let rest = if rest.trim().is_empty() { HEADER } else { &rest };
     replace(path, rest).map_err(failed)
 }
 
-/// The text without the entry that is the one: from its `[[token]]` to the next.
+/// Returns the text without the matching entry, which runs from its `[[token]]` to the next.
 fn without(file: &str, is_it: impl Fn(&str) -> bool) -> String {
     let mut parts = vec![String::new()];
     for line in file.split_inclusive('\n') {

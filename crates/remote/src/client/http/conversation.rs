@@ -1,4 +1,4 @@
-//! A conversation over Streamable HTTP: what is posted in which order, and which streams are listened to.
+//! A conversation over Streamable HTTP: orders POSTs, and decides which event streams are open.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -26,62 +26,61 @@ use super::event_stream::{EventStream, News};
 use super::post::{Post, Posted, post};
 use crate::announced::child_id;
 
-/// How many messages of streams may wait.
+/// Messages of event streams that may be queued.
 const MAX_STREAM_MESSAGES: usize = 64;
 
-/// How many things are remembered of requests that are open.
+/// Entries remembered about pending requests, per table.
 const MAX_OPEN_REQUESTS: usize = 4096;
 
-/// How many streams of child sessions are opened at servers that have them there.
+/// Event streams of child sessions, at servers that have separate ones.
 const MAX_CHILD_STREAMS: usize = 64;
 
-/// What is done for one session, or for none, one after the other.
+/// Jobs of one session, or of none, in order.
 #[derive(Default)]
 struct Lane {
     waiting: VecDeque<Job>,
     busy: bool,
 }
 
-/// One thing to do.
 struct Job {
-    /// What to post; nothing where only a stream is to be opened.
+    /// The message to post; `None` to open only a stream.
     line: Option<Bytes>,
-    /// Open the stream of the session before.
+    /// Open the event stream of the session first.
     listen: bool,
 }
 
-/// What a job came to.
+/// The result of a job.
 struct Done {
     lane: Option<String>,
-    /// The stream that was opened, or why it could not be.
+    /// The stream that was opened, or the reason why it was not.
     stream: Option<Result<Response, News>>,
-    /// The id of the request, if it was one.
+    /// The id of the request, if the message was one.
     id: Option<RawId>,
     posted: Option<Posted>,
 }
 
 type Doing = Pin<Box<dyn Future<Output = Done> + Send>>;
 
-/// A conversation.
+/// A conversation with one server.
 pub(super) struct Conversation {
     wire: Arc<Wire>,
     connection: Option<String>,
     lanes: HashMap<Option<String>, Lane>,
     doing: FuturesUnordered<Doing>,
-    /// How many bytes wait in lanes.
+    /// Bytes queued in lanes.
     waiting: usize,
-    /// Sessions whose stream is listened to.
+    /// Sessions with an open event stream.
     streams: HashSet<String>,
-    /// How many of them are those of child sessions.
+    /// Those that are child sessions.
     child_streams: usize,
-    /// The agent's open requests that belong to a session: their answers go there too.
+    /// Pending requests of the agent that belong to a session: their responses are posted there.
     asked: HashMap<RawId, String>,
-    /// Our open requests after which a session exists whose stream could not be had before.
+    /// Pending requests of the client after which the session exists; its stream could not be opened before.
     awaited: HashMap<RawId, String>,
     open: Open,
-    /// Whether the server may have heard of the requests that are being posted.
+    /// Whether the server may have received the requests that are being posted.
     reached: HashMap<RawId, Arc<AtomicBool>>,
-    /// How many messages are still to be posted.
+    /// Messages that are not posted yet.
     unsaid: usize,
     feeds: JoinSet<()>,
     news: (mpsc::Sender<News>, mpsc::Receiver<News>),
@@ -107,12 +106,12 @@ impl Conversation {
         }
     }
 
-    /// Whether `initialize` was answered.
+    /// Returns `true` if `initialize` was answered.
     pub(super) fn is_begun(&self) -> bool {
         self.connection.is_some()
     }
 
-    /// Carries until the holder has done.
+    /// Carries messages until the link's user is done.
     pub(super) async fn run(
         &mut self,
         outgoing: &mut OutgoingLines,
@@ -120,7 +119,7 @@ impl Conversation {
     ) -> Result<(), ConnectionLost> {
         let mut lines = Vec::new();
         let mut ended = false;
-        // Until when it is tried to say the rest, and answers are waited for, once the holder has nothing more to ask.
+        // Deadlines for posting the rest and for responses, once the link's user has ended its output.
         let (mut said, mut last) = (Instant::now(), Instant::now());
         loop {
             let idle = self.doing.is_empty();
@@ -154,7 +153,7 @@ impl Conversation {
         }
     }
 
-    /// Takes in what the holder sends.
+    /// Accepts a message of the link's user.
     async fn admit(
         &mut self,
         line: Bytes,
@@ -171,7 +170,7 @@ impl Conversation {
         let method = frame.method().unwrap_or_default();
         let session = match frame.kind() {
             Kind::Response => frame.id().and_then(|id| self.asked.remove(&RawId::copy(id))),
-            // These never belong to a session, whatever they name.
+            // These never belong to a session, whatever they contain.
             _ if method.starts_with("$/") => None,
             _ => frame.session().map(Cow::into_owned),
         };
@@ -185,7 +184,7 @@ impl Conversation {
         Ok(())
     }
 
-    /// Begins the connection by `initialize`; anything else has no place yet.
+    /// Opens the connection with `initialize`; other requests are refused before.
     async fn begin(
         &mut self,
         frame: &Frame,
@@ -208,7 +207,7 @@ impl Conversation {
         let begun = tokio::select! {
             biased;
             begun = self.wire.initialize(frame.bytes(), &reached) => begun?,
-            // Nobody waits for it any more.
+            // The link's user is gone.
             () = given_up => return Ok(()),
         };
         self.reached.clear();
@@ -220,7 +219,7 @@ impl Conversation {
             return Err(ConnectionLost::Dial(DialError::Protocol(why)));
         }
         if let Some(connection) = connection {
-            // Open before anything can be asked whose answer comes there.
+            // Opened before the first request, so that no response is missed.
             let opened = self.wire.listen(&connection, None, None).await;
             let first = match opened {
                 Ok(response) => Some(response),
@@ -239,7 +238,7 @@ impl Conversation {
         Ok(())
     }
 
-    /// The transport knows no arrays: one that asks for something is answered here.
+    /// Streamable HTTP has no batches: one with requests is answered with an error.
     async fn refuse_batch(&mut self, frame: &Frame, incoming: &IncomingFrames) -> Result<(), ConnectionLost> {
         let mut asked = Open::default();
         asked.asked(frame.bytes(), 1);
@@ -257,7 +256,7 @@ impl Conversation {
         self.advance(lane);
     }
 
-    /// Begins the next thing of a lane, if it is not busy.
+    /// Starts the next job of a lane, unless one is running.
     fn advance(&mut self, lane: Option<String>) {
         let Some(now) = self.lanes.get_mut(&lane).filter(|lane| !lane.busy) else { return };
         let (Some(job), Some(connection)) = (now.waiting.pop_front(), self.connection.clone()) else {
@@ -269,7 +268,7 @@ impl Conversation {
         let reached = frame.as_ref().map(|frame| self.attempted(frame)).unwrap_or_default();
         if let Some(frame) = &frame {
             self.waiting -= frame.bytes().len();
-            // From now on it may have had an effect.
+            // From now on the request may have an effect.
             self.open.asked(frame.bytes(), 1);
         }
         let wire = Arc::clone(&self.wire);
@@ -294,7 +293,7 @@ impl Conversation {
         }));
     }
 
-    /// Where it stands whether the server may have heard of a request.
+    /// Returns a flag that records whether the server may have received a request.
     fn attempted(&mut self, frame: &Frame) -> Arc<AtomicBool> {
         let reached = Arc::new(AtomicBool::new(false));
         if let Some(id) = frame.id().filter(|_| frame.kind() == Kind::Request) {
@@ -311,7 +310,7 @@ impl Conversation {
         match stream {
             Some(Ok(response)) => self.listen(lane.clone(), Some(response)),
             Some(Err(News::Over(session))) => {
-                // Not known yet: once it is, what happens in it comes there.
+                // The session is unknown to the server so far. Once it exists, its stream is opened.
                 self.streams.remove(&session);
                 if let Some(id) = id.clone()
                     && self.awaited.len() < MAX_OPEN_REQUESTS
@@ -348,10 +347,11 @@ impl Conversation {
         Ok(())
     }
 
-    /// Hands a message on, and remembers what it means for the streams.
+    /// Delivers a message, and opens event streams for sessions that it announces.
     async fn deliver(&mut self, frame: Frame, incoming: &IncomingFrames) {
         self.open.answered(&frame);
-        // A server that counts posts has what a child says on the stream of its parent. Others may have it on a stream of its own.
+        // A server that deduplicates POSTs sends a child's messages on the stream of its parent. Others may have a
+        // separate stream.
         if !self.wire.counts()
             && self.child_streams < MAX_CHILD_STREAMS
             && let Some(child) = child_id(&frame.view())
@@ -378,7 +378,7 @@ impl Conversation {
         hand_on(incoming, frame).await;
     }
 
-    /// Listens to a stream from now on.
+    /// Starts to read an event stream.
     fn listen(&mut self, session: Option<String>, first: Option<Response>) {
         while self.feeds.try_join_next().is_some() {}
         let Some(connection) = self.connection.clone() else { return };
@@ -389,7 +389,7 @@ impl Conversation {
         EventStream { wire: Arc::clone(&self.wire), connection, session, news: self.news.0.clone() }
     }
 
-    /// The answers to all that is open.
+    /// Returns errors for all pending requests.
     pub(super) fn fail(&mut self, lost: &ConnectionLost) -> Vec<Frame> {
         for (id, reached) in &self.reached {
             if !reached.load(Ordering::Relaxed) {
@@ -409,6 +409,6 @@ impl Conversation {
 }
 
 async fn hand_on(incoming: &IncomingFrames, frame: Frame) {
-    // Whoever takes nothing any more may still want to say something.
+    // The link's user may have closed its input and still send.
     let _ = incoming.send(frame).await;
 }

@@ -1,4 +1,4 @@
-//! One stream of events, over as many requests as it takes.
+//! One event stream, over as many requests as it takes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,17 +14,16 @@ use super::super::{ConnectionLost, DialError};
 use super::sse::Parser;
 use super::{Wire, causes};
 
-/// What comes of streams.
+/// An item of an event stream.
 pub(super) enum News {
-    /// A message.
     Frame(Frame),
-    /// The stream of a session is over: the server knows no such session.
+    /// The stream of this session has ended: the server does not know the session.
     Over(String),
     /// The connection is lost.
     Lost(ConnectionLost),
 }
 
-/// Where a stream begins, and where to put what comes.
+/// An event stream and the destination of its items.
 pub(super) struct EventStream {
     pub(super) wire: Arc<Wire>,
     pub(super) connection: String,
@@ -33,27 +32,28 @@ pub(super) struct EventStream {
     pub(super) news: mpsc::Sender<News>,
 }
 
-/// How a server says within a stream that some of it is lost.
+/// The notification of a server that events are lost.
 const GAP_METHOD: &str = "_narrows/cursor_gap";
 
-/// What comes before the first event. Without it a server goes on behind what it has written to somebody, who may not have got it.
+/// The cursor before the first event. Without a cursor a server continues after the last event that it has written,
+/// which may not have arrived.
 const START_CURSOR: &str = "0";
 
-/// What `narrows` says where it is not the session that is unknown.
+/// The text of this project's server for an unknown connection, as opposed to an unknown session.
 const NO_CONNECTION_TEXT: &str = "there is no such connection";
 
-/// Nobody listens any more.
+/// The receiver of the items is gone.
 struct Unheard;
 
 impl EventStream {
-    /// Reads the stream until it is over, beginning with an answer if there is one already.
+    /// Reads the stream until it ends, beginning with a response if there is one already.
     pub(super) async fn run(self, first: Option<Response>) {
         let mut answer = first;
-        // Whoever asks from here has asked before, if only in vain.
+        // An earlier attempt may have opened the stream, so a cursor is always sent.
         let mut last = START_CURSOR.to_owned();
         let mut counted = true;
         let mut backoff = Backoff::new();
-        // Where it stood when it was last cut off.
+        // The last event when the stream was last cut.
         let mut before = None;
         loop {
             let wait = if let Some(response) = answer.take() {
@@ -80,11 +80,12 @@ impl EventStream {
     }
 
     async fn tell(&self, news: News) {
-        // Whoever has gone need not know.
+        // The receiver may be gone.
         let _ = self.news.send(news).await;
     }
 
-    /// Hands on what comes until the stream is cut off, and says why. `counted`: every event had an id.
+    /// Delivers events until the stream is cut, and returns the reason. `counted` stays `true` while every event has an
+    /// id.
     async fn read(
         &self,
         mut response: Response,
@@ -94,7 +95,7 @@ impl EventStream {
         let mut parser = Parser::new(self.wire.options.link.max_line);
         let mut events = Vec::new();
         loop {
-            // A server that has nothing to say says so from time to time.
+            // A server without events sends keep-alives.
             let read = match timeout(self.wire.options.silence, response.chunk()).await {
                 Ok(Ok(Some(read))) => read,
                 Ok(Ok(None)) => return Ok("the server closed the stream".to_owned()),
@@ -120,7 +121,7 @@ impl EventStream {
         }
     }
 
-    /// Opens the stream for the first time, as often as that takes.
+    /// Opens the stream for the first time, with retries.
     pub(super) async fn open(&self) -> Result<Response, News> {
         let error = match self.wire.listen(&self.connection, self.session.as_deref(), None).await {
             Ok(response) => return Ok(response),
@@ -135,11 +136,11 @@ impl EventStream {
         let error = self.verdict(error)?;
         let (mut backoff, grace) = (Backoff::new(), self.wire.options.grace);
         let wait = backoff.after(&error, grace, self.wire.options.connect);
-        // It may have been opened all the same.
+        // The failed attempt may have opened it.
         self.again(START_CURSOR, &mut backoff, wait).await
     }
 
-    /// What an attempt that failed means, if that is the end of the stream; else the next may come to something.
+    /// Returns an item if the failed attempt ends the stream; otherwise the error, and another attempt may succeed.
     fn verdict(&self, error: DialError) -> Result<DialError, News> {
         Err(match (&error, &self.session) {
             (DialError::Status { status: 410, .. }, _) => News::Lost(ConnectionLost::Gap),
@@ -154,7 +155,7 @@ impl EventStream {
         })
     }
 
-    /// Opens the stream behind the event `last`, for the first time after `wait`.
+    /// Reopens the stream after the event `last`. `wait` is the delay of the first attempt.
     async fn again(&self, last: &str, backoff: &mut Backoff, mut wait: Duration) -> Result<Response, News> {
         let grace = self.wire.options.grace;
         let deadline = Instant::now() + grace;
@@ -177,7 +178,7 @@ impl EventStream {
     }
 }
 
-/// Whether a status says that there may be another soon; 409: the server has not noticed yet that the stream was cut off.
+/// Returns `true` if a later attempt may succeed. With 409 the server has not noticed yet that the stream was cut.
 fn is_for_now(error: &DialError) -> bool {
     matches!(error, DialError::Status { status: 408 | 409 | 425 | 429, .. })
 }

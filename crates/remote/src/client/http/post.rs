@@ -1,4 +1,4 @@
-//! Posting one message, as often as it takes and may be.
+//! Posts one message, with retries where that is safe.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,38 +13,38 @@ use super::super::backoff::Backoff;
 use super::super::{ConnectionLost, DialError};
 use super::{JSON, MAX_ERROR_BODY_BYTES, POST, Wire, body};
 
-/// What came of it.
+/// The result of a post.
 pub(super) enum Posted {
-    /// The server has taken it; what it says at once, if it does.
+    /// The server has accepted it; its immediate response, if there is one.
     Taken(Option<Frame>),
-    /// The server has not, or it is not known whether it has; the answer to the request, if it was one.
+    /// The server has not accepted it, or that is unknown; the error for the request, if it was one.
     Failed(Option<Frame>),
     /// The connection is lost.
     Lost(ConnectionLost),
 }
 
-/// What one attempt comes to.
+/// The result of one attempt.
 enum Tried {
     Posted(Posted),
-    /// Nothing has happened: the same may be tried again.
+    /// Not processed: may be repeated.
     Undone(DialError),
-    /// Something may have happened.
+    /// May have been processed.
     Doubtful(DialError),
-    /// The server does not take it, however often it is tried.
+    /// The server does not accept the message.
     Refused(RpcError, Option<Frame>),
 }
 
-/// One message, and what is known of it.
+/// A message to post.
 pub(super) struct Post<'a> {
     pub(super) connection: &'a str,
     pub(super) session: Option<&'a str>,
     pub(super) line: Bytes,
-    /// Whether the server may have it.
+    /// Set if the server may have received it.
     pub(super) reached: &'a AtomicBool,
 }
 
-/// Posts a message. Where the server does not count posts, a request is posted anew only if it certainly was not taken; anything else
-/// may arrive twice, which does no harm.
+/// Posts a message. If the server does not deduplicate, a request is repeated only if it was certainly not processed;
+/// other messages may arrive twice, which is harmless.
 pub(super) async fn post(wire: &Wire, post: Post<'_>) -> Posted {
     let Post { connection, session, line, reached } = post;
     let mut frame = Frame::parse(line);
@@ -78,7 +78,7 @@ pub(super) async fn post(wire: &Wire, post: Post<'_>) -> Posted {
         if last.is_shut() {
             return Posted::Lost(ConnectionLost::Dial(last));
         }
-        // Whoever answers is there.
+        // A server that responds is reachable.
         if !matches!(last, DialError::Status { .. }) {
             missing.get_or_insert_with(|| wire.watch.lost(Instant::now(), deadline));
         }
@@ -121,8 +121,8 @@ async fn attempt(
     judge(frame, status.as_u16(), error, body, number.is_some())
 }
 
-/// What a status means; `error` is what it is if it is not the one hoped for. A server that counts posts says 202 and nothing else to
-/// what it takes.
+/// Classifies a response; `error` is the error for its status. A server that deduplicates accepts a message with 202
+/// only.
 fn judge(frame: &Frame, status: u16, error: DialError, body: Bytes, counts: bool) -> Tried {
     let said = Some(Frame::parse(body)).filter(|said| matches!(said.kind(), Kind::Response | Kind::Batch));
     let code = match status {
@@ -133,17 +133,17 @@ fn judge(frame: &Frame, status: u16, error: DialError, body: Bytes, counts: bool
         413 => Code::MessageTooLarge,
         _ if matches!(error, DialError::Between(_)) => return Tried::Doubtful(error),
         404 => return Tried::Posted(Posted::Lost(ConnectionLost::Forgotten)),
-        // The server does not know any more either.
+        // The server does not know either.
         410 => return Tried::Posted(unknown(frame, &error)),
         ..=299 | 500.. => return Tried::Doubtful(error),
         _ => Code::InvalidRequest,
     };
-    // The server's own words are better than ours, if they are about this.
+    // The server's own error is more precise, if it is about this request.
     let said = said.filter(|said| said.id().is_some() && said.id() == frame.id());
     Tried::Refused(RpcError::new(code, error.to_string()).with("status", json!(status)), said)
 }
 
-/// What is posted in place of a message that the server does not take: whoever waits for an answer gets an error.
+/// Returns the replacement for a response that the server does not accept: an error.
 fn instead(frame: &Frame, error: &RpcError) -> Option<Frame> {
     frame.result()?;
     tracing::warn!(?frame, %error, "an answer was not taken by the server");
@@ -155,7 +155,7 @@ fn unknown(frame: &Frame, error: &DialError) -> Posted {
     Posted::Failed(answer(frame, &RpcError::new(Code::WorkerLost, why).effects(Effects::Possible)))
 }
 
-/// The answer to a request that failed; nothing else is answered, but it is noted.
+/// Returns the error for a request that failed. Other messages are only logged.
 fn answer(frame: &Frame, error: &RpcError) -> Option<Frame> {
     match frame.kind() {
         Kind::Request => Some(Frame::parse(message::error(frame.id()?, error))),
