@@ -252,7 +252,7 @@ pub enum BindError {
     #[error("{0}: authentication by certificate needs TLS with a client_ca")]
     NoAuthority(SocketAddr),
     /// The path is invalid.
-    #[error("{0:?} is not a path")]
+    #[error("invalid path {0:?}")]
     Path(String),
     /// A file cannot be used.
     #[error(transparent)]
@@ -270,7 +270,7 @@ pub enum Adopted {
 
 /// A socket that was not adopted: the server has stopped, or its queue is full.
 #[derive(Debug, thiserror::Error)]
-#[error("the front takes no more connections")]
+#[error("the HTTP server accepts no more connections")]
 pub struct NotAdopted(pub Adopted);
 
 struct Adoption {
@@ -388,7 +388,7 @@ impl Handle {
             if let Err(error @ ReloadError::Tls(_)) = door.reload(false) {
                 tracing::warn!(
                     %error,
-                    "certificate, key or client_ca have changed and cannot be used: those that were read before are used on"
+                    "TLS files invalid, keeping the previous ones"
                 );
             }
         }
@@ -454,7 +454,7 @@ fn adopt(shared: &Arc<Shared>, adoption: Adoption) {
     let limits = &shared.limits;
     let io = match io.and_then(|io| io.tune(limits.idle_timeout).map(|()| io)) {
         Ok(io) => io,
-        Err(error) => return tracing::warn!(%error, "a socket that was handed over cannot be used"),
+        Err(error) => return tracing::warn!(%error, "adopted socket unusable"),
     };
     let (codec, part) = (Codec::lines(limits.max_message), shared.unfinished.part(&identity));
     let mut socket = Socket::new(io, codec, head, limits.idle_timeout, None, part);

@@ -53,7 +53,7 @@ pub enum TlsError {
         fault: FileFault,
     },
     /// The key belongs to another certificate.
-    #[error("the key {} is not that of the certificate {}", key.display(), cert.display())]
+    #[error("key {} does not match certificate {}", key.display(), cert.display())]
     Strangers {
         /// The file of the certificate.
         cert: PathBuf,
@@ -61,7 +61,7 @@ pub enum TlsError {
         key: PathBuf,
     },
     /// Certificate and key cannot be used for another reason.
-    #[error("the certificate {} and its key cannot be used: {error}", cert.display())]
+    #[error("cannot use certificate {} with its key: {error}", cert.display())]
     Pair {
         /// The file of the certificate.
         cert: PathBuf,
@@ -90,19 +90,19 @@ impl TlsError {
 #[derive(Debug, thiserror::Error)]
 pub enum FileFault {
     /// It does not exist or permission was denied.
-    #[error("it cannot be read: {0}")]
+    #[error("cannot be read: {0}")]
     Unreadable(io::Error),
     /// The key is encrypted, and there is no way to ask for a password.
-    #[error("a private key with a password cannot be used")]
+    #[error("encrypted private keys are not supported")]
     Locked,
     /// It contains no private key.
-    #[error("there is no private key in it")]
+    #[error("contains no private key")]
     NoKey,
     /// It contains no certificate.
-    #[error("there is no certificate in it")]
+    #[error("contains no certificate")]
     NoCertificate,
     /// Any user can write it, and could impersonate its owner.
-    #[error("everybody can write it")]
+    #[error("writable by every user")]
     Exposed,
     /// It is damaged, or of an unknown kind.
     #[error("{0}")]

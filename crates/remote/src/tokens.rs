@@ -57,7 +57,7 @@ pub enum TokenError {
         error: io::Error,
     },
     /// Every user can write the file, and so add a token.
-    #[error("{}: can be written by everybody", .0.display())]
+    #[error("{}: writable by every user", .0.display())]
     Exposed(PathBuf),
     /// The file is longer than the limit.
     #[error("{}: longer than 1 MiB", .0.display())]
@@ -75,28 +75,28 @@ pub enum TokenError {
         error: String,
     },
     /// The name is invalid.
-    #[error("{0:?} is not a name for a token")]
+    #[error("invalid token name {0:?}")]
     Name(String),
     /// Another token has this name.
-    #[error("there is a token of the name {0:?} already")]
+    #[error("token {0:?} already exists")]
     Taken(String),
     /// No token has this name.
-    #[error("there is no token of the name {0:?}")]
+    #[error("token {0:?} does not exist")]
     Absent(String),
     /// The file was edited in a form that tokens cannot be removed from.
-    #[error("{}: not written as `narrows token new` does; take it out by hand", .0.display())]
+    #[error("{}: not in the format of `narrows token new`; remove the entry by hand", .0.display())]
     Form(PathBuf),
     /// The list of pools is empty, so the token would be useless.
     #[error("`pools` is empty: leave it out to permit every pool")]
     NoPools,
     /// The name of a pool is invalid.
-    #[error("{0:?} is not a name for a pool")]
+    #[error("invalid pool name {0:?}")]
     Pool(String),
     /// A scope matches no tool.
     #[error(transparent)]
     Scope(#[from] ScopeError),
     /// The system has no random numbers.
-    #[error("no random numbers to be had")]
+    #[error("no random numbers available")]
     Random,
 }
 
@@ -247,8 +247,8 @@ mod tests {
             Ok(&["a", "b"]),
         );
         check(&entry("a", "created = \"2026-11-16T12:00:00Z\""), Ok(&["a"]));
-        check(&format!("{0}{0}", entry("a", "")), Err("there is a token of the name \"a\" already"));
-        check(&entry("a b", ""), Err("not a name"));
+        check(&format!("{0}{0}", entry("a", "")), Err("token \"a\" already exists"));
+        check(&entry("a b", ""), Err("invalid token name"));
         check("[[token]]\nname = \"a\"\nhash = \"short\"", Err("the hash is not"));
         check(&entry("a", "token = \"secret\""), Err("there is no setting `token` in [token]"));
         check(&entry("a", "scopes = [\"kind:read\", \"notes/*\"]"), Ok(&["a"]));
@@ -259,7 +259,7 @@ mod tests {
         check(&entry("a", "scopes = [\"\"]"), Err("tokens.toml:4:11: a scope is empty"));
         check(&entry("a", "pools = [\"echo\"]"), Ok(&["a"]));
         check(&entry("a", "pools = []"), Err("tokens.toml:4:9: `pools` is empty"));
-        check(&entry("a", "pools = [\"a b\"]"), Err("\"a b\" is not a name for a pool"));
+        check(&entry("a", "pools = [\"a b\"]"), Err("invalid pool name \"a b\""));
         check("x = secret", Err("tokens.toml:1:5: "));
         assert!(!Tokens::parse(Path::new("t"), "x = secret").unwrap_err().to_string().contains("secret"));
     }

@@ -82,7 +82,7 @@ impl Connector {
                 let stream = opened.map_err(|error| DialError::of_io(&error, &path.display().to_string()))?;
                 Ok(Socket::lines(Box::new(stream), max_line))
             }
-            Target::Http(_) => Err(DialError::Protocol("it is no place for a socket".to_owned())),
+            Target::Http(_) => Err(DialError::Protocol("an HTTP endpoint has no socket".to_owned())),
         }
     }
 
@@ -140,7 +140,7 @@ async fn tcp(place: &str) -> Result<TcpStream, DialError> {
     let host = place.rsplit_once(':').map_or(place, |(host, _)| host);
     let unknown = |why: String| DialError::Name(host.to_owned(), why);
     let addresses = tokio::net::lookup_host(place).await.map_err(|error| unknown(error.to_string()))?;
-    let mut failed = unknown("it has no address".to_owned());
+    let mut failed = unknown("no address".to_owned());
     for address in addresses {
         match one(address).await {
             Ok(stream) => return Ok(stream),
@@ -177,7 +177,9 @@ fn refused(error: WsError, place: &str) -> DialError {
         }
         WsError::Io(error) => DialError::of_io(&error, place),
         // A server that shuts down may close during the handshake.
-        WsError::Protocol(ProtocolError::HandshakeIncomplete) => DialError::Cut("it was closed".to_owned()),
+        WsError::Protocol(ProtocolError::HandshakeIncomplete) => {
+            DialError::Cut("closed during the handshake".to_owned())
+        }
         WsError::Protocol(ProtocolError::HttparseError(_)) => DialError::NotHttp,
         error => DialError::Protocol(error.to_string()),
     }

@@ -20,67 +20,67 @@ pub enum DialError {
     #[error(transparent)]
     Own(#[from] TlsError),
     /// A client certificate was given for a target without TLS.
-    #[error("a certificate can be shown over wss and https only")]
+    #[error("client certificates require wss:// or https://")]
     Certless,
     /// The server requires a client certificate.
-    #[error("the server wants to see a certificate of ours")]
+    #[error("the server requires a client certificate")]
     CertificateWanted,
     /// The server rejected the client certificate.
-    #[error("the server does not accept our certificate: {0}")]
+    #[error("the server rejected the client certificate: {0}")]
     CertificateRefused(String),
     /// The token would be sent without encryption.
-    #[error("the token would go over the network in clear")]
+    #[error("refusing to send the token over an unencrypted connection")]
     Exposed,
     /// The token contains characters that a header cannot carry.
-    #[error("the token has characters in it that no token has")]
+    #[error("the token contains invalid characters")]
     Token,
     /// A token was given for a line-based target, which cannot carry one.
-    #[error("a token can be shown over ws, wss, http and https only")]
+    #[error("tokens require ws://, wss://, http:// or https://")]
     Tokenless,
     /// The host name cannot be resolved: name and reason.
-    #[error("the name {0:?} is not known: {1}")]
+    #[error("cannot resolve host {0:?}: {1}")]
     Name(String, String),
     /// No process listens at the address.
-    #[error("nobody listens at {0}")]
+    #[error("no process listens at {0}")]
     Refused(String),
     /// The connection timed out.
-    #[error("no connection within {0:?}")]
+    #[error("connection timed out after {0:?}")]
     Timeout(Duration),
     /// The server accepted the connection or request and did not respond.
-    #[error("whoever listens there has not answered within {0:?}")]
+    #[error("the server did not respond within {0:?}")]
     Unanswered(Duration),
     /// The server certificate is not trusted.
-    #[error("the certificate of the server is not trusted: {0}")]
+    #[error("the server certificate is not trusted: {0}")]
     Certificate(String),
     /// The server certificate is for other names.
-    #[error("the certificate of the server is not for this name: {0}")]
+    #[error("the server certificate is for another name: {0}")]
     OtherName(String),
     /// The server rejected the token.
-    #[error("the server does not know our token (401)")]
+    #[error("the server rejected the token (401)")]
     Unauthorized,
     /// The server requires a token, and none was given.
-    #[error("the server wants to see a token, and none was given (401)")]
+    #[error("the server requires a token (401)")]
     TokenWanted,
     /// The server does not map the client certificate to an identity.
-    #[error("the server does not know us by our certificate alone (401)")]
+    #[error("the server does not accept the client certificate as authentication (401)")]
     Nameless,
     /// The server forbids the request.
-    #[error("the server forbids it (403){}", behind(.words.as_deref()))]
+    #[error("the server refused access (403){}", behind(.words.as_deref()))]
     Forbidden {
         /// The response text, safe to display.
         words: Option<String>,
     },
     /// The server has locked out the address of this client.
-    #[error("too many wrong tokens have come from this address (429)")]
+    #[error("too many wrong tokens from this address (429)")]
     LockedOut {
         /// The value of `Retry-After`.
         after: Option<Duration>,
     },
     /// The server refused the connection in a message, with this text.
-    #[error("the server turns us away: {0}")]
+    #[error("the server refused the connection: {0}")]
     TurnedAway(String),
     /// The server responded with an unexpected status.
-    #[error("the server answers {status}{}", behind(.words.as_deref()))]
+    #[error("the server responded with status {status}{}", behind(.words.as_deref()))]
     Status {
         /// The status.
         status: u16,
@@ -90,31 +90,31 @@ pub enum DialError {
         after: Option<Duration>,
     },
     /// A proxy responded in place of a server that was reached before.
-    #[error("something on the way to the server answers {0} in its place")]
+    #[error("a proxy responded with status {0} instead of the server")]
     Between(u16),
     /// The server violates the protocol.
-    #[error("whoever listens there does not speak the protocol: {0}")]
+    #[error("the server does not speak the protocol: {0}")]
     Protocol(String),
     /// The server does not speak TLS, which the URL requires.
-    #[error("whoever listens there does not speak TLS")]
+    #[error("the server does not speak TLS")]
     NotTls,
     /// The server does not speak HTTP.
-    #[error("whoever listens there does not speak HTTP")]
+    #[error("the server does not speak HTTP")]
     NotHttp,
     /// The server speaks TLS, and the URL does not say so.
-    #[error("whoever listens there speaks TLS")]
+    #[error("the server speaks TLS")]
     Tls,
     /// The server speaks HTTP, and the URL is for lines.
-    #[error("whoever listens there speaks HTTP")]
+    #[error("the server speaks HTTP")]
     Http,
     /// The server accepts connections and closes them without a response, repeatedly.
-    #[error("whoever listens there hangs up without a word")]
+    #[error("the server closed the connection without responding")]
     Mute,
     /// The connection broke before the server responded.
-    #[error("the connection failed: {0}")]
+    #[error("connection failed: {0}")]
     Cut(String),
     /// Another I/O error.
-    #[error("the connection failed: {0}")]
+    #[error("connection failed: {0}")]
     Io(String),
 }
 
@@ -223,7 +223,7 @@ impl DialError {
         }
         match error.kind() {
             io::ErrorKind::ConnectionRefused => Self::Refused(place.to_owned()),
-            io::ErrorKind::NotFound => Self::Refused(format!("{place}: there is no such file")),
+            io::ErrorKind::NotFound => Self::Refused(format!("{place}: no such file")),
             _ => {
                 let words = error.to_string();
                 let other = |words| if is_cut(error.kind()) { Self::Cut(words) } else { Self::Io(words) };
@@ -250,13 +250,13 @@ fn is_cut(kind: io::ErrorKind) -> bool {
 /// Describes the names of a certificate, if the error is that it is for other names.
 fn other_name(why: &CertificateError) -> Option<String> {
     match why {
-        CertificateError::NotValidForName => Some("it is for others".to_owned()),
+        CertificateError::NotValidForName => Some("it is for other names".to_owned()),
         CertificateError::NotValidForNameContext { expected, presented } => {
             let presented: Vec<&str> = presented.iter().map(|name| bare_name(name)).collect();
             let expected = expected.to_str();
             Some(match presented.is_empty() {
-                true => format!("it is for no name at all, and not for {expected}"),
-                false => format!("it is for {}, and not for {expected}", presented.join(", ")),
+                true => format!("it has no name, expected {expected}"),
+                false => format!("it is for {}, expected {expected}", presented.join(", ")),
             })
         }
         _ => None,
@@ -273,14 +273,14 @@ fn bare_name(name: &str) -> &str {
 /// Describes why a certificate is not trusted.
 fn distrust(why: &CertificateError) -> String {
     let words = match why {
-        CertificateError::UnknownIssuer => "it is signed by nobody we know",
-        CertificateError::Expired | CertificateError::ExpiredContext { .. } => "it is out of date",
+        CertificateError::UnknownIssuer => "its issuer is unknown",
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => "it has expired",
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => "it is not valid yet",
         CertificateError::Revoked => "it was revoked",
-        CertificateError::BadSignature => "its signature is wrong",
+        CertificateError::BadSignature => "its signature is invalid",
         CertificateError::BadEncoding => "it cannot be read",
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
-            "it is made for something else than a server"
+            "it is not for a server"
         }
         why => return why.to_string(),
     };
@@ -291,13 +291,13 @@ fn distrust(why: &CertificateError) -> String {
 const ALERTS: [(AlertDescription, Option<&str>); 9] = [
     (AlertDescription::CertificateRequired, None),
     (AlertDescription::NoCertificate, None),
-    (AlertDescription::UnknownCA, Some("it does not know the authority that has made it")),
-    (AlertDescription::CertificateExpired, Some("it is out of date")),
+    (AlertDescription::UnknownCA, Some("its issuer is unknown")),
+    (AlertDescription::CertificateExpired, Some("it has expired")),
     (AlertDescription::CertificateRevoked, Some("it was revoked")),
-    (AlertDescription::BadCertificate, Some("it is not a good one")),
-    (AlertDescription::UnsupportedCertificate, Some("it is of a kind that it does not know")),
-    (AlertDescription::CertificateUnknown, Some("it has no use for it")),
-    (AlertDescription::AccessDenied, Some("it lets nobody in with it")),
+    (AlertDescription::BadCertificate, Some("it is invalid")),
+    (AlertDescription::UnsupportedCertificate, Some("it is not supported")),
+    (AlertDescription::CertificateUnknown, Some("no reason given")),
+    (AlertDescription::AccessDenied, Some("access denied")),
 ];
 
 /// Parses `Retry-After`, if it is a number of seconds. The date form is ignored.
@@ -326,10 +326,10 @@ fn words(body: &[u8]) -> Option<String> {
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectionLost {
     /// The server cannot resume connections.
-    #[error("the server cannot take it up again: {0}")]
+    #[error("the server cannot resume it: {0}")]
     Plain(String),
     /// Reconnecting took longer than the grace period.
-    #[error("it could not be had again within {} s", .grace.as_secs())]
+    #[error("no reconnection within {} s", .grace.as_secs())]
     Grace {
         /// The grace period.
         grace: Duration,
@@ -338,25 +338,25 @@ pub enum ConnectionLost {
         last: DialError,
     },
     /// The server has restarted, or its grace period is over.
-    #[error("the server no longer knows it")]
+    #[error("the server no longer knows the connection")]
     Forgotten,
     /// Messages were lost that are no longer kept by one end.
-    #[error("something was sent on it that is no longer kept")]
+    #[error("undelivered messages are no longer kept")]
     Gap,
     /// Another client has taken over the connection.
-    #[error("another one has taken over")]
+    #[error("another client has taken over")]
     Fenced,
     /// A message is longer than one end allows.
     #[error("a message is too long: {0}")]
     TooLong(String),
     /// The connection was never established.
-    #[error("there is no connection")]
+    #[error("cannot connect")]
     Dial(#[from] DialError),
     /// Reconnecting is useless.
-    #[error("it cannot be had again")]
+    #[error("cannot reconnect")]
     Shut(#[source] DialError),
     /// The server refused to continue, with this text.
-    #[error("the server refuses to go on: {0}")]
+    #[error("the server refused to continue: {0}")]
     Refused(String),
 }
 
@@ -391,10 +391,10 @@ mod tests {
             "the server answers 404: no \\u{1b}[1msuch"
         );
         assert_eq!(of_status(404, b"<html>").to_string(), "the server answers 404");
-        assert_eq!(of_status(403, b"not you\n").to_string(), "the server forbids it (403): not you");
+        assert_eq!(of_status(403, b"not you\n").to_string(), "the server refused access (403): not you");
         assert_eq!(
             of_status(403, &[b'x'; 9000]).to_string().len(),
-            "the server forbids it (403): …".len() + MAX_SHOWN_CHARS
+            "the server refused access (403): …".len() + MAX_SHOWN_CHARS
         );
         let mut headers = HeaderMap::new();
         headers.insert(RETRY_AFTER, 7.into());
@@ -428,16 +428,16 @@ mod tests {
         };
         assert_eq!(
             of(CertificateError::UnknownIssuer),
-            "the certificate of the server is not trusted: it is signed by nobody we know"
+            "the server certificate is not trusted: its issuer is unknown"
         );
         let presented = ["DnsName(\"bus.example\")", "IpAddress(127.0.0.1)"].map(str::to_owned).to_vec();
         let expected = rustls::pki_types::ServerName::try_from("localhost").unwrap();
         assert_eq!(
             of(CertificateError::NotValidForNameContext { expected: expected.clone(), presented }),
-            "the certificate of the server is not for this name: it is for bus.example, 127.0.0.1, and not for localhost"
+            "the server certificate is for another name: it is for bus.example, 127.0.0.1, and not for localhost"
         );
         let none = of(CertificateError::NotValidForNameContext { expected, presented: Vec::new() });
-        assert!(none.ends_with("it is for no name at all, and not for localhost"), "{none}");
+        assert!(none.ends_with("it has no name, expected localhost"), "{none}");
     }
 
     #[test]

@@ -194,7 +194,7 @@ impl Wire {
             if mute >= reconnect::MAX_SILENT_CLOSES {
                 return Err(ConnectionLost::Dial(DialError::Mute));
             }
-            tracing::debug!(why = %last, "no connection yet");
+            tracing::debug!(error = %last, "connection attempt failed");
             missing.get_or_insert_with(|| self.watch.lost(Instant::now(), deadline));
             let left = deadline.saturating_duration_since(Instant::now());
             let wait = backoff.after(&last, left, self.options.connect);
@@ -315,7 +315,7 @@ async fn body(mut response: Response, most: usize) -> Result<Bytes, DialError> {
     let mut body = BytesMut::new();
     while let Some(chunk) = response.chunk().await.map_err(|error| DialError::Cut(causes(&error)))? {
         if body.len() + chunk.len() > most {
-            return Err(DialError::Io("the answer is too long".to_owned()));
+            return Err(DialError::Io("the response is too long".to_owned()));
         }
         body.extend_from_slice(&chunk);
     }

@@ -147,7 +147,7 @@ impl ReconnectingClient {
 
     /// Opens another socket after one that lasted `stood`. Returns `None` if the link's user needs none.
     async fn again(&mut self, broken: Broken, stood: Duration) -> Result<Option<Socket>, ConnectionLost> {
-        tracing::info!(why = %broken, "the connection is lost");
+        tracing::info!(reason = %broken, "connection lost");
         let broken = match broken {
             Broken::Other(error) if self.shared.state().is_beginning() => {
                 return Err(ConnectionLost::Dial(error));
@@ -208,7 +208,7 @@ impl ReconnectingClient {
                     Ok(Err(Failed::Again(error))) => last = error,
                     Err(_) => return Err(ConnectionLost::Grace { grace, last }),
                 }
-                tracing::debug!(why = %last, "no connection yet");
+                tracing::debug!(error = %last, "connection attempt failed");
                 if connection.is_none() {
                     *mute = if matches!(last, DialError::Cut(_)) { *mute + 1 } else { 0 };
                     if *mute >= MAX_SILENT_CLOSES {
@@ -307,7 +307,7 @@ async fn attempt(
         Some(Answer::Resumed { received }) => {
             let counts = shared.state().held.counts();
             shared.state().held.resume(received).map_err(|_| Failed::Finally(ConnectionLost::Gap))?;
-            tracing::info!(received, sent = counts.sent, taken = counts.taken, "the connection goes on");
+            tracing::info!(received, sent = counts.sent, taken = counts.taken, "connection resumed");
             Ok(socket)
         }
         Some(Answer::Unknown) => Err(Failed::Finally(ConnectionLost::Forgotten)),
@@ -358,7 +358,7 @@ pub(super) fn words(lost: &ConnectionLost) -> String {
     use std::error::Error;
     match lost.source() {
         Some(source) if matches!(lost, ConnectionLost::Dial(_)) => format!("{lost}: {source}"),
-        Some(source) => format!("the connection is lost: {lost}: {source}"),
-        None => format!("the connection is lost: {lost}"),
+        Some(source) => format!("connection lost: {lost}: {source}"),
+        None => format!("connection lost: {lost}"),
     }
 }

@@ -66,13 +66,13 @@ pub(super) enum Broken {
     #[error("{0}")]
     TooLong(String),
     /// A sent message is too long for the server.
-    #[error("the server allows no message of that size")]
+    #[error("the message is too long for the server")]
     Oversized,
     /// Reading or writing failed.
     #[error("{0}")]
     Failed(String),
     /// No input arrived for too long.
-    #[error("the server has fallen silent")]
+    #[error("the server stopped responding")]
     Silent,
     /// A newer socket of this connection has taken over.
     #[error("a newer connection has taken over")]
@@ -81,7 +81,7 @@ pub(super) enum Broken {
     #[error("{0}")]
     Other(DialError),
     /// The input violates the protocol.
-    #[error("the server does not keep to the protocol")]
+    #[error("the server violated the protocol")]
     Nonsense,
 }
 

@@ -25,16 +25,16 @@ pub enum Target {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
     /// Not a URL: text and reason.
-    #[error("it is no URL: {1}")]
+    #[error("invalid URL: {1}")]
     Syntax(String, String),
     /// The scheme is not supported.
-    #[error("it begins with none of ws://, wss://, http://, https://, tcp:// and unix:")]
+    #[error("unknown scheme: expected ws://, wss://, http://, https://, tcp:// or unix:")]
     Scheme(String),
     /// The URL contains a name or password, which would appear in process lists and logs.
-    #[error("a URL must not have a name or a password in it")]
+    #[error("the URL contains a user name or a password")]
     Secrets,
     /// A line-based URL has more after its port, such as a pool.
-    #[error("it must end with its port: the listener decides which pool serves its clients")]
+    #[error("the URL must end with its port: the listener selects the pool")]
     Lines(String),
     /// The address of `tcp://` or `unix:` is invalid.
     #[error(transparent)]
@@ -106,7 +106,7 @@ impl FromStr for Target {
             return Err(TargetError::Secrets);
         }
         if url.host_str().is_none_or(str::is_empty) {
-            return Err(failed("it has no host".to_owned()));
+            return Err(failed("no host".to_owned()));
         }
         url.set_fragment(None);
         let behind = text.split_once("://").map_or("", |(_, behind)| behind);

@@ -44,7 +44,7 @@ impl TryFrom<String> for Connection {
             && text.bytes().all(|byte| byte.is_ascii_graphic())
         {
             true => Ok(Self(text)),
-            false => Err("that is no name of a connection"),
+            false => Err("invalid connection name"),
         }
     }
 }

@@ -81,8 +81,8 @@ impl Ask {
             Answer::Resumed { received } => {
                 return message::response(&self.id, &json!({"received": received})).unwrap_or_default();
             }
-            Answer::Unknown => RpcError::new(Code::NotFound, "there is no such connection to resume"),
-            Answer::Gap => RpcError::new(Code::NotFound, "what you have not received is no longer kept")
+            Answer::Unknown => RpcError::new(Code::NotFound, "connection not found"),
+            Answer::Gap => RpcError::new(Code::NotFound, "unreceived messages are no longer kept")
                 .with("condition", json!(GAP_CONDITION)),
             Answer::Refused(error) => error.clone(),
         };

@@ -24,7 +24,7 @@ impl Default for Keep {
 
 /// Messages that the peer has not received are no longer kept, or its count is higher than that of messages sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("what is missing is no longer kept")]
+#[error("missing messages are no longer kept")]
 pub struct ReplayGap;
 
 /// A message, and when it was written to the socket.

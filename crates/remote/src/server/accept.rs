@@ -71,7 +71,7 @@ pub(super) async fn accept(shared: Arc<Shared>, door: Arc<HttpListener>, listene
                 tokio::spawn(serve(Arc::clone(&shared), Arc::clone(&door), stream, peer, place));
             }
             Err(error) => {
-                tracing::debug!(%error, "somebody could not be let in");
+                tracing::debug!(%error, "accept failed");
                 sleep(ACCEPT_RETRY_DELAY).await;
             }
         }
@@ -87,7 +87,7 @@ async fn serve(
 ) {
     let limits = &shared.limits;
     if let Err(error) = tune(&stream, limits.idle_timeout) {
-        tracing::debug!(%error, "a socket stays as it is");
+        tracing::debug!(%error, "socket options not set");
     }
     let began = tokio::time::Instant::now();
     let socket = shared.sockets.add();
@@ -107,7 +107,7 @@ async fn serve(
             Ok(secured) => secured,
             Err(error) => {
                 shared.refusals.add(Reason::Tls);
-                return tracing::info!(peer = %peer.ip(), %error, "no TLS came about");
+                return tracing::info!(peer = %peer.ip(), %error, "TLS handshake failed");
             }
         };
     let visit = Arc::new(HttpConnection {
@@ -150,7 +150,7 @@ async fn serve(
                     if is_no_request(&*error, visit.socket.is_known()) {
                         shared.refusals.add(Reason::Headers);
                     }
-                    tracing::debug!(%error, "a socket is at its end");
+                    tracing::debug!(%error, "HTTP socket failed");
                 }
                 break;
             }
@@ -217,7 +217,7 @@ async fn secure(door: &HttpListener, stream: TcpStream) -> io::Result<Secured> {
             if matches!(door.admits, Admits::Certificates) {
                 let peer =
                     stream.get_ref().0.peer_addr().map(|peer| peer.ip().to_string()).unwrap_or_default();
-                tracing::warn!(peer, %reason, "a client certificate names no identity: it is refused");
+                tracing::warn!(peer, %reason, "client certificate without identity refused");
             }
             None
         }

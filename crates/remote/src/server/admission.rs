@@ -84,7 +84,7 @@ impl AdmittedClient {
         };
         tokio::select! {
             biased;
-            () = token_revoked => tracing::info!(%identity, "a token is no longer good: its connection ends"),
+            () = token_revoked => tracing::info!(%identity, "token revoked, closing connection"),
             () = certificate_revoked => tracing::info!(%identity, "certificate no longer accepted, closing connection"),
         }
     }

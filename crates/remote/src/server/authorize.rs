@@ -147,8 +147,8 @@ pub(super) fn caller(
 /// Logs an authentication failure, without the token.
 fn tell(noted: Noted, peer: IpAddr) {
     match noted {
-        Noted::First => tracing::info!(%peer, "a token is not known"),
-        Noted::Locked => tracing::warn!(%peer, "too many tokens are not known: their address is locked out"),
+        Noted::First => tracing::info!(%peer, "unknown token"),
+        Noted::Locked => tracing::warn!(%peer, "address locked out after too many wrong tokens"),
         Noted::Nothing => {}
     }
 }

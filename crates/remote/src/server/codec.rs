@@ -105,7 +105,7 @@ pub(super) fn put_line(out: &mut Vec<u8>, message: &[u8]) {
 /// Returns an error response that replaces a response that was too long.
 pub(super) fn instead(view: &View<'_>) -> Option<Bytes> {
     let id = view.id().filter(|_| view.kind() == Kind::Invalid(narrows_wire::Fault::LongResponse))?;
-    Some(message::error(id, &RpcError::new(Code::MessageTooLarge, "the answer is too long to be carried")))
+    Some(message::error(id, &RpcError::new(Code::MessageTooLarge, "response too long")))
 }
 
 /// Returns `true` if a message is blank, so that it would be no line.

@@ -81,14 +81,14 @@ pub(super) async fn serve(shared: Arc<Shared>, mut socket: Socket, mut guest: Ad
     let first = tokio::select! {
         first = timeout(shared.limits.idle_timeout, first(&mut socket, &shared.scratch)) => first,
         () = shared.stopping() => return socket.close(GOING_AWAY_CODE, "going away", &shared.scratch).await,
-        () = guest.revoked() => return socket.close(UNAUTHORIZED_CODE, "not authorised", &shared.scratch).await,
+        () = guest.revoked() => return socket.close(UNAUTHORIZED_CODE, "not authorized", &shared.scratch).await,
     };
     let messages = match first {
         Ok(Ok(messages)) => messages,
         // An unused socket takes the place of another client.
         Err(_) => {
             shared.refusals.add(Reason::Frame);
-            return socket.close(REFUSED_CODE, "no message came", &shared.scratch).await;
+            return socket.close(REFUSED_CODE, "no message received", &shared.scratch).await;
         }
         Ok(Err(end)) => return finish(&shared, socket, PumpEnd::Socket(end)).await,
     };
@@ -163,11 +163,11 @@ async fn open(
     match shared.open(guest).await {
         Ok(backend) => Some(Line::new(backend)),
         Err(error) => {
-            tracing::warn!(%error, "a connection cannot be served");
+            tracing::warn!(%error, "backend unavailable");
             shared.refusals.add(Reason::Agent);
             let opening = messages.first().map_or(&b""[..], |message| &**message);
             let id = View::parse(opening).id().unwrap_or(b"null");
-            let refusal = RpcError::new(Code::Backpressure, "no connection to the agents can be had now");
+            let refusal = RpcError::new(Code::Backpressure, "no agent is available");
             socket.put(&message::error(id, &refusal), &shared.scratch);
             None
         }
@@ -191,7 +191,7 @@ async fn plain(shared: &Arc<Shared>, socket: Socket, mut guest: AdmittedClient, 
             watch(shared, served, &mut guest).await;
             return drop(place);
         }
-        Err(error) => return tracing::debug!(%error, "a WebSocket is lost"),
+        Err(error) => return tracing::debug!(%error, "WebSocket handoff failed"),
     };
     let Some(mut line) = open(shared, &mut socket, &guest, messages).await else {
         return socket.close(TRY_AGAIN_LATER_CODE, "try again later", scratch).await;
@@ -201,7 +201,7 @@ async fn plain(shared: &Arc<Shared>, socket: Socket, mut guest: AdmittedClient, 
         biased;
         end = poll_fn(|cx| line.poll_carry(cx, &mut socket, scratch)) => (Some(end), 0, ""),
         () = shared.stopping() => (None, GOING_AWAY_CODE, "going away"),
-        () = guest.revoked() => (None, UNAUTHORIZED_CODE, "not authorised"),
+        () = guest.revoked() => (None, UNAUTHORIZED_CODE, "not authorized"),
     };
     // Dropped first: the backend does not wait for a client to read the close frame.
     drop(line);
@@ -222,7 +222,7 @@ async fn watch(shared: &Shared, mut served: Box<dyn Served>, guest: &mut Admitte
             return;
         }
         () = shared.stopping() => (GOING_AWAY_CODE, "going away"),
-        () = guest.revoked() => (UNAUTHORIZED_CODE, "not authorised"),
+        () = guest.revoked() => (UNAUTHORIZED_CODE, "not authorized"),
     };
     served.hang_up(code, reason);
     served.ended().await;
@@ -243,7 +243,7 @@ async fn finish(shared: &Shared, socket: Socket, end: PumpEnd) {
         }
         PumpEnd::Socket(SocketEnd::Left(code)) => socket.close(code.unwrap_or(1000), "", scratch).await,
         PumpEnd::Socket(SocketEnd::Fault(fault)) => {
-            tracing::debug!(%fault, "a client is hung up on");
+            tracing::debug!(reason = %fault, "closing client");
             shared.refusals.add(Reason::Frame);
             socket.close(fault.code(), "", scratch).await;
         }
@@ -371,7 +371,7 @@ async fn hold(
                 tokio::spawn(async move { finish(&shared, old, end).await });
             }
             Happens::Stop => return Some((socket?, Last::Close(GOING_AWAY_CODE, "going away"))),
-            Happens::Revoked => return Some((socket?, Last::Close(UNAUTHORIZED_CODE, "not authorised"))),
+            Happens::Revoked => return Some((socket?, Last::Close(UNAUTHORIZED_CODE, "not authorized"))),
             Happens::Over => {
                 shared.disconnects.add(DisconnectOutcome::Expired);
                 return None;

@@ -114,7 +114,7 @@ impl HttpConnection {
     }
 
     fn deny(&self, denied: Denied) -> Reply {
-        tracing::debug!(peer = %self.peer, ?denied, "a request is refused");
+        tracing::debug!(peer = %self.peer, reason = ?denied, "request refused");
         let reason = match denied {
             Denied::Host => Some(Reason::Host),
             Denied::Origin => Some(Reason::Origin),
@@ -165,7 +165,7 @@ impl HttpConnection {
             return Ok(if parts.uri.path() == self.door.path {
                 response::no_method()
             } else {
-                response::refusal(StatusCode::NOT_FOUND, "there is nothing here\n").reply()
+                response::refusal(StatusCode::NOT_FOUND, "not found\n").reply()
             });
         };
         Ok(match row.handler {
@@ -200,7 +200,7 @@ impl HttpConnection {
         if !accepted.any(wanted) {
             return Err(response::refusal(
                 StatusCode::NOT_ACCEPTABLE,
-                "only text/event-stream is to be had\n",
+                "only text/event-stream is available\n",
             ));
         }
         let channel = channel(&self.shared, headers, &caller.identity)?;
@@ -210,15 +210,15 @@ impl HttpConnection {
             Some(cursor) => match cursor.parse() {
                 Ok(cursor) => Some(cursor),
                 Err(_) => {
-                    return Err(response::refusal(StatusCode::BAD_REQUEST, "that is no event of ours\n"));
+                    return Err(response::refusal(StatusCode::BAD_REQUEST, "invalid Last-Event-ID\n"));
                 }
             },
         };
         let opened = channel.subscribe(session.as_deref(), cursor).map_err(|fault| match fault {
-            OpenFault::Taken => response::refusal(StatusCode::CONFLICT, "the stream is being read\n"),
-            OpenFault::Unknown => response::refusal(StatusCode::NOT_FOUND, "there is no such session\n"),
+            OpenFault::Taken => response::refusal(StatusCode::CONFLICT, "the stream already has a reader\n"),
+            OpenFault::Unknown => response::refusal(StatusCode::NOT_FOUND, "session not found\n"),
             OpenFault::Gap => {
-                let error = RpcError::new(Code::NotFound, "what comes after that event is no longer kept")
+                let error = RpcError::new(Code::NotFound, "later events are no longer kept")
                     .with("condition", json!("cursor_gap"));
                 Refusal::Message(StatusCode::GONE, message::error(b"null", &error))
             }
@@ -258,7 +258,7 @@ async fn read_out(body: &mut Incoming) {
 /// Refuses a pool in the query of a URL. The pool is chosen in `initialize`, and must not be ignored elsewhere.
 fn names_pool(query: &str) -> Option<RpcError> {
     let is_pool = |part: &str| part.split('=').next().is_some_and(|key| key.eq_ignore_ascii_case("pool"));
-    let words = "name the pool in _meta of initialize";
+    let words = "select the pool in _meta of initialize";
     query.split('&').any(is_pool).then(|| RpcError::new(Code::PolicyDenied, words))
 }
 
@@ -281,7 +281,7 @@ pub(super) fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Opti
     match (values.next().map(HeaderValue::to_str), values.next()) {
         (None, _) => Ok(None),
         (Some(Ok(value)), None) => Ok(Some(value)),
-        _ => Err(response::refusal(StatusCode::BAD_REQUEST, "a header cannot be read\n")),
+        _ => Err(response::refusal(StatusCode::BAD_REQUEST, "invalid header\n")),
     }
 }
 

@@ -247,10 +247,10 @@ impl HttpSession {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum SendFault {
     /// The connection has ended.
-    #[error("the connection is at its end")]
+    #[error("the connection has ended")]
     Gone,
     /// Too many posts followed to tell whether it was sent before.
-    #[error("it is no longer known whether that was taken")]
+    #[error("unknown whether the post was accepted")]
     Forgotten,
     /// Too many requests are pending.
     #[error(transparent)]

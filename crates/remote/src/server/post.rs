@@ -37,7 +37,7 @@ pub(super) async fn message(
     if !json {
         return Err(response::refusal(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "only application/json is taken\n",
+            "only application/json is accepted\n",
         ));
     }
     // Its memory is counted until the agent has the message.
@@ -48,11 +48,11 @@ pub(super) async fn message(
     match view.kind() {
         Kind::Invalid(_) => {
             // JSON-RPC forbids answering an invalid response, but every HTTP request has a response.
-            let wrong = || write::error(b"null", &RpcError::new(Code::InvalidRequest, "that is no message"));
+            let wrong = || write::error(b"null", &RpcError::new(Code::InvalidRequest, "invalid message"));
             Err(Refusal::Message(StatusCode::BAD_REQUEST, view.refusal().unwrap_or_else(wrong)))
         }
         Kind::Batch => {
-            let error = RpcError::new(Code::InvalidRequest, "batches are not taken over HTTP");
+            let error = RpcError::new(Code::InvalidRequest, "batches are not supported over HTTP");
             Err(Refusal::Message(StatusCode::BAD_REQUEST, write::error(b"null", &error)))
         }
         Kind::Request if view.method().as_deref() == Some(method::INITIALIZE) => {
@@ -94,7 +94,12 @@ where
         // Based on the bytes received, because a client may announce any length or none.
         let last = began + (each - patience) + each + time_for(whole.len());
         match timeout_at(last.min(Instant::now() + each), body.frame()).await {
-            Err(_) => return Err(response::refusal(StatusCode::REQUEST_TIMEOUT, "the body did not come\n")),
+            Err(_) => {
+                return Err(response::refusal(
+                    StatusCode::REQUEST_TIMEOUT,
+                    "timeout while reading the body\n",
+                ));
+            }
             Ok(None) => return Ok(whole.freeze()),
             Ok(Some(Err(_))) => {
                 return Err(response::refusal(StatusCode::BAD_REQUEST, "the body cannot be read\n"));
@@ -133,8 +138,8 @@ async fn begin(
         return Err(TOO_MANY_CONNECTIONS);
     }
     let channel = HttpSession::open(shared, guest).await.map_err(|error| {
-        tracing::warn!(%error, "a connection cannot be served");
-        response::refusal(StatusCode::SERVICE_UNAVAILABLE, "no connection to the agents can be had now\n")
+        tracing::warn!(%error, "backend unavailable");
+        response::refusal(StatusCode::SERVICE_UNAVAILABLE, "no agent is available\n")
     })?;
     let mut attempt = Attempt(Some(Arc::clone(&channel)));
     let (sender, answer) = oneshot::channel();
@@ -169,7 +174,7 @@ fn gone(channel: &HttpSession) -> Refusal {
                 None => response::refusal(StatusCode::SERVICE_UNAVAILABLE, words),
             }
         }
-        None => response::refusal(StatusCode::BAD_GATEWAY, "the agent is gone\n"),
+        None => response::refusal(StatusCode::BAD_GATEWAY, "the agent has ended\n"),
     }
 }
 
@@ -199,7 +204,7 @@ async fn go_on(
     let number = match text(headers, &POST)?.map(str::parse) {
         None => None,
         Some(Ok(number)) if number > 0 => Some(number),
-        Some(_) => return Err(response::refusal(StatusCode::BAD_REQUEST, "that is no number of a post\n")),
+        Some(_) => return Err(response::refusal(StatusCode::BAD_REQUEST, "invalid Narrows-Post\n")),
     };
     channel.send(line, asked, number, part).await.map_err(cannot_send)?;
     Ok(response::empty(StatusCode::ACCEPTED))
@@ -209,9 +214,9 @@ fn cannot_send(fault: SendFault) -> Refusal {
     match fault {
         SendFault::Gone => response::refusal(StatusCode::NOT_FOUND, "there is no such connection\n"),
         SendFault::Forgotten => {
-            response::refusal(StatusCode::GONE, "it is no longer known whether that was taken\n")
+            response::refusal(StatusCode::GONE, "unknown whether the post was accepted\n")
         }
-        SendFault::TooMany(_) => Refusal::Later(1, "too many requests are open\n"),
+        SendFault::TooMany(_) => Refusal::Later(1, "too many pending requests\n"),
     }
 }
 
@@ -222,7 +227,7 @@ fn addressed(view: &View<'_>, named: Option<&str>) -> Result<(Bytes, Option<Stri
     if let (Some(own), Some(named)) = (&own, named)
         && own != named
     {
-        return Err("the session of the header is not that of the message\n");
+        return Err("header and message name different sessions\n");
     }
     let scope =
         METHODS.iter().find(|row| row.name == method && row.is_received_by(Side::Agent)).map(|row| row.scope);
@@ -232,9 +237,9 @@ fn addressed(view: &View<'_>, named: Option<&str>) -> Result<(Bytes, Option<Stri
         (None, Some(named)) if scoped || unknown => match with_session(view, named) {
             Some(with) => Ok((with, Some(named.to_owned()))),
             None if unknown => Ok((line(view.bytes()), Some(named.to_owned()))),
-            None => Err("the params have no place for a session\n"),
+            None => Err("cannot add a session to these params\n"),
         },
-        (None, None) if scoped => Err("which session is meant?\n"),
+        (None, None) if scoped => Err("no session given\n"),
         (None, _) => Ok((line(view.bytes()), None)),
     }
 }
@@ -342,7 +347,7 @@ mod tests {
             Some("a"),
             Ok((Some("a"), json!({"sessionId": "a"}))),
         );
-        check(&prompt(r#","params":{"sessionId":"a"}"#), Some("b"), Err("not that of the message"));
+        check(&prompt(r#","params":{"sessionId":"a"}"#), Some("b"), Err("different sessions"));
         check(&prompt(r#","params":{}"#), Some("b"), Ok((Some("b"), json!({"sessionId": "b"}))));
         check(
             &prompt(r#","params": { "x" : 1 } "#),
@@ -351,10 +356,10 @@ mod tests {
         );
         check(&prompt(r#","params":null"#), Some("b"), Ok((Some("b"), json!({"sessionId": "b"}))));
         check(&prompt(""), Some("b\"c"), Ok((Some("b\"c"), json!({"sessionId": "b\"c"}))));
-        check(&prompt(r#","params":{"sessionId":7}"#), Some("b"), Err("no place"));
-        check(&prompt(r#","params":["a"]"#), Some("b"), Err("no place"));
-        check(&prompt(r#","params":{}"#), None, Err("which session"));
-        check(&prompt(""), None, Err("which session"));
+        check(&prompt(r#","params":{"sessionId":7}"#), Some("b"), Err("cannot add a session"));
+        check(&prompt(r#","params":["a"]"#), Some("b"), Err("cannot add a session"));
+        check(&prompt(r#","params":{}"#), None, Err("no session"));
+        check(&prompt(""), None, Err("no session"));
         // Messages of the connection get no session from the header.
         check(
             &request("session/new", r#","params":{"cwd":"/"}"#),

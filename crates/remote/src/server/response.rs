@@ -83,7 +83,7 @@ impl Refusal {
                 reply
             }
             Self::Doubted => {
-                let words = "the tokens cannot be checked now\n";
+                let words = "tokens cannot be verified at present\n";
                 let mut reply = words_of(StatusCode::SERVICE_UNAVAILABLE, words);
                 reply.headers_mut().insert(RETRY_AFTER, 10.into());
                 // The status alone would be counted as an unavailable agent.
@@ -92,7 +92,7 @@ impl Refusal {
             }
             Self::Version => {
                 let mut reply =
-                    words_of(StatusCode::UPGRADE_REQUIRED, "only version 13 of WebSocket is spoken\n");
+                    words_of(StatusCode::UPGRADE_REQUIRED, "only WebSocket version 13 is supported\n");
                 reply.headers_mut().insert(SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
                 reply
             }
@@ -119,11 +119,11 @@ fn words_of(status: StatusCode, words: impl Into<Cow<'static, str>>) -> Reply {
 /// Returns the response to an unauthorized request.
 pub(super) fn denied(denied: Denied) -> Reply {
     match denied {
-        Denied::Host => words_of(StatusCode::FORBIDDEN, "this host is not on the list\n"),
-        Denied::Origin => words_of(StatusCode::FORBIDDEN, "this origin is not on the list\n"),
+        Denied::Host => words_of(StatusCode::FORBIDDEN, "host not allowed\n"),
+        Denied::Origin => words_of(StatusCode::FORBIDDEN, "origin not allowed\n"),
         Denied::User => words_of(StatusCode::FORBIDDEN, "only the user of this bus may connect\n"),
         Denied::Unknown | Denied::Certificate => {
-            let mut reply = words_of(StatusCode::UNAUTHORIZED, "not authorised\n");
+            let mut reply = words_of(StatusCode::UNAUTHORIZED, "not authorized\n");
             reply
                 .headers_mut()
                 .insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"narrows\""));
@@ -144,7 +144,7 @@ fn later(seconds: u64, words: &'static str) -> Reply {
 
 /// Returns the response to an unknown method.
 pub(super) fn no_method() -> Reply {
-    let mut reply = words_of(StatusCode::METHOD_NOT_ALLOWED, "no such method\n");
+    let mut reply = words_of(StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n");
     reply.headers_mut().insert(ALLOW, route::METHODS);
     reply
 }

@@ -145,7 +145,7 @@ impl Socket {
     /// Limits the kernel buffers of the socket.
     pub(super) fn bound(&self) {
         if let Err(error) = self.io.bound() {
-            tracing::debug!(%error, "the buffers of a socket stay as they are");
+            tracing::debug!(%error, "socket buffer size not set");
         }
     }
 

@@ -48,20 +48,20 @@ pub(super) enum Waits {
 
 /// Too many requests are pending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("too many requests are open")]
+#[error("too many pending requests")]
 pub(super) struct TooMany;
 
 /// A reason why a stream was not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum OpenFault {
     /// The stream has a reader.
-    #[error("the stream is being read")]
+    #[error("the stream already has a reader")]
     Taken,
     /// The session does not exist, and there is no room for one that may be created.
-    #[error("there is no such session")]
+    #[error("session not found")]
     Unknown,
     /// Events after the cursor are no longer kept.
-    #[error("what comes after that event is no longer kept")]
+    #[error("later events are no longer kept")]
     Gap,
 }
 

@@ -55,7 +55,7 @@ impl TokenStore {
                 self.known.send_replace(Arc::new(tokens));
                 self.failures.store(0, Ordering::Relaxed);
                 if was_doubted {
-                    tracing::warn!(path = %self.path.display(), "the file of tokens can be read again");
+                    tracing::warn!(path = %self.path.display(), "token file valid again");
                 }
                 Ok(())
             }
@@ -66,12 +66,12 @@ impl TokenStore {
                     1 => {
                         tracing::warn!(
                             %error,
-                            "the file of tokens cannot be used: what it said before holds for some ten seconds, then nobody is let in by it"
+                            "token file invalid, previous tokens stay valid for about 10 s"
                         );
                     }
                     MAX_READ_FAILURES => tracing::error!(
                         %error,
-                        "the file of tokens still cannot be used: nobody is let in with a token until it can; connections that are open stay"
+                        "token file still invalid, refusing clients with tokens"
                     ),
                     _ => {}
                 }

@@ -52,14 +52,14 @@ fn try_upgrade(
     let (Ok(accept), Some(Ok(name)), true) =
         (accept, name, STANDARD.decode(key).is_ok_and(|key| key.len() == 16))
     else {
-        return Err(response::refusal(StatusCode::BAD_REQUEST, "that is no WebSocket\n"));
+        return Err(response::refusal(StatusCode::BAD_REQUEST, "invalid WebSocket handshake\n"));
     };
     let guest = seat(shared, caller)?;
     let shared = Arc::clone(shared);
     tokio::spawn(async move {
         let upgraded = match upgrade.await {
             Ok(upgraded) => upgraded,
-            Err(error) => return tracing::debug!(%error, "a WebSocket did not come to be"),
+            Err(error) => return tracing::debug!(%error, "WebSocket upgrade failed"),
         };
         // The I/O object has the type with which it was passed to the library.
         let Ok(parts) = downcast::<TokioIo<Io>>(upgraded) else { return };

@@ -17,16 +17,16 @@ const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Nameless {
     /// The subject cannot be parsed.
-    #[error("its subject cannot be read")]
+    #[error("the subject cannot be read")]
     Broken,
     /// The subject has no common name.
-    #[error("its subject has no common name")]
+    #[error("the subject has no common name")]
     Missing,
     /// The subject has several common names, and another program may choose another one.
-    #[error("its subject has several common names")]
+    #[error("the subject has several common names")]
     Several,
     /// The common name is not usable as an identity, which is written to logs and files unescaped.
-    #[error("its common name is not an identity: letters, digits and . _ - @ + only, at most 64")]
+    #[error("the common name is not an identity: letters, digits and . _ - @ + only, at most 64")]
     Unusable,
 }
 

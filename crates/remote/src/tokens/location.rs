@@ -56,7 +56,7 @@ fn resemble(file: &File, old: &fs::Metadata) -> io::Result<()> {
     let now = file.metadata()?;
     // Only root can change the owner; the group is enough if the reader is in it.
     if now.uid() != old.uid() && fchown(file, Some(old.uid()), None).is_err() {
-        tracing::debug!(owner = old.uid(), "the owner of a file of tokens cannot be kept");
+        tracing::debug!(owner = old.uid(), "token file owner not preserved");
     }
     let in_group = now.gid() == old.gid() || fchown(file, None, Some(old.gid())).is_ok();
     // Permissions of the old group are not granted to another group.

@@ -192,8 +192,8 @@ async fn who_is_not_there_or_not_who_it_should_be_is_told_at_once() {
         String::from_utf8_lossy(&request[..length]).into_owned()
     };
     for (status, expected) in [
-        ("401 Unauthorized", "the server wants to see a token, and none was given (401)"),
-        ("403 Forbidden", "the server forbids it (403)"),
+        ("401 Unauthorized", "the server requires a token (401)"),
+        ("403 Forbidden", "the server refused access (403)"),
         ("404 Not Found", "the server answers 404"),
         ("302 Found\r\nLocation: http://127.0.0.1:1/", "the server answers 302"),
     ] {
@@ -203,21 +203,21 @@ async fn who_is_not_there_or_not_who_it_should_be_is_told_at_once() {
     }
     let answer_text = "HTTP/1.1 403 Forbidden\r\nContent-Length: 4\r\n\r\nno!\n";
     let (dialled, _) = tokio::join!(dial(format!("ws://{address}/acp")), answer(answer_text));
-    check(dialled, "the server forbids it (403): no!");
+    check(dialled, "the server refused access (403): no!");
     drop(listener);
-    check(dial(format!("ws://{address}/acp")).await, &format!("nobody listens at {address}"));
+    check(dial(format!("ws://{address}/acp")).await, &format!("no process listens at {address}"));
     check(
         dial("unix:/nowhere/at/all".to_owned()).await,
-        "nobody listens at /nowhere/at/all: there is no such file",
+        "no process listens at /nowhere/at/all: there is no such file",
     );
     let options = Options { token: Some("t".to_owned().into()), ..Options::default() };
     check(
         connect(&"ws://bus.example/acp".parse().unwrap(), options.clone()).await,
-        "the token would go over the network in clear",
+        "refusing to send the token over an unencrypted connection",
     );
     check(
         connect(&"unix:/x".parse().unwrap(), options).await,
-        "a token can be shown over ws, wss, http and https only",
+        "tokens require ws://, wss://, http:// or https://",
     );
 }
 
@@ -254,7 +254,7 @@ async fn told_apart(scheme: &str, said: &[u8]) -> String {
 #[tokio::test]
 async fn who_speaks_something_else_is_told_apart() {
     let line: &[u8] = b"{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-32700,\"message\":\"no\"}}\n";
-    let mute = "hangs up without a word";
+    let mute = "closed the connection without responding";
     let cases = [
         ("tcp", b"\x15\x03\x03\x00\x02\x022".as_slice(), "speaks TLS"),
         ("tcp", b"HTTP/1.1 400 Bad Request\r\n\r\n", "speaks HTTP"),
@@ -287,7 +287,7 @@ async fn a_token_goes_into_its_header() {
         String::from_utf8_lossy(&request[..length]).into_owned()
     };
     let (dialled, request) = tokio::join!(connect(&target, options), answer);
-    check(dialled, "the server does not know our token (401)");
+    check(dialled, "the server rejected the token (401)");
     assert!(request.to_ascii_lowercase().contains("\r\nauthorization: bearer t0k3n\r\n"), "{request}");
 }
 

@@ -219,7 +219,7 @@ async fn a_certificate_shows_who_we_are() {
             ("none.pem", "by-ca.key", "none.pem"),
             ("by-ca.key", "by-ca.key", "by-ca.key"),
             ("by-ca.pem", "none.key", "none.key"),
-            ("by-ca.pem", "by-ca.pem", "by-ca.pem: there is no private key in it"),
+            ("by-ca.pem", "by-ca.pem", "by-ca.pem: contains no private key"),
             ("by-ca.pem", "by-other.key", "by-other.key is not that of the certificate"),
             ("by-ca.pem", "exposed.key", "exposed.key"),
         ] {

@@ -193,7 +193,7 @@ impl Conversation {
     ) -> Result<(), ConnectionLost> {
         if frame.kind() != Kind::Request || frame.method().as_deref() != Some(method::INITIALIZE) {
             if let Some(id) = frame.id().filter(|_| frame.kind() == Kind::Request) {
-                let error = RpcError::new(Code::InvalidRequest, "a conversation begins with `initialize`");
+                let error = RpcError::new(Code::InvalidRequest, "expected `initialize` first");
                 hand_on(incoming, Frame::parse(message::error(id, &error))).await;
             }
             return Ok(());
@@ -215,7 +215,7 @@ impl Conversation {
         let answer = Frame::parse(one_line(answer));
         self.open.answered(&answer);
         if answer.id() != frame.id() {
-            let why = "what it answers to `initialize` is no answer to it".to_owned();
+            let why = "the response to `initialize` has another id".to_owned();
             return Err(ConnectionLost::Dial(DialError::Protocol(why)));
         }
         if let Some(connection) = connection {
@@ -231,7 +231,7 @@ impl Conversation {
             self.connection = Some(connection);
             self.listen(None, first);
         } else if answer.error().is_none() {
-            let why = "it names no connection (`Acp-Connection-Id`)".to_owned();
+            let why = "the response has no `Acp-Connection-Id`".to_owned();
             return Err(ConnectionLost::Dial(DialError::Protocol(why)));
         }
         hand_on(incoming, answer).await;
@@ -243,7 +243,7 @@ impl Conversation {
         let mut asked = Open::default();
         asked.asked(frame.bytes(), 1);
         if !asked.is_empty() {
-            let error = RpcError::new(Code::InvalidRequest, "no batches over HTTP: send each message alone");
+            let error = RpcError::new(Code::InvalidRequest, "batches are not supported over HTTP");
             hand_on(incoming, Frame::parse(message::error(b"null", &error))).await;
         }
         Ok(())

@@ -62,7 +62,7 @@ impl EventStream {
                     Ok(why) => why,
                     Err(Unheard) => return,
                 };
-                tracing::debug!(why, session = self.session.is_some(), "a stream of events was cut off");
+                tracing::debug!(reason = why, session = self.session.is_some(), "event stream cut");
                 if !counted {
                     return self.tell(News::Lost(ConnectionLost::Plain(why))).await;
                 }
@@ -100,7 +100,7 @@ impl EventStream {
                 Ok(Ok(Some(read))) => read,
                 Ok(Ok(None)) => return Ok("the server closed the stream".to_owned()),
                 Ok(Err(error)) => return Ok(causes(&error)),
-                Err(_) => return Ok("the server has fallen silent".to_owned()),
+                Err(_) => return Ok("the server stopped responding".to_owned()),
             };
             if let Err(error) = parser.feed(&read, &mut events) {
                 self.tell(News::Lost(ConnectionLost::TooLong(error.to_string()))).await;
@@ -160,7 +160,7 @@ impl EventStream {
         let grace = self.wire.options.grace;
         let deadline = Instant::now() + grace;
         let _missing = self.wire.watch.lost(Instant::now(), deadline);
-        let mut why = DialError::Io("it was cut off".to_owned());
+        let mut why = DialError::Io("the stream was cut".to_owned());
         loop {
             let attempt = async {
                 sleep(wait).await;

@@ -146,12 +146,12 @@ fn judge(frame: &Frame, status: u16, error: DialError, body: Bytes, counts: bool
 /// Returns the replacement for a response that the server does not accept: an error.
 fn instead(frame: &Frame, error: &RpcError) -> Option<Frame> {
     frame.result()?;
-    tracing::warn!(?frame, %error, "an answer was not taken by the server");
+    tracing::warn!(?frame, %error, "response rejected by server");
     Some(Frame::parse(message::error(frame.id()?, error)))
 }
 
 fn unknown(frame: &Frame, error: &DialError) -> Posted {
-    let why = format!("it is not known whether the request has arrived: {error}");
+    let why = format!("unknown whether the request arrived: {error}");
     Posted::Failed(answer(frame, &RpcError::new(Code::WorkerLost, why).effects(Effects::Possible)))
 }
 
@@ -160,7 +160,7 @@ fn answer(frame: &Frame, error: &RpcError) -> Option<Frame> {
     match frame.kind() {
         Kind::Request => Some(Frame::parse(message::error(frame.id()?, error))),
         _ => {
-            tracing::warn!(?frame, %error, "a message was not taken by the server");
+            tracing::warn!(?frame, %error, "message rejected by server");
             None
         }
     }
@@ -209,7 +209,7 @@ mod tests {
                 "refused -32600",
             );
             check(counts, 413, "", "refused -32013");
-            check(counts, 404, "", "lost the server no longer knows it");
+            check(counts, 404, "", "lost the server no longer knows the connection");
             check(counts, 401, "", "lost there is no connection");
             check(counts, 429, "", "again");
             check(counts, 503, "", "again");

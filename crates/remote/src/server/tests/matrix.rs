@@ -341,7 +341,7 @@ async fn what_must_not_be_bound_is_not() {
         "nowhere",
     );
     check_bind(Listener { auth: Auth::Token(nowhere), ..listener() }, "nowhere");
-    check_bind(Listener { path: "acp".to_owned(), ..listener() }, "not a path");
+    check_bind(Listener { path: "acp".to_owned(), ..listener() }, "invalid path");
     check_bind(listener(), "");
     let taken = start(listener(), Limits::default());
     let again = HttpServer::bind(

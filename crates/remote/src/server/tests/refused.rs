@@ -96,10 +96,10 @@ async fn a_short_body_is_heard_out_before_its_refusal() {
     let known = format!("Bearer {token}");
     let (known, json) = (("authorization", &*known), ("content-type", "application/json"));
     for (path, headers, expected) in [
-        ("/acp", &[("authorization", "Bearer nrw_wrong")][..], "not authorised\n"),
-        ("/acp", &[("origin", "https://evil.example")], "this origin is not on the list\n"),
-        ("/other", &[known], "there is nothing here\n"),
-        ("/acp", &[known], "only application/json is taken\n"),
+        ("/acp", &[("authorization", "Bearer nrw_wrong")][..], "not authorized\n"),
+        ("/acp", &[("origin", "https://evil.example")], "origin not allowed\n"),
+        ("/other", &[known], "not found\n"),
+        ("/acp", &[known], "only application/json is accepted\n"),
         ("/acp", &[known, json], "the message is too long\n"),
     ] {
         let mut socket = begin(running.address, path, headers).await;
@@ -114,7 +114,7 @@ async fn a_short_body_is_heard_out_before_its_refusal() {
 #[tokio::test]
 async fn a_long_body_or_one_that_does_not_come_is_not_waited_for() {
     let running = start(listener(), Limits::default());
-    let refused = (vec![HEADERS, DATA], "only application/json is taken\n".to_owned());
+    let refused = (vec![HEADERS, DATA], "only application/json is accepted\n".to_owned());
     let began = Instant::now();
     let mut socket = begin(running.address, "/acp", &[]).await;
     assert_eq!(hear(&mut socket).await, refused);

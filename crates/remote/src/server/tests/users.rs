@@ -51,7 +51,7 @@ async fn a_pool_in_the_query_of_a_url_is_refused_and_not_ignored() {
     for target in ["/acp?pool=echo", "/acp?a=1&POOL=echo", "/acp?pool"] {
         let answer = get(running.address, target).await;
         assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("-32015"), "{target}: {answer}");
-        assert!(answer.contains("name the pool in _meta of initialize"), "{target}: {answer}");
+        assert!(answer.contains("select the pool in _meta of initialize"), "{target}: {answer}");
     }
     assert!(get(running.address, "/acp?pools=1").await.starts_with("HTTP/1.1 406 "));
 }
