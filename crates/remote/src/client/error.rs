@@ -388,9 +388,9 @@ mod tests {
         }
         assert_eq!(
             of_status(404, b"no\n\x1b[1msuch").to_string(),
-            "the server answers 404: no \\u{1b}[1msuch"
+            "the server responded with status 404: no \\u{1b}[1msuch"
         );
-        assert_eq!(of_status(404, b"<html>").to_string(), "the server answers 404");
+        assert_eq!(of_status(404, b"<html>").to_string(), "the server responded with status 404");
         assert_eq!(of_status(403, b"not you\n").to_string(), "the server refused access (403): not you");
         assert_eq!(
             of_status(403, &[b'x'; 9000]).to_string().len(),
@@ -434,7 +434,7 @@ mod tests {
         let expected = rustls::pki_types::ServerName::try_from("localhost").unwrap();
         assert_eq!(
             of(CertificateError::NotValidForNameContext { expected: expected.clone(), presented }),
-            "the server certificate is for another name: it is for bus.example, 127.0.0.1, and not for localhost"
+            "the server certificate is for another name: it is for bus.example, 127.0.0.1, expected localhost"
         );
         let none = of(CertificateError::NotValidForNameContext { expected, presented: Vec::new() });
         assert!(none.ends_with("it has no name, expected localhost"), "{none}");

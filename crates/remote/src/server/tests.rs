@@ -1,4 +1,4 @@
-//! The front over real sockets, with an agent behind it that answers everything.
+//! The HTTP server over real sockets, with an agent that answers every request.
 
 mod certificates;
 mod doubted;

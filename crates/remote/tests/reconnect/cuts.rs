@@ -1,4 +1,4 @@
-//! Cut at every message boundary and at random bytes, while both sides stream.
+//! Connections that are cut at every message boundary and at random bytes, while both sides stream.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use tokio::time::timeout;
 use crate::cutter::Cutter;
 use crate::server::{Carrier, Server};
 
-/// Longer than anything here takes on a busy machine.
+/// Longer than any step takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How many cuts are made: few in every run, as many as are wanted in a long one.
+/// Returns the number of cuts: few by default, as many as requested in a long run.
 fn wanted() -> u64 {
     std::env::var("NARROWS_CUTS").ok().and_then(|cuts| cuts.parse().ok()).unwrap_or(100)
 }
@@ -42,9 +42,9 @@ pub(crate) async fn ask(link: &Link, method: &str, number: u64) {
     link.sender.send(line).await.unwrap();
 }
 
-/// Asks and listens until `enough`, and checks that everything came once and in order.
+/// Sends and receives until `enough`, and checks that every message arrived once and in order.
 async fn stream(server: &Server, url: &str, enough: impl Fn(u64) -> bool, calm: impl FnOnce()) {
-    // The first socket must come about: nothing is held before.
+    // The first socket is not cut: the connection is not resumable before.
     let Connected { mut link, outcome } = loop {
         if let Ok(connected) = connect(&url.parse().unwrap(), Options::default()).await {
             break connected;
@@ -66,7 +66,7 @@ async fn stream(server: &Server, url: &str, enough: impl Fn(u64) -> bool, calm: 
         if stopped && answered == asked && updates == server.counts().1 {
             break;
         }
-        // Up to 50 are open at a time.
+        // Up to 50 requests are pending at a time.
         if !stopped && asked < answered + 50 {
             asked += 1;
             let line = message::request(asked.to_string().as_bytes(), "echo", &[asked]).unwrap();
@@ -142,7 +142,7 @@ async fn lines_are_cut_at_every_boundary() {
     at_every_boundary(Carrier::Lines).await;
 }
 
-/// Passes the next one who comes on to `to`, until that is aborted.
+/// Forwards the next connection to `to`, until that is aborted.
 pub(crate) async fn pass(listener: &TcpListener, to: SocketAddr) -> AbortHandle {
     let (mut from, _) = listener.accept().await.unwrap();
     let mut to = TcpStream::connect(to).await.unwrap();

@@ -1,4 +1,4 @@
-//! Sockets that somebody on the way answers for a while, or cuts again and again while nothing is said.
+//! Proxies that respond in place of the server for a while, or cut idle connections repeatedly.
 
 use std::time::{Duration, Instant};
 
@@ -30,7 +30,7 @@ async fn who_answers_in_the_place_of_the_server_does_not_end_the_connection() {
         assert!(stream.read(&mut [0; 2048]).await.unwrap() > 0);
         stream.write_all(said.as_bytes()).await.unwrap();
     }
-    // One that does speak WebSocket, but knows nothing of all this.
+    // A WebSocket server without resumable connections.
     let (stream, _) = listener.accept().await.unwrap();
     let mut socket = tokio_tungstenite::accept_async(stream).await.unwrap();
     futures_util::SinkExt::send(&mut socket, "hello".into()).await.unwrap();

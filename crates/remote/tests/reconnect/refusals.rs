@@ -1,4 +1,4 @@
-//! Where a connection cannot go on, that is told.
+//! Errors of connections that cannot continue.
 
 use std::time::{Duration, Instant};
 
@@ -100,7 +100,7 @@ async fn after_the_grace_what_is_open_fails() {
     recv(&mut link).await;
     cutter.close(true);
     cutter.refused().await;
-    // There is no socket: it certainly had no effect.
+    // There was no socket, so it certainly had no effect.
     ask(&link, "echo", 3).await;
     assert_eq!(told(&recv(&mut link).await), ("1".to_owned(), "\"possible\"".to_owned()));
     assert_eq!(told(&recv(&mut link).await), ("3".to_owned(), "\"none\"".to_owned()));
@@ -194,8 +194,8 @@ async fn who_is_not_there_or_not_who_it_should_be_is_told_at_once() {
     for (status, expected) in [
         ("401 Unauthorized", "the server requires a token (401)"),
         ("403 Forbidden", "the server refused access (403)"),
-        ("404 Not Found", "the server answers 404"),
-        ("302 Found\r\nLocation: http://127.0.0.1:1/", "the server answers 302"),
+        ("404 Not Found", "the server responded with status 404"),
+        ("302 Found\r\nLocation: http://127.0.0.1:1/", "the server responded with status 302"),
     ] {
         let answer_text = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n");
         let (dialled, _) = tokio::join!(dial(format!("ws://{address}/acp")), answer(&answer_text));
@@ -208,7 +208,7 @@ async fn who_is_not_there_or_not_who_it_should_be_is_told_at_once() {
     check(dial(format!("ws://{address}/acp")).await, &format!("no process listens at {address}"));
     check(
         dial("unix:/nowhere/at/all".to_owned()).await,
-        "no process listens at /nowhere/at/all: there is no such file",
+        "no process listens at /nowhere/at/all: no such file",
     );
     let options = Options { token: Some("t".to_owned().into()), ..Options::default() };
     check(
@@ -221,7 +221,7 @@ async fn who_is_not_there_or_not_who_it_should_be_is_told_at_once() {
     );
 }
 
-/// Why there is no connection to who says this, and nothing else, on every socket.
+/// Returns the connect error for a server that sends only `said` on every socket.
 async fn told_apart(scheme: &str, said: &[u8]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("{scheme}://{}", listener.local_addr().unwrap());
@@ -266,9 +266,9 @@ async fn who_speaks_something_else_is_told_apart() {
         ("wss", b"", mute),
         ("https", b"", mute),
     ];
-    // All at once: who hangs up is tried again a few times.
+    // Concurrently: a server that closes the connection is retried a few times.
     let found = cases.map(|(scheme, said, expected)| async move {
-        assert_eq!(told_apart(scheme, said).await, format!("whoever listens there {expected}"), "{scheme}");
+        assert_eq!(told_apart(scheme, said).await, format!("the server {expected}"), "{scheme}");
     });
     futures_util::future::join_all(found).await;
 }

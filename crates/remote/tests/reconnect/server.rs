@@ -1,4 +1,4 @@
-//! A small server that can resume: it answers requests, and streams notifications as fast as they are taken.
+//! A small server that can resume: it answers requests, and streams notifications as fast as they are read.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -19,14 +19,14 @@ use tokio::sync::Notify;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 
-/// What carries messages.
+/// The kind of socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carrier {
     Web,
     Lines,
 }
 
-/// How the server behaves.
+/// The behavior of the server.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
@@ -36,11 +36,11 @@ pub(crate) struct Server {
 #[derive(Debug)]
 struct Shared {
     carrier: Carrier,
-    /// Grants to resume.
+    /// Grants the resume capability.
     resumes: bool,
     /// Streams notifications.
     streams: AtomicBool,
-    /// Closes each socket after so many messages were read or written; 0: never.
+    /// Closes each socket after this many messages were read or written; 0: never.
     cut_after: AtomicU64,
     cuts: AtomicU64,
     fenced: AtomicU64,
@@ -59,11 +59,11 @@ struct Logical {
 #[derive(Debug)]
 struct State {
     held: ResumableEnd,
-    /// Which socket has it.
+    /// The number of its current socket.
     epoch: u64,
-    /// How many notifications were sent.
+    /// Notifications sent.
     streamed: u64,
-    /// How many requests came, `initialize` not counted.
+    /// Requests received, without `initialize`.
     asked: u64,
 }
 
@@ -127,17 +127,17 @@ impl Server {
         self.shared.streams.store(false, Ordering::Relaxed);
     }
 
-    /// Forgets every connection, as if it had started anew.
+    /// Forgets every connection, as after a restart.
     pub(crate) fn forget(&self) {
         self.shared.connections.lock().unwrap().clear();
     }
 
-    /// The name of the only connection.
+    /// Returns the name of the only connection.
     pub(crate) fn only(&self) -> Connection {
         self.shared.connections.lock().unwrap().keys().next().unwrap().clone()
     }
 
-    /// How many requests came and how many notifications went, over all connections.
+    /// Returns the requests received and the notifications sent, over all connections.
     pub(crate) fn counts(&self) -> (u64, u64) {
         let connections = self.shared.connections.lock().unwrap();
         connections.values().fold((0, 0), |(asked, streamed), logical| {
@@ -165,7 +165,7 @@ impl Reader {
             Self::Lines(half) => {
                 let mut line = Vec::new();
                 half.read_until(b'\n', &mut line).await.ok()?;
-                // A line without its end is none.
+                // A line without its end is incomplete.
                 (line.pop()? == b'\n').then(|| line.into())
             }
         }
@@ -254,7 +254,7 @@ async fn serve_one(shared: Arc<Shared>, stream: TcpStream) -> Option<()> {
 }
 
 impl Logical {
-    /// Takes a message in, unless it comes over a socket that no longer counts.
+    /// Accepts a message, unless it arrives on a socket that was replaced.
     fn takes(&self, view: &View<'_>, epoch: u64) -> bool {
         let mut state = self.state.lock().unwrap();
         if state.epoch != epoch {
@@ -288,7 +288,7 @@ async fn read(
             return None;
         }
         if !logical.takes(&view, epoch) {
-            // The writer tells it, and ends both.
+            // The writer sends the fence, and ends both.
             std::future::pending::<()>().await;
         }
         logical.changed.notify_waiters();

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use crate::breaker::Breaker;
 use crate::{PATIENCE, Running, lines, recv, send, start};
 
-/// Begins at `url`, asks one thing, and ends in order.
+/// Connects to `url`, sends one request, and closes.
 async fn converse(url: &str) {
     converse_with(url, Options::default()).await;
 }
@@ -30,7 +30,7 @@ async fn converse_with(url: &str, options: Options) {
     timeout(PATIENCE, outcome.wait()).await.unwrap().unwrap();
 }
 
-/// The server, and where it is over each transport.
+/// Starts the server and returns its address for each transport.
 async fn served(limits: Limits, scheme: &str) -> (Running, SocketAddr) {
     let running = start(limits);
     let address = match scheme {
@@ -44,7 +44,7 @@ async fn served(limits: Limits, scheme: &str) -> (Running, SocketAddr) {
 async fn a_connection_that_is_cut_before_initialize_is_answered_is_made_again() {
     let directory = tempfile::tempdir().unwrap();
     for scheme in ["http", "ws", "tcp", "unix"] {
-        // Before anything came, within the head of an answer, and within its body where it has one.
+        // Before any byte, within the head of a response, and within its body if there is one.
         for most in [0, 10, 60, 450] {
             let (_running, server) = served(Limits::default(), scheme).await;
             let path = directory.path().join(format!("{most}.sock"));
@@ -65,7 +65,7 @@ async fn a_connection_that_is_cut_before_initialize_is_answered_is_made_again() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_is_accepted_and_not_answered_is_made_again() {
-    // Long enough for the attempt that is answered; where it is not, there is another.
+    // Long enough for the attempt that succeeds; one that fails is repeated.
     let limit = Duration::from_millis(500);
     for scheme in ["http", "ws"] {
         let (_running, server) = served(Limits::default(), scheme).await;
@@ -76,7 +76,7 @@ async fn a_connection_that_is_accepted_and_not_answered_is_made_again() {
     }
 }
 
-/// It is there as long as any other that is not read.
+/// It ends as late as any other connection that is not read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_whose_name_was_lost_on_the_way_ends_by_itself() {
     let limits = Limits { grace: Duration::from_millis(200), ..Limits::default() };
@@ -95,7 +95,7 @@ async fn a_connection_whose_name_was_lost_on_the_way_ends_by_itself() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_whose_answer_was_cut_behind_its_name_is_ended() {
-    // It would be kept for five minutes.
+    // It would otherwise be kept for five minutes.
     let (running, server) = served(Limits::default(), "http").await;
     let length = {
         let answer = raw_answer(server).await;
@@ -104,7 +104,7 @@ async fn a_connection_whose_answer_was_cut_behind_its_name_is_ended() {
     let breaker = Breaker::start(server, 1, length).await;
     converse(&format!("http://{}/acp", breaker.address)).await;
     let agent = &running.agent;
-    // That of the look at the answer stays.
+    // The connection of the reference response stays.
     let ended = async {
         while agent.ended.load(Ordering::SeqCst) < 2 {
             tokio::task::yield_now().await;
@@ -114,7 +114,7 @@ async fn a_connection_whose_answer_was_cut_behind_its_name_is_ended() {
     assert_eq!(agent.opened.load(Ordering::SeqCst), 3);
 }
 
-/// The answer to `initialize`, as it comes.
+/// Returns the response to `initialize` verbatim.
 async fn raw_answer(server: SocketAddr) -> String {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let body = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}"#;

@@ -21,7 +21,7 @@ async fn what_a_child_session_says_and_asks_arrives_and_is_answered() {
         recv(&mut link).await;
         send(&link, "3", "session/prompt", &json!({"sessionId": "s", "child": "kid", "count": 0})).await;
         let mut heard = Vec::new();
-        // Those of the child, and the answer to the prompt.
+        // Those of the child, and the response to the prompt.
         while heard.len() < 4 {
             let frame = recv(&mut link).await;
             if frame.method().as_deref() == Some("session/request_permission") {
@@ -31,7 +31,7 @@ async fn what_a_child_session_says_and_asks_arrives_and_is_answered() {
             heard.push(of.unwrap_or_else(|| String::from_utf8_lossy(frame.id().unwrap()).into_owned()));
         }
         assert_eq!(heard, ["s", "kid", "kid", "3"], "{scheme}");
-        // The answer to it has gone out before this one.
+        // The response to it was sent before this prompt.
         send(&link, "4", "session/prompt", &json!({"sessionId": "kid", "count": 0})).await;
         assert_eq!(recv(&mut link).await.id(), Some(&b"4"[..]));
         let told: Vec<Value> = running.agent.told.lock().unwrap().clone();

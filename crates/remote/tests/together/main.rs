@@ -1,4 +1,5 @@
-//! Our client at our front, with a network between them that cuts: everything arrives once and in order.
+//! The client and the HTTP server of this crate with a proxy between them that cuts: everything arrives once and in
+//! order.
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod begin;
@@ -32,24 +33,24 @@ use swallower::Swallower;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How many cuts are made: few in every run, as many as are wanted in a long one.
+/// Returns the number of cuts: few by default, as many as requested in a long run.
 fn wanted(few: u64) -> u64 {
     std::env::var("NARROWS_CUTS").ok().and_then(|cuts| cuts.parse().ok()).unwrap_or(few)
 }
 
-/// Answers every request, with an update of the session before each answer.
+/// Answers every request, with an update of the session before each response.
 #[derive(Default)]
 struct Agent {
     opened: AtomicU64,
-    /// How many connections are at their end.
+    /// The number of ended connections.
     ended: Arc<AtomicU64>,
     asked: Arc<AtomicU64>,
     gate: Arc<Gate>,
-    /// What the client has answered.
+    /// The responses of the client.
     told: Arc<Mutex<Vec<Value>>>,
 }
 
-/// Where an agent waits that is told to.
+/// Blocks an agent until it is opened.
 #[derive(Default)]
 struct Gate {
     open: Mutex<bool>,
@@ -123,7 +124,7 @@ fn act(stream: &UnixStream, asked: &AtomicU64, gate: &Gate, told: &Mutex<Vec<Val
     Some(())
 }
 
-/// Announces a child session, which says something and asks.
+/// Announces a child session, which sends an update and a request.
 fn ask_in_child(mut out: &UnixStream, child: &str) -> Option<()> {
     let say = |session: &str, update: Value| json!({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": session, "update": update}});
     let lines = [
@@ -163,7 +164,7 @@ fn start(limits: Limits) -> Running {
     Running { address, handle, agent }
 }
 
-/// A port of lines whose connections are handed over.
+/// Opens a line-based port whose connections are handed over to the server.
 async fn lines(handle: Handle) -> SocketAddr {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -185,10 +186,10 @@ async fn send(link: &Link, id: &str, method: &str, params: &Value) {
     link.sender.send(message::request(id.as_bytes(), method, params).unwrap()).await.unwrap();
 }
 
-/// Asks and listens until there were enough cuts, and checks that everything came once and in order.
+/// Sends and receives until there were enough cuts, and checks that everything arrived once and in order.
 async fn stream(running: &Running, cutter: &Cutter, url: &str) {
     let (Connected { mut link, outcome }, initialized) = loop {
-        // The first socket must come about: nothing is held before.
+        // The first socket is not cut: the connection is not resumable before.
         if let Ok(mut connected) = connect(&url.parse().unwrap(), Options::default()).await {
             send(&connected.link, "\"init\"", "initialize", &json!({"protocolVersion": 1})).await;
             let first = recv(&mut connected.link).await;
@@ -243,7 +244,7 @@ async fn lines_are_cut_at_random_bytes() {
     timeout(PATIENCE * 10, stream(&running, &cutter, &url)).await.unwrap();
 }
 
-/// Requests that are posted, and may have to be again.
+/// Posts, which may have to be repeated.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn posts_over_http_are_cut_at_random_bytes() {
     let running = start(Limits::default());
@@ -281,11 +282,11 @@ async fn posts_over_http_are_cut_at_random_bytes() {
     timeout(PATIENCE, outcome.wait()).await.unwrap().unwrap();
 }
 
-/// One turn that says more than any socket carries.
+/// One turn with more data than any socket carries.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn streams_over_http_are_cut_at_random_bytes() {
     const MOST: u64 = 10_000;
-    // The agent does not wait while nobody reads, so all it says may have to be kept.
+    // The agent does not wait while there is no reader, so all its output may have to be kept.
     let running = start(Limits { replay_bytes: 64 << 20, ..Limits::default() });
     let cutter = Cutter::start(running.address, MOST).await;
     cutter.calm(true);
@@ -296,8 +297,8 @@ async fn streams_over_http_are_cut_at_random_bytes() {
     recv(&mut link).await;
     send(&link, "2", "session/new", &json!({"cwd": "/", "mcpServers": []})).await;
     assert_eq!(recv(&mut link).await.id(), Some(&b"2"[..]));
-    // An event has more than 80 bytes, and a socket carries half of `MOST`: more than enough. A stream is opened again after a
-    // pause, so there are fewer of them.
+    // An event has more than 80 bytes, and a socket carries half of `MOST`: more than enough. A stream is reopened
+    // after a pause, so there are fewer of them.
     let wanted = wanted(10);
     let count = wanted * MOST * 3 / 4 / 80;
     send(&link, "3", "session/prompt", &json!({"sessionId": "s", "count": count, "wait": true})).await;
@@ -308,7 +309,7 @@ async fn streams_over_http_are_cut_at_random_bytes() {
         assert_eq!(frame.read_params::<Value>().unwrap()["n"], number, "{:?}", frame.bytes());
     };
     hear(&mut link).await;
-    // sleep: nobody tells when it is known that the prompt was taken
+    // sleep: no event shows that the prompt was accepted
     tokio::time::sleep(Duration::from_millis(300)).await;
     cutter.calm(false);
     cutter.close(true);

@@ -1,4 +1,4 @@
-//! Posts and streams over HTTP that somebody on the way answers in the server's place, or that are not answered at all.
+//! Posts and streams over HTTP that a proxy answers in place of the server, or that are not answered at all.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -15,10 +15,10 @@ use crate::between::Between;
 use crate::cutter::Cutter;
 use crate::{PATIENCE, Running, lines, recv, send, start};
 
-/// What a page for browsers looks like.
+/// A web page as sent by captive portals.
 const PAGE: &str = "<html>Log in to this network</html>";
 
-/// A conversation in the session `s`.
+/// Begins a conversation in the session `s`.
 async fn begin(url: &str, options: Options) -> Connected {
     let mut connected = connect(&url.parse().unwrap(), options).await.unwrap();
     send(&connected.link, "\"init\"", "initialize", &json!({"protocolVersion": 1})).await;
@@ -28,7 +28,7 @@ async fn begin(url: &str, options: Options) -> Connected {
     connected
 }
 
-/// One turn: an update, and the answer behind it.
+/// One turn: an update and the response after it.
 async fn turn(link: &mut Link, id: &str) {
     send(link, id, "session/prompt", &json!({"sessionId": "s"})).await;
     assert_eq!(recv(link).await.kind(), Kind::Notification);
@@ -57,7 +57,7 @@ async fn a_post_that_somebody_else_has_answered_is_posted_again() {
         timeout(PATIENCE, turn(&mut link, &number.to_string())).await.expect(status);
         assert_eq!((between.left(), running.agent.asked.load(Ordering::Relaxed)), (0, number), "{status}");
     }
-    // What the server itself refuses is refused.
+    // Refusals of the server itself are final.
     send(&link, "99", "session/prompt", &json!({})).await;
     assert_eq!(recv(&mut link).await.error().unwrap().code, -32600);
     drop(link);
@@ -88,7 +88,7 @@ async fn a_stream_that_somebody_else_has_answered_is_asked_for_again() {
     let Connected { mut link, outcome } = begin(&url, Options::default()).await;
     turn(&mut link, "1").await;
     for status in ["200 OK", "302 Found", "400 x", "404 Not Found"] {
-        // That of the connection, and that of the session.
+        // The streams of the connection and of the session.
         between.say("GET", status, PAGE);
         between.say("GET", status, PAGE);
     }
@@ -148,7 +148,7 @@ async fn what_was_said_last_is_said_though_there_is_no_network_for_a_while() {
     cutter.close(true);
     send(&link, "2", "session/prompt", &json!({"sessionId": "s"})).await;
     link.sender.close();
-    // Longer than answers are waited for.
+    // Longer than the client waits for responses.
     let began = Instant::now();
     while began.elapsed() < Duration::from_millis(2500) {
         cutter.refused().await;
@@ -158,7 +158,7 @@ async fn what_was_said_last_is_said_though_there_is_no_network_for_a_while() {
     assert_eq!(running.agent.asked.load(Ordering::Relaxed), 2);
 }
 
-/// The effects of what failed, by the id of its request.
+/// Returns the effects of a failure and the id of its request.
 fn effects(frame: &narrows_wire::Frame) -> (String, Value) {
     let error = frame.error().expect("an error");
     let id = String::from_utf8(frame.id().unwrap().to_vec()).unwrap();

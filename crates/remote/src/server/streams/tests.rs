@@ -1,4 +1,4 @@
-//! Streams: where messages go, and that none is lost, doubled or out of order whatever is cut.
+//! Event streams: the stream of each message, and that none is lost, doubled or out of order after any cut.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use crate::identity::{Identity, Proof};
 
 const KEEP: Keep = Keep { bytes: 400, time: Duration::from_secs(300) };
 
-/// One that keeps as much as it likes.
+/// Returns streams without a memory limit.
 fn unlimited(keep: Keep) -> Streams {
     Streams::new(keep, memory(usize::MAX).share(&Identity::new(Proof::Token, "a")))
 }
 
-/// A limit for all connections and for each identity.
+/// Returns a memory limit for all connections and each identity.
 fn memory(bytes: usize) -> Arc<ReplayMemory> {
     let limits = Limits { replay_memory: bytes, replay_memory_per_identity: bytes, ..Limits::default() };
     ReplayMemory::new(&limits)
@@ -41,7 +41,7 @@ fn asked(exchange: &mut Streams, id: usize, session: Option<&str>) {
     exchange.asked(id.to_string().as_bytes(), Waits::Stream(session.map(str::to_owned))).unwrap();
 }
 
-/// What is there to read: numbers and messages.
+/// Reads all available events: numbers and messages.
 fn read(exchange: &mut Streams, session: Option<&str>, reader: u64) -> Vec<(Option<u64>, Value)> {
     let mut events = Vec::new();
     while let Next::Events(bytes) = exchange.next(session, reader, Instant::now(), Waker::noop()) {
@@ -59,7 +59,7 @@ fn parse(bytes: &[u8]) -> Vec<(Option<u64>, Value)> {
     text.split_terminator("\n\n").map(event).collect()
 }
 
-/// A page opens the stream of its session while the turn runs already, and reads that of the connection no longer.
+/// A page opens the stream of its session during the turn, and no longer reads that of the connection.
 #[test]
 fn the_answer_to_a_prompt_follows_its_updates_though_the_stream_is_opened_later() {
     let mut exchange = unlimited(KEEP);
@@ -80,7 +80,7 @@ fn the_answer_to_a_prompt_follows_its_updates_though_the_stream_is_opened_later(
     assert_eq!(ids, [json!(2), Value::Null, json!(3)]);
 }
 
-/// An agent that knows no such session says so where the client reads.
+/// An agent that does not know the session responds on the stream that the client reads.
 #[test]
 fn a_refused_prompt_of_an_unknown_session_is_answered_on_the_connection() {
     let mut exchange = unlimited(KEEP);
@@ -90,7 +90,7 @@ fn a_refused_prompt_of_an_unknown_session_is_answered_on_the_connection() {
     assert_eq!(read(&mut exchange, None, connection).len(), 1);
 }
 
-/// On which streams `line` arrives, of that of the connection and those of two sessions of which "a" is being read.
+/// Returns the streams on which `line` arrives, of the connection and of two sessions; the stream of "a" has a reader.
 #[track_caller]
 fn check(line: &str, expected: &str) {
     let mut exchange = unlimited(KEEP);
@@ -123,17 +123,17 @@ fn where_messages_go() {
     check(r#"{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":1}}"#, "connection");
     check(&answer(1, Some("b")), "connection");
     check(&answer(2, None), "a");
-    // Nobody has ever read that stream, so nobody would look for an answer there.
+    // That stream was never opened, so the client would not look for a response there.
     check(&answer(3, None), "connection");
     check(r#"{"jsonrpc":"2.0","id":2,"error":{"code":1,"message":"no"}}"#, "a");
     check(&answer(77, Some("a")), "connection");
-    // An answer is expected that may name it, or else the client could not know that it has to read a stream of this name.
+    // A pending response may name the session; without one, the client could not know that it has to open this stream.
     check(&update("c", 1), "c");
     check("[]", "connection");
     check("nonsense", "connection");
 }
 
-/// The messages of a child, on the streams on which they are found.
+/// The messages of a child session and the streams on which they arrive.
 #[test]
 fn what_a_child_session_says_goes_on_the_stream_of_the_session_at_the_top() {
     let announce = |session: &str, child: &str| {
@@ -155,7 +155,7 @@ fn what_a_child_session_says_goes_on_the_stream_of_the_session_at_the_top() {
     said(r#"{"jsonrpc":"2.0","id":9,"method":"session/request_permission","params":{"sessionId":"kid"}}"#);
     said(&announce("a", "mine"));
     said(&update("mine", 3));
-    // Neither is a child of its own.
+    // A session is not its own child.
     said(&announce("kid", "a"));
     said(&announce("a", "a"));
     said(&update("a", 4));
@@ -207,7 +207,7 @@ fn unconfirmed_sessions_are_few() {
         assert!(exchange.open(Some(&number.to_string()), None).is_ok());
     }
     assert_eq!(exchange.open(Some("more"), None), Err(OpenFault::Unknown));
-    // One that an agent speaks of is no longer among them, however it does that.
+    // A session that an agent mentions in any way is confirmed.
     exchange.said(update("0", 1).as_bytes(), Instant::now());
     assert!(exchange.open(Some("more"), None).is_ok());
     asked(&mut exchange, 1, Some("1"));
@@ -233,10 +233,10 @@ fn an_unconfirmed_session_that_nobody_reads_gives_its_place_back() {
         exchange.close(Some(&session), reader);
     }
     assert_eq!(exchange.sessions.len(), MAX_UNCONFIRMED);
-    // Who comes back to one that is still there goes on with it.
+    // A client that returns to an existing stream continues it.
     let last = (3 * MAX_UNCONFIRMED - 1).to_string();
     assert!(exchange.open(Some(&last), Some(1)).is_ok());
-    // One that has something to say stays.
+    // A stream with unread messages stays.
     let mut exchange = unlimited(KEEP);
     for number in 0..MAX_UNCONFIRMED {
         let session = number.to_string();
@@ -282,13 +282,13 @@ fn who_comes_too_late_is_told() {
     assert_eq!(events.first().unwrap().0, Some(missing + 1));
     assert_eq!(events.last().unwrap().0, Some(100));
     assert_eq!(events.len() as u64, 100 - missing);
-    // What was read long ago cannot be read again.
+    // Events that were read long ago cannot be replayed.
     exchange.close(Some("a"), reader);
     assert_eq!(exchange.open(Some("a"), Some(1)), Err(OpenFault::Gap));
     assert_eq!(exchange.open(Some("a"), Some(101)), Err(OpenFault::Gap));
 }
 
-/// An update of 10 KiB.
+/// Returns an update of 10 KiB.
 fn long(session: &str) -> String {
     json!({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": session, "x": "x".repeat(10 << 10)}})
         .to_string()
@@ -303,7 +303,7 @@ fn over_the_memory_limit_the_oldest_messages_go_and_a_reader_makes_the_agent_wai
     let mut other = Streams::new(keep, all.share(&Identity::new(Proof::Token, "a")));
     let most = (100 << 10) + (32 << 10);
     let kept = |exchange: &Streams| exchange.streams().map(|stream| stream.ring.bytes()).sum::<usize>();
-    // No client reads: the oldest go, whichever stream they are on.
+    // No client reads: the oldest messages of all streams are dropped.
     for exchange in [&mut one, &mut other] {
         asked(exchange, 1, None);
         for number in 0..100 {
@@ -313,7 +313,7 @@ fn over_the_memory_limit_the_oldest_messages_go_and_a_reader_makes_the_agent_wai
     }
     assert!(kept(&one) + kept(&other) <= most, "{} {}", kept(&one), kept(&other));
     assert!(!one.is_full() && !other.is_full());
-    // A reader gets the rest, and all that comes; nothing of it is dropped before it is read.
+    // A reader gets the rest and all new messages; none is dropped before it is read.
     let (reader, first) = other.open(Some("b"), None).unwrap();
     assert!(first.is_some());
     while !other.is_full() {
@@ -325,14 +325,14 @@ fn over_the_memory_limit_the_oldest_messages_go_and_a_reader_makes_the_agent_wai
     assert!(numbers.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{numbers:?}");
     other.limit_memory(now);
     assert!(!other.is_full());
-    // A reader that does not read is done without, and what waited for it goes.
+    // A reader that does not read is removed, and its unread messages are dropped.
     while !other.is_full() {
         other.said(long("b").as_bytes(), now);
         other.limit_memory(now);
     }
     other.drop_slow(now);
     assert!(!other.is_read() && kept(&one) + kept(&other) <= most);
-    // What one gives up is for the other.
+    // The freed memory is available to the other one.
     drop(one);
     for _ in 0..5 {
         other.said(long("b").as_bytes(), now);
@@ -359,12 +359,12 @@ fn who_reads_slowly_makes_the_agent_wait_and_is_done_without_in_the_end() {
     assert_eq!(exchange.next(Some("a"), reader, Instant::now(), Waker::noop()), Next::Replaced);
 }
 
-/// What happens to a client that reads one session.
+/// An event in the life of a client that reads one session.
 #[derive(Clone, Debug)]
 enum Step {
     Said(usize),
     Read,
-    /// The socket is lost: of what was read last, so much did not arrive.
+    /// The socket is lost; this many of the events read last did not arrive.
     Cut(usize),
 }
 
@@ -397,7 +397,7 @@ proptest! {
                     got.push(last);
                 },
                 Step::Cut(lost) => {
-                    // What it said it had it has.
+                    // Everything up to the cursor has arrived.
                     got.truncate(got.len().saturating_sub(lost).max(sure));
                     sure = got.len();
                     let cursor = got.last().copied().unwrap_or(0);
@@ -407,7 +407,7 @@ proptest! {
                             reader = newest;
                         }
                         Err(fault) => {
-                            // Only where more is missing than is kept.
+                            // Only if more is missing than is kept.
                             prop_assert_eq!(fault, OpenFault::Gap);
                             let missing: usize = (cursor + 1..=last).map(|number| update("a", number as usize).len() + 1).sum();
                             prop_assert!(missing + 100 > KEEP.bytes, "{}", missing);

@@ -1,4 +1,4 @@
-//! A file of tokens that cannot be read any more: whoever is in stays, and nobody comes in.
+//! A token file that can no longer be read: connected clients stay, and no new ones are admitted.
 
 use super::super::Limits;
 use super::super::token_store::MAX_READ_FAILURES;
@@ -21,18 +21,18 @@ async fn nobody_comes_in_by_a_file_that_cannot_be_read() {
     (0..MAX_READ_FAILURES).for_each(|_| running.handle.look());
     let refused = ask(at, "POST", &[JSON, proof], &initialize(2)).await;
     assert_eq!((refused.status, refused.header("retry-after")), (503, Some("10")));
-    // A name of a connection does not make it one that is there already.
+    // A connection name in the request does not make it an existing connection.
     assert_eq!(ask(at, "POST", &[JSON, proof, connection], &initialize(3)).await.status, 503);
     assert_eq!(web(at, &[proof]).await.err(), Some(503));
     assert_eq!(web(at, &[("authorization", "Bearer nrw_wrong")]).await.err(), Some(401));
     let counted: Vec<_> = running.handle.refused().into_iter().filter(|(_, count)| *count > 0).collect();
     assert_eq!(counted, [("token", 4)]);
-    // What is open goes on.
+    // Open connections continue.
     let echo = serde_json::json!({"jsonrpc": "2.0", "id": 7, "method": "_x"});
     say(&mut socket, &echo).await;
     assert_eq!(hear(&mut socket).await.unwrap()["id"], 7);
     assert_eq!(ask(at, "POST", &[JSON, proof, connection], &echo.to_string()).await.status, 202);
-    // Once it can be read it says who may, and who may no longer.
+    // Once the file is readable, it decides about all clients.
     std::fs::write(&file, &text[text.rfind("\n[[token]]").unwrap()..]).unwrap();
     running.handle.look();
     assert_eq!(hear(&mut socket).await, Err(4401));

@@ -1,4 +1,4 @@
-//! The profile without WebSocket: one request at a time, and streams of events.
+//! Streamable HTTP: single requests and event streams.
 
 use std::process::Command;
 use std::time::Duration;
@@ -31,7 +31,7 @@ async fn a_whole_conversation() {
         (Some(1), json!({"jsonrpc": "2.0", "id": 1, "result": {"sessionId": "s1"}}))
     );
     let mut session = Stream::open(at, name, Some("s1"), None).await;
-    // The session comes from the header.
+    // The session is that of the header.
     let prompt = request(2, "session/prompt", &json!({"count": 3}));
     let posted = ask(at, "POST", &[JSON, connection, ("acp-session-id", "s1")], &prompt).await;
     assert_eq!(posted.status, 202);
@@ -42,7 +42,7 @@ async fn a_whole_conversation() {
     }
     let (id, end) = session.next().await.unwrap();
     assert_eq!((id, &end["id"], &end["result"]["echo"]["sessionId"]), (Some(4), &json!(2), &json!("s1")));
-    // The agent asks, and is answered.
+    // The agent sends a request, and receives the response.
     ask(
         at,
         "POST",
@@ -53,7 +53,7 @@ async fn a_whole_conversation() {
     assert_eq!(session.next().await.unwrap().1["method"], "session/request_permission");
     let answer = json!({"jsonrpc": "2.0", "id": "q", "result": {}}).to_string();
     assert_eq!(ask(at, "POST", &[JSON, connection, ("acp-session-id", "s1")], &answer).await.status, 202);
-    // Pretty, and therefore of several lines; it is one for the agent.
+    // Formatted over several lines; the agent receives one.
     let pretty =
         format!("{:#}\n", json!({"jsonrpc": "2.0", "id": 5, "method": "_x", "params": {"a": [1, 2]}}));
     assert_eq!(ask(at, "POST", &[JSON, connection], &pretty).await.status, 202);
@@ -67,7 +67,7 @@ async fn a_whole_conversation() {
     assert!(heard[4].contains("\"q\""), "{heard:?}");
 }
 
-/// A proxy may hold the head of a response back until some of its body comes.
+/// A proxy may hold back the head of a response until some of its body arrives.
 #[tokio::test]
 async fn every_event_stream_begins_with_a_comment_at_once() {
     let running = start(listener(), Limits::default());
@@ -75,7 +75,7 @@ async fn every_event_stream_begins_with_a_comment_at_once() {
     for (session, cursor) in [(None, None), (None, Some(0)), (Some("s1"), None)] {
         let mut stream = Stream::open(running.address, &name, session, cursor).await;
         let first = tokio::time::timeout(Duration::from_secs(10), stream.raw()).await;
-        // The periodic comment would come after 15 seconds.
+        // The first periodic comment would be sent after 15 seconds.
         let first = first.expect("a comment before anything happens");
         assert_eq!(first.as_deref(), Some(": \n\n"), "{session:?} {cursor:?}");
     }
@@ -149,13 +149,13 @@ async fn every_status_of_a_post() {
     let mut bad = Reader::send(at, "POST", "/acp", &[JSON, ("content-length", "3")], "").await;
     tokio::io::AsyncWriteExt::write_all(&mut bad.stream, b"\"\xff\"").await.unwrap();
     assert_eq!(bad.head().await.status, 400);
-    // A notification cannot make a connection.
+    // A notification cannot open a connection.
     assert_eq!(status(&[JSON], r#"{"jsonrpc":"2.0","method":"initialize","params":{}}"#).await, 400);
-    // One that the agent refuses is none.
+    // An `initialize` that the agent refuses opens no connection.
     let failed = ask(at, "POST", &[JSON], &request(1, "initialize", &json!({"fail": true}))).await;
     assert_eq!((failed.status, failed.header("acp-connection-id")), (200, None));
     assert_eq!(failed.json()["error"]["code"], -32603);
-    // Every initialize makes one of its own.
+    // Every `initialize` opens a connection of its own.
     let again = ask(at, "POST", &[JSON, connection], &initialize(9)).await;
     assert_ne!(again.header("acp-connection-id").unwrap(), name);
 }
@@ -260,7 +260,7 @@ async fn a_shutdown_ends_streams() {
 async fn http_2_without_an_upgrade() {
     let running = start(listener(), Limits::default());
     let url = format!("http://{}/acp", running.address);
-    // Another test of this process may have been first.
+    // Another test of this process may have installed it before.
     _ = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder().http2_prior_knowledge().no_proxy().build().unwrap();
     let first = client

@@ -1,4 +1,4 @@
-//! What one identity may have over all listeners, and what is counted of those who are refused.
+//! Limits of an identity over all listeners, and counts of refusals.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::kit::{
 use super::secure::{authority, files};
 use crate::tokens;
 
-/// Two listeners of one front, with files of their own in which the same token is.
+/// Starts two listeners of one server, with separate files that contain the same token.
 fn two(limits: Limits) -> (Running, [std::net::SocketAddr; 2], String) {
     let directory = tempfile::tempdir().unwrap();
     let files = ["one.toml", "two.toml"].map(|name| directory.path().join(name));
@@ -53,7 +53,7 @@ async fn connections_are_counted_over_all_listeners() {
         loop {
             match web(other, &proof).await {
                 Ok((socket, _)) => return socket,
-                // Its place is given back a moment later.
+                // The seat is released with a delay.
                 Err(_) => tokio::task::yield_now().await,
             }
         }
@@ -75,12 +75,12 @@ async fn requests_are_counted_over_all_listeners() {
     assert!(seen.contains(&429), "{seen:?}");
 }
 
-/// The counts that are not nothing.
+/// Returns the counts that are not zero.
 fn counted(running: &Running) -> BTreeMap<&'static str, u64> {
     running.handle.refused().into_iter().filter(|(_, count)| *count > 0).collect()
 }
 
-/// Waits until it is counted so.
+/// Waits for these counts.
 async fn counts(running: &Running, expected: &[(&'static str, u64)]) {
     let expected = expected.iter().copied().collect();
     let waiting = async {
@@ -180,15 +180,15 @@ async fn who_does_not_speak_tls_is_counted() {
     counts(&running, &[("tls", 1)]).await;
 }
 
-/// Waits until a socket is closed without an answer.
+/// Waits until a socket is closed without a response.
 async fn closed(socket: &mut TcpStream) {
     let mut rest = Vec::new();
     let read = tokio::time::timeout(LONG, socket.read_to_end(&mut rest)).await.expect("closed in time");
-    // HTTP/2 begins by itself.
+    // HTTP/2 sends its preface unasked.
     assert!(read.is_err() || !rest.starts_with(b"HTTP"), "{}", rest.escape_ascii());
 }
 
-/// A socket that says nothing, or nothing that shows who it is, once the front has it.
+/// Opens a socket that sends only `says`, and waits until the server has accepted it.
 async fn silent(at: std::net::SocketAddr, says: &[u8]) -> TcpStream {
     let mut socket = TcpStream::connect(at).await.unwrap();
     socket.write_all(says).await.unwrap();
@@ -210,7 +210,7 @@ async fn who_shows_nothing_makes_room_and_who_is_known_stays() {
     for says in [&b""[..], b"GET /acp HTTP/1.1\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"", b"GET"] {
         others.push(silent(at, says).await);
     }
-    // Five for three places, and each who is known needs another one.
+    // Five sockets for three permits, and each authenticated client needs another one.
     let mut second = web(at, &proof).await.unwrap().0;
     let mut third = web(at, &proof).await.unwrap().0;
     for gone in &mut others[..4] {
@@ -223,7 +223,7 @@ async fn who_shows_nothing_makes_room_and_who_is_known_stays() {
     counts(&running, &[("crowd", 4)]).await;
     let mut fourth = web(at, &proof).await.unwrap().0;
     closed(&mut others[4]).await;
-    // Nobody is unknown: one more waits, as long as it takes.
+    // All sockets are authenticated: another one waits without limit.
     let mut waiting = std::pin::pin!(web(at, &proof));
     let early = tokio::time::timeout(Duration::from_millis(200), &mut waiting).await;
     assert!(early.is_err(), "there is no place for a fifth");
@@ -298,7 +298,7 @@ async fn an_identity_has_a_limited_number_of_http_sockets() {
     tokio::time::timeout(LONG, refused.stream.read_to_end(&mut rest)).await.expect("closed in time").unwrap();
     counts(&running, &[("request", 64), ("limit", 1)]).await;
     assert_eq!(web(at, &[proof]).await.err(), Some(429), "an upgrade begins with a request");
-    // The sockets that it has can be used, and a place is free when one of them is closed.
+    // The open sockets remain usable, and a permit is free when one of them is closed.
     held.pop();
     let again = async { while request().await.1 != 406 {} };
     tokio::time::timeout(LONG, again).await.expect("a place in time");

@@ -1,4 +1,4 @@
-//! Whatever is logged, by us or by a library, no token is in it.
+//! No log message contains a token, neither of this crate nor of a library.
 
 use std::fmt::{Debug, Write};
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use super::kit::{JSON, ask, hear, initialize, listener, say, start, start_with_t
 use super::secure::{authority, files};
 use crate::tokens;
 
-/// Everything that is logged, at every level.
+/// All log messages of every level.
 #[derive(Clone, Default)]
 struct Logs(Arc<Mutex<String>>);
 

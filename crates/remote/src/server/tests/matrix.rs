@@ -1,4 +1,4 @@
-//! Every row of the table against everybody who could ask.
+//! Every row of the routing table, with every kind of client.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::tokens;
 
 const KEY: (&str, &str) = ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==");
 
-/// Asks what a row is for, with `more` headers, and returns the status.
+/// Sends the request that a row is for, with `more` headers, and returns the status.
 async fn walk(running: &Running, row: &super::super::route::Route, more: &[(&str, &str)]) -> u16 {
     let mut headers = more.to_vec();
     let method = match row.method {
@@ -62,7 +62,7 @@ async fn without_a_token_every_row_is_closed() {
         }
         let of_page = walk(&running, row, &[page, preflight]).await;
         assert_eq!(of_page, if open { 204 } else { 401 }, "{row:?}");
-        // Whoever is known gets past; what is then wrong is the request.
+        // An authenticated client gets further; the remaining error is in the request.
         let status = walk(&running, row, &[("authorization", &known)]).await;
         assert!(![401, 403, 405, 429].contains(&status), "{row:?}: {status}");
         for foreign in [
@@ -84,7 +84,7 @@ async fn without_a_token_every_row_is_closed() {
             assert_eq!(walk(&running, row, &[foreign, preflight]).await, 403, "{row:?} {foreign:?}");
         }
     }
-    // One POST of somebody known, and nothing else, came to the agent.
+    // Only one POST of an authenticated client has reached the agent.
     assert_eq!(running.agent.opened.lock().unwrap().len(), 1);
     let identity = running.agent.opened.lock().unwrap()[0].clone();
     assert_eq!((&*identity.name, identity.scopes.as_deref()), ("one", Some(&["read".to_owned()][..])));
@@ -120,7 +120,7 @@ async fn hosts() {
             "{host}"
         );
     }
-    // Two are one too many, and what is in the target counts as well.
+    // Two headers are refused, and the host in the target is checked as well.
     let two =
         ask(running.address, "POST", &[JSON, ("host", "localhost"), ("host", "localhost")], &initialize(1))
             .await;
@@ -165,7 +165,7 @@ async fn pages_of_allowed_origins_may_read_what_they_get_and_others_not() {
     )
     .await;
     assert_eq!((answer.status, answer.header("access-control-allow-origin")), (403, None));
-    // The same for WebSocket, which knows no preflight.
+    // The same for WebSocket, which has no preflight.
     assert_eq!(web(running.address, &[("origin", "https://evil.example")]).await.err(), Some(403));
     assert!(web(running.address, &[page]).await.is_ok());
 }
@@ -189,7 +189,7 @@ async fn other_paths_and_methods() {
         assert_eq!(head.status, expected, "{method} {path}");
         assert_eq!(head.header("allow").is_some(), expected == 405);
     }
-    // A token in the address opens nothing.
+    // A token in the URL is not accepted.
     for path in [format!("/acp?token={token}"), format!("/acp?access_token={token}")] {
         let mut reader = Reader::send(running.address, "GET", &path, &[], "").await;
         assert_eq!(reader.head().await.status, 401);
@@ -243,7 +243,7 @@ async fn what_one_identity_may_have_is_bounded() {
     assert_eq!(web(running.address, &[]).await.err(), Some(429));
     assert_eq!(ask(running.address, "POST", &[JSON], &initialize(1)).await.status, 429);
     drop(first);
-    // The front has to notice it first.
+    // The server needs a moment to notice.
     let again = async {
         while web(running.address, &[]).await.is_err() {
             tokio::task::yield_now().await;
@@ -265,13 +265,13 @@ async fn a_slow_head_is_not_waited_for() {
         let mut stream = TcpStream::connect(running.address).await.unwrap();
         stream.write_all(part.as_bytes()).await.unwrap();
         let mut rest = Vec::new();
-        // Nothing, or the word that it took too long.
+        // Either no response, or 408.
         tokio::time::timeout(LONG, stream.read_to_end(&mut rest))
             .await
             .expect("it is hung up on")
             .unwrap_or(0);
     }
-    // There was one place, and it is free again.
+    // The only permit is free again.
     super::kit::connect(running.address).await;
 }
 
@@ -354,7 +354,7 @@ async fn what_must_not_be_bound_is_not() {
 
 #[tokio::test]
 async fn a_token_that_is_taken_back_ends_what_it_opened() {
-    // The new token is shown until it is known.
+    // The client retries with the new token until it is accepted.
     let (running, file, token) = start_with_token(Limits { max_failures: 1000, ..Limits::default() });
     let known = format!("Bearer {token}");
     let (mut socket, _) = web(running.address, &[("authorization", &known)]).await.unwrap();
@@ -363,7 +363,7 @@ async fn a_token_that_is_taken_back_ends_what_it_opened() {
     let other = tokens::add(&file, "two", None, std::time::SystemTime::UNIX_EPOCH).unwrap();
     let other = format!("Bearer {other}");
     let text = std::fs::read_to_string(&file).unwrap();
-    // Noticed without being told, and nobody loses anything by it.
+    // The file is re-read without a reload, and other clients are not affected.
     let noticed = async {
         while web(running.address, &[("authorization", &other)]).await.is_err() {
             tokio::time::sleep(Duration::from_millis(100)).await; // sleep: the file is looked at by the clock
@@ -374,7 +374,7 @@ async fn a_token_that_is_taken_back_ends_what_it_opened() {
         ask(running.address, "DELETE", &[("acp-connection-id", connection), ("authorization", &other)], "")
             .await;
     assert_eq!(foreign.status, 404, "it belongs to somebody else");
-    // What cannot be read changes nothing.
+    // An invalid file changes nothing.
     std::fs::write(&file, "broken").unwrap();
     assert!(running.handle.reload().is_err());
     assert!(web(running.address, &[("authorization", &known)]).await.is_ok());

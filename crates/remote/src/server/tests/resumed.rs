@@ -1,4 +1,4 @@
-//! Connections that outlive their sockets, over frames and over lines.
+//! Resumable connections over WebSocket and lines.
 
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::time::Duration;
@@ -30,7 +30,7 @@ fn echo(id: u64) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "method": "_x", "params": {"n": id}})
 }
 
-/// A client that counts, over frames or over lines.
+/// A resumable client over WebSocket or lines.
 struct Client {
     end: End,
     connection: Connection,
@@ -46,7 +46,7 @@ impl End {
     async fn open(running: &Running, lines: bool) -> Self {
         if !lines {
             let (socket, _) = web(running.address, &[]).await.unwrap();
-            // As `connect` does: what is on the way must be less than what is kept.
+            // As in `connect`: bytes in flight must be fewer than those kept for replay.
             rustix::net::sockopt::set_socket_recv_buffer_size(socket.get_ref(), 256 << 10).unwrap();
             return Self::Web(Box::new(socket));
         }
@@ -92,7 +92,7 @@ impl Client {
         message
     }
 
-    /// Goes on with another socket; how many messages the front has taken.
+    /// Resumes on another socket. Returns the number of messages that the server has received.
     async fn resume(&mut self, running: &Running, lines: bool) -> Result<u64, Value> {
         let mut end = End::open(running, lines).await;
         end.say(&ask(&self.connection, self.received)).await;
@@ -111,8 +111,8 @@ async fn what_was_missed_comes_again_and_what_was_taken_does_not() {
         for cut in 0..60_u64 {
             let before = client.received;
             client.end.say(&json!({"jsonrpc": "2.0", "id": cut, "method": "session/prompt", "params": {"sessionId": "s", "count": 5}})).await;
-            // Cut after some of the answers have been read, and perhaps before the request has arrived. Both kinds of
-            // socket can go on with what the other began.
+            // Cut after some of the responses were read, and perhaps before the request has arrived. Each kind of
+            // socket can continue a connection that began on the other.
             for number in 0..cut % 7 {
                 check(&client.hear().await, number, cut);
             }
@@ -146,7 +146,7 @@ async fn nothing_is_held_for_who_did_not_ask_for_it() {
     let mut end = End::open(&running, false).await;
     end.say(&json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"_meta": {"narrows": {"resume": 2}}}})).await;
     assert_eq!(end.hear().await.unwrap()["result"], json!({"protocolVersion": 1}));
-    // One that the agent refuses cannot be resumed either.
+    // Nor can one whose `initialize` the agent refuses.
     let mut end = End::open(&running, true).await;
     end.say(&json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"fail": true, "_meta": {"narrows": {"resume": 1}}}})).await;
     let refused = end.hear().await.unwrap();
@@ -189,10 +189,10 @@ async fn the_newest_wins() {
     }
 }
 
-/// What one of two that came back at the same time gets.
+/// The result of one of two clients that return at the same time.
 struct Share {
     numbers: Vec<u64>,
-    /// Another was newer.
+    /// Another socket was newer.
     fenced: bool,
 }
 
@@ -230,7 +230,7 @@ async fn of_two_that_come_back_at_once_one_has_it_all_and_the_other_is_told() {
         }
         let (mut one, mut other) =
             (End::open(&running, lines).await, End::open(&running, lines ^ (round % 4 < 2)).await);
-        // The answer is one more than the updates.
+        // One response in addition to the updates.
         let rest = count - seen + 1;
         let (connection, received) = (&client.connection, client.received);
         let (first, second) = tokio::join!(
@@ -241,7 +241,7 @@ async fn of_two_that_come_back_at_once_one_has_it_all_and_the_other_is_told() {
         let (winner, kept, lost) = match (first.fenced, second.fenced) {
             (true, false) => (&mut other, second, first),
             (false, true) => (&mut one, first, second),
-            // One was done before the other came, and has everything as well.
+            // One was done before the other arrived, and has everything as well.
             _ => {
                 assert_eq!((first.numbers, second.numbers), (whole.clone(), whole));
                 continue;
@@ -249,7 +249,7 @@ async fn of_two_that_come_back_at_once_one_has_it_all_and_the_other_is_told() {
         };
         assert_eq!(kept.numbers, whole, "nothing is lost or doubled");
         assert!(whole.starts_with(&lost.numbers), "{:?}", lost.numbers);
-        // And what is said next has one effect.
+        // The next message has one effect.
         winner.say(&echo(round + 100)).await;
         assert_eq!(winner.hear().await.unwrap()["id"], round + 100);
     }
@@ -291,7 +291,7 @@ async fn what_cannot_be_resumed() {
         client.received = 102;
         assert_eq!(client.resume(&running, lines).await.unwrap(), 2, "a wrong count has cost nothing");
         let times = 1 + u64::from(lines);
-        // The first of two has gone meanwhile.
+        // The older one was ended in the meantime.
         expect_disconnects(&running, [2 * times - 1, times, 2 * times, 0]).await;
     }
 }
@@ -339,7 +339,7 @@ async fn what_nobody_comes_back_for_ends() {
 #[tokio::test]
 async fn who_says_goodbye_is_not_waited_for() {
     let running = start(listener(), Limits::default());
-    // Over lines there is a word for it, and what was said before it is heard.
+    // Over lines there is a farewell message, and messages before it are received.
     let mut client = Client::open(&running, true).await;
     client.end.say(&echo(1)).await;
     client.end.say(&serde_json::from_slice(&resume::farewell()).unwrap()).await;
@@ -385,14 +385,14 @@ async fn one_too_many_is_told_so() {
     let mut end = End::open(&running, true).await;
     assert_eq!(end.hear().await.unwrap()["error"]["code"], -32012);
     assert_eq!(end.hear().await, None);
-    // But who comes back for what it has is not one too many.
+    // A client that resumes does not count as another one.
     lose(&mut kept).await;
     kept.resume(&running, true).await.unwrap();
     kept.end.say(&echo(1)).await;
     assert_eq!(kept.hear().await["id"], 1);
 }
 
-/// Loses its socket, without a word; the front has noticed.
+/// Drops the socket of a client without a close, and waits until the server has noticed.
 async fn lose(client: &mut Client) {
     match &mut client.end {
         End::Web(socket) => socket.get_mut().shutdown().await.unwrap(),
@@ -412,7 +412,7 @@ async fn what_is_held_leaves_no_room_for_more() {
             lose(&mut client).await;
             held.push(client);
         }
-        // Whether somebody comes back is known by the first word only.
+        // Only the first message shows whether a client resumes.
         for first in [initialize(), echo(0)] {
             let mut end = End::open(&running, lines).await;
             end.say(&first).await;

@@ -1,4 +1,4 @@
-//! WebSockets: messages of every shape, and clients that do what they should not.
+//! WebSockets: messages of every shape, and clients that violate the protocol.
 
 use std::time::Duration;
 
@@ -62,14 +62,14 @@ async fn what_is_in_a_frame_is_one_line() {
         format!("{:#}\n", json!({"jsonrpc": "2.0", "id": 1, "method": "_x", "params": {"a": ["b\nc"]}}));
     socket.send(Message::text(pretty)).await.unwrap();
     assert_eq!(hear(&mut socket).await.unwrap()["result"]["echo"], json!({"a": ["b\nc"]}));
-    // No JSON before, and none after.
+    // Invalid JSON stays invalid.
     socket.send(Message::text("{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"a\nb\"}")).await.unwrap();
     assert_eq!(hear(&mut socket).await.unwrap()["error"]["code"], -32700);
     for blank in ["", " ", "\n\n"] {
         socket.send(Message::text(blank)).await.unwrap();
         assert_eq!(hear(&mut socket).await.unwrap()["error"]["code"], -32700, "{blank:?}");
     }
-    // A batch is carried like everything else.
+    // A batch is passed on like any other message.
     socket.send(Message::text("[1,2]")).await.unwrap();
     socket.send(Message::text(prompt(7, 0).to_string())).await.unwrap();
     while hear(&mut socket).await.unwrap()["id"] != 7 {}
@@ -156,7 +156,7 @@ async fn a_message_that_comes_with_the_upgrade_is_not_lost() {
     let mut stream = TcpStream::connect(running.address).await.unwrap();
     let mut bytes = b"GET /acp HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".to_vec();
     let message = br#"{"jsonrpc":"2.0","method":"_x"}"#;
-    // Masked with nothing. And the end in the same breath.
+    // A mask of zeros. The close frame is in the same write.
     bytes.extend([0x81, 0x80 | message.len() as u8, 0, 0, 0, 0]);
     bytes.extend(message);
     bytes.extend([0x88, 0x80, 0, 0, 0, 0]);
@@ -176,7 +176,7 @@ async fn a_web_socket_that_carries_no_message_is_closed_though_it_answers_pings(
     let running = start(listener(), Limits { max_connections_per_identity: 1, ..quick() });
     let (mut silent, _) = web(running.address, &[]).await.unwrap();
     assert_eq!(web(running.address, &[]).await.err(), Some(429), "it has the only place");
-    // Reading it answers pings.
+    // Reading answers pings.
     assert_eq!(hear(&mut silent).await, Err(1008));
     let again = async {
         while web(running.address, &[]).await.is_err() {
@@ -192,7 +192,7 @@ async fn who_answers_pings_stays_and_who_does_not_is_gone() {
     let (mut alive, _) = web(running.address, &[]).await.unwrap();
     say(&mut alive, &prompt(0, 0)).await;
     assert_eq!(hear(&mut alive).await.unwrap()["id"], 0);
-    // Pings are answered while it is read.
+    // Pings are answered while the socket is read.
     let pings = async {
         let mut count = 0;
         while count < 6 {
@@ -203,7 +203,7 @@ async fn who_answers_pings_stays_and_who_does_not_is_gone() {
     say(&mut dead, &prompt(1, 0)).await;
     let began = Instant::now();
     let half_open = async {
-        // Whoever only reads the socket and says nothing.
+        // This client only reads and never sends.
         let mut rest = Vec::new();
         dead.get_mut().read_to_end(&mut rest).await.unwrap();
         began.elapsed()
@@ -250,7 +250,7 @@ async fn garbage_ends_one_socket_and_nothing_else() {
     }
 }
 
-/// How much memory this process has, in bytes.
+/// Returns the resident memory of this process in bytes.
 fn resident() -> usize {
     let figures = std::fs::read_to_string("/proc/self/statm").unwrap();
     figures.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
@@ -281,7 +281,7 @@ async fn a_connection_on_which_nothing_moves_is_small() {
         frame[3] = u8::try_from(message.len()).unwrap();
         frame.extend(message.bytes());
         stream.write_all(&frame).await.unwrap();
-        // Whatever it is, it is the beginning of an answer.
+        // The frame starts with the beginning of the response, whatever it is.
         stream.read_u8().await.unwrap();
         stream
     };
@@ -292,7 +292,7 @@ async fn a_connection_on_which_nothing_moves_is_small() {
         kept.push(open().await);
     }
     let each = resident().saturating_sub(before) / COUNT;
-    // With the agent behind it and the client, both of this process.
+    // Includes the agent and the client, which are in the same process.
     assert!(each < 40 << 10, "{each} bytes");
     println!("{each} bytes each");
 }

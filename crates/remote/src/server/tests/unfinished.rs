@@ -1,4 +1,4 @@
-//! Messages that never come whole, and how much of them is held.
+//! Incomplete messages, and the limits of their memory.
 
 use std::net::SocketAddr;
 
@@ -22,7 +22,7 @@ fn long() -> Limits {
     Limits { max_message: 64 * MIB, ..quick() }
 }
 
-/// Posts a body of which `sent` bytes come, and then nothing.
+/// Posts a body of which only `sent` bytes arrive.
 async fn unfinished(at: SocketAddr, token: &str, sent: usize) -> Reader {
     let known = format!("Bearer {token}");
     let length = (60 * MIB).to_string();
@@ -36,14 +36,14 @@ async fn unfinished(at: SocketAddr, token: &str, sent: usize) -> Reader {
             }
         }
     };
-    // What is not read any more cannot be sent.
+    // The server may stop reading, so sending may fail.
     _ = tokio::time::timeout(LONG / 4, sending).await;
     reader
 }
 
 #[tokio::test]
 async fn unfinished_bodies_of_one_identity_are_bounded_and_leave_others_alone() {
-    // A body that stops must not go away by itself before the others are there.
+    // The first body must not time out before the others arrive.
     let limits = Limits { header_timeout: LONG, ..long() };
     let (running, file, one) = start_with_token(limits);
     let two = tokens::add(&file, "two", None, std::time::SystemTime::UNIX_EPOCH).unwrap();
@@ -59,7 +59,7 @@ async fn unfinished_bodies_of_one_identity_are_bounded_and_leave_others_alone() 
     };
     assert!(bytes("one") <= 64 * MIB, "{}", bytes("one"));
     assert!(bytes("one") > 45 * MIB, "{}", bytes("one"));
-    // The other may do as it likes.
+    // The other identity is not affected.
     let known = format!("Bearer {two}");
     let answer = ask(at, "POST", &[JSON, ("authorization", &known)], &initialize(0)).await;
     assert_eq!(answer.status, 200);
@@ -85,7 +85,7 @@ async fn short_bodies_on_one_http2_socket_are_counted() {
     _ = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder().http2_prior_knowledge().no_proxy().build().unwrap();
     let url = format!("http://{}/acp", running.address);
-    // Opens the one socket that the others use.
+    // Opens the socket that all requests share.
     let first = client.post(&url).header(JSON.0, JSON.1).body(initialize(0)).send().await.unwrap();
     assert_eq!(first.status(), 200);
     let mut posting = tokio::task::JoinSet::new();
@@ -96,7 +96,7 @@ async fn short_bodies_on_one_http2_socket_are_counted() {
     }
     let part = running.handle.shared.unfinished.part(&Identity::local());
     let counted = async {
-        // One of them has the allowance of the socket.
+        // One of them uses the allowance of the socket.
         while part.held() < (COUNT - 1) * SENT {
             tokio::task::yield_now().await;
         }
@@ -138,11 +138,11 @@ async fn a_message_of_which_nothing_more_comes_ends_its_web_socket_though_that_a
     hear(&mut web).await.unwrap();
     let begun = Frame::message(vec![b'x'; 100 << 10], OpCode::Data(Data::Text), false);
     web.send(Message::Frame(begun)).await.unwrap();
-    // Reading it answers pings.
+    // Reading answers pings.
     assert_eq!(hear(&mut web).await, Err(1013));
 }
 
-/// A WebSocket, byte by byte, on which a message of 60 MiB has begun.
+/// Opens a WebSocket, byte by byte, and begins a message of 60 MiB.
 async fn begun(at: SocketAddr) -> TcpStream {
     let mut stream = TcpStream::connect(at).await.unwrap();
     let head = format!(
@@ -170,7 +170,7 @@ async fn a_web_socket_whose_message_does_not_end_makes_room_when_there_is_none()
     let (mut from, mut to) = stream.split();
     let sending = async {
         for _ in 0..10 {
-            // Nobody reads it any more once there is no room.
+            // The server stops reading once there is no room.
             _ = to.write_all(&piece).await;
         }
     };
@@ -182,7 +182,7 @@ async fn a_web_socket_whose_message_does_not_end_makes_room_when_there_is_none()
         answer.get(..4).map(|head| (head[0], u16::from_be_bytes([head[2], head[3]]))),
         Some((0x88, 1013))
     );
-    // Others of the same identity, whose messages are short, are not concerned.
+    // Short messages of the same identity are not affected.
     let (mut web, _) = super::kit::web(running.address, &[]).await.unwrap();
     super::kit::say(&mut web, &serde_json::from_str(&initialize(0)).unwrap()).await;
     hear(&mut web).await.unwrap();

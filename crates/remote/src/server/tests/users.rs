@@ -1,4 +1,4 @@
-//! Listeners that are for one user of this machine, and what is said of pools in a URL.
+//! Listeners for one user of this machine, and pools in a URL.
 
 use std::net::SocketAddr;
 
@@ -35,7 +35,7 @@ async fn only_the_user_that_a_listener_is_for_is_admitted() {
     assert!(others.agent.heard.lock().unwrap().is_empty(), "nothing reaches an agent");
 }
 
-/// The head and the body of what a GET with this target is answered.
+/// Returns the response to a GET with this target, head and body.
 async fn get(address: SocketAddr, target: &str) -> String {
     let mut socket = TcpStream::connect(address).await.unwrap();
     let request = format!("GET {target} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
