@@ -15,15 +15,15 @@ use model::{Server, Stream};
 
 use crate::measure::{Bar, Demand, Report, median};
 
-/// How often everything is measured, the agents taking turns; the median counts.
+/// Rounds, in which the agents take turns; the median counts.
 const ROUNDS: usize = 5;
-/// How often an agent is started in a round, only to be started.
+/// Starts of an agent in a round, to measure the start itself.
 const STARTS: usize = 6;
-/// How often many sessions at once are measured in a round.
+/// Measurements of many concurrent sessions in a round.
 const MIXES: usize = 5;
-/// How many contenders are ours and must not fail.
+/// Contenders of this project, which must not fail.
 const OURS: usize = 3;
-/// How many sessions run at once.
+/// Concurrent sessions.
 const SESSIONS: usize = 100;
 
 /// The configuration file in the directory of the run.
@@ -68,11 +68,11 @@ struct Contender {
     name: String,
     program: OsString,
     arguments: Vec<OsString>,
-    /// What was measured, by figure.
+    /// Samples by figure.
     samples: [Vec<f64>; FIGURES.len()],
 }
 
-/// Measures our agent, the floor, and `peers`, which are command lines.
+/// Measures the built-in agent, the floor, and `peers`, which are command lines.
 pub(crate) fn run(peers: &[String]) -> Result<Report, String> {
     let data = tempfile::tempdir().map_err(|error| format!("no directory for sessions: {error}"))?;
     // Empty, in place of the user's.
@@ -127,7 +127,7 @@ fn own() -> Result<std::path::PathBuf, String> {
     std::env::current_exe().map_err(|error| format!("this program cannot find itself: {error}"))
 }
 
-/// A peer, called by its program and told apart from the others.
+/// Parses a peer. It is named by its program, and distinguished from the others.
 fn peer_of(command: &str, others: &[Contender]) -> Option<Contender> {
     let words = shlex::split(command)?;
     let (program, arguments) = words.split_first()?;
@@ -174,7 +174,7 @@ impl Contender {
         self.samples[figure as usize].iter().copied().fold(f64::INFINITY, f64::min)
     }
 
-    /// Measures everything once.
+    /// Measures every figure once.
     fn measure(&mut self, server: &Server, data: &Path) -> Result<(), Failure> {
         for _ in 0..STARTS {
             let command = self.command(server, EACH, data);
@@ -187,7 +187,7 @@ impl Contender {
         self.stream(server, SHORT, data, Figure::PeakShort)?;
         self.stream(server, DENSE, data, Figure::PeakDense)?;
         self.stream(server, LONG, data, Figure::PeakLong)?;
-        // It takes a moment only, and depends on how the sessions happen to mix: often enough, so that chance has no say.
+        // Each run is short and depends on how the sessions happen to mix, so it is repeated.
         (0..MIXES).try_for_each(|_| self.sessions(server, data))
     }
 
@@ -209,7 +209,7 @@ impl Contender {
         Ok(())
     }
 
-    /// Many sessions at once.
+    /// Measures many concurrent sessions.
     fn sessions(&mut self, server: &Server, data: &Path) -> Result<(), Failure> {
         let mut agent = Agent::start(self.command(server, EACH, data))?;
         let begun = usage::processor_time(agent.process());

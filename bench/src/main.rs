@@ -1,4 +1,4 @@
-//! The measurements behind every figure we give.
+//! The measurements behind all published figures.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
 
 mod agent;

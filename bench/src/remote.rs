@@ -1,7 +1,7 @@
-//! WebSocket and Streamable HTTP of `narrows bus` beside its own TCP listener, and beside any other server.
+//! WebSocket and Streamable HTTP of `narrows bus` compared with its TCP listener, and with other servers.
 //!
-//! The load and the agents are those of `bus`: every byte is checked. Servers take turns: in every round each is started
-//! anew for each load.
+//! The load and the agents are those of `bus`: every byte is checked. Servers take turns: in every round each is
+//! restarted for each load.
 
 mod contender;
 mod first;
@@ -57,9 +57,9 @@ pub(crate) fn run(words: &[String]) -> Result<Report, String> {
     Ok(report)
 }
 
-/// What was measured of somebody, round by round.
+/// Results of one contender, by round.
 struct Measured<'a> {
-    /// Who; a peer may be measured in two ways.
+    /// The name; a peer may be measured in two ways.
     name: String,
     contender: &'a Contender,
     outcomes: Vec<Outcome>,
@@ -75,7 +75,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// One load, by everybody in turns who carries everything over one connection.
+    /// Measures one load with all contenders that use a single connection.
     fn row(&self, row: &Row, report: &mut Report) -> Result<(), String> {
         let contenders = self.options.contenders.iter().filter(|contender| **contender != Contender::Http);
         let mut measured: Vec<_> = contenders.map(|contender| Measured::of(contender, "")).collect();
@@ -122,7 +122,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// So many rounds in which everybody has a turn.
+    /// Runs rounds in which every contender has a turn.
     fn rounds(
         &self,
         row: &str,
@@ -190,7 +190,7 @@ impl Bench<'_> {
     /// KiB of memory for each connection: of the server, and with the processes it has started.
     fn idle_memory(&self, contender: &Contender) -> Result<[f64; 2], String> {
         let server = contender.start(self.place)?;
-        // Its first session says that its agents are there.
+        // Its first session shows that its agents are ready.
         drop(gather(contender, &server, Load { clients: 1, ..IDLE_LOAD })?);
         let used = || {
             let process = server.process();
@@ -204,7 +204,7 @@ impl Bench<'_> {
     }
 }
 
-/// What is added to the name of a peer that is measured in this way too.
+/// Suffix of the name of a peer that is also measured over HTTP.
 const OVER_HTTP: &str = " over HTTP";
 
 impl<'a> Measured<'a> {
@@ -217,7 +217,7 @@ fn gather(contender: &Contender, server: &Server, load: Load) -> Result<Crowd, S
     Crowd::gather(server.way(), load).map_err(|problem| format!("{}: {problem}", contender.name()))
 }
 
-/// The figures of everybody, and that ours lost nothing.
+/// Reports all figures, and that `narrows bus` lost nothing.
 fn tell(key: &str, row: &str, parts: f64, measured: &[Measured<'_>], report: &mut Report) {
     let tcp = of(measured, &Contender::Tcp);
     let mut lost_by_ours = 0;

@@ -45,7 +45,7 @@ pub(crate) fn run() -> Report {
     }
 }
 
-/// What is demanded of a row.
+/// Returns the bars of a row.
 fn demands(name: &str, figures: &[f64]) -> Vec<Bar> {
     let rival = figures[BORROWED].min(figures[GET_MANY]);
     let faster = rival / figures[SCAN];
@@ -127,9 +127,9 @@ fn messages() -> Vec<(&'static str, Vec<u8>)> {
     rows.map(|(name, size, content)| (name, message(size, content))).into()
 }
 
-/// A request of exactly `size` bytes.
+/// Returns a request of exactly `size` bytes.
 ///
-/// Its id stands last, so that whoever stops once everything is found has to walk all of it, too.
+/// Its id is at the end, so that a scanner that stops once it has found everything must walk all of it, too.
 fn message(size: usize, content: fn(&mut String)) -> Vec<u8> {
     let head =
         r#"{"jsonrpc":"2.0","method":"session/prompt","params":{"sessionId":"sess_8f2c41d07a","prompt":["#;

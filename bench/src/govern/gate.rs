@@ -1,9 +1,9 @@
-//! What a gate adds to the frames that pass it: between two links in memory, beside a relay that only copies.
+//! The cost that a gate adds to frames: between two links in memory, compared with a relay that only copies.
 //!
-//! Both are measured by the processor time of the whole process, so that the thread of the log counts: hashing, and the calls of the
-//! system by which lines are written to a file in memory, where a sync costs nothing. An event of a call is one update about it.
-//! Of the two that each call has here the first is decided by the policy, the second tells what came of it; each is read, recorded in
-//! a line of its own, marked, and let through when that line is written. The figure is the mean of both.
+//! Both are measured by the processor time of the whole process, so that the log's thread counts: hashing, and the
+//! system calls that write lines to a file in memory, where a sync costs nothing. An event of a call is one update
+//! about it. Each call has two: the first is decided by the policy, the second reports the result. Each is parsed,
+//! recorded in a line of its own, marked, and forwarded once that line is written. The figure is the mean of both.
 
 use std::io;
 use std::path::Path;
@@ -18,10 +18,10 @@ use tokio::sync::mpsc;
 
 use super::processor;
 
-/// How many frames pass in a round, and how many calls.
+/// Frames in a round, and calls.
 const FRAMES: usize = 200_000;
 const CALLS: usize = 5_000;
-/// How often it is repeated; the best counts, as the least disturbed.
+/// Repetitions; the best counts, as the least disturbed.
 const ROUNDS: usize = 3;
 
 /// Microseconds of processor time.
@@ -130,7 +130,7 @@ async fn pass(lines: &[Bytes], log: Option<&Path>) -> io::Result<f64> {
     }
 }
 
-/// Sends all lines, and gives the sender back: without it the other end would be told that there is nobody any more.
+/// Sends all lines, and returns the sender: dropping it would end the link.
 async fn speak(lines: Vec<Bytes>, sender: Sender) -> io::Result<Sender> {
     for line in lines {
         sender.send(line).await.map_err(|_| io::Error::other("nobody listens"))?;

@@ -10,7 +10,6 @@ use crate::bus::talk::{Habit, Talk, Tally};
 
 /// A connection on which one client speaks and waits.
 pub(crate) trait Speech {
-    /// Sends a message.
     fn say(&mut self, line: &[u8]) -> io::Result<()>;
     /// Waits for messages, and shows those that are there.
     fn hear(&mut self, each: &mut dyn FnMut(&[u8])) -> io::Result<()>;
@@ -65,7 +64,7 @@ pub(crate) fn run(
 struct Client<'a> {
     speech: &'a mut dyn Speech,
     tally: Tally,
-    /// Lines that are to be said.
+    /// Lines to send.
     said: Vec<u8>,
     firsts: Vec<Duration>,
 }
@@ -78,7 +77,7 @@ impl Client<'_> {
         Ok(())
     }
 
-    /// Says what is to be said, and hears what comes next.
+    /// Sends queued lines, and processes the next input.
     fn turn(&mut self, talk: &mut Talk) -> Result<(), String> {
         let Self { speech, tally, said, firsts } = self;
         let asked = Instant::now();

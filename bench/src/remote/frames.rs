@@ -4,12 +4,12 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// How long a server may take to agree.
+/// Time for a server to accept the upgrade.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest answer to a request to upgrade.
 const MAX_HEAD_BYTES: usize = 4096;
 
-/// The example of the standard, and the answer to it: nobody between us keeps answers.
+/// The key of the example in RFC 6455, and the answer to it; no proxy caches it.
 const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
 const ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 
@@ -34,7 +34,7 @@ pub(crate) fn shake_hands(stream: &mut TcpStream, path: &str) -> io::Result<()> 
     )?;
     stream.set_read_timeout(Some(READ_TIMEOUT))?;
     let (mut head, mut scratch) = (Vec::new(), [0; MAX_HEAD_BYTES]);
-    // The server says nothing more until it is spoken to.
+    // The server sends nothing more before the first message.
     while !head.ends_with(b"\r\n\r\n") {
         match stream.read(&mut scratch)? {
             0 => return Err(ErrorKind::UnexpectedEof.into()),
@@ -100,7 +100,8 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// Shows every message that is complete, and appends frames for the lines that are said to it. Whether it goes on.
+    /// Passes every complete message to `talk`, and appends frames for its lines. Returns `true` while the connection
+    /// is open.
     pub(crate) fn read(
         &mut self,
         bytes: &[u8],
@@ -119,7 +120,7 @@ impl Frames {
     }
 }
 
-/// How many bytes of whole frames there were; none after the end.
+/// Consumes complete frames. Returns their length, or `None` after the end.
 fn take(
     bytes: &[u8],
     said: &mut Vec<u8>,
