@@ -65,7 +65,7 @@ async fn read(stream: &mut TcpStream) -> String {
     String::from_utf8(text).unwrap()
 }
 
-/// Answers every connection with what it was told up to an empty line, and closes.
+/// Echoes the input of every connection up to an empty line, and closes it.
 async fn echo() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

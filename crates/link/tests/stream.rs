@@ -1,4 +1,4 @@
-//! Links over byte streams: limits, ends, back-pressure and peers that are no peers.
+//! Links over byte streams: limits, ends, backpressure and peers that do not speak the protocol.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::io;
@@ -167,7 +167,7 @@ async fn a_peer_that_reads_slowly_is_no_standstill_and_one_that_stops_is() {
     let since = Instant::now();
     link.sender.standstill(PATIENCE).await;
     assert!(since.elapsed() < PATIENCE * 2);
-    // What is given up is not written, and whoever waits for it is told.
+    // Abandoned lines are not written, and their senders receive an error.
     link.sender.abandon();
     link.sender.written().await;
     assert!(since.elapsed() < PATIENCE * 2);
@@ -189,7 +189,7 @@ async fn a_peer_that_hangs_up_is_noticed_though_nobody_takes_what_it_said() {
     assert!(timeout(NEVER, other.sender.peer_closed()).await.is_err());
     one.sender.close();
     other.sender.peer_closed().await;
-    // It still has something to say.
+    // The peer still has output.
     assert!(timeout(NEVER, one.sender.written()).await.is_err());
     one.sender.abandon();
     one.sender.written().await;
@@ -270,7 +270,7 @@ async fn a_memory_pair_is_like_any_other_link() {
     }
 }
 
-/// A reader that tells when it is dropped.
+/// A reader that signals its drop.
 struct Watched<R>(R, #[expect(dead_code, reason = "its end is what is waited for")] oneshot::Sender<()>);
 
 impl<R: AsyncRead + Unpin> AsyncRead for Watched<R> {

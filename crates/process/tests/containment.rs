@@ -23,7 +23,7 @@ async fn when_stop_returns_the_tree_is_gone() {
     let mark = Mark::new();
     let child = hostile(&mark).await;
     let exit = timeout(PATIENCE, child.stop(QUICK)).await.unwrap();
-    // At once: nothing here waits.
+    // Checked without waiting.
     assert_eq!(mark.alive(), []);
     assert!(!exists(child.guardian_pid()), "the guardian is reaped");
     assert_eq!((exit.class, exit.signal, exit.survivors), (ExitClass::Stopped, Some(9), 0));
@@ -213,7 +213,7 @@ async fn the_guardian_does_not_keep_pipes_open() {
     child.stop(QUICK).await;
 }
 
-/// The same with a second guardian, forked while the first worker's pipes were open here.
+/// The same with a second guardian, forked while the first worker's pipes were open in this process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn guardians_do_not_hold_each_others_descriptors() {
     let (first_mark, second_mark) = (Mark::new(), Mark::new());
@@ -275,11 +275,11 @@ async fn a_murdered_guardian_is_noticed_and_its_session_ended() {
     assert_eq!((exit.class, exit.code, exit.signal), (ExitClass::Lost, None, None));
     assert!(!exists(child.guardian_pid()));
     eventually("the session is gone", || mark.alive() == [elsewhere]);
-    // Nobody ends it but us.
+    // Only this test ends it.
     signal(elsewhere, Signal::KILL);
     let mut rest = String::new();
     timeout(PATIENCE, stdout.read_to_string(&mut rest)).await.unwrap().unwrap();
-    // Harmless on a handle whose guardian is gone.
+    // Harmless on a handle without a guardian.
     assert_eq!(child.stop(QUICK).await, exit);
 }
 

@@ -11,10 +11,10 @@ use narrows_process::{Controller, Limits, SpawnError, Spec, spawn};
 use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 
-/// Whoever is not in a group of its own does no harm.
+/// Does no harm to a process outside a group of its own.
 const GUARD: &str = "grep -q narrows- /proc/self/cgroup || exit 9;";
 
-/// Whether such a limit can be had here. Where it cannot, nothing starts with one.
+/// Returns `true` if such a limit is available here. Otherwise no worker starts with one.
 async fn available(controller: Controller, limits: Limits) -> bool {
     let Err(why) = Limits::check(controller) else { return true };
     eprintln!("not tried: {why}");
@@ -31,7 +31,7 @@ fn groups(pid: u32) -> String {
     fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap()
 }
 
-/// Directories of ours in places where control groups usually are.
+/// Returns leftover directories in the usual places of control groups.
 fn left_behind() -> Vec<String> {
     let ours = format!("narrows-{}-", std::process::id());
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
@@ -63,7 +63,7 @@ async fn a_fork_bomb_stops_at_its_limit() {
     assert!(!groups(child.guardian_pid()).contains("narrows-"), "the guardian must be able to act");
     let alive = mark.alive().len();
     assert!((2..=20).contains(&alive), "{alive} processes");
-    // Nobody else is concerned.
+    // Other workers are not affected.
     let free = spawn(mark.shell("for i in 1 2 3 4 5; do sleep 0 & done; wait; exit 7")).await.unwrap();
     assert_eq!(timeout(PATIENCE, free.wait()).await.unwrap().code, Some(7));
     child.kill();
@@ -73,7 +73,7 @@ async fn a_fork_bomb_stops_at_its_limit() {
     assert_eq!(left_behind(), [""; 0]);
 }
 
-/// The worker is told nothing of its group, and has no way into or out of it that it had not before.
+/// The worker learns nothing about its group, and can neither enter nor leave it in a new way.
 #[tokio::test]
 async fn a_worker_gets_no_descriptor_of_its_group() {
     let limits = Limits { pids: Some(20), ..Limits::default() };

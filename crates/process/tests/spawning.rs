@@ -1,4 +1,4 @@
-//! What a worker is given, and how a start can fail.
+//! The environment of a worker, and failures to start it.
 
 mod common;
 
@@ -36,12 +36,12 @@ async fn arguments_and_directory_arrive_untouched() {
 
 #[tokio::test]
 async fn the_worker_has_three_blocking_descriptors() {
-    // One that would be inherited, were it not for us.
+    // A descriptor that a worker would inherit without special care.
     let inheritable = rustix::io::dup(fs::File::open("/dev/null").unwrap()).unwrap();
     let script =
         "read line; ls /proc/self/fd; cat /proc/self/fdinfo/0 /proc/self/fdinfo/1 /proc/self/fdinfo/2";
     let mut child = spawn(Mark::new().shell(script)).await.unwrap();
-    // Ours is non-blocking by now, which must not show on the other side.
+    // The end in this process is non-blocking by now, which must not show on the other side.
     child.take_stdin().unwrap().write_all(b"x\n").await.unwrap();
     let text = read_all(&mut child).await;
     // The fourth is the directory that `ls` has open.
@@ -122,7 +122,7 @@ async fn missing_programs_and_directories_are_told_apart() {
     assert!(matches!(spawn(spec).await.unwrap_err(), SpawnError::Invalid { .. }));
 }
 
-/// What only the kernel can find out comes back through the fork as an error, not as status 127.
+/// Errors that only the kernel finds are reported through the fork as errors, not as status 127.
 #[tokio::test]
 async fn a_failed_exec_is_an_error() {
     let dir = tempfile::tempdir().unwrap();

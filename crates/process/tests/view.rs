@@ -1,4 +1,4 @@
-//! What a tree sees that does not see everything, and that its only way out is the gateway.
+//! The view of a tree with a private root, and its gateway as the only network path.
 #![expect(clippy::unwrap_used, reason = "what goes wrong in a role or a helper fails the test")]
 #![expect(clippy::print_stderr, reason = "a test that cannot be run here says so")]
 
@@ -202,7 +202,7 @@ async fn nothing_else_of_this_machine_is_there() {
             grep -q root /etc/passwd || echo nobody; cat /proc/self/comm; test -e /dev/shm && ls /usr/bin > list && test -s list && pwd";
         let text = output(seeing(&support, vec![Mount::here(root.path(), false)], script)).await;
         assert_eq!(text, "x\nx\ncat\n/tmp/home\n", "{support}");
-        // Others can be seen only where the kernel does not let us hide them.
+        // Other processes are visible only if the kernel cannot hide them.
         let script = format!("test -d /proc/{me} && echo seen || echo hidden");
         let text = output(seeing(&support, vec![Mount::here(root.path(), true)], &script)).await;
         let can_hide = has_pid_namespace(&support) || rustix::process::geteuid().is_root();
@@ -240,7 +240,7 @@ async fn what_cannot_be_shown_is_an_error() {
     assert!(!root.path().join("ran").exists());
 }
 
-/// Not a test unless asked to play a role: tries to reach somebody, and says what came of it.
+/// Not a test unless asked to play a role: tries to reach other processes, and prints the result.
 #[test]
 fn role() {
     let Some(role) = std::env::var_os(ROLE) else { return };
@@ -252,7 +252,7 @@ fn role() {
     let mut lines = String::from("\n");
     let mut say = |name: &str, what: &str| lines.push_str(&format!("@{name} {what}\n"));
     say("tcp", if TcpStream::connect(tcp).is_ok() { "true" } else { "false" });
-    // In a network of its own this goes nowhere, and nobody says so.
+    // In a separate network this is lost without an error.
     let _ = UdpSocket::bind("0.0.0.0:0").and_then(|socket| socket.send_to(b"x", udp));
     say("unix", if std::os::unix::net::UnixStream::connect("/x").is_ok() { "true" } else { "false" });
     let through = TcpStream::connect(Sandbox::GATEWAY).and_then(|mut stream| {
@@ -296,7 +296,7 @@ async fn the_gateway_is_the_only_way_out() {
     }
 }
 
-/// The same by somebody who is not root, and so needs a user namespace.
+/// The same as a user other than root, which needs a user namespace.
 #[tokio::test]
 async fn a_plain_user_has_views_and_gateways_too() {
     let tests = [

@@ -1,4 +1,4 @@
-//! What the tests share: workers that carry a mark, and a look into `/proc` for it.
+//! Shared by the tests: workers that carry a mark, and a search for it in `/proc`.
 #![allow(dead_code, reason = "every test file uses another part of it")]
 #![expect(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
@@ -17,8 +17,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) const QUICK: Ladder =
     Ladder { eof_grace: Duration::from_millis(100), term_grace: Duration::from_millis(100) };
 
-/// Five processes that ignore SIGTERM: the worker, a child, a child in a session of its own, and two that
-/// are daemonised. None of them reads its stdin.
+/// Five processes that ignore SIGTERM: the worker, a child, a child in a separate session, and two daemonised ones.
+/// None of them reads its stdin.
 pub(crate) const HOSTILE: &str = "
     trap '' TERM HUP INT
     sleep 1000 &
@@ -56,7 +56,7 @@ impl Mark {
         spec
     }
 
-    /// Whether the tree consists of `count` processes that have become `sleep`, and nothing on its way there.
+    /// Returns `true` if the tree consists of `count` processes that have become `sleep`, and no others.
     pub(crate) fn sleeps(&self, count: usize) -> bool {
         let alive = self.alive();
         let sleeps =
@@ -80,7 +80,7 @@ fn processes() -> impl Iterator<Item = u32> {
     fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
 }
 
-/// Whether a process exists, be it as a zombie.
+/// Returns `true` if a process exists, even as a zombie.
 pub(crate) fn exists(pid: u32) -> bool {
     fs::exists(format!("/proc/{pid}")).unwrap()
 }
