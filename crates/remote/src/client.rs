@@ -86,14 +86,14 @@ pub struct Connected {
 #[derive(Debug)]
 pub struct Outcome {
     lost: oneshot::Receiver<ConnectionLost>,
-    standing: ConnectionState,
+    state: ConnectionState,
 }
 
 impl Outcome {
     /// Returns a view of whether the connection is up.
     #[must_use]
-    pub fn standing(&self) -> ConnectionState {
-        self.standing.clone()
+    pub fn state(&self) -> ConnectionState {
+        self.state.clone()
     }
 
     /// Waits for the end of the connection, including its closing messages.
@@ -110,34 +110,34 @@ impl Outcome {
 /// # Errors
 /// If the server cannot be reached or refuses the client. Over HTTP most errors appear only at the first message.
 pub async fn connect(target: &Target, options: Options) -> Result<Connected, DialError> {
-    let (told, lost) = oneshot::channel();
-    let watch = state::Watch::new();
-    let standing = watch.standing();
+    let (sender, lost) = oneshot::channel();
+    let outages = state::OutageTracker::new();
+    let state = outages.state();
     let (link, outgoing, incoming) = narrows_link::external_link(&options.link);
     match target {
         Target::Http(url) => {
-            let http = http::Client::new(url, &options, watch)?;
-            tokio::spawn(async move { tell(told, http.run(outgoing, incoming).await) });
+            let http = http::Client::new(url, &options, outages)?;
+            tokio::spawn(async move { report(sender, http.run(outgoing, incoming).await) });
         }
         Target::WebSocket(_) | Target::Lines(_) => {
-            let dialler = connect::Connector::new(target, options)?;
-            let first = match dialler.dial().await {
+            let connector = connect::Connector::new(target, options)?;
+            let first = match connector.dial().await {
                 Ok(socket) => Ok(socket),
                 // The server exists, so an outage now is handled like a later one.
                 Err(DialError::Cut(why)) => Err(why),
                 Err(error @ DialError::Unanswered(_)) => Err(error.to_string()),
                 Err(error) => return Err(error),
             };
-            let keeper = reconnect::ReconnectingClient::new(dialler, outgoing, incoming, watch);
-            tokio::spawn(async move { tell(told, keeper.run(first).await) });
+            let client = reconnect::ReconnectingClient::new(connector, outgoing, incoming, outages);
+            tokio::spawn(async move { report(sender, client.run(first).await) });
         }
     }
-    Ok(Connected { link, outcome: Outcome { lost, standing } })
+    Ok(Connected { link, outcome: Outcome { lost, state } })
 }
 
-fn tell(told: oneshot::Sender<ConnectionLost>, outcome: Result<(), ConnectionLost>) {
+fn report(sender: oneshot::Sender<ConnectionLost>, outcome: Result<(), ConnectionLost>) {
     if let Err(lost) = outcome {
         // The outcome may have been dropped.
-        let _ = told.send(lost);
+        let _ = sender.send(lost);
     }
 }

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_takes_anothers_name_by_another_proof() {
+    fn the_name_of_an_identity_is_unique_across_proofs() {
         let named = |proof| Identity::new(proof, "7").to_string();
         assert_eq!(named(Proof::User), "uid:7");
         assert_eq!(named(Proof::Token), "token:7");

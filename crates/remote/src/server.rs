@@ -125,12 +125,12 @@ pub struct Limits {
     /// Time after which a peer that does not respond or does not read is disconnected, and within which a WebSocket
     /// must send its first message.
     pub idle_timeout: Duration,
-    /// The most sockets. Over that, an unused socket or one of an identity with very many is closed for a new one; if
+    /// Limit of sockets. Over that, an unused socket or one of an identity with very many is closed for a new one; if
     /// there is none, the new socket waits.
     pub max_sockets: usize,
-    /// The most connections of one identity, detached ones included.
+    /// Limit of connections of one identity, detached ones included.
     pub max_connections_per_identity: usize,
-    /// The most HTTP requests of one identity, upgrades included.
+    /// Limit of HTTP requests per second of one identity, upgrades included.
     pub max_requests_per_second: u32,
     /// Wrong tokens from one address before it is locked out. One failure is forgotten every six seconds.
     pub max_failures: u32,
@@ -283,7 +283,7 @@ struct Adoption {
 /// The HTTP server with its bound listeners.
 pub struct HttpServer {
     shared: Arc<Shared>,
-    doors: Vec<(Arc<HttpListener>, TcpListener)>,
+    http_listeners: Vec<(Arc<HttpListener>, TcpListener)>,
     addresses: Vec<SocketAddr>,
     adopted: mpsc::Receiver<Adoption>,
     handle: Handle,
@@ -293,7 +293,7 @@ pub struct HttpServer {
 #[derive(Clone)]
 pub struct Handle {
     shared: Arc<Shared>,
-    doors: Arc<[Arc<HttpListener>]>,
+    http_listeners: Arc<[Arc<HttpListener>]>,
     adopt: mpsc::Sender<Adoption>,
 }
 
@@ -307,23 +307,23 @@ impl HttpServer {
         limits: Limits,
         backend: Arc<dyn Backend>,
     ) -> Result<Self, BindError> {
-        let mut doors = Vec::new();
+        let mut http_listeners = Vec::new();
         let mut addresses = Vec::new();
         for listener in listeners {
-            check(&listener)?;
+            validate(&listener)?;
             let address = listener.address;
             let failed = |error| BindError::Address { address, error };
             let socket = TcpListener::bind(address).map_err(failed)?;
             socket.set_nonblocking(true).map_err(failed)?;
             let bound = socket.local_addr().map_err(failed)?;
-            doors.push((Arc::new(HttpListener::new(listener, bound)?), socket));
+            http_listeners.push((Arc::new(HttpListener::new(listener, bound)?), socket));
             addresses.push(bound);
         }
         let shared = Shared::new(limits, backend);
         let (adopt, adopted) = mpsc::channel(MAX_PENDING_ADOPTIONS);
-        let known = doors.iter().map(|(door, _)| Arc::clone(door)).collect();
-        let handle = Handle { shared: Arc::clone(&shared), doors: known, adopt };
-        Ok(Self { shared, doors, addresses, adopted, handle })
+        let known = http_listeners.iter().map(|(http_listener, _)| Arc::clone(http_listener)).collect();
+        let handle = Handle { shared: Arc::clone(&shared), http_listeners: known, adopt };
+        Ok(Self { shared, http_listeners, addresses, adopted, handle })
     }
 
     /// Returns the addresses of the listeners, in their order, with real ports.
@@ -343,20 +343,20 @@ impl HttpServer {
     /// # Errors
     /// If a listener cannot be used on this runtime.
     pub async fn serve(self) -> std::io::Result<()> {
-        let Self { shared, doors, mut adopted, handle, .. } = self;
+        let Self { shared, http_listeners, mut adopted, handle, .. } = self;
         // Dropping the set ends the tasks.
         let mut accepting = JoinSet::new();
-        for (door, socket) in doors {
+        for (http_listener, socket) in http_listeners {
             let socket = tokio::net::TcpListener::from_std(socket)?;
-            accepting.spawn(accept::accept(Arc::clone(&shared), door, socket));
+            accepting.spawn(accept::accept(Arc::clone(&shared), http_listener, socket));
         }
-        let mut looking = interval(FILE_CHECK_INTERVAL);
-        looking.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut file_checks = interval(FILE_CHECK_INTERVAL);
+        file_checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 () = shared.stopping() => break,
                 Some(adoption) = adopted.recv() => adopt(&shared, adoption),
-                _ = looking.tick() => handle.look(),
+                _ = file_checks.tick() => handle.check_files(),
             }
         }
         // Clients are notified; connections that are still open after the timeout are dropped.
@@ -378,14 +378,15 @@ impl Handle {
     /// If a file cannot be used. Its previous content stays in effect, for a token file only for a short time. The
     /// other files are read anyway.
     pub fn reload(&self) -> Result<(), ReloadError> {
-        let reloaded: Vec<_> = self.doors.iter().map(|door| door.reload(true)).collect();
+        let reloaded: Vec<_> =
+            self.http_listeners.iter().map(|http_listener| http_listener.reload(true)).collect();
         reloaded.into_iter().collect()
     }
 
-    fn look(&self) {
-        for door in &*self.doors {
+    fn check_files(&self) {
+        for http_listener in &*self.http_listeners {
             // A token file logs its own errors.
-            if let Err(error @ ReloadError::Tls(_)) = door.reload(false) {
+            if let Err(error @ ReloadError::Tls(_)) = http_listener.reload(false) {
                 tracing::warn!(
                     %error,
                     "TLS files invalid, keeping the previous ones"
@@ -423,7 +424,7 @@ impl Handle {
     }
 }
 
-fn check(listener: &Listener) -> Result<(), BindError> {
+fn validate(listener: &Listener) -> Result<(), BindError> {
     let address = listener.address;
     if !listener.path.starts_with('/') || listener.path.contains(['?', '#', ' ']) {
         return Err(BindError::Path(listener.path.clone()));
@@ -459,12 +460,12 @@ fn adopt(shared: &Arc<Shared>, adoption: Adoption) {
     let (codec, part) = (Codec::lines(limits.max_message), shared.unfinished.part(&identity));
     let mut socket = Socket::new(io, codec, head, limits.idle_timeout, None, part);
     let shared = Arc::clone(shared);
-    match shared.seats.enter(identity) {
-        Some(seat) => {
+    match shared.quota.enter(identity) {
+        Some(slot) => {
             tokio::spawn(connection::serve(
                 shared,
                 socket,
-                AdmittedClient::new(seat, Credential::default(), listener),
+                AdmittedClient::new(slot, Credential::default(), listener),
             ));
         }
         None => {

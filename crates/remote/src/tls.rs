@@ -75,7 +75,7 @@ pub enum TlsError {
 
 impl TlsError {
     /// Converts an error about the certificate and key in these files.
-    pub(crate) fn of_pair(error: rustls::Error, cert: &Path, key: &Path) -> Self {
+    pub(crate) fn from_key_pair(error: rustls::Error, cert: &Path, key: &Path) -> Self {
         let cert = cert.to_owned();
         match error {
             rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
@@ -149,7 +149,7 @@ impl ServerTls {
         };
         let mut config = builder
             .with_single_cert(certificates(&files.cert)?, private_key(&files.key)?)
-            .map_err(|error| TlsError::of_pair(error, &files.cert, &files.key))?;
+            .map_err(|error| TlsError::from_key_pair(error, &files.cert, &files.key))?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         if clients.is_some() {
             // A resumed session does not verify the certificate again, and gives the ticket for the next one: an expired
@@ -187,10 +187,10 @@ impl ClientAuthorities {
         let certificates = certificates(path)?;
         let mut roots = RootCertStore::empty();
         for certificate in &certificates {
-            roots.add(certificate.clone()).map_err(|error| unknown(path, &error))?;
+            roots.add(certificate.clone()).map_err(|error| unknown_fault(path, &error))?;
         }
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
-        let verifier = verifier.build().map_err(|error| unknown(path, &error))?;
+        let verifier = verifier.build().map_err(|error| unknown_fault(path, &error))?;
         Ok(Self { certificates, verifier })
     }
 }
@@ -203,9 +203,9 @@ pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsErro
     let pem = read(path)?;
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     match all {
-        Ok(certificates) if certificates.is_empty() => Err(wrong(path, FileFault::NoCertificate)),
+        Ok(certificates) if certificates.is_empty() => Err(file_error(path, FileFault::NoCertificate)),
         Ok(certificates) => Ok(certificates),
-        Err(error) => Err(unknown(path, &error)),
+        Err(error) => Err(unknown_fault(path, &error)),
     }
 }
 
@@ -214,11 +214,11 @@ pub(crate) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsErro
     let pem = read(path)?;
     let text = String::from_utf8_lossy(&pem);
     if ENCRYPTED_KEY_MARKERS.iter().any(|mark| text.contains(mark)) {
-        return Err(wrong(path, FileFault::Locked));
+        return Err(file_error(path, FileFault::Locked));
     }
     PrivateKeyDer::from_pem_slice(&pem).map_err(|error| match error {
-        pem::Error::NoItemsFound => wrong(path, FileFault::NoKey),
-        error => unknown(path, &error),
+        pem::Error::NoItemsFound => file_error(path, FileFault::NoKey),
+        error => unknown_fault(path, &error),
     })
 }
 
@@ -226,13 +226,13 @@ pub(crate) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsErro
 const ENCRYPTED_KEY_MARKERS: [&str; 2] = ["-----BEGIN ENCRYPTED PRIVATE KEY-----", "Proc-Type: 4,ENCRYPTED"];
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
-    fs::read(path).map_err(|error| wrong(path, FileFault::Unreadable(error)))
+    fs::read(path).map_err(|error| file_error(path, FileFault::Unreadable(error)))
 }
 
-fn unknown(path: &Path, why: &impl ToString) -> TlsError {
-    wrong(path, FileFault::Unknown(why.to_string()))
+fn unknown_fault(path: &Path, why: &impl ToString) -> TlsError {
+    file_error(path, FileFault::Unknown(why.to_string()))
 }
 
-pub(crate) fn wrong(path: &Path, fault: FileFault) -> TlsError {
+pub(crate) fn file_error(path: &Path, fault: FileFault) -> TlsError {
     TlsError::File { path: path.to_owned(), fault }
 }

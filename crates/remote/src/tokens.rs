@@ -31,10 +31,10 @@ use ring::digest::{SHA256, digest};
 use crate::identity::{Identity, is_name};
 
 /// The longest token file that is read, in bytes.
-const MAX_FILE: u64 = 1 << 20;
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Prefix of every token, so that people and secret scanners recognize it.
-const PREFIX: &str = "nrw_";
+const TOKEN_PREFIX: &str = "nrw_";
 
 /// First line of a token file that this program creates. It also identifies a token file without tokens.
 const HEADER: &str = "# The tokens of clients, by `narrows token`: names and hashes, never a token\n";
@@ -107,7 +107,7 @@ pub struct Digest([u8; 32]);
 impl Digest {
     /// Returns the hash of a token.
     #[must_use]
-    pub fn of(token: &str) -> Self {
+    pub fn new(token: &str) -> Self {
         let mut bytes = [0; 32];
         bytes.copy_from_slice(digest(&SHA256, token.as_bytes()).as_ref());
         Self(bytes)
@@ -122,7 +122,7 @@ impl Digest {
     }
 
     /// Compares in constant time, so that response times reveal nothing.
-    fn is(&self, other: &Self) -> bool {
+    fn equals(&self, other: &Self) -> bool {
         let mut different = 0;
         for (one, two) in self.0.iter().zip(&other.0) {
             different |= std::hint::black_box(one ^ two);
@@ -178,7 +178,7 @@ impl Tokens {
     pub fn find(&self, digest: &Digest) -> Option<&Identity> {
         let mut found = None;
         for Known { digest: known, identity, .. } in &self.known {
-            if known.is(digest) {
+            if known.equals(digest) {
                 found = Some(identity);
             }
         }
@@ -210,7 +210,7 @@ fn text(path: &Path) -> Result<String, TokenError> {
     if about.mode() & 0o002 != 0 {
         return Err(TokenError::Exposed(path.to_owned()));
     }
-    if about.len() > MAX_FILE {
+    if about.len() > MAX_FILE_BYTES {
         return Err(TokenError::TooLong(path.to_owned()));
     }
     fs::read_to_string(path).map_err(failed)
@@ -235,7 +235,7 @@ mod tests {
     }
 
     fn entry(name: &str, more: &str) -> String {
-        format!("[[token]]\nname = {name:?}\nhash = {:?}\n{more}\n", Digest::of(name).text())
+        format!("[[token]]\nname = {name:?}\nhash = {:?}\n{more}\n", Digest::new(name).text())
     }
 
     #[test]
@@ -268,24 +268,24 @@ mod tests {
     fn a_token_is_found_by_its_hash() {
         let text = format!("{}{}", entry("one", "scopes = [\"read\"]"), entry("two", ""));
         let tokens = Tokens::parse(Path::new("t"), &text).unwrap();
-        let one = tokens.find(&Digest::of("one")).unwrap();
+        let one = tokens.find(&Digest::new("one")).unwrap();
         assert_eq!((&*one.name, one.scopes.as_deref()), ("one", Some(&["read".to_owned()][..])));
-        assert_eq!(tokens.find(&Digest::of("two")).unwrap().scopes, None);
-        assert_eq!(tokens.find(&Digest::of("three")), None);
-        assert_eq!(tokens.find(&Digest::of("")), None);
+        assert_eq!(tokens.find(&Digest::new("two")).unwrap().scopes, None);
+        assert_eq!(tokens.find(&Digest::new("three")), None);
+        assert_eq!(tokens.find(&Digest::new("")), None);
         // The hash is not accepted as a token.
-        assert_eq!(tokens.find(&Digest::of(&Digest::of("one").text())), None);
+        assert_eq!(tokens.find(&Digest::new(&Digest::new("one").text())), None);
     }
 
     proptest! {
         #[test]
-        fn no_text_does_harm(text: String) {
+        fn no_input_panics(text: String) {
             _ = Tokens::parse(Path::new("t"), &text);
         }
 
         #[test]
         fn two_digests_are_the_same_if_their_texts_are(one in "[a-b]{0,2}", two in "[a-b]{0,2}") {
-            prop_assert_eq!(Digest::of(&one).is(&Digest::of(&two)), one == two);
+            prop_assert_eq!(Digest::new(&one).equals(&Digest::new(&two)), one == two);
         }
     }
 }

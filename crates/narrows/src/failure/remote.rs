@@ -176,7 +176,7 @@ fn with_dial_hints(failure: Failure, has_token: bool, error: &DialError) -> Fail
         DialError::Mute => {
             failure.with_hint("is the port right, and is it TLS (wss://, https://), HTTP (ws://, http://) or lines (tcp://)?")
         }
-        DialError::LockedOut { .. } | DialError::Status { status: 429, .. } => match error.after() {
+        DialError::LockedOut { .. } | DialError::Status { status: 429, .. } => match error.retry_after() {
             Some(after) => failure.with_hint(format!("try again in {} s", after.as_secs())),
             None => failure.with_hint("try again later"),
         },

@@ -30,7 +30,7 @@ impl Backoff {
     }
 
     /// Returns the delay before the first reconnect: zero, unless the lost connection had carried nothing.
-    pub(super) fn first(&mut self, was_of_use: bool) -> Duration {
+    pub(super) fn after_loss(&mut self, was_of_use: bool) -> Duration {
         if !was_of_use {
             return self.next();
         }
@@ -41,9 +41,14 @@ impl Backoff {
     /// Returns the delay after a failed attempt. It honors `Retry-After` and adds a little. `left` is the time for all
     /// attempts and `attempt` that for one: if the server asks for more, the last attempt is made while there is time
     /// for it.
-    pub(super) fn after(&mut self, failed: &DialError, left: Duration, attempt: Duration) -> Duration {
+    pub(super) fn after_failure(
+        &mut self,
+        failed: &DialError,
+        left: Duration,
+        attempt: Duration,
+    ) -> Duration {
         let wait = self.next();
-        match failed.after() {
+        match failed.retry_after() {
             Some(asked) => wait.max(asked.saturating_add(wait).min(left.saturating_sub(attempt))),
             None => wait,
         }
@@ -55,21 +60,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_of_use_is_had_again_at_once() {
+    fn a_useful_connection_is_reopened_without_delay() {
         let mut backoff = Backoff::new();
-        assert_eq!(backoff.first(true), Duration::ZERO);
-        let waits = [(); 3].map(|()| backoff.first(false));
+        assert_eq!(backoff.after_loss(true), Duration::ZERO);
+        let waits = [(); 3].map(|()| backoff.after_loss(false));
         assert!(waits[0] >= FIRST_DELAY / 2 && waits[2] >= FIRST_DELAY * 2, "{waits:?}");
-        assert_eq!(backoff.first(true), Duration::ZERO);
-        assert!(backoff.first(false) <= FIRST_DELAY);
+        assert_eq!(backoff.after_loss(true), Duration::ZERO);
+        assert!(backoff.after_loss(false) <= FIRST_DELAY);
     }
 
     #[test]
-    fn who_wants_to_be_left_alone_is() {
+    fn retry_after_is_honored() {
         let seconds = Duration::from_secs;
         let check = |after: Option<u64>, left: u64, least: Duration, most: Duration| {
             let failed = DialError::Status { status: 429, words: None, after: after.map(seconds) };
-            let wait = Backoff::new().after(&failed, seconds(left), seconds(10));
+            let wait = Backoff::new().after_failure(&failed, seconds(left), seconds(10));
             assert!(wait >= least && wait <= most, "{after:?} {left}: {wait:?}");
         };
         check(Some(7), 300, seconds(7), seconds(7) + FIRST_DELAY);
@@ -80,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_grow_to_a_bound() {
+    fn delays_grow_to_a_maximum() {
         let mut backoff = Backoff::new();
         let waits: Vec<Duration> = (0..10).map(|_| backoff.next()).collect();
         for (wait, most) in waits.iter().zip([100, 200, 400, 800, 1600, 3200, 5000, 5000, 5000, 5000]) {

@@ -49,8 +49,8 @@ pub(super) struct Connector {
 impl Connector {
     /// Validates the options.
     pub(super) fn new(target: &Target, options: Options) -> Result<Self, DialError> {
-        let bearer = bearer(target, &options)?;
-        certifiable(target, &options)?;
+        let bearer = bearer_header(target, &options)?;
+        check_client_certificate(target, &options)?;
         let tls = match target {
             Target::WebSocket(url) if url.scheme() == "wss" => {
                 Some(TlsConnector::from(Arc::new(tls_roots::config(&options, &["http/1.1"])?)))
@@ -68,7 +68,7 @@ impl Connector {
             let stalled = is_accepted.load(Ordering::Relaxed);
             Err(if stalled { DialError::Unanswered(limit) } else { DialError::Timeout(limit) })
         });
-        opened.map_err(|error| error.of_shown(&self.options))
+        opened.map_err(|error| error.with_credentials(&self.options))
     }
 
     /// Sets `is_accepted` once the TCP connection is established: the server may still not respond.
@@ -79,7 +79,8 @@ impl Connector {
             Target::Lines(Address::Tcp(place)) => Ok(Socket::lines(Box::new(tcp(place).await?), max_line)),
             Target::Lines(Address::Unix(path)) => {
                 let opened = UnixStream::connect(path).await;
-                let stream = opened.map_err(|error| DialError::of_io(&error, &path.display().to_string()))?;
+                let stream =
+                    opened.map_err(|error| DialError::from_io(&error, &path.display().to_string()))?;
                 Ok(Socket::lines(Box::new(stream), max_line))
             }
             Target::Http(_) => Err(DialError::Protocol("an HTTP endpoint has no socket".to_owned())),
@@ -97,11 +98,12 @@ impl Connector {
                 let name =
                     ServerName::try_from(bare).map_err(|error| DialError::Certificate(error.to_string()))?;
                 let encrypted = tls.connect(name, stream).await;
-                Box::new(encrypted.map_err(|error| DialError::of_io(&error, &place))?)
+                Box::new(encrypted.map_err(|error| DialError::from_io(&error, &place))?)
             }
             None => Box::new(stream),
         };
-        let mut request = url.as_str().into_client_request().map_err(|error| refused(error, &place))?;
+        let mut request =
+            url.as_str().into_client_request().map_err(|error| handshake_error(error, &place))?;
         let headers = request.headers_mut();
         headers.insert(USER_AGENT, HeaderValue::from_static(USER_AGENT_VALUE));
         headers.extend(self.bearer.clone().map(|bearer| (AUTHORIZATION, bearer)));
@@ -112,14 +114,14 @@ impl Connector {
         let pings = stream.pings();
         let (stream, response) = tokio_tungstenite::client_async_with_config(request, stream, Some(config))
             .await
-            .map_err(|error| refused(error, &place))?;
-        self.cookies.keep(response.headers());
-        Ok(Socket::web(stream, pings))
+            .map_err(|error| handshake_error(error, &place))?;
+        self.cookies.store(response.headers());
+        Ok(Socket::websocket(stream, pings))
     }
 }
 
 /// Returns the `Authorization` header. Fails if the target cannot carry a token safely.
-pub(super) fn bearer(target: &Target, options: &Options) -> Result<Option<HeaderValue>, DialError> {
+pub(super) fn bearer_header(target: &Target, options: &Options) -> Result<Option<HeaderValue>, DialError> {
     let Some(token) = &options.token else { return Ok(None) };
     if matches!(target, Target::Lines(_)) {
         return Err(DialError::Tokenless);
@@ -131,7 +133,7 @@ pub(super) fn bearer(target: &Target, options: &Options) -> Result<Option<Header
 }
 
 /// Fails if there is a client certificate and the target does not use TLS.
-pub(super) fn certifiable(target: &Target, options: &Options) -> Result<(), DialError> {
+pub(super) fn check_client_certificate(target: &Target, options: &Options) -> Result<(), DialError> {
     if options.own.is_some() && !target.speaks_tls() { Err(DialError::Certless) } else { Ok(()) }
 }
 
@@ -142,15 +144,15 @@ async fn tcp(place: &str) -> Result<TcpStream, DialError> {
     let addresses = tokio::net::lookup_host(place).await.map_err(|error| unknown(error.to_string()))?;
     let mut failed = unknown("no address".to_owned());
     for address in addresses {
-        match one(address).await {
+        match connect_tcp(address).await {
             Ok(stream) => return Ok(stream),
-            Err(error) => failed = DialError::of_io(&error, place),
+            Err(error) => failed = DialError::from_io(&error, place),
         }
     }
     Err(failed)
 }
 
-async fn one(address: SocketAddr) -> std::io::Result<TcpStream> {
+async fn connect_tcp(address: SocketAddr) -> std::io::Result<TcpStream> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_send_buffer_size(SOCKET_BUFFER_BYTES)?;
     socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES)?;
@@ -169,13 +171,13 @@ async fn one(address: SocketAddr) -> std::io::Result<TcpStream> {
 }
 
 /// Converts a handshake error.
-fn refused(error: WsError, place: &str) -> DialError {
+fn handshake_error(error: WsError, place: &str) -> DialError {
     match error {
         WsError::Http(response) => {
             let body = response.body().as_deref().unwrap_or_default();
-            DialError::of_status(response.status().as_u16(), response.headers(), body)
+            DialError::from_status(response.status().as_u16(), response.headers(), body)
         }
-        WsError::Io(error) => DialError::of_io(&error, place),
+        WsError::Io(error) => DialError::from_io(&error, place),
         // A server that shuts down may close during the handshake.
         WsError::Protocol(ProtocolError::HandshakeIncomplete) => {
             DialError::Cut("closed during the handshake".to_owned())
@@ -190,9 +192,9 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_host_that_is_gone_is_given_up_within_45_seconds() {
+    async fn a_dead_host_is_detected_within_45_seconds() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let stream = one(listener.local_addr().unwrap()).await.unwrap();
+        let stream = connect_tcp(listener.local_addr().unwrap()).await.unwrap();
         assert!(sockopt::socket_keepalive(&stream).unwrap());
         let unconfirmed = Duration::from_millis(sockopt::tcp_user_timeout(&stream).unwrap().into());
         let asked = sockopt::tcp_keepidle(&stream).unwrap();

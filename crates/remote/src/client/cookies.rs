@@ -19,7 +19,7 @@ pub(super) struct Cookies(Mutex<BTreeMap<String, String>>);
 
 impl Cookies {
     /// Stores the cookies that a response sets.
-    pub(super) fn keep(&self, headers: &HeaderMap) {
+    pub(super) fn store(&self, headers: &HeaderMap) {
         let mut kept = lock(&self.0);
         for set in headers.get_all(SET_COOKIE).iter().filter_map(|value| value.to_str().ok()) {
             let mut parts = set.split(';').map(str::trim);
@@ -56,10 +56,10 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn whatever_is_set_makes_a_header(set in proptest::collection::vec("[ -~]{0,20}", 0..50)) {
+        fn stored_cookies_always_form_a_header(set in proptest::collection::vec("[ -~]{0,20}", 0..50)) {
             let cookies = Cookies::default();
             let header = |set: &String| HeaderValue::from_str(set).ok().map(|value| (SET_COOKIE, value));
-            cookies.keep(&set.iter().filter_map(header).collect());
+            cookies.store(&set.iter().filter_map(header).collect());
             let kept = cookies.0.lock().unwrap().len();
             proptest::prop_assert!(kept <= MAX_COOKIES);
             proptest::prop_assert_eq!(cookies.header().is_some(), kept > 0);
@@ -67,19 +67,19 @@ mod tests {
     }
 
     #[test]
-    fn cookies_are_kept_until_they_are_over() {
+    fn cookies_are_kept_until_they_expire() {
         let cookies = Cookies::default();
-        let keep = |set: &[&'static str]| {
+        let store = |set: &[&'static str]| {
             let headers = set.iter().map(|set| (SET_COOKIE, HeaderValue::from_static(set))).collect();
-            cookies.keep(&headers);
+            cookies.store(&headers);
             cookies.header().map(|header| header.to_str().unwrap().to_owned())
         };
-        assert_eq!(keep(&[]), None);
+        assert_eq!(store(&[]), None);
         assert_eq!(
-            keep(&["a=1; Path=/; HttpOnly", " b = 2=3 ;Secure", "bad", "=x"]).as_deref(),
+            store(&["a=1; Path=/; HttpOnly", " b = 2=3 ;Secure", "bad", "=x"]).as_deref(),
             Some("a=1; b=2=3")
         );
-        assert_eq!(keep(&["a=4;max-age=60"]).as_deref(), Some("a=4; b=2=3"));
-        assert_eq!(keep(&["a=; Max-Age=0", "b=5"]).as_deref(), Some("b=5"));
+        assert_eq!(store(&["a=4;max-age=60"]).as_deref(), Some("a=4; b=2=3"));
+        assert_eq!(store(&["a=; Max-Age=0", "b=5"]).as_deref(), Some("b=5"));
     }
 }

@@ -65,7 +65,7 @@ pub enum DialError {
     #[error("the server does not accept the client certificate as authentication (401)")]
     Nameless,
     /// The server forbids the request.
-    #[error("the server refused access (403){}", behind(.words.as_deref()))]
+    #[error("the server refused access (403){}", suffix(.words.as_deref()))]
     Forbidden {
         /// The response text, safe to display.
         words: Option<String>,
@@ -80,7 +80,7 @@ pub enum DialError {
     #[error("the server refused the connection: {0}")]
     TurnedAway(String),
     /// The server responded with an unexpected status.
-    #[error("the server responded with status {status}{}", behind(.words.as_deref()))]
+    #[error("the server responded with status {status}{}", suffix(.words.as_deref()))]
     Status {
         /// The status.
         status: u16,
@@ -159,12 +159,12 @@ impl DialError {
 
     /// Returns `true` if the error is final even while reconnecting: a proxy may respond with anything for a while, but
     /// only the server authenticates clients.
-    pub(super) fn is_shut(&self) -> bool {
+    pub(super) fn is_final_for_reconnect(&self) -> bool {
         self.is_final() && !matches!(self, Self::Status { .. } | Self::Tls | Self::Http)
     }
 
     /// Refines a 401 by the credentials that were sent.
-    pub(super) fn of_shown(self, options: &Options) -> Self {
+    pub(super) fn with_credentials(self, options: &Options) -> Self {
         match self {
             Self::Unauthorized if options.token.is_some() => Self::Unauthorized,
             Self::Unauthorized if options.own.is_some() => Self::Nameless,
@@ -174,7 +174,7 @@ impl DialError {
     }
 
     /// Detects another protocol from the first bytes of a line-based connection.
-    pub(super) fn of_first(bytes: &[u8]) -> Option<Self> {
+    pub(super) fn from_first_bytes(bytes: &[u8]) -> Option<Self> {
         // A TLS 1.x alert: the server expected a handshake.
         const ALERT: [u8; 2] = [0x15, 0x03];
         match bytes {
@@ -186,7 +186,7 @@ impl DialError {
 
     /// Returns the value of `Retry-After`.
     #[must_use]
-    pub fn after(&self) -> Option<Duration> {
+    pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Status { after, .. } | Self::LockedOut { after } => *after,
             _ => None,
@@ -194,23 +194,25 @@ impl DialError {
     }
 
     /// Converts an unexpected status.
-    pub(super) fn of_status(status: u16, headers: &HeaderMap, body: &[u8]) -> Self {
+    pub(super) fn from_status(status: u16, headers: &HeaderMap, body: &[u8]) -> Self {
         match status {
             401 => Self::Unauthorized,
-            403 => Self::Forbidden { words: words(body) },
+            403 => Self::Forbidden { words: body_text(body) },
             // The body with which this project's server reports a lockout. Other servers use 429 for other reasons.
-            429 if body.trim_ascii() == b"too many failures" => Self::LockedOut { after: after(headers) },
-            status => Self::Status { status, words: words(body), after: after(headers) },
+            429 if body.trim_ascii() == b"too many failures" => {
+                Self::LockedOut { after: retry_after_header(headers) }
+            }
+            status => Self::Status { status, words: body_text(body), after: retry_after_header(headers) },
         }
     }
 
     /// Converts an I/O error of a socket to `place`.
-    pub(super) fn of_io(error: &io::Error, place: &str) -> Self {
+    pub(super) fn from_io(error: &io::Error, place: &str) -> Self {
         if let Some(inner) = error.get_ref() {
             if let Some(rustls::Error::InvalidCertificate(why)) = inner.downcast_ref() {
-                return match other_name(why) {
+                return match describe_names(why) {
                     Some(names) => Self::OtherName(names),
-                    None => Self::Certificate(distrust(why)),
+                    None => Self::Certificate(describe_untrusted(why)),
                 };
             }
             if let Some(rustls::Error::InvalidMessage(_)) = inner.downcast_ref() {
@@ -218,7 +220,7 @@ impl DialError {
             }
             // Libraries may wrap an I/O error in another.
             if let Some(inner) = inner.downcast_ref::<io::Error>() {
-                return Self::of_io(inner, place);
+                return Self::from_io(inner, place);
             }
         }
         match error.kind() {
@@ -227,13 +229,13 @@ impl DialError {
             _ => {
                 let words = error.to_string();
                 let other = |words| if is_cut(error.kind()) { Self::Cut(words) } else { Self::Io(words) };
-                Self::of_alert(&words).unwrap_or_else(|| other(words))
+                Self::from_alert_text(&words).unwrap_or_else(|| other(words))
             }
         }
     }
 
     /// Finds a TLS alert about the client certificate in an error text, which is all that HTTP/2 keeps of it.
-    pub(super) fn of_alert(words: &str) -> Option<Self> {
+    pub(super) fn from_alert_text(words: &str) -> Option<Self> {
         let is_it =
             |alert: AlertDescription| words.contains(&rustls::Error::AlertReceived(alert).to_string());
         let (_, why) = ALERTS.into_iter().find(|(alert, _)| is_it(*alert))?;
@@ -248,7 +250,7 @@ fn is_cut(kind: io::ErrorKind) -> bool {
 }
 
 /// Describes the names of a certificate, if the error is that it is for other names.
-fn other_name(why: &CertificateError) -> Option<String> {
+fn describe_names(why: &CertificateError) -> Option<String> {
     match why {
         CertificateError::NotValidForName => Some("it is for other names".to_owned()),
         CertificateError::NotValidForNameContext { expected, presented } => {
@@ -271,7 +273,7 @@ fn bare_name(name: &str) -> &str {
 }
 
 /// Describes why a certificate is not trusted.
-fn distrust(why: &CertificateError) -> String {
+fn describe_untrusted(why: &CertificateError) -> String {
     let words = match why {
         CertificateError::UnknownIssuer => "its issuer is unknown",
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => "it has expired",
@@ -301,7 +303,7 @@ const ALERTS: [(AlertDescription, Option<&str>); 9] = [
 ];
 
 /// Parses `Retry-After`, if it is a number of seconds. The date form is ignored.
-fn after(headers: &HeaderMap) -> Option<Duration> {
+fn retry_after_header(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds))
 }
@@ -310,12 +312,12 @@ fn after(headers: &HeaderMap) -> Option<Duration> {
 const MAX_SHOWN_CHARS: usize = 200;
 
 /// Formats an optional text to append to a message.
-fn behind(words: Option<&str>) -> String {
+fn suffix(words: Option<&str>) -> String {
     words.map(|words| format!(": {words}")).unwrap_or_default()
 }
 
 /// Returns the body of an error response in one line.
-fn words(body: &[u8]) -> Option<String> {
+fn body_text(body: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(body.get(..MAX_SHOWN_CHARS * 4).unwrap_or(body));
     let words = one_line(&text, MAX_SHOWN_CHARS);
     // HTML pages are for browsers.
@@ -367,7 +369,7 @@ impl ConnectionLost {
     }
 
     /// Converts an error of connecting for a connection that had been established.
-    pub(super) fn later(self) -> Self {
+    pub(super) fn into_reconnect_error(self) -> Self {
         match self {
             Self::Dial(error) => Self::Shut(error),
             lost => lost,
@@ -380,78 +382,78 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_is_final_or_worth_another_try() {
+    fn a_status_is_final_or_retryable() {
         for (status, is_final) in
             [(401, true), (403, true), (404, true), (429, false), (502, false), (503, false)]
         {
-            assert_eq!(of_status(status, b"").is_final(), is_final, "{status}");
+            assert_eq!(from_status(status, b"").is_final(), is_final, "{status}");
         }
         assert_eq!(
-            of_status(404, b"no\n\x1b[1msuch").to_string(),
+            from_status(404, b"no\n\x1b[1msuch").to_string(),
             "the server responded with status 404: no \\u{1b}[1msuch"
         );
-        assert_eq!(of_status(404, b"<html>").to_string(), "the server responded with status 404");
-        assert_eq!(of_status(403, b"not you\n").to_string(), "the server refused access (403): not you");
+        assert_eq!(from_status(404, b"<html>").to_string(), "the server responded with status 404");
+        assert_eq!(from_status(403, b"not you\n").to_string(), "the server refused access (403): not you");
         assert_eq!(
-            of_status(403, &[b'x'; 9000]).to_string().len(),
+            from_status(403, &[b'x'; 9000]).to_string().len(),
             "the server refused access (403): …".len() + MAX_SHOWN_CHARS
         );
         let mut headers = HeaderMap::new();
         headers.insert(RETRY_AFTER, 7.into());
-        let locked = DialError::of_status(429, &headers, b"too many failures\n");
+        let locked = DialError::from_status(429, &headers, b"too many failures\n");
         assert!(matches!(locked, DialError::LockedOut { .. }) && !locked.is_final(), "{locked:?}");
-        assert_eq!(locked.after(), Some(Duration::from_secs(7)));
+        assert_eq!(locked.retry_after(), Some(Duration::from_secs(7)));
     }
 
-    fn of_status(status: u16, body: &[u8]) -> DialError {
-        DialError::of_status(status, &HeaderMap::new(), body)
+    fn from_status(status: u16, body: &[u8]) -> DialError {
+        DialError::from_status(status, &HeaderMap::new(), body)
     }
 
     #[test]
-    fn what_is_said_of_our_certificate_is_understood() {
-        let of = |error: rustls::Error| DialError::of_io(&io::Error::other(error), "x");
+    fn alerts_about_the_client_certificate_are_recognized() {
+        let convert = |error: rustls::Error| DialError::from_io(&io::Error::other(error), "x");
         for (alert, why) in ALERTS {
-            let found = of(rustls::Error::AlertReceived(alert));
+            let found = convert(rustls::Error::AlertReceived(alert));
             match why {
                 None => assert!(matches!(found, DialError::CertificateWanted), "{found:?}"),
                 Some(why) => assert!(found.to_string().ends_with(why) && found.is_final(), "{found:?}"),
             }
         }
-        let other = of(rustls::Error::AlertReceived(AlertDescription::InternalError));
+        let other = convert(rustls::Error::AlertReceived(AlertDescription::InternalError));
         assert!(matches!(other, DialError::Io(_)) && !other.is_final(), "{other:?}");
     }
 
     #[test]
-    fn what_is_wrong_with_the_certificate_of_the_server_has_words() {
-        let of = |why| {
-            DialError::of_io(&io::Error::other(rustls::Error::InvalidCertificate(why)), "x").to_string()
+    fn errors_of_the_server_certificate_are_described() {
+        let convert = |why| {
+            DialError::from_io(&io::Error::other(rustls::Error::InvalidCertificate(why)), "x").to_string()
         };
         assert_eq!(
-            of(CertificateError::UnknownIssuer),
+            convert(CertificateError::UnknownIssuer),
             "the server certificate is not trusted: its issuer is unknown"
         );
         let presented = ["DnsName(\"bus.example\")", "IpAddress(127.0.0.1)"].map(str::to_owned).to_vec();
         let expected = rustls::pki_types::ServerName::try_from("localhost").unwrap();
         assert_eq!(
-            of(CertificateError::NotValidForNameContext { expected: expected.clone(), presented }),
+            convert(CertificateError::NotValidForNameContext { expected: expected.clone(), presented }),
             "the server certificate is for another name: it is for bus.example, 127.0.0.1, expected localhost"
         );
-        let none = of(CertificateError::NotValidForNameContext { expected, presented: Vec::new() });
+        let none = convert(CertificateError::NotValidForNameContext { expected, presented: Vec::new() });
         assert!(none.ends_with("it has no name, expected localhost"), "{none}");
     }
 
     #[test]
-    fn how_long_to_wait_is_a_number_of_seconds() {
-        let check = |said: &'static str, expected: Option<u64>| {
-            let headers = HeaderMap::from_iter([(RETRY_AFTER, said.parse().unwrap())]);
-            let found = DialError::of_status(429, &headers, b"").after();
-            assert_eq!(found, expected.map(Duration::from_secs), "{said}");
+    fn retry_after_is_read_as_seconds() {
+        let check = |value: &'static str, expected: Option<u64>| {
+            let headers = HeaderMap::from_iter([(RETRY_AFTER, value.parse().unwrap())]);
+            let found = DialError::from_status(429, &headers, b"").retry_after();
+            assert_eq!(found, expected.map(Duration::from_secs), "{value}");
         };
         check("7", Some(7));
         check(" 0 ", Some(0));
         for none in ["", "-1", "1.5", "Wed, 21 Oct 2026 07:28:00 GMT", "99999999999999999999999"] {
             check(none, None);
         }
-        assert_eq!(of_status(403, b"").after(), None);
+        assert_eq!(from_status(403, b"").retry_after(), None);
     }
 }

@@ -32,21 +32,21 @@ const MAX_PING_BYTES: u8 = 125;
 #[derive(Debug, Default)]
 pub(super) struct Pings {
     state: Mutex<PingState>,
-    came: Notify,
+    arrived: Notify,
 }
 
 #[derive(Debug, Default)]
 struct PingState {
     unanswered: Option<Bytes>,
-    /// A ping has arrived since [`Pings::take_sign`] was last called.
-    has_come: bool,
+    /// A ping has arrived since [`Pings::take_arrived`] was last called.
+    has_arrived: bool,
 }
 
 impl Pings {
     fn record(&self, payload: &[u8]) {
         let mut state = lock(&self.state);
-        *state = PingState { unanswered: Some(Bytes::copy_from_slice(payload)), has_come: true };
-        self.came.notify_one();
+        *state = PingState { unanswered: Some(Bytes::copy_from_slice(payload)), has_arrived: true };
+        self.arrived.notify_one();
     }
 
     /// Takes the payload of the latest unanswered ping.
@@ -55,19 +55,19 @@ impl Pings {
     }
 
     /// Returns `true` if a ping has arrived since the last call.
-    pub(super) fn take_sign(&self) -> bool {
-        std::mem::take(&mut lock(&self.state).has_come)
+    pub(super) fn take_arrived(&self) -> bool {
+        std::mem::take(&mut lock(&self.state).has_arrived)
     }
 
     /// Waits for a ping. Cancel-safe.
-    pub(super) async fn came(&self) {
-        self.came.notified().await;
+    pub(super) async fn arrived(&self) {
+        self.arrived.notified().await;
     }
 }
 
 /// The meaning of the next byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum FramePart {
     /// The response to the upgrade, which an empty line ends. `is_blank`: the current line is empty so far.
     Response { has_begun: bool, is_blank: bool },
     /// The first byte of a frame.
@@ -87,77 +87,77 @@ enum Place {
 /// Parses frames only as far as needed to find pings.
 #[derive(Debug)]
 struct Filter {
-    place: Place,
+    place: FramePart,
     /// The payload of the current ping so far.
     payload: Vec<u8>,
 }
 
 impl Filter {
     fn new() -> Self {
-        Self { place: Place::Response { has_begun: false, is_blank: true }, payload: Vec::new() }
+        Self { place: FramePart::Response { has_begun: false, is_blank: true }, payload: Vec::new() }
     }
 
     /// Moves everything but pings to the front of `bytes`, and returns its length.
     ///
     /// # Errors
     /// If a ping is malformed.
-    fn keep(&mut self, bytes: &mut [u8], mut each: impl FnMut(&[u8])) -> io::Result<usize> {
+    fn remove_pings(&mut self, bytes: &mut [u8], mut each: impl FnMut(&[u8])) -> io::Result<usize> {
         let (mut at, mut kept) = (0, 0);
         while let Some(&byte) = bytes.get(at) {
             let mut length = 1;
-            let is_kept = !matches!(self.place, Place::PingLength | Place::Ping { .. });
+            let is_kept = !matches!(self.place, FramePart::PingLength | FramePart::Ping { .. });
             self.place = match self.place {
-                Place::Response { has_begun, is_blank } => match byte {
-                    b'\n' if has_begun && is_blank => Place::First,
-                    b'\n' => Place::Response { has_begun, is_blank: true },
-                    b'\r' => Place::Response { has_begun, is_blank },
-                    _ => Place::Response { has_begun: true, is_blank: false },
+                FramePart::Response { has_begun, is_blank } => match byte {
+                    b'\n' if has_begun && is_blank => FramePart::First,
+                    b'\n' => FramePart::Response { has_begun, is_blank: true },
+                    b'\r' => FramePart::Response { has_begun, is_blank },
+                    _ => FramePart::Response { has_begun: true, is_blank: false },
                 },
-                Place::First if byte == PING => {
+                FramePart::First if byte == PING => {
                     at += 1;
-                    self.place = Place::PingLength;
+                    self.place = FramePart::PingLength;
                     continue;
                 }
-                Place::First => Place::Length,
-                Place::Length => {
+                FramePart::First => FramePart::Length,
+                FramePart::Length => {
                     let is_masked = byte & MASK_BIT != 0;
                     match byte & LENGTH_BITS {
-                        126 => Place::LongLength { left: 2, length: 0, is_masked },
-                        127 => Place::LongLength { left: 8, length: 0, is_masked },
+                        126 => FramePart::LongLength { left: 2, length: 0, is_masked },
+                        127 => FramePart::LongLength { left: 8, length: 0, is_masked },
                         length => payload(u64::from(length), is_masked),
                     }
                 }
-                Place::LongLength { left, length, is_masked } => {
+                FramePart::LongLength { left, length, is_masked } => {
                     let length = length << 8 | u64::from(byte);
                     match left {
                         1 => payload(length, is_masked),
-                        _ => Place::LongLength { left: left - 1, length, is_masked },
+                        _ => FramePart::LongLength { left: left - 1, length, is_masked },
                     }
                 }
-                Place::Payload { left } => {
+                FramePart::Payload { left } => {
                     let here = bytes.len() - at;
                     length = usize::try_from(left).map_or(here, |left| left.min(here));
                     // At most `left`, so the subtraction cannot underflow.
                     payload(left - length as u64, false)
                 }
-                Place::PingLength if byte > MAX_PING_BYTES => {
+                FramePart::PingLength if byte > MAX_PING_BYTES => {
                     return Err(io::Error::new(
                         io::ErrorKind::InvalidData,
                         "the server sent a malformed ping",
                     ));
                 }
-                Place::PingLength => {
+                FramePart::PingLength => {
                     self.payload.clear();
-                    Place::Ping { left: byte }
+                    FramePart::Ping { left: byte }
                 }
-                Place::Ping { left } => {
+                FramePart::Ping { left } => {
                     self.payload.push(byte);
-                    Place::Ping { left: left - 1 }
+                    FramePart::Ping { left: left - 1 }
                 }
             };
-            if self.place == (Place::Ping { left: 0 }) {
+            if self.place == (FramePart::Ping { left: 0 }) {
                 each(&self.payload);
-                self.place = Place::First;
+                self.place = FramePart::First;
             }
             if is_kept {
                 if kept < at {
@@ -172,11 +172,11 @@ impl Filter {
 }
 
 /// Returns the state for the payload of a frame, or for the next frame if it is empty.
-fn payload(length: u64, is_masked: bool) -> Place {
+fn payload(length: u64, is_masked: bool) -> FramePart {
     // A server must not mask its frames; the library reports that.
     match length.saturating_add(if is_masked { MASK_BYTES } else { 0 }) {
-        0 => Place::First,
-        left => Place::Payload { left },
+        0 => FramePart::First,
+        left => FramePart::Payload { left },
     }
 }
 
@@ -211,7 +211,7 @@ impl AsyncRead for PingFilter {
         if read.is_empty() {
             return Poll::Ready(Ok(()));
         }
-        let kept = filter.keep(read, |payload| pings.record(payload))?;
+        let kept = filter.remove_pings(read, |payload| pings.record(payload))?;
         buf.set_filled(before + kept);
         if kept == 0 {
             // An empty read would be taken for the end of input. The reader is woken to see the ping.
@@ -248,7 +248,7 @@ mod tests {
         let (mut kept, mut pings) = (Vec::new(), Vec::new());
         for piece in bytes.chunks(piece) {
             let mut piece = piece.to_vec();
-            let length = filter.keep(&mut piece, |payload| pings.push(payload.to_vec()))?;
+            let length = filter.remove_pings(&mut piece, |payload| pings.push(payload.to_vec()))?;
             kept.extend_from_slice(&piece[..length]);
         }
         Ok((kept, pings))
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn pings_are_taken_out_wherever_the_bytes_are_cut() {
+    fn pings_are_removed_however_the_input_is_split() {
         let (long, longer) = (vec![PING; 300], vec![PING; 70_000]);
         let frames = [
             frame(0x81, b""),
@@ -316,10 +316,10 @@ mod tests {
     #[test]
     fn only_the_latest_ping_is_kept() {
         let pings = Pings::default();
-        assert!(!pings.take_sign());
+        assert!(!pings.take_arrived());
         pings.record(b"one");
         pings.record(b"two");
-        assert!(pings.take_sign() && !pings.take_sign());
+        assert!(pings.take_arrived() && !pings.take_arrived());
         assert_eq!(pings.take().as_deref(), Some(b"two".as_slice()));
         assert_eq!(pings.take(), None);
     }

@@ -11,7 +11,7 @@ use narrows_wire::{Code, Frame, Kind, RawId, RpcError, View, message};
 use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::pending::Open;
+use super::pending::PendingRequests;
 use super::reconnect::{ANSWERS_TIMEOUT, CLOSE_TIMEOUT};
 use super::socket::{Broken, Read, Reader, Socket, Writer};
 use crate::resume::{self, Granted, Keep, ResumableEnd};
@@ -26,9 +26,9 @@ pub(super) enum Mode {
     Fresh,
     /// It was requested in `initialize`, which has this id. Nothing else is sent before the response, so that
     /// `initialize` can be repeated.
-    Asked(RawId),
+    Requested(RawId),
     /// It was granted.
-    Held(Granted),
+    Resumable(Granted),
     /// It was not granted.
     Plain,
 }
@@ -36,15 +36,15 @@ pub(super) enum Mode {
 /// The part of a connection that outlives a socket.
 #[derive(Debug)]
 pub(super) struct State {
-    pub(super) held: ResumableEnd,
-    pub(super) open: Open,
+    pub(super) endpoint: ResumableEnd,
+    pub(super) pending: PendingRequests,
     pub(super) mode: Mode,
     /// The user of the link has ended its output.
     pub(super) ended: bool,
     /// Everything was sent, including the farewell.
     leaving: bool,
     /// The text of an error without a request id, if it was the last message.
-    pub(super) last_words: Option<String>,
+    pub(super) closing_error: Option<String>,
 }
 
 /// The state and a notification of its changes.
@@ -56,8 +56,9 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn new(keep: Keep) -> Self {
-        let (held, open) = (ResumableEnd::new(keep), Open::default());
-        let state = State { held, open, mode: Mode::Fresh, ended: false, leaving: false, last_words: None };
+        let (endpoint, pending) = (ResumableEnd::new(keep), PendingRequests::default());
+        let state =
+            State { endpoint, pending, mode: Mode::Fresh, ended: false, leaving: false, closing_error: None };
         Self { state: Mutex::new(state), changed: Notify::new() }
     }
 
@@ -69,28 +70,28 @@ impl Shared {
 
 impl State {
     /// Accepts a message of the link's user. Adds the capability to the first one.
-    pub(super) fn sends(&mut self, line: Bytes) {
+    pub(super) fn queue(&mut self, line: Bytes) {
         let mut line = line;
         if matches!(self.mode, Mode::Fresh) {
             self.mode = Mode::Plain;
             if let Some(marked) = resume::ask(&line) {
                 if let Some(id) = View::parse(&marked).id() {
-                    self.mode = Mode::Asked(RawId::copy(id));
+                    self.mode = Mode::Requested(RawId::copy(id));
                 }
                 line = marked;
             }
         }
-        self.open.asked(&line, self.held.counts().sent + 1);
-        self.held.send(line);
+        self.pending.record(&line, self.endpoint.counts().sent + 1);
+        self.endpoint.send(line);
     }
 
     /// Replaces the next message, which is longer than the server allows, by one that keeps the count: an error for a
     /// response, otherwise a cancellation of a request that was never sent. Returns the errors for the link's user.
-    pub(super) fn take_back(&mut self, why: &str) -> Vec<Frame> {
-        let Self { held, open, .. } = self;
+    pub(super) fn replace_oversized(&mut self, why: &str) -> Vec<Frame> {
+        let Self { endpoint, pending, .. } = self;
         let mut answers = Vec::new();
-        held.replace_next(|line| {
-            answers = open.refuse(line, why);
+        endpoint.replace_next(|line| {
+            answers = pending.refuse_oversized(line, why);
             let view = View::parse(line);
             let id = view.id().unwrap_or(b"null");
             match view.kind() {
@@ -105,34 +106,34 @@ impl State {
 
     /// Returns the next message to write, if one may be sent now.
     fn next(&mut self) -> Option<Bytes> {
-        if matches!(self.mode, Mode::Asked(_)) && self.held.ring().position() > 0 {
+        if matches!(self.mode, Mode::Requested(_)) && self.endpoint.ring().position() > 0 {
             return None;
         }
-        self.held.next(Instant::now()).cloned()
+        self.endpoint.next(Instant::now()).cloned()
     }
 
     /// Returns `true` before the response to `initialize`.
-    pub(super) fn is_beginning(&self) -> bool {
-        matches!(self.mode, Mode::Fresh | Mode::Asked(_))
+    pub(super) fn is_uninitialized(&self) -> bool {
+        matches!(self.mode, Mode::Fresh | Mode::Requested(_))
     }
 
     /// Returns the granted capability and the response without it, if `frame` is the response to `initialize`.
-    fn verdict(&self, frame: &Frame) -> Option<(Mode, Frame)> {
-        let Mode::Asked(id) = &self.mode else { return None };
+    fn granted_in(&self, frame: &Frame) -> Option<(Mode, Frame)> {
+        let Mode::Requested(id) = &self.mode else { return None };
         if frame.result().is_none() && frame.error().is_none() || frame.id() != Some(id.as_bytes()) {
             return None;
         }
         Some(match resume::granted(frame.bytes()) {
-            Some((granted, plain)) => (Mode::Held(granted), Frame::parse(plain)),
+            Some((granted, plain)) => (Mode::Resumable(granted), Frame::parse(plain)),
             None => (Mode::Plain, frame.clone()),
         })
     }
 
     /// Drops messages that need no replay, after everything was written.
-    fn written(&mut self) {
+    fn prune_written(&mut self) {
         match self.mode {
-            Mode::Plain => self.held.forget(),
-            _ => self.held.expire(Instant::now()),
+            Mode::Plain => self.endpoint.forget(),
+            _ => self.endpoint.expire(Instant::now()),
         }
     }
 }
@@ -154,7 +155,7 @@ pub(super) async fn pump(
     silence: Duration,
 ) -> End {
     let Socket { mut reader, mut writer } = socket;
-    let heard = writer.pings().then_some(silence);
+    let silence_limit = writer.has_pings().then_some(silence);
     let abandoned = outgoing.abandoned();
     let end = tokio::select! {
         biased;
@@ -170,7 +171,7 @@ pub(super) async fn pump(
                 }
             }
         },
-        broken = read(shared, incoming, &mut reader, heard) => broken,
+        broken = read(shared, incoming, &mut reader, silence_limit) => broken,
     };
     if shared.state().leaving {
         return End::Done;
@@ -200,14 +201,14 @@ async fn read(
             return Broken::Fenced;
         }
         let (mode, frame) =
-            shared.state().verdict(&frame).map_or((None, frame), |(mode, frame)| (Some(mode), frame));
+            shared.state().granted_in(&frame).map_or((None, frame), |(mode, frame)| (Some(mode), frame));
         // The link's user may have closed its input and still send.
         let _ = incoming.send(frame.clone()).await;
         // Counted once it was delivered; no await may come between.
         let mut state = shared.state();
-        state.held.took();
-        state.open.answered(&frame);
-        state.last_words = last_words(&frame);
+        state.endpoint.count_received();
+        state.pending.record_answers(&frame);
+        state.closing_error = closing_error(&frame);
         if let Some(mode) = mode {
             state.mode = mode;
         }
@@ -217,7 +218,7 @@ async fn read(
 }
 
 /// Returns the text of an error without a request id: servers send one before they close a connection.
-fn last_words(frame: &Frame) -> Option<String> {
+fn closing_error(frame: &Frame) -> Option<String> {
     let is_nameless = frame.kind() == Kind::Response && frame.id().is_none();
     is_nameless.then(|| frame.error()).flatten().map(|error| error.message.into_owned())
 }
@@ -230,10 +231,10 @@ async fn write(
     every: Duration,
 ) -> Result<(), Broken> {
     let mut lines = Vec::new();
-    let mut signs = interval(every);
-    signs.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut ticks = interval(every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     // The first tick is immediate.
-    signs.tick().await;
+    ticks.tick().await;
     loop {
         outgoing.mark_writing();
         loop {
@@ -244,8 +245,8 @@ async fn write(
         writer.flush().await?;
         let (drained, full, ended) = {
             let mut state = shared.state();
-            state.written();
-            (state.held.ring().is_drained(), state.held.ring().is_full(), state.ended)
+            state.prune_written();
+            (state.endpoint.ring().is_drained(), state.endpoint.ring().is_full(), state.ended)
         };
         if drained {
             outgoing.mark_flushed();
@@ -257,32 +258,32 @@ async fn write(
             more = outgoing.recv_lines(&mut lines), if !full && !ended => {
                 let mut state = shared.state();
                 state.ended = !more;
-                lines.drain(..).for_each(|line| state.sends(line));
+                lines.drain(..).for_each(|line| state.queue(line));
             }
             () = shared.changed.notified() => {}
             // The flush at the top of the loop sends the pong.
-            () = writer.pinged() => {}
-            _ = signs.tick() => writer.ping().await?,
+            () = writer.ping_received() => {}
+            _ = ticks.tick() => writer.ping().await?,
         }
     }
     let answered = async {
-        while !shared.state().open.is_empty() {
+        while !shared.state().pending.is_empty() {
             tokio::select! {
                 () = shared.changed.notified() => {}
-                () = writer.pinged() => writer.flush().await?,
+                () = writer.ping_received() => writer.flush().await?,
             }
         }
         Ok::<(), Broken>(())
     };
     // Later responses are discarded: the link's user is gone.
     let _ = timeout(ANSWERS_TIMEOUT, answered).await;
-    let is_held = {
+    let is_resumable = {
         let mut state = shared.state();
         state.leaving = true;
-        matches!(state.mode, Mode::Held(_))
+        matches!(state.mode, Mode::Resumable(_))
     };
-    let goodbye = async {
-        if is_held {
+    let closing = async {
+        if is_resumable {
             writer.put(resume::farewell()).await?;
         }
         writer.flush().await?;
@@ -290,5 +291,5 @@ async fn write(
         // Closing a socket with unread input resets it, and the farewell would be lost: the server closes first.
         pending::<Result<(), Broken>>().await
     };
-    timeout(CLOSE_TIMEOUT, goodbye).await.unwrap_or(Ok(()))
+    timeout(CLOSE_TIMEOUT, closing).await.unwrap_or(Ok(()))
 }

@@ -9,10 +9,10 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::backoff::Backoff;
 use super::connect::Connector;
-use super::pending::Open;
+use super::pending::PendingRequests;
 use super::pump::{End, Mode, Shared, State, pump};
 use super::socket::{Broken, Read, Socket};
-use super::state::Watch;
+use super::state::OutageTracker;
 use super::{ConnectionLost, DialError};
 use crate::resume::{Answer, Ask, Connection, Counts};
 
@@ -47,22 +47,22 @@ const MAX_LATE_ATTEMPTS: u32 = 3;
 
 /// Keeps one connection alive.
 pub(super) struct ReconnectingClient {
-    dialler: Connector,
+    connector: Connector,
     outgoing: OutgoingLines,
     incoming: IncomingFrames,
     shared: Shared,
     backoff: Backoff,
-    watch: Watch,
+    outages: OutageTracker,
     /// Message counts when a socket was last lost.
-    before: Option<Counts>,
+    last_counts: Option<Counts>,
     /// When a socket was last useful, or the server last accepted a resume.
     since: Instant,
     /// Consecutive sockets lost after the grace period.
-    late: u32,
+    late_losses: u32,
     fences: u32,
     fenced: Instant,
     /// Consecutive sockets closed without a message, before the connection was established.
-    mute: u32,
+    silent_closes: u32,
 }
 
 /// The reason why an attempt failed.
@@ -74,8 +74,8 @@ enum Failed {
 
 impl Failed {
     /// Classifies a failed dial, for a resumable connection or one that has not begun.
-    fn of_dial(error: DialError, is_held: bool) -> Self {
-        let is_final = if is_held { error.is_shut() } else { error.is_final() };
+    fn from_dial_error(error: DialError, is_resumable: bool) -> Self {
+        let is_final = if is_resumable { error.is_final_for_reconnect() } else { error.is_final() };
         if is_final { Self::Finally(ConnectionLost::Dial(error)) } else { Self::Again(error) }
     }
 }
@@ -88,26 +88,26 @@ impl From<Broken> for Failed {
 
 impl ReconnectingClient {
     pub(super) fn new(
-        dialler: Connector,
+        connector: Connector,
         outgoing: OutgoingLines,
         incoming: IncomingFrames,
-        watch: Watch,
+        outages: OutageTracker,
     ) -> Self {
-        let shared = Shared::new(dialler.options.keep);
+        let shared = Shared::new(connector.options.keep);
         let (backoff, now) = (Backoff::new(), Instant::now());
         Self {
-            dialler,
+            connector,
             outgoing,
             incoming,
             shared,
             backoff,
-            watch,
-            before: None,
+            outages,
+            last_counts: None,
             since: now,
-            late: 0,
+            late_losses: 0,
             fences: 0,
             fenced: now,
-            mute: 0,
+            silent_closes: 0,
         }
     }
 
@@ -119,23 +119,24 @@ impl ReconnectingClient {
         loop {
             let socket = match next {
                 Ok(socket) => socket,
-                Err((broken, stood)) => match self.again(broken, stood).await {
+                Err((broken, stood)) => match self.reconnect(broken, stood).await {
                     Ok(Some(socket)) => socket,
                     Ok(None) => break,
                     Err(lost) => {
                         let (lost, answers) = {
                             let mut state = self.shared.state();
-                            let lost = if state.is_beginning() { lost } else { lost.later() };
-                            let reached = state.held.ring().reached();
-                            let answers = state.open.fail(&lost, reached);
+                            let lost =
+                                if state.is_uninitialized() { lost } else { lost.into_reconnect_error() };
+                            let reached = state.endpoint.ring().reached();
+                            let answers = state.pending.fail_all(&lost, reached);
                             (lost, answers)
                         };
-                        give_up(&lost, answers, &mut self.outgoing, self.incoming).await;
+                        fail_link(&lost, answers, &mut self.outgoing, self.incoming).await;
                         return Err(lost);
                     }
                 },
             };
-            let (silence, began) = (self.dialler.options.silence, Instant::now());
+            let (silence, began) = (self.connector.options.silence, Instant::now());
             match pump(&self.shared, &mut self.outgoing, &self.incoming, socket, silence).await {
                 End::Done => break,
                 End::Broken(broken) => next = Err((broken, began.elapsed())),
@@ -146,61 +147,61 @@ impl ReconnectingClient {
     }
 
     /// Opens another socket after one that lasted `stood`. Returns `None` if the link's user needs none.
-    async fn again(&mut self, broken: Broken, stood: Duration) -> Result<Option<Socket>, ConnectionLost> {
+    async fn reconnect(&mut self, broken: Broken, stood: Duration) -> Result<Option<Socket>, ConnectionLost> {
         tracing::info!(reason = %broken, "connection lost");
         let broken = match broken {
-            Broken::Other(error) if self.shared.state().is_beginning() => {
+            Broken::Other(error) if self.shared.state().is_uninitialized() => {
                 return Err(ConnectionLost::Dial(error));
             }
             broken => broken,
         };
         let (connection, counts, is_idle) = {
             let state = self.shared.state();
-            let counts = state.held.counts();
+            let counts = state.endpoint.counts();
             let connection = match &state.mode {
-                Mode::Held(granted) => Some(granted.connection.clone()),
+                Mode::Resumable(granted) => Some(granted.connection.clone()),
                 // Only `initialize` was sent, and no response received.
-                _ if state.is_beginning() && counts.taken == 0 => None,
-                _ => return Err(plain(&state, &broken)),
+                _ if state.is_uninitialized() && counts.taken == 0 => None,
+                _ => return Err(not_resumable(&state, &broken)),
             };
-            (connection, counts, state.held.ring().bytes() == 0)
+            (connection, counts, state.endpoint.ring().bytes() == 0)
         };
         match broken {
             Broken::TooLong(why) => return Err(ConnectionLost::TooLong(why)),
-            Broken::Fenced => self.fence()?,
+            Broken::Fenced => self.count_takeover()?,
             _ => {}
         }
-        let was_of_use = self.before.replace(counts) != Some(counts) || stood >= MIN_USEFUL_TIME;
-        let is_mute = connection.is_none()
+        let was_of_use = self.last_counts.replace(counts) != Some(counts) || stood >= MIN_USEFUL_TIME;
+        let is_silent_close = connection.is_none()
             && matches!(broken, Broken::Closed | Broken::Cut(_))
             && stood < MIN_USEFUL_TIME;
-        self.mute = if is_mute { self.mute + 1 } else { 0 };
-        if self.mute >= MAX_SILENT_CLOSES {
+        self.silent_closes = if is_silent_close { self.silent_closes + 1 } else { 0 };
+        if self.silent_closes >= MAX_SILENT_CLOSES {
             return Err(ConnectionLost::Dial(DialError::Mute));
         }
-        let grace = self.dialler.options.grace;
+        let grace = self.connector.options.grace;
         // At least half of the grace period remains for the attempt.
-        let mut wait = self.backoff.first(was_of_use).min(grace / 2);
+        let mut wait = self.backoff.after_loss(was_of_use).min(grace / 2);
         let now = Instant::now();
         // A server that accepts a resume is reachable, even if there was nothing to carry. Otherwise sockets that open
         // and carry nothing do not count as a connection.
         if was_of_use || connection.is_some() && is_idle {
             self.since = now;
         }
-        self.late = if now < self.since + grace { 0 } else { self.late + 1 };
-        if self.late > MAX_LATE_ATTEMPTS {
+        self.late_losses = if now < self.since + grace { 0 } else { self.late_losses + 1 };
+        if self.late_losses > MAX_LATE_ATTEMPTS {
             return Err(ConnectionLost::Grace { grace, last: DialError::Io(broken.to_string()) });
         }
-        let deadline = (self.since + grace).max(now + wait + self.dialler.options.connect.min(grace));
-        let _missing = self.watch.lost(Instant::now(), deadline);
-        let (dialler, shared, backoff, mute) =
-            (&self.dialler, &self.shared, &mut self.backoff, &mut self.mute);
+        let deadline = (self.since + grace).max(now + wait + self.connector.options.connect.min(grace));
+        let _missing = self.outages.record_loss(Instant::now(), deadline);
+        let (connector, shared, backoff, silent_closes) =
+            (&self.connector, &self.shared, &mut self.backoff, &mut self.silent_closes);
         let attempts = async {
             let mut last = DialError::Io(broken.to_string());
             loop {
                 let attempt = async {
                     sleep(wait).await;
-                    attempt(dialler, shared, connection.as_ref()).await
+                    attempt(connector, shared, connection.as_ref()).await
                 };
                 match timeout_at(deadline, attempt).await {
                     Ok(Ok(socket)) => return Ok(Some(socket)),
@@ -210,23 +211,23 @@ impl ReconnectingClient {
                 }
                 tracing::debug!(error = %last, "connection attempt failed");
                 if connection.is_none() {
-                    *mute = if matches!(last, DialError::Cut(_)) { *mute + 1 } else { 0 };
-                    if *mute >= MAX_SILENT_CLOSES {
+                    *silent_closes = if matches!(last, DialError::Cut(_)) { *silent_closes + 1 } else { 0 };
+                    if *silent_closes >= MAX_SILENT_CLOSES {
                         return Err(ConnectionLost::Dial(DialError::Mute));
                     }
                 }
                 let left = deadline.saturating_duration_since(Instant::now());
-                wait = backoff.after(&last, left, dialler.options.connect);
+                wait = backoff.after_failure(&last, left, connector.options.connect);
             }
         };
         let socket = tokio::select! {
             biased;
             socket = attempts => socket?,
-            () = parting(shared, &mut self.outgoing) => None,
+            () = until_user_gone(shared, &mut self.outgoing) => None,
         };
         if socket.is_some() && matches!(broken, Broken::Oversized) {
             // The server has reported its count, so the next message is the one that was too long.
-            let answers = self.shared.state().take_back(&broken.to_string());
+            let answers = self.shared.state().replace_oversized(&broken.to_string());
             for answer in answers {
                 // The link's user may have closed its input and still send.
                 let _ = self.incoming.send(answer).await;
@@ -236,7 +237,7 @@ impl ReconnectingClient {
     }
 
     /// Counts takeovers by another client.
-    fn fence(&mut self) -> Result<(), ConnectionLost> {
+    fn count_takeover(&mut self) -> Result<(), ConnectionLost> {
         if self.fenced.elapsed() > FENCE_WINDOW {
             self.fences = 0;
         }
@@ -248,24 +249,24 @@ impl ReconnectingClient {
 }
 
 /// Returns the reason why a connection that cannot be resumed is lost: the server's text, if there is one.
-fn plain(state: &State, broken: &Broken) -> ConnectionLost {
-    match &state.last_words {
-        Some(words) if state.is_beginning() => ConnectionLost::Dial(DialError::TurnedAway(words.clone())),
+fn not_resumable(state: &State, broken: &Broken) -> ConnectionLost {
+    match &state.closing_error {
+        Some(words) if state.is_uninitialized() => ConnectionLost::Dial(DialError::TurnedAway(words.clone())),
         Some(words) => ConnectionLost::Refused(words.clone()),
         None => ConnectionLost::Plain(broken.to_string()),
     }
 }
 
 /// Waits until the link's user is gone, and longer if messages are queued.
-async fn parting(shared: &Shared, outgoing: &mut OutgoingLines) {
+async fn until_user_gone(shared: &Shared, outgoing: &mut OutgoingLines) {
     outgoing.ended().await;
     let mut lines = Vec::new();
     outgoing.try_recv_lines(&mut lines);
     let is_drained = {
         let mut state = shared.state();
-        lines.drain(..).for_each(|line| state.sends(line));
+        lines.drain(..).for_each(|line| state.queue(line));
         state.ended = true;
-        state.held.ring().is_drained()
+        state.endpoint.ring().is_drained()
     };
     if !is_drained {
         sleep(FINAL_SEND_TIMEOUT).await;
@@ -274,23 +275,23 @@ async fn parting(shared: &Shared, outgoing: &mut OutgoingLines) {
 
 /// Opens a socket and resumes the connection on it.
 async fn attempt(
-    dialler: &Connector,
+    connector: &Connector,
     shared: &Shared,
     connection: Option<&Connection>,
 ) -> Result<Socket, Failed> {
-    let dialled = dialler.dial().await;
-    let mut socket = dialled.map_err(|error| Failed::of_dial(error, connection.is_some()))?;
+    let dialled = connector.dial().await;
+    let mut socket = dialled.map_err(|error| Failed::from_dial_error(error, connection.is_some()))?;
     let Some(connection) = connection else {
         return shared
             .state()
-            .held
+            .endpoint
             .resume(0)
             .map(|_| socket)
             .map_err(|_| Failed::Finally(ConnectionLost::Gap));
     };
-    let received = shared.state().held.counts().taken;
+    let received = shared.state().endpoint.counts().taken;
     let ask = Ask { id: Bytes::from_static(RESUME_ID), connection: connection.clone(), received };
-    let limit = dialler.options.connect;
+    let limit = connector.options.connect;
     let asking = async {
         socket.writer.put(ask.line()).await?;
         socket.writer.flush().await?;
@@ -305,8 +306,8 @@ async fn attempt(
     let answer = timeout(limit, asking).await.unwrap_or(Err(Failed::Again(DialError::Timeout(limit))))?;
     match answer {
         Some(Answer::Resumed { received }) => {
-            let counts = shared.state().held.counts();
-            shared.state().held.resume(received).map_err(|_| Failed::Finally(ConnectionLost::Gap))?;
+            let counts = shared.state().endpoint.counts();
+            shared.state().endpoint.resume(received).map_err(|_| Failed::Finally(ConnectionLost::Gap))?;
             tracing::info!(received, sent = counts.sent, taken = counts.taken, "connection resumed");
             Ok(socket)
         }
@@ -331,20 +332,20 @@ async fn attempt(
 }
 
 /// Answers all pending requests with errors, and closes the link.
-pub(super) async fn give_up(
+pub(super) async fn fail_link(
     lost: &ConnectionLost,
     mut answers: Vec<Frame>,
     outgoing: &mut OutgoingLines,
     incoming: IncomingFrames,
 ) {
-    let why = words(lost);
+    let why = describe_loss(lost);
     let mut lines = Vec::new();
     outgoing.try_recv_lines(&mut lines);
-    let mut unsent = Open::default();
+    let mut unsent = PendingRequests::default();
     for (number, line) in (1..).zip(&lines) {
-        unsent.asked(line, number);
+        unsent.record(line, number);
     }
-    answers.extend(unsent.fail(lost, 0));
+    answers.extend(unsent.fail_all(lost, 0));
     for answer in answers {
         if incoming.send(answer).await.is_err() {
             break;
@@ -354,7 +355,7 @@ pub(super) async fn give_up(
 }
 
 /// Formats a loss with its cause.
-pub(super) fn words(lost: &ConnectionLost) -> String {
+pub(super) fn describe_loss(lost: &ConnectionLost) -> String {
     use std::error::Error;
     match lost.source() {
         Some(source) if matches!(lost, ConnectionLost::Dial(_)) => format!("{lost}: {source}"),

@@ -37,7 +37,7 @@ pub(super) struct Socket {
 
 impl Socket {
     /// `pings` records the pings that are removed from the stream.
-    pub(super) fn web(stream: WebSocketStream<PingFilter>, pings: Arc<Pings>) -> Self {
+    pub(super) fn websocket(stream: WebSocketStream<PingFilter>, pings: Arc<Pings>) -> Self {
         let (sink, stream) = stream.split();
         let reader = Reader::Web { stream, pings: Arc::clone(&pings) };
         Self { reader, writer: Writer::Web { sink, pings } }
@@ -138,7 +138,7 @@ impl Reader {
                     Ok(_) if !*is_known => {
                         // Fewer bytes do not identify a protocol.
                         *is_known = splitter.buffer().len() >= PROBED_BYTES;
-                        if let Some(other) = DialError::of_first(splitter.buffer()) {
+                        if let Some(other) = DialError::from_first_bytes(splitter.buffer()) {
                             return Err(Broken::Other(other));
                         }
                     }
@@ -161,7 +161,7 @@ enum Incoming {
 async fn next_or_ping(stream: &mut SplitStream<WebSocketStream<PingFilter>>, pings: &Pings) -> Incoming {
     poll_fn(|cx| match stream.poll_next_unpin(cx) {
         Poll::Ready(message) => Poll::Ready(Incoming::Message(message)),
-        Poll::Pending if pings.take_sign() => Poll::Ready(Incoming::Ping),
+        Poll::Pending if pings.take_arrived() => Poll::Ready(Incoming::Ping),
         Poll::Pending => Poll::Pending,
     })
     .await
@@ -244,14 +244,14 @@ impl Writer {
     }
 
     /// Returns `true` if the peer answers pings.
-    pub(super) fn pings(&self) -> bool {
+    pub(super) fn has_pings(&self) -> bool {
         matches!(self, Self::Web { .. })
     }
 
     /// Waits for a ping of the server, which [`Writer::flush`] answers. Cancel-safe.
-    pub(super) async fn pinged(&mut self) {
+    pub(super) async fn ping_received(&mut self) {
         match self {
-            Self::Web { pings, .. } => pings.came().await,
+            Self::Web { pings, .. } => pings.arrived().await,
             Self::Lines { .. } => pending().await,
         }
     }

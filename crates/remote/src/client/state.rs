@@ -21,8 +21,8 @@ pub struct ConnectionState(watch::Receiver<State>);
 impl ConnectionState {
     /// Returns the current outage, if there is one.
     #[must_use]
-    pub fn gap(&self) -> Option<Outage> {
-        self.0.borrow().gap
+    pub fn outage(&self) -> Option<Outage> {
+        self.0.borrow().outage
     }
 }
 
@@ -30,44 +30,44 @@ impl ConnectionState {
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
     lost: usize,
-    gap: Option<Outage>,
+    outage: Option<Outage>,
 }
 
 /// Records which parts of a connection are lost.
 #[derive(Clone, Debug)]
-pub(super) struct Watch(Arc<watch::Sender<State>>);
+pub(super) struct OutageTracker(Arc<watch::Sender<State>>);
 
-impl Watch {
+impl OutageTracker {
     pub(super) fn new() -> Self {
         Self(Arc::new(watch::Sender::new(State::default())))
     }
 
-    pub(super) fn standing(&self) -> ConnectionState {
+    pub(super) fn state(&self) -> ConnectionState {
         ConnectionState(self.0.subscribe())
     }
 
     /// Records a lost part until the returned guard is dropped.
-    pub(super) fn lost(&self, since: Instant, until: Instant) -> WaitTimeout {
+    pub(super) fn record_loss(&self, since: Instant, until: Instant) -> LossGuard {
         self.0.send_modify(|state| {
             state.lost += 1;
             // The earliest deadline ends the whole connection.
-            let gap = state.gap.get_or_insert(Outage { since, until });
-            gap.until = gap.until.min(until);
+            let outage = state.outage.get_or_insert(Outage { since, until });
+            outage.until = outage.until.min(until);
         });
-        WaitTimeout(self.clone())
+        LossGuard(self.clone())
     }
 }
 
 /// A lost part of a connection.
 #[derive(Debug)]
-pub(super) struct WaitTimeout(Watch);
+pub(super) struct LossGuard(OutageTracker);
 
-impl Drop for WaitTimeout {
+impl Drop for LossGuard {
     fn drop(&mut self) {
         self.0.0.send_modify(|state| {
             state.lost = state.lost.saturating_sub(1);
             if state.lost == 0 {
-                state.gap = None;
+                state.outage = None;
             }
         });
     }
@@ -81,16 +81,16 @@ mod tests {
 
     #[test]
     fn a_connection_is_lost_until_all_of_it_is_back() {
-        let (watch, now) = (Watch::new(), Instant::now());
-        let (standing, second) = (watch.standing(), Duration::from_secs(1));
-        assert_eq!(standing.gap(), None);
-        let first = watch.lost(now, now + 9 * second);
-        let other = watch.lost(now + second, now + 7 * second);
-        let gap = Some(Outage { since: now, until: now + 7 * second });
-        assert_eq!(standing.gap(), gap);
+        let (tracker, now) = (OutageTracker::new(), Instant::now());
+        let (state, second) = (tracker.state(), Duration::from_secs(1));
+        assert_eq!(state.outage(), None);
+        let first = tracker.record_loss(now, now + 9 * second);
+        let other = tracker.record_loss(now + second, now + 7 * second);
+        let outage = Some(Outage { since: now, until: now + 7 * second });
+        assert_eq!(state.outage(), outage);
         drop(first);
-        assert_eq!(standing.gap(), gap);
+        assert_eq!(state.outage(), outage);
         drop(other);
-        assert_eq!(standing.gap(), None);
+        assert_eq!(state.outage(), None);
     }
 }

@@ -61,20 +61,20 @@ impl Target {
     pub(super) fn is_exposed(&self) -> bool {
         match self {
             Self::WebSocket(url) | Self::Http(url) => {
-                !self.speaks_tls() && !url.host().is_some_and(|host| is_here(&host))
+                !self.speaks_tls() && !url.host().is_some_and(|host| is_loopback(&host))
             }
             Self::Lines(Address::Unix(_)) => false,
             Self::Lines(Address::Tcp(host)) => {
                 // Parsed with a scheme that distinguishes addresses from names.
                 let url = Url::parse(&format!("http://{host}"));
-                !url.is_ok_and(|url| url.host().is_some_and(|host| is_here(&host)))
+                !url.is_ok_and(|url| url.host().is_some_and(|host| is_loopback(&host)))
             }
         }
     }
 }
 
 /// Parses a line-based URL.
-fn lines(text: &str) -> Result<Target, TargetError> {
+fn parse_lines(text: &str) -> Result<Target, TargetError> {
     let behind = text.strip_prefix("tcp://").and_then(|rest| rest.split_once(['/', '?', '#']));
     if behind.is_some_and(|(_, rest)| !rest.is_empty()) {
         return Err(TargetError::Lines(text.to_owned()));
@@ -82,7 +82,7 @@ fn lines(text: &str) -> Result<Target, TargetError> {
     Ok(Target::Lines(text.parse()?))
 }
 
-fn is_here(host: &Host<&str>) -> bool {
+fn is_loopback(host: &Host<&str>) -> bool {
     match host {
         Host::Domain(name) => *name == "localhost",
         Host::Ipv4(address) => IpAddr::V4(*address).is_loopback(),
@@ -98,7 +98,7 @@ impl FromStr for Target {
             return Err(TargetError::Scheme(text.to_owned()));
         }
         if matches!(text.split(':').next(), Some("tcp" | "unix")) {
-            return lines(text);
+            return parse_lines(text);
         }
         let failed = |why: String| TargetError::Syntax(text.to_owned(), why);
         let mut url = Url::parse(text).map_err(|error| failed(error.to_string()))?;
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_are_told_apart() {
+    fn urls_are_parsed() {
         check("ws://127.0.0.1:8787/acp", "ws://127.0.0.1:8787/acp", false);
         check("ws://localhost/acp#x", "ws://localhost/acp", false);
         check("WS://[::1]:1", "ws://[::1]:1/acp", false);
@@ -168,7 +168,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn what_is_read_is_read_again(text in "(ws|wss|http|https|tcp|unix)(://|:/?)[a-z0-9.:@/?#\\[\\]%-]{0,20}") {
+        fn a_displayed_target_parses_to_itself(text in "(ws|wss|http|https|tcp|unix)(://|:/?)[a-z0-9.:@/?#\\[\\]%-]{0,20}") {
             if let Ok(target) = text.parse::<Target>() {
                 let shown = target.to_string();
                 proptest::prop_assert!(shown.contains('?') || shown.parse() == Ok(target), "{}", shown);
@@ -176,13 +176,13 @@ mod tests {
         }
 
         #[test]
-        fn no_text_does_harm(text: String) {
+        fn no_input_panics(text: String) {
             _ = text.parse::<Target>();
         }
     }
 
     #[test]
-    fn what_is_no_target_is_refused() {
+    fn invalid_targets_are_refused() {
         for text in ["", "narrows acp", "ftp://x", "ws:/x", "ws//x"] {
             assert_eq!(text.parse::<Target>(), Err(TargetError::Scheme(text.to_owned())));
             assert!(!Target::looks_like(text));

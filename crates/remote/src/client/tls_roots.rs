@@ -38,10 +38,10 @@ pub(super) fn config(options: &Options, protocols: &[&str]) -> Result<ClientConf
     let mut config = match &options.own {
         None => builder.with_no_client_auth(),
         Some(files) => {
-            let (chain, key) = own(files)?;
+            let (chain, key) = client_certificate(files)?;
             builder
                 .with_client_auth_cert(chain, key)
-                .map_err(|error| TlsError::of_pair(error, &files.cert, &files.key))?
+                .map_err(|error| TlsError::from_key_pair(error, &files.cert, &files.key))?
         }
     };
     config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
@@ -49,7 +49,7 @@ pub(super) fn config(options: &Options, protocols: &[&str]) -> Result<ClientConf
 }
 
 /// Returns a configuration that trusts no server, for an HTTP client that uses no TLS.
-pub(super) fn nobody() -> Result<ClientConfig, DialError> {
+pub(super) fn config_without_roots() -> Result<ClientConfig, DialError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -58,12 +58,14 @@ pub(super) fn nobody() -> Result<ClientConfig, DialError> {
 }
 
 /// Reads the client certificate and its key.
-fn own(files: &OwnFiles) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
+fn client_certificate(
+    files: &OwnFiles,
+) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
     let chain = tls::certificates(&files.cert)?;
     let path = &files.key;
     // Like a token file: a user who can write it can impersonate its owner.
     if std::fs::metadata(path).is_ok_and(|about| about.mode() & 0o002 != 0) {
-        return Err(tls::wrong(path, FileFault::Exposed));
+        return Err(tls::file_error(path, FileFault::Exposed));
     }
     Ok((chain, tls::private_key(path)?))
 }
@@ -74,7 +76,7 @@ fn authorities(path: &Path) -> Result<Vec<CertificateDer<'static>>, DialError> {
     for certificate in &all {
         store.add(certificate.clone()).map_err(|error| {
             let fault = FileFault::Unknown(format!("a certificate is bad: {error}"));
-            DialError::Ca(tls::wrong(path, fault))
+            DialError::Ca(tls::file_error(path, fault))
         })?;
     }
     Ok(all)

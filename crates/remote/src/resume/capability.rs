@@ -72,13 +72,13 @@ pub fn ask(line: &[u8]) -> Option<Bytes> {
     if !is_initialize(&view) || view.params().is_none_or(|params| params == b"null") {
         return None;
     }
-    within(line, view.envelope().params, |params| splice::put(params, &CAPABILITY_PATH, b"1"))
+    replace_span(line, view.envelope().params, |params| splice::put(params, &CAPABILITY_PATH, b"1"))
 }
 
 /// Returns `true` if `view` is an `initialize` request with the capability.
 #[must_use]
 pub fn asks(view: &View<'_>) -> bool {
-    is_initialize(view) && view.params().and_then(marked).is_some_and(|mark| mark == b"1")
+    is_initialize(view) && view.params().and_then(capability).is_some_and(|mark| mark == b"1")
 }
 
 /// Removes the capability from an `initialize` request, as if [`ask`] had not been called. Returns `None` if it has
@@ -89,7 +89,7 @@ pub fn forget_asked(line: &[u8]) -> Option<Bytes> {
     if !asks(&view) {
         return None;
     }
-    within(line, view.envelope().params, |params| splice::cut(params, &CAPABILITY_PATH))
+    replace_span(line, view.envelope().params, |params| splice::cut(params, &CAPABILITY_PATH))
 }
 
 /// Adds the granted capability to the response to `initialize`. Returns `None` for errors and unsuitable results.
@@ -101,7 +101,9 @@ pub fn grant(line: &[u8], granted: &Granted) -> Option<Bytes> {
     }
     let value = json!({"connection": granted.connection.as_str(), "graceSeconds": granted.grace.as_secs()})
         .to_string();
-    within(line, view.envelope().result, |result| splice::put(result, &CAPABILITY_PATH, value.as_bytes()))
+    replace_span(line, view.envelope().result, |result| {
+        splice::put(result, &CAPABILITY_PATH, value.as_bytes())
+    })
 }
 
 /// Returns the granted capability and the response without it, as it was before [`grant`].
@@ -119,9 +121,9 @@ pub fn granted(line: &[u8]) -> Option<(Granted, Bytes)> {
         return None;
     }
     let ResumeCapability { connection, grace_seconds } =
-        serde_json::from_slice(view.result().and_then(marked)?).ok()?;
+        serde_json::from_slice(view.result().and_then(capability)?).ok()?;
     let granted = Granted { connection, grace: Duration::from_secs(grace_seconds) };
-    let plain = within(line, view.envelope().result, |result| splice::cut(result, &CAPABILITY_PATH));
+    let plain = replace_span(line, view.envelope().result, |result| splice::cut(result, &CAPABILITY_PATH));
     // A capability in another form stays in the response, which is harmless.
     Some((granted, plain.unwrap_or_else(|| Bytes::copy_from_slice(line))))
 }
@@ -131,12 +133,12 @@ fn is_initialize(view: &View<'_>) -> bool {
 }
 
 /// Returns the capability in `params` or a `result`.
-fn marked(object: &[u8]) -> Option<&[u8]> {
+fn capability(object: &[u8]) -> Option<&[u8]> {
     CAPABILITY_PATH.iter().try_fold(object, |text, key| text.get(member(text, key).ok()??))
 }
 
 /// Returns `line` with the bytes at `span` changed.
-fn within(line: &[u8], span: Span, change: impl FnOnce(&[u8]) -> Option<Vec<u8>>) -> Option<Bytes> {
+fn replace_span(line: &[u8], span: Span, change: impl FnOnce(&[u8]) -> Option<Vec<u8>>) -> Option<Bytes> {
     let new = change(span.slice(line)?)?;
     Some(splice::replace(line, &span.range(), &new).into())
 }
@@ -166,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_marks_its_initialize_and_nothing_else() {
+    fn a_client_adds_the_capability_to_initialize_only() {
         check_ask(
             r#" {"jsonrpc":"2.0","id":"q","method":"initialize","params":{"protocolVersion":1}}"#,
             Some(
@@ -202,13 +204,13 @@ mod tests {
     #[track_caller]
     fn check_grant(line: &str) {
         let given = Granted { connection: Connection::new([7; 16]), grace: Duration::from_secs(300) };
-        let marked = grant(line.as_bytes(), &given).unwrap();
-        let (read, plain) = granted(&marked).unwrap();
+        let capability = grant(line.as_bytes(), &given).unwrap();
+        let (read, plain) = granted(&capability).unwrap();
         assert_eq!((read, text(&plain)), (given, line));
     }
 
     #[test]
-    fn a_server_grants_in_the_answer_and_the_answer_comes_back_as_it_was() {
+    fn removing_a_grant_restores_the_response() {
         check_grant(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
         check_grant(r#"{"result":{ "protocolVersion":1 },"jsonrpc":"2.0","id":"x"}"#);
         check_grant(r#"{"result":{"_meta":{"narrows":{"pool":"a"}}},"jsonrpc":"2.0","id":"x"}"#);
@@ -225,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_that_is_none_is_none() {
+    fn a_malformed_capability_is_ignored() {
         for mark in [
             r#"1"#,
             r#"{"connection":"","graceSeconds":1}"#,

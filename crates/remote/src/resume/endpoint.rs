@@ -45,7 +45,7 @@ impl ResumableEnd {
     }
 
     /// Counts a received message of any kind.
-    pub fn took(&mut self) {
+    pub fn count_received(&mut self) {
         self.taken += 1;
     }
 

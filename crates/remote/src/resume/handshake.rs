@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ask_is_read_as_it_was_written() {
+    fn a_resume_request_round_trips() {
         let line = example().line();
         let expected = format!(
             r#"{{"jsonrpc":"2.0","id":"r","method":"_narrows/resume","params":{{"connection":"{}","received":7}}}}"#,
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_ask_is_answered() {
+    fn a_malformed_resume_request_is_answered() {
         check_broken("");
         check_broken(r#","params":{"connection":"a"}"#);
         check_broken(r#","params":{"connection":"","received":1}"#);
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_plain_or_marked() {
+    fn other_first_messages_are_plain_or_marked() {
         for plain in [
             r#"{"jsonrpc":"2.0","method":"_narrows/resume","params":{}}"#,
             r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}"#,
@@ -215,13 +215,13 @@ mod tests {
         ] {
             assert!(matches!(first(&View::parse(plain.as_bytes())), First::Plain), "{plain}");
         }
-        let marked =
+        let capability =
             r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"_meta":{"narrows":{"resume":1}}}}"#;
-        assert!(matches!(first(&View::parse(marked.as_bytes())), First::Marked));
+        assert!(matches!(first(&View::parse(capability.as_bytes())), First::Marked));
     }
 
     #[test]
-    fn an_answer_is_read_as_it_was_written() {
+    fn a_resume_response_round_trips() {
         let refused = Answer::Refused(RpcError::new(Code::Backpressure, "later"));
         for answer in [Answer::Resumed { received: 3 }, Answer::Unknown, Answer::Gap, refused] {
             let line = example().answer(&answer);
@@ -234,7 +234,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn whatever_comes_first_is_something(text in "[ -~]{0,30}", received: i64) {
+        fn any_first_message_is_classified(text in "[ -~]{0,30}", received: i64) {
             for params in [text.clone(), format!(r#"{{"connection":"{text}","received":{received}}}"#)] {
                 let line = format!(r#"{{"jsonrpc":"2.0","id":5,"method":"_narrows/resume","params":{params}}}"#);
                 let view = View::parse(line.as_bytes());
@@ -248,13 +248,13 @@ mod tests {
     }
 
     #[test]
-    fn a_farewell_is_known() {
+    fn a_farewell_is_recognized() {
         assert!(is_farewell(&View::parse(&farewell())));
         assert!(!is_farewell(&View::parse(&example().line())));
     }
 
     #[test]
-    fn a_fence_is_known() {
+    fn a_fence_is_recognized() {
         let fence = fence();
         assert!(is_fence(&View::parse(&fence)));
         assert!(matches!(Answer::read(&View::parse(&fence), b"1"), Some(Answer::Refused(_))));

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_last_is_kept_and_sent_again() {
+    fn recent_messages_are_kept_and_replayed() {
         let now = Instant::now();
         let mut ring = filled(9, now);
         // Twelve bytes: without the oldest message there would be eight, less than the bound.
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_next_can_be_replaced() {
+    fn the_next_message_can_be_replaced() {
         let now = Instant::now();
         let mut ring = filled(3, now);
         ring.replace_next(|_| unreachable!());
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_never_dropped() {
+    fn waiting_messages_are_never_dropped() {
         let now = Instant::now();
         let mut ring = Ring::new(KEEP);
         for number in 0..100 {
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_old_is_dropped() {
+    fn old_messages_are_dropped() {
         let now = Instant::now();
         let mut ring = filled(2, now);
         ring.expire(now + KEEP.time / 2);
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_rewind_does_not_lower_what_can_have_been_taken() {
+    fn a_late_rewind_does_not_lower_the_highest_written_number() {
         let now = Instant::now();
         let mut ring = filled(2, now);
         assert_eq!(ring.rewind(0), Ok(()));
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_given_to_a_socket_is_shed() {
+    fn only_written_messages_are_shed() {
         let now = Instant::now();
         let mut ring = filled(3, now);
         ring.push("004".into());
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_cannot_be_sent_again() {
+    fn forgotten_messages_cannot_be_replayed() {
         let now = Instant::now();
         let mut ring = filled(2, now);
         ring.push("003".into());

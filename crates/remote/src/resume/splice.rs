@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_is_put_where_it_belongs_and_nothing_else_moves() {
+    fn a_member_is_inserted_and_nothing_else_changes() {
         check("{}", Some(r#"{"a":{"b":{"c":1}}}"#));
         check("{ }", Some(r#"{"a":{"b":{"c":1}} }"#));
         check(r#"{"x":[1.0]}"#, Some(r#"{"a":{"b":{"c":1}},"x":[1.0]}"#));
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_elsewhere_or_otherwise_is_not_cut() {
+    fn a_member_elsewhere_or_in_another_form_is_not_cut() {
         for text in ["{}", r#"{"a":{"b":{"d":1}}}"#, r#"{"a":{"b":{"c" : 1}}}"#, "[]", ""] {
             assert_eq!(cut(text.as_bytes(), &PATH), None, "{text}");
         }
@@ -134,7 +134,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
         #[test]
-        fn what_was_put_is_there_and_can_be_cut(object in any_object(), pretty: bool) {
+        fn an_inserted_member_is_readable_and_can_be_cut(object in any_object(), pretty: bool) {
             let text = if pretty { format!("{object:#}") } else { object.to_string() };
             if let Some(with) = put(text.as_bytes(), &PATH, b"{\"n\":1}") {
                 let read: Value = serde_json::from_slice(&with).unwrap();
@@ -155,7 +155,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_does_harm(text: Vec<u8>) {
+        fn no_input_panics(text: Vec<u8>) {
             _ = put(&text, &PATH, b"1");
             _ = cut(&text, &PATH);
         }

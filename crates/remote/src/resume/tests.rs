@@ -121,7 +121,7 @@ impl World {
                 let listens = if ours { self.their_socket } else { self.our_socket.filter(|_| self.ready) };
                 if listens == Some(from.socket) {
                     for line in from.pipe.drain(..count.min(from.pipe.len())) {
-                        to.held.took();
+                        to.held.count_received();
                         to.got.push(line);
                     }
                 }
@@ -171,7 +171,7 @@ impl World {
 }
 
 /// Runs `steps` with rings of `bytes`. Returns `false` if a gap was reported.
-fn play(steps: Vec<Step>, bytes: usize) -> Result<bool, TestCaseError> {
+fn run_steps(steps: Vec<Step>, bytes: usize) -> Result<bool, TestCaseError> {
     let keep = Keep { bytes, time: Duration::from_secs(300) };
     let mut world = World {
         ours: End::new(keep),
@@ -210,26 +210,26 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn with_rings_that_suffice_each_message_comes_once_and_in_order(
+    fn with_sufficient_rings_each_message_arrives_once_and_in_order(
         steps in prop::collection::vec(any_step(), 0..120)
     ) {
-        prop_assert!(play(steps, 1 << 20)?);
+        prop_assert!(run_steps(steps, 1 << 20)?);
     }
 
     #[test]
-    fn with_small_rings_the_same_or_a_gap_is_told(
+    fn with_small_rings_loss_is_reported_as_a_gap(
         steps in prop::collection::vec(any_step(), 0..120),
         bytes in 1..200_usize,
     ) {
-        play(steps, bytes)?;
+        run_steps(steps, bytes)?;
     }
 }
 
 #[test]
-fn a_gap_happens_where_too_much_was_on_the_way() {
+fn too_many_bytes_in_flight_cause_a_gap() {
     let mut steps: Vec<Step> = (0..8).map(|_| Step::Send { ours: false, length: 20 }).collect();
     steps.push(Step::Write { ours: false, count: 8 });
     steps.push(Step::Cut);
-    assert!(!play(steps.clone(), 50).unwrap());
-    assert!(play(steps, 500).unwrap());
+    assert!(!run_steps(steps.clone(), 50).unwrap());
+    assert!(run_steps(steps, 500).unwrap());
 }

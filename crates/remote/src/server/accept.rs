@@ -51,24 +51,24 @@ const EVICTION_TIMEOUT: Duration = Duration::from_millis(500);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Accepts clients until the server stops.
-pub(super) async fn accept(shared: Arc<Shared>, door: Arc<HttpListener>, listener: TcpListener) {
+pub(super) async fn accept(shared: Arc<Shared>, http_listener: Arc<HttpListener>, listener: TcpListener) {
     let mut stopping = pin!(shared.stopping());
     loop {
-        let come = async {
+        let accepted = async {
             // A permit is taken after the accept, so that room is made only for a client that exists.
             let (stream, peer) = listener.accept().await?;
             // The semaphore is never closed.
-            let place = shared.sockets.place(&shared.refusals).await;
-            let place = place.map_err(io::Error::other)?;
-            io::Result::Ok((place, stream, peer))
+            let permit = shared.sockets.acquire(&shared.refusals).await;
+            let permit = permit.map_err(io::Error::other)?;
+            io::Result::Ok((permit, stream, peer))
         };
-        let come = tokio::select! {
-            come = come => come,
+        let accepted = tokio::select! {
+            accepted = accepted => accepted,
             () = &mut stopping => return,
         };
-        match come {
-            Ok((place, stream, peer)) => {
-                tokio::spawn(serve(Arc::clone(&shared), Arc::clone(&door), stream, peer, place));
+        match accepted {
+            Ok((permit, stream, peer)) => {
+                tokio::spawn(serve(Arc::clone(&shared), Arc::clone(&http_listener), stream, peer, permit));
             }
             Err(error) => {
                 tracing::debug!(%error, "accept failed");
@@ -80,10 +80,10 @@ pub(super) async fn accept(shared: Arc<Shared>, door: Arc<HttpListener>, listene
 
 async fn serve(
     shared: Arc<Shared>,
-    door: Arc<HttpListener>,
+    http_listener: Arc<HttpListener>,
     stream: TcpStream,
     peer: SocketAddr,
-    place: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
 ) {
     let limits = &shared.limits;
     if let Err(error) = tune(&stream, limits.idle_timeout) {
@@ -91,16 +91,16 @@ async fn serve(
     }
     let began = tokio::time::Instant::now();
     let socket = shared.sockets.add();
-    let arriving = async {
-        let user = match door.admits {
-            Admits::Users | Admits::Owner(_) => user(&stream, peer).await,
+    let handshake = async {
+        let user = match http_listener.admits {
+            Admits::Users | Admits::Owner(_) => peer_user(&stream, peer).await,
             _ => None,
         };
-        (user, timeout(limits.header_timeout, secure(&door, stream)).await)
+        (user, timeout(limits.header_timeout, secure(&http_listener, stream)).await)
     };
     let (user, secured) = tokio::select! {
-        () = socket.to_be_closed() => return,
-        arrived = arriving => arrived,
+        () = socket.close_requested() => return,
+        arrived = handshake => arrived,
     };
     let Secured { io, certificate, identity } =
         match secured.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
@@ -110,25 +110,25 @@ async fn serve(
                 return tracing::info!(peer = %peer.ip(), %error, "TLS handshake failed");
             }
         };
-    let visit = Arc::new(HttpConnection {
+    let http_connection = Arc::new(HttpConnection {
         shared: Arc::clone(&shared),
-        door,
+        http_listener,
         peer: peer.ip(),
-        shown: identity.or(user),
+        socket_identity: identity.or(user),
         certificate: certificate.clone().map(Mutex::new),
         socket,
         refused: Notify::new(),
         read_out: Semaphore::new(MAX_CONCURRENT_READ_OUTS),
-        place: Arc::new(place),
+        permit: Arc::new(permit),
         allowance: FreeAllowance::default(),
     });
     let service = service_fn({
-        let visit = Arc::clone(&visit);
-        move |request| Arc::clone(&visit).answer(request)
+        let http_connection = Arc::clone(&http_connection);
+        move |request| Arc::clone(&http_connection).respond(request)
     });
     let builder = builder(limits.idle_timeout.max(limits.header_timeout), limits.idle_timeout);
     let mut connection = pin!(builder.serve_connection_with_upgrades(TokioIo::new(io), service));
-    let mut unseen = pin!(tokio::time::sleep_until(began + limits.header_timeout));
+    let mut deadline = pin!(tokio::time::sleep_until(began + limits.header_timeout));
     let mut end = pin!(async {
         let revoked = async {
             match certificate {
@@ -141,22 +141,22 @@ async fn serve(
             () = revoked => tracing::info!(peer = %peer.ip(), "client certificate no longer accepted, closing socket"),
         }
     });
-    let mut waiting = true;
+    let mut has_deadline = true;
     let mut ending = false;
     loop {
         tokio::select! {
             ended = &mut connection => {
                 if let Err(error) = ended {
-                    if is_no_request(&*error, visit.socket.is_known()) {
+                    if is_invalid_request(&*error, http_connection.socket.is_known()) {
                         shared.refusals.add(Reason::Headers);
                     }
                     tracing::debug!(%error, "HTTP socket failed");
                 }
                 break;
             }
-            () = &mut unseen, if waiting => {
-                waiting = false;
-                if !ending && !visit.socket.is_known() {
+            () = &mut deadline, if has_deadline => {
+                has_deadline = false;
+                if !ending && !http_connection.socket.is_known() {
                     shared.refusals.add(Reason::Headers);
                     break;
                 }
@@ -164,21 +164,21 @@ async fn serve(
                     break;
                 }
             }
-            () = visit.socket.to_be_closed() => {
-                if ending || !visit.socket.is_known() {
+            () = http_connection.socket.close_requested() => {
+                if ending || !http_connection.socket.is_known() {
                     break;
                 }
                 // Running requests may complete.
                 ending = true;
-                waiting = true;
-                unseen.set(tokio::time::sleep_until(tokio::time::Instant::now() + EVICTION_TIMEOUT));
+                has_deadline = true;
+                deadline.set(tokio::time::sleep_until(tokio::time::Instant::now() + EVICTION_TIMEOUT));
                 connection.as_mut().graceful_shutdown();
             }
-            () = visit.refused.notified(), if !ending => connection.as_mut().graceful_shutdown(),
+            () = http_connection.refused.notified(), if !ending => connection.as_mut().graceful_shutdown(),
             () = &mut end, if !ending => {
                 ending = true;
-                waiting = true;
-                unseen.set(tokio::time::sleep_until(tokio::time::Instant::now() + CLOSE_TIMEOUT));
+                has_deadline = true;
+                deadline.set(tokio::time::sleep_until(tokio::time::Instant::now() + CLOSE_TIMEOUT));
                 connection.as_mut().graceful_shutdown();
             }
         }
@@ -193,9 +193,9 @@ struct Secured {
     identity: Option<Identity>,
 }
 
-async fn secure(door: &HttpListener, stream: TcpStream) -> io::Result<Secured> {
+async fn secure(http_listener: &HttpListener, stream: TcpStream) -> io::Result<Secured> {
     // Subscribed before the handshake, so that a reload during the handshake is noticed after it.
-    let Some(mut tls) = door.tls() else {
+    let Some(mut tls) = http_listener.tls() else {
         return Ok(Secured { io: Io::Tcp(stream), certificate: None, identity: None });
     };
     let verified_by = Arc::clone(&tls.borrow_and_update());
@@ -204,7 +204,7 @@ async fn secure(door: &HttpListener, stream: TcpStream) -> io::Result<Secured> {
         Ok(stream) => stream,
         Err((error, stream)) => {
             // The alert is sent on a best-effort basis.
-            _ = timeout(TLS_FAILURE_LINGER_TIMEOUT, last_word(stream)).await;
+            _ = timeout(TLS_FAILURE_LINGER_TIMEOUT, drain_after_alert(stream)).await;
             return Err(error);
         }
     };
@@ -214,7 +214,7 @@ async fn secure(door: &HttpListener, stream: TcpStream) -> io::Result<Secured> {
     let identity = match named.transpose() {
         Ok(identity) => identity,
         Err(reason) => {
-            if matches!(door.admits, Admits::Certificates) {
+            if matches!(http_listener.admits, Admits::Certificates) {
                 let peer =
                     stream.get_ref().0.peer_addr().map(|peer| peer.ip().to_string()).unwrap_or_default();
                 tracing::warn!(peer, %reason, "client certificate without identity refused");
@@ -226,7 +226,7 @@ async fn secure(door: &HttpListener, stream: TcpStream) -> io::Result<Secured> {
 }
 
 /// Lets the client read the TLS alert: closing a socket with unread input would reset it and discard the alert.
-async fn last_word(mut stream: TcpStream) -> io::Result<()> {
+async fn drain_after_alert(mut stream: TcpStream) -> io::Result<()> {
     stream.shutdown().await?;
     let mut rest = [0; 512];
     while stream.read(&mut rest).await? > 0 {}
@@ -234,7 +234,7 @@ async fn last_word(mut stream: TcpStream) -> io::Result<()> {
 }
 
 /// Returns the user that owns the peer socket. Runs on a blocking thread: the system's table may be long.
-async fn user(stream: &TcpStream, from: SocketAddr) -> Option<Identity> {
+async fn peer_user(stream: &TcpStream, from: SocketAddr) -> Option<Identity> {
     let to = stream.local_addr().ok()?;
     let uid = tokio::task::spawn_blocking(move || narrows_link::peer::user_of_connection(from, to))
         .await
@@ -243,7 +243,7 @@ async fn user(stream: &TcpStream, from: SocketAddr) -> Option<Identity> {
 }
 
 /// Returns `true` if a connection ended because its client sent an invalid request head, or none in time.
-fn is_no_request(error: &(dyn std::error::Error + 'static), known: bool) -> bool {
+fn is_invalid_request(error: &(dyn std::error::Error + 'static), known: bool) -> bool {
     let error = error.downcast_ref::<hyper::Error>();
     error.is_some_and(|error| error.is_parse() || (error.is_timeout() && !known))
 }

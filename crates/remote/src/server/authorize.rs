@@ -9,7 +9,7 @@ use hyper::http::request::Parts;
 use tokio::time::Instant;
 
 use super::admission::Credential;
-use super::auth_rate_limit::Noted;
+use super::auth_rate_limit::FailureLog;
 use super::certificate::ClientCertificate;
 use super::listener::{Admits, HttpListener};
 use super::shared::Shared;
@@ -53,12 +53,12 @@ pub(super) struct Caller {
     /// The number of its listener.
     pub(super) listener: usize,
     /// Its token may have been revoked: it may use what it has, but open nothing new.
-    pub(super) doubted: bool,
+    pub(super) is_unverified: bool,
 }
 
 /// Checks the `Host` header. Protects against DNS rebinding: a foreign name that resolves to this machine is not on the
 /// list.
-pub(super) fn host(door: &HttpListener, parts: &Parts) -> Result<(), Denied> {
+pub(super) fn check_host(http_listener: &HttpListener, parts: &Parts) -> Result<(), Denied> {
     let mut named = parts.headers.get_all(HOST).into_iter();
     let header = named.next();
     if named.next().is_some() {
@@ -73,39 +73,44 @@ pub(super) fn host(door: &HttpListener, parts: &Parts) -> Result<(), Denied> {
             Some((bare, port)) if !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) => bare,
             _ => &name,
         };
-        door.hosts.iter().any(|host| *host == name || host == bare)
+        http_listener.hosts.iter().any(|host| *host == name || host == bare)
     };
     if !names.is_empty() && names.into_iter().all(known) { Ok(()) } else { Err(Denied::Host) }
 }
 
 /// Checks the `Origin` header and returns it. A client without the header is not a web page.
-pub(super) fn origin<'a>(door: &HttpListener, headers: &'a HeaderMap) -> Result<Option<&'a str>, Denied> {
+pub(super) fn check_origin<'a>(
+    http_listener: &HttpListener,
+    headers: &'a HeaderMap,
+) -> Result<Option<&'a str>, Denied> {
     let mut named = headers.get_all(ORIGIN).into_iter();
     match (named.next().map(|origin| origin.to_str().unwrap_or_default()), named.next()) {
         (None, _) => Ok(None),
-        (Some(origin), None) if door.origins.iter().any(|allowed| allowed == origin) => Ok(Some(origin)),
+        (Some(origin), None) if http_listener.origins.iter().any(|allowed| allowed == origin) => {
+            Ok(Some(origin))
+        }
         _ => Err(Denied::Origin),
     }
 }
 
 /// Authenticates a request. `known` is the identity of the socket, by its certificate or its user; `certificate` is an
 /// accepted one.
-pub(super) fn caller(
+pub(super) fn authenticate(
     shared: &Shared,
-    door: &HttpListener,
+    http_listener: &HttpListener,
     peer: IpAddr,
     known: Option<&Identity>,
     certificate: Option<ClientCertificate>,
     headers: &HeaderMap,
 ) -> Result<Caller, Denied> {
-    let (identity, token) = match &door.admits {
+    let (identity, token) = match &http_listener.admits {
         Admits::Everybody => (Identity::local(), None),
         Admits::Users => (known.cloned().unwrap_or_else(Identity::local), None),
         Admits::Owner(user) => match known {
             Some(identity) if identity.is_user(*user) => (Identity::local(), None),
             _ => {
                 tracing::warn!(
-                    listener = door.number,
+                    listener = http_listener.number,
                     user = known.map(|identity| &*identity.name),
                     "connection refused: not the user of the bus"
                 );
@@ -116,40 +121,40 @@ pub(super) fn caller(
             Some(identity) => (identity.clone(), None),
             None => return Err(Denied::Unknown),
         },
-        Admits::Tokens(register) => {
+        Admits::Tokens(store) => {
             let now = Instant::now();
-            let Some(shown) = token(headers).map(Digest::of) else { return Err(Denied::Unknown) };
+            let Some(shown) = token(headers).map(Digest::new) else { return Err(Denied::Unknown) };
             // Looked up before the lockout: behind a proxy all clients have one address, and a token cannot be guessed.
-            let tokens = register.known().subscribe();
+            let tokens = store.known().subscribe();
             let found = tokens.borrow().find(&shown).cloned();
             let Some(identity) = found else {
-                if let Some(wait) = shared.lockout(|lockout| lockout.locked(peer, now)) {
+                if let Some(wait) = shared.auth_rate_limit(|limit| limit.lockout_time(peer, now)) {
                     return Err(Denied::Locked(wait));
                 }
-                tell(shared.lockout(|lockout| lockout.failed(peer, now)), peer);
+                log_failure(shared.auth_rate_limit(|limit| limit.record_failure(peer, now)), peer);
                 return Err(Denied::Unknown);
             };
             (identity, Some((shown, tokens)))
         }
     };
-    let doubted = matches!(&door.admits, Admits::Tokens(register) if register.is_doubted());
-    match shared.seats.ask(&identity) {
+    let is_unverified = matches!(&http_listener.admits, Admits::Tokens(store) if store.is_unverified());
+    match shared.quota.count_request(&identity) {
         true => Ok(Caller {
             identity,
             credential: Credential { token, certificate },
-            listener: door.number,
-            doubted,
+            listener: http_listener.number,
+            is_unverified,
         }),
         false => Err(Denied::Rate),
     }
 }
 
 /// Logs an authentication failure, without the token.
-fn tell(noted: Noted, peer: IpAddr) {
-    match noted {
-        Noted::First => tracing::info!(%peer, "unknown token"),
-        Noted::Locked => tracing::warn!(%peer, "address locked out after too many wrong tokens"),
-        Noted::Nothing => {}
+fn log_failure(failure: FailureLog, peer: IpAddr) {
+    match failure {
+        FailureLog::First => tracing::info!(%peer, "unknown token"),
+        FailureLog::Locked => tracing::warn!(%peer, "address locked out after too many wrong tokens"),
+        FailureLog::Nothing => {}
     }
 }
 

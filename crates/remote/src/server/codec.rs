@@ -14,7 +14,7 @@ pub(super) enum Codec {
 
 /// An item that was read.
 #[derive(Debug)]
-pub(super) enum Heard<'a> {
+pub(super) enum Received<'a> {
     /// A message; it may contain raw line ends between its tokens.
     Message(&'a [u8]),
     /// The beginning of a line that was too long. Its sender counts it as a message.
@@ -37,18 +37,22 @@ impl Codec {
     }
 
     /// Calls `each` with every item that `read` completes.
-    pub(super) fn feed(&mut self, read: &mut [u8], mut each: impl FnMut(Heard<'_>)) -> Result<(), Violation> {
+    pub(super) fn feed(
+        &mut self,
+        read: &mut [u8],
+        mut each: impl FnMut(Received<'_>),
+    ) -> Result<(), Violation> {
         match self {
             Self::Frames(decoder) => decoder.feed(read, |event| match event {
-                Event::Message(text) => each(Heard::Message(text)),
-                Event::Ping(payload) => each(Heard::Ping(payload)),
+                Event::Message(text) => each(Received::Message(text)),
+                Event::Ping(payload) => each(Received::Ping(payload)),
                 Event::Pong => {}
-                Event::Close(code) => each(Heard::Close(code)),
+                Event::Close(code) => each(Received::Close(code)),
             }),
             Self::Lines(splitter) => {
                 splitter.feed(read, |piece| match piece {
-                    LineRef::Whole(line) => each(Heard::Message(line)),
-                    LineRef::TooLong(head) => each(Heard::TooLong(View::too_long(head))),
+                    LineRef::Whole(line) => each(Received::Message(line)),
+                    LineRef::TooLong(head) => each(Received::TooLong(View::too_long(head))),
                 });
                 Ok(())
             }
@@ -103,7 +107,7 @@ pub(super) fn put_line(out: &mut Vec<u8>, message: &[u8]) {
 }
 
 /// Returns an error response that replaces a response that was too long.
-pub(super) fn instead(view: &View<'_>) -> Option<Bytes> {
+pub(super) fn oversized_response_error(view: &View<'_>) -> Option<Bytes> {
     let id = view.id().filter(|_| view.kind() == Kind::Invalid(narrows_wire::Fault::LongResponse))?;
     Some(message::error(id, &RpcError::new(Code::MessageTooLarge, "response too long")))
 }

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn who_keeps_the_most_makes_room_first_and_the_oldest_of_it() {
+    async fn the_oldest_connection_of_the_largest_identity_makes_room_first() {
         let all = Arc::new(Detached::default());
         let mut kept = Vec::new();
         for name in ["b", "a", "a", "a"] {

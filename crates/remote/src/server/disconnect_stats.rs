@@ -29,13 +29,16 @@ pub(super) struct DisconnectStats([AtomicU64; OUTCOMES.len()]);
 
 impl DisconnectStats {
     /// Counts an outcome.
-    pub(super) fn add(&self, fate: DisconnectOutcome) {
-        self.0[fate as usize].fetch_add(1, Ordering::Relaxed);
+    pub(super) fn add(&self, outcome: DisconnectOutcome) {
+        self.0[outcome as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Returns all counts in a fixed order.
     pub(super) fn all(&self) -> Vec<(&'static str, u64)> {
-        OUTCOMES.iter().map(|(fate, name)| (*name, self.0[*fate as usize].load(Ordering::Relaxed))).collect()
+        OUTCOMES
+            .iter()
+            .map(|(outcome, name)| (*name, self.0[*outcome as usize].load(Ordering::Relaxed)))
+            .collect()
     }
 }
 
@@ -44,11 +47,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_fate_has_its_own_place() {
+    fn every_outcome_has_its_own_counter() {
         let disconnects = DisconnectStats::default();
-        for (number, (fate, _)) in OUTCOMES.iter().enumerate() {
-            assert_eq!(*fate as usize, number);
-            (0..=number).for_each(|_| disconnects.add(*fate));
+        for (number, (outcome, _)) in OUTCOMES.iter().enumerate() {
+            assert_eq!(*outcome as usize, number);
+            (0..=number).for_each(|_| disconnects.add(*outcome));
         }
         assert!(disconnects.all().iter().map(|(_, count)| *count).eq(1..=OUTCOMES.len() as u64));
     }

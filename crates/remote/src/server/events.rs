@@ -24,7 +24,7 @@ pub(super) enum Body {
 /// A reader of an event stream.
 #[derive(Debug)]
 pub(super) struct Events {
-    channel: Arc<HttpSession>,
+    http_session: Arc<HttpSession>,
     session: Option<String>,
     reader: u64,
     /// Sent before the events of the stream: a comment, and a gap event if some are lost.
@@ -43,21 +43,21 @@ impl Events {
     /// Creates the body for a reader and its first event, as returned by `HttpSession::subscribe`. A keep-alive is sent
     /// after `every`.
     pub(super) fn new(
-        channel: Arc<HttpSession>,
+        http_session: Arc<HttpSession>,
         session: Option<String>,
         (reader, first): (u64, Option<Bytes>),
         every: Duration,
     ) -> Self {
         let first =
             Some(first.map_or(KEEP_ALIVE_COMMENT, |event| [KEEP_ALIVE_COMMENT, event].concat().into()));
-        Self { channel, session, reader, first, every, alive: Box::pin(sleep(every)), ended: false }
+        Self { http_session, session, reader, first, every, alive: Box::pin(sleep(every)), ended: false }
     }
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         if let Some(first) = self.first.take() {
             return Poll::Ready(Some(first));
         }
-        let next = match self.channel.next(self.session.as_deref(), self.reader, cx.waker()) {
+        let next = match self.http_session.next(self.session.as_deref(), self.reader, cx.waker()) {
             Next::Events(events) => events,
             Next::Ended => {
                 self.ended = true;
@@ -78,7 +78,7 @@ impl Events {
 
 impl Drop for Events {
     fn drop(&mut self) {
-        self.channel.unsubscribe(self.session.as_deref(), self.reader, !self.ended);
+        self.http_session.unsubscribe(self.session.as_deref(), self.reader, !self.ended);
     }
 }
 

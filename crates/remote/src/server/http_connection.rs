@@ -30,7 +30,7 @@ use super::refusal_stats::Reason;
 use super::response::{self, CONNECTION_ID, LAST_EVENT_ID, Refusal, Reply, SESSION_ID};
 use super::route::{self, Access, Handler};
 use super::shared::Shared;
-use super::socket::Place;
+use super::socket::SocketPermit;
 use super::streams::OpenFault;
 use super::unfinished::FreeAllowance;
 use super::{post, websocket};
@@ -50,10 +50,10 @@ pub(super) const TOO_MANY_CONNECTIONS: Refusal = Refusal::Later(10, "too many co
 /// A socket that carries HTTP requests.
 pub(super) struct HttpConnection {
     pub(super) shared: Arc<Shared>,
-    pub(super) door: Arc<HttpListener>,
+    pub(super) http_listener: Arc<HttpListener>,
     pub(super) peer: IpAddr,
     /// The identity that the socket itself proves: by client certificate, or by its user.
-    pub(super) shown: Option<Identity>,
+    pub(super) socket_identity: Option<Identity>,
     /// The client certificate.
     pub(super) certificate: Option<Mutex<ClientCertificate>>,
     /// The entry in the table of open sockets.
@@ -63,28 +63,28 @@ pub(super) struct HttpConnection {
     /// Permits for reading out the bodies of refused requests.
     pub(super) read_out: Semaphore,
     /// The permit of the socket.
-    pub(super) place: Place,
+    pub(super) permit: SocketPermit,
     /// The memory that one message of the socket may use uncounted.
     pub(super) allowance: FreeAllowance,
 }
 
 impl HttpConnection {
     /// Responds to a request.
-    pub(super) async fn answer(
+    pub(super) async fn respond(
         self: Arc<Self>,
         mut request: Request<Incoming>,
     ) -> Result<Response<Guarded<Body>>, Infallible> {
         // Only a WebSocket needs it, but it must be taken before the request is split.
         let upgrade = hyper::upgrade::on(&mut request);
         let (parts, mut body) = request.into_parts();
-        let allowed =
-            authorize::host(&self.door, &parts).and_then(|()| authorize::origin(&self.door, &parts.headers));
+        let allowed = authorize::check_host(&self.http_listener, &parts)
+            .and_then(|()| authorize::check_origin(&self.http_listener, &parts.headers));
         let mut request = None;
-        let (led, origin) = match allowed {
-            Ok(origin) => (self.lead(&parts, origin, &mut body, upgrade, &mut request).await, origin),
+        let (result, origin) = match allowed {
+            Ok(origin) => (self.dispatch(&parts, origin, &mut body, upgrade, &mut request).await, origin),
             Err(denied) => (Err(denied), None),
         };
-        let is_refused = led.as_ref().map_or(true, |reply| Reason::of(reply.status()).is_some());
+        let is_refused = result.as_ref().map_or(true, |reply| Reason::from_status(reply.status()).is_some());
         let is_head = parts.method == Method::HEAD;
         let is_http2 = parts.version == Version::HTTP_2;
         let origin = origin.map(str::to_owned);
@@ -96,8 +96,8 @@ impl HttpConnection {
         {
             read_out(&mut body).await;
         }
-        let mut reply = led.map_or_else(|denied| self.deny(denied), |reply| self.count(reply));
-        response::finish(&mut reply, origin.as_deref());
+        let mut reply = result.map_or_else(|denied| self.deny(denied), |reply| self.count_refusal(reply));
+        response::add_common_headers(&mut reply, origin.as_deref());
         if is_head {
             *reply.body_mut() = Body::Whole(Bytes::new());
         }
@@ -105,9 +105,9 @@ impl HttpConnection {
     }
 
     /// Counts a response to an authorized client if it is a refusal.
-    fn count(&self, reply: Reply) -> Reply {
+    fn count_refusal(&self, reply: Reply) -> Reply {
         let told = reply.extensions().get().copied();
-        if let Some(reason) = told.or_else(|| Reason::of(reply.status())) {
+        if let Some(reason) = told.or_else(|| Reason::from_status(reply.status())) {
             self.shared.refusals.add(reason);
         }
         reply
@@ -138,7 +138,7 @@ impl HttpConnection {
     }
 
     /// Handles a request after the host and origin checks. The socket counts as busy while `request` is kept.
-    async fn lead(
+    async fn dispatch(
         &self,
         parts: &Parts,
         origin: Option<&str>,
@@ -146,7 +146,7 @@ impl HttpConnection {
         upgrade: hyper::upgrade::OnUpgrade,
         request: &mut Option<RequestGuard>,
     ) -> Result<Reply, Denied> {
-        let row = (parts.uri.path() == self.door.path)
+        let row = (parts.uri.path() == self.http_listener.path)
             .then(|| route::find(&parts.method, &parts.headers))
             .flatten();
         let of_page = origin.is_some() && parts.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD);
@@ -154,28 +154,35 @@ impl HttpConnection {
             return Ok(response::preflight());
         }
         let headers = &parts.headers;
-        let shown = self.shown.as_ref();
+        let socket_identity = self.socket_identity.as_ref();
         let certificate = self.accepted_certificate()?;
-        let caller = authorize::caller(&self.shared, &self.door, self.peer, shown, certificate, headers)?;
+        let caller = authorize::authenticate(
+            &self.shared,
+            &self.http_listener,
+            self.peer,
+            socket_identity,
+            certificate,
+            headers,
+        )?;
         *request = Some(self.socket.begin(&caller.identity)?);
         if let Some(error) = names_pool(parts.uri.query().unwrap_or_default()) {
             return Ok(response::json(StatusCode::BAD_REQUEST, message::error(b"null", &error)));
         }
         let Some(row) = row else {
-            return Ok(if parts.uri.path() == self.door.path {
-                response::no_method()
+            return Ok(if parts.uri.path() == self.http_listener.path {
+                response::method_not_allowed()
             } else {
                 response::refusal(StatusCode::NOT_FOUND, "not found\n").reply()
             });
         };
         Ok(match row.handler {
             Handler::Message => {
-                let taken = post::message(&self.shared, headers, body, caller, &self.allowance);
+                let taken = post::accept_post(&self.shared, headers, body, caller, &self.allowance);
                 taken.await.unwrap_or_else(Refusal::reply)
             }
             Handler::Events => self.events(headers, &caller).unwrap_or_else(Refusal::reply),
             Handler::WebSocket => {
-                websocket::upgrade(&self.shared, parts, caller, upgrade, Arc::clone(&self.place))
+                websocket::upgrade(&self.shared, parts, caller, upgrade, Arc::clone(&self.permit))
             }
             Handler::End => self.end(headers, &caller).unwrap_or_else(Refusal::reply),
             Handler::Preflight => response::preflight(),
@@ -195,17 +202,17 @@ impl HttpConnection {
     /// Opens an event stream.
     fn events(&self, headers: &HeaderMap, caller: &Caller) -> Result<Reply, Refusal> {
         let mut accepted = headers.get_all(ACCEPT).into_iter().filter_map(|value| value.to_str().ok());
-        let is_it = |part: &str| is_type(part, "text/event-stream") && !is_unwanted(part);
-        let wanted = |value: &str| value.split(',').any(is_it);
+        let is_event_stream = |part: &str| is_type(part, "text/event-stream") && !is_unwanted(part);
+        let wanted = |value: &str| value.split(',').any(is_event_stream);
         if !accepted.any(wanted) {
             return Err(response::refusal(
                 StatusCode::NOT_ACCEPTABLE,
                 "only text/event-stream is available\n",
             ));
         }
-        let channel = channel(&self.shared, headers, &caller.identity)?;
-        let session = text(headers, &SESSION_ID)?.map(str::to_owned);
-        let cursor = match text(headers, &LAST_EVENT_ID)? {
+        let http_session = find_http_session(&self.shared, headers, &caller.identity)?;
+        let session = header_text(headers, &SESSION_ID)?.map(str::to_owned);
+        let cursor = match header_text(headers, &LAST_EVENT_ID)? {
             None | Some("") => None,
             Some(cursor) => match cursor.parse() {
                 Ok(cursor) => Some(cursor),
@@ -214,7 +221,7 @@ impl HttpConnection {
                 }
             },
         };
-        let opened = channel.subscribe(session.as_deref(), cursor).map_err(|fault| match fault {
+        let opened = http_session.subscribe(session.as_deref(), cursor).map_err(|fault| match fault {
             OpenFault::Taken => response::refusal(StatusCode::CONFLICT, "the stream already has a reader\n"),
             OpenFault::Unknown => response::refusal(StatusCode::NOT_FOUND, "session not found\n"),
             OpenFault::Gap => {
@@ -224,7 +231,8 @@ impl HttpConnection {
             }
         })?;
         let every = KEEP_ALIVE_INTERVAL.min(self.shared.limits.idle_timeout / 3);
-        let mut reply = Response::new(Body::Events(Box::new(Events::new(channel, session, opened, every))));
+        let mut reply =
+            Response::new(Body::Events(Box::new(Events::new(http_session, session, opened, every))));
         reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
         // Disables response buffering in proxies.
         reply.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
@@ -233,9 +241,9 @@ impl HttpConnection {
 
     /// Ends a connection.
     fn end(&self, headers: &HeaderMap, caller: &Caller) -> Result<Reply, Refusal> {
-        let channel = channel(&self.shared, headers, &caller.identity)?;
-        self.shared.channels(|channels| channels.remove(&channel.name));
-        channel.end();
+        let http_session = find_http_session(&self.shared, headers, &caller.identity)?;
+        self.shared.http_sessions(|http_sessions| http_sessions.remove(&http_session.name));
+        http_session.end();
         Ok(response::empty(StatusCode::ACCEPTED))
     }
 }
@@ -263,20 +271,20 @@ fn names_pool(query: &str) -> Option<RpcError> {
 }
 
 /// Finds the connection that a request names.
-pub(super) fn channel(
+pub(super) fn find_http_session(
     shared: &Shared,
     headers: &HeaderMap,
-    who: &Identity,
+    identity: &Identity,
 ) -> Result<Arc<HttpSession>, Refusal> {
-    let Some(name) = text(headers, &CONNECTION_ID)? else {
+    let Some(name) = header_text(headers, &CONNECTION_ID)? else {
         return Err(response::refusal(StatusCode::BAD_REQUEST, "Acp-Connection-Id is missing\n"));
     };
-    HttpSession::find(shared, name, who)
+    HttpSession::find(shared, name, identity)
         .ok_or_else(|| response::refusal(StatusCode::NOT_FOUND, "there is no such connection\n"))
 }
 
 /// Returns the single value of a header, if there is one.
-pub(super) fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Refusal> {
+pub(super) fn header_text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Refusal> {
     let mut values = headers.get_all(name).into_iter();
     match (values.next().map(HeaderValue::to_str), values.next()) {
         (None, _) => Ok(None),
@@ -300,11 +308,11 @@ fn is_unwanted(part: &str) -> bool {
     weight.and_then(|weight| weight.parse().ok()).is_some_and(|weight: f32| weight <= 0.0)
 }
 
-/// Reserves a seat for a client that may want to open or resume a connection.
-pub(super) fn seat(shared: &Shared, caller: Caller) -> Result<AdmittedClient, Refusal> {
-    if caller.doubted {
-        return Err(Refusal::Doubted);
+/// Reserves a slot for a client that may want to open or resume a connection.
+pub(super) fn admit(shared: &Shared, caller: Caller) -> Result<AdmittedClient, Refusal> {
+    if caller.is_unverified {
+        return Err(Refusal::Unverified);
     }
-    let seat = shared.seats.enter(caller.identity).ok_or(TOO_MANY_CONNECTIONS)?;
-    Ok(AdmittedClient::new(seat, caller.credential, caller.listener))
+    let slot = shared.quota.enter(caller.identity).ok_or(TOO_MANY_CONNECTIONS)?;
+    Ok(AdmittedClient::new(slot, caller.credential, caller.listener))
 }

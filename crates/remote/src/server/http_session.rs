@@ -18,9 +18,9 @@ use super::admission::AdmittedClient;
 use super::backend_writer::{BackendWriter, Waiting};
 use super::detached::Kept;
 use super::disconnect_stats::{DisconnectOutcome, DisconnectStats};
-use super::post_dedup::{Known, PostDedup};
+use super::post_dedup::{PostDedup, PostState};
 use super::shared::Shared;
-use super::streams::{Next, OpenFault, Streams, TooMany, Waits};
+use super::streams::{Next, OpenFault, ResponseTarget, Streams, TooMany};
 use super::unfinished::Part;
 use crate::identity::Identity;
 
@@ -33,12 +33,12 @@ pub(super) struct HttpSession {
     /// The value of `Acp-Connection-Id`.
     pub(super) name: String,
     owner: Identity,
-    exchange: Mutex<Streams>,
+    streams: Mutex<Streams>,
     /// When the client last sent or read something.
     touched: Mutex<Instant>,
     /// Notified when queued events were read.
     room: Notify,
-    mouth: BackendWriter,
+    writer: BackendWriter,
     posts: Mutex<PostDedup>,
     end: Arc<Notify>,
     /// Streams that were cut but are not counted yet: a client that ends the connection closes them as well.
@@ -48,48 +48,48 @@ pub(super) struct HttpSession {
 }
 
 impl HttpSession {
-    /// Opens a backend connection for `guest`.
-    pub(super) async fn open(shared: &Arc<Shared>, guest: AdmittedClient) -> io::Result<Arc<Self>> {
-        let backend = shared.open(&guest).await?;
-        let name = shared.name().ok_or(io::ErrorKind::Other)?;
+    /// Opens a backend connection for `client`.
+    pub(super) async fn open(shared: &Arc<Shared>, client: AdmittedClient) -> io::Result<Arc<Self>> {
+        let backend = shared.open_backend(&client).await?;
+        let name = shared.random_name().ok_or(io::ErrorKind::Other)?;
         let (from, to) = backend.into_split();
-        let (mouth, messages) = BackendWriter::new(to);
-        let channel = Arc::new(Self {
+        let (writer, messages) = BackendWriter::new(to);
+        let http_session = Arc::new(Self {
             name: name.clone(),
-            owner: guest.identity().clone(),
-            exchange: Mutex::new(Streams::new(
+            owner: client.identity().clone(),
+            streams: Mutex::new(Streams::new(
                 shared.limits.keep(),
-                shared.replay_memory.share(guest.identity()),
+                shared.replay_memory.share(client.identity()),
             )),
             touched: Mutex::new(Instant::now()),
             room: Notify::new(),
-            mouth,
+            writer,
             posts: Mutex::default(),
             end: Arc::default(),
             cuts: AtomicU64::new(0),
             cut: Notify::new(),
             disconnects: Arc::clone(&shared.disconnects),
         });
-        shared.channels(|channels| channels.insert(name, Arc::clone(&channel)));
-        tokio::spawn(run(Arc::clone(shared), Arc::clone(&channel), guest, from, messages));
-        Ok(channel)
+        shared.http_sessions(|http_sessions| http_sessions.insert(name, Arc::clone(&http_session)));
+        tokio::spawn(run(Arc::clone(shared), Arc::clone(&http_session), client, from, messages));
+        Ok(http_session)
     }
 
-    /// Finds the connection `name` of `who`. One of another identity is indistinguishable from a missing one.
-    pub(super) fn find(shared: &Shared, name: &str, who: &Identity) -> Option<Arc<Self>> {
-        let found = shared.channels(|channels| channels.get(name).cloned())?;
-        (found.owner == *who).then_some(found)
+    /// Finds the connection `name` of `identity`. One of another identity is indistinguishable from a missing one.
+    pub(super) fn find(shared: &Shared, name: &str, identity: &Identity) -> Option<Arc<Self>> {
+        let found = shared.http_sessions(|http_sessions| http_sessions.get(name).cloned())?;
+        (found.owner == *identity).then_some(found)
     }
 
-    /// See [`Streams::last_words`].
-    pub(super) fn last_words(&self) -> Option<RpcError> {
-        self.with(|exchange| exchange.last_words())
+    /// See [`Streams::backend_error`].
+    pub(super) fn backend_error(&self) -> Option<RpcError> {
+        self.with(|streams| streams.backend_error())
     }
 
     /// Returns the connection as a candidate for making room, if its client has been inactive for a while.
     pub(super) fn detached(&self) -> Option<Kept> {
         let since = *lock(&self.touched);
-        let is_quiet = since.elapsed() > LEAVE_TIMEOUT && !self.with(|exchange| exchange.is_read());
+        let is_quiet = since.elapsed() > LEAVE_TIMEOUT && !self.with(|streams| streams.is_read());
         is_quiet.then(|| Kept { identity: self.owner.to_string(), since, end: Arc::clone(&self.end) })
     }
 
@@ -105,25 +105,25 @@ impl HttpSession {
     pub(super) async fn send(
         &self,
         line: Bytes,
-        asked: Option<(&[u8], Waits)>,
+        asked: Option<(&[u8], ResponseTarget)>,
         number: Option<u64>,
         part: Option<Part>,
     ) -> Result<(), SendFault> {
         self.touch();
-        let turn = self.mouth.turn().await.map_err(|_| SendFault::Gone)?;
+        let slot = self.writer.reserve().await.map_err(|_| SendFault::Gone)?;
         let mut posts = lock(&self.posts);
-        match number.map(|number| posts.know(number)) {
-            Some(Known::Taken) => return Ok(()),
-            Some(Known::Forgotten) => return Err(SendFault::Forgotten),
-            Some(Known::New) | None => {}
+        match number.map(|number| posts.state(number)) {
+            Some(PostState::Taken) => return Ok(()),
+            Some(PostState::Forgotten) => return Err(SendFault::Forgotten),
+            Some(PostState::New) | None => {}
         }
-        if let Some((id, waits)) = asked {
-            self.with(|exchange| exchange.asked(id, waits))?;
+        if let Some((id, target)) = asked {
+            self.with(|streams| streams.record_request(id, target))?;
         }
         if let Some(number) = number {
-            posts.take(number);
+            posts.record(number);
         }
-        turn.say(line, part);
+        slot.send(line, part);
         Ok(())
     }
 
@@ -135,7 +135,7 @@ impl HttpSession {
     ) -> Result<(u64, Option<Bytes>), OpenFault> {
         self.touch();
         self.count_cuts();
-        let opened = self.with(|exchange| exchange.open(session, cursor));
+        let opened = self.with(|streams| streams.open(session, cursor));
         match &opened {
             Ok((_, Some(_))) | Err(OpenFault::Gap) => self.disconnects.add(DisconnectOutcome::Gap),
             // A client with a cursor resumes.
@@ -148,9 +148,9 @@ impl HttpSession {
     /// See [`Streams::next`].
     pub(super) fn next(&self, session: Option<&str>, reader: u64, waker: &Waker) -> Next {
         let now = Instant::now().into_std();
-        let next = self.with(|exchange| {
-            let next = exchange.next(session, reader, now, waker);
-            exchange.limit_memory(now);
+        let next = self.with(|streams| {
+            let next = streams.next(session, reader, now, waker);
+            streams.limit_memory(now);
             next
         });
         if let Next::Events(_) = next {
@@ -162,7 +162,7 @@ impl HttpSession {
     /// See [`Streams::close`]. `cut`: before the end of the stream.
     pub(super) fn unsubscribe(&self, session: Option<&str>, reader: u64, cut: bool) {
         self.touch();
-        let was_reading = self.with(|exchange| exchange.close(session, reader));
+        let was_reading = self.with(|streams| streams.close(session, reader));
         match (cut, was_reading) {
             (true, true) => {
                 self.cuts.fetch_add(1, Ordering::Relaxed);
@@ -183,7 +183,7 @@ impl HttpSession {
     }
 
     /// Counts cut streams after [`LEAVE_TIMEOUT`], unless the connection has ended. Never returns.
-    async fn count(&self) {
+    async fn count_cuts_later(&self) {
         loop {
             self.cut.notified().await;
             sleep(LEAVE_TIMEOUT).await;
@@ -196,30 +196,30 @@ impl HttpSession {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Streams) -> T) -> T {
-        act(&mut lock(&self.exchange))
+        act(&mut lock(&self.streams))
     }
 
     /// Reads the output of the agents as fast as the readers allow.
-    async fn listen(&self, shared: &Shared, mut backend: OwnedReadHalf) {
+    async fn read_backend(&self, shared: &Shared, mut backend: OwnedReadHalf) {
         let mut splitter = Splitter::new(DEFAULT_MAX_LINE_BYTES);
         loop {
-            while self.with(|exchange| exchange.is_full()) {
+            while self.with(|streams| streams.is_full()) {
                 if timeout(shared.limits.idle_timeout, self.room.notified()).await.is_err() {
-                    self.with(|exchange| exchange.drop_slow(Instant::now().into_std()));
+                    self.with(|streams| streams.drop_slow(Instant::now().into_std()));
                 }
             }
-            let mut hear = |read: &mut [u8]| {
+            let mut deliver = |read: &mut [u8]| {
                 let now = Instant::now().into_std();
-                self.with(|exchange| {
+                self.with(|streams| {
                     splitter.feed(read, |piece| {
                         if let LineRef::Whole(line) = piece {
-                            exchange.said(line, now);
+                            streams.deliver(line, now);
                         }
                     });
-                    exchange.limit_memory(now);
+                    streams.limit_memory(now);
                 });
             };
-            match poll_fn(|cx| shared.scratch.poll_read(cx, &mut backend, &mut hear)).await {
+            match poll_fn(|cx| shared.scratch.poll_read(cx, &mut backend, &mut deliver)).await {
                 Ok(count) if count > 0 => {}
                 _ => return,
             }
@@ -227,10 +227,10 @@ impl HttpSession {
     }
 
     /// Waits until the client has been inactive for the grace period.
-    async fn quiet(&self, shared: &Shared) {
+    async fn until_inactive(&self, shared: &Shared) {
         let grace = shared.limits.grace;
         loop {
-            if self.with(|exchange| exchange.is_read()) {
+            if self.with(|streams| streams.is_read()) {
                 sleep(grace).await;
                 continue;
             }
@@ -259,27 +259,27 @@ pub(super) enum SendFault {
 
 async fn run(
     shared: Arc<Shared>,
-    channel: Arc<HttpSession>,
-    mut guest: AdmittedClient,
+    http_session: Arc<HttpSession>,
+    mut client: AdmittedClient,
     from: OwnedReadHalf,
     messages: mpsc::Receiver<Waiting>,
 ) {
     let in_order = tokio::select! {
-        () = channel.listen(&shared, from) => false,
-        () = channel.mouth.speak(messages) => false,
-        () = channel.quiet(&shared) => {
+        () = http_session.read_backend(&shared, from) => false,
+        () = http_session.writer.write_queued(messages) => false,
+        () = http_session.until_inactive(&shared) => {
             shared.disconnects.add(DisconnectOutcome::Expired);
             false
         }
-        () = channel.end.notified() => true,
+        () = http_session.end.notified() => true,
         () = shared.stopping() => false,
-        () = guest.revoked() => false,
-        () = channel.count() => false,
+        () = client.revoked() => false,
+        () = http_session.count_cuts_later() => false,
     };
     if !in_order {
-        channel.count_cuts();
+        http_session.count_cuts();
     }
-    shared.channels(|channels| channels.remove(&channel.name));
-    channel.mouth.shut();
-    channel.with(Streams::end);
+    shared.http_sessions(|http_sessions| http_sessions.remove(&http_session.name));
+    http_session.writer.close();
+    http_session.with(Streams::end);
 }

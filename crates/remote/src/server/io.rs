@@ -39,7 +39,7 @@ impl Io {
     }
 
     /// Limits the kernel buffers of a resumable connection.
-    pub(super) fn bound(&self) -> io::Result<()> {
+    pub(super) fn limit_kernel_buffers(&self) -> io::Result<()> {
         let fd = match self {
             Self::Unix(stream) => stream.as_fd(),
             Self::Tcp(stream) => stream.as_fd(),
@@ -120,13 +120,13 @@ pub(super) struct Scratch {
 
 impl Scratch {
     /// Returns an empty buffer.
-    pub(super) fn take(&self) -> Vec<u8> {
+    pub(super) fn take_buffer(&self) -> Vec<u8> {
         let spare = lock(&self.spare).pop();
         spare.unwrap_or_else(|| Vec::with_capacity(READ_BYTES))
     }
 
     /// Returns a buffer for reuse.
-    pub(super) fn give(&self, mut buffer: Vec<u8>) {
+    pub(super) fn return_buffer(&self, mut buffer: Vec<u8>) {
         buffer.clear();
         if buffer.capacity() < READ_BYTES || buffer.capacity() > 4 * READ_BYTES {
             return;
@@ -144,7 +144,7 @@ impl Scratch {
         from: &mut T,
         see: impl FnOnce(&mut [u8]),
     ) -> Poll<io::Result<usize>> {
-        let mut buffer = self.take();
+        let mut buffer = self.take_buffer();
         let mut read = ReadBuf::uninit(buffer.spare_capacity_mut());
         let polled = Pin::new(from).poll_read(cx, &mut read);
         let filled = read.filled_mut();
@@ -152,7 +152,7 @@ impl Scratch {
         if matches!(polled, Poll::Ready(Ok(()))) && count > 0 {
             see(filled);
         }
-        self.give(buffer);
+        self.return_buffer(buffer);
         polled.map_ok(|()| count)
     }
 }
@@ -177,7 +177,7 @@ impl Outbox {
     /// Returns the buffer to append to.
     pub(super) fn open(&mut self, scratch: &Scratch) -> &mut Vec<u8> {
         if self.bytes.capacity() == 0 {
-            self.bytes = scratch.take();
+            self.bytes = scratch.take_buffer();
         }
         &mut self.bytes
     }
@@ -187,7 +187,7 @@ impl Outbox {
         self.at = 0;
         let bytes = std::mem::take(&mut self.bytes);
         if bytes.capacity() > 0 {
-            scratch.give(bytes);
+            scratch.return_buffer(bytes);
         }
     }
 

@@ -88,11 +88,12 @@ impl HttpListener {
                 Some((files, watch::Sender::new(Arc::new(tls))))
             }
         };
-        let door = Self { number, path, origins, hosts: known, admits, tls, stamps: Mutex::default() };
-        for path in door.files() {
-            door.has_changed(&path);
+        let http_listener =
+            Self { number, path, origins, hosts: known, admits, tls, stamps: Mutex::default() };
+        for path in http_listener.files() {
+            http_listener.has_changed(&path);
         }
-        Ok(door)
+        Ok(http_listener)
     }
 
     /// Returns the TLS configuration and its changes, if the listener uses TLS.
@@ -102,7 +103,7 @@ impl HttpListener {
 
     fn files(&self) -> Vec<PathBuf> {
         let tokens = match &self.admits {
-            Admits::Tokens(register) => Some(register.path().to_owned()),
+            Admits::Tokens(store) => Some(store.path().to_owned()),
             Admits::Everybody | Admits::Users | Admits::Owner(_) | Admits::Certificates => None,
         };
         let tls = self.tls.iter().flat_map(|(files, _)| files.paths()).map(Path::to_owned);
@@ -123,10 +124,8 @@ impl HttpListener {
             self.files().into_iter().filter(|path| self.has_changed(path) || all).collect();
         let tokens = match &self.admits {
             // After a failure, it is read again even if unchanged.
-            Admits::Tokens(register)
-                if register.fails() || changed.iter().any(|path| path == register.path()) =>
-            {
-                register.read()
+            Admits::Tokens(store) if store.fails() || changed.iter().any(|path| path == store.path()) => {
+                store.read()
             }
             _ => Ok(()),
         };

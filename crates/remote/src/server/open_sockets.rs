@@ -35,7 +35,7 @@ const LARGE_SHARE_DIVISOR: usize = 8;
 pub(super) struct OpenSockets {
     max: usize,
     max_per_identity: usize,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     table: Mutex<Table>,
     /// Held while waiting for a permit: two waiters must not rely on the same closed socket.
     turn: tokio::sync::Mutex<()>,
@@ -70,11 +70,11 @@ struct Entry {
 
 impl OpenSockets {
     pub(super) fn new(max: usize, max_per_identity: usize) -> Arc<Self> {
-        let places = Arc::new(Semaphore::new(max));
+        let permits = Arc::new(Semaphore::new(max));
         Arc::new(Self {
             max,
             max_per_identity,
-            places,
+            permits,
             table: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
             changed: Notify::new(),
@@ -82,23 +82,26 @@ impl OpenSockets {
     }
 
     /// Returns a permit for another socket. If there is none, closes others; if none can be closed, waits for one.
-    pub(super) async fn place(&self, refusals: &RefusalStats) -> Result<OwnedSemaphorePermit, AcquireError> {
+    pub(super) async fn acquire(
+        &self,
+        refusals: &RefusalStats,
+    ) -> Result<OwnedSemaphorePermit, AcquireError> {
         let _turn = self.turn.lock().await;
-        if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
-            return Ok(place);
+        if let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() {
+            return Ok(permit);
         }
-        let mut place = pin!(Arc::clone(&self.places).acquire_owned());
+        let mut permit = pin!(Arc::clone(&self.permits).acquire_owned());
         loop {
             let mut changed = pin!(self.changed.notified());
             changed.as_mut().enable();
             let closed = self.make_room();
             if closed > 0 {
                 (0..closed).for_each(|_| refusals.add(Reason::Crowd));
-                return place.await;
+                return permit.await;
             }
             tokio::select! {
                 biased;
-                place = &mut place => return place,
+                acquired = &mut permit => return acquired,
                 () = changed => {}
             }
         }
@@ -107,14 +110,14 @@ impl OpenSockets {
     /// Waits until all sockets are closed.
     pub(super) async fn closed(&self) {
         // The semaphore is never closed.
-        _ = self.places.acquire_many(u32::try_from(self.max).unwrap_or(u32::MAX)).await;
+        _ = self.permits.acquire_many(u32::try_from(self.max).unwrap_or(u32::MAX)).await;
     }
 
     /// Adds a socket, which is the youngest.
     pub(super) fn add(self: &Arc<Self>) -> OpenSocket {
         let close = Arc::new(Notify::new());
         let id = self.with(|table| {
-            let id = table.number();
+            let id = table.next_id();
             table.sockets.insert(
                 id,
                 Entry { close: Arc::clone(&close), identity: None, requests: 0, order: Some(id) },
@@ -151,7 +154,7 @@ impl OpenSockets {
 }
 
 impl Table {
-    fn number(&mut self) -> u64 {
+    fn next_id(&mut self) -> u64 {
         self.next += 1;
         self.next
     }
@@ -222,7 +225,7 @@ impl Table {
 
     /// Moves a socket to its map, unless it is being closed.
     fn sort(&mut self, id: u64) {
-        let next = self.number();
+        let next = self.next_id();
         let Some(entry) = self.sockets.get_mut(&id) else { return };
         let Some(order) = entry.order.as_mut() else { return };
         for map in [&mut self.unknown, &mut self.idle, &mut self.busy] {
@@ -276,7 +279,7 @@ impl OpenSocket {
     }
 
     /// Waits until the socket must be closed to make room.
-    pub(super) async fn to_be_closed(&self) {
+    pub(super) async fn close_requested(&self) {
         self.close.notified().await;
     }
 }
@@ -356,23 +359,23 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_oldest_unknown_is_closed_first() {
+    async fn the_oldest_unauthenticated_socket_is_closed_first() {
         let all = OpenSockets::new(3, 3);
         let [known, oldest, youngest] = [(); 3].map(|()| all.add());
         let request = known.begin(&named("a")).unwrap();
         assert_eq!(all.make_room(), 1);
-        oldest.to_be_closed().await;
+        oldest.close_requested().await;
         assert_eq!(oldest.begin(&named("a")).err(), Some(Denied::Crowd), "it is too late");
         assert_eq!(all.make_room(), 1);
-        youngest.to_be_closed().await;
+        youngest.close_requested().await;
         drop((oldest, youngest));
-        assert!(known.is_known() && known.to_be_closed().now_or_never().is_none());
+        assert!(known.is_known() && known.close_requested().now_or_never().is_none());
         drop((request, known));
         all.with(|table| assert!(table.sockets.is_empty() && table.busy.is_empty() && table.idle.is_empty()));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn then_those_without_a_request_for_the_longest_time() {
+    async fn then_sockets_idle_for_the_longest_time_are_closed() {
         let all = OpenSockets::new(100, 100);
         let sockets: Vec<_> = (0..32).map(|_| all.add()).collect();
         let requests: Vec<_> = sockets.iter().map(|socket| socket.begin(&named("a")).unwrap()).collect();
@@ -380,18 +383,18 @@ mod tests {
         let (first, second) = (requests.next().unwrap(), requests.next().unwrap());
         drop((second, first));
         assert_eq!(all.make_room(), 1);
-        assert!(sockets[0].to_be_closed().now_or_never().is_none());
-        sockets[1].to_be_closed().await;
+        assert!(sockets[0].close_requested().now_or_never().is_none());
+        sockets[1].close_requested().await;
         // A request that starts now is still served.
         drop(sockets[1].begin(&named("a")).unwrap());
         assert_eq!(all.make_room(), 1);
-        sockets[0].to_be_closed().await;
+        sockets[0].close_requested().await;
         drop(requests);
         assert_eq!(all.make_room(), 2, "of 30");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn then_the_oldest_of_the_identity_that_has_the_most() {
+    async fn then_the_oldest_socket_of_the_largest_identity_is_closed() {
         let all = OpenSockets::new(16, 16);
         let sockets: Vec<_> = (0..16).map(|_| all.add()).collect();
         let (few, many) = (named("few"), named("many"));
@@ -402,14 +405,14 @@ mod tests {
         for count in [6, 3, 2, 1] {
             assert_eq!(all.make_room(), count, "half of what is more than two");
             for socket in &sockets[closed..closed + count] {
-                socket.to_be_closed().await;
+                socket.close_requested().await;
             }
             closed += count;
         }
         assert_eq!(all.make_room(), 0, "nobody has a large part");
         requests.clear();
         assert_eq!(all.make_room(), 1, "they wait for a request");
-        sockets[0].to_be_closed().await;
+        sockets[0].close_requested().await;
     }
 
     #[tokio::test(start_paused = true)]
@@ -432,22 +435,22 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_place_is_had_from_one_that_comes_to_be_closed() {
+    async fn a_permit_becomes_free_when_a_socket_can_be_closed() {
         let all = OpenSockets::new(1, 1);
         let refusals = RefusalStats::default();
-        let taken = all.place(&refusals).await.unwrap();
-        let mut waiting = pin!(all.place(&refusals));
+        let taken = all.acquire(&refusals).await.unwrap();
+        let mut waiting = pin!(all.acquire(&refusals));
         assert!(waiting.as_mut().now_or_never().is_none());
         let socket = all.add();
         assert!(waiting.as_mut().now_or_never().is_none());
-        socket.to_be_closed().await;
+        socket.close_requested().await;
         drop(taken);
         drop(waiting.await.unwrap());
         assert_eq!(refusals.all().into_iter().find(|(name, _)| *name == "crowd"), Some(("crowd", 1)));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_is_logged_now_and_then() {
+    async fn closed_sockets_are_logged_at_an_interval() {
         let all = OpenSockets::new(100, 100);
         let sockets: Vec<_> = (0..100).map(|_| all.add()).collect();
         (0..50).for_each(|_| assert_eq!(all.make_room(), 1));

@@ -15,25 +15,25 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::authorize::Caller;
 use super::codec;
-use super::http_connection::{TOO_MANY_CONNECTIONS, channel, is_type, seat, text};
+use super::http_connection::{TOO_MANY_CONNECTIONS, admit, find_http_session, header_text, is_type};
 use super::http_session::{HttpSession, SendFault};
 use super::response::{self, CONNECTION_ID, POST, Refusal, Reply, SESSION_ID};
 use super::shared::Shared;
-use super::streams::Waits;
+use super::streams::ResponseTarget;
 use super::unfinished::{FreeAllowance, Part, time_for};
 
 /// Time for an agent to answer `initialize`.
 const INITIALIZE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Accepts a posted message. `allowance` is that of its socket.
-pub(super) async fn message(
+pub(super) async fn accept_post(
     shared: &Arc<Shared>,
     headers: &HeaderMap,
     body: &mut Incoming,
     caller: Caller,
     allowance: &FreeAllowance,
 ) -> Result<Reply, Refusal> {
-    let json = text(headers, &CONTENT_TYPE)?.is_some_and(|value| is_type(value, "application/json"));
+    let json = header_text(headers, &CONTENT_TYPE)?.is_some_and(|value| is_type(value, "application/json"));
     if !json {
         return Err(response::refusal(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -42,7 +42,7 @@ pub(super) async fn message(
     }
     // Its memory is counted until the agent has the message.
     let mut part = shared.unfinished.part_on(&caller.identity, allowance);
-    let body = read(shared, size_of_headers(headers), body, &mut part).await?;
+    let body = read_body(shared, size_of_headers(headers), body, &mut part).await?;
     let part = Some(part);
     let view = View::parse(&body);
     match view.kind() {
@@ -56,9 +56,9 @@ pub(super) async fn message(
             Err(Refusal::Message(StatusCode::BAD_REQUEST, write::error(b"null", &error)))
         }
         Kind::Request if view.method().as_deref() == Some(method::INITIALIZE) => {
-            begin(shared, &view, caller, part).await
+            initialize(shared, &view, caller, part).await
         }
-        _ => go_on(shared, headers, &view, &caller, part).await,
+        _ => forward(shared, headers, &view, &caller, part).await,
     }
 }
 
@@ -69,7 +69,7 @@ fn size_of_headers(headers: &HeaderMap) -> usize {
 
 /// Reads the body, unless it is too long or too slow. `part` counts its memory, plus `others` bytes that are held
 /// besides. Waits while there is no room.
-async fn read<B>(shared: &Shared, others: usize, body: &mut B, part: &mut Part) -> Result<Bytes, Refusal>
+async fn read_body<B>(shared: &Shared, others: usize, body: &mut B, part: &mut Part) -> Result<Bytes, Refusal>
 where
     B: Body<Data = Bytes> + Unpin,
 {
@@ -82,17 +82,17 @@ where
     let each = shared.limits.header_timeout;
     let began = Instant::now();
     // For all waits for room together.
-    let mut patience = each;
+    let mut time_left = each;
     loop {
         // There is always room for the longest message.
         let held = (others + whole.len()).min(limit);
         let waiting = Instant::now();
-        if timeout(patience, part.grow(held)).await.is_err() {
+        if timeout(time_left, part.grow(held)).await.is_err() {
             return Err(Refusal::Later(1, "too many long messages\n"));
         }
-        patience = patience.saturating_sub(waiting.elapsed());
+        time_left = time_left.saturating_sub(waiting.elapsed());
         // Based on the bytes received, because a client may announce any length or none.
-        let last = began + (each - patience) + each + time_for(whole.len());
+        let last = began + (each - time_left) + each + time_for(whole.len());
         match timeout_at(last.min(Instant::now() + each), body.frame()).await {
             Err(_) => {
                 return Err(response::refusal(
@@ -120,43 +120,44 @@ struct Attempt(Option<Arc<HttpSession>>);
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        if let Some(channel) = self.0.take() {
-            channel.end();
+        if let Some(http_session) = self.0.take() {
+            http_session.end();
         }
     }
 }
 
 /// Opens a connection with `initialize`, whose response is in the body.
-async fn begin(
+async fn initialize(
     shared: &Arc<Shared>,
     view: &View<'_>,
     caller: Caller,
     part: Option<Part>,
 ) -> Result<Reply, Refusal> {
-    let mut guest = seat(shared, caller)?;
-    if !guest.settle() {
+    let mut client = admit(shared, caller)?;
+    if !client.claim() {
         return Err(TOO_MANY_CONNECTIONS);
     }
-    let channel = HttpSession::open(shared, guest).await.map_err(|error| {
+    let http_session = HttpSession::open(shared, client).await.map_err(|error| {
         tracing::warn!(%error, "backend unavailable");
         response::refusal(StatusCode::SERVICE_UNAVAILABLE, "no agent is available\n")
     })?;
-    let mut attempt = Attempt(Some(Arc::clone(&channel)));
+    let mut attempt = Attempt(Some(Arc::clone(&http_session)));
     let (sender, answer) = oneshot::channel();
     let id = view.id().unwrap_or_default();
-    let sent = channel.send(line(view.bytes()), Some((id, Waits::Body(sender))), None, part).await;
+    let sent =
+        http_session.send(to_line(view.bytes()), Some((id, ResponseTarget::Body(sender))), None, part).await;
     sent.map_err(|fault| match fault {
-        SendFault::Gone => gone(&channel),
-        fault => cannot_send(fault),
+        SendFault::Gone => backend_refusal(&http_session),
+        fault => send_refusal(fault),
     })?;
     let answer = match timeout(INITIALIZE_TIMEOUT, answer).await {
         Ok(Ok(answer)) => answer,
-        Ok(Err(_)) => return Err(gone(&channel)),
+        Ok(Err(_)) => return Err(backend_refusal(&http_session)),
         Err(_) => return Err(response::refusal(StatusCode::GATEWAY_TIMEOUT, "the agent did not answer\n")),
     };
     let failed = View::parse(&answer).result().is_none();
     let mut reply = response::json(StatusCode::OK, answer);
-    if !failed && let Ok(name) = HeaderValue::from_str(&channel.name) {
+    if !failed && let Ok(name) = HeaderValue::from_str(&http_session.name) {
         attempt.0 = None;
         reply.headers_mut().insert(CONNECTION_ID, name);
     }
@@ -164,8 +165,8 @@ async fn begin(
 }
 
 /// Converts the end of a connection before it began, with the backend's error if there is one.
-fn gone(channel: &HttpSession) -> Refusal {
-    match channel.last_words() {
+fn backend_refusal(http_session: &HttpSession) -> Refusal {
+    match http_session.backend_error() {
         Some(error) => {
             let words = format!("{}\n", error.message);
             let wait = error.data.as_ref().and_then(|data| data.get("retryAfterMs")?.as_u64());
@@ -179,38 +180,38 @@ fn gone(channel: &HttpSession) -> Refusal {
 }
 
 /// Sends any other message. A response to it arrives on an event stream.
-async fn go_on(
+async fn forward(
     shared: &Shared,
     headers: &HeaderMap,
     view: &View<'_>,
     caller: &Caller,
     part: Option<Part>,
 ) -> Result<Reply, Refusal> {
-    let channel = channel(shared, headers, &caller.identity)?;
-    let named = text(headers, &SESSION_ID)?;
+    let http_session = find_http_session(shared, headers, &caller.identity)?;
+    let named = header_text(headers, &SESSION_ID)?;
     let (line, session) =
         addressed(view, named).map_err(|words| response::refusal(StatusCode::BAD_REQUEST, words))?;
     let asked = match (view.kind(), view.id()) {
         (Kind::Request, Some(id)) => {
             let is_prompt = view.method().is_some_and(|named| named == method::SESSION_PROMPT);
-            let waits = match session {
-                Some(session) if is_prompt => Waits::Turn(session),
-                session => Waits::Stream(session),
+            let target = match session {
+                Some(session) if is_prompt => ResponseTarget::Turn(session),
+                session => ResponseTarget::Stream(session),
             };
-            Some((id, waits))
+            Some((id, target))
         }
         _ => None,
     };
-    let number = match text(headers, &POST)?.map(str::parse) {
+    let number = match header_text(headers, &POST)?.map(str::parse) {
         None => None,
         Some(Ok(number)) if number > 0 => Some(number),
         Some(_) => return Err(response::refusal(StatusCode::BAD_REQUEST, "invalid Narrows-Post\n")),
     };
-    channel.send(line, asked, number, part).await.map_err(cannot_send)?;
+    http_session.send(line, asked, number, part).await.map_err(send_refusal)?;
     Ok(response::empty(StatusCode::ACCEPTED))
 }
 
-fn cannot_send(fault: SendFault) -> Refusal {
+fn send_refusal(fault: SendFault) -> Refusal {
     match fault {
         SendFault::Gone => response::refusal(StatusCode::NOT_FOUND, "there is no such connection\n"),
         SendFault::Forgotten => {
@@ -222,7 +223,7 @@ fn cannot_send(fault: SendFault) -> Refusal {
 
 /// Returns the message for the agent, and the session it belongs to: that of its params, or that of the header.
 fn addressed(view: &View<'_>, named: Option<&str>) -> Result<(Bytes, Option<String>), &'static str> {
-    let Some(method) = view.method() else { return Ok((line(view.bytes()), None)) };
+    let Some(method) = view.method() else { return Ok((to_line(view.bytes()), None)) };
     let own = view.session();
     if let (Some(own), Some(named)) = (&own, named)
         && own != named
@@ -233,14 +234,14 @@ fn addressed(view: &View<'_>, named: Option<&str>) -> Result<(Bytes, Option<Stri
         METHODS.iter().find(|row| row.name == method && row.is_received_by(Side::Agent)).map(|row| row.scope);
     let (scoped, unknown) = (scope == Some(Scope::Session), scope.is_none() && !method.starts_with("$/"));
     match (own, named) {
-        (Some(own), _) => Ok((line(view.bytes()), Some(own.into_owned()))),
+        (Some(own), _) => Ok((to_line(view.bytes()), Some(own.into_owned()))),
         (None, Some(named)) if scoped || unknown => match with_session(view, named) {
             Some(with) => Ok((with, Some(named.to_owned()))),
-            None if unknown => Ok((line(view.bytes()), Some(named.to_owned()))),
+            None if unknown => Ok((to_line(view.bytes()), Some(named.to_owned()))),
             None => Err("cannot add a session to these params\n"),
         },
         (None, None) if scoped => Err("no session given\n"),
-        (None, _) => Ok((line(view.bytes()), None)),
+        (None, _) => Ok((to_line(view.bytes()), None)),
     }
 }
 
@@ -264,10 +265,10 @@ fn with_session(view: &View<'_>, session: &str) -> Option<Bytes> {
     };
     let whole = [&bytes[..place.start], text.as_bytes(), &bytes[place.end..]].concat();
     // Invalid if there is a `sessionId` of another type already: the key would be a duplicate.
-    matches!(View::parse(&whole).kind(), Kind::Request | Kind::Notification).then(|| line(&whole))
+    matches!(View::parse(&whole).kind(), Kind::Request | Kind::Notification).then(|| to_line(&whole))
 }
 
-fn line(message: &[u8]) -> Bytes {
+fn to_line(message: &[u8]) -> Bytes {
     let mut line = Vec::with_capacity(message.len() + 1);
     codec::put_line(&mut line, message);
     line.into()
@@ -301,19 +302,19 @@ mod tests {
         });
         let mut body = StreamBody::new(Box::pin(frames));
         let mut part = shared.unfinished.part(&Identity::local());
-        let read = read(&shared, 100, &mut body, &mut part).await;
+        let read = read_body(&shared, 100, &mut body, &mut part).await;
         read.map(|body| body.len()).map_err(|refusal| refusal.reply().status().as_u16())
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_body_without_a_length_that_comes_byte_by_byte_is_refused_soon() {
+    async fn a_slow_body_without_a_length_is_refused_soon() {
         let began = Instant::now();
         assert_eq!(read_slowly(1 << 20, 1, Duration::from_secs(3)).await, Err(408));
         assert!(began.elapsed() < Duration::from_secs(12), "{:?}", began.elapsed());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_long_body_that_comes_fast_enough_is_read() {
+    async fn a_long_and_fast_body_is_read() {
         assert_eq!(read_slowly(200, 64 << 10, Duration::from_secs(1)).await, Ok(200 * (64 << 10)));
         assert_eq!(read_slowly(200, 32 << 10, Duration::from_secs(1)).await, Err(408));
     }

@@ -10,7 +10,7 @@ use narrows_wire::{Kind, LineRef, Splitter, View};
 use tokio::net::UnixStream;
 use tokio::time::Instant;
 
-use super::codec::{self, Heard};
+use super::codec::{self, Received};
 use super::io::{Outbox, Scratch};
 use super::replay_memory::ReplayShare;
 use super::socket::{Socket, SocketEnd};
@@ -33,8 +33,8 @@ pub(super) enum PumpEnd {
 
 /// The state of a resumable connection.
 #[derive(Debug)]
-struct Memory {
-    held: ResumableEnd,
+struct ResumeState {
+    endpoint: ResumableEnd,
     share: ReplayShare,
     /// The memory limit is exceeded, and nothing more can be dropped here.
     is_over: bool,
@@ -50,72 +50,86 @@ const MAX_CLOSE_REQUEST_BYTES: usize = 128;
 
 /// The backend side of a connection, which may serve several sockets in turn.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct BackendLine {
     backend: UnixStream,
     splitter: Splitter,
     to_backend: Outbox,
     /// The backend has closed its output.
     ended: bool,
     /// The backend has closed its input.
-    deaf: bool,
-    memory: Option<Memory>,
+    input_closed: bool,
+    resume: Option<ResumeState>,
 }
 
-impl Line {
+impl BackendLine {
     /// Creates the backend side of a connection that is not resumable.
     pub(super) fn new(backend: UnixStream) -> Self {
         let splitter = Splitter::new(narrows_wire::DEFAULT_MAX_LINE_BYTES);
-        Self { backend, splitter, to_backend: Outbox::default(), ended: false, deaf: false, memory: None }
+        Self {
+            backend,
+            splitter,
+            to_backend: Outbox::default(),
+            ended: false,
+            input_closed: false,
+            resume: None,
+        }
     }
 
     /// Makes the connection resumable: from now on messages are counted and kept. `id` is that of `initialize`, in
     /// whose response `granted` is announced.
-    pub(super) fn remember(&mut self, held: ResumableEnd, share: ReplayShare, id: Bytes, granted: Granted) {
+    pub(super) fn make_resumable(
+        &mut self,
+        endpoint: ResumableEnd,
+        share: ReplayShare,
+        id: Bytes,
+        granted: Granted,
+    ) {
         let granting = Some((id, granted));
-        self.memory = Some(Memory { held, share, is_over: false, granting, granted: false, farewell: false });
+        self.resume =
+            Some(ResumeState { endpoint, share, is_over: false, granting, granted: false, farewell: false });
     }
 
     /// Returns `true` if the client was told that it can resume.
     pub(super) fn is_granted(&self) -> bool {
-        self.memory.as_ref().is_some_and(|memory| memory.granted)
+        self.resume.as_ref().is_some_and(|resume| resume.granted)
     }
 
     /// Returns the resumable state, if there is one.
-    pub(super) fn held(&mut self) -> Option<&mut ResumableEnd> {
-        self.memory.as_mut().map(|memory| &mut memory.held)
+    pub(super) fn resumable(&mut self) -> Option<&mut ResumableEnd> {
+        self.resume.as_mut().map(|resume| &mut resume.endpoint)
     }
 
     /// Accepts a message of the client. Returns an error response if it is blank.
-    pub(super) fn take(&mut self, message: &[u8], scratch: &Scratch) -> Option<Bytes> {
-        if let Some(memory) = &mut self.memory {
+    pub(super) fn accept_message(&mut self, message: &[u8], scratch: &Scratch) -> Option<Bytes> {
+        if let Some(resume) = &mut self.resume {
             if message.len() <= MAX_CLOSE_REQUEST_BYTES && resume::is_farewell(&View::parse(message)) {
-                memory.farewell = true;
+                resume.farewell = true;
                 return None;
             }
-            memory.held.took();
+            resume.endpoint.count_received();
         }
         if codec::is_blank(message) {
             return View::parse(message).refusal();
         }
-        if !self.deaf {
+        if !self.input_closed {
             codec::put_line(self.to_backend.open(scratch), message);
         }
         None
     }
 
     /// Sends the client a message that does not come from the backend.
-    pub(super) fn say(&mut self, message: Bytes, socket: &mut Socket, scratch: &Scratch) {
-        match &mut self.memory {
-            Some(memory) => {
-                memory.held.send(message);
-                memory.limit();
+    pub(super) fn send_to_client(&mut self, message: Bytes, socket: &mut Socket, scratch: &Scratch) {
+        match &mut self.resume {
+            Some(resume) => {
+                resume.endpoint.send(message);
+                resume.limit_memory();
             }
             None => socket.put(&message, scratch),
         }
     }
 
     /// Carries messages until either side ends.
-    pub(super) fn poll_carry(
+    pub(super) fn poll_pump(
         &mut self,
         cx: &mut Context<'_>,
         socket: &mut Socket,
@@ -131,8 +145,8 @@ impl Line {
                 Err(end) => return Poll::Ready(end),
             };
             if !up && !down {
-                if let Some(memory) = &mut self.memory {
-                    memory.held.expire(Instant::now().into_std());
+                if let Some(resume) = &mut self.resume {
+                    resume.endpoint.expire(Instant::now().into_std());
                 }
                 return socket.poll_tick(cx, scratch).map(PumpEnd::Socket);
             }
@@ -151,28 +165,28 @@ impl Line {
         if !self.poll_backend(cx, scratch) {
             return Ok(false);
         }
-        if self.memory.as_ref().is_some_and(|memory| memory.farewell) {
+        if self.resume.as_ref().is_some_and(|resume| resume.farewell) {
             return Err(SocketEnd::Left(Some(1000)));
         }
         let mut answers = Vec::new();
         let read = socket.poll_read(cx, scratch, |heard| match heard {
-            Heard::Message(message) => answers.extend(self.take(message, scratch)),
-            Heard::TooLong(view) => {
-                if let Some(memory) = &mut self.memory {
-                    memory.held.took();
+            Received::Message(message) => answers.extend(self.accept_message(message, scratch)),
+            Received::TooLong(view) => {
+                if let Some(resume) = &mut self.resume {
+                    resume.endpoint.count_received();
                 }
                 answers.extend(view.refusal());
                 // The requester gets an error in place of the response.
-                if let Some(error) = codec::instead(&view).filter(|_| !self.deaf) {
+                if let Some(error) = codec::oversized_response_error(&view).filter(|_| !self.input_closed) {
                     codec::put_line(self.to_backend.open(scratch), &error);
                 }
             }
-            Heard::Ping(_) | Heard::Close(_) => {}
+            Received::Ping(_) | Received::Close(_) => {}
         });
         // Only a client that sends invalid messages and does not read the replies gets here with a full ring.
         let is_flooded = !answers.is_empty() && self.is_full();
         for answer in answers {
-            self.say(answer, socket, scratch);
+            self.send_to_client(answer, socket, scratch);
         }
         self.poll_backend(cx, scratch);
         if is_flooded {
@@ -192,7 +206,7 @@ impl Line {
             Poll::Ready(Ok(_)) => true,
             Poll::Ready(Err(_)) => {
                 // The remaining output of the backend is still read.
-                self.deaf = true;
+                self.input_closed = true;
                 self.to_backend.clear(scratch);
                 true
             }
@@ -206,7 +220,7 @@ impl Line {
         socket: &mut Socket,
         scratch: &Scratch,
     ) -> Result<bool, PumpEnd> {
-        let mut moved = self.serve(socket, scratch);
+        let mut moved = self.fill_socket(socket, scratch);
         match socket.poll_write(cx, scratch) {
             Poll::Pending => return Ok(false),
             Poll::Ready(written) => moved |= written.map_err(PumpEnd::Socket)?,
@@ -215,14 +229,14 @@ impl Line {
             return Ok(moved);
         }
         if self.ended {
-            let drained = self.memory.as_ref().is_none_or(|memory| memory.held.ring().is_drained());
+            let drained = self.resume.as_ref().is_none_or(|resume| resume.endpoint.ring().is_drained());
             return if drained { Err(PumpEnd::Backend) } else { Ok(true) };
         }
         match self.poll_lines(cx, scratch, Some(&mut *socket)) {
             Poll::Pending => return Ok(moved),
             Poll::Ready(()) => moved = true,
         }
-        self.serve(socket, scratch);
+        self.fill_socket(socket, scratch);
         match socket.poll_write(cx, scratch) {
             Poll::Pending => Ok(false),
             Poll::Ready(Ok(_)) => Ok(moved),
@@ -231,25 +245,25 @@ impl Line {
     }
 
     /// Moves a batch of kept messages to the socket. Returns `true` if there was one.
-    fn serve(&mut self, socket: &mut Socket, scratch: &Scratch) -> bool {
-        let Some(memory) = &mut self.memory else { return false };
-        if memory.held.ring().is_drained() {
+    fn fill_socket(&mut self, socket: &mut Socket, scratch: &Scratch) -> bool {
+        let Some(resume) = &mut self.resume else { return false };
+        if resume.endpoint.ring().is_drained() {
             return false;
         }
         let now = Instant::now().into_std();
         let mut moved = false;
-        while socket.waiting() < WRITE_BATCH_BYTES
-            && let Some(message) = memory.held.next(now)
+        while socket.queued() < WRITE_BATCH_BYTES
+            && let Some(message) = resume.endpoint.next(now)
         {
             socket.put(message, scratch);
             moved = true;
         }
-        memory.limit();
+        resume.limit_memory();
         moved
     }
 
     fn is_full(&self) -> bool {
-        self.memory.as_ref().is_some_and(Memory::is_full)
+        self.resume.as_ref().is_some_and(ResumeState::is_full)
     }
 
     /// Collects the output of the backend while there is no socket, as far as there is room. Ready when the backend has
@@ -272,21 +286,21 @@ impl Line {
         scratch: &Scratch,
         socket: Option<&mut Socket>,
     ) -> Poll<()> {
-        let Self { backend, splitter, memory, .. } = self;
+        let Self { backend, splitter, resume, .. } = self;
         let mut socket = socket;
         let polled = scratch.poll_read(cx, backend, |read| {
             splitter.feed(read, |piece| {
                 // A line over the limit is dropped: no client could read it.
                 let LineRef::Whole(line) = piece else { return };
-                match (&mut *memory, &mut socket) {
-                    (Some(memory), _) => memory.keep(line),
+                match (&mut *resume, &mut socket) {
+                    (Some(resume), _) => resume.keep_line(line),
                     (None, Some(socket)) => socket.put(line, scratch),
                     (None, None) => {}
                 }
             });
         });
-        if let Some(memory) = memory {
-            memory.limit();
+        if let Some(resume) = resume {
+            resume.limit_memory();
         }
         match polled {
             Poll::Pending => Poll::Pending,
@@ -299,24 +313,24 @@ impl Line {
     }
 }
 
-impl Memory {
+impl ResumeState {
     /// Returns `true` if the backend must not be read until the client has read more.
     fn is_full(&self) -> bool {
-        let ring = self.held.ring();
+        let ring = self.endpoint.ring();
         ring.is_full() || self.is_over && !ring.is_drained()
     }
 
     /// Counts the kept bytes, and drops written messages if they exceed the limits.
-    fn limit(&mut self) {
-        let over = self.share.set(self.held.ring().bytes());
+    fn limit_memory(&mut self) {
+        let over = self.share.set(self.endpoint.ring().bytes());
         self.is_over = over > 0;
-        if over > 0 && self.held.shed(over) > 0 {
-            self.is_over = self.share.set(self.held.ring().bytes()) > 0;
+        if over > 0 && self.endpoint.shed(over) > 0 {
+            self.is_over = self.share.set(self.endpoint.ring().bytes()) > 0;
         }
     }
 
     /// Keeps a line of the backend. Adds the grant if it is the response to `initialize`.
-    fn keep(&mut self, line: &[u8]) {
+    fn keep_line(&mut self, line: &[u8]) {
         let line = match &self.granting {
             None => Bytes::copy_from_slice(line),
             Some((id, granted)) => {
@@ -331,7 +345,7 @@ impl Memory {
                 }
             }
         };
-        self.held.send(line);
+        self.endpoint.send(line);
     }
 }
 
@@ -343,36 +357,36 @@ mod tests {
     use crate::identity::{Identity, Proof};
 
     #[test]
-    fn over_the_memory_limit_what_was_sent_goes_and_what_was_not_makes_the_agent_wait() {
+    fn over_the_memory_limit_sent_messages_are_dropped_and_others_slow_the_agent() {
         let limits =
             Limits { replay_memory: 64 << 10, replay_memory_per_identity: 64 << 10, ..Limits::default() };
         let share = ReplayMemory::new(&limits).share(&Identity::new(Proof::Token, "a"));
-        let held = ResumableEnd::new(limits.keep());
-        let mut memory =
-            Memory { held, share, is_over: false, granting: None, granted: true, farewell: false };
+        let endpoint = ResumableEnd::new(limits.keep());
+        let mut resume =
+            ResumeState { endpoint, share, is_over: false, granting: None, granted: true, farewell: false };
         let line = vec![b'x'; 10 << 10];
-        let send = |memory: &mut Memory| {
-            memory.keep(&line);
-            memory.limit();
+        let send = |resume: &mut ResumeState| {
+            resume.keep_line(&line);
+            resume.limit_memory();
         };
         for _ in 0..100 {
-            send(&mut memory);
-            assert!(memory.held.next(Instant::now().into_std()).is_some());
-            memory.limit();
+            send(&mut resume);
+            assert!(resume.endpoint.next(Instant::now().into_std()).is_some());
+            resume.limit_memory();
         }
-        assert!(memory.held.ring().bytes() <= 80 << 10, "{}", memory.held.ring().bytes());
-        assert!(!memory.is_full());
+        assert!(resume.endpoint.ring().bytes() <= 80 << 10, "{}", resume.endpoint.ring().bytes());
+        assert!(!resume.is_full());
         // Without a socket only written messages are dropped.
-        let sent = memory.held.counts().sent;
-        while !memory.is_full() {
-            send(&mut memory);
+        let sent = resume.endpoint.counts().sent;
+        while !resume.is_full() {
+            send(&mut resume);
         }
-        let waiting = memory.held.counts().sent - sent;
-        assert!(waiting > 0 && memory.held.ring().bytes() <= 90 << 10, "{waiting}");
-        assert_eq!(memory.held.resume(sent), Ok(0));
-        let rest = std::iter::from_fn(|| memory.held.next(Instant::now().into_std()).map(|_| ())).count();
+        let waiting = resume.endpoint.counts().sent - sent;
+        assert!(waiting > 0 && resume.endpoint.ring().bytes() <= 90 << 10, "{waiting}");
+        assert_eq!(resume.endpoint.resume(sent), Ok(0));
+        let rest = std::iter::from_fn(|| resume.endpoint.next(Instant::now().into_std()).map(|_| ())).count();
         assert_eq!(rest as u64, waiting);
-        memory.limit();
-        assert!(!memory.is_full());
+        resume.limit_memory();
+        assert!(!resume.is_full());
     }
 }

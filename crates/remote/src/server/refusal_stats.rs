@@ -63,7 +63,7 @@ const REASONS: [(Reason, &str); 16] = [
 
 impl Reason {
     /// Returns the reason for a status of an authorized request; `None` if it is not a refusal.
-    pub(super) fn of(status: StatusCode) -> Option<Self> {
+    pub(super) fn from_status(status: StatusCode) -> Option<Self> {
         Some(match status {
             _ if !status.is_client_error() && !status.is_server_error() => return None,
             StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => Self::Path,
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_reason_has_its_own_place_and_name() {
+    fn every_reason_has_its_own_counter_and_name() {
         let refusals = RefusalStats::default();
         for (number, (reason, _)) in REASONS.iter().enumerate() {
             assert_eq!(*reason as usize, number);
@@ -115,9 +115,9 @@ mod tests {
     }
 
     #[test]
-    fn what_a_status_says() {
+    fn a_status_maps_to_a_reason() {
         let check = |status: u16, expected: Option<Reason>| {
-            assert_eq!(Reason::of(StatusCode::from_u16(status).unwrap()), expected, "{status}");
+            assert_eq!(Reason::from_status(StatusCode::from_u16(status).unwrap()), expected, "{status}");
         };
         for fine in [101, 200, 202, 204] {
             check(fine, None);

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn identities_that_keep_much_give_it_up_for_one_that_keeps_little() {
+    fn identities_that_keep_much_give_memory_up_for_others() {
         let all = limited(8 * MIB, 2 * MIB);
         let mut many: Vec<_> = ["a", "b", "c"].map(|name| all.share(&named(name))).into();
         assert!(many[..2].iter_mut().all(|share| share.set(2 * MIB) == 0));

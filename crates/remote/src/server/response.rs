@@ -65,7 +65,7 @@ pub(super) enum Refusal {
     /// The agent is unavailable; retry after this many seconds.
     Unavailable(u64, String),
     /// The token cannot be verified at present.
-    Doubted,
+    Unverified,
     /// Another version of WebSocket was requested.
     Version,
 }
@@ -74,17 +74,17 @@ impl Refusal {
     /// Converts the refusal to a response.
     pub(super) fn reply(self) -> Reply {
         match self {
-            Self::Words(status, words) => words_of(status, words),
+            Self::Words(status, words) => text_response(status, words),
             Self::Message(status, message) => json(status, message),
-            Self::Later(seconds, words) => later(seconds, words),
+            Self::Later(seconds, words) => retry_later(seconds, words),
             Self::Unavailable(seconds, words) => {
-                let mut reply = words_of(StatusCode::SERVICE_UNAVAILABLE, words);
+                let mut reply = text_response(StatusCode::SERVICE_UNAVAILABLE, words);
                 reply.headers_mut().insert(RETRY_AFTER, seconds.into());
                 reply
             }
-            Self::Doubted => {
+            Self::Unverified => {
                 let words = "tokens cannot be verified at present\n";
-                let mut reply = words_of(StatusCode::SERVICE_UNAVAILABLE, words);
+                let mut reply = text_response(StatusCode::SERVICE_UNAVAILABLE, words);
                 reply.headers_mut().insert(RETRY_AFTER, 10.into());
                 // The status alone would be counted as an unavailable agent.
                 reply.extensions_mut().insert(Reason::Token);
@@ -92,7 +92,7 @@ impl Refusal {
             }
             Self::Version => {
                 let mut reply =
-                    words_of(StatusCode::UPGRADE_REQUIRED, "only WebSocket version 13 is supported\n");
+                    text_response(StatusCode::UPGRADE_REQUIRED, "only WebSocket version 13 is supported\n");
                 reply.headers_mut().insert(SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
                 reply
             }
@@ -105,7 +105,7 @@ pub(super) fn refusal(status: StatusCode, words: impl Into<Cow<'static, str>>) -
     Refusal::Words(status, words.into())
 }
 
-fn words_of(status: StatusCode, words: impl Into<Cow<'static, str>>) -> Reply {
+fn text_response(status: StatusCode, words: impl Into<Cow<'static, str>>) -> Reply {
     let words = match words.into() {
         Cow::Borrowed(words) => Bytes::from_static(words.as_bytes()),
         Cow::Owned(words) => words.into(),
@@ -119,32 +119,32 @@ fn words_of(status: StatusCode, words: impl Into<Cow<'static, str>>) -> Reply {
 /// Returns the response to an unauthorized request.
 pub(super) fn denied(denied: Denied) -> Reply {
     match denied {
-        Denied::Host => words_of(StatusCode::FORBIDDEN, "host not allowed\n"),
-        Denied::Origin => words_of(StatusCode::FORBIDDEN, "origin not allowed\n"),
-        Denied::User => words_of(StatusCode::FORBIDDEN, "only the user of this bus may connect\n"),
+        Denied::Host => text_response(StatusCode::FORBIDDEN, "host not allowed\n"),
+        Denied::Origin => text_response(StatusCode::FORBIDDEN, "origin not allowed\n"),
+        Denied::User => text_response(StatusCode::FORBIDDEN, "only the user of this bus may connect\n"),
         Denied::Unknown | Denied::Certificate => {
-            let mut reply = words_of(StatusCode::UNAUTHORIZED, "not authorized\n");
+            let mut reply = text_response(StatusCode::UNAUTHORIZED, "not authorized\n");
             reply
                 .headers_mut()
                 .insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"narrows\""));
             reply
         }
-        Denied::Locked(wait) => later(wait.as_secs() + 1, "too many failures\n"),
-        Denied::Rate => later(1, "too many requests\n"),
-        Denied::Crowd => later(1, "too many sockets\n"),
-        Denied::TooManySockets => later(10, "too many sockets of this identity\n"),
+        Denied::Locked(wait) => retry_later(wait.as_secs() + 1, "too many failures\n"),
+        Denied::Rate => retry_later(1, "too many requests\n"),
+        Denied::Crowd => retry_later(1, "too many sockets\n"),
+        Denied::TooManySockets => retry_later(10, "too many sockets of this identity\n"),
     }
 }
 
-fn later(seconds: u64, words: &'static str) -> Reply {
-    let mut reply = words_of(StatusCode::TOO_MANY_REQUESTS, words);
+fn retry_later(seconds: u64, words: &'static str) -> Reply {
+    let mut reply = text_response(StatusCode::TOO_MANY_REQUESTS, words);
     reply.headers_mut().insert(RETRY_AFTER, seconds.into());
     reply
 }
 
 /// Returns the response to an unknown method.
-pub(super) fn no_method() -> Reply {
-    let mut reply = words_of(StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n");
+pub(super) fn method_not_allowed() -> Reply {
+    let mut reply = text_response(StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n");
     reply.headers_mut().insert(ALLOW, route::METHODS);
     reply
 }
@@ -162,7 +162,7 @@ pub(super) fn preflight() -> Reply {
 
 /// Adds the headers of every response: against caching and content sniffing, for telling it from a proxy's, and for
 /// pages of `origin`.
-pub(super) fn finish(reply: &mut Reply, origin: Option<&str>) {
+pub(super) fn add_common_headers(reply: &mut Reply, origin: Option<&str>) {
     let headers = reply.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

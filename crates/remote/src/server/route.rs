@@ -25,7 +25,7 @@ pub(super) enum Verb {
 }
 
 impl Verb {
-    fn of(method: &Method) -> Option<Self> {
+    fn from_method(method: &Method) -> Option<Self> {
         match *method {
             Method::POST => Some(Self::Post),
             Method::GET => Some(Self::Get),
@@ -75,7 +75,7 @@ pub(super) const METHODS: HeaderValue = HeaderValue::from_static("POST, GET, DEL
 
 /// Finds the row for a request on the path.
 pub(super) fn find(method: &Method, headers: &HeaderMap) -> Option<&'static Route> {
-    let method = Verb::of(method)?;
+    let method = Verb::from_method(method)?;
     let upgrade = method == Verb::Get && is_upgrade(headers);
     ROUTES.iter().find(|route| route.method == method && route.upgrade == upgrade)
 }
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_preflight_can_be_asked_by_somebody_unknown() {
+    fn only_a_preflight_needs_no_authentication() {
         for route in ROUTES {
             assert_eq!(route.access == Access::Page, route.handler == Handler::Preflight, "{route:?}");
         }

@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
-use super::codec::{Codec, Heard};
+use super::codec::{Codec, Received};
 use super::io::{Io, Outbox, Scratch};
 use super::unfinished::{FREE_BYTES, Part, time_for};
 
@@ -50,32 +50,32 @@ pub(super) struct Socket {
     /// Written bytes may be buffered in the TLS layer.
     unflushed: bool,
     idle: Duration,
-    heard: Instant,
-    /// Pings sent since `heard`.
+    last_input: Instant,
+    /// Pings sent since `last_input`.
     pings: u32,
     /// When the last write made progress, if output is stuck.
     stuck: Option<Instant>,
     /// The end was read, but messages before it are delivered first.
     ended: Option<SocketEnd>,
     tick: Pin<Box<Sleep>>,
-    place: Option<Place>,
+    permit: Option<SocketPermit>,
     /// The memory of an incomplete message.
     part: Part,
     /// When that message exceeded the free bytes, when it last grew, and its size then.
     unfinished: Option<(Instant, Instant, usize)>,
 }
 
-/// The result of [`Socket::leave`].
+/// The result of [`Socket::hand_off`].
 #[derive(Debug)]
-pub(super) enum Left<T> {
+pub(super) enum Handoff<T> {
     /// The socket was handed over; the permit must be kept until it is closed.
-    Taken(T, Option<Place>),
+    Taken(T, Option<SocketPermit>),
     /// The socket was not handed over.
     Here(Box<Socket>),
 }
 
 /// A permit for an open socket, released with its last reference.
-pub(super) type Place = Arc<OwnedSemaphorePermit>;
+pub(super) type SocketPermit = Arc<OwnedSemaphorePermit>;
 
 impl Socket {
     /// `head` was already read from the socket; `idle` is the time after which a dead peer is detected.
@@ -84,7 +84,7 @@ impl Socket {
         codec: Codec,
         head: Bytes,
         idle: Duration,
-        place: Option<Place>,
+        permit: Option<SocketPermit>,
         part: Part,
     ) -> Self {
         Self {
@@ -94,12 +94,12 @@ impl Socket {
             out: Outbox::default(),
             unflushed: false,
             idle,
-            heard: Instant::now(),
+            last_input: Instant::now(),
             pings: 0,
             stuck: None,
             ended: None,
             tick: Box::pin(sleep(idle / 3)),
-            place,
+            permit,
             part,
             unfinished: None,
         }
@@ -109,11 +109,11 @@ impl Socket {
     ///
     /// # Errors
     /// If the socket is lost in the process.
-    pub(super) fn leave<T>(
+    pub(super) fn hand_off<T>(
         self,
         messages: &[Bytes],
         take: impl FnOnce(WebSocketHandoff) -> Result<T, WebSocketHandoff>,
-    ) -> io::Result<Left<T>> {
+    ) -> io::Result<Handoff<T>> {
         match self {
             Self {
                 io: Io::Tcp(stream),
@@ -123,34 +123,34 @@ impl Socket {
                 unflushed: false,
                 ended: None,
                 idle,
-                place,
+                permit,
                 part,
                 ..
             } if head.is_empty() && out.is_empty() => {
                 let socket = stream.into_std()?.into();
                 match take(WebSocketHandoff { socket, decoder, messages: messages.to_vec(), idle }) {
-                    Ok(taken) => Ok(Left::Taken(taken, place)),
+                    Ok(taken) => Ok(Handoff::Taken(taken, permit)),
                     Err(WebSocketHandoff { socket, decoder, .. }) => {
                         let stream = TcpStream::from_std(socket.into())?;
                         let codec = Codec::Frames(decoder);
-                        let socket = Self::new(Io::Tcp(stream), codec, Bytes::new(), idle, place, part);
-                        Ok(Left::Here(Box::new(socket)))
+                        let socket = Self::new(Io::Tcp(stream), codec, Bytes::new(), idle, permit, part);
+                        Ok(Handoff::Here(Box::new(socket)))
                     }
                 }
             }
-            socket => Ok(Left::Here(Box::new(socket))),
+            socket => Ok(Handoff::Here(Box::new(socket))),
         }
     }
 
     /// Limits the kernel buffers of the socket.
-    pub(super) fn bound(&self) {
-        if let Err(error) = self.io.bound() {
+    pub(super) fn limit_kernel_buffers(&self) {
+        if let Err(error) = self.io.limit_kernel_buffers() {
             tracing::debug!(%error, "socket buffer size not set");
         }
     }
 
     /// Returns the number of queued bytes.
-    pub(super) fn waiting(&self) -> usize {
+    pub(super) fn queued(&self) -> usize {
         self.out.len()
     }
 
@@ -165,7 +165,7 @@ impl Socket {
         &mut self,
         cx: &mut Context<'_>,
         scratch: &Scratch,
-        mut each: impl FnMut(Heard<'_>),
+        mut each: impl FnMut(Received<'_>),
     ) -> Poll<Result<usize, SocketEnd>> {
         if let Some(end) = self.ended {
             return Poll::Ready(Err(end));
@@ -180,8 +180,8 @@ impl Socket {
             let fed = codec.feed(read, |heard| match heard {
                 // Input after the end is ignored.
                 _ if end.is_some() => {}
-                Heard::Ping(payload) => put_pong(out.open(scratch), payload),
-                Heard::Close(code) => end = Some(SocketEnd::Left(code)),
+                Received::Ping(payload) => put_pong(out.open(scratch), payload),
+                Received::Close(code) => end = Some(SocketEnd::Left(code)),
                 heard => {
                     seen = true;
                     each(heard);
@@ -203,7 +203,7 @@ impl Socket {
             Poll::Ready(Ok(count)) => count,
             Poll::Ready(Err(_)) => 0,
         };
-        self.heard = Instant::now();
+        self.last_input = Instant::now();
         self.pings = 0;
         let partial = self.codec.partial();
         if !self.part.resize(partial) {
@@ -212,8 +212,8 @@ impl Socket {
         self.unfinished = match self.unfinished {
             _ if partial <= FREE_BYTES => None,
             Some((since, grew, before)) if partial == before => Some((since, grew, before)),
-            Some((since, ..)) => Some((since, self.heard, partial)),
-            None => Some((self.heard, self.heard, partial)),
+            Some((since, ..)) => Some((since, self.last_input, partial)),
+            None => Some((self.last_input, self.last_input, partial)),
         };
         self.ended = if count == 0 { Some(SocketEnd::Lost) } else { end };
         Poll::Ready(match self.ended {
@@ -241,7 +241,7 @@ impl Socket {
         // Progress after a full buffer: the peer reads, however slowly, and pings wait in the queue.
         let taken = polled.is_ready() || self.out.len() != before;
         if self.stuck.is_some() && taken && !matches!(polled, Poll::Ready(Err(_))) {
-            self.heard = Instant::now();
+            self.last_input = Instant::now();
             self.pings = 0;
         }
         match polled {
@@ -273,7 +273,7 @@ impl Socket {
             {
                 return Poll::Ready(SocketEnd::Crowded);
             }
-            let mut next = self.heard + third * (self.pings + 1);
+            let mut next = self.last_input + third * (self.pings + 1);
             if !self.codec.has_pings() {
                 next = now + third;
             } else if next <= now {

@@ -36,7 +36,7 @@ const MAX_BATCH_BYTES: usize = 64 << 10;
 
 /// The destination of a response.
 #[derive(Debug)]
-pub(super) enum Waits {
+pub(super) enum ResponseTarget {
     /// The body of the HTTP response.
     Body(oneshot::Sender<Bytes>),
     /// The stream of this session if it was opened, otherwise that of the connection.
@@ -134,7 +134,7 @@ impl Stream {
 
     /// Starts after the event `cursor`, or after the last one that was read. Returns the number of missing events that
     /// must be reported.
-    fn begin(&mut self, cursor: Option<u64>) -> Result<u64, OpenFault> {
+    fn seek(&mut self, cursor: Option<u64>) -> Result<u64, OpenFault> {
         if let Some(cursor) = cursor {
             if cursor > self.delivered || self.ring.rewind(cursor).is_err() {
                 return Err(OpenFault::Gap);
@@ -157,13 +157,13 @@ pub(super) struct Streams {
     connection: Stream,
     sessions: HashMap<String, Stream>,
     children: Children,
-    pending: HashMap<Bytes, Waits>,
+    pending: HashMap<Bytes, ResponseTarget>,
     /// Speeds up scanning of messages that resemble the previous one.
-    alike: ScanCache,
+    scan_cache: ScanCache,
     readers: u64,
     ended: bool,
     /// The last error without a request id.
-    last_words: Option<RpcError>,
+    backend_error: Option<RpcError>,
 }
 
 impl Streams {
@@ -176,31 +176,31 @@ impl Streams {
             sessions: HashMap::new(),
             children: Children::default(),
             pending: HashMap::new(),
-            alike: ScanCache::default(),
+            scan_cache: ScanCache::default(),
             readers: 0,
             ended: false,
-            last_words: None,
+            backend_error: None,
         }
     }
 
     /// Records a request of the client and the destination of its response.
-    pub(super) fn asked(&mut self, id: &[u8], waits: Waits) -> Result<(), TooMany> {
+    pub(super) fn record_request(&mut self, id: &[u8], target: ResponseTarget) -> Result<(), TooMany> {
         if self.pending.len() >= MAX_PENDING {
             return Err(TooMany);
         }
-        self.pending.insert(Bytes::copy_from_slice(id), waits);
+        self.pending.insert(Bytes::copy_from_slice(id), target);
         Ok(())
     }
 
     /// Assigns a message of the agent to a stream.
-    pub(super) fn said(&mut self, line: &[u8], now: Instant) {
-        let view = self.alike.view(line);
+    pub(super) fn deliver(&mut self, line: &[u8], now: Instant) {
+        let view = self.scan_cache.view(line);
         let mut session = None;
         match view.kind() {
             Kind::Request | Kind::Notification => {
                 let named = view.session();
                 let child = child_id(&view);
-                let stream = self.stream_for(named.as_deref());
+                let stream = self.target_stream(named.as_deref());
                 stream.push(one_line(line), now);
                 if let (Some(session), Some(child)) = (named, child) {
                     self.children.record(&session, child);
@@ -208,12 +208,12 @@ impl Streams {
                 return;
             }
             Kind::Response => match view.id().and_then(|id| self.pending.remove(id)) {
-                Some(Waits::Body(asker)) => {
+                Some(ResponseTarget::Body(sender)) => {
                     // The HTTP request may be gone.
-                    _ = asker.send(Bytes::copy_from_slice(line));
+                    _ = sender.send(Bytes::copy_from_slice(line));
                     return;
                 }
-                Some(Waits::Stream(asked_in)) => {
+                Some(ResponseTarget::Stream(asked_in)) => {
                     if view.result().is_some() {
                         self.confirm(view.session().as_deref());
                         self.confirm(asked_in.as_deref());
@@ -221,14 +221,14 @@ impl Streams {
                     let read = |name: &String| self.sessions.get(name).is_some_and(|stream| stream.opened);
                     session = asked_in.filter(read);
                 }
-                Some(Waits::Turn(name)) => {
+                Some(ResponseTarget::Turn(name)) => {
                     if view.result().is_some() {
                         self.confirm(Some(&name));
                     }
                     session = Some(name);
                 }
                 None if view.id().is_none() => {
-                    self.last_words = view.error();
+                    self.backend_error = view.error();
                 }
                 None => {}
             },
@@ -238,17 +238,17 @@ impl Streams {
     }
 
     /// Returns the stream for a message of an agent with this session.
-    fn stream_for(&mut self, session: Option<&str>) -> &mut Stream {
+    fn target_stream(&mut self, session: Option<&str>) -> &mut Stream {
         let Some(name) = session else { return &mut self.connection };
         let is_open = |name: &str| self.sessions.get(name).is_some_and(|stream| stream.opened);
         if let Some(of) = self.children.stream_of(name, is_open) {
             return self.confirm(Some(&of));
         }
         // The response to a pending request may be about to name or confirm the session.
-        let is_expected = |waits: &Waits| match waits {
-            Waits::Stream(asked_in) => asked_in.as_deref().is_none_or(|asked_in| asked_in == name),
-            Waits::Turn(asked_in) => asked_in == name,
-            Waits::Body(_) => false,
+        let is_expected = |target: &ResponseTarget| match target {
+            ResponseTarget::Stream(asked_in) => asked_in.as_deref().is_none_or(|asked_in| asked_in == name),
+            ResponseTarget::Turn(asked_in) => asked_in == name,
+            ResponseTarget::Body(_) => false,
         };
         if self.sessions.contains_key(name) || self.pending.values().any(is_expected) {
             return self.confirm(session);
@@ -321,11 +321,11 @@ impl Streams {
         if stream.reader.is_some() && cursor.is_none() {
             return Err(OpenFault::Taken);
         }
-        let missing = stream.begin(cursor)?;
+        let missing = stream.seek(cursor)?;
         stream.wake();
         stream.reader = Some(reader);
         stream.opened = true;
-        Ok((reader, (missing > 0).then(|| gap(session, missing))))
+        Ok((reader, (missing > 0).then(|| gap_event(session, missing))))
     }
 
     /// Returns the next item for a reader.
@@ -340,7 +340,7 @@ impl Streams {
             && let Some((number, line)) = stream.ring.next(now)
         {
             stream.delivered = number;
-            event(&mut events, Some(number), line);
+            write_event(&mut events, Some(number), line);
         }
         if !events.is_empty() {
             return Next::Events(events.into());
@@ -365,8 +365,8 @@ impl Streams {
     }
 
     /// Returns the last error without a request id: the reason why the backend refuses the connection.
-    pub(super) fn last_words(&self) -> Option<RpcError> {
-        self.last_words.clone()
+    pub(super) fn backend_error(&self) -> Option<RpcError> {
+        self.backend_error.clone()
     }
 
     /// Returns `true` if any stream has a reader.
@@ -422,15 +422,19 @@ impl Streams {
 }
 
 /// Returns the event that reports missing events.
-fn gap(session: Option<&str>, missing: u64) -> Bytes {
+fn gap_event(session: Option<&str>, missing: u64) -> Bytes {
     let params = json!({"sessionId": session, "missing": missing, "condition": "cursor_gap"});
     let mut events = Vec::new();
     // Plain data with string keys always serializes.
-    event(&mut events, None, &message::notification("_narrows/cursor_gap", &params).unwrap_or_default());
+    write_event(
+        &mut events,
+        None,
+        &message::notification("_narrows/cursor_gap", &params).unwrap_or_default(),
+    );
     events.into()
 }
 
-fn event(out: &mut Vec<u8>, number: Option<u64>, line: &[u8]) {
+fn write_event(out: &mut Vec<u8>, number: Option<u64>, line: &[u8]) {
     if let Some(number) = number {
         // Writing to memory cannot fail.
         _ = writeln!(out, "id: {number}");

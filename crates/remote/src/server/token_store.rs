@@ -43,18 +43,18 @@ impl TokenStore {
     }
 
     /// Returns `true` if reads have failed for so long that no new client is admitted.
-    pub(super) fn is_doubted(&self) -> bool {
+    pub(super) fn is_unverified(&self) -> bool {
         self.failures.load(Ordering::Relaxed) >= MAX_READ_FAILURES
     }
 
     /// Reads the file again. If it is invalid, the previous content is kept.
     pub(super) fn read(&self) -> Result<(), TokenError> {
-        let was_doubted = self.is_doubted();
+        let was_unverified = self.is_unverified();
         match Tokens::read(&self.path) {
             Ok(tokens) => {
                 self.known.send_replace(Arc::new(tokens));
                 self.failures.store(0, Ordering::Relaxed);
-                if was_doubted {
+                if was_unverified {
                     tracing::warn!(path = %self.path.display(), "token file valid again");
                 }
                 Ok(())
@@ -90,11 +90,11 @@ mod tests {
     use crate::tokens;
 
     #[test]
-    fn it_is_doubted_after_some_attempts_and_until_it_can_be_read() {
+    fn tokens_are_unverified_after_some_failed_reads_until_one_succeeds() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("tokens.toml");
         tokens::add(&path, "one", None, SystemTime::UNIX_EPOCH).unwrap();
-        let register = TokenStore::new(path.clone()).unwrap();
+        let store = TokenStore::new(path.clone()).unwrap();
         let good = fs::read(&path).unwrap();
         for bad in [None, Some("broken")] {
             match bad {
@@ -102,17 +102,17 @@ mod tests {
                 Some(text) => fs::write(&path, text).unwrap(),
             }
             for attempt in 1..=2 * MAX_READ_FAILURES {
-                assert!(register.read().is_err());
+                assert!(store.read().is_err());
                 assert_eq!(
-                    (register.fails(), register.is_doubted()),
+                    (store.fails(), store.is_unverified()),
                     (true, attempt >= MAX_READ_FAILURES),
                     "{attempt}"
                 );
-                assert_eq!(register.known().borrow().identities().count(), 1);
+                assert_eq!(store.known().borrow().identities().count(), 1);
             }
             fs::write(&path, &good).unwrap();
-            register.read().unwrap();
-            assert!(!register.fails() && !register.is_doubted());
+            store.read().unwrap();
+            assert!(!store.fails() && !store.is_unverified());
         }
     }
 }

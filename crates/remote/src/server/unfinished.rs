@@ -162,13 +162,13 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    fn of(max_message: usize) -> Arc<Unfinished> {
+    fn with_max_message(max_message: usize) -> Arc<Unfinished> {
         Unfinished::new(&Limits { max_message, ..Limits::default() })
     }
 
     #[test]
     fn each_identity_has_its_own_bound_and_all_have_one() {
-        let all = of(16 * MIB);
+        let all = with_max_message(16 * MIB);
         let (mut one, mut other) = (all.part(&named("a")), all.part(&named("a")));
         assert!(one.resize(60 * MIB) && other.resize(4 * MIB));
         assert!(!other.resize(5 * MIB) && !one.resize(61 * MIB));
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn only_one_message_of_a_socket_is_not_counted() {
-        let all = of(MIB);
+        let all = with_max_message(MIB);
         let allowance = FreeAllowance::default();
         let mut parts: Vec<Part> = (0..200).map(|_| all.part_on(&named("a"), &allowance)).collect();
         assert!(parts.iter_mut().all(|part| part.resize(FREE_BYTES)));
@@ -200,14 +200,14 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_for_the_longest_message() {
-        let all = of(300 * MIB);
+    fn the_longest_message_always_fits() {
+        let all = with_max_message(300 * MIB);
         assert!(all.part(&named("a")).resize(300 * MIB));
     }
 
     #[tokio::test]
-    async fn who_waits_goes_on_when_another_is_done() {
-        let all = of(MIB);
+    async fn a_waiting_message_continues_when_memory_is_free() {
+        let all = with_max_message(MIB);
         let mut one = all.part(&named("a"));
         assert!(one.resize(64 * MIB));
         let mut other = all.part(&named("a"));

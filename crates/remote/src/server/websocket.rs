@@ -18,11 +18,11 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use super::authorize::{self, Caller, PROTOCOL};
 use super::codec::Codec;
 use super::connection;
-use super::http_connection::{seat, text};
+use super::http_connection::{admit, header_text};
 use super::io::Io;
 use super::response::{self, CONNECTION_ID, Refusal, Reply};
 use super::shared::Shared;
-use super::socket::{Place, Socket};
+use super::socket::{Socket, SocketPermit};
 
 /// Responds to an upgrade request, and serves the WebSocket.
 pub(super) fn upgrade(
@@ -30,9 +30,9 @@ pub(super) fn upgrade(
     parts: &Parts,
     caller: Caller,
     upgrade: OnUpgrade,
-    place: Place,
+    permit: SocketPermit,
 ) -> Reply {
-    try_upgrade(shared, parts, caller, upgrade, place).unwrap_or_else(Refusal::reply)
+    try_upgrade(shared, parts, caller, upgrade, permit).unwrap_or_else(Refusal::reply)
 }
 
 fn try_upgrade(
@@ -40,21 +40,21 @@ fn try_upgrade(
     parts: &Parts,
     caller: Caller,
     upgrade: OnUpgrade,
-    place: Place,
+    permit: SocketPermit,
 ) -> Result<Reply, Refusal> {
     let headers = &parts.headers;
-    if text(headers, &SEC_WEBSOCKET_VERSION)? != Some("13") {
+    if header_text(headers, &SEC_WEBSOCKET_VERSION)? != Some("13") {
         return Err(Refusal::Version);
     }
-    let key = text(headers, &SEC_WEBSOCKET_KEY)?.unwrap_or_default();
+    let key = header_text(headers, &SEC_WEBSOCKET_KEY)?.unwrap_or_default();
     let accept = HeaderValue::from_str(&derive_accept_key(key.as_bytes()));
-    let name = shared.name().map(|name| HeaderValue::from_str(&name));
+    let name = shared.random_name().map(|name| HeaderValue::from_str(&name));
     let (Ok(accept), Some(Ok(name)), true) =
         (accept, name, STANDARD.decode(key).is_ok_and(|key| key.len() == 16))
     else {
         return Err(response::refusal(StatusCode::BAD_REQUEST, "invalid WebSocket handshake\n"));
     };
-    let guest = seat(shared, caller)?;
+    let client = admit(shared, caller)?;
     let shared = Arc::clone(shared);
     tokio::spawn(async move {
         let upgraded = match upgrade.await {
@@ -65,12 +65,18 @@ fn try_upgrade(
         let Ok(parts) = downcast::<TokioIo<Io>>(upgraded) else { return };
         let limits = &shared.limits;
         let codec = Codec::frames(limits.max_message);
-        let part = shared.unfinished.part(guest.identity());
-        let socket =
-            Socket::new(parts.io.into_inner(), codec, parts.read_buf, limits.idle_timeout, Some(place), part);
+        let part = shared.unfinished.part(client.identity());
+        let socket = Socket::new(
+            parts.io.into_inner(),
+            codec,
+            parts.read_buf,
+            limits.idle_timeout,
+            Some(permit),
+            part,
+        );
         // Pings wait behind all data in the kernel's buffers: over a slow network that must not take long.
-        socket.bound();
-        connection::serve(shared, socket, guest).await;
+        socket.limit_kernel_buffers();
+        connection::serve(shared, socket, client).await;
     });
     let mut reply = response::empty(StatusCode::SWITCHING_PROTOCOLS);
     let headers = reply.headers_mut();

@@ -103,10 +103,10 @@ mod tests {
         for (oid, tag, value) in subject {
             name.extend(der(SET, &der(SEQUENCE, &[der(OID, oid), der(*tag, value.as_bytes())].concat())));
         }
-        of_subject(&name, others, padding)
+        certificate_with_subject(&name, others, padding)
     }
 
-    fn of_subject(name: &[u8], others: &[(u8, &str)], padding: usize) -> Vec<u8> {
+    fn certificate_with_subject(name: &[u8], others: &[(u8, &str)], padding: usize) -> Vec<u8> {
         let mut fields =
             [der(VERSION, &[2]), der(2, &vec![1; padding]), der(SEQUENCE, &[]), der(SEQUENCE, &[])].concat();
         fields.extend(der(SEQUENCE, &[]));
@@ -151,19 +151,19 @@ mod tests {
     }
 
     #[test]
-    fn two_names_in_one_set_are_two_and_what_cannot_be_read_is_nobody() {
+    fn two_names_in_one_set_are_several_and_a_malformed_subject_has_none() {
         let named = |name: &str| der(SEQUENCE, &[der(OID, COMMON_NAME), der(0x0c, name.as_bytes())].concat());
         let both = der(SET, &[named("a"), named("b")].concat());
-        assert_eq!(identity(&of_subject(&both, &[], 1)), Err(Nameless::Several));
+        assert_eq!(identity(&certificate_with_subject(&both, &[], 1)), Err(Nameless::Several));
         let odd = [der(SET, &named("a")), der(OID, &named("b"))].concat();
-        assert_eq!(identity(&of_subject(&odd, &[], 1)), Err(Nameless::Broken));
+        assert_eq!(identity(&certificate_with_subject(&odd, &[], 1)), Err(Nameless::Broken));
         let half = [der(SET, &named("a")), vec![SET, 0x20]].concat();
-        assert_eq!(identity(&of_subject(&half, &[], 1)), Err(Nameless::Broken));
+        assert_eq!(identity(&certificate_with_subject(&half, &[], 1)), Err(Nameless::Broken));
     }
 
     proptest! {
         #[test]
-        fn no_bytes_do_harm(bytes: Vec<u8>, at in 0_usize..200, byte: u8) {
+        fn no_input_panics(bytes: Vec<u8>, at in 0_usize..200, byte: u8) {
             _ = identity(&bytes);
             let mut whole = certificate(&[(COMMON_NAME, 0x0c, "laptop")], &[(0x82, "host")], 2);
             if let Some(place) = whole.get_mut(at) {

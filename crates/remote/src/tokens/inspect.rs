@@ -10,7 +10,7 @@ use narrows_policy::{check_new_scope, check_scope};
 use super::{Digest, Known, TokenError, text};
 use crate::identity::{Identity, Proof, is_name};
 
-const ENTRY: &[&str] = &["name", "hash", "scopes", "pools", "created"];
+const ENTRY_KEYS: &[&str] = &["name", "hash", "scopes", "pools", "created"];
 
 /// All findings about a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,7 +70,7 @@ fn read_token<'a>(
     names: &mut Vec<&'a str>,
     all_pools: &mut Vec<(String, usize)>,
 ) -> Option<Known> {
-    table.only(ENTRY, &[]);
+    table.only(ENTRY_KEYS, &[]);
     let name = table.required("name", None).and_then(|item| {
         let name = item.string()?;
         let is_taken = names.contains(&name);
@@ -124,7 +124,7 @@ mod tests {
     use super::super::Tokens;
     use super::*;
 
-    fn told(text: &str) -> String {
+    fn report(text: &str) -> String {
         let Inspected { mistakes, warnings, .. } = inspect_text(Path::new("t"), text);
         let line = |kind: &str, finding: &Finding| format!("{kind}{}: {}\n", finding.pos, finding.message);
         let mistakes = mistakes.iter().map(|finding| line("", finding));
@@ -132,16 +132,16 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_told_at_once() {
-        let hash = Digest::of("x").text();
+    fn all_findings_are_reported() {
+        let hash = Digest::new("x").text();
         let good = format!("[[token]]\nname = \"a\"\nhash = \"{hash}\"\ncreated = \"x\"\n");
-        assert_eq!((told(""), told(&good)), (String::new(), String::new()));
+        assert_eq!((report(""), report(&good)), (String::new(), String::new()));
         let bad = format!(
             "{good}[[token]]\nname = \"a\"\nhsah = \"secret\"\nscopes = [\"kind:exec\", \"foo bar\", 1]\n\
              [[token]]\nname = \"b c\"\nhash = \"secret\"\nscopes = \"x\"\n[tokn]\nx = 1\n"
         );
         assert_eq!(
-            told(&bad),
+            report(&bad),
             "5:1: `hash` is missing in [token]\n\
              6:8: token \"a\" already exists\n\
              7:1: there is no setting `hsah` in [token]\n\
@@ -153,12 +153,12 @@ mod tests {
              13:2: there is no setting `tokn`\n\
              warning 8:24: `foo bar` names no tool; write the name of a tool, SERVER/TOOL, SERVER/* or kind:read\n"
         );
-        assert!(told("x = secret").starts_with("1:5: ") && !told("x = secret").contains("secret"));
+        assert!(report("x = secret").starts_with("1:5: ") && !report("x = secret").contains("secret"));
     }
 
     proptest! {
         #[test]
-        fn what_is_refused_has_a_mistake_and_nothing_else_has(
+        fn a_file_is_refused_if_and_only_if_it_has_an_error(
             lines in proptest::collection::vec(
                 prop::sample::select(vec![
                     "[[token]]", "name = \"a\"", "name = \"b\"", "name = 1", "scopes = []", "scopes = [\"kind:x\"]",

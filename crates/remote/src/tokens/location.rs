@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 /// Resolves symlinks. Replacing a link would leave the file that it points to unchanged.
-pub(super) fn real(path: &Path) -> io::Result<PathBuf> {
+pub(super) fn resolve(path: &Path) -> io::Result<PathBuf> {
     match fs::canonicalize(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(path).is_err() => {
             Ok(path.to_owned())
@@ -16,7 +16,7 @@ pub(super) fn real(path: &Path) -> io::Result<PathBuf> {
 }
 
 /// Locks the directory against concurrent changes. The file itself is replaced, so a lock on it would be lost.
-pub(super) fn alone(path: &Path) -> io::Result<File> {
+pub(super) fn lock_directory(path: &Path) -> io::Result<File> {
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
@@ -39,7 +39,7 @@ pub(super) fn replace(path: &Path, text: &str) -> io::Result<()> {
     let written =
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new).and_then(|mut file| {
             if let Some(old) = &old {
-                resemble(&file, old)?;
+                copy_ownership(&file, old)?;
             }
             file.write_all(text.as_bytes())?;
             file.sync_all()
@@ -52,7 +52,7 @@ pub(super) fn replace(path: &Path, text: &str) -> io::Result<()> {
 }
 
 /// Copies owner, group and mode of another file, as far as permitted.
-fn resemble(file: &File, old: &fs::Metadata) -> io::Result<()> {
+fn copy_ownership(file: &File, old: &fs::Metadata) -> io::Result<()> {
     let now = file.metadata()?;
     // Only root can change the owner; the group is enough if the reader is in it.
     if now.uid() != old.uid() && fchown(file, Some(old.uid()), None).is_err() {
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_could_read_the_old_file_can_read_the_new_one() {
+    fn a_replaced_file_keeps_owner_group_and_mode() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("tokens.toml");
         add(&path, "one", None, SystemTime::UNIX_EPOCH).unwrap();
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_stays_one_and_the_file_behind_it_is_changed() {
+    fn a_symlink_is_kept_and_its_target_changed() {
         let directory = tempfile::tempdir().unwrap();
         let [path, link, nowhere] =
             ["real.toml", "link.toml", "none.toml"].map(|name| directory.path().join(name));
@@ -104,7 +104,7 @@ mod tests {
         remove(&link, "one").unwrap();
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         let tokens = Tokens::read(&path).unwrap();
-        assert!(tokens.find(&Digest::of(&token)).is_none() && tokens.find(&Digest::of(&other)).is_some());
+        assert!(tokens.find(&Digest::new(&token)).is_none() && tokens.find(&Digest::new(&other)).is_some());
         symlink("gone.toml", &nowhere).unwrap();
         assert!(matches!(add(&nowhere, "one", None, SystemTime::UNIX_EPOCH), Err(TokenError::Io { .. })));
         assert!(fs::symlink_metadata(&nowhere).unwrap().is_symlink());

@@ -15,10 +15,10 @@ use crate::cutter::Cutter;
 use crate::server::{Carrier, Server};
 
 /// Longer than any step takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Returns the number of cuts: few by default, as many as requested in a long run.
-fn wanted() -> u64 {
+fn wanted_cuts() -> u64 {
     std::env::var("NARROWS_CUTS").ok().and_then(|cuts| cuts.parse().ok()).unwrap_or(100)
 }
 
@@ -27,7 +27,7 @@ pub(crate) async fn open(url: &str) -> Connected {
 }
 
 pub(crate) async fn recv(link: &mut Link) -> Frame {
-    timeout(PATIENCE, link.receiver.recv()).await.expect("in time").expect("not the end")
+    timeout(STEP_TIMEOUT, link.receiver.recv()).await.expect("in time").expect("not the end")
 }
 
 pub(crate) async fn initialize(link: &mut Link) {
@@ -93,15 +93,15 @@ async fn stream(server: &Server, url: &str, enough: impl Fn(u64) -> bool, calm: 
     assert_eq!(server.counts(), (asked, updates));
     assert!(updates > 0 && asked > 0);
     drop((link, sender));
-    timeout(PATIENCE, outcome.wait()).await.unwrap().unwrap();
+    timeout(STEP_TIMEOUT, outcome.wait()).await.unwrap().unwrap();
 }
 
 async fn at_random_bytes(carrier: Carrier) {
     let server = Server::start(carrier, true, true).await;
     let cutter = Cutter::start(server.address, 20_000).await;
     let url = server.url(cutter.address);
-    let wanted = wanted();
-    timeout(PATIENCE * 10, stream(&server, &url, |_| cutter.cuts() >= wanted, || cutter.calm(true)))
+    let wanted = wanted_cuts();
+    timeout(STEP_TIMEOUT * 10, stream(&server, &url, |_| cutter.cuts() >= wanted, || cutter.calm(true)))
         .await
         .unwrap();
     assert!(cutter.cuts() >= wanted);
@@ -120,7 +120,7 @@ async fn lines_are_cut_at_random_bytes() {
 /// Cuts after the first message of each socket, then after the second of each, and so on.
 async fn at_every_boundary(carrier: Carrier) {
     let server = Server::start(carrier, true, true).await;
-    let wanted = wanted();
+    let wanted = wanted_cuts();
     let enough = |_| {
         let cuts = server.cuts();
         server.cut_after(2 + cuts % 40);
@@ -128,7 +128,7 @@ async fn at_every_boundary(carrier: Carrier) {
     };
     server.cut_after(2);
     let url = server.url(server.address);
-    timeout(PATIENCE * 10, stream(&server, &url, enough, || server.cut_after(0))).await.unwrap();
+    timeout(STEP_TIMEOUT * 10, stream(&server, &url, enough, || server.cut_after(0))).await.unwrap();
     assert!(server.cuts() >= wanted);
 }
 

@@ -58,7 +58,7 @@ async fn cut(listener: &TcpListener, events: &str) {
 }
 
 #[tokio::test]
-async fn a_stream_that_is_cut_off_is_had_again_at_once() {
+async fn a_stream_that_is_cut_is_reopened_immediately() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/acp", listener.local_addr().unwrap());
     let Connected { mut link, .. } = open(&url).await;

@@ -11,7 +11,7 @@ use crate::cutter::Cutter;
 use crate::server::{Carrier, Server};
 
 #[tokio::test]
-async fn who_answers_in_the_place_of_the_server_does_not_end_the_connection() {
+async fn a_proxy_response_does_not_end_the_connection() {
     let server = Server::start(Carrier::Web, true, false).await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = server.url(listener.local_addr().unwrap());
@@ -41,7 +41,7 @@ async fn who_answers_in_the_place_of_the_server_does_not_end_the_connection() {
 }
 
 #[tokio::test]
-async fn who_says_nothing_is_not_lost_however_often_it_is_cut_off() {
+async fn an_idle_connection_survives_any_number_of_cuts() {
     let server = Server::start(Carrier::Web, true, false).await;
     let cutter = Cutter::start(server.address, u64::MAX).await;
     let grace = Duration::from_millis(500);
@@ -49,13 +49,13 @@ async fn who_says_nothing_is_not_lost_however_often_it_is_cut_off() {
     let Connected { mut link, outcome } =
         connect(&server.url(cutter.address).parse().unwrap(), options).await.unwrap();
     initialize(&mut link).await;
-    let standing = outcome.standing();
+    let state = outcome.state();
     let began = Instant::now();
     while began.elapsed() < grace * 5 {
         let before = server.resumed();
         cutter.close(true);
         cutter.close(false);
-        while server.resumed() == before || standing.gap().is_some() {
+        while server.resumed() == before || state.outage().is_some() {
             assert!(began.elapsed() < grace * 20, "it comes back");
             tokio::task::yield_now().await;
         }

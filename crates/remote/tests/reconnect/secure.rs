@@ -131,7 +131,7 @@ async fn first(url: &str, options: Options) -> Result<(), DialError> {
 }
 
 #[tokio::test]
-async fn who_is_vouched_for_is_believed_and_who_is_known_is_let_in() {
+async fn trusted_servers_and_known_clients_are_accepted() {
     let place = tempfile::tempdir().unwrap();
     let at = place.path();
     if !authorities(at) {
@@ -169,7 +169,7 @@ async fn who_is_vouched_for_is_believed_and_who_is_known_is_let_in() {
 }
 
 #[tokio::test]
-async fn a_connection_over_tls_that_is_cut_before_initialize_is_answered_is_made_again() {
+async fn a_tls_connection_that_is_cut_before_initialize_is_answered_is_retried() {
     let place = tempfile::tempdir().unwrap();
     let at = place.path();
     if !authorities(at) {
@@ -184,13 +184,13 @@ async fn a_connection_over_tls_that_is_cut_before_initialize_is_answered_is_made
             let url = format!("{scheme}://localhost:{}/acp", breaker.address.port());
             let options = Options { ca: Some(at.join("ca.pem")), ..Options::default() };
             first(&url, options).await.expect(&url);
-            assert!(breaker.came() > 2 || most > 500, "{scheme} {most}");
+            assert!(breaker.connections() > 2 || most > 500, "{scheme} {most}");
         }
     }
 }
 
 #[tokio::test]
-async fn a_certificate_shows_who_we_are() {
+async fn a_client_certificate_authenticates_the_client() {
     let place = tempfile::tempdir().unwrap();
     let at = place.path();
     if !authorities(at) {
@@ -257,7 +257,7 @@ async fn over_http_a_conversation_begins_and_ends() {
 }
 
 #[tokio::test]
-async fn over_https_a_connection_that_is_a_hole_is_replaced() {
+async fn a_dead_https_connection_is_replaced() {
     let place = tempfile::tempdir().unwrap();
     if !authorities(place.path()) {
         println!("skipped: there is no openssl");

@@ -58,7 +58,7 @@ struct Logical {
 
 #[derive(Debug)]
 struct State {
-    held: ResumableEnd,
+    endpoint: ResumableEnd,
     /// The number of its current socket.
     epoch: u64,
     /// Notifications sent.
@@ -207,7 +207,7 @@ async fn serve_one(shared: Arc<Shared>, stream: TcpStream) -> Option<()> {
             };
             let (answer, epoch) = {
                 let mut state = logical.state.lock().unwrap();
-                match state.held.resume(ask.received) {
+                match state.endpoint.resume(ask.received) {
                     Ok(received) => {
                         state.epoch += 1;
                         (Answer::Resumed { received }, state.epoch)
@@ -221,16 +221,17 @@ async fn serve_one(shared: Arc<Shared>, stream: TcpStream) -> Option<()> {
             (logical, epoch)
         }
         First::Marked | First::Plain => {
-            let state = State { held: ResumableEnd::new(Keep::default()), epoch: 1, streamed: 0, asked: 0 };
+            let state =
+                State { endpoint: ResumableEnd::new(Keep::default()), epoch: 1, streamed: 0, asked: 0 };
             let logical = Arc::new(Logical { state: Mutex::new(state), changed: Notify::new() });
             let name = Connection::new(fastrand::u128(..).to_be_bytes());
             let granted = Granted { connection: name.clone(), grace: Duration::from_secs(300) };
             shared.connections.lock().unwrap().insert(name, Arc::clone(&logical));
             let mut state = logical.state.lock().unwrap();
-            state.held.took();
+            state.endpoint.count_received();
             let answer = message::response(View::parse(&line).id()?, &json!({"protocolVersion": 1})).unwrap();
             let answer = if shared.resumes { resume::grant(&answer, &granted).unwrap() } else { answer };
-            state.held.send(answer);
+            state.endpoint.send(answer);
             drop(state);
             (logical, 1)
         }
@@ -260,13 +261,13 @@ impl Logical {
         if state.epoch != epoch {
             return false;
         }
-        state.held.took();
+        state.endpoint.count_received();
         if view.kind() == Kind::Request {
             state.asked += 1;
             assert_eq!(view.params().unwrap(), format!("[{}]", state.asked).into_bytes(), "in order, once");
             if view.method().unwrap() != "never" {
                 let answer = message::response(view.id().unwrap(), &json!({"n": state.asked})).unwrap();
-                state.held.send(answer);
+                state.endpoint.send(answer);
             }
         }
         true
@@ -310,14 +311,14 @@ async fn write(
         let (is_mine, line) = {
             let mut state = logical.state.lock().unwrap();
             let is_mine = state.epoch == epoch;
-            let mut line = if is_mine { state.held.next(Instant::now()).cloned() } else { None };
+            let mut line = if is_mine { state.endpoint.next(Instant::now()).cloned() } else { None };
             if is_mine && line.is_none() && shared.streams.load(Ordering::Relaxed) && state.asked > 0 {
                 state.streamed += 1;
                 let filler = "x".repeat(fastrand::usize(..200));
                 let n = state.streamed;
                 let update = message::notification("update", &json!({"n": n, "filler": filler})).unwrap();
-                state.held.send(update);
-                line = state.held.next(Instant::now()).cloned();
+                state.endpoint.send(update);
+                line = state.endpoint.next(Instant::now()).cloned();
             }
             (is_mine, line)
         };

@@ -20,7 +20,7 @@ async fn take_over(server: &Server, received: u64) {
 }
 
 #[tokio::test]
-async fn who_was_taken_over_by_a_late_attempt_takes_over_again() {
+async fn a_client_takes_its_connection_back_from_a_late_attempt() {
     let server = Server::start(Carrier::Web, true, false).await;
     let Connected { mut link, outcome } = open(&server.url(server.address)).await;
     initialize(&mut link).await;

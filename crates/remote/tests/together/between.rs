@@ -28,7 +28,7 @@ impl Between {
     }
 
     /// Answers the next request that contains `part` with a status, further headers and a body.
-    pub(crate) fn say(&self, part: &'static str, status: &str, body: &str) {
+    pub(crate) fn respond(&self, part: &'static str, status: &str, body: &str) {
         let length = body.len();
         let answer =
             format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}");

@@ -70,7 +70,7 @@ impl Breaker {
     }
 
     /// Returns the number of connections.
-    pub(crate) fn came(&self) -> u64 {
+    pub(crate) fn connections(&self) -> u64 {
         self.came.load(Ordering::SeqCst)
     }
 }

@@ -6,10 +6,10 @@ use narrows_wire::message;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::{PATIENCE, recv, send, start};
+use crate::{STEP_TIMEOUT, recv, send, start};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_child_session_says_and_asks_arrives_and_is_answered() {
+async fn messages_of_a_child_session_arrive_and_are_answered() {
     for scheme in ["http", "ws"] {
         let running = start(Limits::default());
         let url = format!("{scheme}://{}/acp", running.address);
@@ -34,9 +34,9 @@ async fn what_a_child_session_says_and_asks_arrives_and_is_answered() {
         // The response to it was sent before this prompt.
         send(&link, "4", "session/prompt", &json!({"sessionId": "kid", "count": 0})).await;
         assert_eq!(recv(&mut link).await.id(), Some(&b"4"[..]));
-        let told: Vec<Value> = running.agent.told.lock().unwrap().clone();
-        assert_eq!(told, [json!({"jsonrpc": "2.0", "id": "k", "result": {}})], "{scheme}");
+        let received: Vec<Value> = running.agent.received.lock().unwrap().clone();
+        assert_eq!(received, [json!({"jsonrpc": "2.0", "id": "k", "result": {}})], "{scheme}");
         drop(link);
-        timeout(PATIENCE, outcome.wait()).await.unwrap().unwrap();
+        timeout(STEP_TIMEOUT, outcome.wait()).await.unwrap().unwrap();
     }
 }

@@ -31,10 +31,10 @@ use tokio::time::timeout;
 use cutter::Cutter;
 use swallower::Swallower;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Returns the number of cuts: few by default, as many as requested in a long run.
-fn wanted(few: u64) -> u64 {
+fn wanted_cuts(few: u64) -> u64 {
     std::env::var("NARROWS_CUTS").ok().and_then(|cuts| cuts.parse().ok()).unwrap_or(few)
 }
 
@@ -47,7 +47,7 @@ struct Agent {
     asked: Arc<AtomicU64>,
     gate: Arc<Gate>,
     /// The responses of the client.
-    told: Arc<Mutex<Vec<Value>>>,
+    received: Arc<Mutex<Vec<Value>>>,
 }
 
 /// Blocks an agent until it is opened.
@@ -71,12 +71,13 @@ impl Gate {
 impl Backend for Agent {
     fn open(&self, _: Identity, _: usize) -> Opening<'_> {
         self.opened.fetch_add(1, Ordering::Relaxed);
-        let (asked, gate, told) = (Arc::clone(&self.asked), Arc::clone(&self.gate), Arc::clone(&self.told));
+        let (asked, gate, received) =
+            (Arc::clone(&self.asked), Arc::clone(&self.gate), Arc::clone(&self.received));
         let ended = Arc::clone(&self.ended);
         Box::pin(async move {
             let (ours, theirs) = UnixStream::pair()?;
             std::thread::spawn(move || {
-                act(&theirs, &asked, &gate, &told);
+                run_agent(&theirs, &asked, &gate, &received);
                 ended.fetch_add(1, Ordering::SeqCst);
             });
             Ok(ours)
@@ -84,14 +85,19 @@ impl Backend for Agent {
     }
 }
 
-fn act(stream: &UnixStream, asked: &AtomicU64, gate: &Gate, told: &Mutex<Vec<Value>>) -> Option<()> {
+fn run_agent(
+    stream: &UnixStream,
+    asked: &AtomicU64,
+    gate: &Gate,
+    received: &Mutex<Vec<Value>>,
+) -> Option<()> {
     let mut updates = 0;
     let mut out = stream;
     for line in BufReader::new(stream).lines() {
         let message: Value = serde_json::from_str(&line.ok()?).unwrap();
         let id = &message["id"];
         let Some(method) = message["method"].as_str() else {
-            told.lock().unwrap().push(message);
+            received.lock().unwrap().push(message);
             continue;
         };
         let result = match method {
@@ -179,7 +185,7 @@ async fn lines(handle: Handle) -> SocketAddr {
 }
 
 async fn recv(link: &mut Link) -> Frame {
-    timeout(PATIENCE, link.receiver.recv()).await.expect("in time").expect("not the end")
+    timeout(STEP_TIMEOUT, link.receiver.recv()).await.expect("in time").expect("not the end")
 }
 
 async fn send(link: &Link, id: &str, method: &str, params: &Value) {
@@ -200,7 +206,7 @@ async fn stream(running: &Running, cutter: &Cutter, url: &str) {
     };
     assert_eq!(initialized.bytes(), r#"{"jsonrpc":"2.0","id":"init","result":{"protocolVersion":1}}"#);
     let (mut asked, mut answered, mut updates) = (0_u64, 0_u64, 0_u64);
-    let wanted = wanted(100);
+    let wanted = wanted_cuts(100);
     while answered < asked || cutter.cuts() < wanted {
         while cutter.cuts() < wanted && asked < answered + 50 {
             asked += 1;
@@ -225,7 +231,7 @@ async fn stream(running: &Running, cutter: &Cutter, url: &str) {
     }
     assert_eq!(running.agent.asked.load(Ordering::Relaxed), asked, "each request took effect once");
     drop(link);
-    timeout(PATIENCE, outcome.wait()).await.unwrap().unwrap();
+    timeout(STEP_TIMEOUT, outcome.wait()).await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -233,7 +239,7 @@ async fn a_web_socket_is_cut_at_random_bytes() {
     let running = start(Limits::default());
     let cutter = Cutter::start(running.address, 10_000).await;
     let url = format!("ws://{}/acp", cutter.address);
-    timeout(PATIENCE * 10, stream(&running, &cutter, &url)).await.unwrap();
+    timeout(STEP_TIMEOUT * 10, stream(&running, &cutter, &url)).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -241,7 +247,7 @@ async fn lines_are_cut_at_random_bytes() {
     let running = start(Limits::default());
     let cutter = Cutter::start(lines(running.handle.clone()).await, 10_000).await;
     let url = format!("tcp://{}", cutter.address);
-    timeout(PATIENCE * 10, stream(&running, &cutter, &url)).await.unwrap();
+    timeout(STEP_TIMEOUT * 10, stream(&running, &cutter, &url)).await.unwrap();
 }
 
 /// Posts, which may have to be repeated.
@@ -259,7 +265,7 @@ async fn posts_over_http_are_cut_at_random_bytes() {
     cutter.calm(false);
     cutter.close(true);
     cutter.close(false);
-    let wanted = wanted(30);
+    let wanted = wanted_cuts(30);
     let (mut asked, mut updates) = (0, 0);
     while cutter.cuts() < wanted {
         asked += 1;
@@ -279,16 +285,16 @@ async fn posts_over_http_are_cut_at_random_bytes() {
     assert_eq!(updates, asked);
     cutter.calm(true);
     drop(link);
-    timeout(PATIENCE, outcome.wait()).await.unwrap().unwrap();
+    timeout(STEP_TIMEOUT, outcome.wait()).await.unwrap().unwrap();
 }
 
 /// One turn with more data than any socket carries.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn streams_over_http_are_cut_at_random_bytes() {
-    const MOST: u64 = 10_000;
+    const MAX_BYTES_PER_SOCKET: u64 = 10_000;
     // The agent does not wait while there is no reader, so all its output may have to be kept.
     let running = start(Limits { replay_bytes: 64 << 20, ..Limits::default() });
-    let cutter = Cutter::start(running.address, MOST).await;
+    let cutter = Cutter::start(running.address, MAX_BYTES_PER_SOCKET).await;
     cutter.calm(true);
     let url = format!("http://{}/acp", cutter.address);
     let Connected { mut link, outcome: _outcome } =
@@ -297,10 +303,10 @@ async fn streams_over_http_are_cut_at_random_bytes() {
     recv(&mut link).await;
     send(&link, "2", "session/new", &json!({"cwd": "/", "mcpServers": []})).await;
     assert_eq!(recv(&mut link).await.id(), Some(&b"2"[..]));
-    // An event has more than 80 bytes, and a socket carries half of `MOST`: more than enough. A stream is reopened
+    // An event has more than 80 bytes, and a socket carries half of `MAX_BYTES_PER_SOCKET`: more than enough. A stream is reopened
     // after a pause, so there are fewer of them.
-    let wanted = wanted(10);
-    let count = wanted * MOST * 3 / 4 / 80;
+    let wanted = wanted_cuts(10);
+    let count = wanted * MAX_BYTES_PER_SOCKET * 3 / 4 / 80;
     send(&link, "3", "session/prompt", &json!({"sessionId": "s", "count": count, "wait": true})).await;
     let mut number = 0;
     let mut hear = async |link: &mut Link| {
@@ -324,18 +330,18 @@ async fn streams_over_http_are_cut_at_random_bytes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_has_nothing_more_to_say_is_answered() {
+async fn responses_arrive_after_the_end_of_output() {
     let running = start(Limits::default());
     let url = format!("http://{}/acp", running.address);
     let Connected { mut link, outcome } = connect(&url.parse().unwrap(), Options::default()).await.unwrap();
     send(&link, "1", "initialize", &json!({"protocolVersion": 1})).await;
     link.sender.close();
     assert_eq!(recv(&mut link).await.id(), Some(&b"1"[..]));
-    timeout(PATIENCE, outcome.wait()).await.unwrap().unwrap();
+    timeout(STEP_TIMEOUT, outcome.wait()).await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_of_which_nothing_has_come_begins_anew() {
+async fn a_stream_without_received_events_starts_over() {
     const COUNT: u64 = 20;
     let running = start(Limits::default());
     let swallower = Swallower::start(running.address, "\"id\":3").await;
@@ -353,5 +359,5 @@ async fn a_stream_of_which_nothing_has_come_begins_anew() {
     assert_eq!(recv(&mut link).await.id(), Some(&b"3"[..]));
     assert_eq!(swallower.asked(), [None, Some("0".to_owned())], "nothing is said the first time");
     drop(link);
-    timeout(PATIENCE, outcome.wait()).await.unwrap().unwrap();
+    timeout(STEP_TIMEOUT, outcome.wait()).await.unwrap().unwrap();
 }

@@ -17,12 +17,12 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::super::pending::Open;
+use super::super::pending::PendingRequests;
 use super::super::reconnect::{ANSWERS_TIMEOUT, FINAL_SEND_TIMEOUT};
 use super::super::socket::one_line;
 use super::super::{ConnectionLost, DialError};
 use super::Wire;
-use super::event_stream::{EventStream, News};
+use super::event_stream::{EventStream, StreamEvent};
 use super::post::{Post, Posted, post};
 use crate::announced::child_id;
 
@@ -53,20 +53,20 @@ struct Job {
 struct Done {
     lane: Option<String>,
     /// The stream that was opened, or the reason why it was not.
-    stream: Option<Result<Response, News>>,
+    stream: Option<Result<Response, StreamEvent>>,
     /// The id of the request, if the message was one.
     id: Option<RawId>,
     posted: Option<Posted>,
 }
 
-type Doing = Pin<Box<dyn Future<Output = Done> + Send>>;
+type RunningJob = Pin<Box<dyn Future<Output = Done> + Send>>;
 
 /// A conversation with one server.
 pub(super) struct Conversation {
     wire: Arc<Wire>,
     connection: Option<String>,
     lanes: HashMap<Option<String>, Lane>,
-    doing: FuturesUnordered<Doing>,
+    running: FuturesUnordered<RunningJob>,
     /// Bytes queued in lanes.
     waiting: usize,
     /// Sessions with an open event stream.
@@ -77,13 +77,13 @@ pub(super) struct Conversation {
     asked: HashMap<RawId, String>,
     /// Pending requests of the client after which the session exists; its stream could not be opened before.
     awaited: HashMap<RawId, String>,
-    open: Open,
+    pending: PendingRequests,
     /// Whether the server may have received the requests that are being posted.
     reached: HashMap<RawId, Arc<AtomicBool>>,
     /// Messages that are not posted yet.
-    unsaid: usize,
-    feeds: JoinSet<()>,
-    news: (mpsc::Sender<News>, mpsc::Receiver<News>),
+    unposted: usize,
+    readers: JoinSet<()>,
+    events: (mpsc::Sender<StreamEvent>, mpsc::Receiver<StreamEvent>),
 }
 
 impl Conversation {
@@ -92,17 +92,17 @@ impl Conversation {
             wire,
             connection: None,
             lanes: HashMap::new(),
-            doing: FuturesUnordered::new(),
+            running: FuturesUnordered::new(),
             waiting: 0,
             streams: HashSet::new(),
             child_streams: 0,
             asked: HashMap::new(),
             awaited: HashMap::new(),
-            open: Open::default(),
+            pending: PendingRequests::default(),
             reached: HashMap::new(),
-            unsaid: 0,
-            feeds: JoinSet::new(),
-            news: mpsc::channel(MAX_STREAM_MESSAGES),
+            unposted: 0,
+            readers: JoinSet::new(),
+            events: mpsc::channel(MAX_STREAM_MESSAGES),
         }
     }
 
@@ -122,39 +122,39 @@ impl Conversation {
         // Deadlines for posting the rest and for responses, once the link's user has ended its output.
         let (mut said, mut last) = (Instant::now(), Instant::now());
         loop {
-            let idle = self.doing.is_empty();
+            let idle = self.running.is_empty();
             if idle {
                 outgoing.mark_flushed();
             }
-            let patience = if self.unsaid == 0 { last } else { said };
+            let deadline = if self.unposted == 0 { last } else { said };
             let room = self.waiting < self.wire.options.keep.bytes;
             tokio::select! {
                 biased;
-                Some(done) = self.doing.next(), if !idle => {
-                    self.done(done, incoming).await?;
+                Some(done) = self.running.next(), if !idle => {
+                    self.finish_job(done, incoming).await?;
                     last = Instant::now() + ANSWERS_TIMEOUT;
                 }
-                Some(news) = self.news.1.recv() => self.hear(news, incoming).await?,
+                Some(events) = self.events.1.recv() => self.handle_event(events, incoming).await?,
                 more = outgoing.recv_lines(&mut lines), if !ended && room => {
                     ended = !more;
                     (said, last) = (Instant::now() + FINAL_SEND_TIMEOUT, Instant::now() + ANSWERS_TIMEOUT);
                     outgoing.mark_writing();
                     for line in lines.drain(..) {
                         outgoing.count_written(&line);
-                        self.admit(line, outgoing, incoming).await?;
+                        self.accept_line(line, outgoing, incoming).await?;
                     }
                 }
-                () = sleep_until(patience), if ended => return Ok(()),
+                () = sleep_until(deadline), if ended => return Ok(()),
                 else => {}
             }
-            if ended && self.doing.is_empty() && self.open.is_empty() {
+            if ended && self.running.is_empty() && self.pending.is_empty() {
                 return Ok(());
             }
         }
     }
 
     /// Accepts a message of the link's user.
-    async fn admit(
+    async fn accept_line(
         &mut self,
         line: Bytes,
         outgoing: &OutgoingLines,
@@ -162,7 +162,7 @@ impl Conversation {
     ) -> Result<(), ConnectionLost> {
         let frame = Frame::parse(line.clone());
         if self.connection.is_none() {
-            return self.begin(&frame, outgoing, incoming).await;
+            return self.initialize(&frame, outgoing, incoming).await;
         }
         if frame.kind() == Kind::Batch {
             return self.refuse_batch(&frame, incoming).await;
@@ -179,13 +179,13 @@ impl Conversation {
             Some(session) if frame.kind() == Kind::Request && !ends => self.streams.insert(session.clone()),
             _ => false,
         };
-        self.open.asked(&line, u64::MAX);
+        self.pending.record(&line, u64::MAX);
         self.enqueue(session, Job { line: Some(line), listen });
         Ok(())
     }
 
     /// Opens the connection with `initialize`; other requests are refused before.
-    async fn begin(
+    async fn initialize(
         &mut self,
         frame: &Frame,
         outgoing: &OutgoingLines,
@@ -194,64 +194,66 @@ impl Conversation {
         if frame.kind() != Kind::Request || frame.method().as_deref() != Some(method::INITIALIZE) {
             if let Some(id) = frame.id().filter(|_| frame.kind() == Kind::Request) {
                 let error = RpcError::new(Code::InvalidRequest, "expected `initialize` first");
-                hand_on(incoming, Frame::parse(message::error(id, &error))).await;
+                send_to_user(incoming, Frame::parse(message::error(id, &error))).await;
             }
             return Ok(());
         }
-        self.open.asked(frame.bytes(), 1);
-        let reached = self.attempted(frame);
+        self.pending.record(frame.bytes(), 1);
+        let reached = self.track_delivery(frame);
         let given_up = async {
             outgoing.ended().await;
             sleep(ANSWERS_TIMEOUT).await;
         };
-        let begun = tokio::select! {
+        let response = tokio::select! {
             biased;
-            begun = self.wire.initialize(frame.bytes(), &reached) => begun?,
+            response = self.wire.initialize(frame.bytes(), &reached) => response?,
             // The link's user is gone.
             () = given_up => return Ok(()),
         };
         self.reached.clear();
-        let (connection, answer) = begun;
+        let (connection, answer) = response;
         let answer = Frame::parse(one_line(answer));
-        self.open.answered(&answer);
+        self.pending.record_answers(&answer);
         if answer.id() != frame.id() {
             let why = "the response to `initialize` has another id".to_owned();
             return Err(ConnectionLost::Dial(DialError::Protocol(why)));
         }
         if let Some(connection) = connection {
             // Opened before the first request, so that no response is missed.
-            let opened = self.wire.listen(&connection, None, None).await;
+            let opened = self.wire.open_stream(&connection, None, None).await;
             let first = match opened {
                 Ok(response) => Some(response),
-                Err(error) if error.is_shut() || error.is_final() && !self.wire.counts() => {
+                Err(error)
+                    if error.is_final_for_reconnect() || error.is_final() && !self.wire.deduplicates() =>
+                {
                     return Err(ConnectionLost::Dial(error));
                 }
                 Err(_) => None,
             };
             self.connection = Some(connection);
-            self.listen(None, first);
+            self.start_reader(None, first);
         } else if answer.error().is_none() {
             let why = "the response has no `Acp-Connection-Id`".to_owned();
             return Err(ConnectionLost::Dial(DialError::Protocol(why)));
         }
-        hand_on(incoming, answer).await;
+        send_to_user(incoming, answer).await;
         Ok(())
     }
 
     /// Streamable HTTP has no batches: one with requests is answered with an error.
     async fn refuse_batch(&mut self, frame: &Frame, incoming: &IncomingFrames) -> Result<(), ConnectionLost> {
-        let mut asked = Open::default();
-        asked.asked(frame.bytes(), 1);
-        if !asked.is_empty() {
+        let mut requests = PendingRequests::default();
+        requests.record(frame.bytes(), 1);
+        if !requests.is_empty() {
             let error = RpcError::new(Code::InvalidRequest, "batches are not supported over HTTP");
-            hand_on(incoming, Frame::parse(message::error(b"null", &error))).await;
+            send_to_user(incoming, Frame::parse(message::error(b"null", &error))).await;
         }
         Ok(())
     }
 
     fn enqueue(&mut self, lane: Option<String>, job: Job) {
         self.waiting += job.line.as_ref().map_or(0, Bytes::len);
-        self.unsaid += usize::from(job.line.is_some());
+        self.unposted += usize::from(job.line.is_some());
         self.lanes.entry(lane.clone()).or_default().waiting.push_back(job);
         self.advance(lane);
     }
@@ -265,23 +267,23 @@ impl Conversation {
         };
         now.busy = true;
         let frame = job.line.map(Frame::parse);
-        let reached = frame.as_ref().map(|frame| self.attempted(frame)).unwrap_or_default();
+        let reached = frame.as_ref().map(|frame| self.track_delivery(frame)).unwrap_or_default();
         if let Some(frame) = &frame {
             self.waiting -= frame.bytes().len();
             // From now on the request may have an effect.
-            self.open.asked(frame.bytes(), 1);
+            self.pending.record(frame.bytes(), 1);
         }
         let wire = Arc::clone(&self.wire);
-        let feed = job.listen.then(|| self.feed(connection.clone(), lane.clone()));
-        self.doing.push(Box::pin(async move {
-            let stream = match feed {
-                Some(feed) => Some(feed.open().await),
+        let stream = job.listen.then(|| self.event_stream(connection.clone(), lane.clone()));
+        self.running.push(Box::pin(async move {
+            let stream = match stream {
+                Some(stream) => Some(stream.open().await),
                 None => None,
             };
             let id = frame.as_ref().and_then(Frame::id).map(RawId::copy);
             let session = lane.as_deref();
             let posted = match (frame, &stream) {
-                (None, _) | (_, Some(Err(News::Lost(_)))) => None,
+                (None, _) | (_, Some(Err(StreamEvent::Lost(_)))) => None,
                 (Some(frame), _) => {
                     let line = frame.into_bytes();
                     Some(
@@ -294,7 +296,7 @@ impl Conversation {
     }
 
     /// Returns a flag that records whether the server may have received a request.
-    fn attempted(&mut self, frame: &Frame) -> Arc<AtomicBool> {
+    fn track_delivery(&mut self, frame: &Frame) -> Arc<AtomicBool> {
         let reached = Arc::new(AtomicBool::new(false));
         if let Some(id) = frame.id().filter(|_| frame.kind() == Kind::Request) {
             self.reached.insert(RawId::copy(id), Arc::clone(&reached));
@@ -302,14 +304,14 @@ impl Conversation {
         reached
     }
 
-    async fn done(&mut self, done: Done, incoming: &IncomingFrames) -> Result<(), ConnectionLost> {
+    async fn finish_job(&mut self, done: Done, incoming: &IncomingFrames) -> Result<(), ConnectionLost> {
         let Done { lane, stream, id, posted } = done;
         if let Some(now) = self.lanes.get_mut(&lane) {
             now.busy = false;
         }
         match stream {
-            Some(Ok(response)) => self.listen(lane.clone(), Some(response)),
-            Some(Err(News::Over(session))) => {
+            Some(Ok(response)) => self.start_reader(lane.clone(), Some(response)),
+            Some(Err(StreamEvent::SessionUnknown(session))) => {
                 // The session is unknown to the server so far. Once it exists, its stream is opened.
                 self.streams.remove(&session);
                 if let Some(id) = id.clone()
@@ -318,11 +320,11 @@ impl Conversation {
                     self.awaited.insert(id, session);
                 }
             }
-            Some(Err(News::Lost(lost))) => return Err(lost),
+            Some(Err(StreamEvent::Lost(lost))) => return Err(lost),
             _ => {}
         }
         if matches!(posted, Some(Posted::Taken(_) | Posted::Failed(_))) {
-            self.unsaid -= 1;
+            self.unposted -= 1;
             if let Some(id) = &id {
                 self.reached.remove(id);
             }
@@ -338,21 +340,25 @@ impl Conversation {
         Ok(())
     }
 
-    async fn hear(&mut self, news: News, incoming: &IncomingFrames) -> Result<(), ConnectionLost> {
-        match news {
-            News::Frame(frame) => self.deliver(frame, incoming).await,
-            News::Over(session) => drop(self.streams.remove(&session)),
-            News::Lost(lost) => return Err(lost),
+    async fn handle_event(
+        &mut self,
+        events: StreamEvent,
+        incoming: &IncomingFrames,
+    ) -> Result<(), ConnectionLost> {
+        match events {
+            StreamEvent::Frame(frame) => self.deliver(frame, incoming).await,
+            StreamEvent::SessionUnknown(session) => drop(self.streams.remove(&session)),
+            StreamEvent::Lost(lost) => return Err(lost),
         }
         Ok(())
     }
 
     /// Delivers a message, and opens event streams for sessions that it announces.
     async fn deliver(&mut self, frame: Frame, incoming: &IncomingFrames) {
-        self.open.answered(&frame);
+        self.pending.record_answers(&frame);
         // A server that deduplicates POSTs sends a child's messages on the stream of its parent. Others may have a
         // separate stream.
-        if !self.wire.counts()
+        if !self.wire.deduplicates()
             && self.child_streams < MAX_CHILD_STREAMS
             && let Some(child) = child_id(&frame.view())
             && self.streams.insert(child.clone())
@@ -375,40 +381,40 @@ impl Conversation {
             }
             _ => {}
         }
-        hand_on(incoming, frame).await;
+        send_to_user(incoming, frame).await;
     }
 
     /// Starts to read an event stream.
-    fn listen(&mut self, session: Option<String>, first: Option<Response>) {
-        while self.feeds.try_join_next().is_some() {}
+    fn start_reader(&mut self, session: Option<String>, first: Option<Response>) {
+        while self.readers.try_join_next().is_some() {}
         let Some(connection) = self.connection.clone() else { return };
-        self.feeds.spawn(self.feed(connection, session).run(first));
+        self.readers.spawn(self.event_stream(connection, session).run(first));
     }
 
-    fn feed(&self, connection: String, session: Option<String>) -> EventStream {
-        EventStream { wire: Arc::clone(&self.wire), connection, session, news: self.news.0.clone() }
+    fn event_stream(&self, connection: String, session: Option<String>) -> EventStream {
+        EventStream { wire: Arc::clone(&self.wire), connection, session, events: self.events.0.clone() }
     }
 
     /// Returns errors for all pending requests.
-    pub(super) fn fail(&mut self, lost: &ConnectionLost) -> Vec<Frame> {
+    pub(super) fn fail_pending(&mut self, lost: &ConnectionLost) -> Vec<Frame> {
         for (id, reached) in &self.reached {
             if !reached.load(Ordering::Relaxed) {
-                self.open.unheard(id);
+                self.pending.mark_unsent(id);
             }
         }
-        self.open.fail(lost, 1)
+        self.pending.fail_all(lost, 1)
     }
 
     /// Ends the connection.
-    pub(super) async fn leave(&mut self) {
-        self.feeds.shutdown().await;
+    pub(super) async fn close(&mut self) {
+        self.readers.shutdown().await;
         if let Some(connection) = self.connection.take() {
-            self.wire.end(&connection).await;
+            self.wire.delete_connection(&connection).await;
         }
     }
 }
 
-async fn hand_on(incoming: &IncomingFrames, frame: Frame) {
+async fn send_to_user(incoming: &IncomingFrames, frame: Frame) {
     // The link's user may have closed its input and still send.
     let _ = incoming.send(frame).await;
 }

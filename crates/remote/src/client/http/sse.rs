@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_refused() {
+    fn a_long_event_is_refused() {
         let mut parser = Parser::new(21);
         let mut events = Vec::new();
         let piece = b"data: 0123456789\n";
@@ -174,7 +174,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(256))]
 
         #[test]
-        fn however_it_is_read_the_events_are_the_same(cuts in prop::collection::vec(1..20_usize, 0..40)) {
+        fn events_do_not_depend_on_how_the_input_is_split(cuts in prop::collection::vec(1..20_usize, 0..40)) {
             let mut rest = STREAM.as_bytes();
             let mut pieces = Vec::new();
             for cut in cuts {
@@ -187,7 +187,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_do_harm(bytes: Vec<u8>) {
+        fn no_input_panics(bytes: Vec<u8>) {
             _ = Parser::new(50).feed(&bytes, &mut Vec::new());
         }
     }

@@ -9,7 +9,7 @@ use super::kit::{EVENTS, JSON, ask, connect, initialize, listener, start, start_
 use crate::tokens;
 
 #[tokio::test]
-async fn a_connection_of_another_is_as_unknown_as_none_whatever_is_asked_of_it() {
+async fn a_foreign_connection_is_indistinguishable_from_a_missing_one() {
     let (running, file, token) = start_with_token(Limits::default());
     let other = tokens::add(&file, "two", None, std::time::SystemTime::UNIX_EPOCH).unwrap();
     running.handle.reload().unwrap();
@@ -55,7 +55,7 @@ async fn nothing_is_compressed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_body_that_would_grow_is_not_unpacked() {
+async fn a_compressed_body_is_not_decompressed() {
     let running = start(listener(), Limits::default());
     let name = connect(running.address).await;
     let url = format!("http://{}/acp", running.address);

@@ -7,7 +7,8 @@ use serde_json::json;
 
 use super::super::Limits;
 use super::kit::{
-    Agent, EVENTS, JSON, LONG, Reader, Stream, ask, connect, initialize, listener, quick, start, start_with,
+    Agent, EVENTS, JSON, LONG, Reader, Stream, ask, connect, initialize, listener, short_timeouts, start,
+    start_with,
 };
 
 fn request(id: u32, method: &str, params: &serde_json::Value) -> String {
@@ -82,8 +83,8 @@ async fn every_event_stream_begins_with_a_comment_at_once() {
 }
 
 #[tokio::test]
-async fn comments_go_on_while_nothing_happens() {
-    let running = start(listener(), quick());
+async fn comments_are_sent_while_a_stream_is_idle() {
+    let running = start(listener(), short_timeouts());
     let name = connect(running.address).await;
     let mut stream = Stream::open(running.address, &name, None, None).await;
     for _ in 0..4 {
@@ -203,10 +204,10 @@ async fn every_status_of_a_stream() {
 }
 
 #[tokio::test]
-async fn an_agent_that_goes_or_does_not_come() {
+async fn an_agent_that_ends_or_is_unavailable() {
     let refusing = start_with(listener(), Limits::default(), Agent { refuses: true, ..Agent::default() });
     assert_eq!(ask(refusing.address, "POST", &[JSON], &initialize(1)).await.status, 503);
-    let away = Agent { turns_away: Some("the bus is stopping"), ..Agent::default() };
+    let away = Agent { refuses_with: Some("the bus is stopping"), ..Agent::default() };
     let away = start_with(listener(), Limits::default(), away);
     for _ in 0..20 {
         let answer = ask(away.address, "POST", &[JSON], &initialize(1)).await;
@@ -215,7 +216,7 @@ async fn an_agent_that_goes_or_does_not_come() {
     }
     for (wait, seconds) in [(1, "1"), (1000, "1"), (1001, "2")] {
         let short =
-            Agent { turns_away: Some("short of memory"), retry_after_ms: Some(wait), ..Agent::default() };
+            Agent { refuses_with: Some("short of memory"), retry_after_ms: Some(wait), ..Agent::default() };
         let short = start_with(listener(), Limits::default(), short);
         let answer = ask(short.address, "POST", &[JSON], &initialize(1)).await;
         assert_eq!((answer.status, answer.header("retry-after")), (503, Some(seconds)));
@@ -231,8 +232,8 @@ async fn an_agent_that_goes_or_does_not_come() {
 }
 
 #[tokio::test]
-async fn a_stream_shows_that_it_is_there_and_a_connection_that_nobody_uses_ends() {
-    let limits = Limits { grace: Duration::from_millis(300), ..quick() };
+async fn a_stream_sends_comments_and_an_unused_connection_expires() {
+    let limits = Limits { grace: Duration::from_millis(300), ..short_timeouts() };
     let running = start(listener(), limits);
     let name = connect(running.address).await;
     let mut own = Stream::open(running.address, &name, None, None).await;

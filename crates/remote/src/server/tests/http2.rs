@@ -37,7 +37,7 @@ async fn the_server_announces_its_limits() {
 }
 
 #[tokio::test]
-async fn one_stream_too_many_is_refused_and_the_others_go_on() {
+async fn an_excess_stream_is_refused_and_the_others_continue() {
     let running = start(listener(), Limits::default());
     let json = [("content-type", "application/json")];
     let mut socket = begin(running.address, "/acp", &json).await;

@@ -35,7 +35,7 @@ pub(in super::super) struct Agent {
     pub(super) heard: Arc<Mutex<Vec<String>>>,
     pub(super) refuses: bool,
     /// Sends an error with this message and closes the connection.
-    pub(super) turns_away: Option<&'static str>,
+    pub(super) refuses_with: Option<&'static str>,
     /// The `retryAfterMs` of that error.
     pub(super) retry_after_ms: Option<u64>,
     /// The number of ended connections.
@@ -53,14 +53,14 @@ impl Backend for Agent {
         self.opened.lock().unwrap().push(identity);
         self.listeners.lock().unwrap().push(listener);
         let heard = Arc::clone(&self.heard);
-        let (refuses, turns_away, ended) = (self.refuses, self.turns_away, Arc::clone(&self.ended));
+        let (refuses, refuses_with, ended) = (self.refuses, self.refuses_with, Arc::clone(&self.ended));
         let retry_after_ms = self.retry_after_ms;
         Box::pin(async move {
             if refuses {
                 return Err(io::Error::other("no"));
             }
             let (ours, theirs) = StdUnixStream::pair()?;
-            if let Some(words) = turns_away {
+            if let Some(words) = refuses_with {
                 let mut error =
                     json!({"jsonrpc": "2.0", "id": null, "error": {"code": -32016, "message": words}});
                 if let Some(wait) = retry_after_ms {
@@ -216,7 +216,7 @@ pub(super) fn start_with_token(limits: Limits) -> (Running, PathBuf, String) {
 }
 
 /// Limits with which a server survives a test that only has its address.
-pub(super) fn quick() -> Limits {
+pub(super) fn short_timeouts() -> Limits {
     Limits {
         header_timeout: Duration::from_millis(300),
         idle_timeout: Duration::from_millis(600),
@@ -389,12 +389,12 @@ pub(super) async fn web(
     }
 }
 
-pub(super) async fn say(web: &mut Web, message: &Value) {
+pub(super) async fn send(web: &mut Web, message: &Value) {
     web.send(Message::text(message.to_string())).await.unwrap();
 }
 
 /// Returns the next message and skips pings. `Err` is the close code, or 0 without one.
-pub(super) async fn hear(web: &mut Web) -> Result<Value, u16> {
+pub(super) async fn receive(web: &mut Web) -> Result<Value, u16> {
     loop {
         match tokio::time::timeout(LONG, web.next()).await.expect("a message in time") {
             Some(Ok(Message::Text(text))) => return Ok(serde_json::from_str(&text).unwrap()),

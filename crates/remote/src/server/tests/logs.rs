@@ -8,7 +8,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
 use super::super::{Auth, Limits, Listener};
-use super::kit::{JSON, ask, hear, initialize, listener, say, start, start_with_token, web};
+use super::kit::{JSON, ask, initialize, listener, receive, send, start, start_with_token, web};
 use super::secure::{authority, files};
 use crate::tokens;
 
@@ -64,8 +64,8 @@ async fn no_token_is_logged() {
             .await
             .unwrap()
     };
-    say(&mut socket, &serde_json::json!({"jsonrpc": "2.0", "id": 1, "method": "_x"})).await;
-    hear(&mut socket).await.unwrap();
+    send(&mut socket, &serde_json::json!({"jsonrpc": "2.0", "id": 1, "method": "_x"})).await;
+    receive(&mut socket).await.unwrap();
     for _ in 0..4 {
         let wrong = "Bearer nrw_wrongwrongwrong";
         assert_ne!(
@@ -76,8 +76,8 @@ async fn no_token_is_logged() {
     let logs = logs.0.lock().unwrap();
     assert!(logs.contains("request refused"), "{logs}");
     assert!(!logs.contains(&token[4..]) && !logs.contains("wrongwrong"), "{logs}");
-    for told in ["unknown token", "address locked out"] {
-        assert_eq!(logs.matches(told).count(), 1, "{logs}");
+    for expected in ["unknown token", "address locked out"] {
+        assert_eq!(logs.matches(expected).count(), 1, "{logs}");
     }
     assert!(logs.contains("peer=127.0.0.1"), "{logs}");
 }
@@ -94,13 +94,13 @@ async fn an_invalid_file_is_logged_and_its_previous_content_kept() {
     let logs = Logs::default();
     let _guard = tracing::subscriber::set_default(logs.clone());
     // The periodic check cannot run in between: the loop does not await.
-    for (path, told) in
+    for (path, expected) in
         [(&file, "token file invalid"), (&cert, "TLS files invalid, keeping the previous ones")]
     {
         std::fs::write(path, "broken, and of another length").unwrap();
-        running.handle.look();
+        running.handle.check_files();
         let said = std::mem::take(&mut *logs.0.lock().unwrap());
-        assert!(said.contains(told), "{said}");
+        assert!(said.contains(expected), "{said}");
         assert_eq!(said.matches("previous").count(), 1, "nothing else is logged: {said}");
     }
 }

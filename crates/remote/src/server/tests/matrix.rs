@@ -9,7 +9,8 @@ use tokio::net::TcpStream;
 use super::super::route::{Access, ROUTES, Verb};
 use super::super::{Auth, Backend, BindError, HttpServer, Limits, Listener};
 use super::kit::{
-    Agent, JSON, LONG, Reader, Running, ask, initialize, listener, quick, start, start_with_token, web,
+    Agent, JSON, LONG, Reader, Running, ask, initialize, listener, short_timeouts, start, start_with_token,
+    web,
 };
 use crate::tls::TlsFiles;
 use crate::tokens;
@@ -17,7 +18,7 @@ use crate::tokens;
 const KEY: (&str, &str) = ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==");
 
 /// Sends the request that a row is for, with `more` headers, and returns the status.
-async fn walk(running: &Running, row: &super::super::route::Route, more: &[(&str, &str)]) -> u16 {
+async fn request_status(running: &Running, row: &super::super::route::Route, more: &[(&str, &str)]) -> u16 {
     let mut headers = more.to_vec();
     let method = match row.method {
         Verb::Post => "POST",
@@ -58,12 +59,12 @@ async fn without_a_token_every_row_is_closed() {
             &[page],
             &[preflight],
         ] {
-            assert_eq!(walk(&running, row, headers).await, 401, "{row:?} {headers:?}");
+            assert_eq!(request_status(&running, row, headers).await, 401, "{row:?} {headers:?}");
         }
-        let of_page = walk(&running, row, &[page, preflight]).await;
+        let of_page = request_status(&running, row, &[page, preflight]).await;
         assert_eq!(of_page, if open { 204 } else { 401 }, "{row:?}");
         // An authenticated client gets further; the remaining error is in the request.
-        let status = walk(&running, row, &[("authorization", &known)]).await;
+        let status = request_status(&running, row, &[("authorization", &known)]).await;
         assert!(![401, 403, 405, 429].contains(&status), "{row:?}: {status}");
         for foreign in [
             ("host", "evil.example"),
@@ -76,12 +77,16 @@ async fn without_a_token_every_row_is_closed() {
             ("origin", "https://app.example/"),
         ] {
             assert_eq!(
-                walk(&running, row, &[foreign, ("authorization", &known)]).await,
+                request_status(&running, row, &[foreign, ("authorization", &known)]).await,
                 403,
                 "{row:?} {foreign:?}"
             );
-            assert_eq!(walk(&running, row, &[foreign]).await, 403, "{row:?} {foreign:?}");
-            assert_eq!(walk(&running, row, &[foreign, preflight]).await, 403, "{row:?} {foreign:?}");
+            assert_eq!(request_status(&running, row, &[foreign]).await, 403, "{row:?} {foreign:?}");
+            assert_eq!(
+                request_status(&running, row, &[foreign, preflight]).await,
+                403,
+                "{row:?} {foreign:?}"
+            );
         }
     }
     // Only one POST of an authenticated client has reached the agent.
@@ -137,7 +142,7 @@ async fn hosts() {
 }
 
 #[tokio::test]
-async fn pages_of_allowed_origins_may_read_what_they_get_and_others_not() {
+async fn only_pages_of_allowed_origins_may_read_responses() {
     let running = start(listener(), Limits::default());
     let page = ("origin", "https://app.example");
     let answer = ask(running.address, "POST", &[JSON, page], &initialize(1)).await;
@@ -197,7 +202,7 @@ async fn other_paths_and_methods() {
 }
 
 #[tokio::test]
-async fn a_browser_shows_its_token_as_a_protocol() {
+async fn a_browser_sends_its_token_as_a_subprotocol() {
     let (running, _, token) = start_with_token(Limits::default());
     let (_, response) =
         web(running.address, &[("sec-websocket-protocol", &format!("acp, narrows.bearer.{token}"))])
@@ -236,7 +241,7 @@ async fn wrong_tokens_are_locked_out_and_a_valid_one_never_is() {
 }
 
 #[tokio::test]
-async fn what_one_identity_may_have_is_bounded() {
+async fn the_connections_of_an_identity_are_limited() {
     let running = start(listener(), Limits { max_connections_per_identity: 2, ..Limits::default() });
     let first = web(running.address, &[]).await.unwrap();
     let _second = super::kit::connect(running.address).await;
@@ -259,8 +264,8 @@ async fn what_one_identity_may_have_is_bounded() {
 }
 
 #[tokio::test]
-async fn a_slow_head_is_not_waited_for() {
-    let running = start(listener(), Limits { max_sockets: 1, ..quick() });
+async fn a_slow_request_head_times_out() {
+    let running = start(listener(), Limits { max_sockets: 1, ..short_timeouts() });
     for part in ["", "P", "POST /acp HTTP/1.1\r\nhost: localhost\r\nx:", "PRI * HTTP/2.0\r\n\r\nSM\r\n"] {
         let mut stream = TcpStream::connect(running.address).await.unwrap();
         stream.write_all(part.as_bytes()).await.unwrap();
@@ -276,8 +281,8 @@ async fn a_slow_head_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn a_body_that_does_not_come_is_not_waited_for() {
-    let running = start(listener(), quick());
+async fn a_missing_body_times_out() {
+    let running = start(listener(), short_timeouts());
     let head = [JSON, ("content-length", "100")];
     let mut reader = Reader::send(running.address, "POST", "/acp", &head, "").await;
     assert_eq!(reader.head().await.status, 408);
@@ -288,7 +293,7 @@ async fn a_body_that_does_not_come_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn one_file_that_cannot_be_read_keeps_no_other_from_being_read() {
+async fn an_unreadable_file_does_not_block_the_reload_of_others() {
     let directory = tempfile::tempdir().unwrap();
     let files = ["one.toml", "two.toml"].map(|name| directory.path().join(name));
     let listeners = files.iter().map(|file| {
@@ -315,7 +320,7 @@ fn check_bind(listener: Listener, expected: &str) {
 }
 
 #[tokio::test]
-async fn what_must_not_be_bound_is_not() {
+async fn unsafe_listeners_are_not_bound() {
     let everywhere = "0.0.0.0:0".parse().unwrap();
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("tokens.toml");
@@ -353,7 +358,7 @@ async fn what_must_not_be_bound_is_not() {
 }
 
 #[tokio::test]
-async fn a_token_that_is_taken_back_ends_what_it_opened() {
+async fn a_revoked_token_ends_its_connections() {
     // The client retries with the new token until it is accepted.
     let (running, file, token) = start_with_token(Limits { max_failures: 1000, ..Limits::default() });
     let known = format!("Bearer {token}");
@@ -380,7 +385,7 @@ async fn a_token_that_is_taken_back_ends_what_it_opened() {
     assert!(web(running.address, &[("authorization", &known)]).await.is_ok());
     std::fs::write(&file, &text[text.rfind("\n[[token]]").unwrap()..]).unwrap();
     running.handle.reload().unwrap();
-    assert_eq!(super::kit::hear(&mut socket).await, Err(4401));
+    assert_eq!(super::kit::receive(&mut socket).await, Err(4401));
     assert_eq!(web(running.address, &[("authorization", &known)]).await.err(), Some(401));
     let gone =
         ask(running.address, "DELETE", &[("acp-connection-id", connection), ("authorization", &other)], "")

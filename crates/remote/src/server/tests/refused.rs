@@ -40,7 +40,7 @@ pub(super) fn head(address: SocketAddr, stream: u32, path: &str, headers: &[(&st
 }
 
 /// Reads up to the end of the stream. Returns the kinds of its frames and its body.
-async fn hear(socket: &mut TcpStream) -> (Vec<u8>, String) {
+async fn read_response(socket: &mut TcpStream) -> (Vec<u8>, String) {
     let (mut kinds, mut said) = (Vec::new(), String::new());
     loop {
         let Received { kind, flags, stream, payload } = receive(socket).await;
@@ -85,12 +85,12 @@ pub(super) async fn begin(address: SocketAddr, path: &str, headers: &[(&str, &st
 
 /// Checks that there is no response before the body; by then the server has announced its window.
 async fn unanswered(socket: &mut TcpStream) {
-    let early = timeout(Duration::from_millis(100), hear(socket)).await;
+    let early = timeout(Duration::from_millis(100), read_response(socket)).await;
     assert!(early.is_err(), "before the body: {early:?}");
 }
 
 #[tokio::test]
-async fn a_short_body_is_heard_out_before_its_refusal() {
+async fn a_short_body_is_read_before_its_refusal() {
     let (running, _, token) = start_with_token(Limits { max_message: 1000, ..Limits::default() });
     let known = format!("Bearer {token}");
     let (known, json) = (("authorization", &*known), ("content-type", "application/json"));
@@ -106,28 +106,28 @@ async fn a_short_body_is_heard_out_before_its_refusal() {
         for flags in [0, 0, 0, END_STREAM] {
             socket.write_all(&frame(DATA, flags, 1, &[b'x'; 16 << 10])).await.unwrap();
         }
-        assert_eq!(hear(&mut socket).await, (vec![HEADERS, DATA], expected.to_owned()));
+        assert_eq!(read_response(&mut socket).await, (vec![HEADERS, DATA], expected.to_owned()));
     }
 }
 
 #[tokio::test]
-async fn a_long_body_or_one_that_does_not_come_is_not_waited_for() {
+async fn a_long_or_missing_body_does_not_delay_a_refusal() {
     let running = start(listener(), Limits::default());
     let refused = (vec![HEADERS, DATA], "only application/json is accepted\n".to_owned());
     let began = Instant::now();
     let mut socket = begin(running.address, "/acp", &[]).await;
-    assert_eq!(hear(&mut socket).await, refused);
+    assert_eq!(read_response(&mut socket).await, refused);
     assert!(began.elapsed() < LONG / 2);
     let mut socket = begin(running.address, "/acp", &[]).await;
     unanswered(&mut socket).await;
     for _ in 0..5 {
         socket.write_all(&frame(DATA, 0, 1, &[b'x'; 16 << 10])).await.unwrap();
     }
-    assert_eq!(hear(&mut socket).await, refused);
+    assert_eq!(read_response(&mut socket).await, refused);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn curl_knows_the_status() {
+async fn curl_receives_the_status() {
     if Command::new("curl").arg("--version").output().is_err() {
         println!("skipped: there is no curl");
         return;

@@ -25,7 +25,7 @@ fn check(event: Option<(Option<u64>, serde_json::Value)>, number: u64) {
 }
 
 #[tokio::test]
-async fn a_stream_that_is_cut_at_any_event_goes_on_behind_it() {
+async fn a_stream_that_is_cut_at_any_event_resumes_after_it() {
     let running = start(listener(), Limits::default());
     let at = running.address;
     for cut in 0..=COUNT + 1 {
@@ -55,7 +55,7 @@ async fn a_stream_that_is_cut_at_any_event_goes_on_behind_it() {
 }
 
 #[tokio::test]
-async fn what_is_no_longer_kept_is_said_to_be_lost() {
+async fn messages_that_are_no_longer_kept_are_reported_as_a_gap() {
     let running = start(listener(), Limits { replay_bytes: 1000, ..Limits::default() });
     let at = running.address;
     let connection = connect(at).await;
@@ -93,7 +93,7 @@ async fn what_is_no_longer_kept_is_said_to_be_lost() {
 }
 
 #[tokio::test]
-async fn who_leaves_in_order_was_not_broken() {
+async fn a_regular_end_does_not_count_as_broken() {
     let running = start(listener(), Limits::default());
     let at = running.address;
     let connection = connect(at).await;

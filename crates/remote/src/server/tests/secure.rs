@@ -112,7 +112,7 @@ pub(super) async fn tls(
 }
 
 #[tokio::test]
-async fn over_tls_everything_is_as_without() {
+async fn everything_works_over_tls() {
     let Some(directory) = authority() else { return };
     let at = directory.path();
     let running = start(Listener { tls: Some(files(at, false)), ..listener() }, Limits::default());
@@ -160,7 +160,7 @@ async fn over_tls_everything_is_as_without() {
 }
 
 #[tokio::test]
-async fn a_certificate_says_who_comes() {
+async fn a_client_certificate_proves_the_identity() {
     let Some(directory) = authority() else { return };
     let at = directory.path();
     let running =
@@ -187,7 +187,7 @@ async fn a_certificate_says_who_comes() {
 }
 
 #[tokio::test]
-async fn a_new_certificate_is_used_and_nobody_is_dropped() {
+async fn a_new_certificate_is_used_without_dropping_clients() {
     let (Some(old), Some(new)) = (authority(), authority()) else { return };
     let at = old.path();
     let running = start(Listener { tls: Some(files(at, false)), ..listener() }, Limits::default());

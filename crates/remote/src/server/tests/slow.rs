@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::Instant;
 
 use super::super::Limits;
-use super::kit::{LONG, hear, listener, say, start, web};
+use super::kit::{LONG, listener, receive, send, start, web};
 
 /// The bytes per step of the slow network, and the pause between steps.
 const PIECE: usize = 16 << 10;
@@ -40,7 +40,7 @@ async fn trickle(to: SocketAddr) -> SocketAddr {
 }
 
 #[tokio::test]
-async fn who_is_slow_but_there_stays_and_gets_everything_once() {
+async fn a_slow_client_stays_and_receives_everything_once() {
     // The data in flight takes longer than the idle timeout, and a ping waits behind all of it.
     let idle = Duration::from_secs(2);
     let running = start(listener(), Limits { idle_timeout: idle, ..Limits::default() });
@@ -49,28 +49,29 @@ async fn who_is_slow_but_there_stays_and_gets_everything_once() {
     let text = "x".repeat(1000);
     let count = 4000;
     let prompt = json!({"sessionId": "s", "count": count, "text": text});
-    say(&mut socket, &json!({"jsonrpc": "2.0", "id": 1, "method": "session/prompt", "params": prompt})).await;
+    send(&mut socket, &json!({"jsonrpc": "2.0", "id": 1, "method": "session/prompt", "params": prompt}))
+        .await;
     for number in 1..=count {
-        assert_eq!(hear(&mut socket).await.unwrap()["params"]["update"]["number"], number);
+        assert_eq!(receive(&mut socket).await.unwrap()["params"]["update"]["number"], number);
     }
-    assert_eq!(hear(&mut socket).await.unwrap()["id"], 1);
+    assert_eq!(receive(&mut socket).await.unwrap()["id"], 1);
     assert!(began.elapsed() > idle, "{:?} is not slow", began.elapsed());
 }
 
 #[tokio::test]
-async fn who_is_gone_without_a_word_is_noticed_in_time() {
+async fn a_dead_client_is_detected_in_time() {
     let limits = Limits::default();
     for busy in [false, true] {
         let running = start(listener(), limits.clone());
         let (mut socket, _) = web(running.address, &[]).await.unwrap();
-        say(&mut socket, &json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {}})).await;
-        hear(&mut socket).await.unwrap();
+        send(&mut socket, &json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {}})).await;
+        receive(&mut socket).await.unwrap();
         if busy {
             // More than all buffers hold.
             let prompt = json!({"sessionId": "s", "count": 40_000, "text": "x".repeat(1000)});
             let message = json!({"jsonrpc": "2.0", "id": 1, "method": "session/prompt", "params": prompt});
-            say(&mut socket, &message).await;
-            hear(&mut socket).await.unwrap();
+            send(&mut socket, &message).await;
+            receive(&mut socket).await.unwrap();
         }
         // From here on the peer neither reads nor responds; the timeouts of the test are short.
         tokio::time::pause();
@@ -87,7 +88,7 @@ async fn who_is_gone_without_a_word_is_noticed_in_time() {
 }
 
 #[tokio::test]
-async fn a_socket_is_given_up_by_the_system_in_time() {
+async fn the_kernel_gives_a_dead_socket_up_in_time() {
     let listening = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let _client = TcpStream::connect(listening.local_addr().unwrap()).await.unwrap();
     let (stream, _) = tokio::time::timeout(LONG, listening.accept()).await.unwrap().unwrap();

@@ -11,7 +11,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 
 use super::super::Limits;
 use super::kit::{
-    JSON, LONG, Reader, ask, connect, hear, initialize, listener, quick, start, start_with_token,
+    JSON, LONG, Reader, ask, connect, initialize, listener, receive, short_timeouts, start, start_with_token,
 };
 use crate::identity::Identity;
 use crate::tokens;
@@ -19,7 +19,7 @@ use crate::tokens;
 const MIB: usize = 1 << 20;
 
 fn long() -> Limits {
-    Limits { max_message: 64 * MIB, ..quick() }
+    Limits { max_message: 64 * MIB, ..short_timeouts() }
 }
 
 /// Posts a body of which only `sent` bytes arrive.
@@ -42,7 +42,7 @@ async fn unfinished(at: SocketAddr, token: &str, sent: usize) -> Reader {
 }
 
 #[tokio::test]
-async fn unfinished_bodies_of_one_identity_are_bounded_and_leave_others_alone() {
+async fn unfinished_bodies_of_one_identity_are_bounded_and_do_not_affect_others() {
     // The first body must not time out before the others arrive.
     let limits = Limits { header_timeout: LONG, ..long() };
     let (running, file, one) = start_with_token(limits);
@@ -112,8 +112,8 @@ async fn short_bodies_on_one_http2_socket_are_counted() {
 }
 
 #[tokio::test]
-async fn a_body_for_which_there_is_no_room_is_refused_and_a_short_one_is_not() {
-    let running = start(listener(), quick());
+async fn a_body_over_the_memory_limit_is_refused_and_a_short_one_is_not() {
+    let running = start(listener(), short_timeouts());
     let name = connect(running.address).await;
     let post = async |length: usize| {
         let text = "x".repeat(length);
@@ -131,15 +131,15 @@ async fn a_body_for_which_there_is_no_room_is_refused_and_a_short_one_is_not() {
 }
 
 #[tokio::test]
-async fn a_message_of_which_nothing_more_comes_ends_its_web_socket_though_that_answers_pings() {
-    let running = start(listener(), quick());
+async fn a_stalled_message_ends_its_web_socket_although_pings_are_answered() {
+    let running = start(listener(), short_timeouts());
     let (mut web, _) = super::kit::web(running.address, &[]).await.unwrap();
-    super::kit::say(&mut web, &serde_json::from_str(&initialize(0)).unwrap()).await;
-    hear(&mut web).await.unwrap();
+    super::kit::send(&mut web, &serde_json::from_str(&initialize(0)).unwrap()).await;
+    receive(&mut web).await.unwrap();
     let begun = Frame::message(vec![b'x'; 100 << 10], OpCode::Data(Data::Text), false);
     web.send(Message::Frame(begun)).await.unwrap();
     // Reading answers pings.
-    assert_eq!(hear(&mut web).await, Err(1013));
+    assert_eq!(receive(&mut web).await, Err(1013));
 }
 
 /// Opens a WebSocket, byte by byte, and begins a message of 60 MiB.
@@ -160,7 +160,7 @@ async fn begun(at: SocketAddr) -> TcpStream {
 }
 
 #[tokio::test]
-async fn a_web_socket_whose_message_does_not_end_makes_room_when_there_is_none() {
+async fn a_web_socket_with_an_endless_message_makes_room() {
     let running = start(listener(), long());
     let mut all = running.handle.shared.unfinished.part(&Identity::local());
     assert!(all.resize(60 * MIB));
@@ -184,6 +184,6 @@ async fn a_web_socket_whose_message_does_not_end_makes_room_when_there_is_none()
     );
     // Short messages of the same identity are not affected.
     let (mut web, _) = super::kit::web(running.address, &[]).await.unwrap();
-    super::kit::say(&mut web, &serde_json::from_str(&initialize(0)).unwrap()).await;
-    hear(&mut web).await.unwrap();
+    super::kit::send(&mut web, &serde_json::from_str(&initialize(0)).unwrap()).await;
+    receive(&mut web).await.unwrap();
 }

@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 use super::super::{Auth, Limits, Listener};
 use super::kit::{JSON, Running, ask, initialize, listener, start, web};
 
-fn ours() -> u32 {
+fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
@@ -22,12 +22,12 @@ fn refused(running: &Running) -> u64 {
 
 #[tokio::test]
 async fn only_the_user_that_a_listener_is_for_is_admitted() {
-    let own = for_user(ours());
+    let own = for_user(own_uid());
     assert_eq!(ask(own.address, "POST", &[JSON], &initialize(1)).await.status, 200);
     assert!(web(own.address, &[]).await.is_ok());
     assert_eq!(refused(&own), 0);
 
-    let others = for_user(ours() + 1);
+    let others = for_user(own_uid() + 1);
     let answer = ask(others.address, "POST", &[JSON], &initialize(1)).await;
     assert_eq!(answer.status, 403);
     assert_eq!(web(others.address, &[]).await.err(), Some(403));
