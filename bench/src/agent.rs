@@ -160,7 +160,7 @@ impl Contender {
         command
     }
 
-    fn note(&mut self, figure: Figure, value: f64) {
+    fn record(&mut self, figure: Figure, value: f64) {
         self.samples[figure as usize].push(value);
     }
 
@@ -180,9 +180,9 @@ impl Contender {
             let command = self.command(server, EACH, data);
             let before = Instant::now();
             let agent = Agent::start(command)?;
-            self.note(Figure::Start, before.elapsed().as_secs_f64() * 1e3);
-            self.note(Figure::Memory, usage::memory(agent.process(), "VmRSS"));
-            self.note(Figure::Peak, usage::memory(agent.process(), "VmHWM"));
+            self.record(Figure::Start, before.elapsed().as_secs_f64() * 1e3);
+            self.record(Figure::Memory, usage::memory(agent.process(), "VmRSS"));
+            self.record(Figure::Peak, usage::memory(agent.process(), "VmHWM"));
         }
         self.stream(server, SHORT, data, Figure::PeakShort)?;
         self.stream(server, DENSE, data, Figure::PeakDense)?;
@@ -201,10 +201,10 @@ impl Contender {
         let took = before.elapsed().as_secs_f64();
         let cpu = usage::processor_time(agent.process()) - cpu;
         complete(heard.text, stream.text())?;
-        self.note(peak, usage::memory(agent.process(), "VmHWM"));
+        self.record(peak, usage::memory(agent.process(), "VmHWM"));
         if stream == SHORT {
-            self.note(Figure::Chunk, cpu / stream.chunks as f64);
-            self.note(Figure::Rate, heard.updates as f64 / took / 1e3);
+            self.record(Figure::Chunk, cpu / stream.chunks as f64);
+            self.record(Figure::Rate, heard.updates as f64 / took / 1e3);
         }
         Ok(())
     }
@@ -218,8 +218,8 @@ impl Contender {
         let heard = agent.prompt(&sessions)?;
         let ended = usage::processor_time(agent.process());
         complete(heard.text, SESSIONS * EACH.text())?;
-        self.note(Figure::Open, (opened - begun) / 1e3);
-        self.note(Figure::Many, (ended - opened) / 1e3);
+        self.record(Figure::Open, (opened - begun) / 1e3);
+        self.record(Figure::Many, (ended - opened) / 1e3);
         Ok(())
     }
 }

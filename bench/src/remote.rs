@@ -65,7 +65,7 @@ struct Measured<'a> {
     outcomes: Vec<Outcome>,
 }
 
-fn of<'m>(measured: &'m [Measured<'_>], wanted: &Contender) -> &'m [Outcome] {
+fn outcomes<'m>(measured: &'m [Measured<'_>], wanted: &Contender) -> &'m [Outcome] {
     measured.iter().find(|one| one.contender == wanted).map_or(&[], |one| &one.outcomes)
 }
 
@@ -78,14 +78,14 @@ impl Bench<'_> {
     /// Measures one load with all contenders that use a single connection.
     fn row(&self, row: &Row, report: &mut Report) -> Result<(), String> {
         let contenders = self.options.contenders.iter().filter(|contender| **contender != Contender::Http);
-        let mut measured: Vec<_> = contenders.map(|contender| Measured::of(contender, "")).collect();
+        let mut measured: Vec<_> = contenders.map(|contender| Measured::new(contender, "")).collect();
         self.rounds(row.name, &mut measured, |contender, _, server| self.load(contender, server, row.load))?;
-        let (tcp, ws) = (of(&measured, &Contender::Tcp), of(&measured, &Contender::WebSocket));
+        let (tcp, ws) = (outcomes(&measured, &Contender::Tcp), outcomes(&measured, &Contender::WebSocket));
         report.bars.extend(row.bars(tcp, ws));
         for peer in measured.iter().filter(|one| !one.contender.is_ours()) {
             report.bars.extend(row.beside(&peer.name, ws, &peer.outcomes));
         }
-        tell(row.key, row.name, row.unit.1, &measured, report);
+        report_figures(row.key, row.name, row.unit.1, &measured, report);
         Ok(())
     }
 
@@ -93,9 +93,9 @@ impl Bench<'_> {
     fn first(&self, report: &mut Report) -> Result<(), String> {
         let mut measured = Vec::new();
         for contender in self.options.contenders.iter().filter(|contender| **contender != Contender::Tcp) {
-            measured.push(Measured::of(contender, ""));
+            measured.push(Measured::new(contender, ""));
             if !contender.is_ours() {
-                measured.push(Measured::of(contender, OVER_HTTP));
+                measured.push(Measured::new(contender, OVER_HTTP));
             }
         }
         self.rounds(FIRST_NAME, &mut measured, |contender, name, server| {
@@ -112,13 +112,13 @@ impl Bench<'_> {
                 first::run(&mut *speech, server.process(), FIRST_HABIT, time.mul_f64(WARMING), time);
             outcome.map_err(|problem| format!("{name} {problem}"))
         })?;
-        let (ws, http) = (of(&measured, &Contender::WebSocket), of(&measured, &Contender::Http));
+        let (ws, http) = (outcomes(&measured, &Contender::WebSocket), outcomes(&measured, &Contender::Http));
         let value = ratio(http, ws, |outcome| outcome.p50);
         if !value.is_nan() {
             let name = format!("{FIRST}: p50 over HTTP, times WebSocket's");
             report.bars.push(Bar { name, value, demand: Demand::AtMost(2.0) });
         }
-        tell(FIRST, FIRST_NAME, 1.0, &measured, report);
+        report_figures(FIRST, FIRST_NAME, 1.0, &measured, report);
         Ok(())
     }
 
@@ -208,7 +208,7 @@ impl Bench<'_> {
 const OVER_HTTP: &str = " over HTTP";
 
 impl<'a> Measured<'a> {
-    fn of(contender: &'a Contender, added: &str) -> Self {
+    fn new(contender: &'a Contender, added: &str) -> Self {
         Self { name: format!("{}{added}", contender.name()), contender, outcomes: Vec::new() }
     }
 }
@@ -218,8 +218,8 @@ fn gather(contender: &Contender, server: &Server, load: Load) -> Result<Crowd, S
 }
 
 /// Reports all figures, and that `narrows bus` lost nothing.
-fn tell(key: &str, row: &str, parts: f64, measured: &[Measured<'_>], report: &mut Report) {
-    let tcp = of(measured, &Contender::Tcp);
+fn report_figures(key: &str, row: &str, parts: f64, measured: &[Measured<'_>], report: &mut Report) {
+    let tcp = outcomes(measured, &Contender::Tcp);
     let mut lost_by_ours = 0;
     for Measured { name, contender, outcomes } in measured {
         let lost: u64 = outcomes.iter().map(|outcome| outcome.lost.total()).sum();

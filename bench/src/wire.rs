@@ -92,20 +92,20 @@ fn figures(message: &[u8]) -> Vec<f64> {
     tree.add_path(&["params", "sessionId"]);
     assert_eq!(Frame::parse(line.clone()).kind(), Kind::Request);
     race(&[
-        again(|| scan(black_box(message), Check::Envelope)),
-        again(|| scan(black_box(message), Check::Grammar)),
-        again(|| Frame::parse(black_box(&line).clone())),
-        again(|| scan_portable(black_box(message), Check::Grammar)),
-        again(|| {
+        repeat(|| scan(black_box(message), Check::Envelope)),
+        repeat(|| scan(black_box(message), Check::Grammar)),
+        repeat(|| Frame::parse(black_box(&line).clone())),
+        repeat(|| scan_portable(black_box(message), Check::Grammar)),
+        repeat(|| {
             let message: Message<'_> = serde_json::from_slice(black_box(message)).expect("valid");
             (message.id, message.method, message.params.and_then(|params| params.session))
         }),
-        again(|| sonic_rs::get_many(black_box(message), &tree).expect("valid")),
-        again(|| serde_json::from_slice::<IgnoredAny>(black_box(message)).expect("valid")),
+        repeat(|| sonic_rs::get_many(black_box(message), &tree).expect("valid")),
+        repeat(|| serde_json::from_slice::<IgnoredAny>(black_box(message)).expect("valid")),
     ])
 }
 
-fn again<'a, T>(work: impl Fn() -> T + 'a) -> Contender<'a> {
+fn repeat<'a, T>(work: impl Fn() -> T + 'a) -> Contender<'a> {
     Box::new(move |count| {
         for _ in 0..count {
             black_box(work());

@@ -160,7 +160,7 @@ impl Crowd {
             let mut said = Vec::new();
             let talk = Talk::begin(number, way.dialect, load.habit, &mut said);
             let mut client = Client { stream, form, out: Outbox::default(), talk, open: true };
-            client.say(said);
+            client.send(said);
             crowd.clients.push(client);
         }
         loop {
@@ -187,7 +187,7 @@ impl Crowd {
         for client in &mut self.clients {
             let mut said = Vec::new();
             client.talk.go(now, &mut said);
-            client.say(said);
+            client.send(said);
             // A router that has closed the connection is found out when it is read from.
             let _ = client.out.flush(&mut client.stream);
         }
@@ -275,11 +275,11 @@ impl Client {
             let (now, out, talk) = (Instant::now(), self.out.bytes(), &mut self.talk);
             let goes_on = match &mut self.form {
                 Form::Lines(rest) => {
-                    rest.lines(bytes, |line| talk.hear(line, now, out, tally));
+                    rest.lines(bytes, |line| talk.receive(line, now, out, tally));
                     true
                 }
                 Form::Frames(frames) => {
-                    frames.read(bytes, out, |line, said| talk.hear(line, now, said, tally))
+                    frames.read(bytes, out, |line, said| talk.receive(line, now, said, tally))
                 }
             };
             self.out.flush(&mut self.stream)?;
@@ -292,7 +292,7 @@ impl Client {
     }
 
     /// Has these lines wait for the socket.
-    fn say(&mut self, lines: Vec<u8>) {
+    fn send(&mut self, lines: Vec<u8>) {
         match &self.form {
             Form::Lines(_) => *self.out.bytes() = lines,
             Form::Frames(_) => frames::put_lines(self.out.bytes(), &lines),

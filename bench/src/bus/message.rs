@@ -68,7 +68,7 @@ impl Tag {
     }
 
     /// Returns the tag of a line of the load that is not a prompt.
-    pub(crate) fn of(line: &[u8]) -> Option<Self> {
+    pub(crate) fn parse(line: &[u8]) -> Option<Self> {
         let line = line.strip_suffix(TAIL)?;
         Self::read(line.get(line.len().checked_sub(TAG)?..)?)
     }
@@ -217,12 +217,12 @@ mod tests {
                 let value: serde_json::Value = serde_json::from_slice(&line).expect("JSON");
                 let at_top = value["sessionId"].as_str() == Some("b0000077-0000008");
                 assert_eq!(at_top, dialect == Dialect::Top);
-                assert_eq!(Tag::of(&line), (place < 2).then_some(ANY));
+                assert_eq!(Tag::parse(&line), (place < 2).then_some(ANY));
             }
         }
         for line in [initialize(1, ANY), new_session(2, ANY)] {
             serde_json::from_str::<serde_json::Value>(&line).expect("JSON");
-            assert_eq!(Tag::of(line.as_bytes()), Some(ANY));
+            assert_eq!(Tag::parse(line.as_bytes()), Some(ANY));
         }
     }
 }

@@ -61,7 +61,7 @@ impl Null {
 
     fn introduce(&mut self, client: ClientId, line: &[u8]) {
         let Some(introduced @ false) = self.clients[client.0 as usize].as_mut() else { return };
-        if let Some(tag) = Tag::of(line) {
+        if let Some(tag) = Tag::parse(line) {
             let number = tag.client as usize;
             self.slots.resize(self.slots.len().max(number + 1), u32::MAX);
             self.slots[number] = client.0;

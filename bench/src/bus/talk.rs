@@ -129,7 +129,7 @@ impl Talk {
     }
 
     /// Checks a line, and appends the next messages.
-    pub(crate) fn hear(&mut self, line: &[u8], now: Instant, out: &mut Vec<u8>, tally: &mut Tally) {
+    pub(crate) fn receive(&mut self, line: &[u8], now: Instant, out: &mut Vec<u8>, tally: &mut Tally) {
         match self.stage {
             Stage::Introducing | Stage::Opening => self.prepare(line, out, tally),
             Stage::Ready | Stage::Leaving if line.starts_with(HEAD) => self.end_turn(line, now, out, tally),
@@ -185,7 +185,7 @@ impl Talk {
     }
 
     fn take_update(&mut self, line: &[u8], tally: &mut Tally) {
-        let Some(tag) = Tag::of(line) else { return tally.torn += 1 };
+        let Some(tag) = Tag::parse(line) else { return tally.torn += 1 };
         let place = tag.request.wrapping_sub(self.oldest) as usize;
         let Some(Some(pending)) = self.pending.get_mut(place) else { return self.misfit(line, tally) };
         let session = self.sessions[pending.session as usize];
@@ -199,7 +199,7 @@ impl Talk {
 
     /// Counts what should not have come, or not so.
     fn misfit(&self, line: &[u8], tally: &mut Tally) {
-        match Tag::of(line) {
+        match Tag::parse(line) {
             Some(tag) if tag.client != self.number => tally.crossed += 1,
             Some(tag) if !self.awaits(tag.request) => tally.doubled += 1,
             _ => tally.torn += 1,
@@ -261,7 +261,7 @@ mod tests {
         let mut tally = Tally::default();
         while !talk.is_ready() {
             for line in answers(&mut echo, &std::mem::take(&mut out)) {
-                talk.hear(&line, Instant::now(), &mut out, &mut tally);
+                talk.receive(&line, Instant::now(), &mut out, &mut tally);
             }
         }
         assert_eq!(tally.wrong(), 0);
@@ -285,7 +285,7 @@ mod tests {
         assert_eq!(lines.len(), 4);
         change(&mut lines);
         let mut tally = Tally::default();
-        lines.iter().for_each(|line| talk.hear(line, Instant::now(), &mut Vec::new(), &mut tally));
+        lines.iter().for_each(|line| talk.receive(line, Instant::now(), &mut Vec::new(), &mut tally));
         let Tally { answered, doubled, crossed, torn, refused, .. } = tally;
         assert_eq!([answered, doubled, crossed, torn, refused, talk.missing()], expected);
     }

@@ -285,7 +285,7 @@ mod tests {
         for (line, member) in lines.iter().zip(["protocolVersion", "sessionId"]) {
             let said = answer(&mut echo, line.as_bytes());
             let said = said.strip_suffix(b"\n").expect("a line");
-            assert_eq!(Tag::of(said), Some(TAG));
+            assert_eq!(Tag::parse(said), Some(TAG));
             let value: Value = serde_json::from_slice(said).expect("JSON");
             assert!(value["result"].get(member).is_some(), "{value}");
         }

@@ -112,7 +112,7 @@ async fn pass(lines: &[Bytes], log: Option<&Path>) -> io::Result<f64> {
     };
     open(&mut client, &mut agent).await?;
     let start = processor();
-    let speaker = tokio::spawn(speak(lines.to_vec(), agent.sender));
+    let speaker = tokio::spawn(send_all(lines.to_vec(), agent.sender));
     let mut frames = Vec::new();
     let mut heard = 0;
     while heard < lines.len() && client.receiver.recv_all(&mut frames).await {
@@ -131,7 +131,7 @@ async fn pass(lines: &[Bytes], log: Option<&Path>) -> io::Result<f64> {
 }
 
 /// Sends all lines, and returns the sender: dropping it would end the link.
-async fn speak(lines: Vec<Bytes>, sender: Sender) -> io::Result<Sender> {
+async fn send_all(lines: Vec<Bytes>, sender: Sender) -> io::Result<Sender> {
     for line in lines {
         sender.send(line).await.map_err(|_| io::Error::other("nobody listens"))?;
     }
@@ -146,21 +146,22 @@ async fn open(client: &mut Link, agent: &mut Link) -> io::Result<()> {
         ("session/prompt", json!({"sessionId": "s", "prompt": []})),
     ];
     for (id, (method, params)) in asked.into_iter().enumerate() {
-        say(&client.sender, &json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})).await?;
-        hear(&mut agent.receiver).await?;
+        send(&client.sender, &json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
+            .await?;
+        receive(&mut agent.receiver).await?;
         if method == "session/new" {
-            say(&agent.sender, &json!({"jsonrpc": "2.0", "id": id, "result": {"sessionId": "s"}})).await?;
-            hear(&mut client.receiver).await?;
+            send(&agent.sender, &json!({"jsonrpc": "2.0", "id": id, "result": {"sessionId": "s"}})).await?;
+            receive(&mut client.receiver).await?;
         }
     }
     Ok(())
 }
 
-async fn say(sender: &Sender, value: &Value) -> io::Result<()> {
+async fn send(sender: &Sender, value: &Value) -> io::Result<()> {
     sender.send(value.to_string().into()).await.map_err(|_| io::Error::other("nobody listens"))
 }
 
-async fn hear(receiver: &mut Receiver) -> io::Result<()> {
+async fn receive(receiver: &mut Receiver) -> io::Result<()> {
     receiver.recv().await.map(drop).ok_or_else(|| io::Error::other("nobody speaks"))
 }
 

@@ -109,19 +109,19 @@ impl Frames {
         mut each: impl FnMut(&[u8], &mut Vec<u8>),
     ) -> bool {
         if self.held.is_empty() {
-            let used = take(bytes, &mut self.said, out, &mut each);
+            let used = consume(bytes, &mut self.said, out, &mut each);
             self.held.extend_from_slice(&bytes[used.unwrap_or(bytes.len())..]);
             return used.is_some();
         }
         self.held.extend_from_slice(bytes);
-        let used = take(&self.held, &mut self.said, out, &mut each);
+        let used = consume(&self.held, &mut self.said, out, &mut each);
         self.held.drain(..used.unwrap_or(self.held.len()));
         used.is_some()
     }
 }
 
 /// Consumes complete frames. Returns their length, or `None` after the end.
-fn take(
+fn consume(
     bytes: &[u8],
     said: &mut Vec<u8>,
     out: &mut Vec<u8>,
@@ -179,13 +179,13 @@ impl Socket {
 }
 
 impl super::first::Speech for Socket {
-    fn say(&mut self, line: &[u8]) -> io::Result<()> {
+    fn send(&mut self, line: &[u8]) -> io::Result<()> {
         let mut out = Vec::with_capacity(line.len() + 14);
         put(&mut out, TEXT, line);
         self.stream.write_all(&out)
     }
 
-    fn hear(&mut self, each: &mut dyn FnMut(&[u8])) -> io::Result<()> {
+    fn receive(&mut self, each: &mut dyn FnMut(&[u8])) -> io::Result<()> {
         let count = self.stream.read(&mut self.scratch)?;
         let mut out = Vec::new();
         let goes_on = self.frames.read(&self.scratch[..count], &mut out, |line, _| each(line));

@@ -83,7 +83,7 @@ fn connect(address: SocketAddr) -> io::Result<TcpStream> {
 }
 
 impl Speech for Streams {
-    fn say(&mut self, line: &[u8]) -> io::Result<()> {
+    fn send(&mut self, line: &[u8]) -> io::Result<()> {
         if std::mem::take(&mut self.owed) {
             Answer::read(&mut self.posts)?.expect("202")?;
         }
@@ -111,7 +111,7 @@ impl Speech for Streams {
         self.listen()
     }
 
-    fn hear(&mut self, each: &mut dyn FnMut(&[u8])) -> io::Result<()> {
+    fn receive(&mut self, each: &mut dyn FnMut(&[u8])) -> io::Result<()> {
         if let Some(line) = self.heard.take() {
             each(&line);
             return Ok(());

@@ -445,7 +445,7 @@ impl Sandbox {
                 set_temp(start, Path::new("/tmp"));
                 (
                     landlock::ruleset(version, Readable::Below(&layout.root), changed, network)?,
-                    Some(Mounts::of(namespaces, &layout).map_err(&prepare)?),
+                    Some(Mounts::private_root(namespaces, &layout).map_err(&prepare)?),
                 )
             }
             (_, namespaces) => {

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use cage::{as_nobody, confined, copy_itself, directory, output, with_pid_namespace};
 use common::{
-    HOSTILE, HOSTILE_COUNT, Mark, PATIENCE, QUICK, eventually, exists, read_all, read_until, state,
+    HOSTILE, HOSTILE_COUNT, Mark, QUICK, STEP_TIMEOUT, eventually, exists, read_all, read_until, state,
 };
 use narrows_process::{Child, Controller, Exit, ExitClass, Limits, Spec, Support, spawn};
 use rustix::process::{DumpableBehavior, Pid, Signal, kill_process, set_dumpable_behavior};
@@ -89,7 +89,7 @@ async fn hostile(support: &Support, mark: &Mark, root: &Path) -> Child {
 }
 
 async fn ended(child: &Child) -> Exit {
-    timeout(PATIENCE, child.wait()).await.unwrap()
+    timeout(STEP_TIMEOUT, child.wait()).await.unwrap()
 }
 
 /// The parent of a process.
@@ -205,7 +205,7 @@ async fn a_daemon_is_asked_to_end_then_has_time_and_is_then_killed() {
     let mut stdout = child.take_stdout().unwrap();
     read_until(&mut stdout, "ready\n").await;
     drop(child.take_stdin());
-    assert_eq!(timeout(PATIENCE, child.worker_ended()).await.unwrap().code, Some(5));
+    assert_eq!(timeout(STEP_TIMEOUT, child.worker_ended()).await.unwrap().code, Some(5));
     let exit = ended(&child).await;
     assert_eq!(mark.alive(), []);
     assert_eq!((exit.class, exit.code, exit.survivors), (ExitClass::Failed, Some(5), 0));
@@ -222,7 +222,7 @@ async fn a_stopped_daemon_may_end_in_its_own_way() {
         (setsid sh -c 'trap \"echo bye > farewell; exit\" TERM; echo ready; while :; do sleep 0.01; done' &)
         read line; kill -STOP -1; exit 0";
     let mut spec = confined(&support, &mark, root.path(), script);
-    spec.orphan_grace = PATIENCE;
+    spec.orphan_grace = STEP_TIMEOUT;
     let mut child = spawn(spec).await.unwrap();
     // Kept open: the shell reports the end of its `sleep`, and would die of a closed pipe.
     let mut stdout = child.take_stdout().unwrap();
@@ -302,7 +302,7 @@ async fn stdout_ends_with_the_last_process_that_has_it_open() {
     let mut child = spawn(spec).await.unwrap();
     let mut stdin = child.take_stdin().unwrap();
     let mut text = String::new();
-    timeout(PATIENCE, child.take_stdout().unwrap().read_to_string(&mut text)).await.unwrap().unwrap();
+    timeout(STEP_TIMEOUT, child.take_stdout().unwrap().read_to_string(&mut text)).await.unwrap().unwrap();
     eventually("the program's stdin is closed", || stdin.try_write(b"x").is_err());
     assert!(stdin.write_all(b"x").await.is_err());
     child.stop(QUICK).await;
@@ -444,7 +444,7 @@ async fn limits_are_for_the_program_and_not_for_init() {
     let mut stdout = child.take_stdout().unwrap();
     let mut said = Vec::new();
     while !["ready", "fork"].iter().all(|word| String::from_utf8_lossy(&said).to_lowercase().contains(word)) {
-        let read = timeout(PATIENCE, stdout.read_buf(&mut said)).await;
+        let read = timeout(STEP_TIMEOUT, stdout.read_buf(&mut said)).await;
         assert_ne!(read.unwrap().unwrap(), 0, "the program lives on, whatever becomes of its children");
     }
     assert!((2..=20).contains(&mark.alive().len()), "{:?}", mark.alive());

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cage::{as_nobody, confined, directory, launches, mechanisms, output};
-use common::{Mark, PATIENCE, QUICK, read_until};
+use common::{Mark, QUICK, STEP_TIMEOUT, read_until};
 use narrows_process::{Support, spawn};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use tokio::time::timeout;
@@ -176,7 +176,7 @@ async fn a_directory_that_is_exchanged_for_a_link_opens_nothing_outside() {
             spec.sandbox.as_mut().unwrap().protected = vec![new.join(".bashrc")];
             // Not started is as good.
             if let Ok(child) = spawn(spec).await {
-                timeout(PATIENCE, child.wait()).await.unwrap();
+                timeout(STEP_TIMEOUT, child.wait()).await.unwrap();
             }
             if target.exists() {
                 break;

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use cage::{LAUNCHER, confined, copy_itself, directory, has_pid_namespace, launches, mechanisms, output};
 use common::{
-    HOSTILE, HOSTILE_COUNT, Mark, PATIENCE, QUICK, eventually, exists, read_all, read_until, state,
+    HOSTILE, HOSTILE_COUNT, Mark, QUICK, STEP_TIMEOUT, eventually, exists, read_all, read_until, state,
 };
 use narrows_process::{CwdLinks, ExitClass, Sandbox, SpawnError, Spec, Support, spawn};
 use rustix::process::{Pid, Signal, kill_process};
@@ -313,7 +313,7 @@ async fn the_guardian_cannot_be_signalled_from_inside() {
         let line = format!("{}\n", child.guardian_pid());
         tokio::io::AsyncWriteExt::write_all(&mut stdin, line.as_bytes()).await.unwrap();
         assert_eq!(read_all(&mut child).await, "held\n", "{support}");
-        let exit = timeout(PATIENCE, child.wait()).await.unwrap();
+        let exit = timeout(STEP_TIMEOUT, child.wait()).await.unwrap();
         assert_eq!(exit.class, ExitClass::Clean, "{support}");
     }
 }
@@ -330,7 +330,7 @@ async fn a_sandboxed_tree_ends_like_any_other() {
             child
         };
         let child = start().await;
-        let exit = timeout(PATIENCE, child.stop(QUICK)).await.unwrap();
+        let exit = timeout(STEP_TIMEOUT, child.stop(QUICK)).await.unwrap();
         assert_eq!(mark.alive(), [], "{support}");
         assert_eq!((exit.class, exit.survivors), (ExitClass::Stopped, 0), "{support}");
         assert!(!exists(child.guardian_pid()));
@@ -340,7 +340,7 @@ async fn a_sandboxed_tree_ends_like_any_other() {
         let child = start().await;
         kill_process(Pid::from_raw(child.guardian_pid().cast_signed()).unwrap(), Signal::KILL).unwrap();
         eventually("the worker is dead", || matches!(state(child.pid()), None | Some('Z')));
-        let exit = timeout(PATIENCE, child.wait()).await.unwrap();
+        let exit = timeout(STEP_TIMEOUT, child.wait()).await.unwrap();
         assert_eq!(exit.class, ExitClass::Lost, "{support}");
         if has_pid_namespace(&support) {
             // With its namespace.

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use common::{Mark, PATIENCE, eventually, read_all, read_until};
+use common::{Mark, STEP_TIMEOUT, eventually, read_all, read_until};
 use narrows_process::{Environment, ExitClass, Ladder, SpawnError, Spec, spawn};
 use tokio::io::AsyncWriteExt;
 
@@ -169,7 +169,7 @@ async fn a_stop_climbs_only_as_far_as_it_must() {
         let mut child = spawn(mark.shell(&script)).await.unwrap();
         let mut stdout = child.take_stdout().unwrap();
         read_until(&mut stdout, "ready\n").await;
-        let exit = tokio::time::timeout(PATIENCE, child.stop(ladder)).await.unwrap();
+        let exit = tokio::time::timeout(STEP_TIMEOUT, child.stop(ladder)).await.unwrap();
         assert_eq!((exit.class, exit.code, exit.signal), (ExitClass::Stopped, code, signal), "{script}");
         assert_eq!(mark.alive(), [], "{script}");
     }
@@ -181,7 +181,7 @@ async fn a_stopped_process_still_hears_sigterm() {
     let stat = format!("/proc/{}/stat", child.pid());
     eventually("it is stopped", || fs::read_to_string(&stat).unwrap().contains(") T "));
     let ladder = Ladder { eof_grace: Duration::ZERO, term_grace: Duration::from_secs(60) };
-    let exit = tokio::time::timeout(PATIENCE, child.stop(ladder)).await.unwrap();
+    let exit = tokio::time::timeout(STEP_TIMEOUT, child.stop(ladder)).await.unwrap();
     assert_eq!((exit.class, exit.signal), (ExitClass::Stopped, Some(15)));
 }
 
@@ -192,7 +192,7 @@ async fn stderr_is_drained_kept_short_and_complete_at_the_end() {
     spec.stderr_limit = 4096;
     let child = spawn(spec).await.unwrap();
     let tail = child.stderr();
-    let exit = tokio::time::timeout(PATIENCE, child.wait()).await.unwrap();
+    let exit = tokio::time::timeout(STEP_TIMEOUT, child.wait()).await.unwrap();
     assert_eq!(exit.class, ExitClass::Failed);
     assert_eq!(tail.bytes_seen(), 100_000_000 + 11);
     assert_eq!(tail.tail(2), "0123456\nthe \\u{1b}[1mend");

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use cage::{as_nobody, copy_itself, directory, has_pid_namespace, launches, mechanisms, output};
-use common::{Mark, PATIENCE, QUICK, read_all, read_until};
+use common::{Mark, QUICK, STEP_TIMEOUT, read_all, read_until};
 use narrows_process::{ExitClass, Mount, Sandbox, SpawnError, Spec, Support, spawn};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
@@ -146,7 +146,7 @@ async fn a_view_is_seen_by_nobody_else_and_leaves_nothing() {
         let mut child = spawn(spec).await.unwrap();
         read_until(&mut child.take_stdout().unwrap(), "ready\n").await;
         assert_eq!(mounts(), before, "{support}");
-        timeout(PATIENCE, child.stop(QUICK)).await.unwrap();
+        timeout(STEP_TIMEOUT, child.stop(QUICK)).await.unwrap();
         drop(child);
         while fs::read_dir(temp.path()).unwrap().next().is_some() {
             tokio::time::sleep(Duration::from_millis(5)).await; // sleep: a directory is watched by looking again
@@ -256,7 +256,7 @@ fn role() {
     let _ = UdpSocket::bind("0.0.0.0:0").and_then(|socket| socket.send_to(b"x", udp));
     say("unix", if std::os::unix::net::UnixStream::connect("/x").is_ok() { "true" } else { "false" });
     let through = TcpStream::connect(Sandbox::GATEWAY).and_then(|mut stream| {
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(STEP_TIMEOUT))?;
         stream.write_all(b"hello\n")?;
         let mut text = String::new();
         stream.read_to_string(&mut text).map(|_| text)
@@ -281,7 +281,7 @@ async fn the_gateway_is_the_only_way_out() {
         let mut child = spawn(spec).await.unwrap();
         let gateway = tokio::net::TcpListener::from_std(child.take_gateway().unwrap()).unwrap();
         assert!(child.take_gateway().is_none());
-        let (mut stream, _) = timeout(PATIENCE, gateway.accept()).await.unwrap().unwrap();
+        let (mut stream, _) = timeout(STEP_TIMEOUT, gateway.accept()).await.unwrap().unwrap();
         let mut hello = [0; 6];
         stream.read_exact(&mut hello).await.unwrap();
         assert_eq!(&hello, b"hello\n");
@@ -292,7 +292,7 @@ async fn the_gateway_is_the_only_way_out() {
         assert_eq!(said, ["tcp false", "unix false", "gateway through"], "{support}: {text}");
         udp.set_nonblocking(true).unwrap();
         assert!(udp.recv(&mut [0; 8]).is_err(), "nothing has arrived");
-        timeout(PATIENCE, child.wait()).await.unwrap();
+        timeout(STEP_TIMEOUT, child.wait()).await.unwrap();
     }
 }
 
@@ -313,6 +313,6 @@ async fn who_uses_the_processor_too_long_is_ended() {
     let mut spec = Mark::new().shell("while :; do :; done");
     spec.processor = Some(Duration::from_millis(300));
     let child = spawn(spec).await.unwrap();
-    let exit = timeout(PATIENCE, child.wait()).await.unwrap();
+    let exit = timeout(STEP_TIMEOUT, child.wait()).await.unwrap();
     assert_eq!(exit.class, ExitClass::Crashed, "{exit:?}");
 }

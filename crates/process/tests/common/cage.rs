@@ -10,7 +10,7 @@ use narrows_process::{Sandbox, Spec, Support, spawn};
 use tempfile::TempDir;
 use tokio::time::timeout;
 
-use crate::common::{Mark, PATIENCE, read_all};
+use crate::common::{Mark, STEP_TIMEOUT, read_all};
 
 /// A bubblewrap that is not where systems install it.
 pub(crate) const LAUNCHER: &str = "NARROWS_TEST_BWRAP";
@@ -85,7 +85,7 @@ pub(crate) fn confined(support: &Support, mark: &Mark, root: &Path, script: &str
 pub(crate) async fn output(spec: Spec) -> String {
     let mut child = spawn(spec).await.unwrap();
     let text = read_all(&mut child).await;
-    timeout(PATIENCE, child.wait()).await.unwrap();
+    timeout(STEP_TIMEOUT, child.wait()).await.unwrap();
     text
 }
 

@@ -11,7 +11,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
 /// Generous, because it only passes when something is broken.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Short graces, so that a worker that resists costs little time.
 pub(crate) const QUICK: Ladder =
@@ -93,7 +93,7 @@ pub(crate) fn state(pid: u32) -> Option<char> {
 
 /// Looks again and again until `condition` holds.
 pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + STEP_TIMEOUT;
     while !condition() {
         assert!(Instant::now() < deadline, "in vain: {what}");
         std::thread::sleep(Duration::from_millis(5)); // sleep: the process table is watched by looking again
@@ -103,7 +103,7 @@ pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 /// Reads from a worker until what it wrote ends with `end`.
 pub(crate) async fn read_until(stdout: &mut pipe::Receiver, end: &str) -> String {
     let mut text = Vec::new();
-    tokio::time::timeout(PATIENCE, async {
+    tokio::time::timeout(STEP_TIMEOUT, async {
         while !text.ends_with(end.as_bytes()) {
             assert_ne!(stdout.read_buf(&mut text).await.unwrap(), 0, "ended too early: {text:?}");
         }
@@ -117,7 +117,7 @@ pub(crate) async fn read_until(stdout: &mut pipe::Receiver, end: &str) -> String
 pub(crate) async fn read_all(child: &mut Child) -> String {
     let mut text = String::new();
     let mut stdout = child.take_stdout().unwrap();
-    tokio::time::timeout(PATIENCE, stdout.read_to_string(&mut text)).await.unwrap().unwrap();
+    tokio::time::timeout(STEP_TIMEOUT, stdout.read_to_string(&mut text)).await.unwrap().unwrap();
     text
 }
 

@@ -104,7 +104,7 @@ impl Agent {
             let line = self.lines.recv_timeout(RESPONSE_TIMEOUT);
             let line = line.map_err(|_| format!("no answer to {method} comes"))?;
             if line.contains("\"method\":") {
-                turn.hear(line);
+                turn.record_line(line);
             } else if line.contains("\"error\":{\"code\"") {
                 return Err(format!("{method} was refused: {line}"));
             } else {
@@ -123,7 +123,7 @@ impl Drop for Agent {
 }
 
 impl Turn {
-    fn hear(&mut self, line: String) {
+    fn record_line(&mut self, line: String) {
         if line.contains("\"sessionUpdate\":\"tool_call\"") {
             self.calls.extend(string(&line, "toolCallId").map(str::to_owned));
         }
@@ -177,7 +177,7 @@ mod tests {
             r#"{"method":"session/update","params":{"update":{"sessionUpdate":"agent_thought_chunk","content":{"text":"b"}}}}"#,
             r#"{"method":"session/update","params":{"update":{"sessionUpdate":"agent_message_chunk","content":{"text":"c"},"_meta":{"narrows/error":{}}}}}"#,
         ] {
-            turn.hear(line.to_owned());
+            turn.record_line(line.to_owned());
         }
         assert_eq!((turn.text.as_str(), turn.updates, turn.error.is_some()), ("ac", 2, true));
     }
