@@ -146,7 +146,7 @@ mod tests {
         pending.record_answers(&Frame::parse(request("4").into()));
         pending.record_answers(&Frame::parse(format!("[{}]", response("3")).into()));
         let errors: Vec<String> = pending
-            .fail_all(&ConnectionLost::Plain("it is gone".to_owned()), 4)
+            .fail_all(&ConnectionLost::Plain("the server closed the connection".to_owned()), 4)
             .iter()
             .map(|frame| {
                 let error = frame.error().unwrap();

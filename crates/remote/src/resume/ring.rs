@@ -300,7 +300,7 @@ mod tests {
         let now = Instant::now();
         let mut ring = filled(2, now);
         assert_eq!(ring.rewind(0), Ok(()));
-        assert_eq!(ring.rewind(2), Ok(()), "it was given both on the socket before");
+        assert_eq!(ring.rewind(2), Ok(()), "both were written to the previous socket");
         assert!(ring.is_drained());
     }
 

@@ -228,9 +228,9 @@ mod tests {
         let one = claimed_client(&quota, named("a")).unwrap();
         let _two = claimed_client(&quota, named("a")).unwrap();
         assert!(claimed_client(&quota, named("a")).is_none());
-        assert!(claimed_client(&quota, named("b")).is_some(), "others have their own");
+        assert!(claimed_client(&quota, named("b")).is_some(), "each identity has its own limit");
         let other = Identity { proof: Proof::Certificate, ..named("a") };
-        assert!(claimed_client(&quota, other).is_some(), "and so has who is called so by another proof");
+        assert!(claimed_client(&quota, other).is_some(), "another proof is another identity");
         drop(one);
         assert!(claimed_client(&quota, named("a")).is_some());
     }
@@ -257,14 +257,14 @@ mod tests {
         let held = [(); 2].map(|()| claimed_client(&quota, named("a")).unwrap());
         let detached = [held[0].mark_detached(), held[1].mark_detached()];
         for _ in 0..5 {
-            assert!(claimed_client(&quota, named("a")).is_none(), "it is no place for a new one");
+            assert!(claimed_client(&quota, named("a")).is_none(), "a detached connection frees no slot");
         }
         let both = [(); 2].map(|()| quota.enter(named("a")).unwrap());
-        assert!(quota.enter(named("a")).is_none(), "no more can come back than are away");
+        assert!(quota.enter(named("a")).is_none(), "only detached clients can return");
         drop((detached, held));
         let mut both = both.map(|slot| AdmittedClient::new(slot, Credential::default(), 0));
-        assert!(both.iter_mut().all(AdmittedClient::claim), "there is room by now");
-        assert!(both[0].claim() && quota.enter(named("a")).is_none(), "once is enough");
+        assert!(both.iter_mut().all(AdmittedClient::claim), "the slots are free");
+        assert!(both[0].claim() && quota.enter(named("a")).is_none(), "a repetition changes nothing");
         drop(both);
         assert!(claimed_client(&quota, named("a")).is_some());
     }

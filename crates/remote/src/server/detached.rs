@@ -89,12 +89,12 @@ mod tests {
             kept.push(all.add(name.to_owned()));
             tokio::time::advance(std::time::Duration::from_secs(1)).await;
         }
-        assert!(!all.end_one(Some("c"), &[]), "it keeps none");
+        assert!(!all.end_one(Some("c"), &[]), "it has none");
         assert!(all.end_one(None, &[]));
         kept[1].ended().await;
         assert!(all.end_one(Some("b"), &[]));
         kept[0].ended().await;
         drop(kept);
-        assert!(!all.end_one(None, &[]), "they are gone");
+        assert!(!all.end_one(None, &[]), "they are removed");
     }
 }

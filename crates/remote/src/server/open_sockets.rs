@@ -365,7 +365,7 @@ mod tests {
         let request = known.begin(&named("a")).unwrap();
         assert_eq!(all.make_room(), 1);
         oldest.close_requested().await;
-        assert_eq!(oldest.begin(&named("a")).err(), Some(Denied::Crowd), "it is too late");
+        assert_eq!(oldest.begin(&named("a")).err(), Some(Denied::Crowd), "the socket is being closed");
         assert_eq!(all.make_room(), 1);
         youngest.close_requested().await;
         drop((oldest, youngest));
@@ -403,15 +403,15 @@ mod tests {
             sockets.iter().enumerate().map(|(number, socket)| socket.begin(who(number)).unwrap()).collect();
         let mut closed = 2;
         for count in [6, 3, 2, 1] {
-            assert_eq!(all.make_room(), count, "half of what is more than two");
+            assert_eq!(all.make_room(), count, "half of the excess over two");
             for socket in &sockets[closed..closed + count] {
                 socket.close_requested().await;
             }
             closed += count;
         }
-        assert_eq!(all.make_room(), 0, "nobody has a large part");
+        assert_eq!(all.make_room(), 0, "no identity has a large share");
         requests.clear();
-        assert_eq!(all.make_room(), 1, "they wait for a request");
+        assert_eq!(all.make_room(), 1, "the sockets are idle");
         sockets[0].close_requested().await;
     }
 
@@ -454,7 +454,7 @@ mod tests {
         let all = OpenSockets::new(100, 100);
         let sockets: Vec<_> = (0..100).map(|_| all.add()).collect();
         (0..50).for_each(|_| assert_eq!(all.make_room(), 1));
-        assert_eq!(all.with(|table| table.closed), 49, "the first was logged, the others wait");
+        assert_eq!(all.with(|table| table.closed), 49, "the first is logged, the others are counted");
         tokio::time::advance(LOG_INTERVAL).await;
         assert_eq!(all.make_room(), 1);
         assert_eq!(all.with(|table| table.closed), 0);

@@ -60,7 +60,7 @@ mod tests {
         }
         assert_eq!(posts.state(3), PostState::New);
         posts.record(3);
-        assert_eq!(posts.state(1), PostState::Forgotten, "there was no room");
+        assert_eq!(posts.state(1), PostState::Forgotten, "it was dropped for another");
         assert_eq!([2, 3].map(|number| posts.state(number)), [PostState::Taken; 2]);
         for number in 1000..1000 + MAX_REMEMBERED_POSTS as u64 {
             posts.record(number);

@@ -135,7 +135,7 @@ mod tests {
         let all = limited(6 * MIB, 4 * MIB);
         let (mut one, mut other) = (all.share(&named("a")), all.share(&named("a")));
         assert_eq!(one.set(3 * MIB + FREE_BYTES), 0);
-        assert_eq!(other.set(FREE_BYTES), 0, "a little is not counted");
+        assert_eq!(other.set(FREE_BYTES), 0, "the free bytes are not counted");
         assert_eq!(other.set(2 * MIB + FREE_BYTES), MIB);
         assert_eq!(other.set(MIB + FREE_BYTES), 0);
         let mut third = all.share(&named("b"));

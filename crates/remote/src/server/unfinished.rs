@@ -172,7 +172,7 @@ mod tests {
         let (mut one, mut other) = (all.part(&named("a")), all.part(&named("a")));
         assert!(one.resize(60 * MIB) && other.resize(4 * MIB));
         assert!(!other.resize(5 * MIB) && !one.resize(61 * MIB));
-        assert!(other.resize(FREE_BYTES), "what is short always has room");
+        assert!(other.resize(FREE_BYTES), "a short message always fits");
         assert!(one.resize(64 * MIB));
         let mut others = ["b", "c", "d"].map(|name| all.part(&named(name)));
         assert!(others.iter_mut().all(|part| part.resize(64 * MIB)));

@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(tokens.find(&Digest::new(&one)).unwrap().scopes, None);
         assert_eq!(tokens.find(&Digest::new(&two)).unwrap().scopes.as_deref(), Some(&scopes[..]));
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
-        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left beside it");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "no other file is left");
     }
 
     #[test]

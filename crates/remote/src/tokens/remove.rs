@@ -79,7 +79,7 @@ mod tests {
             add(&path, "a", None, SystemTime::UNIX_EPOCH).unwrap();
             remove(&path, "a").unwrap();
             if !begin.is_empty() {
-                assert!(!is_marked(&written()), "what is its owner's stays");
+                assert!(!is_marked(&written()), "other text is kept");
                 remove(&path, "z").unwrap();
             }
             assert_eq!(written().trim_end(), HEADER.trim_end());

@@ -56,7 +56,7 @@ async fn an_idle_connection_survives_any_number_of_cuts() {
         cutter.close(true);
         cutter.close(false);
         while server.resumed() == before || state.outage().is_some() {
-            assert!(began.elapsed() < grace * 20, "it comes back");
+            assert!(began.elapsed() < grace * 20, "the connection is resumed");
             tokio::task::yield_now().await;
         }
     }

@@ -90,7 +90,7 @@ async fn a_connection_whose_name_was_lost_expires() {
         }
     };
     timeout(STEP_TIMEOUT, ended).await.expect("all connections end");
-    assert!(agent.opened.load(Ordering::SeqCst) >= 2, "one was made whose answer was lost");
+    assert!(agent.opened.load(Ordering::SeqCst) >= 2, "the response of one connection was lost");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -220,7 +220,7 @@ async fn stream(running: &Running, cutter: &Cutter, url: &str) {
             Kind::Response => {
                 answered += 1;
                 assert_eq!(frame.id(), Some(answered.to_string().as_bytes()), "{:?}", frame.bytes());
-                assert_eq!(updates, answered, "what comes before an answer comes before it");
+                assert_eq!(updates, answered, "updates precede their response");
             }
             Kind::Notification => {
                 updates += 1;
@@ -274,7 +274,7 @@ async fn posts_over_http_are_cut_at_random_bytes() {
             let frame = recv(&mut link).await;
             if frame.kind() == Kind::Response {
                 assert_eq!(frame.id(), Some(asked.to_string().as_bytes()));
-                assert!(frame.error().is_none(), "nobody notices: {:?}", frame.bytes());
+                assert!(frame.error().is_none(), "no error: {:?}", frame.bytes());
                 break;
             }
             updates += 1;
@@ -357,7 +357,7 @@ async fn a_stream_without_received_events_starts_over() {
         assert_eq!(frame.read_params::<Value>().unwrap()["n"], number, "{:?}", frame.bytes());
     }
     assert_eq!(recv(&mut link).await.id(), Some(&b"3"[..]));
-    assert_eq!(swallower.asked(), [None, Some("0".to_owned())], "nothing is said the first time");
+    assert_eq!(swallower.asked(), [None, Some("0".to_owned())], "the first request has no cursor");
     drop(link);
     timeout(STEP_TIMEOUT, outcome.wait()).await.unwrap().unwrap();
 }

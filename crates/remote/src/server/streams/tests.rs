@@ -273,8 +273,8 @@ fn a_late_reader_receives_a_gap_event() {
         streams.deliver(update("a", number).as_bytes(), Instant::now());
     }
     assert!(streams.sessions["a"].ring.bytes() <= 3 * KEEP.bytes);
-    assert!(!streams.is_full(), "nobody reads, so nobody waits");
-    assert_eq!(streams.open(Some("a"), Some(50)), Err(OpenFault::Gap), "it cannot have got that");
+    assert!(!streams.is_full(), "without a reader there is no backpressure");
+    assert_eq!(streams.open(Some("a"), Some(50)), Err(OpenFault::Gap), "the cursor is too high");
     let (reader, first) = streams.open(Some("a"), None).unwrap();
     let first = parse(&first.unwrap());
     assert_eq!(first[0].0, None);

@@ -103,7 +103,7 @@ async fn a_request_on_an_open_connection_is_refused_once_its_authority_is_remove
     let mut stream = BufReader::new(setup.connect(&["http/1.1"]).await);
     assert_eq!(post(&mut stream, "").await, Some(200));
     setup.reload(&[setup.first.path()]);
-    assert_eq!(post(&mut stream, "").await, Some(200), "its own authority is still there");
+    assert_eq!(post(&mut stream, "").await, Some(200), "its authority is still accepted");
     setup.reload(&[setup.second.path()]);
     assert!(matches!(post(&mut stream, "").await, None | Some(401)));
     assert_eq!(post(&mut stream, "").await, None, "the connection is closed");
@@ -135,7 +135,7 @@ async fn a_web_socket_is_closed_once_its_authority_is_removed() {
     let mut socket = setup.web().await;
     setup.reload(&[setup.first.path()]);
     socket.send(Message::text(initialize(1))).await.unwrap();
-    assert!(socket.next().await.unwrap().unwrap().is_text(), "its own authority is still there");
+    assert!(socket.next().await.unwrap().unwrap().is_text(), "its authority is still accepted");
     setup.reload(&[setup.second.path()]);
     match timeout(LONG, socket.next()).await.expect("closed in time").unwrap().unwrap() {
         Message::Close(Some(frame)) => assert_eq!(u16::from(frame.code), 4401),

@@ -77,7 +77,7 @@ async fn every_event_stream_begins_with_a_comment_at_once() {
         let mut stream = Stream::open(running.address, &name, session, cursor).await;
         let first = tokio::time::timeout(Duration::from_secs(10), stream.raw()).await;
         // The first periodic comment would be sent after 15 seconds.
-        let first = first.expect("a comment before anything happens");
+        let first = first.expect("a comment on an idle stream");
         assert_eq!(first.as_deref(), Some(": \n\n"), "{session:?} {cursor:?}");
     }
 }
@@ -88,7 +88,7 @@ async fn comments_are_sent_while_a_stream_is_idle() {
     let name = connect(running.address).await;
     let mut stream = Stream::open(running.address, &name, None, None).await;
     for _ in 0..4 {
-        let comment = tokio::time::timeout(LONG, stream.raw()).await.expect("another in time");
+        let comment = tokio::time::timeout(LONG, stream.raw()).await.expect("another comment in time");
         assert_eq!(comment.as_deref(), Some(": \n\n"));
     }
 }

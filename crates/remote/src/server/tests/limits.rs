@@ -61,7 +61,11 @@ async fn connections_are_counted_over_all_listeners() {
     let mut second = tokio::time::timeout(LONG, again).await.unwrap();
     send(&mut second, &serde_json::from_str(&initialize(0)).unwrap()).await;
     receive(&mut second).await.unwrap();
-    assert_eq!(*running.agent.listeners.lock().unwrap(), [7, 8], "the agent is told where each came in");
+    assert_eq!(
+        *running.agent.listeners.lock().unwrap(),
+        [7, 8],
+        "the backend receives the listener of each client"
+    );
 }
 
 #[tokio::test]
@@ -226,7 +230,7 @@ async fn unauthenticated_sockets_make_room_for_authenticated_ones() {
     // All sockets are authenticated: another one waits without limit.
     let mut waiting = std::pin::pin!(web(at, &proof));
     let early = tokio::time::timeout(Duration::from_millis(200), &mut waiting).await;
-    assert!(early.is_err(), "there is no place for a fifth");
+    assert!(early.is_err(), "no permit for a fifth");
     for socket in [&mut second, &mut third, &mut fourth] {
         send(socket, &opening).await;
         receive(socket).await.unwrap();
@@ -297,9 +301,9 @@ async fn an_identity_has_a_limited_number_of_http_sockets() {
     let mut rest = Vec::new();
     tokio::time::timeout(LONG, refused.stream.read_to_end(&mut rest)).await.expect("closed in time").unwrap();
     expect_counts(&running, &[("request", 64), ("limit", 1)]).await;
-    assert_eq!(web(at, &[proof]).await.err(), Some(429), "an upgrade begins with a request");
+    assert_eq!(web(at, &[proof]).await.err(), Some(429), "an upgrade counts as a request");
     // The open sockets remain usable, and a permit is free when one of them is closed.
     held.pop();
     let again = async { while request().await.1 != 406 {} };
-    tokio::time::timeout(LONG, again).await.expect("a place in time");
+    tokio::time::timeout(LONG, again).await.expect("a permit in time");
 }

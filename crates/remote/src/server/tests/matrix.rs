@@ -237,7 +237,7 @@ async fn wrong_tokens_are_locked_out_and_a_valid_one_never_is() {
     assert_eq!(post(&second).await.status, 200, "it is valid, though it was never used");
     assert_eq!(post("nrw_other").await.status, 429, "wrong ones are still refused");
     assert_eq!(post(&token).await.status, 200);
-    assert_eq!(ask(running.address, "POST", &[JSON], &initialize(1)).await.status, 401, "nothing was shown");
+    assert_eq!(ask(running.address, "POST", &[JSON], &initialize(1)).await.status, 401, "no token was sent");
 }
 
 #[tokio::test]
@@ -271,10 +271,7 @@ async fn a_slow_request_head_times_out() {
         stream.write_all(part.as_bytes()).await.unwrap();
         let mut rest = Vec::new();
         // Either no response, or 408.
-        tokio::time::timeout(LONG, stream.read_to_end(&mut rest))
-            .await
-            .expect("it is hung up on")
-            .unwrap_or(0);
+        tokio::time::timeout(LONG, stream.read_to_end(&mut rest)).await.expect("closed in time").unwrap_or(0);
     }
     // The only permit is free again.
     super::kit::connect(running.address).await;
@@ -289,7 +286,7 @@ async fn a_missing_body_times_out() {
     let mut idle = Reader::send(running.address, "DELETE", "/acp", &[], "").await;
     assert_eq!(idle.head().await.status, 400);
     let mut rest = Vec::new();
-    tokio::time::timeout(LONG, idle.stream.read_to_end(&mut rest)).await.expect("it is hung up on").unwrap();
+    tokio::time::timeout(LONG, idle.stream.read_to_end(&mut rest)).await.expect("closed in time").unwrap();
 }
 
 #[tokio::test]
@@ -378,7 +375,7 @@ async fn a_revoked_token_ends_its_connections() {
     let foreign =
         ask(running.address, "DELETE", &[("acp-connection-id", connection), ("authorization", &other)], "")
             .await;
-    assert_eq!(foreign.status, 404, "it belongs to somebody else");
+    assert_eq!(foreign.status, 404, "the connection belongs to another identity");
     // An invalid file changes nothing.
     std::fs::write(&file, "broken").unwrap();
     assert!(running.handle.reload().is_err());

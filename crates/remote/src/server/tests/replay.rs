@@ -16,7 +16,7 @@ async fn prompt(address: std::net::SocketAddr, connection: &str, id: u64) {
 /// Returns `true` if an event is the one with the number `number`.
 #[track_caller]
 fn check(event: Option<(Option<u64>, serde_json::Value)>, number: u64) {
-    let (id, message) = event.expect("there is one more");
+    let (id, message) = event.expect("another event");
     assert_eq!(id, Some(number));
     match number {
         ..=COUNT => assert_eq!(message["params"]["update"]["number"], number),
@@ -77,7 +77,7 @@ async fn messages_that_are_no_longer_kept_are_reported_as_a_gap() {
         ask(at, "POST", &[JSON, ("acp-connection-id", &connection)], &message.to_string()).await;
     }
     let mut own = Stream::open(at, &connection, None, None).await;
-    assert_eq!(own.next().await.unwrap().1["id"], 3, "all of the turn has been said");
+    assert_eq!(own.next().await.unwrap().1["id"], 3, "the turn is complete");
     let mut late = Stream::open(at, &connection, Some("t"), None).await;
     let (id, notice) = late.next().await.unwrap();
     assert_eq!(

@@ -153,7 +153,7 @@ async fn connections_without_the_capability_are_not_kept() {
     let refused = end.receive().await.unwrap();
     assert_eq!((&refused["error"]["code"], refused.get("result")), (&json!(-32603), None));
     end.send(&echo(1)).await;
-    assert_eq!(end.receive().await.unwrap()["result"]["echo"]["n"], 1, "it goes on as it is");
+    assert_eq!(end.receive().await.unwrap()["result"]["echo"]["n"], 1, "the connection continues");
 }
 
 #[tokio::test]
@@ -163,7 +163,7 @@ async fn a_detached_connection_makes_room_for_a_new_one() {
     let (mut lost, mut here) = (Client::open(&running, false).await, Client::open(&running, false).await);
     let mut third = End::open(&running, false).await;
     third.send(&initialize()).await;
-    assert_eq!(third.receive().await.unwrap()["error"]["code"], -32012, "everybody is there");
+    assert_eq!(third.receive().await.unwrap()["error"]["code"], -32012, "all clients are connected");
     lost.end = third;
     expect_disconnects(&running, [1, 0, 0, 0]).await;
     let mut third = Client::open(&running, false).await;
@@ -171,7 +171,7 @@ async fn a_detached_connection_makes_room_for_a_new_one() {
         client.end.send(&echo(1)).await;
         assert_eq!(client.receive().await["result"]["echo"]["n"], 1);
     }
-    assert!(lost.resume(&running, false).await.is_err(), "its place is taken");
+    assert!(lost.resume(&running, false).await.is_err(), "its slot is taken");
 }
 
 #[tokio::test]
@@ -184,7 +184,7 @@ async fn the_newest_socket_wins() {
         client.resume(&running, lines).await.unwrap();
         let fence = old.receive().await.unwrap();
         assert!(resume::is_fence(&View::parse(fence.to_string().as_bytes())), "{fence}");
-        assert_eq!(old.receive().await, None, "and it is closed");
+        assert_eq!(old.receive().await, None, "the socket is closed");
         client.end.send(&echo(1)).await;
         assert_eq!(client.receive().await["result"]["echo"]["n"], 1);
     }
@@ -206,7 +206,7 @@ async fn share(end: &mut End, connection: &Connection, received: u64, count: u64
         let Some(message) = end.receive().await else { break };
         if resume::is_fence(&View::parse(message.to_string().as_bytes())) {
             share.fenced = true;
-            assert_eq!(end.receive().await, None, "and it is closed");
+            assert_eq!(end.receive().await, None, "the socket is closed");
             break;
         }
         share.numbers.push(message["params"]["update"]["number"].as_u64().unwrap_or(0));
@@ -290,7 +290,7 @@ async fn resume_requests_that_are_refused() {
         client.received = 1000;
         assert_eq!(client.resume(&running, lines).await.unwrap_err()["data"]["condition"], "cursor_gap");
         client.received = 102;
-        assert_eq!(client.resume(&running, lines).await.unwrap(), 2, "a wrong count has cost nothing");
+        assert_eq!(client.resume(&running, lines).await.unwrap(), 2, "a wrong count has changed nothing");
         let times = 1 + u64::from(lines);
         // The older one was ended in the meantime.
         expect_disconnects(&running, [2 * times - 1, times, 2 * times, 0]).await;
@@ -316,7 +316,7 @@ async fn a_foreign_connection_cannot_be_resumed() {
         (&json!(-32002), &json!("not_found"))
     );
     send(&mut socket, &echo(1)).await;
-    assert_eq!(receive(&mut socket).await.unwrap()["id"], 1, "and its owner has not noticed");
+    assert_eq!(receive(&mut socket).await.unwrap()["id"], 1, "the owner is not affected");
 }
 
 #[tokio::test]
@@ -434,7 +434,7 @@ async fn detached_connections_count_against_the_limit() {
             client.end.send(&echo(1)).await;
             assert_eq!(client.receive().await["id"], 1);
         }
-        assert_eq!(web(running.address, &[]).await.err(), Some(429), "and nobody is away any more");
+        assert_eq!(web(running.address, &[]).await.err(), Some(429), "no client is detached any more");
     }
 }
 
@@ -475,9 +475,7 @@ async fn a_shutdown_ends_detached_connections() {
 async fn a_client_that_sends_blank_messages_and_reads_no_reply_is_disconnected() {
     let limits = Limits { replay_memory: 1 << 20, replay_memory_per_identity: 1 << 20, ..Limits::default() };
     let running = start(listener(), limits);
-    let End::Web(mut socket) = Client::open(&running, false).await.end else {
-        panic!("frames were asked for")
-    };
+    let End::Web(mut socket) = Client::open(&running, false).await.end else { panic!("expected frames") };
     let mut ended = running.agent.ended.subscribe();
     let flood = async {
         for _ in 0..1_000_000 {
@@ -485,7 +483,7 @@ async fn a_client_that_sends_blank_messages_and_reads_no_reply_is_disconnected()
                 return;
             }
         }
-        panic!("it is still read from");
+        panic!("the client is still read");
     };
     tokio::select! {
         biased;

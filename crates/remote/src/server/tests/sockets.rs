@@ -25,7 +25,7 @@ async fn messages_both_ways() {
     assert_eq!(response.status(), 101);
     assert!(response.headers().contains_key("acp-connection-id"));
     assert!(!response.headers().contains_key("sec-websocket-extensions"));
-    assert!(running.agent.opened.lock().unwrap().is_empty(), "nothing is opened before something is said");
+    assert!(running.agent.opened.lock().unwrap().is_empty(), "no backend is opened before the first message");
     send(&mut socket, &json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {}})).await;
     assert_eq!(receive(&mut socket).await.unwrap()["result"]["protocolVersion"], 1);
     send(&mut socket, &prompt(1, 3000)).await;
@@ -117,7 +117,7 @@ async fn close_codes() {
     check(Message::Frame(Frame::message(vec![], OpCode::Data(Data::Continue), true)), 1002).await;
     let (mut socket, _) = web(running.address, &[]).await.unwrap();
     send(&mut socket, &json!({"jsonrpc": "2.0", "method": "_test/close"})).await;
-    assert_eq!(receive(&mut socket).await, Err(1001), "the agent has gone");
+    assert_eq!(receive(&mut socket).await, Err(1001), "the agent has closed");
     let (mut socket, _) = web(running.address, &[]).await.unwrap();
     running.handle.shutdown();
     assert_eq!(receive(&mut socket).await, Err(1001));
@@ -175,7 +175,7 @@ async fn a_message_sent_with_the_upgrade_is_not_lost() {
 async fn a_web_socket_without_a_message_is_closed_although_it_answers_pings() {
     let running = start(listener(), Limits { max_connections_per_identity: 1, ..short_timeouts() });
     let (mut silent, _) = web(running.address, &[]).await.unwrap();
-    assert_eq!(web(running.address, &[]).await.err(), Some(429), "it has the only place");
+    assert_eq!(web(running.address, &[]).await.err(), Some(429), "the only slot is taken");
     // Reading answers pings.
     assert_eq!(receive(&mut silent).await, Err(1008));
     let again = async {
@@ -183,7 +183,7 @@ async fn a_web_socket_without_a_message_is_closed_although_it_answers_pings() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(LONG, again).await.expect("its place is free");
+    tokio::time::timeout(LONG, again).await.expect("the slot is free");
 }
 
 #[tokio::test]

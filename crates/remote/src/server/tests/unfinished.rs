@@ -74,7 +74,7 @@ async fn unfinished_bodies_of_one_identity_are_bounded_and_do_not_affect_others(
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(LONG, gone).await.expect("nothing is held of who has gone");
+    tokio::time::timeout(LONG, gone).await.expect("the memory of closed connections is released");
 }
 
 #[tokio::test]
@@ -108,7 +108,7 @@ async fn short_bodies_on_one_http2_socket_are_counted() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(LONG, gone).await.expect("nothing is held of who has gone");
+    tokio::time::timeout(LONG, gone).await.expect("the memory of closed connections is released");
 }
 
 #[tokio::test]
@@ -176,7 +176,7 @@ async fn a_web_socket_with_an_endless_message_makes_room() {
     };
     let reading = async { from.read_to_end(&mut answer).await };
     let (_, read) = tokio::join!(sending, tokio::time::timeout(LONG, reading));
-    _ = read.expect("it is hung up on");
+    _ = read.expect("closed in time");
     // A close frame with "try again later".
     assert_eq!(
         answer.get(..4).map(|head| (head[0], u16::from_be_bytes([head[2], head[3]]))),
