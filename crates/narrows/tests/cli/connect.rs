@@ -150,7 +150,7 @@ fn a_stopping_bus_refuses_new_clients_with_a_reason() {
     home.wait_for(|| bus.page("/ready").contains("the bus is stopping"));
     let web = bus.at[0].clone();
     for (url, why) in [
-        (web.replace("ws://", "http://"), "the server answers 503: the bus is stopping"),
+        (web.replace("ws://", "http://"), "the server responded with status 503: the bus is stopping"),
         (web, "the server refused the connection: the bus is stopping"),
         (bus.at[1].clone(), "the server refused the connection: the bus is stopping"),
     ] {
@@ -295,7 +295,7 @@ fn invalid_arguments_are_refused() {
     assert_snapshot!(output(&["connect", "wss://bus.example/acp", "--ca", "none.pem"]), @"
     --- stderr ---
     error: --ca: the certificate authorities cannot be used
-      because: none.pem: it cannot be read: No such file or directory (os error 2)
+      because: none.pem: cannot be read: No such file or directory (os error 2)
     hint: it takes certificates in PEM form, and only if the server has one of your own
     --- exit 2 ---
     ");
