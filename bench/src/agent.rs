@@ -15,15 +15,15 @@ use model::{Server, Stream};
 
 use crate::measure::{Bar, Demand, Report, median};
 
-/// How often everything is measured, the agents taking turns; the median counts.
+/// Rounds, in which the agents take turns; the median counts.
 const ROUNDS: usize = 5;
-/// How often an agent is started in a round, only to be started.
+/// Starts of an agent in a round, to measure the start itself.
 const STARTS: usize = 6;
-/// How often many sessions at once are measured in a round.
+/// Measurements of many concurrent sessions in a round.
 const MIXES: usize = 5;
-/// How many contenders are ours and must not fail.
+/// Contenders of this project, which must not fail.
 const OURS: usize = 3;
-/// How many sessions run at once.
+/// Concurrent sessions.
 const SESSIONS: usize = 100;
 
 /// The configuration file in the directory of the run.
@@ -68,11 +68,11 @@ struct Contender {
     name: String,
     program: OsString,
     arguments: Vec<OsString>,
-    /// What was measured, by figure.
+    /// Samples by figure.
     samples: [Vec<f64>; FIGURES.len()],
 }
 
-/// Measures our agent, the floor, and `peers`, which are command lines.
+/// Measures the built-in agent, the floor, and `peers`, which are command lines.
 pub(crate) fn run(peers: &[String]) -> Result<Report, String> {
     let data = tempfile::tempdir().map_err(|error| format!("no directory for sessions: {error}"))?;
     // Empty, in place of the user's.
@@ -127,7 +127,7 @@ fn own() -> Result<std::path::PathBuf, String> {
     std::env::current_exe().map_err(|error| format!("this program cannot find itself: {error}"))
 }
 
-/// A peer, called by its program and told apart from the others.
+/// Parses a peer. It is named by its program, and distinguished from the others.
 fn peer_of(command: &str, others: &[Contender]) -> Option<Contender> {
     let words = shlex::split(command)?;
     let (program, arguments) = words.split_first()?;
@@ -160,7 +160,7 @@ impl Contender {
         command
     }
 
-    fn note(&mut self, figure: Figure, value: f64) {
+    fn record(&mut self, figure: Figure, value: f64) {
         self.samples[figure as usize].push(value);
     }
 
@@ -174,20 +174,20 @@ impl Contender {
         self.samples[figure as usize].iter().copied().fold(f64::INFINITY, f64::min)
     }
 
-    /// Measures everything once.
+    /// Measures every figure once.
     fn measure(&mut self, server: &Server, data: &Path) -> Result<(), Failure> {
         for _ in 0..STARTS {
             let command = self.command(server, EACH, data);
             let before = Instant::now();
             let agent = Agent::start(command)?;
-            self.note(Figure::Start, before.elapsed().as_secs_f64() * 1e3);
-            self.note(Figure::Memory, usage::memory(agent.process(), "VmRSS"));
-            self.note(Figure::Peak, usage::memory(agent.process(), "VmHWM"));
+            self.record(Figure::Start, before.elapsed().as_secs_f64() * 1e3);
+            self.record(Figure::Memory, usage::memory(agent.process(), "VmRSS"));
+            self.record(Figure::Peak, usage::memory(agent.process(), "VmHWM"));
         }
         self.stream(server, SHORT, data, Figure::PeakShort)?;
         self.stream(server, DENSE, data, Figure::PeakDense)?;
         self.stream(server, LONG, data, Figure::PeakLong)?;
-        // It takes a moment only, and depends on how the sessions happen to mix: often enough, so that chance has no say.
+        // Each run is short and depends on how the sessions happen to mix, so it is repeated.
         (0..MIXES).try_for_each(|_| self.sessions(server, data))
     }
 
@@ -201,15 +201,15 @@ impl Contender {
         let took = before.elapsed().as_secs_f64();
         let cpu = usage::processor_time(agent.process()) - cpu;
         complete(heard.text, stream.text())?;
-        self.note(peak, usage::memory(agent.process(), "VmHWM"));
+        self.record(peak, usage::memory(agent.process(), "VmHWM"));
         if stream == SHORT {
-            self.note(Figure::Chunk, cpu / stream.chunks as f64);
-            self.note(Figure::Rate, heard.updates as f64 / took / 1e3);
+            self.record(Figure::Chunk, cpu / stream.chunks as f64);
+            self.record(Figure::Rate, heard.updates as f64 / took / 1e3);
         }
         Ok(())
     }
 
-    /// Many sessions at once.
+    /// Measures many concurrent sessions.
     fn sessions(&mut self, server: &Server, data: &Path) -> Result<(), Failure> {
         let mut agent = Agent::start(self.command(server, EACH, data))?;
         let begun = usage::processor_time(agent.process());
@@ -218,8 +218,8 @@ impl Contender {
         let heard = agent.prompt(&sessions)?;
         let ended = usage::processor_time(agent.process());
         complete(heard.text, SESSIONS * EACH.text())?;
-        self.note(Figure::Open, (opened - begun) / 1e3);
-        self.note(Figure::Many, (ended - opened) / 1e3);
+        self.record(Figure::Open, (opened - begun) / 1e3);
+        self.record(Figure::Many, (ended - opened) / 1e3);
         Ok(())
     }
 }

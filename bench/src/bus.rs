@@ -1,7 +1,7 @@
-//! `narrows bus` beside nothing in between, beside a router that only copies, and beside any other router.
+//! `narrows bus` compared with a direct connection, with a router that only copies, and with other routers.
 //!
-//! The load and the workers are programs of this crate that check every byte they get. Routers take turns: in every
-//! round each is started anew for each load.
+//! The load and the workers are programs of this crate that check every byte. Routers take turns: in every round each
+//! is restarted for each load.
 
 pub(crate) mod buffer;
 pub(crate) mod contender;
@@ -23,7 +23,7 @@ use rows::{FEW_SESSIONS, IDLE, IDLE_LOAD, MANY_SESSIONS, Measured, ROWS, Row, SE
 use crate::agent::usage;
 use crate::measure::{Bar, Demand, Report, median};
 
-/// How often a router is started in a round, only to be started.
+/// Starts of a router in a round, to measure the start itself.
 const STARTS: usize = 4;
 /// In how many rounds at most connections do nothing: memory is the same each time.
 const IDLE_ROUNDS: usize = 3;
@@ -71,7 +71,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// One load, by everybody in turns.
+    /// Measures one load with all contenders in turn.
     fn row(&self, row: &Row, report: &mut Report) -> Result<(), String> {
         let contenders = &self.options.contenders;
         let mut outcomes: Vec<Vec<Outcome>> = vec![Vec::new(); contenders.len()];
@@ -128,7 +128,7 @@ impl Bench<'_> {
         crowd.map_err(|problem| format!("{}: {problem}", contender.name()))
     }
 
-    /// The same load in few sessions and in many.
+    /// Measures the same load in few sessions and in many.
     fn sessions(&self, report: &mut Report) -> Result<(), String> {
         let mut samples: [Vec<f64>; 3] = Default::default();
         let mut lost = 0;
@@ -158,7 +158,7 @@ impl Bench<'_> {
                 samples[0].push(running.took.as_secs_f64() * 1e3);
             }
             let running = Contender::Narrows.start(self.place)?;
-            // Its first session says that its workers are there.
+            // Its first session shows that its workers are ready.
             drop(self.gather(&Contender::Narrows, &running, one)?);
             let without = memory(running.process());
             let crowd = self.gather(&Contender::Narrows, &running, IDLE_LOAD)?;
@@ -177,12 +177,12 @@ impl Bench<'_> {
     }
 }
 
-/// What a process has in memory, in KiB.
+/// Returns the resident memory of a process in KiB.
 pub(crate) fn memory(process: u32) -> f64 {
     usage::own_memory(process, "VmRSS") * 1e6 / 1024.0
 }
 
-/// Rates of a busy machine say how busy it is. What is lost and what costs how much processor time is told all the same.
+/// Warns that rates on a busy machine measure the other load. Losses and processor time are reported anyway.
 pub(crate) fn warn_if_busy() {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
@@ -199,6 +199,6 @@ pub(crate) fn warn_if_busy() {
 pub(crate) fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
-    // Where that fails, connecting does, and says so.
+    // If that fails, connecting fails with an error.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }

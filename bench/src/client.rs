@@ -11,9 +11,9 @@ use serde_json::json;
 use crate::agent::usage;
 use crate::measure::{Bar, Demand, Report, median};
 
-/// How often everything is measured; the median counts.
+/// Rounds; the median counts.
 const ROUNDS: usize = 5;
-/// How often a turn is timed in a round.
+/// Timed turns in a round.
 const TURNS: usize = 4;
 /// Updates of a long turn, and of a short one.
 const MANY: usize = 200_000;
@@ -79,11 +79,11 @@ impl Bench<'_> {
         command
     }
 
-    /// One turn of so many updates: processor time of each on its way to a line of ours, the peak, and thousands per
-    /// second.
+    /// Measures a turn with this many updates: processor time per update from the agent to an output line, the peak
+    /// memory, and thousands of updates per second.
     fn stream(&self, updates: usize) -> Result<(f64, f64, f64), String> {
         let script = self.place.join("flood.toml");
-        // It goes on, so that what was used can be read.
+        // The process keeps running, so that its usage can be read.
         let steps = format!(
             "[[turn]]\nsteps = [{{ flood = {{ updates = {updates}, bytes = 100 }} }}, {{ pause = \"1h\" }}]\n"
         );
@@ -99,7 +99,7 @@ impl Bench<'_> {
         outcome
     }
 
-    /// A whole turn in which nearly nothing is said, in milliseconds.
+    /// Returns the milliseconds of a turn with nearly no output.
     fn turn(&self) -> Result<f64, String> {
         let mut command = self.command();
         command.args(["run", "--agent", "narrows fake-agent echo", "Hi"]).stdout(Stdio::null());
@@ -109,7 +109,7 @@ impl Bench<'_> {
         if status.success() { Ok(took) } else { Err(format!("narrows run ended with {status}")) }
     }
 
-    /// The agent of that turn by itself, until it has introduced itself.
+    /// Returns the milliseconds until the agent alone has answered `initialize`.
     fn initialize(&self) -> Result<f64, String> {
         let mut command = self.command();
         command.args(["fake-agent", "echo"]).stdin(Stdio::piped()).stdout(Stdio::piped());

@@ -21,7 +21,7 @@ const TOLERANCE: f64 = 0.03;
 const DEFAULT_RUNS: usize = 5;
 const MAX_RUNS: usize = 50;
 
-/// What is compared.
+/// The revisions and options to compare.
 struct Options {
     /// The older build of this program.
     base: String,
@@ -78,7 +78,7 @@ impl Options {
     }
 }
 
-/// The values of one run that are compared. Its exit code says whether the bars hold, which is not the question here.
+/// Returns the compared values of one run. The exit code, which says whether the bars hold, is ignored.
 fn measure(program: &str, bench: &[String]) -> Result<Vec<Measured>, String> {
     let output = Command::new(program).args(bench).arg("--json").output();
     let output = output.map_err(|error| format!("cannot start {program}: {error}"))?;
@@ -241,7 +241,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether one bar is worse, by the values of each run.
+    /// Returns `true` if a bar is worse, by the values of each run.
     fn is_worse(side: &str, old: &[f64], new: &[f64]) -> bool {
         let runs = |values: &[f64]| -> Vec<Vec<Measured>> {
             let report =

@@ -8,18 +8,18 @@ use std::io;
 
 use crate::measure::{Bar, Demand, Report};
 
-/// What the gate may add to a frame that it has nothing to say about, and to an event of a call that it decides and records, in
+/// Bars for what the gate adds to a frame without an event, and to an event of a call that it decides and records, in
 /// microseconds of processor time.
 const UNGOVERNED: f64 = 3.0;
 const GOVERNED: f64 = 15.0;
-/// What is demanded of appends, in events per second.
+/// Bar for appends, in events per second.
 const APPENDS: f64 = 50_000.0;
-/// How long the verification of a million lines may take, in seconds.
+/// Bar for the verification of a million lines, in seconds.
 const VERIFICATION: f64 = 5.0;
 
 /// Lets frames pass a gate, appends to a log from many sessions, and verifies a long one.
 pub(crate) fn run() -> io::Result<Report> {
-    // On the disk that has the target directory; what is in memory is no measure of a disk.
+    // On the disk of the target directory: a file system in memory would not measure a disk.
     let directory = tempfile::tempdir_in(std::env::current_exe()?.parent().ok_or(io::ErrorKind::NotFound)?)?;
     // In memory, where a sync costs nothing.
     let memory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())?;
@@ -72,10 +72,10 @@ pub(crate) fn run() -> io::Result<Report> {
     })
 }
 
-/// What something took.
+/// Times of a measurement.
 #[derive(Clone, Copy, Debug)]
 struct Took {
-    /// By the clock.
+    /// Wall-clock time.
     seconds: f64,
     /// Of processors, all threads together.
     processor: f64,
@@ -84,7 +84,7 @@ struct Took {
 impl Took {
     const FOREVER: Self = Self { seconds: f64::INFINITY, processor: f64::INFINITY };
 
-    /// What `work` takes.
+    /// Measures `work`.
     fn by(work: impl FnOnce() -> io::Result<()>) -> io::Result<Self> {
         let (start, used) = (std::time::Instant::now(), processor());
         work()?;

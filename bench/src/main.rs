@@ -1,4 +1,4 @@
-//! The measurements behind every figure we give.
+//! The measurements behind all published figures.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
 
 mod agent;
@@ -83,7 +83,7 @@ fn main() -> ExitCode {
         Some("rpc-pour") => return served(&rpc::pour()),
         _ => return usage(),
     };
-    tell(&report, json)
+    print_report(&report, json)
 }
 
 /// A bench whose options are its own.
@@ -95,7 +95,7 @@ fn routed(options: &[String], run: fn(&[String]) -> Result<measure::Report, Stri
     let (json, options): (Vec<String>, Vec<String>) =
         options.iter().cloned().partition(|option| option == "--json");
     match run(&options) {
-        Ok(report) => tell(&report, !json.is_empty()),
+        Ok(report) => print_report(&report, !json.is_empty()),
         Err(problem) => {
             eprintln!("narrows-bench: {problem}");
             ExitCode::FAILURE
@@ -117,7 +117,7 @@ fn compared(options: &[String]) -> ExitCode {
     }
 }
 
-fn tell(report: &measure::Report, json: bool) -> ExitCode {
+fn print_report(report: &measure::Report, json: bool) -> ExitCode {
     if json {
         println!("{}", report.json());
     } else {

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// How often each contender is timed. They take turns, so that a busy moment of the machine hits all of them.
+/// Timings per contender. They take turns, so that a busy moment of the machine affects all of them.
 const ROUNDS: usize = 15;
-/// How long one turn lasts.
+/// Duration of one turn.
 const TURN: Duration = Duration::from_millis(4);
 
 /// One way to do the job. Called with how often to do it.
@@ -25,7 +25,7 @@ pub(crate) fn race(contenders: &[Contender<'_>]) -> Vec<f64> {
     best
 }
 
-/// How many runs fill a turn. Warms the contender up on the way.
+/// Returns how many runs fill a turn. Warms the contender up.
 fn turn_length(contender: &Contender<'_>) -> u32 {
     let mut count = 1;
     loop {
@@ -44,7 +44,7 @@ fn time(contender: &Contender<'_>, count: u32) -> Duration {
     start.elapsed()
 }
 
-/// The one in the middle; not a number if there is none.
+/// Returns the median; NaN without samples.
 pub(crate) fn median(mut samples: Vec<f64>) -> f64 {
     samples.sort_unstable_by(f64::total_cmp);
     let middle = samples.len() / 2;
@@ -89,7 +89,7 @@ impl fmt::Display for Bar {
     }
 }
 
-/// What a bench found: a table of figures, and the bars they are held against.
+/// The result of a bench: a table of figures, and the bars that they must meet.
 pub(crate) struct Report {
     pub(crate) title: &'static str,
     pub(crate) columns: Vec<String>,
@@ -98,12 +98,12 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Whether every bar holds.
+    /// Returns `true` if every bar holds.
     pub(crate) fn passed(&self) -> bool {
         self.bars.iter().all(Bar::holds)
     }
 
-    /// The same for programs.
+    /// Returns the report as JSON.
     pub(crate) fn json(&self) -> Value {
         let rows: Vec<Value> = self
             .rows
@@ -157,11 +157,11 @@ impl fmt::Display for Report {
 
 /// Sets the recorded peak of this process's memory back to what is in use now.
 pub(crate) fn reset_peak_memory() {
-    // Where that is not allowed the peak is that of the whole run, which is no less.
+    // If that is not allowed, the peak is that of the whole run, which is no lower.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 
-/// The most memory this process has used since the last reset, in MiB; not a number where the system does not tell.
+/// Returns the peak memory of this process since the last reset, in MiB; NaN if unknown.
 pub(crate) fn peak_memory() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -1,7 +1,7 @@
-//! WebSocket and Streamable HTTP of `narrows bus` beside its own TCP listener, and beside any other server.
+//! WebSocket and Streamable HTTP of `narrows bus` compared with its TCP listener, and with other servers.
 //!
-//! The load and the agents are those of `bus`: every byte is checked. Servers take turns: in every round each is started
-//! anew for each load.
+//! The load and the agents are those of `bus`: every byte is checked. Servers take turns: in every round each is
+//! restarted for each load.
 
 mod contender;
 mod first;
@@ -57,15 +57,15 @@ pub(crate) fn run(words: &[String]) -> Result<Report, String> {
     Ok(report)
 }
 
-/// What was measured of somebody, round by round.
+/// Results of one contender, by round.
 struct Measured<'a> {
-    /// Who; a peer may be measured in two ways.
+    /// The name; a peer may be measured in two ways.
     name: String,
     contender: &'a Contender,
     outcomes: Vec<Outcome>,
 }
 
-fn of<'m>(measured: &'m [Measured<'_>], wanted: &Contender) -> &'m [Outcome] {
+fn outcomes<'m>(measured: &'m [Measured<'_>], wanted: &Contender) -> &'m [Outcome] {
     measured.iter().find(|one| one.contender == wanted).map_or(&[], |one| &one.outcomes)
 }
 
@@ -75,17 +75,17 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// One load, by everybody in turns who carries everything over one connection.
+    /// Measures one load with all contenders that use a single connection.
     fn row(&self, row: &Row, report: &mut Report) -> Result<(), String> {
         let contenders = self.options.contenders.iter().filter(|contender| **contender != Contender::Http);
-        let mut measured: Vec<_> = contenders.map(|contender| Measured::of(contender, "")).collect();
+        let mut measured: Vec<_> = contenders.map(|contender| Measured::new(contender, "")).collect();
         self.rounds(row.name, &mut measured, |contender, _, server| self.load(contender, server, row.load))?;
-        let (tcp, ws) = (of(&measured, &Contender::Tcp), of(&measured, &Contender::WebSocket));
+        let (tcp, ws) = (outcomes(&measured, &Contender::Tcp), outcomes(&measured, &Contender::WebSocket));
         report.bars.extend(row.bars(tcp, ws));
         for peer in measured.iter().filter(|one| !one.contender.is_ours()) {
             report.bars.extend(row.beside(&peer.name, ws, &peer.outcomes));
         }
-        tell(row.key, row.name, row.unit.1, &measured, report);
+        report_figures(row.key, row.name, row.unit.1, &measured, report);
         Ok(())
     }
 
@@ -93,9 +93,9 @@ impl Bench<'_> {
     fn first(&self, report: &mut Report) -> Result<(), String> {
         let mut measured = Vec::new();
         for contender in self.options.contenders.iter().filter(|contender| **contender != Contender::Tcp) {
-            measured.push(Measured::of(contender, ""));
+            measured.push(Measured::new(contender, ""));
             if !contender.is_ours() {
-                measured.push(Measured::of(contender, OVER_HTTP));
+                measured.push(Measured::new(contender, OVER_HTTP));
             }
         }
         self.rounds(FIRST_NAME, &mut measured, |contender, name, server| {
@@ -112,17 +112,17 @@ impl Bench<'_> {
                 first::run(&mut *speech, server.process(), FIRST_HABIT, time.mul_f64(WARMING), time);
             outcome.map_err(|problem| format!("{name} {problem}"))
         })?;
-        let (ws, http) = (of(&measured, &Contender::WebSocket), of(&measured, &Contender::Http));
+        let (ws, http) = (outcomes(&measured, &Contender::WebSocket), outcomes(&measured, &Contender::Http));
         let value = ratio(http, ws, |outcome| outcome.p50);
         if !value.is_nan() {
             let name = format!("{FIRST}: p50 over HTTP, times WebSocket's");
             report.bars.push(Bar { name, value, demand: Demand::AtMost(2.0) });
         }
-        tell(FIRST, FIRST_NAME, 1.0, &measured, report);
+        report_figures(FIRST, FIRST_NAME, 1.0, &measured, report);
         Ok(())
     }
 
-    /// So many rounds in which everybody has a turn.
+    /// Runs rounds in which every contender has a turn.
     fn rounds(
         &self,
         row: &str,
@@ -190,7 +190,7 @@ impl Bench<'_> {
     /// KiB of memory for each connection: of the server, and with the processes it has started.
     fn idle_memory(&self, contender: &Contender) -> Result<[f64; 2], String> {
         let server = contender.start(self.place)?;
-        // Its first session says that its agents are there.
+        // Its first session shows that its agents are ready.
         drop(gather(contender, &server, Load { clients: 1, ..IDLE_LOAD })?);
         let used = || {
             let process = server.process();
@@ -204,11 +204,11 @@ impl Bench<'_> {
     }
 }
 
-/// What is added to the name of a peer that is measured in this way too.
+/// Suffix of the name of a peer that is also measured over HTTP.
 const OVER_HTTP: &str = " over HTTP";
 
 impl<'a> Measured<'a> {
-    fn of(contender: &'a Contender, added: &str) -> Self {
+    fn new(contender: &'a Contender, added: &str) -> Self {
         Self { name: format!("{}{added}", contender.name()), contender, outcomes: Vec::new() }
     }
 }
@@ -217,9 +217,9 @@ fn gather(contender: &Contender, server: &Server, load: Load) -> Result<Crowd, S
     Crowd::gather(server.way(), load).map_err(|problem| format!("{}: {problem}", contender.name()))
 }
 
-/// The figures of everybody, and that ours lost nothing.
-fn tell(key: &str, row: &str, parts: f64, measured: &[Measured<'_>], report: &mut Report) {
-    let tcp = of(measured, &Contender::Tcp);
+/// Reports all figures, and that `narrows bus` lost nothing.
+fn report_figures(key: &str, row: &str, parts: f64, measured: &[Measured<'_>], report: &mut Report) {
+    let tcp = outcomes(measured, &Contender::Tcp);
     let mut lost_by_ours = 0;
     for Measured { name, contender, outcomes } in measured {
         let lost: u64 = outcomes.iter().map(|outcome| outcome.lost.total()).sum();

@@ -12,14 +12,14 @@ use serde_json::{Value, json};
 
 use crate::measure::{Bar, Demand, Report, peak_memory, reset_peak_memory};
 
-/// How many updates a turn has.
+/// Updates of a turn.
 const UPDATES: u32 = 200_000;
-/// How often the turn is repeated; the best counts, as the least disturbed.
+/// Repetitions of the turn; the best counts, as the least disturbed.
 const ROUNDS: usize = 5;
 
 const SESSION: &str = "sess_8f2c41d07a";
 
-/// What one end used for one turn.
+/// Resources that one end used for one turn.
 #[derive(Clone, Copy)]
 struct Cost {
     /// Microseconds of processor time per update.
@@ -37,7 +37,7 @@ impl Cost {
     }
 }
 
-/// Streams from a process of our own, and measures both ends.
+/// Streams from a child process, and measures both ends.
 pub(crate) fn run() -> Report {
     let floor = bare_pipes();
     let (agent, client) = runtime().block_on(conversation());

@@ -45,7 +45,7 @@ pub(crate) fn run() -> Report {
     }
 }
 
-/// What is demanded of a row.
+/// Returns the bars of a row.
 fn demands(name: &str, figures: &[f64]) -> Vec<Bar> {
     let rival = figures[BORROWED].min(figures[GET_MANY]);
     let faster = rival / figures[SCAN];
@@ -92,20 +92,20 @@ fn figures(message: &[u8]) -> Vec<f64> {
     tree.add_path(&["params", "sessionId"]);
     assert_eq!(Frame::parse(line.clone()).kind(), Kind::Request);
     race(&[
-        again(|| scan(black_box(message), Check::Envelope)),
-        again(|| scan(black_box(message), Check::Grammar)),
-        again(|| Frame::parse(black_box(&line).clone())),
-        again(|| scan_portable(black_box(message), Check::Grammar)),
-        again(|| {
+        repeat(|| scan(black_box(message), Check::Envelope)),
+        repeat(|| scan(black_box(message), Check::Grammar)),
+        repeat(|| Frame::parse(black_box(&line).clone())),
+        repeat(|| scan_portable(black_box(message), Check::Grammar)),
+        repeat(|| {
             let message: Message<'_> = serde_json::from_slice(black_box(message)).expect("valid");
             (message.id, message.method, message.params.and_then(|params| params.session))
         }),
-        again(|| sonic_rs::get_many(black_box(message), &tree).expect("valid")),
-        again(|| serde_json::from_slice::<IgnoredAny>(black_box(message)).expect("valid")),
+        repeat(|| sonic_rs::get_many(black_box(message), &tree).expect("valid")),
+        repeat(|| serde_json::from_slice::<IgnoredAny>(black_box(message)).expect("valid")),
     ])
 }
 
-fn again<'a, T>(work: impl Fn() -> T + 'a) -> Contender<'a> {
+fn repeat<'a, T>(work: impl Fn() -> T + 'a) -> Contender<'a> {
     Box::new(move |count| {
         for _ in 0..count {
             black_box(work());
@@ -127,9 +127,9 @@ fn messages() -> Vec<(&'static str, Vec<u8>)> {
     rows.map(|(name, size, content)| (name, message(size, content))).into()
 }
 
-/// A request of exactly `size` bytes.
+/// Returns a request of exactly `size` bytes.
 ///
-/// Its id stands last, so that whoever stops once everything is found has to walk all of it, too.
+/// Its id is at the end, so that a scanner that stops once it has found everything must walk all of it, too.
 fn message(size: usize, content: fn(&mut String)) -> Vec<u8> {
     let head =
         r#"{"jsonrpc":"2.0","method":"session/prompt","params":{"sessionId":"sess_8f2c41d07a","prompt":["#;

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 const BENCH: &str = env!("CARGO_BIN_EXE_narrows-bench");
 
-/// A short run.
+/// Runs the bench for a short time.
 fn bench(arguments: &[&str]) -> Output {
     let mut command = Command::new(BENCH);
     command.args(["remote", "--json", "--rounds", "1", "--seconds", "0.05"]).args(arguments);

@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: the measurements behind every figure we give.
+//! `cargo xtask bench`: the measurements behind all published figures.
 
 mod against;
 
@@ -6,7 +6,7 @@ use crate::command::cargo;
 use crate::step::{Failure, Steps};
 use crate::usage;
 
-/// What can be measured.
+/// The names of all benches.
 pub(crate) const NAMES: [&str; 7] = ["wire", "rpc", AGENT, CLIENT, BUS, "govern", REMOTE];
 
 /// Those that measure a program, which has to be built.
@@ -15,24 +15,24 @@ const CLIENT: &str = "client";
 const BUS: &str = "bus";
 const REMOTE: &str = "remote";
 
-/// Those that measure servers, each with options of its own behind its name.
+/// Benches of servers, each with options of its own after its name.
 const SERVERS: [&str; 2] = [BUS, REMOTE];
 
 /// Their options that have a value.
 const VALUED: [&str; 4] = ["--rows", "--only", "--seconds", "--rounds"];
 
-/// What was asked for.
+/// Parsed options.
 #[derive(Debug, PartialEq, Eq)]
 struct Asked<'a> {
-    /// What to measure, each with the options that stood behind it and are for it alone.
+    /// The benches to run, each with the options after its name.
     names: Vec<(&'a str, Vec<&'a str>)>,
     /// Such as `--json`, for each.
     options: Vec<&'a str>,
-    /// Other agents to measure beside ours, with their option.
+    /// Other agents to measure, with their option.
     peers: Vec<&'a str>,
     /// The older revision to compare with.
     against: Option<&'a str>,
-    /// How many runs of each revision.
+    /// Runs of each revision.
     runs: Option<&'a str>,
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn run(words: &[&str]) -> Result<(), Failure> {
         let program = ["run", "--profile", "bench", "--package", "narrows-bench", "--", name];
         let mut words = [&program, &options[..], &own[..]].concat();
         if [AGENT, CLIENT, BUS, REMOTE].contains(&name) {
-            // By itself, so that it has the features it is shipped with and no more.
+            // Separately, so that it has the features of a release and no others.
             steps.run("build narrows", cargo(&["build", "--profile", "bench", "--package", "narrows"]))?;
         }
         if name == AGENT {

@@ -1,10 +1,10 @@
-//! Commands to run: always from the root of the workspace, always without what cargo told *this* program.
+//! Commands to run: always from the root of the workspace, and without cargo's variables for this program.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// `cargo` with these words, as the toolchain that runs us has it.
+/// Returns `cargo` with these arguments, of the toolchain that runs this program.
 pub(crate) fn cargo(words: &[&str]) -> Command {
     plain(&std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), words)
 }
@@ -14,7 +14,7 @@ pub(crate) fn tool(program: &str, words: &[&str]) -> Command {
     plain(&program.into(), words)
 }
 
-/// Whether `command` can be started and succeeds. Its output is not shown.
+/// Returns `true` if `command` starts and succeeds. Its output is not shown.
 pub(crate) fn works(mut command: Command) -> bool {
     command
         .stdin(Stdio::null())
@@ -24,9 +24,9 @@ pub(crate) fn works(mut command: Command) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// The root of the workspace.
+/// Returns the root of the workspace.
 ///
-/// Asked of cargo at run time: the directory we were compiled in is another one when clones share a target directory.
+/// Determined by cargo at run time: the directory of the build is another one if clones share a target directory.
 pub(crate) fn root() -> PathBuf {
     let here = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     let mut root = PathBuf::from(here);
@@ -34,7 +34,7 @@ pub(crate) fn root() -> PathBuf {
     root
 }
 
-/// Where cargo builds.
+/// Returns the target directory of cargo.
 pub(crate) fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |target| root().join(target))
 }

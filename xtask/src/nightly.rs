@@ -21,15 +21,15 @@ use crate::{bench, test, tools, usage};
 
 /// One part of the night.
 pub(crate) struct Part {
-    /// What it is called on the command line.
+    /// The name on the command line.
     pub(crate) name: &'static str,
     run: fn() -> Result<Outcome, Failure>,
 }
 
-/// How a part ended that did not fail.
+/// The result of a part that did not fail.
 enum Outcome {
     Passed,
-    /// It did not run, for this reason. That is no failure, and no success either.
+    /// It did not run, for this reason. That counts neither as a failure nor as a success.
     Skipped(String),
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn run(names: &[&str]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What became of the night as a whole.
+/// Returns the result of all parts.
 fn verdict(outcomes: &[(&str, Result<Outcome, Failure>)]) -> Result<String, Failure> {
     let mut code = None;
     let (mut passed, mut failed, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
@@ -127,14 +127,14 @@ fn deny() -> Result<Outcome, Failure> {
     steps.run("advisories", cargo(&["deny", "--offline", "check", "advisories"])).map(Outcome::from)
 }
 
-/// Spelling, by `typos.toml`.
+/// Checks the spelling with `typos.toml`.
 fn typos() -> Result<Outcome, Failure> {
     let mut steps = Steps::new("typos");
     tools::installed(&mut steps, "typos-cli", tool("typos", &["--version"]))?;
     steps.run("typos", tool("typos", &[])).map(Outcome::from)
 }
 
-/// The official conductor and the official HTTP transport at the other end, which are in a workspace of their own.
+/// Runs the official conductor and the official HTTP transport as peers. They are in a workspace of their own.
 fn interop() -> Result<Outcome, Failure> {
     let mut steps = Steps::new("interop");
     steps.run("build narrows", cargo(&["build", "--package", "narrows"]))?;

@@ -3,7 +3,7 @@
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-/// Why a command of ours ends without success.
+/// The failure of a command.
 #[derive(Debug)]
 pub(crate) struct Failure {
     /// The exit code to end with.
@@ -20,12 +20,12 @@ pub(crate) struct Steps {
 }
 
 impl Steps {
-    /// No step yet.
+    /// Creates a list without steps.
     pub(crate) fn new(name: &'static str) -> Self {
         Self { name, started: Instant::now(), done: 0 }
     }
 
-    /// Runs `command` with our own stdout and stderr, and says how long it took.
+    /// Runs `command` with inherited stdout and stderr, and prints its duration.
     pub(crate) fn run(&mut self, title: &str, mut command: Command) -> Result<(), Failure> {
         eprintln!("\n==> {title}: {}", shown(&command));
         let started = Instant::now();
@@ -48,7 +48,7 @@ impl Steps {
         }
     }
 
-    /// Checks something by itself, and says how long it took.
+    /// Runs a check in this process, and prints its duration.
     pub(crate) fn check(
         &mut self,
         title: &str,
@@ -78,7 +78,7 @@ impl Steps {
     }
 }
 
-/// The code to pass on; a step that a signal ended has none, and 1 stands for it.
+/// Returns the exit code to pass on; 1 for a step that was ended by a signal.
 fn code(status: ExitStatus) -> u8 {
     status.code().and_then(|code| u8::try_from(code).ok()).filter(|code| *code != 0).unwrap_or(1)
 }

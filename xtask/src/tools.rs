@@ -1,4 +1,4 @@
-//! What the steps need on this machine: looked for, and added where that is cheap.
+//! Tools that the steps need: detected, and installed where that is cheap.
 
 use std::process::Command;
 
@@ -18,12 +18,12 @@ pub(crate) fn prepare(steps: &mut Steps) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether cargo-nextest is installed. It is used where it is and never installed.
+/// Returns `true` if cargo-nextest is installed. It is optional and never installed here.
 pub(crate) fn has_nextest() -> bool {
     works(cargo(&["nextest", "--version"]))
 }
 
-/// Whether a nightly toolchain is installed.
+/// Returns `true` if a nightly toolchain is installed.
 pub(crate) fn has_nightly() -> bool {
     works(tool("rustup", &["run", "nightly", "cargo", "--version"]))
 }

@@ -10,19 +10,19 @@ use memchr::memmem;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 
-/// How long an agent may say nothing.
+/// Time that an agent may send nothing.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long it may take to end when nobody speaks to it any more.
+/// Time for an agent to exit after its input is closed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Why an agent could not be measured.
+/// A reason why an agent could not be measured.
 #[derive(Debug)]
 pub(super) enum Failure {
     Pipe(io::Error),
-    /// It says nothing, or nothing more.
+    /// It sent nothing for too long.
     Silent,
     Gone,
-    /// It answered something else than was expected.
+    /// It sent an unexpected message.
     Strange(String),
 }
 
@@ -43,11 +43,11 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// What came in a turn, or in several at once.
+/// The output of one turn, or of several concurrent ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Heard {
     pub(super) updates: usize,
-    /// Bytes of text as they stand in JSON.
+    /// Bytes of text as encoded in JSON.
     pub(super) text: usize,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Agent {
     stdin: Option<ChildStdin>,
     stdout: ChildStdout,
     buffer: Vec<u8>,
-    /// Which part of the buffer has been read and not looked at.
+    /// The part of the buffer that was read but not parsed.
     unread: std::ops::Range<usize>,
     requests: u64,
 }
@@ -78,7 +78,7 @@ impl Agent {
         Ok(agent)
     }
 
-    /// Its process.
+    /// Returns the process id.
     pub(super) fn process(&self) -> u32 {
         self.child.id()
     }
@@ -91,7 +91,7 @@ impl Agent {
         id.map(str::to_owned).ok_or_else(|| Failure::Strange(result.to_string()))
     }
 
-    /// Prompts all `sessions` at once and waits until every turn has ended.
+    /// Prompts all `sessions` concurrently and waits until every turn has ended.
     pub(super) fn prompt(&mut self, sessions: &[String]) -> Result<Heard, Failure> {
         let prompt = json!([{"type": "text", "text": "Go"}]);
         for session in sessions {
@@ -143,7 +143,7 @@ impl Agent {
         }
     }
 
-    /// Where in the buffer the next line stands.
+    /// Returns the position of the next line in the buffer.
     fn line(&mut self) -> Result<std::ops::Range<usize>, Failure> {
         let mut looked = 0;
         loop {
@@ -175,7 +175,7 @@ impl Agent {
 }
 
 impl Drop for Agent {
-    /// Lets it end by itself, as a client would, and kills it if it does not.
+    /// Lets the agent exit like a client would, and kills it if it does not.
     fn drop(&mut self) {
         self.stdin.take();
         let end = Instant::now() + STOP_TIMEOUT;
@@ -185,13 +185,13 @@ impl Drop for Agent {
             }
             thread::sleep(Duration::from_millis(1));
         }
-        // Whether it had ended meanwhile or ends now, it has ended.
+        // An agent that has exited already is fine.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// How many bytes of text stand in a line that is a piece of an answer.
+/// Returns the bytes of text in a line, if it is a message chunk.
 fn text_of_update(line: &[u8]) -> Option<usize> {
     memmem::find(line, b"agent_message_chunk")?;
     let start = memmem::find(line, b"\"text\":\"")? + 8;

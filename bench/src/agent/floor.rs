@@ -1,10 +1,10 @@
-//! The least an agent can do: find the text in what the model server sends, and paste it into updates.
+//! The least work an agent can do: find the text in the events of the model server, and copy it into updates.
 //!
-//! One thread, raw sockets, no HTTP beyond the request, no JSON beyond finding strings. It understands the client and
-//! the server of this bench and nothing else; nobody could use it. What it costs is what any agent costs.
+//! One thread, raw sockets, no HTTP beyond the request, no JSON beyond finding strings. It understands only the client
+//! and the server of this bench. Its cost is the lower bound for any agent.
 //!
-//! There are two: the plain one writes every update as it finds it, and the other gathers those of one read, which no
-//! agent can go below.
+//! There are two: the plain one writes every update as it finds it; the other batches those of one read, which no agent
+//! can beat.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -19,7 +19,7 @@ const PROMPT: &[u8] =
 const UPDATE: &[u8] = b"\",\"update\":{\"sessionUpdate\":\"agent_message_chunk\",\
                        \"content\":{\"type\":\"text\",\"text\":\"";
 
-/// Where the model is.
+/// The address of the model.
 struct Place {
     address: String,
     path: String,
@@ -28,17 +28,17 @@ struct Place {
 /// A prompt whose answer comes.
 struct Turn {
     id: String,
-    /// What every update begins with.
+    /// The beginning of every update.
     start: Vec<u8>,
     socket: TcpStream,
-    /// What was read and is no whole line yet.
+    /// Input that is not a complete line yet.
     rest: Vec<u8>,
 }
 
-/// Where updates go.
+/// The destination of updates.
 struct Output {
     stdout: File,
-    /// What was not written yet.
+    /// Output that is not written yet.
     gathered: Vec<u8>,
     gathers: bool,
 }
@@ -138,12 +138,12 @@ impl Turn {
         Ok(Self { id, start: start.concat(), socket, rest: Vec::new() })
     }
 
-    /// Pastes what has come, and tells whether more comes.
+    /// Copies what has arrived. Returns `true` if more follows.
     fn read(&mut self, buffer: &mut [u8], out: &mut Output) -> io::Result<bool> {
         let count = self.socket.read(buffer)?;
         let Some(end) = memchr::memrchr(b'\n', &buffer[..count]) else {
             self.rest.extend_from_slice(&buffer[..count]);
-            // The server ends with more than it has to; an end without that is none of its.
+            // The server sends the end of the body explicitly; a missing end is an error.
             return if count == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(true) };
         };
         let mut lines = &buffer[..end];
@@ -164,7 +164,7 @@ impl Turn {
         Ok(true)
     }
 
-    /// Pastes every text in whole lines, and tells whether the end is among them.
+    /// Copies every text in complete lines. Returns `true` if the end is among them.
     fn paste(&self, lines: &[u8], out: &mut Output) -> io::Result<bool> {
         const CONTENT: &[u8] = b"\"content\":\"";
         let mut at = 0;
@@ -209,7 +209,7 @@ fn string(bytes: &[u8]) -> &[u8] {
     bytes
 }
 
-/// What stands between the first `start` and the next `end`.
+/// Returns the text between the first `start` and the next `end`.
 fn between<'a>(line: &'a [u8], start: &[u8], end: &[u8]) -> Option<&'a [u8]> {
     let from = memmem::find(line, start)? + start.len();
     let length = memmem::find(&line[from..], end)?;

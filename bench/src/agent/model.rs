@@ -1,6 +1,6 @@
-//! A model server that costs next to nothing: it writes bytes that were put together before.
+//! A model server of negligible cost: it writes prepared bytes.
 //!
-//! What it sends has the form in which real servers send it: chunked, an event per chunk, many chunks per write.
+//! They have the form that real servers use: chunked, an event per chunk, many chunks per write.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -9,14 +9,14 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-/// How many events go out in one write.
+/// Events per write.
 pub(super) const BLOCK: usize = 200;
 
 const HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n\
                     cache-control: no-cache\r\ntransfer-encoding: chunked\r\n\r\n";
 const MODELS: &str = r#"{"object":"list","data":[{"id":"bench","object":"model","owned_by":"bench"}]}"#;
 
-/// An answer: how many chunks of text it has, in whole blocks, and how many bytes stand in each.
+/// The size of an answer: chunks of text, in complete blocks, and bytes per chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Stream {
     pub(super) chunks: usize,
@@ -24,7 +24,7 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// The bytes of text in all chunks, as they stand in JSON.
+    /// Returns the bytes of text in all chunks, as encoded in JSON.
     pub(super) fn text(self) -> usize {
         self.chunks * self.bytes
     }
@@ -35,7 +35,7 @@ pub(super) struct Server {
     address: SocketAddr,
 }
 
-/// The blocks, by how much text stands in a chunk.
+/// Prepared blocks by the bytes per chunk.
 type Blocks = Arc<Mutex<HashMap<usize, Arc<[u8]>>>>;
 
 impl Server {
@@ -47,7 +47,7 @@ impl Server {
         thread::spawn(move || {
             for connection in listener.incoming().flatten() {
                 let blocks = Arc::clone(&blocks);
-                // Whoever hangs up has what it wanted.
+                // A client that disconnects has what it needs.
                 thread::spawn(move || serve(&connection, &blocks));
             }
         });
@@ -74,7 +74,7 @@ fn serve(connection: &TcpStream, blocks: &Blocks) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads a whole request and returns its path; `None` at the end of the connection.
+/// Reads a complete request and returns its path; `None` at the end of the connection.
 fn request(reader: &mut impl BufRead) -> io::Result<Option<String>> {
     let mut line = String::new();
     if reader.read_line(&mut line)? == 0 {
@@ -135,7 +135,7 @@ fn block(blocks: &Blocks, bytes: usize) -> Arc<[u8]> {
     Arc::clone(block)
 }
 
-/// A piece of an answer as it stands in JSON: a word, and now and then the end of a line or a quote.
+/// Returns a piece of an answer as encoded in JSON: a word, sometimes with a line end or a quote.
 fn text(number: usize, bytes: usize) -> String {
     let start = match number % 20 {
         7 => "\\n",

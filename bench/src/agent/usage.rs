@@ -1,14 +1,13 @@
-//! What a process and those it has started use, as the system tells it.
+//! Processor time and memory of a process and its descendants, from `/proc`.
 
 use std::fs;
 
-/// Microseconds of processor time of all threads that are alive, in the process and in all below it; not a number
-/// where the system does not tell.
+/// Returns the microseconds of processor time of all live threads of a process and its descendants; NaN if unknown.
 pub(crate) fn processor_time(process: u32) -> f64 {
     sum(process, time_of)
 }
 
-/// The same of the process alone.
+/// Returns the processor time of the process alone.
 pub(crate) fn own_time(process: u32) -> f64 {
     time_of(process).unwrap_or(f64::NAN)
 }
@@ -23,7 +22,7 @@ pub(crate) fn memory(process: u32, line: &str) -> f64 {
     sum(process, |process| memory_of(process, line))
 }
 
-/// The same of the process alone.
+/// Returns the memory of the process alone.
 pub(crate) fn own_memory(process: u32, line: &str) -> f64 {
     memory_of(process, line).unwrap_or(f64::NAN)
 }
@@ -39,7 +38,7 @@ fn sum(process: u32, figure: impl Fn(u32) -> Option<f64>) -> f64 {
         found.extend(children(parent));
         next += 1;
     }
-    // One that has ended since uses nothing; without the first there is no figure.
+    // A descendant that has exited meanwhile counts as zero; without the process itself there is no figure.
     let first = figure(process).unwrap_or(f64::NAN);
     first + found[1..].iter().filter_map(|process| figure(*process)).sum::<f64>()
 }

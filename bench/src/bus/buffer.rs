@@ -1,11 +1,11 @@
-//! What is on its way: the unfinished line of a source, and the bytes a sink has not taken yet.
+//! Data in transit: the incomplete line of a source, and the unwritten bytes of a sink.
 
 use std::io::{self, ErrorKind, Read, Write};
 
-/// How much is read at once, as in the bus.
+/// Bytes per read, as in the bus.
 pub(crate) const READ: usize = 256 << 10;
 
-/// How a read went.
+/// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Got {
     /// There may be more.
@@ -63,7 +63,7 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// Where to append.
+    /// Returns the buffer to append to.
     pub(crate) fn bytes(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }

@@ -1,4 +1,4 @@
-//! Who is measured: nobody in between, the null router, `narrows bus`, and whatever else is named.
+//! The contenders: a direct connection, the null router, `narrows bus`, and any other router.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -12,15 +12,14 @@ use std::time::{Duration, Instant};
 use super::message::Dialect;
 use super::options::Named;
 
-/// How many workers every router has.
+/// Workers of every router.
 pub(crate) const WORKERS: usize = 4;
-/// What a bus of ours says on stderr.
+/// The file with the stderr of `narrows bus`.
 const LOG_FILE: &str = "narrows.log";
-/// Its admin socket.
 const ADMIN_SOCKET: &str = "admin.sock";
-/// How long one may take until it can be reached.
+/// Time for a router to become reachable.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long it may take to end when asked to.
+/// Time for a router to exit on request.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// One way from the load to the workers.
@@ -33,7 +32,6 @@ pub(crate) enum Contender {
     Peer(Peer),
 }
 
-/// Another router.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
     pub(crate) name: String,
@@ -56,7 +54,7 @@ impl Named for Contender {
 }
 
 impl Contender {
-    /// Whether a failure of it is ours.
+    /// Returns `true` if a failure of this contender fails the bench.
     pub(crate) fn is_ours(&self) -> bool {
         !matches!(self, Self::Peer(_))
     }
@@ -103,7 +101,7 @@ impl Peer {
             .replace("{worker}", &own.to_string_lossy())
             .replace("{workers}", &WORKERS.to_string())
             .replace("{port}", &port.to_string());
-        // The name stays, for those who tell formats by it.
+        // The file keeps its name, because some programs infer the format from it.
         let file = place.join(self.config.file_name().unwrap_or("config".as_ref()));
         std::fs::write(&file, config).map_err(|error| format!("{}: {error}", file.display()))?;
         let words = shlex::split(&self.command).unwrap_or_default();
@@ -155,7 +153,7 @@ pub(crate) fn own() -> Result<PathBuf, String> {
     std::env::current_exe().map_err(|error| format!("this program cannot find itself: {error}"))
 }
 
-/// A port that nobody had a moment ago.
+/// Returns a port that was free a moment ago.
 pub(crate) fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
@@ -169,7 +167,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts a bus of ours. The last line that it has said is told if it does not come up.
+    /// Starts `narrows bus`. If it does not come up, the error contains the last line of its log.
     pub(crate) fn logged(mut command: Command, address: SocketAddr, place: &Path) -> Result<Self, String> {
         let log = place.join(LOG_FILE);
         command.stderr(File::create(&log).map_err(|error| error.to_string())?);
@@ -180,7 +178,8 @@ impl Running {
         })
     }
 
-    /// Waits for all workers of a bus of ours, so that sessions are spread over them. Being asked costs it memory.
+    /// Waits for all workers of `narrows bus`, so that sessions are spread over them. The status requests cost it
+    /// memory.
     pub(crate) fn staffed(mut self, place: &Path) -> Result<Self, String> {
         self.wait("has not all its workers", || ready_workers(&place.join(ADMIN_SOCKET)) == WORKERS)?;
         Ok(self)
@@ -210,13 +209,13 @@ impl Running {
             if before.elapsed() > START_TIMEOUT {
                 return Err(format!("{otherwise} after {} s", START_TIMEOUT.as_secs()));
             }
-            // sleep: nobody tells when a stranger begins to listen
+            // sleep: a foreign router does not announce that it listens
             thread::sleep(Duration::from_micros(100));
         }
         Ok(())
     }
 
-    /// Its process.
+    /// Returns the process id.
     pub(crate) fn process(&self) -> u32 {
         self.child.id()
     }
@@ -226,7 +225,7 @@ impl Drop for Running {
     /// Asks it to end, so that it ends its workers, and kills it if it does not.
     fn drop(&mut self) {
         if let Some(process) = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw) {
-            // It may have ended by itself; it has not been waited for, so the number is still its own.
+            // It may have exited; it was not reaped yet, so the id is still its own.
             let _ = rustix::process::kill_process(process, rustix::process::Signal::TERM);
         }
         let end = Instant::now() + STOP_TIMEOUT;
@@ -242,7 +241,7 @@ impl Drop for Running {
     }
 }
 
-/// How many workers of a bus of ours are ready, by its admin socket.
+/// Returns the number of ready workers of `narrows bus`, by its admin socket.
 fn ready_workers(admin: &Path) -> usize {
     let ask = || -> io::Result<Vec<u8>> {
         let mut socket = UnixStream::connect(admin)?;

@@ -14,12 +14,12 @@ use super::talk::{Habit, Talk, Tally};
 use crate::agent::usage;
 use crate::remote::frames::{self, Frames};
 
-/// How long sessions may take to open, all together.
+/// Time for all sessions to open.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long after the end of a run a router may say nothing before what is missing counts as lost.
+/// Time without output after a run, after which missing messages count as lost.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How a client is reached, and what it speaks there.
+/// The address and the dialect of a client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way<'a> {
     pub(crate) address: SocketAddr,
@@ -35,24 +35,24 @@ pub(crate) struct Load {
     pub(crate) habit: Habit,
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outcome {
-    /// Answers per second.
+    /// Responses per second.
     pub(crate) rate: f64,
     /// Microseconds from request to answer: half are faster.
     pub(crate) p50: f64,
-    /// The same: 99 of 100 are faster.
+    /// 99th percentile, like [`Self::p50`].
     pub(crate) p99: f64,
     /// Microseconds of processor time of the router per answer.
     pub(crate) cpu: f64,
-    /// The same, with the processes that it has started.
+    /// Processor time including descendants.
     pub(crate) tree: f64,
     /// Answers missing, doubled, crossed, torn and refused.
     pub(crate) lost: Lost,
 }
 
-/// What went wrong in a run.
+/// Errors in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lost {
     pub(crate) missing: u64,
@@ -60,12 +60,12 @@ pub(crate) struct Lost {
     pub(crate) crossed: u64,
     pub(crate) torn: u64,
     pub(crate) refused: u64,
-    /// Connections that were closed on us.
+    /// Connections that the router closed.
     pub(crate) closed: u64,
 }
 
 impl Lost {
-    /// All of it.
+    /// Returns the number of all errors.
     pub(crate) fn total(self) -> u64 {
         self.missing + self.doubled + self.crossed + self.torn + self.refused + self.closed
     }
@@ -81,7 +81,7 @@ impl fmt::Display for Lost {
     }
 }
 
-/// Why nothing could be measured.
+/// A reason why nothing could be measured.
 #[derive(Debug)]
 pub(crate) enum Failure {
     Io(io::Error),
@@ -124,7 +124,7 @@ struct Client {
     open: bool,
 }
 
-/// What separates messages, and the unfinished one.
+/// The framing, and the incomplete message.
 enum Form {
     Lines(Rest),
     Frames(Frames),
@@ -160,7 +160,7 @@ impl Crowd {
             let mut said = Vec::new();
             let talk = Talk::begin(number, way.dialect, load.habit, &mut said);
             let mut client = Client { stream, form, out: Outbox::default(), talk, open: true };
-            client.say(said);
+            client.send(said);
             crowd.clients.push(client);
         }
         loop {
@@ -187,7 +187,7 @@ impl Crowd {
         for client in &mut self.clients {
             let mut said = Vec::new();
             client.talk.go(now, &mut said);
-            client.say(said);
+            client.send(said);
             // A router that has closed the connection is found out when it is read from.
             let _ = client.out.flush(&mut client.stream);
         }
@@ -199,7 +199,7 @@ impl Crowd {
         self.turn_until(from + measured)?;
         let (took, after) = (from.elapsed().as_secs_f64(), used());
         let answered = self.tally.answered as f64;
-        // Without an answer there is no figure, rather than an endless one.
+        // Without a response there is no figure, rather than an infinite one.
         let each = |place: usize| {
             if answered > 0.0 { (after[place] - before[place]) / answered } else { f64::NAN }
         };
@@ -268,18 +268,18 @@ impl Crowd {
 }
 
 impl Client {
-    /// Whether the connection goes on.
+    /// Returns `true` while the connection is open.
     fn serve(&mut self, scratch: &mut [u8], tally: &mut Tally) -> io::Result<bool> {
         loop {
             let (got, bytes) = read(&mut self.stream, scratch)?;
             let (now, out, talk) = (Instant::now(), self.out.bytes(), &mut self.talk);
             let goes_on = match &mut self.form {
                 Form::Lines(rest) => {
-                    rest.lines(bytes, |line| talk.hear(line, now, out, tally));
+                    rest.lines(bytes, |line| talk.receive(line, now, out, tally));
                     true
                 }
                 Form::Frames(frames) => {
-                    frames.read(bytes, out, |line, said| talk.hear(line, now, said, tally))
+                    frames.read(bytes, out, |line, said| talk.receive(line, now, said, tally))
                 }
             };
             self.out.flush(&mut self.stream)?;
@@ -292,7 +292,7 @@ impl Client {
     }
 
     /// Has these lines wait for the socket.
-    fn say(&mut self, lines: Vec<u8>) {
+    fn send(&mut self, lines: Vec<u8>) {
         match &self.form {
             Form::Lines(_) => *self.out.bytes() = lines,
             Form::Frames(_) => frames::put_lines(self.out.bytes(), &lines),

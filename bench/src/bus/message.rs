@@ -2,11 +2,11 @@
 
 use memchr::memmem;
 
-/// What every request and every answer begins with; the id follows.
+/// The beginning of every request and response; the id follows.
 pub(crate) const HEAD: &[u8] = br#"{"jsonrpc":"2.0","id":"#;
-/// What every line of ours ends with; the tag stands before it.
+/// The end of every line of the load; the tag precedes it.
 pub(crate) const TAIL: &[u8] = br#""}}}}"#;
-/// What a prompt ends with instead.
+/// The end of a prompt.
 pub(crate) const PROMPT_TAIL: &[u8] = br#""}]}}"#;
 /// Between id and session of a prompt.
 pub(crate) const PROMPT: &[u8] = br#","method":"session/prompt","params":{"sessionId":""#;
@@ -18,7 +18,7 @@ pub(crate) const TOP: &[u8] = br#""sessionId":""#;
 pub(crate) const ANSWER: &[u8] = br#""result":{"stopReason":"end_turn","_meta":{"bench":{"session":""#;
 /// Between session and text of an answer.
 pub(crate) const ANSWER_TEXT: &[u8] = br#"","echo":""#;
-/// What an update begins with.
+/// The beginning of an update.
 pub(crate) const UPDATE_HEAD: &[u8] = br#"{"jsonrpc":"2.0","#;
 /// Before the session of an update.
 pub(crate) const UPDATE: &[u8] = br#""method":"session/update","params":{"sessionId":""#;
@@ -36,16 +36,16 @@ pub(crate) const TAG: usize = 16;
 /// The id of a session.
 pub(crate) type Session = [u8; SESSION];
 
-/// Where a router looks for the session.
+/// The position of the session id for routers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
     /// In the parameters, as ACP has it.
     Acp,
-    /// At the top of the message, and there too in what workers say.
+    /// At the top level, also in messages of workers.
     Top,
 }
 
-/// Whose message it is: the end of every text.
+/// The client and number of a message, at the end of every text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tag {
     /// The number of the client.
@@ -67,13 +67,13 @@ impl Tag {
         Some(Self { client, request: u32::try_from(number(&digits[5..12])?).ok()?, chunk })
     }
 
-    /// The tag of a line of ours that is no prompt.
-    pub(crate) fn of(line: &[u8]) -> Option<Self> {
+    /// Returns the tag of a line of the load that is not a prompt.
+    pub(crate) fn parse(line: &[u8]) -> Option<Self> {
         let line = line.strip_suffix(TAIL)?;
         Self::read(line.get(line.len().checked_sub(TAG)?..)?)
     }
 
-    /// Its digits.
+    /// Writes the digits of the tag.
     pub(crate) fn write(self, digits: &mut [u8]) {
         write(&mut digits[..5], u64::from(self.client));
         write(&mut digits[5..12], u64::from(self.request));
@@ -217,12 +217,12 @@ mod tests {
                 let value: serde_json::Value = serde_json::from_slice(&line).expect("JSON");
                 let at_top = value["sessionId"].as_str() == Some("b0000077-0000008");
                 assert_eq!(at_top, dialect == Dialect::Top);
-                assert_eq!(Tag::of(&line), (place < 2).then_some(ANY));
+                assert_eq!(Tag::parse(&line), (place < 2).then_some(ANY));
             }
         }
         for line in [initialize(1, ANY), new_session(2, ANY)] {
             serde_json::from_str::<serde_json::Value>(&line).expect("JSON");
-            assert_eq!(Tag::of(line.as_bytes()), Some(ANY));
+            assert_eq!(Tag::parse(line.as_bytes()), Some(ANY));
         }
     }
 }

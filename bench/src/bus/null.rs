@@ -1,8 +1,8 @@
-//! The null router: what the driver of a bus costs when the bus decides nothing.
+//! The null router: the cost of the bus driver if the core decides nothing.
 //!
-//! It is the driver itself with another brain. Lines of a client go to the worker of its slot, unseen. Which client a
-//! worker's line is for cannot be known without looking, so it looks at one place of fixed width, the client's number in
-//! the tag that ends every line of the load. It scans no JSON and touches no id.
+//! It is the driver with another core. Lines of a client go to the worker of its slot, unparsed. The client of a
+//! worker's line cannot be known without parsing, so the router reads one field of fixed width, the client's number in
+//! the tag that ends every line of the load. It scans no JSON and rewrites no id.
 
 use std::io;
 use std::net::SocketAddr;
@@ -48,7 +48,7 @@ pub(crate) fn serve(arguments: &[String]) -> io::Result<()> {
 /// A brain that knows by counting what others know by thinking.
 struct Null {
     pool: Pool,
-    /// Which slots are taken, and whether the client there has said who it is.
+    /// Taken slots, and whether the client has sent its identity.
     clients: Vec<Option<bool>>,
     /// The slot of each client by the number in its tags.
     slots: Vec<u32>,
@@ -61,7 +61,7 @@ impl Null {
 
     fn introduce(&mut self, client: ClientId, line: &[u8]) {
         let Some(introduced @ false) = self.clients[client.0 as usize].as_mut() else { return };
-        if let Some(tag) = Tag::of(line) {
+        if let Some(tag) = Tag::parse(line) {
             let number = tag.client as usize;
             self.slots.resize(self.slots.len().max(number + 1), u32::MAX);
             self.slots[number] = client.0;

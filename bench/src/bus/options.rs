@@ -1,36 +1,36 @@
-//! What can be asked of the measurement on its command line.
+//! Command-line options of the measurement.
 
 use std::time::Duration;
 
-/// Who is measured, as far as the command line is concerned.
+/// A contender that can be named on the command line.
 pub(crate) trait Named {
     fn name(&self) -> &str;
 }
 
-/// What can be asked of one bench.
+/// The command line of one bench.
 pub(crate) struct Form<C> {
-    /// What it is called.
+    /// The name of the bench.
     pub(crate) bench: &'static str,
-    /// Who is measured unless told otherwise.
+    /// The default contenders.
     pub(crate) contenders: Vec<C>,
     /// The keys of all rows.
     pub(crate) rows: Vec<&'static str>,
-    /// Somebody else, by the three words behind `--peer`, of which the first is the name.
+    /// Creates a peer from the three words of `--peer`, of which the first is the name.
     pub(crate) peer: fn([String; 3]) -> C,
 }
 
-/// What was asked for.
+/// Parsed options.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Options<C> {
     pub(crate) contenders: Vec<C>,
     /// The keys of the rows.
     pub(crate) rows: Vec<String>,
-    /// How long each is measured in a round.
+    /// Duration of each measurement in a round.
     pub(crate) time: Duration,
     pub(crate) rounds: usize,
 }
 
-/// The longest that is measured at once: the numbers of requests have seven digits.
+/// The longest measurement in seconds: request numbers have seven digits.
 const MAX_SECONDS: f64 = 15.0;
 
 impl<C: Named> Options<C> {

@@ -6,11 +6,11 @@ use crate::measure::{Bar, Demand, median};
 
 /// A load with its demands.
 pub(super) struct Row {
-    /// What it is called on the command line.
+    /// The name on the command line.
     pub(super) key: &'static str,
     pub(super) name: &'static str,
     pub(super) load: Load,
-    /// What processor time is counted by, and how many of it an answer is.
+    /// The unit of processor time, and how many of it a response counts as.
     pub(super) unit: (&'static str, f64),
     demands: &'static [Mark],
 }
@@ -32,13 +32,13 @@ enum Mark {
     Units(f64),
 }
 
-/// One request in flight in one session, said back once.
+/// One request in flight per session, echoed once.
 const fn echo(clients: u32, text: usize) -> Load {
     Load { clients, habit: Habit { sessions: 1, depth: 1, text, chunks: 0 } }
 }
 
-/// The loads of the table. A size is that of the text, which goes both ways; where it says lines it is that of the
-/// whole request.
+/// The loads of the table. A size is that of the text, which is sent both ways, or that of the whole request for rows
+/// of lines.
 pub(super) const ROWS: [Row; 7] = [
     Row {
         key: "small",
@@ -102,12 +102,12 @@ pub(super) const IDLE: &str = "idle";
 pub(super) const IDLE_LOAD: Load =
     Load { clients: 10_000, habit: Habit { sessions: 1, depth: 0, text: 100, chunks: 0 } };
 
-/// Every key.
+/// Returns all keys.
 pub(super) fn keys() -> impl Iterator<Item = &'static str> {
     ROWS.iter().map(|row| row.key).chain([SESSIONS, IDLE])
 }
 
-/// What was measured under one load by the ones its demands are about, round by round.
+/// The results of one load that its bars compare, by round.
 pub(super) struct Measured<'a> {
     pub(super) direct: &'a [Outcome],
     pub(super) null: &'a [Outcome],

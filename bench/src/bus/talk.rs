@@ -1,4 +1,4 @@
-//! What one client of the load says, and the judgement of everything it hears.
+//! The messages of one client of the load, and the checks of everything it receives.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -11,15 +11,14 @@ use super::message::{
 
 /// The first id of a client; ids have this many digits.
 const FIRST_ID: u64 = 100_000_000_000;
-/// How far the ids of clients are apart where a router cannot tell equal ones from each other.
+/// Distance between the ids of clients, for routers that cannot distinguish equal ids.
 const STRIDE: u64 = 10_000_000;
 
-/// How many sessions a client has, and what it does with them.
+/// The sessions of a client, and how it uses them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Habit {
-    /// Sessions it opens.
     pub(crate) sessions: usize,
-    /// Requests it keeps in flight, each in a session of its own.
+    /// Concurrent requests, each in a session of its own.
     pub(crate) depth: usize,
     /// Bytes of a text, tag included.
     pub(crate) text: usize,
@@ -27,13 +26,13 @@ pub(crate) struct Habit {
     pub(crate) chunks: u16,
 }
 
-/// What all clients have heard.
+/// Results of all clients.
 #[derive(Default)]
 pub(crate) struct Tally {
     pub(crate) answered: u64,
     /// Answers that came again, or to nothing that was asked.
     pub(crate) doubled: u64,
-    /// What another client should have got.
+    /// Messages for another client.
     pub(crate) crossed: u64,
     /// Lines that are not byte for byte what was to come, or came out of order.
     pub(crate) torn: u64,
@@ -47,7 +46,7 @@ pub(crate) struct Tally {
 pub(crate) struct Talk {
     number: u32,
     habit: Habit,
-    /// What to add to the number of a request.
+    /// Added to request numbers.
     base: u64,
     prompt: Template,
     answer: Template,
@@ -78,7 +77,7 @@ struct Pending {
 }
 
 impl Talk {
-    /// A client with this number, and what it says first.
+    /// Creates a client with this number, and appends its first message.
     pub(crate) fn begin(number: u32, dialect: Dialect, habit: Habit, out: &mut Vec<u8>) -> Self {
         let letters =
             (0..habit.text.saturating_sub(TAG)).map(|at| b'a' + ((number as usize * 7 + at) % 26) as u8);
@@ -108,12 +107,12 @@ impl Talk {
         talk
     }
 
-    /// Whether its sessions are open.
+    /// Returns `true` if its sessions are open.
     pub(crate) fn is_ready(&self) -> bool {
         self.stage == Stage::Ready
     }
 
-    /// How many answers are missing.
+    /// Returns the number of missing responses.
     pub(crate) fn missing(&self) -> u64 {
         self.pending.iter().flatten().count() as u64
     }
@@ -124,13 +123,13 @@ impl Talk {
         (0..self.habit.depth).for_each(|_| self.ask(now, out));
     }
 
-    /// Asks nothing more.
+    /// Stops sending requests.
     pub(crate) fn leave(&mut self) {
         self.stage = Stage::Leaving;
     }
 
-    /// Judges a line, and says what comes next.
-    pub(crate) fn hear(&mut self, line: &[u8], now: Instant, out: &mut Vec<u8>, tally: &mut Tally) {
+    /// Checks a line, and appends the next messages.
+    pub(crate) fn receive(&mut self, line: &[u8], now: Instant, out: &mut Vec<u8>, tally: &mut Tally) {
         match self.stage {
             Stage::Introducing | Stage::Opening => self.prepare(line, out, tally),
             Stage::Ready | Stage::Leaving if line.starts_with(HEAD) => self.end_turn(line, now, out, tally),
@@ -186,7 +185,7 @@ impl Talk {
     }
 
     fn take_update(&mut self, line: &[u8], tally: &mut Tally) {
-        let Some(tag) = Tag::of(line) else { return tally.torn += 1 };
+        let Some(tag) = Tag::parse(line) else { return tally.torn += 1 };
         let place = tag.request.wrapping_sub(self.oldest) as usize;
         let Some(Some(pending)) = self.pending.get_mut(place) else { return self.misfit(line, tally) };
         let session = self.sessions[pending.session as usize];
@@ -200,7 +199,7 @@ impl Talk {
 
     /// Counts what should not have come, or not so.
     fn misfit(&self, line: &[u8], tally: &mut Tally) {
-        match Tag::of(line) {
+        match Tag::parse(line) {
             Some(tag) if tag.client != self.number => tally.crossed += 1,
             Some(tag) if !self.awaits(tag.request) => tally.doubled += 1,
             _ => tally.torn += 1,
@@ -255,14 +254,14 @@ mod tests {
 
     const HABIT: Habit = Habit { sessions: 2, depth: 2, text: 20, chunks: 1 };
 
-    /// A client that has asked, and what an echo says to it.
+    /// Returns a client with a request in flight, and the echo's messages to it.
     fn asked(number: u32) -> (Talk, Vec<Vec<u8>>) {
         let (mut echo, mut out) = (Echo::new(), Vec::new());
         let mut talk = Talk::begin(number, Dialect::Acp, HABIT, &mut out);
         let mut tally = Tally::default();
         while !talk.is_ready() {
             for line in answers(&mut echo, &std::mem::take(&mut out)) {
-                talk.hear(&line, Instant::now(), &mut out, &mut tally);
+                talk.receive(&line, Instant::now(), &mut out, &mut tally);
             }
         }
         assert_eq!(tally.wrong(), 0);
@@ -278,7 +277,7 @@ mod tests {
         out.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(<[u8]>::to_vec).collect()
     }
 
-    /// What is counted when these lines come: answered, doubled, crossed, torn, refused, missing.
+    /// Checks the counts after these lines: answered, doubled, crossed, torn, refused, missing.
     #[track_caller]
     fn check(change: impl FnOnce(&mut Vec<Vec<u8>>), expected: [u64; 6]) {
         let (mut talk, mut lines) = asked(1);
@@ -286,7 +285,7 @@ mod tests {
         assert_eq!(lines.len(), 4);
         change(&mut lines);
         let mut tally = Tally::default();
-        lines.iter().for_each(|line| talk.hear(line, Instant::now(), &mut Vec::new(), &mut tally));
+        lines.iter().for_each(|line| talk.receive(line, Instant::now(), &mut Vec::new(), &mut tally));
         let Tally { answered, doubled, crossed, torn, refused, .. } = tally;
         assert_eq!([answered, doubled, crossed, torn, refused, talk.missing()], expected);
     }

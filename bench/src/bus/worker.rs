@@ -1,4 +1,4 @@
-//! The echo worker: an ACP agent that says a prompt's text back, once or in updates, and nothing else.
+//! The echo worker: an ACP agent that repeats the text of a prompt, once or in updates.
 //!
 //! It answers everything it has read with one write, on stdio or, for the run without a router, on many connections.
 
@@ -72,7 +72,7 @@ struct Connection {
 }
 
 impl Connection {
-    /// Whether it goes on.
+    /// Returns `true` while the connection is open.
     fn serve(&mut self, echo: &mut Echo, scratch: &mut [u8]) -> io::Result<bool> {
         loop {
             let (got, bytes) = read(&mut self.stream, scratch)?;
@@ -119,7 +119,7 @@ fn serve_tcp(address: SocketAddr) -> io::Result<()> {
     }
 }
 
-/// What the worker remembers: how many sessions it has opened.
+/// The state of the worker: the number of opened sessions.
 pub(crate) struct Echo {
     process: u64,
     sessions: u64,
@@ -130,7 +130,7 @@ impl Echo {
         Self { process: u64::from(std::process::id()), sessions: 0 }
     }
 
-    /// Appends all there is to say to a line.
+    /// Appends the responses to a line.
     pub(crate) fn answer(&mut self, line: &[u8], out: &mut Vec<u8>) {
         match Prompt::read(line) {
             Some(prompt) if self.knows(prompt.session) => prompt.answer(out),
@@ -138,7 +138,7 @@ impl Echo {
         }
     }
 
-    /// Whether it has opened the session, or nobody has because the router knows of none being opened.
+    /// Returns `true` if it has opened the session, or if the router opens none at all.
     fn knows(&self, session: &Session) -> bool {
         session[0] == b'p'
             || session[0] == b'b'
@@ -285,7 +285,7 @@ mod tests {
         for (line, member) in lines.iter().zip(["protocolVersion", "sessionId"]) {
             let said = answer(&mut echo, line.as_bytes());
             let said = said.strip_suffix(b"\n").expect("a line");
-            assert_eq!(Tag::of(said), Some(TAG));
+            assert_eq!(Tag::parse(said), Some(TAG));
             let value: Value = serde_json::from_slice(said).expect("JSON");
             assert!(value["result"].get(member).is_some(), "{value}");
         }

@@ -1,4 +1,4 @@
-//! Many sessions that log what they do, each waiting for the disk before it goes on.
+//! Many sessions that log events, each waiting for the disk before it continues.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -9,24 +9,24 @@ use serde_json::json;
 
 use super::Took;
 
-/// How many sessions there are, and how many calls each has under way.
+/// Sessions, and concurrent calls of each.
 const SESSIONS: usize = 8;
 const MAX_IN_FLIGHT: usize = 256;
-/// How many events each logs in a round.
+/// Events of each session in a round.
 const EVENTS: usize = 12_800;
-/// How often it is repeated; the best counts, as the least disturbed.
+/// Repetitions; the best counts, as the least disturbed.
 const ROUNDS: usize = 3;
 
-/// How many are handed over without waiting.
+/// Events that are handed over without waiting.
 const HANDED: usize = 4000;
 
-/// What appending took, and what the disk alone needs.
+/// Results of appending, and of the disk alone.
 pub(super) struct Appended {
     pub(super) log: Took,
     pub(super) floor: Took,
     pub(super) events: u64,
     pub(super) bytes: u64,
-    /// How many groups were committed at most, by the number of times in the log.
+    /// An upper bound of the commits: the number of distinct times in the log.
     pub(super) commits: usize,
 }
 
@@ -107,7 +107,7 @@ pub(super) fn event(session: usize, number: usize) -> Event {
     }
 }
 
-/// What it costs whoever logs an event to hand it over, in microseconds of its own processor time.
+/// Returns the processor time of the caller to hand over an event, in microseconds.
 pub(super) fn handed_over(directory: &Path) -> io::Result<f64> {
     let log = Log::open(&directory.join("hand.jsonl"), Options::default()).map_err(io::Error::other)?;
     let mut best = f64::INFINITY;
@@ -128,7 +128,7 @@ fn thread_time() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Where the lines of one time end, which is those of one commit.
+/// Returns the ends of the groups of lines with the same time, each of which is one commit.
 fn groups(written: &[u8]) -> Vec<usize> {
     let mut ends = Vec::new();
     let (mut at, mut last) = (0, &written[..0]);
@@ -145,7 +145,7 @@ fn groups(written: &[u8]) -> Vec<usize> {
     ends
 }
 
-/// The same bytes in the same pieces, each written and synced, and nothing else.
+/// Writes and syncs the same bytes in the same pieces, and nothing else.
 fn bare(path: &Path, bytes: &[u8], ends: &[usize]) -> io::Result<()> {
     let mut file = OpenOptions::new().append(true).create_new(true).open(path)?;
     let mut start = 0;

@@ -1,9 +1,9 @@
-//! What a gate adds to the frames that pass it: between two links in memory, beside a relay that only copies.
+//! The cost that a gate adds to frames: between two links in memory, compared with a relay that only copies.
 //!
-//! Both are measured by the processor time of the whole process, so that the thread of the log counts: hashing, and the calls of the
-//! system by which lines are written to a file in memory, where a sync costs nothing. An event of a call is one update about it.
-//! Of the two that each call has here the first is decided by the policy, the second tells what came of it; each is read, recorded in
-//! a line of its own, marked, and let through when that line is written. The figure is the mean of both.
+//! Both are measured by the processor time of the whole process, so that the log's thread counts: hashing, and the
+//! system calls that write lines to a file in memory, where a sync costs nothing. An event of a call is one update
+//! about it. Each call has two: the first is decided by the policy, the second reports the result. Each is parsed,
+//! recorded in a line of its own, marked, and forwarded once that line is written. The figure is the mean of both.
 
 use std::io;
 use std::path::Path;
@@ -18,10 +18,10 @@ use tokio::sync::mpsc;
 
 use super::processor;
 
-/// How many frames pass in a round, and how many calls.
+/// Frames in a round, and calls.
 const FRAMES: usize = 200_000;
 const CALLS: usize = 5_000;
-/// How often it is repeated; the best counts, as the least disturbed.
+/// Repetitions; the best counts, as the least disturbed.
 const ROUNDS: usize = 3;
 
 /// Microseconds of processor time.
@@ -112,7 +112,7 @@ async fn pass(lines: &[Bytes], log: Option<&Path>) -> io::Result<f64> {
     };
     open(&mut client, &mut agent).await?;
     let start = processor();
-    let speaker = tokio::spawn(speak(lines.to_vec(), agent.sender));
+    let speaker = tokio::spawn(send_all(lines.to_vec(), agent.sender));
     let mut frames = Vec::new();
     let mut heard = 0;
     while heard < lines.len() && client.receiver.recv_all(&mut frames).await {
@@ -130,8 +130,8 @@ async fn pass(lines: &[Bytes], log: Option<&Path>) -> io::Result<f64> {
     }
 }
 
-/// Sends all lines, and gives the sender back: without it the other end would be told that there is nobody any more.
-async fn speak(lines: Vec<Bytes>, sender: Sender) -> io::Result<Sender> {
+/// Sends all lines, and returns the sender: dropping it would end the link.
+async fn send_all(lines: Vec<Bytes>, sender: Sender) -> io::Result<Sender> {
     for line in lines {
         sender.send(line).await.map_err(|_| io::Error::other("nobody listens"))?;
     }
@@ -146,21 +146,22 @@ async fn open(client: &mut Link, agent: &mut Link) -> io::Result<()> {
         ("session/prompt", json!({"sessionId": "s", "prompt": []})),
     ];
     for (id, (method, params)) in asked.into_iter().enumerate() {
-        say(&client.sender, &json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})).await?;
-        hear(&mut agent.receiver).await?;
+        send(&client.sender, &json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
+            .await?;
+        receive(&mut agent.receiver).await?;
         if method == "session/new" {
-            say(&agent.sender, &json!({"jsonrpc": "2.0", "id": id, "result": {"sessionId": "s"}})).await?;
-            hear(&mut client.receiver).await?;
+            send(&agent.sender, &json!({"jsonrpc": "2.0", "id": id, "result": {"sessionId": "s"}})).await?;
+            receive(&mut client.receiver).await?;
         }
     }
     Ok(())
 }
 
-async fn say(sender: &Sender, value: &Value) -> io::Result<()> {
+async fn send(sender: &Sender, value: &Value) -> io::Result<()> {
     sender.send(value.to_string().into()).await.map_err(|_| io::Error::other("nobody listens"))
 }
 
-async fn hear(receiver: &mut Receiver) -> io::Result<()> {
+async fn receive(receiver: &mut Receiver) -> io::Result<()> {
     receiver.recv().await.map(drop).ok_or_else(|| io::Error::other("nobody speaks"))
 }
 

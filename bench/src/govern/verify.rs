@@ -10,14 +10,13 @@ use narrows_audit::{Log, Options, verify};
 use super::Took;
 use super::append::event;
 
-/// How many lines there are.
 const LINES: u64 = 1_000_000;
-/// How often it is repeated; the best counts, as the least disturbed.
+/// Repetitions; the best counts, as the least disturbed.
 const ROUNDS: usize = 3;
-/// How many events are under way while the log is made.
+/// Concurrent events while the log is created.
 const GROUP: usize = 4000;
 
-/// What verifying took, and what reading and hashing alone need.
+/// Results of verifying, and of reading and hashing alone.
 pub(super) struct Verified {
     pub(super) all: Took,
     pub(super) hashing: Took,

@@ -1,4 +1,4 @@
-//! Who is measured: our own TCP listener, WebSocket and Streamable HTTP of the same bus, and any other server.
+//! The contenders: TCP, WebSocket and Streamable HTTP of `narrows bus`, and any other server.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::bus::load::Way;
 use crate::bus::message::Dialect;
 use crate::bus::options::Named;
 
-/// The path of our own listener.
+/// The path of the bus listener.
 const PATH: &str = "/acp";
 
 /// One way from the load to the agents.
@@ -17,22 +17,21 @@ const PATH: &str = "/acp";
 pub(crate) enum Contender {
     /// `narrows bus`, in lines over TCP: what the others are held against.
     Tcp,
-    /// The same over WebSocket.
+    /// `narrows bus` over WebSocket.
     WebSocket,
-    /// The same over Streamable HTTP.
+    /// `narrows bus` over Streamable HTTP.
     Http,
     /// Another server, over both.
     Peer(Peer),
 }
 
-/// Another server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
     pub(crate) name: String,
     /// Its command line, with `{port}` in it, and `{worker}` for the program of an agent, which takes the argument
     /// `bus-worker`.
     pub(crate) command: String,
-    /// Where it is then, with `{port}` in it.
+    /// Its URL, with `{port}`.
     pub(crate) url: String,
 }
 
@@ -48,7 +47,7 @@ impl Named for Contender {
 }
 
 impl Contender {
-    /// Whether a failure of it is ours.
+    /// Returns `true` if a failure of this contender fails the bench.
     pub(crate) fn is_ours(&self) -> bool {
         !matches!(self, Self::Peer(_))
     }
@@ -75,7 +74,7 @@ impl Contender {
     }
 }
 
-/// Where ours listens, to as many as come, as fast as they can.
+/// Returns the listener of `narrows bus`, with limits that the load does not reach.
 fn listen(scheme: &str, address: SocketAddr) -> String {
     let (path, auth) = if scheme == "tcp" { ("", "") } else { (PATH, "auth = \"none\"\n") };
     format!(
@@ -117,18 +116,18 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Its process.
+    /// Returns the process id.
     pub(crate) fn process(&self) -> u32 {
         self.running.process()
     }
 
-    /// How a crowd gets there.
+    /// Returns the transport of the load.
     pub(crate) fn way(&self) -> Way<'_> {
         let web_socket = (!self.lines).then_some(self.path.as_str());
         Way { address: self.running.address, dialect: Dialect::Acp, web_socket }
     }
 
-    /// Where it is.
+    /// Returns the address and the path.
     pub(crate) fn at(&self) -> (SocketAddr, &str) {
         (self.running.address, &self.path)
     }

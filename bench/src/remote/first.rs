@@ -10,10 +10,9 @@ use crate::bus::talk::{Habit, Talk, Tally};
 
 /// A connection on which one client speaks and waits.
 pub(crate) trait Speech {
-    /// Sends a message.
-    fn say(&mut self, line: &[u8]) -> io::Result<()>;
+    fn send(&mut self, line: &[u8]) -> io::Result<()>;
     /// Waits for messages, and shows those that are there.
-    fn hear(&mut self, each: &mut dyn FnMut(&[u8])) -> io::Result<()>;
+    fn receive(&mut self, each: &mut dyn FnMut(&[u8])) -> io::Result<()>;
 }
 
 /// Turn after turn, for a while. Its latencies are those of the first update of each.
@@ -65,7 +64,7 @@ pub(crate) fn run(
 struct Client<'a> {
     speech: &'a mut dyn Speech,
     tally: Tally,
-    /// Lines that are to be said.
+    /// Lines to send.
     said: Vec<u8>,
     firsts: Vec<Duration>,
 }
@@ -78,22 +77,22 @@ impl Client<'_> {
         Ok(())
     }
 
-    /// Says what is to be said, and hears what comes next.
+    /// Sends queued lines, and processes the next input.
     fn turn(&mut self, talk: &mut Talk) -> Result<(), String> {
         let Self { speech, tally, said, firsts } = self;
         let asked = Instant::now();
         let mut waiting = !said.is_empty();
         for line in std::mem::take(said).split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-            speech.say(line).map_err(|error| format!("cannot be spoken to: {error}"))?;
+            speech.send(line).map_err(|error| format!("cannot be spoken to: {error}"))?;
         }
         let mut hear = |line: &[u8]| {
             let now = Instant::now();
             if std::mem::take(&mut waiting) {
                 firsts.push(now.duration_since(asked));
             }
-            talk.hear(line, now, said, tally);
+            talk.receive(line, now, said, tally);
         };
-        speech.hear(&mut hear).map_err(|error| format!("says nothing: {error}"))
+        speech.receive(&mut hear).map_err(|error| format!("says nothing: {error}"))
     }
 }
 
@@ -108,7 +107,7 @@ mod tests {
     struct Memory(Echo, VecDeque<Vec<u8>>, Option<usize>);
 
     impl Speech for Memory {
-        fn say(&mut self, line: &[u8]) -> io::Result<()> {
+        fn send(&mut self, line: &[u8]) -> io::Result<()> {
             let mut out = Vec::new();
             self.0.answer(line, &mut out);
             let lines = out.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
@@ -117,7 +116,7 @@ mod tests {
             Ok(())
         }
 
-        fn hear(&mut self, each: &mut dyn FnMut(&[u8])) -> io::Result<()> {
+        fn receive(&mut self, each: &mut dyn FnMut(&[u8])) -> io::Result<()> {
             each(&self.1.pop_front().ok_or(io::ErrorKind::UnexpectedEof)?);
             Ok(())
         }

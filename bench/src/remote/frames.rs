@@ -4,12 +4,12 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// How long a server may take to agree.
+/// Time for a server to accept the upgrade.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest answer to a request to upgrade.
 const MAX_HEAD_BYTES: usize = 4096;
 
-/// The example of the standard, and the answer to it: nobody between us keeps answers.
+/// The key of the example in RFC 6455, and the answer to it; no proxy caches it.
 const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
 const ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 
@@ -34,7 +34,7 @@ pub(crate) fn shake_hands(stream: &mut TcpStream, path: &str) -> io::Result<()> 
     )?;
     stream.set_read_timeout(Some(READ_TIMEOUT))?;
     let (mut head, mut scratch) = (Vec::new(), [0; MAX_HEAD_BYTES]);
-    // The server says nothing more until it is spoken to.
+    // The server sends nothing more before the first message.
     while !head.ends_with(b"\r\n\r\n") {
         match stream.read(&mut scratch)? {
             0 => return Err(ErrorKind::UnexpectedEof.into()),
@@ -100,7 +100,8 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// Shows every message that is complete, and appends frames for the lines that are said to it. Whether it goes on.
+    /// Passes every complete message to `talk`, and appends frames for its lines. Returns `true` while the connection
+    /// is open.
     pub(crate) fn read(
         &mut self,
         bytes: &[u8],
@@ -108,19 +109,19 @@ impl Frames {
         mut each: impl FnMut(&[u8], &mut Vec<u8>),
     ) -> bool {
         if self.held.is_empty() {
-            let used = take(bytes, &mut self.said, out, &mut each);
+            let used = consume(bytes, &mut self.said, out, &mut each);
             self.held.extend_from_slice(&bytes[used.unwrap_or(bytes.len())..]);
             return used.is_some();
         }
         self.held.extend_from_slice(bytes);
-        let used = take(&self.held, &mut self.said, out, &mut each);
+        let used = consume(&self.held, &mut self.said, out, &mut each);
         self.held.drain(..used.unwrap_or(self.held.len()));
         used.is_some()
     }
 }
 
-/// How many bytes of whole frames there were; none after the end.
-fn take(
+/// Consumes complete frames. Returns their length, or `None` after the end.
+fn consume(
     bytes: &[u8],
     said: &mut Vec<u8>,
     out: &mut Vec<u8>,
@@ -178,13 +179,13 @@ impl Socket {
 }
 
 impl super::first::Speech for Socket {
-    fn say(&mut self, line: &[u8]) -> io::Result<()> {
+    fn send(&mut self, line: &[u8]) -> io::Result<()> {
         let mut out = Vec::with_capacity(line.len() + 14);
         put(&mut out, TEXT, line);
         self.stream.write_all(&out)
     }
 
-    fn hear(&mut self, each: &mut dyn FnMut(&[u8])) -> io::Result<()> {
+    fn receive(&mut self, each: &mut dyn FnMut(&[u8])) -> io::Result<()> {
         let count = self.stream.read(&mut self.scratch)?;
         let mut out = Vec::new();
         let goes_on = self.frames.read(&self.scratch[..count], &mut out, |line, _| each(line));

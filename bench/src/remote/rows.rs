@@ -11,7 +11,7 @@ pub(crate) const FIRST: &str = "first";
 pub(crate) const IDLE: &str = "idle";
 pub(crate) const KEYS: [&str; 4] = [SMALL, STREAM, FIRST, IDLE];
 
-/// The share of a peer's processor time that ours may need.
+/// The share of a peer's processor time that `narrows bus` may need.
 const OF_PEER: f64 = 1.0 / 3.0;
 
 /// A load of many clients.
@@ -19,7 +19,7 @@ pub(crate) struct Row {
     pub(crate) key: &'static str,
     pub(crate) name: &'static str,
     pub(crate) load: Load,
-    /// What processor time is counted by, and how many of it an answer is.
+    /// The unit of processor time, and how many of it a response counts as.
     pub(crate) unit: (&'static str, f64),
 }
 
@@ -41,7 +41,7 @@ pub(crate) const ROWS: [Row; 2] = [
 
 const CHUNKS: Habit = Habit { sessions: 1, depth: 1, text: 50, chunks: 100 };
 
-/// What the one client of the first update does.
+/// The behavior of the single client that waits for its first update.
 pub(crate) const FIRST_HABIT: Habit = CHUNKS;
 pub(crate) const FIRST_NAME: &str = "first of 100 chunks × 50 B × 1 client";
 
@@ -60,7 +60,7 @@ pub(crate) fn ratio(ours: &[Outcome], others: &[Outcome], figure: fn(&Outcome) -
 }
 
 impl Row {
-    /// What is demanded of WebSocket beside TCP.
+    /// Returns the bars for WebSocket relative to TCP.
     pub(crate) fn bars(&self, tcp: &[Outcome], ws: &[Outcome]) -> Vec<Bar> {
         let (what, value, demand) = match self.key {
             SMALL => (
@@ -77,7 +77,8 @@ impl Row {
         if bar.value.is_nan() { Vec::new() } else { vec![bar] }
     }
 
-    /// What is demanded of ours, with its agents, beside a server that has its own within.
+    /// Returns the bar relative to a server that has its agents in the same process; those of `narrows bus` are
+    /// counted.
     pub(crate) fn beside(&self, name: &str, ws: &[Outcome], peer: &[Outcome]) -> Option<Bar> {
         let value = ratio(ws, peer, |outcome| outcome.tree);
         let name = format!("{}: processor time with agents, times that of {name}", self.key);

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::first::Speech;
 use crate::bus::buffer::Rest;
 
-/// How long a server may say nothing.
+/// Time that a server may send nothing.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest head of an answer.
 const MAX_HEAD_BYTES: usize = 16 << 10;
@@ -23,7 +23,7 @@ pub(crate) struct Streams {
     owed: bool,
     connection: Option<String>,
     session: Option<String>,
-    /// The answer to `initialize`, which comes by itself.
+    /// The response to `initialize`, which is in the body of its POST.
     heard: Option<Vec<u8>>,
     /// The stream of the connection, and then that of the session.
     events: Option<Events>,
@@ -31,7 +31,7 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    /// One that has not said anything yet.
+    /// Creates a connection without sending anything.
     pub(crate) fn open(address: SocketAddr, path: &str) -> io::Result<Self> {
         Ok(Self {
             address,
@@ -46,7 +46,7 @@ impl Streams {
         })
     }
 
-    /// What every request has in its head but the first line.
+    /// Returns the headers of every request.
     fn names(&self) -> String {
         let mut names = format!("Host: {}\r\n", self.address);
         for (name, value) in [("Acp-Connection-Id", &self.connection), ("Acp-Session-Id", &self.session)] {
@@ -83,7 +83,7 @@ fn connect(address: SocketAddr) -> io::Result<TcpStream> {
 }
 
 impl Speech for Streams {
-    fn say(&mut self, line: &[u8]) -> io::Result<()> {
+    fn send(&mut self, line: &[u8]) -> io::Result<()> {
         if std::mem::take(&mut self.owed) {
             Answer::read(&mut self.posts)?.expect("202")?;
         }
@@ -111,7 +111,7 @@ impl Speech for Streams {
         self.listen()
     }
 
-    fn hear(&mut self, each: &mut dyn FnMut(&[u8])) -> io::Result<()> {
+    fn receive(&mut self, each: &mut dyn FnMut(&[u8])) -> io::Result<()> {
         if let Some(line) = self.heard.take() {
             each(&line);
             return Ok(());
@@ -138,7 +138,7 @@ impl Speech for Streams {
     }
 }
 
-/// An answer with its head read, and what came behind it: all of the body if its length was told.
+/// A response with its head parsed, and the data after it: the complete body if its length is known.
 struct Answer {
     head: String,
     rest: Vec<u8>,
@@ -209,10 +209,10 @@ impl Events {
     }
 }
 
-/// Takes the lengths out of a body that comes in chunks.
+/// Removes the chunk lengths from a chunked body.
 #[derive(Default)]
 struct Chunks {
-    /// What is to come of this chunk.
+    /// The rest of the current chunk.
     left: usize,
     /// The beginning of a line between two.
     head: Vec<u8>,

@@ -168,7 +168,7 @@ mod tests {
             let _ = read(&bytes);
         }
 
-        /// What is forwarded is one request: one head, whose host is the one that was checked.
+        /// The forwarded data is one request: one head, whose host is the one that was checked.
         #[test]
         fn one_request_stays_one(name in "[A-Za-z-]{1,12}", value in "[ -~\r\n]{0,24}", path in "[ -~]{0,12}") {
             let head = format!("GET http://a.b/{path} HTTP/1.1\r\n{name}: {value}\r\n\r\n");

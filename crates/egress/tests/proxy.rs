@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 /// Longer than anything takes here.
-const PATIENCE: Duration = Duration::from_secs(30);
+const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Every name leads to this address.
 struct Everywhere(IpAddr);
@@ -47,25 +47,25 @@ impl Proxy {
     }
 
     /// Sends this and returns all that is answered.
-    async fn say(&self, text: &[u8]) -> String {
+    async fn exchange(&self, text: &[u8]) -> String {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         stream.write_all(text).await.unwrap();
         read(&mut stream).await
     }
 
     async fn denial(&mut self) -> (String, Reason) {
-        let denial = timeout(PATIENCE, self.denials.recv()).await.unwrap().unwrap();
+        let denial = timeout(STEP_TIMEOUT, self.denials.recv()).await.unwrap().unwrap();
         (denial.target.map(|target| target.to_string()).unwrap_or_default(), denial.reason)
     }
 }
 
 async fn read(stream: &mut TcpStream) -> String {
     let mut text = Vec::new();
-    timeout(PATIENCE, stream.read_to_end(&mut text)).await.unwrap().unwrap();
+    timeout(STEP_TIMEOUT, stream.read_to_end(&mut text)).await.unwrap().unwrap();
     String::from_utf8(text).unwrap()
 }
 
-/// Answers every connection with what it was told up to an empty line, and closes.
+/// Echoes the input of every connection up to an empty line, and closes it.
 async fn echo() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -94,13 +94,13 @@ async fn what_the_list_names_is_let_through() {
         let proxy = Proxy::new(&[format!("{name}:{port}")], Options::default()).await;
         let tunnel = format!("CONNECT {name}:{port} HTTP/1.1\r\n\r\nhello\r\n\r\n");
         assert_eq!(
-            proxy.say(tunnel.as_bytes()).await,
+            proxy.exchange(tunnel.as_bytes()).await,
             "HTTP/1.1 200 Connection established\r\n\r\nheard: hello\r\n\r\n"
         );
         let plain = format!(
             "POST http://{name}:{port}/x HTTP/1.1\r\nHost: evil\r\nProxy-Authorization: secret\r\nContent-Length: 4\r\n\r\nBODYGET / HTTP/1.1\r\n\r\n"
         );
-        let heard = proxy.say(plain.as_bytes()).await;
+        let heard = proxy.exchange(plain.as_bytes()).await;
         let expected = format!(
             "heard: POST /x HTTP/1.1\r\nHost: {name}:{port}\r\nConnection: close\r\nContent-Length: 4\r\n\r\nBODY"
         );
@@ -128,18 +128,18 @@ async fn nothing_else_is() {
         // Listed, and leads to this machine all the same.
         (format!("a.allowed.test:{port}"), Reason::Private),
     ] {
-        let answer = proxy.say(format!("CONNECT {target} HTTP/1.1\r\n\r\n").as_bytes()).await;
+        let answer = proxy.exchange(format!("CONNECT {target} HTTP/1.1\r\n\r\n").as_bytes()).await;
         assert!(
             answer.starts_with("HTTP/1.1 403 Forbidden\r\n") && answer.contains(&reason.to_string()),
             "{answer}"
         );
         assert_eq!(proxy.denial().await, (target.clone(), reason));
-        let answer = proxy.say(format!("GET http://{target}/ HTTP/1.1\r\n\r\n").as_bytes()).await;
+        let answer = proxy.exchange(format!("GET http://{target}/ HTTP/1.1\r\n\r\n").as_bytes()).await;
         assert!(answer.starts_with("HTTP/1.1 403 Forbidden\r\n"), "{answer}");
         assert_eq!(proxy.denial().await, (target, reason));
     }
     let nothing = Proxy::new(&[], Options::default()).await;
-    assert!(nothing.say(b"CONNECT a.test:443 HTTP/1.1\r\n\r\n").await.starts_with("HTTP/1.1 403"));
+    assert!(nothing.exchange(b"CONNECT a.test:443 HTTP/1.1\r\n\r\n").await.starts_with("HTTP/1.1 403"));
 }
 
 #[tokio::test]
@@ -152,11 +152,11 @@ async fn garbage_is_refused() {
         b"CONNECT a.test:443 HTTP/9.9\r\n\r\n",
         b"POST http://a.test/ HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n",
     ] {
-        assert!(proxy.say(garbage).await.starts_with("HTTP/1.1 400 Bad Request\r\n"));
+        assert!(proxy.exchange(garbage).await.starts_with("HTTP/1.1 400 Bad Request\r\n"));
         assert_eq!(proxy.denial().await, (String::new(), Reason::Malformed));
     }
     let long = format!("CONNECT a.test:443 HTTP/1.1\r\nA: {}", "x".repeat(17 << 10));
-    assert!(proxy.say(long.as_bytes()).await.starts_with("HTTP/1.1 431 "));
+    assert!(proxy.exchange(long.as_bytes()).await.starts_with("HTTP/1.1 431 "));
     assert_eq!(proxy.denial().await, (String::new(), Reason::TooLong));
 }
 
@@ -168,7 +168,7 @@ async fn who_is_too_slow_is_not_waited_for_and_holds_up_nobody() {
     let mut proxy = Proxy::new(std::slice::from_ref(&target), options).await;
     let mut slow = TcpStream::connect(proxy.address).await.unwrap();
     slow.write_all(b"CONNECT ").await.unwrap();
-    let quick = proxy.say(format!("CONNECT {target} HTTP/1.1\r\n\r\nhello\r\n\r\n").as_bytes()).await;
+    let quick = proxy.exchange(format!("CONNECT {target} HTTP/1.1\r\n\r\nhello\r\n\r\n").as_bytes()).await;
     assert!(quick.ends_with("heard: hello\r\n\r\n"), "{quick}");
     assert!(read(&mut slow).await.starts_with("HTTP/1.1 408 "));
     assert_eq!(proxy.denial().await, (String::new(), Reason::TooSlow));
@@ -184,7 +184,7 @@ async fn there_is_room_for_so_many_and_the_next_come_when_one_goes() {
     let open = format!("CONNECT {target} HTTP/1.1\r\n\r\n");
     first.write_all(open.as_bytes()).await.unwrap();
     let mut answer = [0; 39];
-    timeout(PATIENCE, first.read_exact(&mut answer)).await.unwrap().unwrap();
+    timeout(STEP_TIMEOUT, first.read_exact(&mut answer)).await.unwrap().unwrap();
     let mut second = TcpStream::connect(proxy.address).await.unwrap();
     second.write_all(format!("{open}hello\r\n\r\n").as_bytes()).await.unwrap();
     drop(first);
@@ -193,7 +193,7 @@ async fn there_is_room_for_so_many_and_the_next_come_when_one_goes() {
     // With the proxy everything ends.
     let mut last = TcpStream::connect(proxy.address).await.unwrap();
     last.write_all(open.as_bytes()).await.unwrap();
-    timeout(PATIENCE, last.read_exact(&mut answer)).await.unwrap().unwrap();
+    timeout(STEP_TIMEOUT, last.read_exact(&mut answer)).await.unwrap().unwrap();
     proxy.task.abort();
     let _ = proxy.task.await;
     assert_eq!(read(&mut last).await, "");
@@ -204,6 +204,6 @@ async fn a_host_that_is_not_there_is_told_of() {
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let target = format!("127.0.0.1:{}", gone.port());
     let proxy = Proxy::new(std::slice::from_ref(&target), Options::default()).await;
-    let answer = proxy.say(format!("CONNECT {target} HTTP/1.1\r\n\r\n").as_bytes()).await;
+    let answer = proxy.exchange(format!("CONNECT {target} HTTP/1.1\r\n\r\n").as_bytes()).await;
     assert!(answer.starts_with("HTTP/1.1 502 Bad Gateway\r\n"), "{answer}");
 }

@@ -7,7 +7,7 @@ use narrows_link::{Options, stdio};
 async fn main() -> std::io::Result<()> {
     println!("printed before");
     let mut link = stdio::take(&Options::default())?;
-    // What is left of stdin for everybody else is nothing, and that at once.
+    // Nothing of stdin is left for other readers.
     println!("printed after, {} bytes to read", std::io::read_to_string(std::io::stdin())?.len());
     while let Some(frame) = link.receiver.recv().await {
         println!("printed beside");

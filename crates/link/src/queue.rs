@@ -242,7 +242,7 @@ impl<T> Receiver<T> {
         loop {
             {
                 let mut state = self.shared.state();
-                if let Some(item) = self.take(&mut state) {
+                if let Some(item) = self.pop(&mut state) {
                     return Some(item);
                 }
                 if state.is_exhausted() {
@@ -255,7 +255,7 @@ impl<T> Receiver<T> {
 
     /// Receives the next item if there is one now.
     pub fn try_recv(&mut self) -> Option<T> {
-        self.take(&mut self.shared.state())
+        self.pop(&mut self.shared.state())
     }
 
     /// Moves all available items to `items`, waiting for the first. Returns `false` when nothing more will come.
@@ -293,7 +293,7 @@ impl<T> Receiver<T> {
         }
     }
 
-    fn take(&self, state: &mut State<T>) -> Option<T> {
+    fn pop(&self, state: &mut State<T>) -> Option<T> {
         let (cost, item) = state.items.pop_front()?;
         let was_over = state.bytes + ITEM_OVERHEAD_BYTES > self.shared.budget / 2;
         state.bytes -= cost;

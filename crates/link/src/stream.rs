@@ -229,7 +229,7 @@ async fn write<W: AsyncWrite + Unpin>(
         },
         () = overdue => {}
         () = reader_gone => {
-            tracing::debug!("the peer stopped reading");
+            tracing::debug!("peer stopped reading");
             shared.mark_not_reading();
         }
     }

@@ -1,4 +1,4 @@
-//! Our own stdin and stdout as a link, in a real process, over everything they can be connected to.
+//! This process's stdin and stdout as a link, in a real process, over everything they can be connected to.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::fs::File;
@@ -36,7 +36,7 @@ fn prints_go_to_stderr_and_only_frames_to_stdout() {
     let mut child = start(Stdio::piped(), Stdio::piped());
     let mut stdin = child.stdin.take().unwrap();
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
-    // What was printed before the wire was taken is not ours to undo; a program takes it first thing.
+    // Output printed before the link took stdout cannot be undone; a program takes it first.
     let mut line = String::new();
     stdout.read_line(&mut line).unwrap();
     assert_eq!(line, "printed before\n");

@@ -1,4 +1,4 @@
-//! Links over byte streams: limits, ends, back-pressure and peers that are no peers.
+//! Links over byte streams: limits, ends, backpressure and peers that do not speak the protocol.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::io;
@@ -23,7 +23,7 @@ fn rig(capacity: usize, options: &Options) -> (Link, DuplexStream) {
     (stream(reader, writer, options), theirs)
 }
 
-fn note(number: usize) -> Bytes {
+fn notification(number: usize) -> Bytes {
     format!(r#"{{"jsonrpc":"2.0","method":"n","params":{{"n":{number}}}}}"#).into()
 }
 
@@ -34,13 +34,13 @@ async fn lines_come_whatever_the_reads() {
         let feed = tokio::spawn(async move {
             peer.write_all(b"\r\n  \n").await.unwrap();
             for number in 0..10 {
-                peer.write_all(&note(number)).await.unwrap();
+                peer.write_all(&notification(number)).await.unwrap();
                 peer.write_all(if number % 2 == 0 { b"\n" } else { b"\r\n" }).await.unwrap();
             }
             peer.write_all(b"{\"half\":").await.unwrap();
         });
         for number in 0..10 {
-            assert_eq!(link.receiver.recv().await.unwrap().bytes(), &note(number));
+            assert_eq!(link.receiver.recv().await.unwrap().bytes(), &notification(number));
         }
         assert!(link.receiver.recv().await.is_none());
         assert_eq!(link.receiver.reason(), CloseReason::Eof);
@@ -59,14 +59,14 @@ async fn a_line_over_the_limit_is_one_fault_and_the_next_is_fine() {
             peer.write_all(&[b'x'; 1000]).await.unwrap();
         }
         peer.write_all(b"\"}}\n").await.unwrap();
-        peer.write_all(&note(1)).await.unwrap();
+        peer.write_all(&notification(1)).await.unwrap();
         peer.write_all(b"\n").await.unwrap();
         peer
     });
     let long = link.receiver.recv().await.unwrap();
     assert_eq!(long.kind(), Kind::Invalid(Fault::TooLong));
     assert_eq!(long.id(), Some(&b"7"[..]));
-    assert_eq!(link.receiver.recv().await.unwrap().bytes(), &note(1));
+    assert_eq!(link.receiver.recv().await.unwrap().bytes(), &notification(1));
     assert_eq!(link.sender.stats().too_long, 1);
     feed.await.unwrap();
 }
@@ -76,13 +76,13 @@ async fn a_full_incoming_queue_stops_the_reading() {
     let (mut link, mut peer) = rig(1000, &Options { queue_bytes: 1000, ..Options::default() });
     let feed = async {
         for number in 0..1000 {
-            peer.write_all(&note(number)).await.unwrap();
+            peer.write_all(&notification(number)).await.unwrap();
             peer.write_all(b"\n").await.unwrap();
         }
     };
     assert!(timeout(NEVER, feed).await.is_err(), "nobody takes anything, so the peer must be held up");
     assert!(link.sender.stats().frames_in < 50);
-    assert_eq!(link.receiver.recv().await.unwrap().bytes(), &note(0));
+    assert_eq!(link.receiver.recv().await.unwrap().bytes(), &notification(0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -90,22 +90,22 @@ async fn a_peer_that_does_not_read_makes_senders_wait_but_not_answers() {
     let (link, mut peer) = rig(1000, &Options { queue_bytes: 1000, ..Options::default() });
     let sending = async {
         for number in 0.. {
-            link.sender.send(note(number)).await.unwrap();
+            link.sender.send(notification(number)).await.unwrap();
         }
     };
     assert!(timeout(NEVER, sending).await.is_err());
-    link.sender.push(note(7_777_777)).unwrap();
+    link.sender.push(notification(7_777_777)).unwrap();
     assert!(timeout(NEVER, link.sender.flush()).await.is_err());
     link.sender.close();
     let mut written = String::new();
     peer.read_to_string(&mut written).await.unwrap();
     let lines: Vec<_> = written.lines().collect();
     let last = lines.len() - 1;
-    assert_eq!(lines[last].as_bytes(), &note(7_777_777), "behind what was sent before it");
+    assert_eq!(lines[last].as_bytes(), &notification(7_777_777), "behind what was sent before it");
     for (number, line) in lines[..last].iter().enumerate() {
-        assert_eq!(line.as_bytes(), &note(number));
+        assert_eq!(line.as_bytes(), &notification(number));
     }
-    assert!(link.sender.send(note(1)).await.is_err());
+    assert!(link.sender.send(notification(1)).await.is_err());
     assert_eq!(link.sender.reason(), CloseReason::Local);
 }
 
@@ -134,7 +134,7 @@ async fn long_and_short_lines_are_written_in_order() {
 async fn what_is_written_is_counted_as_it_is_taken() {
     let (link, mut peer) = rig(1000, &Options::default());
     let long = Bytes::from(vec![b'y'; 100_000]);
-    for line in [note(1), long.clone()] {
+    for line in [notification(1), long.clone()] {
         link.sender.send(line).await.unwrap();
     }
     let mut taken = 1000;
@@ -149,30 +149,30 @@ async fn what_is_written_is_counted_as_it_is_taken() {
 
 #[tokio::test(start_paused = true)]
 async fn a_peer_that_reads_slowly_is_no_standstill_and_one_that_stops_is() {
-    const PATIENCE: Duration = Duration::from_secs(1);
+    const STEP_TIMEOUT: Duration = Duration::from_secs(1);
     let (link, mut peer) = rig(1000, &Options::default());
-    assert!(timeout(NEVER, link.sender.standstill(PATIENCE)).await.is_err(), "nothing waits");
+    assert!(timeout(NEVER, link.sender.standstill(STEP_TIMEOUT)).await.is_err(), "nothing waits");
     link.sender.send(vec![b'y'; 100_000].into()).await.unwrap();
     let reading = async {
         for _ in 0..50 {
             // sleep: this is the slowness
-            sleep(PATIENCE / 2).await;
+            sleep(STEP_TIMEOUT / 2).await;
             peer.read_exact(&mut [0; 700]).await.unwrap();
         }
     };
     tokio::select! {
         () = reading => {}
-        () = link.sender.standstill(PATIENCE) => panic!("it was read from"),
+        () = link.sender.standstill(STEP_TIMEOUT) => panic!("it was read from"),
     }
     let since = Instant::now();
-    link.sender.standstill(PATIENCE).await;
-    assert!(since.elapsed() < PATIENCE * 2);
-    // What is given up is not written, and whoever waits for it is told.
+    link.sender.standstill(STEP_TIMEOUT).await;
+    assert!(since.elapsed() < STEP_TIMEOUT * 2);
+    // Abandoned lines are not written, and their senders receive an error.
     link.sender.abandon();
     link.sender.written().await;
-    assert!(since.elapsed() < PATIENCE * 2);
+    assert!(since.elapsed() < STEP_TIMEOUT * 2);
     assert_eq!(link.sender.reason(), CloseReason::NotReading);
-    assert!(timeout(NEVER, link.sender.standstill(PATIENCE)).await.is_err(), "nothing waits any more");
+    assert!(timeout(NEVER, link.sender.standstill(STEP_TIMEOUT)).await.is_err(), "nothing waits any more");
     drop(link);
     let mut rest = Vec::new();
     peer.read_to_end(&mut rest).await.unwrap();
@@ -184,18 +184,18 @@ async fn a_peer_that_hangs_up_is_noticed_though_nobody_takes_what_it_said() {
     let options = Options { queue_bytes: 1000, ..Options::default() };
     let (one, other) = memory::pair(&options);
     for number in 0..100 {
-        one.sender.push(note(number)).unwrap();
+        one.sender.push(notification(number)).unwrap();
     }
     assert!(timeout(NEVER, other.sender.peer_closed()).await.is_err());
     one.sender.close();
     other.sender.peer_closed().await;
-    // It still has something to say.
+    // The peer still has output.
     assert!(timeout(NEVER, one.sender.written()).await.is_err());
     one.sender.abandon();
     one.sender.written().await;
 
     let (link, mut peer) = rig(1000, &Options::default());
-    peer.write_all(&[&note(1)[..], b"\n"].concat()).await.unwrap();
+    peer.write_all(&[&notification(1)[..], b"\n"].concat()).await.unwrap();
     assert!(timeout(NEVER, link.sender.peer_closed()).await.is_err());
     peer.shutdown().await.unwrap();
     link.sender.peer_closed().await;
@@ -204,11 +204,11 @@ async fn a_peer_that_hangs_up_is_noticed_though_nobody_takes_what_it_said() {
 #[tokio::test(start_paused = true)]
 async fn what_was_sent_is_written_after_the_last_sender_has_gone_and_the_peer_then_sees_the_end() {
     let (link, mut peer) = rig(16, &Options::default());
-    link.sender.send(note(1)).await.unwrap();
+    link.sender.send(notification(1)).await.unwrap();
     drop(link.sender);
     let mut written = String::new();
     peer.read_to_string(&mut written).await.unwrap();
-    assert_eq!(written.as_bytes(), [&note(1)[..], b"\n"].concat());
+    assert_eq!(written.as_bytes(), [&notification(1)[..], b"\n"].concat());
 }
 
 #[tokio::test(start_paused = true)]
@@ -216,7 +216,7 @@ async fn a_peer_that_goes_while_we_write_ends_the_link() {
     let (mut link, peer) = rig(16, &Options::default());
     drop(peer);
     assert!(link.receiver.recv().await.is_none());
-    while link.sender.send(note(1)).await.is_ok() {
+    while link.sender.send(notification(1)).await.is_ok() {
         tokio::task::yield_now().await;
     }
     assert_eq!(link.sender.reason(), CloseReason::Eof);
@@ -253,24 +253,24 @@ async fn a_guarded_link_hangs_up_on_whoever_does_not_speak_json() {
 async fn a_memory_pair_is_like_any_other_link() {
     let options = Options { max_line: 1000, queue_bytes: 1000, ..Options::default() };
     let (mut one, mut other) = memory::pair(&options);
-    one.sender.send(note(1)).await.unwrap();
+    one.sender.send(notification(1)).await.unwrap();
     one.sender.send(Bytes::from_static(b"no JSON")).await.unwrap();
     one.sender.flush().await.unwrap();
-    assert_eq!(other.receiver.recv().await.unwrap().bytes(), &note(1));
+    assert_eq!(other.receiver.recv().await.unwrap().bytes(), &notification(1));
     assert_eq!(other.receiver.recv().await.unwrap().kind(), Kind::Invalid(Fault::Syntax));
     other.sender.send(vec![b'x'; 2000].into()).await.unwrap();
     assert_eq!(one.receiver.recv().await.unwrap().kind(), Kind::Invalid(Fault::TooLong));
-    let sending = async { while one.sender.send(note(1)).await.is_ok() {} };
+    let sending = async { while one.sender.send(notification(1)).await.is_ok() {} };
     assert!(timeout(NEVER, sending).await.is_err(), "nobody takes anything");
     drop(one);
     while other.receiver.recv().await.is_some() {}
     assert_eq!(other.receiver.reason(), CloseReason::Eof);
-    while other.sender.send(note(1)).await.is_ok() {
+    while other.sender.send(notification(1)).await.is_ok() {
         tokio::task::yield_now().await;
     }
 }
 
-/// A reader that tells when it is dropped.
+/// A reader that signals its drop.
 struct Watched<R>(R, #[expect(dead_code, reason = "its end is what is waited for")] oneshot::Sender<()>);
 
 impl<R: AsyncRead + Unpin> AsyncRead for Watched<R> {
@@ -292,7 +292,7 @@ async fn a_link_that_is_let_go_of_lets_go_of_its_peer() {
         let (alive, gone) = oneshot::channel();
         let link = stream(Watched(reader, alive), writer, &Options::default());
         for number in 0..lines {
-            link.sender.send(note(number)).await.unwrap();
+            link.sender.send(notification(number)).await.unwrap();
         }
         drop(link);
         timeout(NEVER, gone).await.expect("nobody listens any more").unwrap_err();

@@ -47,25 +47,27 @@ impl ReconnectNotice {
     pub(crate) fn unstopped_agent(&self) -> UnstoppedAgent {
         match &self.state {
             None => UnstoppedAgent::Killed,
-            Some(state) if self.last_notice.is_some() || state.gap().is_some() => UnstoppedAgent::Unreachable,
+            Some(state) if self.last_notice.is_some() || state.outage().is_some() => {
+                UnstoppedAgent::Unreachable
+            }
             Some(_) => UnstoppedAgent::LeftRunning,
         }
     }
 
     /// Returns the next notice. On a terminal, a status line is updated continuously.
     pub(crate) fn next(&mut self, is_terminal: bool, color: Color) -> Option<OutputPiece> {
-        let gap = self.state.as_ref()?.gap();
-        self.notice(gap, is_terminal, color, Instant::now())
+        let outage = self.state.as_ref()?.outage();
+        self.notice(outage, is_terminal, color, Instant::now())
     }
 
     fn notice(
         &mut self,
-        gap: Option<Outage>,
+        outage: Option<Outage>,
         is_terminal: bool,
         color: Color,
         now: Instant,
     ) -> Option<OutputPiece> {
-        let Some(gap) = gap else {
+        let Some(outage) = outage else {
             self.last_notice.take()?;
             return Some(if is_terminal {
                 OutputPiece::Rest
@@ -75,11 +77,11 @@ impl ReconnectNotice {
         };
         let is_due =
             is_terminal || self.last_notice.is_none_or(|told| now.duration_since(told) >= NOTICE_INTERVAL);
-        if now.duration_since(gap.since) < NOTICE_DELAY || !is_due {
+        if now.duration_since(outage.since) < NOTICE_DELAY || !is_due {
             return None;
         }
         self.last_notice = Some(now);
-        let left = gap.until.saturating_duration_since(now).as_secs();
+        let left = outage.until.saturating_duration_since(now).as_secs();
         let words = format!("the connection is lost, and is being taken up again: {left} s left");
         Some(if is_terminal {
             OutputPiece::Alert(color.paint(Style::Dim, &format!("… {words}")).into_owned())
@@ -96,14 +98,14 @@ mod tests {
     #[test]
     fn a_lost_connection_is_reported_repeatedly_but_not_too_often() {
         let start = Instant::now();
-        let gap = Some(Outage { since: start, until: start + Duration::from_secs(300) });
+        let outage = Some(Outage { since: start, until: start + Duration::from_secs(300) });
         let told = |is_terminal: bool, at: &[(u64, Option<Outage>)]| -> Vec<Option<OutputPiece>> {
             let mut reconnect_notice = ReconnectNotice::default();
-            let at = at.iter().map(|(at, gap)| (start + Duration::from_secs(*at), *gap));
-            at.map(|(now, gap)| reconnect_notice.notice(gap, is_terminal, Color::off(), now)).collect()
+            let at = at.iter().map(|(at, outage)| (start + Duration::from_secs(*at), *outage));
+            at.map(|(now, outage)| reconnect_notice.notice(outage, is_terminal, Color::off(), now)).collect()
         };
         let words = |left: u64| format!("the connection is lost, and is being taken up again: {left} s left");
-        let at = [(0, gap), (2, gap), (4, gap), (62, gap), (64, None), (66, None)];
+        let at = [(0, outage), (2, outage), (4, outage), (62, outage), (64, None), (66, None)];
         let note = |left| Some(OutputPiece::Note(words(left)));
         let back = Some(OutputPiece::Note("the connection is back".to_owned()));
         assert_eq!(told(false, &at), [None, note(298), None, note(238), back, None]);
@@ -111,6 +113,6 @@ mod tests {
         let rest = Some(OutputPiece::Rest);
         assert_eq!(told(true, &at), [None, alert(298), alert(296), alert(238), rest, None]);
         // An unreported outage needs no end.
-        assert_eq!(told(false, &[(0, gap), (1, None)]), [None, None]);
+        assert_eq!(told(false, &[(0, outage), (1, None)]), [None, None]);
     }
 }

@@ -112,7 +112,7 @@ struct WatcherState {
     stop_requested: Arc<AtomicBool>,
     /// Removed when the tree is gone.
     scratch: Option<Scratch>,
-    /// Too.
+    /// Removed when the tree is gone.
     group: Option<TreeCgroups>,
     /// The last record, after which the guardian exits.
     finished: Option<Exit>,

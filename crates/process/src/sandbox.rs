@@ -40,13 +40,13 @@ use crate::{SpawnError, sys};
 /// It has its own temporary directory, named by `TMPDIR` and removed with the tree. If this program is killed first, a
 /// directory on disk stays until another sandbox is created there.
 ///
-/// It cannot open sockets to services of this machine (`AF_UNIX`), because these act for everybody outside the
-/// sandbox; pairs of stream sockets work. With the network it reaches what listens on TCP and UDP ports of this machine. It
-/// cannot act on processes outside (limits, priorities, scheduling, memory, System V IPC). It gains no privileges: set-user-id programs run as who starts them, and root has
-/// only its powers over files.
+/// It cannot open sockets to services of this machine (`AF_UNIX`), because these act outside the sandbox for their
+/// clients; pairs of stream sockets work. With the network it reaches TCP and UDP listeners of this machine. It cannot
+/// act on processes outside (limits, priorities, scheduling, memory, System V IPC). It gains no privileges: set-user-id
+/// programs run as the user that starts them, and root has only its powers over files.
 ///
-/// Under bubblewrap `argv[0]` is the path of the program, a program that a signal ended has the status 128 and the
-/// number of the signal, and one that cannot be executed after all ends with a status and a line on stderr.
+/// Under bubblewrap `argv[0]` is the path of the program, a program that was ended by a signal has the status 128 plus
+/// the number of the signal, and one that cannot be executed after all ends with a status and a line on stderr.
 #[derive(Debug, Clone)]
 pub struct Sandbox {
     /// The mechanism, as found by [`Sandbox::support`].
@@ -63,7 +63,7 @@ pub struct Sandbox {
     pub view: Option<Vec<Mount>>,
     /// Files and directories within the view that appear empty, if they exist when something is started.
     pub hidden: Vec<PathBuf>,
-    /// Whether the network may be used.
+    /// `true` allows the network.
     pub network: bool,
     /// The worker has its own network with nothing but a listener at [`Sandbox::GATEWAY`], which this program serves
     /// ([`Child::take_gateway`](crate::Child::take_gateway)): the only way out is what it forwards.
@@ -153,8 +153,8 @@ pub struct Confined {
     pub files: bool,
     /// Without [`Sandbox::network`] nothing leaves this machine.
     pub network: bool,
-    /// The protected places that exist are not changed either. Only mounts of our own can do that: Landlock has no rules
-    /// that take something away, and bubblewrap follows links that a command puts on the way.
+    /// Existing protected paths are not changed either. Only private mounts can do that: Landlock has no rules that
+    /// take something away, and bubblewrap follows links that a command puts on the way.
     pub protected: bool,
     /// The worker can neither stop nor kill its guardian.
     pub guardian: bool,
@@ -445,7 +445,7 @@ impl Sandbox {
                 set_temp(start, Path::new("/tmp"));
                 (
                     landlock::ruleset(version, Readable::Below(&layout.root), changed, network)?,
-                    Some(Mounts::of(namespaces, &layout).map_err(&prepare)?),
+                    Some(Mounts::private_root(namespaces, &layout).map_err(&prepare)?),
                 )
             }
             (_, namespaces) => {

@@ -18,12 +18,12 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// The kernel's signal set: 64 bits on every Linux we build for.
+/// Size of the kernel's signal set: 64 bits on all supported targets.
 const SIGNAL_SET_BYTES: usize = 8;
 const LAST_SIGNAL: c_int = 64;
-/// The same on every Linux we build for, and missing from the bindings.
+/// The value on all supported targets; missing from the bindings.
 const F_SETSIG: c_int = 10;
-/// As above.
+/// The number on all supported targets; missing from the bindings.
 const MOUNT_SETATTR: libc::c_long = 442;
 
 /// Types for which all-zero bytes are a value.
@@ -38,9 +38,9 @@ unsafe impl Zero for crate::tree::Member {}
 // SAFETY: as above.
 unsafe impl Zero for *const c_char {}
 
-/// A private mapping for everything the forked processes need, so that they can give back the rest.
+/// A private mapping for everything the forked processes need, so that they can unmap the rest.
 ///
-/// It hands out disjoint pieces and never takes one back before it is dropped.
+/// It hands out disjoint pieces and takes none back before it is dropped.
 pub(crate) struct Arena {
     base: NonNull<u8>,
     len: usize,
@@ -112,7 +112,7 @@ impl Arena {
         let page = rustix::param::page_size();
         let len = len.next_multiple_of(page);
         let guard = self.reserve(page + len, page)?;
-        // SAFETY: the page belongs to this piece, which nobody else has.
+        // SAFETY: the page belongs to this piece, which has no other reference.
         if unsafe { libc::mprotect(guard.as_ptr().cast(), page, libc::PROT_NONE) } != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -149,12 +149,12 @@ impl<'a> StringArray<'a> {
     }
 }
 
-/// What a forked process does.
+/// The code of a forked process.
 ///
 /// # Safety
-/// `run` executes in a copy of a program with many threads, of which it is the only one. It must do nothing
-/// but async-signal-safe work: no allocation, no locks, no panics. It must not touch descriptors other than
-/// those it was given.
+/// `run` executes in a copy of a program with many threads, of which it is the only one. It must do only
+/// async-signal-safe work: no allocation, no locks, no panics. It must not touch descriptors other than those it was
+/// given.
 pub(crate) unsafe trait Program {
     /// Its result is the exit status.
     fn run(&mut self) -> c_int;
@@ -165,10 +165,10 @@ extern "C" fn start<P: Program>(program: *mut c_void) -> c_int {
     unsafe { (*program.cast::<P>()).run() }
 }
 
-/// Forks the guardian: no exit signal, so that it is invisible to an embedding program that handles
-/// `SIGCHLD` or waits for any child, and a pidfd to reap it by.
+/// Forks the guardian: without an exit signal, so that it is invisible to an embedding program that handles `SIGCHLD`
+/// or waits for any child, and with a pidfd to reap it by.
 ///
-/// All signals are blocked in the guardian until it decides otherwise; no handler of ours ever runs there.
+/// All signals are blocked in the guardian until it unblocks them; no handler of this program ever runs there.
 pub(crate) fn fork_guardian<P: Program>(stack: Stack<'_>, program: &mut P) -> io::Result<(i32, OwnedFd)> {
     let _blocked = SignalsBlocked::new();
     let mut pidfd: RawFd = -1;
@@ -267,7 +267,7 @@ pub(crate) fn trim_heap() {
 /// Sets the calling thread's signal mask and returns the old one, C library's own signals included.
 fn set_signal_mask(mask: u64) -> u64 {
     let mut old = 0u64;
-    // SAFETY: both sets have the length the kernel is told.
+    // SAFETY: both sets have the length that is passed to the kernel.
     unsafe {
         libc::syscall(
             libc::SYS_rt_sigprocmask,
@@ -323,7 +323,7 @@ pub fn ignore_file_size_signal() {
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
-/// Ends this program by a signal, as if it had no handler for it: whoever waits for the program sees that.
+/// Ends this program by a signal, as if it had no handler for it, so that its parent sees the signal.
 pub fn end_by_signal(signal: i32) {
     // SAFETY: no handler is installed.
     unsafe {
@@ -336,7 +336,7 @@ pub fn end_by_signal(signal: i32) {
 pub(crate) fn child_signals() -> Result<OwnedFd, Errno> {
     let set: u64 = 1 << (libc::SIGCHLD - 1);
     let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
-    // SAFETY: the set has the length the kernel is told.
+    // SAFETY: the set has the length that is passed to the kernel.
     let fd = unsafe { libc::syscall(libc::SYS_signalfd4, -1, &raw const set, SIGNAL_SET_BYTES, flags) };
     let fd = RawFd::try_from(fd).unwrap_or(-1);
     if fd < 0 {
@@ -346,8 +346,8 @@ pub(crate) fn child_signals() -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Has the kernel send `SIGCONT` to this process whenever something arrives on a socket, its end included.
-/// Where the kernel refuses, a stopped process merely stays so.
+/// Makes the kernel send `SIGCONT` to this process whenever input arrives on a socket, including its end. If the kernel
+/// refuses, a stopped process merely stays stopped.
 pub(crate) fn continue_when_readable(socket: BorrowedFd<'_>, me: i32) {
     let fd = socket.as_raw_fd();
     // SAFETY: these calls take numbers and set properties of a descriptor that is open. `SIGCONT` is blocked
@@ -429,7 +429,7 @@ pub(crate) type Instruction = libc::sock_filter;
 // SAFETY: four numbers.
 unsafe impl Zero for Instruction {}
 
-/// The version of Landlock in this kernel; `None` if it has none or it is switched off.
+/// Returns the version of Landlock in this kernel; `None` if it is missing or disabled.
 pub(crate) fn landlock_version() -> Option<i32> {
     const VERSION: u32 = 1;
     // SAFETY: with this flag the call takes no structure.
@@ -451,7 +451,7 @@ pub(crate) fn landlock_restrict(ruleset: BorrowedFd<'_>) -> Result<(), Errno> {
 /// Returns `true` if `path` is the working directory by its one path without links.
 pub(crate) fn is_working_directory(path: &CStr) -> Result<bool, Errno> {
     let mut buffer = [0u8; libc::PATH_MAX as usize];
-    // SAFETY: the kernel writes at most as many bytes as it is told.
+    // SAFETY: the kernel writes at most as many bytes as it is passed.
     let length = unsafe { libc::syscall(libc::SYS_getcwd, buffer.as_mut_ptr(), buffer.len()) };
     let length = usize::try_from(length).map_err(|_| last_errno())?;
     Ok(buffer.get(..length) == Some(path.to_bytes_with_nul()))
@@ -486,7 +486,7 @@ pub(crate) fn landlock_allow_reading(ruleset: BorrowedFd<'_>, place: BorrowedFd<
 /// Puts this process, which has one thread, into new namespaces.
 pub(crate) fn unshare(flags: UnshareFlags) -> Result<(), Errno> {
     debug_assert!(!flags.contains(UnshareFlags::FILES));
-    // SAFETY: only a table of descriptors that is no longer shared could surprise anybody.
+    // SAFETY: only a descriptor table that is no longer shared could be unexpected for other threads.
     unsafe { unshare_unsafe(flags) }
 }
 
@@ -516,7 +516,7 @@ pub(crate) fn start_loopback() -> Result<(), Errno> {
 pub(crate) fn make_read_only(tree: BorrowedFd<'_>) -> Result<(), Errno> {
     let attributes =
         libc::mount_attr { attr_set: libc::MOUNT_ATTR_RDONLY, attr_clr: 0, propagation: 0, userns_fd: 0 };
-    // SAFETY: the structure has the length the kernel is told, and the path ends with a zero.
+    // SAFETY: the structure has the length that is passed to the kernel, and the path ends with a zero.
     let result = unsafe {
         libc::syscall(
             MOUNT_SETATTR,
@@ -530,7 +530,7 @@ pub(crate) fn make_read_only(tree: BorrowedFd<'_>) -> Result<(), Errno> {
     if result == 0 { Ok(()) } else { Err(last_errno()) }
 }
 
-/// Whether this kernel has filters that can refuse a call.
+/// Returns `true` if this kernel has filters that can refuse a call.
 pub(crate) fn filters_available() -> bool {
     let action: u32 = libc::SECCOMP_RET_KILL_PROCESS;
     // SAFETY: the action is a number that outlives the call.

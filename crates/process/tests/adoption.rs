@@ -38,7 +38,7 @@ async fn what_a_killed_guardian_leaves_is_ended_and_nothing_else() {
     assert_eq!(mark.alive(), [0; 0]);
     assert!(other.sleeps(common::HOSTILE_COUNT), "another tree is not touched");
     assert!(exists(plain.id()) && plain.try_wait().unwrap().is_none(), "nor is a child of another kind");
-    // With a PID namespace init falls to us, and the rest dies with it.
+    // With a PID namespace this process adopts init, and the rest dies with it.
     let root = cage::directory();
     if let Some(support) = cage::with_pid_namespace().await {
         let mut child = spawn(cage::confined(&support, &mark, root.path(), HOSTILE)).await.unwrap();
@@ -54,7 +54,7 @@ async fn what_a_killed_guardian_leaves_is_ended_and_nothing_else() {
     found.sort();
     assert_eq!(found, expected, "nothing is left to be reaped");
 
-    // Guardians started later are none of these.
+    // Guardians started later are not orphans.
     let mut spec = Spec::new("/bin/true");
     spec.env = Environment::empty();
     assert_eq!(spawn(spec).await.unwrap().wait().await.class, ExitClass::Clean);

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use common::{Mark, PATIENCE, QUICK, eventually, exists, hostile, read_all, read_until, state};
+use common::{Mark, QUICK, STEP_TIMEOUT, eventually, exists, hostile, read_all, read_until, state};
 use narrows_process::{ExitClass, spawn};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -22,8 +22,8 @@ fn signal(pid: u32, signal: Signal) {
 async fn when_stop_returns_the_tree_is_gone() {
     let mark = Mark::new();
     let child = hostile(&mark).await;
-    let exit = timeout(PATIENCE, child.stop(QUICK)).await.unwrap();
-    // At once: nothing here waits.
+    let exit = timeout(STEP_TIMEOUT, child.stop(QUICK)).await.unwrap();
+    // Checked without waiting.
     assert_eq!(mark.alive(), []);
     assert!(!exists(child.guardian_pid()), "the guardian is reaped");
     assert_eq!((exit.class, exit.signal, exit.survivors), (ExitClass::Stopped, Some(9), 0));
@@ -35,7 +35,7 @@ async fn kill_ends_the_whole_tree() {
     let mark = Mark::new();
     let child = hostile(&mark).await;
     child.kill();
-    let exit = timeout(PATIENCE, child.wait()).await.unwrap();
+    let exit = timeout(STEP_TIMEOUT, child.wait()).await.unwrap();
     assert_eq!(mark.alive(), []);
     assert_eq!((exit.class, exit.swept), (ExitClass::Stopped, 4));
 }
@@ -45,8 +45,8 @@ async fn a_worker_that_exits_takes_its_daemons_along() {
     let mark = Mark::new();
     let script = "trap '' TERM; (setsid sleep 1000 &); setsid sleep 1000 & exit 5";
     let child = spawn(mark.shell(script)).await.unwrap();
-    assert_eq!(timeout(PATIENCE, child.worker_ended()).await.unwrap().code, Some(5));
-    let exit = timeout(PATIENCE, child.wait()).await.unwrap();
+    assert_eq!(timeout(STEP_TIMEOUT, child.worker_ended()).await.unwrap().code, Some(5));
+    let exit = timeout(STEP_TIMEOUT, child.wait()).await.unwrap();
     assert_eq!(mark.alive(), []);
     assert_eq!((exit.class, exit.code, exit.swept), (ExitClass::Failed, Some(5), 2));
 }
@@ -60,11 +60,11 @@ async fn an_orphan_may_end_in_its_own_way_first() {
         read line";
     let mut spec = Mark::new().shell(script);
     spec.cwd = Some(dir.path().to_owned());
-    spec.orphan_grace = PATIENCE;
+    spec.orphan_grace = STEP_TIMEOUT;
     let mut child = spawn(spec).await.unwrap();
     read_until(&mut child.take_stdout().unwrap(), "ready\n").await;
     drop(child.take_stdin());
-    timeout(PATIENCE, child.wait()).await.unwrap();
+    timeout(STEP_TIMEOUT, child.wait()).await.unwrap();
     assert_eq!(fs::read_to_string(farewell).unwrap(), "bye\n");
 }
 
@@ -84,7 +84,7 @@ async fn a_stopped_orphan_may_end_in_its_own_way_too() {
     signal(orphan, Signal::STOP);
     eventually("the orphan is stopped", || state(orphan) == Some('T'));
     drop(child.take_stdin());
-    timeout(PATIENCE, child.wait()).await.unwrap();
+    timeout(STEP_TIMEOUT, child.wait()).await.unwrap();
     assert_eq!(fs::read_to_string(farewell).unwrap(), "bye\n");
 }
 
@@ -95,7 +95,7 @@ async fn a_worker_that_stops_its_guardian_is_ended_all_the_same() {
     let child = spawn(mark.shell(script)).await.unwrap();
     eventually("the guardian is stopped", || state(child.guardian_pid()) == Some('T'));
     eventually("the tree is complete", || mark.sleeps(2));
-    let exit = timeout(PATIENCE, child.stop(QUICK)).await.unwrap();
+    let exit = timeout(STEP_TIMEOUT, child.stop(QUICK)).await.unwrap();
     assert_eq!(mark.alive(), []);
     // `Lost` if it had been done without the guardian.
     assert_eq!((exit.class, exit.signal, exit.swept), (ExitClass::Stopped, Some(9), 1));
@@ -108,7 +108,7 @@ async fn a_worker_that_keeps_stopping_its_guardian_is_ended_all_the_same() {
     let child = spawn(mark.shell(script)).await.unwrap();
     eventually("the guardian is stopped", || state(child.guardian_pid()) == Some('T'));
     // By its guardian or without it, as chance has it.
-    timeout(PATIENCE, child.stop(QUICK)).await.unwrap();
+    timeout(STEP_TIMEOUT, child.stop(QUICK)).await.unwrap();
     eventually("the tree is gone", || mark.alive().is_empty());
     assert!(!exists(child.guardian_pid()));
 }
@@ -116,7 +116,7 @@ async fn a_worker_that_keeps_stopping_its_guardian_is_ended_all_the_same() {
 #[tokio::test]
 async fn a_stopped_guardian_hides_no_end_from_those_who_wait() {
     let child = spawn(Mark::new().shell("kill -STOP $PPID; exit 3")).await.unwrap();
-    let exit = timeout(PATIENCE, child.wait()).await.unwrap();
+    let exit = timeout(STEP_TIMEOUT, child.wait()).await.unwrap();
     assert_eq!((exit.class, exit.code), (ExitClass::Failed, Some(3)));
 }
 
@@ -162,7 +162,7 @@ fn a_handle_that_outlives_its_runtime_still_tells_the_end() {
     let child = first.block_on(spawn(Mark::new().shell("exec sleep 1000"))).unwrap();
     drop(first);
     child.kill();
-    let exit = runtime().block_on(async { timeout(PATIENCE, child.wait()).await.unwrap() });
+    let exit = runtime().block_on(async { timeout(STEP_TIMEOUT, child.wait()).await.unwrap() });
     assert_eq!((exit.class, exit.signal), (ExitClass::Stopped, Some(9)));
     assert!(!exists(child.guardian_pid()));
 }
@@ -176,7 +176,7 @@ async fn a_process_that_forks_when_told_to_end_gains_nothing() {
         while :; do sleep 0.01; done";
     let mut child = spawn(mark.shell(script)).await.unwrap();
     read_until(&mut child.take_stdout().unwrap(), "ready\n").await;
-    timeout(PATIENCE, child.stop(QUICK)).await.unwrap();
+    timeout(STEP_TIMEOUT, child.stop(QUICK)).await.unwrap();
     assert_eq!(mark.alive(), []);
 }
 
@@ -194,7 +194,7 @@ async fn a_process_that_hops_from_pid_to_pid_is_caught() {
     let mut child = spawn(spec).await.unwrap();
     read_until(&mut child.take_stdout().unwrap(), "ready\n").await;
     child.kill();
-    let exit = timeout(PATIENCE, child.wait()).await.unwrap();
+    let exit = timeout(STEP_TIMEOUT, child.wait()).await.unwrap();
     assert_eq!((exit.class, exit.survivors), (ExitClass::Stopped, 0));
     assert_eq!(mark.alive(), []);
 }
@@ -213,14 +213,14 @@ async fn the_guardian_does_not_keep_pipes_open() {
     child.stop(QUICK).await;
 }
 
-/// The same with a second guardian, forked while the first worker's pipes were open here.
+/// The same with a second guardian, forked while the first worker's pipes were open in this process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn guardians_do_not_hold_each_others_descriptors() {
     let (first_mark, second_mark) = (Mark::new(), Mark::new());
     let mut first = spawn(first_mark.shell("exec cat")).await.unwrap();
     let second = spawn(second_mark.shell("exec cat")).await.unwrap();
     drop(first.take_stdin());
-    assert_eq!(timeout(PATIENCE, first.wait()).await.unwrap().class, ExitClass::Clean);
+    assert_eq!(timeout(STEP_TIMEOUT, first.wait()).await.unwrap().class, ExitClass::Clean);
     let third_mark = Mark::new();
     let third = hostile(&third_mark).await;
     let fourth = spawn(second_mark.shell("exec cat")).await.unwrap();
@@ -271,15 +271,15 @@ async fn a_murdered_guardian_is_noticed_and_its_session_ended() {
     let elsewhere: u32 = read_until(&mut stdout, "\n").await.trim().parse().unwrap();
     eventually("the tree is complete", || mark.sleeps(4));
     signal(child.guardian_pid(), Signal::KILL);
-    let exit = timeout(PATIENCE, child.wait()).await.unwrap();
+    let exit = timeout(STEP_TIMEOUT, child.wait()).await.unwrap();
     assert_eq!((exit.class, exit.code, exit.signal), (ExitClass::Lost, None, None));
     assert!(!exists(child.guardian_pid()));
     eventually("the session is gone", || mark.alive() == [elsewhere]);
-    // Nobody ends it but us.
+    // Only this test ends it.
     signal(elsewhere, Signal::KILL);
     let mut rest = String::new();
-    timeout(PATIENCE, stdout.read_to_string(&mut rest)).await.unwrap().unwrap();
-    // Harmless on a handle whose guardian is gone.
+    timeout(STEP_TIMEOUT, stdout.read_to_string(&mut rest)).await.unwrap().unwrap();
+    // Harmless on a handle without a guardian.
     assert_eq!(child.stop(QUICK).await, exit);
 }
 

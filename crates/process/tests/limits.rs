@@ -6,15 +6,15 @@ mod common;
 
 use std::fs;
 
-use common::{Mark, PATIENCE, read_all};
+use common::{Mark, STEP_TIMEOUT, read_all};
 use narrows_process::{Controller, Limits, SpawnError, Spec, spawn};
 use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 
-/// Whoever is not in a group of its own does no harm.
+/// Does no harm to a process outside a group of its own.
 const GUARD: &str = "grep -q narrows- /proc/self/cgroup || exit 9;";
 
-/// Whether such a limit can be had here. Where it cannot, nothing starts with one.
+/// Returns `true` if such a limit is available here. Otherwise no worker starts with one.
 async fn available(controller: Controller, limits: Limits) -> bool {
     let Err(why) = Limits::check(controller) else { return true };
     eprintln!("not tried: {why}");
@@ -31,7 +31,7 @@ fn groups(pid: u32) -> String {
     fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap()
 }
 
-/// Directories of ours in places where control groups usually are.
+/// Returns leftover directories in the usual places of control groups.
 fn left_behind() -> Vec<String> {
     let ours = format!("narrows-{}-", std::process::id());
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
@@ -56,24 +56,24 @@ async fn a_fork_bomb_stops_at_its_limit() {
     let mut stdout = child.take_stdout().unwrap();
     let mut said = Vec::new();
     while !["ready", "fork"].iter().all(|word| String::from_utf8_lossy(&said).to_lowercase().contains(word)) {
-        let read = timeout(PATIENCE, stdout.read_buf(&mut said)).await;
+        let read = timeout(STEP_TIMEOUT, stdout.read_buf(&mut said)).await;
         assert_ne!(read.unwrap().unwrap(), 0, "the worker lives on, whatever becomes of its children");
     }
     assert!(groups(child.pid()).contains("narrows-"), "{}", groups(child.pid()));
     assert!(!groups(child.guardian_pid()).contains("narrows-"), "the guardian must be able to act");
     let alive = mark.alive().len();
     assert!((2..=20).contains(&alive), "{alive} processes");
-    // Nobody else is concerned.
+    // Other workers are not affected.
     let free = spawn(mark.shell("for i in 1 2 3 4 5; do sleep 0 & done; wait; exit 7")).await.unwrap();
-    assert_eq!(timeout(PATIENCE, free.wait()).await.unwrap().code, Some(7));
+    assert_eq!(timeout(STEP_TIMEOUT, free.wait()).await.unwrap().code, Some(7));
     child.kill();
-    let exit = timeout(PATIENCE, child.wait()).await.unwrap();
+    let exit = timeout(STEP_TIMEOUT, child.wait()).await.unwrap();
     assert_eq!((exit.survivors, exit.oom), (0, false));
     assert_eq!(mark.alive(), [0; 0]);
     assert_eq!(left_behind(), [""; 0]);
 }
 
-/// The worker is told nothing of its group, and has no way into or out of it that it had not before.
+/// The worker learns nothing about its group, and can neither enter nor leave it in a new way.
 #[tokio::test]
 async fn a_worker_gets_no_descriptor_of_its_group() {
     let limits = Limits { pids: Some(20), ..Limits::default() };
@@ -84,7 +84,7 @@ async fn a_worker_gets_no_descriptor_of_its_group() {
     let mut child = spawn(Spec { limits, ..Mark::new().shell(&script) }).await.unwrap();
     let said = read_all(&mut child).await;
     assert!(said.contains("pipe:") && !said.contains("cgroup"), "{said}");
-    timeout(PATIENCE, child.wait()).await.unwrap();
+    timeout(STEP_TIMEOUT, child.wait()).await.unwrap();
     assert_eq!(left_behind(), [""; 0]);
 }
 
@@ -96,13 +96,13 @@ async fn who_needs_too_much_memory_is_killed_and_told_of() {
     }
     let hog = Spec { limits, ..Mark::new().shell(&format!("{GUARD} exec tail /dev/zero")) };
     let child = spawn(hog).await.unwrap();
-    let exit = timeout(PATIENCE, child.worker_ended()).await.unwrap();
+    let exit = timeout(STEP_TIMEOUT, child.worker_ended()).await.unwrap();
     assert!(exit.oom, "{exit}");
     assert_eq!(exit.signal_name(), Some("SIGKILL"));
-    assert!(timeout(PATIENCE, child.wait()).await.unwrap().oom);
+    assert!(timeout(STEP_TIMEOUT, child.wait()).await.unwrap().oom);
     // A kill of another kind is not one for want of memory.
     let child = spawn(Spec { limits, ..Mark::new().shell("kill -9 $$") }).await.unwrap();
-    let exit = timeout(PATIENCE, child.wait()).await.unwrap();
+    let exit = timeout(STEP_TIMEOUT, child.wait()).await.unwrap();
     assert_eq!((exit.signal_name(), exit.oom), (Some("SIGKILL"), false));
     assert_eq!(left_behind(), [""; 0]);
 }

@@ -152,7 +152,7 @@ impl Inside {
         self.root.path()
     }
 
-    /// What the program says in a role, in a sandbox or without one.
+    /// Returns the output of the program in a role, in a sandbox or without one.
     async fn say(&self, support: Option<(&Support, bool)>, role: &str) -> Vec<String> {
         let mut spec = Spec::new(&self.program);
         spec.args = ["--exact", "role", "--nocapture"].map(Into::into).to_vec();
@@ -167,7 +167,7 @@ impl Inside {
     }
 }
 
-/// A process that is no part of any sandbox, in a group of its own.
+/// A process outside any sandbox, in a process group of its own.
 struct Victim(Child);
 
 impl Victim {
@@ -253,7 +253,7 @@ async fn no_unix_datagram_leaves_a_sandbox() {
     }
 }
 
-/// Why pairs of these kinds may be made: the kernel lets nothing else become of them.
+/// Socket pairs of these kinds are allowed, because the kernel does not let them connect elsewhere.
 #[tokio::test]
 async fn a_pair_of_stream_sockets_cannot_be_connected_to_anything_else() {
     let inside = Inside::new();
@@ -318,7 +318,7 @@ struct TestTerminal {
 }
 
 impl TestTerminal {
-    /// Returns `None` where `script` is not installed.
+    /// Returns `None` if `script` is not installed.
     fn open() -> Option<Self> {
         let mut program = Command::new("script")
             .args(["-q", "-c", "tty; exec sleep 1000", "/dev/null"])
@@ -340,7 +340,7 @@ impl Drop for TestTerminal {
     }
 }
 
-/// Whoever reads a terminal takes away what is typed there: a password for another program.
+/// A process that reads a terminal takes away the input of other programs, such as a password.
 #[tokio::test]
 async fn a_terminal_cannot_be_read_from_inside() {
     let Some(terminal) = TestTerminal::open() else {
@@ -406,7 +406,7 @@ async fn attributes_and_flags_of_files_outside_stay_as_they_are() {
     }
 }
 
-/// Programs that copy attributes where there are some go on where there are none.
+/// Programs that copy attributes if there are any continue without them.
 #[tokio::test]
 async fn files_with_attributes_can_be_copied_in_every_sandbox() {
     for support in mechanisms().await {

@@ -1,4 +1,4 @@
-//! A sandboxed tree with process ids of its own: it ends, and is told of, like any other.
+//! A sandboxed tree with its own process ids ends, and is reported, like any other.
 #![expect(clippy::unwrap_used, reason = "what goes wrong in a role or a helper fails the test")]
 #![expect(clippy::print_stderr, reason = "a test that cannot be run here says so")]
 
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use cage::{as_nobody, confined, copy_itself, directory, output, with_pid_namespace};
 use common::{
-    HOSTILE, HOSTILE_COUNT, Mark, PATIENCE, QUICK, eventually, exists, read_all, read_until, state,
+    HOSTILE, HOSTILE_COUNT, Mark, QUICK, STEP_TIMEOUT, eventually, exists, read_all, read_until, state,
 };
 use narrows_process::{Child, Controller, Exit, ExitClass, Limits, Spec, Support, spawn};
 use rustix::process::{DumpableBehavior, Pid, Signal, kill_process, set_dumpable_behavior};
@@ -39,7 +39,7 @@ fn role() {
 }
 
 fn say(line: &str) {
-    // On a line of its own: libtest writes here too.
+    // On a separate line, because libtest writes here too.
     std::io::stdout().write_all(format!("\n@{line}\n").as_bytes()).unwrap();
 }
 
@@ -63,7 +63,7 @@ async fn nest() {
     say(&format!("{:?} {:?} {}", exit.class, exit.signal, exit.survivors));
 }
 
-/// Cannot be traced, as an SSH agent, and does not end of its own accord.
+/// Cannot be traced, like an SSH agent, and does not exit.
 fn hide() {
     set_dumpable_behavior(DumpableBehavior::NotDumpable).unwrap();
     say("ready");
@@ -89,7 +89,7 @@ async fn hostile(support: &Support, mark: &Mark, root: &Path) -> Child {
 }
 
 async fn ended(child: &Child) -> Exit {
-    timeout(PATIENCE, child.wait()).await.unwrap()
+    timeout(STEP_TIMEOUT, child.wait()).await.unwrap()
 }
 
 /// The parent of a process.
@@ -142,7 +142,7 @@ async fn only_processes_of_the_tree_are_shown() {
         let last: u32 = output(confined(&support, &mark, root.path(), script)).await.trim().parse().unwrap();
         assert!(last < 10, "{last}");
     }
-    // It is not told how its supervisor was started, and can neither look into init nor change anything in here.
+    // It does not learn how its supervisor was started, and can neither look into init nor change anything inside.
     let script = "tr -d '\\0' < /proc/1/cmdline; echo; cat /proc/1/comm
         for file in environ maps root/etc/passwd; do cat /proc/1/$file >/dev/null 2>&1 && echo $file; done
         (echo 5 > /proc/self/oom_score_adj) 2>/dev/null && echo written
@@ -180,7 +180,7 @@ async fn a_process_outside_cannot_be_signalled_whatever_landlock_can_do() {
     let script = |signal: &str| format!("kill -{signal} {} || exit 1", victim.id());
     let shared = support.clone().without_pid_namespace();
     assert!(support.confined().guardian && !shared.confined().guardian, "{support}, {shared}");
-    // Where there is no PID namespace it can, so what follows shows something.
+    // Without a PID namespace it can, so the following check is significant.
     assert_eq!(output(confined(&shared, &Mark::new(), root.path(), &script("0"))).await, "");
     for signal in ["0", "CONT", "9"] {
         let text = output(confined(&support, &Mark::new(), root.path(), &script(signal))).await;
@@ -201,11 +201,11 @@ async fn a_daemon_is_asked_to_end_then_has_time_and_is_then_killed() {
     let mut spec = confined(&support, &mark, root.path(), script);
     spec.orphan_grace = Duration::from_secs(1);
     let mut child = spawn(spec).await.unwrap();
-    // Kept: the shell says that its `sleep` was ended, and would die of doing so in vain.
+    // Kept open: the shell reports the end of its `sleep`, and would die of a closed pipe.
     let mut stdout = child.take_stdout().unwrap();
     read_until(&mut stdout, "ready\n").await;
     drop(child.take_stdin());
-    assert_eq!(timeout(PATIENCE, child.worker_ended()).await.unwrap().code, Some(5));
+    assert_eq!(timeout(STEP_TIMEOUT, child.worker_ended()).await.unwrap().code, Some(5));
     let exit = ended(&child).await;
     assert_eq!(mark.alive(), []);
     assert_eq!((exit.class, exit.code, exit.survivors), (ExitClass::Failed, Some(5), 0));
@@ -222,9 +222,9 @@ async fn a_stopped_daemon_may_end_in_its_own_way() {
         (setsid sh -c 'trap \"echo bye > farewell; exit\" TERM; echo ready; while :; do sleep 0.01; done' &)
         read line; kill -STOP -1; exit 0";
     let mut spec = confined(&support, &mark, root.path(), script);
-    spec.orphan_grace = PATIENCE;
+    spec.orphan_grace = STEP_TIMEOUT;
     let mut child = spawn(spec).await.unwrap();
-    // Kept: the shell says that its `sleep` was ended, and would die of doing so in vain.
+    // Kept open: the shell reports the end of its `sleep`, and would die of a closed pipe.
     let mut stdout = child.take_stdout().unwrap();
     read_until(&mut stdout, "ready\n").await;
     drop(child.take_stdin());
@@ -302,13 +302,13 @@ async fn stdout_ends_with_the_last_process_that_has_it_open() {
     let mut child = spawn(spec).await.unwrap();
     let mut stdin = child.take_stdin().unwrap();
     let mut text = String::new();
-    timeout(PATIENCE, child.take_stdout().unwrap().read_to_string(&mut text)).await.unwrap().unwrap();
+    timeout(STEP_TIMEOUT, child.take_stdout().unwrap().read_to_string(&mut text)).await.unwrap().unwrap();
     eventually("the program's stdin is closed", || stdin.try_write(b"x").is_err());
     assert!(stdin.write_all(b"x").await.is_err());
     child.stop(QUICK).await;
 }
 
-/// Starts a supervisor of the hostile tree that is a process of its own; returns it and the guardian.
+/// Starts a supervisor of the hostile tree in a separate process. Returns it and the guardian.
 fn supervisor(mark: &Mark) -> (std::process::Child, u32) {
     let mut process = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "role", "--nocapture", "--test-threads=1"])
@@ -444,7 +444,7 @@ async fn limits_are_for_the_program_and_not_for_init() {
     let mut stdout = child.take_stdout().unwrap();
     let mut said = Vec::new();
     while !["ready", "fork"].iter().all(|word| String::from_utf8_lossy(&said).to_lowercase().contains(word)) {
-        let read = timeout(PATIENCE, stdout.read_buf(&mut said)).await;
+        let read = timeout(STEP_TIMEOUT, stdout.read_buf(&mut said)).await;
         assert_ne!(read.unwrap().unwrap(), 0, "the program lives on, whatever becomes of its children");
     }
     assert!((2..=20).contains(&mark.alive().len()), "{:?}", mark.alive());

@@ -1,4 +1,4 @@
-//! What is protected in a sandbox stays as it is, whatever is tried and whoever tries.
+//! Protected paths in a sandbox stay unchanged, whatever is tried and by whichever user.
 #![expect(clippy::unwrap_used, reason = "what goes wrong in a role or a helper fails the test")]
 #![expect(clippy::print_stderr, reason = "a test that cannot be run here says so")]
 
@@ -14,13 +14,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cage::{as_nobody, confined, directory, launches, mechanisms, output};
-use common::{Mark, PATIENCE, QUICK, read_until};
+use common::{Mark, QUICK, STEP_TIMEOUT, read_until};
 use narrows_process::{Support, spawn};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use tokio::time::timeout;
 
 const ROLE: &str = "NARROWS_TEST_ROLE";
-/// How many commands start while a directory is exchanged for a link.
+/// Commands that start while a directory is exchanged for a link.
 const EXCHANGED_STARTS: u32 = 60;
 
 /// Not a test unless asked to play a role.
@@ -31,7 +31,7 @@ fn role() {
     }
 }
 
-/// Says what can be had here.
+/// Prints the available sandboxes.
 fn say_support() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let support = runtime.block_on(Support::namespaces());
@@ -176,7 +176,7 @@ async fn a_directory_that_is_exchanged_for_a_link_opens_nothing_outside() {
             spec.sandbox.as_mut().unwrap().protected = vec![new.join(".bashrc")];
             // Not started is as good.
             if let Ok(child) = spawn(spec).await {
-                timeout(PATIENCE, child.wait()).await.unwrap();
+                timeout(STEP_TIMEOUT, child.wait()).await.unwrap();
             }
             if target.exists() {
                 break;
@@ -236,7 +236,7 @@ async fn what_lies_in_directories_of_any_mode_stays_as_it_is() {
     }
 }
 
-/// The same by somebody who is not root, and so needs a user namespace.
+/// The same as a user other than root, which needs a user namespace.
 #[tokio::test]
 async fn a_plain_user_has_protected_places_too() {
     let tests = [
@@ -254,7 +254,7 @@ async fn a_plain_user_has_protected_places_too() {
     }
 }
 
-/// What Landlock does not see: modes, owners and times.
+/// Changes that Landlock does not see: modes, owners and times.
 #[tokio::test]
 async fn outside_nothing_changes_in_any_way() {
     let has_mounts = |support: &Support| support.confined().protected || launches(support);
@@ -270,7 +270,7 @@ async fn outside_nothing_changes_in_any_way() {
     }
 }
 
-/// A program that runs as its owner would give what the user may do to everybody who starts it, outside any sandbox.
+/// A set-user-id program would give the rights of the user to everyone who starts it, outside any sandbox.
 #[tokio::test]
 async fn nothing_is_left_that_runs_as_its_owner_or_group() {
     for support in mechanisms().await {

@@ -1,4 +1,4 @@
-//! What a sandboxed tree can do, and that its guardian still ends it.
+//! The permissions of a sandboxed tree, and that its guardian still ends it.
 #![expect(clippy::unwrap_used, reason = "what goes wrong in a role or a helper fails the test")]
 #![expect(clippy::print_stderr, reason = "a test that cannot be run here says so")]
 
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use cage::{LAUNCHER, confined, copy_itself, directory, has_pid_namespace, launches, mechanisms, output};
 use common::{
-    HOSTILE, HOSTILE_COUNT, Mark, PATIENCE, QUICK, eventually, exists, read_all, read_until, state,
+    HOSTILE, HOSTILE_COUNT, Mark, QUICK, STEP_TIMEOUT, eventually, exists, read_all, read_until, state,
 };
 use narrows_process::{CwdLinks, ExitClass, Sandbox, SpawnError, Spec, Support, spawn};
 use rustix::process::{Pid, Signal, kill_process};
@@ -37,7 +37,7 @@ fn role() {
     }
 }
 
-/// Tries every way to reach somebody, and says which worked.
+/// Tries every way to reach another process, and prints which worked.
 fn reach(tcp: &str, udp: &str, unix: &str) {
     let mut lines = String::from("\n");
     let mut say = |name: &str, worked: bool| lines.push_str(&format!("@{name} {worked}\n"));
@@ -50,7 +50,7 @@ fn reach(tcp: &str, udp: &str, unix: &str) {
     std::io::stdout().write_all(lines.as_bytes()).unwrap();
 }
 
-/// Says what can be had here, and all warnings meanwhile.
+/// Prints the available sandboxes, and all warnings on the way.
 fn probe() {
     tracing::subscriber::set_global_default(Warnings).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -83,7 +83,7 @@ impl tracing::Subscriber for Warnings {
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
-/// Starts itself in a sandbox within the one it is in, and says how deep that goes.
+/// Starts itself in nested sandboxes, and prints the depth.
 fn nest(depth: u32) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let text = runtime.block_on(async {
@@ -199,7 +199,7 @@ async fn the_writable_place_is_writable_and_nothing_else_is() {
             let text = output(confined(&support, &Mark::new(), root.path(), &script)).await;
             assert_eq!(text, "held\n", "{support}: {attempt}");
         }
-        // A place within another that a command has turned into a way out is none for the next.
+        // A path that a command has replaced by a link to the outside is not writable for the next one.
         let mut spec = confined(&support, &Mark::new(), root.path(), "rm -rf inner; ln -s / inner");
         output(spec.clone()).await;
         spec.args = vec!["-c".into(), format!("echo x > {out}/new || echo held").into()];
@@ -313,7 +313,7 @@ async fn the_guardian_cannot_be_signalled_from_inside() {
         let line = format!("{}\n", child.guardian_pid());
         tokio::io::AsyncWriteExt::write_all(&mut stdin, line.as_bytes()).await.unwrap();
         assert_eq!(read_all(&mut child).await, "held\n", "{support}");
-        let exit = timeout(PATIENCE, child.wait()).await.unwrap();
+        let exit = timeout(STEP_TIMEOUT, child.wait()).await.unwrap();
         assert_eq!(exit.class, ExitClass::Clean, "{support}");
     }
 }
@@ -330,17 +330,17 @@ async fn a_sandboxed_tree_ends_like_any_other() {
             child
         };
         let child = start().await;
-        let exit = timeout(PATIENCE, child.stop(QUICK)).await.unwrap();
+        let exit = timeout(STEP_TIMEOUT, child.stop(QUICK)).await.unwrap();
         assert_eq!(mark.alive(), [], "{support}");
         assert_eq!((exit.class, exit.survivors), (ExitClass::Stopped, 0), "{support}");
         assert!(!exists(child.guardian_pid()));
 
-        // The worker dies with its guardian: entering the sandbox has not cost it the signal. Nobody else ends
-        // it, because nothing here waits, and so the watcher does not run.
+        // The worker dies with its guardian: entering the sandbox has not cost it the parent-death signal. The watcher
+        // does not end it, because it does not run while nothing here waits.
         let child = start().await;
         kill_process(Pid::from_raw(child.guardian_pid().cast_signed()).unwrap(), Signal::KILL).unwrap();
         eventually("the worker is dead", || matches!(state(child.pid()), None | Some('Z')));
-        let exit = timeout(PATIENCE, child.wait()).await.unwrap();
+        let exit = timeout(STEP_TIMEOUT, child.wait()).await.unwrap();
         assert_eq!(exit.class, ExitClass::Lost, "{support}");
         if has_pid_namespace(&support) {
             // With its namespace.
@@ -445,8 +445,8 @@ async fn a_sandbox_that_cannot_be_had_is_an_error() {
     assert!(!root.path().join("ran").exists());
 }
 
-/// What only the worker finds out comes back as an error, and nothing runs without its sandbox: the kernel has
-/// room for sixteen on top of each other.
+/// Errors that only the worker finds are reported, and nothing runs without its sandbox: the kernel permits sixteen
+/// nested ones.
 #[tokio::test]
 async fn a_sandbox_works_within_a_sandbox_until_there_are_too_many() {
     let support = Support::landlock();

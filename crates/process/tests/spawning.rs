@@ -1,4 +1,4 @@
-//! What a worker is given, and how a start can fail.
+//! The environment of a worker, and failures to start it.
 
 mod common;
 
@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use common::{Mark, PATIENCE, eventually, read_all, read_until};
+use common::{Mark, STEP_TIMEOUT, eventually, read_all, read_until};
 use narrows_process::{Environment, ExitClass, Ladder, SpawnError, Spec, spawn};
 use tokio::io::AsyncWriteExt;
 
@@ -36,12 +36,12 @@ async fn arguments_and_directory_arrive_untouched() {
 
 #[tokio::test]
 async fn the_worker_has_three_blocking_descriptors() {
-    // One that would be inherited, were it not for us.
+    // A descriptor that a worker would inherit without special care.
     let inheritable = rustix::io::dup(fs::File::open("/dev/null").unwrap()).unwrap();
     let script =
         "read line; ls /proc/self/fd; cat /proc/self/fdinfo/0 /proc/self/fdinfo/1 /proc/self/fdinfo/2";
     let mut child = spawn(Mark::new().shell(script)).await.unwrap();
-    // Ours is non-blocking by now, which must not show on the other side.
+    // The end in this process is non-blocking by now, which must not show on the other side.
     child.take_stdin().unwrap().write_all(b"x\n").await.unwrap();
     let text = read_all(&mut child).await;
     // The fourth is the directory that `ls` has open.
@@ -122,7 +122,7 @@ async fn missing_programs_and_directories_are_told_apart() {
     assert!(matches!(spawn(spec).await.unwrap_err(), SpawnError::Invalid { .. }));
 }
 
-/// What only the kernel can find out comes back through the fork as an error, not as status 127.
+/// Errors that only the kernel finds are reported through the fork as errors, not as status 127.
 #[tokio::test]
 async fn a_failed_exec_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
@@ -169,7 +169,7 @@ async fn a_stop_climbs_only_as_far_as_it_must() {
         let mut child = spawn(mark.shell(&script)).await.unwrap();
         let mut stdout = child.take_stdout().unwrap();
         read_until(&mut stdout, "ready\n").await;
-        let exit = tokio::time::timeout(PATIENCE, child.stop(ladder)).await.unwrap();
+        let exit = tokio::time::timeout(STEP_TIMEOUT, child.stop(ladder)).await.unwrap();
         assert_eq!((exit.class, exit.code, exit.signal), (ExitClass::Stopped, code, signal), "{script}");
         assert_eq!(mark.alive(), [], "{script}");
     }
@@ -181,7 +181,7 @@ async fn a_stopped_process_still_hears_sigterm() {
     let stat = format!("/proc/{}/stat", child.pid());
     eventually("it is stopped", || fs::read_to_string(&stat).unwrap().contains(") T "));
     let ladder = Ladder { eof_grace: Duration::ZERO, term_grace: Duration::from_secs(60) };
-    let exit = tokio::time::timeout(PATIENCE, child.stop(ladder)).await.unwrap();
+    let exit = tokio::time::timeout(STEP_TIMEOUT, child.stop(ladder)).await.unwrap();
     assert_eq!((exit.class, exit.signal), (ExitClass::Stopped, Some(15)));
 }
 
@@ -192,7 +192,7 @@ async fn stderr_is_drained_kept_short_and_complete_at_the_end() {
     spec.stderr_limit = 4096;
     let child = spawn(spec).await.unwrap();
     let tail = child.stderr();
-    let exit = tokio::time::timeout(PATIENCE, child.wait()).await.unwrap();
+    let exit = tokio::time::timeout(STEP_TIMEOUT, child.wait()).await.unwrap();
     assert_eq!(exit.class, ExitClass::Failed);
     assert_eq!(tail.bytes_seen(), 100_000_000 + 11);
     assert_eq!(tail.tail(2), "0123456\nthe \\u{1b}[1mend");

@@ -1,4 +1,4 @@
-//! Supervisors that are processes of their own: this program again, playing a role.
+//! Supervisors in separate processes: this program again, in a role.
 #![expect(clippy::unwrap_used, reason = "what goes wrong in a role or a helper fails the test")]
 
 mod common;
@@ -36,11 +36,11 @@ fn role() {
 }
 
 fn say(line: &str) {
-    // On a line of its own: libtest writes here too.
+    // On a separate line, because libtest writes here too.
     std::io::stdout().write_all(format!("\n@{line}\n").as_bytes()).unwrap();
 }
 
-/// Runs the hostile tree until it is told to stop it.
+/// Runs the hostile tree until it is asked to stop it.
 async fn supervise() {
     let mark = Mark::from_text(&std::env::var(ROLE_MARK).unwrap());
     let child = hostile(&mark).await;
@@ -72,7 +72,7 @@ async fn churn() {
     say("done");
 }
 
-/// The pids of our children, zombies included.
+/// Returns the pids of the children of this process, zombies included.
 fn children() -> String {
     let tasks = fs::read_dir("/proc/self/task").unwrap();
     tasks.filter_map(|task| fs::read_to_string(task.unwrap().path().join("children")).ok()).collect()
@@ -139,7 +139,7 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    /// In a process group of its own, with SIGINT and SIGTERM ignored.
+    /// In a separate process group, with SIGINT and SIGTERM ignored.
     fn start(role: &str) -> Self {
         Self::start_as(role, &std::env::current_exe().unwrap(), None)
     }
@@ -205,7 +205,7 @@ fn nothing_survives_a_supervisor_killed_with_sigkill() {
     supervisor.kill_and_expect_the_end(guardian);
 }
 
-/// Nobody is left to continue the guardian but the kernel.
+/// Only the kernel can continue the guardian.
 #[test]
 fn nothing_survives_a_dead_supervisor_with_a_stopped_guardian() {
     let mut supervisor = Supervisor::start("supervisor");
@@ -215,7 +215,7 @@ fn nothing_survives_a_dead_supervisor_with_a_stopped_guardian() {
     supervisor.kill_and_expect_the_end(guardian);
 }
 
-/// What may be debugged or dumped has its user as the owner of its files in `/proc`; anything else, root.
+/// The files in `/proc` of a process that may be debugged or dumped belong to its user, otherwise to root.
 #[test]
 fn a_guardian_cannot_be_debugged_by_its_user() {
     const NOBODY: u32 = 65534;
@@ -223,10 +223,11 @@ fn a_guardian_cannot_be_debugged_by_its_user() {
     let mut program = std::env::current_exe().unwrap();
     let mut user = rustix::process::geteuid().as_raw();
     if user == 0 {
-        // Nobody may not be able to reach the program where it is.
+        // `nobody` may lack access to the directory of the program.
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         program = dir.path().join("program");
-        // Not copied by us: a fork for another test would hold it open for writing, and it could not be run.
+        // Copied by another process: a fork for another test would inherit the descriptor that is open for writing, and
+        // the program could not be executed.
         let copy = Command::new("cp").args([&std::env::current_exe().unwrap(), &program]).status().unwrap();
         assert!(copy.success());
         user = NOBODY;
@@ -281,7 +282,7 @@ fn a_worker_does_not_outlive_its_guardian() {
     eventually("the worker is gone", || state(worker).is_none_or(|state| state == 'Z'));
     supervisor.process.kill().unwrap();
     supervisor.process.wait().unwrap();
-    // The others, in its session or not, have nobody to end them any more but us.
+    // The others, in its session or not, can only be ended by this test.
     assert!(supervisor.mark.sleeps(HOSTILE_COUNT - 1));
     for pid in supervisor.mark.alive() {
         _ = rustix::process::kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL);

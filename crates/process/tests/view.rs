@@ -1,4 +1,4 @@
-//! What a tree sees that does not see everything, and that its only way out is the gateway.
+//! The view of a tree with a private root, and its gateway as the only network path.
 #![expect(clippy::unwrap_used, reason = "what goes wrong in a role or a helper fails the test")]
 #![expect(clippy::print_stderr, reason = "a test that cannot be run here says so")]
 
@@ -13,7 +13,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use cage::{as_nobody, copy_itself, directory, has_pid_namespace, launches, mechanisms, output};
-use common::{Mark, PATIENCE, QUICK, read_all, read_until};
+use common::{Mark, QUICK, STEP_TIMEOUT, read_all, read_until};
 use narrows_process::{ExitClass, Mount, Sandbox, SpawnError, Spec, Support, spawn};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
@@ -146,7 +146,7 @@ async fn a_view_is_seen_by_nobody_else_and_leaves_nothing() {
         let mut child = spawn(spec).await.unwrap();
         read_until(&mut child.take_stdout().unwrap(), "ready\n").await;
         assert_eq!(mounts(), before, "{support}");
-        timeout(PATIENCE, child.stop(QUICK)).await.unwrap();
+        timeout(STEP_TIMEOUT, child.stop(QUICK)).await.unwrap();
         drop(child);
         while fs::read_dir(temp.path()).unwrap().next().is_some() {
             tokio::time::sleep(Duration::from_millis(5)).await; // sleep: a directory is watched by looking again
@@ -202,7 +202,7 @@ async fn nothing_else_of_this_machine_is_there() {
             grep -q root /etc/passwd || echo nobody; cat /proc/self/comm; test -e /dev/shm && ls /usr/bin > list && test -s list && pwd";
         let text = output(seeing(&support, vec![Mount::here(root.path(), false)], script)).await;
         assert_eq!(text, "x\nx\ncat\n/tmp/home\n", "{support}");
-        // Others can be seen only where the kernel does not let us hide them.
+        // Other processes are visible only if the kernel cannot hide them.
         let script = format!("test -d /proc/{me} && echo seen || echo hidden");
         let text = output(seeing(&support, vec![Mount::here(root.path(), true)], &script)).await;
         let can_hide = has_pid_namespace(&support) || rustix::process::geteuid().is_root();
@@ -240,7 +240,7 @@ async fn what_cannot_be_shown_is_an_error() {
     assert!(!root.path().join("ran").exists());
 }
 
-/// Not a test unless asked to play a role: tries to reach somebody, and says what came of it.
+/// Not a test unless asked to play a role: tries to reach other processes, and prints the result.
 #[test]
 fn role() {
     let Some(role) = std::env::var_os(ROLE) else { return };
@@ -252,11 +252,11 @@ fn role() {
     let mut lines = String::from("\n");
     let mut say = |name: &str, what: &str| lines.push_str(&format!("@{name} {what}\n"));
     say("tcp", if TcpStream::connect(tcp).is_ok() { "true" } else { "false" });
-    // In a network of its own this goes nowhere, and nobody says so.
+    // In a separate network this is lost without an error.
     let _ = UdpSocket::bind("0.0.0.0:0").and_then(|socket| socket.send_to(b"x", udp));
     say("unix", if std::os::unix::net::UnixStream::connect("/x").is_ok() { "true" } else { "false" });
     let through = TcpStream::connect(Sandbox::GATEWAY).and_then(|mut stream| {
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(STEP_TIMEOUT))?;
         stream.write_all(b"hello\n")?;
         let mut text = String::new();
         stream.read_to_string(&mut text).map(|_| text)
@@ -281,7 +281,7 @@ async fn the_gateway_is_the_only_way_out() {
         let mut child = spawn(spec).await.unwrap();
         let gateway = tokio::net::TcpListener::from_std(child.take_gateway().unwrap()).unwrap();
         assert!(child.take_gateway().is_none());
-        let (mut stream, _) = timeout(PATIENCE, gateway.accept()).await.unwrap().unwrap();
+        let (mut stream, _) = timeout(STEP_TIMEOUT, gateway.accept()).await.unwrap().unwrap();
         let mut hello = [0; 6];
         stream.read_exact(&mut hello).await.unwrap();
         assert_eq!(&hello, b"hello\n");
@@ -292,11 +292,11 @@ async fn the_gateway_is_the_only_way_out() {
         assert_eq!(said, ["tcp false", "unix false", "gateway through"], "{support}: {text}");
         udp.set_nonblocking(true).unwrap();
         assert!(udp.recv(&mut [0; 8]).is_err(), "nothing has arrived");
-        timeout(PATIENCE, child.wait()).await.unwrap();
+        timeout(STEP_TIMEOUT, child.wait()).await.unwrap();
     }
 }
 
-/// The same by somebody who is not root, and so needs a user namespace.
+/// The same as a user other than root, which needs a user namespace.
 #[tokio::test]
 async fn a_plain_user_has_views_and_gateways_too() {
     let tests = [
@@ -313,6 +313,6 @@ async fn who_uses_the_processor_too_long_is_ended() {
     let mut spec = Mark::new().shell("while :; do :; done");
     spec.processor = Some(Duration::from_millis(300));
     let child = spawn(spec).await.unwrap();
-    let exit = timeout(PATIENCE, child.wait()).await.unwrap();
+    let exit = timeout(STEP_TIMEOUT, child.wait()).await.unwrap();
     assert_eq!(exit.class, ExitClass::Crashed, "{exit:?}");
 }

@@ -1,8 +1,8 @@
-//! A link to an agent somewhere else, by its URL.
+//! A link to a remote agent, by its URL.
 //!
-//! Over WebSocket, TCP and unix sockets a lost socket is replaced by another as long as the server can do that (see
-//! [`crate::resume`]); over Streamable HTTP the streams are. Whoever holds the link notices nothing but time. Where it
-//! cannot be done, or not in time, each open request is answered with an error, and the link ends.
+//! Over WebSocket, TCP and unix sockets, a lost socket is replaced if the server can resume connections (see
+//! [`crate::resume`]); over Streamable HTTP, lost event streams are. The user of the link notices only a delay. If that
+//! is impossible or takes too long, each pending request is answered with an error, and the link ends.
 
 mod backoff;
 mod connect;
@@ -33,27 +33,27 @@ pub use tls_roots::OwnFiles;
 
 use crate::resume::Keep;
 
-/// How a remote agent is reached.
+/// Options for connecting to a remote agent.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Who we are: sent as a bearer token, never over a network in clear.
+    /// A bearer token. It is never sent over a network without encryption.
     pub token: Option<Secret>,
-    /// A file of certificate authorities to trust beside the system's.
+    /// A file of certificate authorities to trust besides those of the system.
     pub ca: Option<PathBuf>,
-    /// Who we are, to a server that asks for certificates.
+    /// A client certificate, for servers that require one.
     pub own: Option<OwnFiles>,
-    /// How long a connection may take to come about.
+    /// Timeout for opening a connection.
     pub connect: Duration,
-    /// How long the answer to `initialize` may take over HTTP, where no sign of life comes before: longer than a server waits for an
-    /// agent.
+    /// Timeout for the response to `initialize` over HTTP, where nothing arrives before it: longer than a server waits
+    /// for an agent.
     pub answer: Duration,
-    /// How long it is tried to replace a lost connection.
+    /// Time to keep reconnecting after a loss.
     pub grace: Duration,
-    /// How long nothing may be heard before a connection counts as lost.
+    /// Time without any input after which a connection counts as lost.
     pub silence: Duration,
-    /// What is kept to be sent again.
+    /// Bounds of the messages kept for replay.
     pub keep: Keep,
-    /// What the link may hold.
+    /// Bounds of the link's queues.
     pub link: narrows_link::Options,
 }
 
@@ -73,33 +73,33 @@ impl Default for Options {
     }
 }
 
-/// A link, and what comes of it.
+/// A link and its outcome.
 #[derive(Debug)]
 pub struct Connected {
-    /// The link.
+    /// The link to the agent.
     pub link: Link,
-    /// What comes of it.
+    /// Reports how the connection ends.
     pub outcome: Outcome,
 }
 
-/// What comes of a link: why it was lost, or nothing if its holder has ended it.
+/// Reports how a connection ends: the reason of a loss, or none if the user of the link ended it.
 #[derive(Debug)]
 pub struct Outcome {
     lost: oneshot::Receiver<ConnectionLost>,
-    standing: ConnectionState,
+    state: ConnectionState,
 }
 
 impl Outcome {
-    /// Whether the connection stands meanwhile.
+    /// Returns a view of whether the connection is up.
     #[must_use]
-    pub fn standing(&self) -> ConnectionState {
-        self.standing.clone()
+    pub fn state(&self) -> ConnectionState {
+        self.state.clone()
     }
 
-    /// Waits for the end of the connection, goodbyes included.
+    /// Waits for the end of the connection, including its closing messages.
     ///
     /// # Errors
-    /// When it was lost.
+    /// If the connection was lost.
     pub async fn wait(self) -> Result<(), ConnectionLost> {
         self.lost.await.map_or(Ok(()), Err)
     }
@@ -108,36 +108,36 @@ impl Outcome {
 /// Connects to `target`. Must be called inside a runtime.
 ///
 /// # Errors
-/// When nobody is there, or nobody that lets us in. Over HTTP most of that shows only at the first message.
+/// If the server cannot be reached or refuses the client. Over HTTP most errors appear only at the first message.
 pub async fn connect(target: &Target, options: Options) -> Result<Connected, DialError> {
-    let (told, lost) = oneshot::channel();
-    let watch = state::Watch::new();
-    let standing = watch.standing();
+    let (sender, lost) = oneshot::channel();
+    let outages = state::OutageTracker::new();
+    let state = outages.state();
     let (link, outgoing, incoming) = narrows_link::external_link(&options.link);
     match target {
         Target::Http(url) => {
-            let http = http::Client::new(url, &options, watch)?;
-            tokio::spawn(async move { tell(told, http.run(outgoing, incoming).await) });
+            let http = http::Client::new(url, &options, outages)?;
+            tokio::spawn(async move { report(sender, http.run(outgoing, incoming).await) });
         }
         Target::WebSocket(_) | Target::Lines(_) => {
-            let dialler = connect::Connector::new(target, options)?;
-            let first = match dialler.dial().await {
+            let connector = connect::Connector::new(target, options)?;
+            let first = match connector.dial().await {
                 Ok(socket) => Ok(socket),
-                // Where something is there, a network that breaks now is as little noticed as one that breaks later.
+                // The server exists, so an outage now is handled like a later one.
                 Err(DialError::Cut(why)) => Err(why),
                 Err(error @ DialError::Unanswered(_)) => Err(error.to_string()),
                 Err(error) => return Err(error),
             };
-            let keeper = reconnect::ReconnectingClient::new(dialler, outgoing, incoming, watch);
-            tokio::spawn(async move { tell(told, keeper.run(first).await) });
+            let client = reconnect::ReconnectingClient::new(connector, outgoing, incoming, outages);
+            tokio::spawn(async move { report(sender, client.run(first).await) });
         }
     }
-    Ok(Connected { link, outcome: Outcome { lost, standing } })
+    Ok(Connected { link, outcome: Outcome { lost, state } })
 }
 
-fn tell(told: oneshot::Sender<ConnectionLost>, outcome: Result<(), ConnectionLost>) {
+fn report(sender: oneshot::Sender<ConnectionLost>, outcome: Result<(), ConnectionLost>) {
     if let Err(lost) = outcome {
-        // Whoever does not wait for it need not know.
-        let _ = told.send(lost);
+        // The outcome may have been dropped.
+        let _ = sender.send(lost);
     }
 }

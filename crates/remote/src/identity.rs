@@ -1,56 +1,56 @@
-//! Who is at the other end.
+//! Client identities and how they are proven.
 
 use std::fmt;
 
-/// By what somebody is known. What one proof calls somebody is another than what another proof does.
+/// How an identity was proven. The same name with another proof is another identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Proof {
-    /// By nothing but being on this machine.
+    /// Nothing but being on this machine.
     Place,
-    /// By the user whose socket the other end is. Their name is their number.
+    /// The user that owns the peer socket. The name is the user id.
     User,
-    /// By a token.
+    /// A token.
     Token,
-    /// By a certificate.
+    /// A client certificate.
     Certificate,
-    /// By whoever handed the connection over.
+    /// The component that handed the connection over.
     Handed,
 }
 
-/// The name under which sessions belong to somebody, and what that somebody may do.
+/// The owner of connections and sessions, and its permissions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
-    /// By what they are known.
+    /// How it was proven.
     pub proof: Proof,
-    /// From the file of tokens, from a client's certificate, or [`Identity::local`].
+    /// The name from the token file, from the client certificate, or of [`Identity::local`].
     pub name: String,
-    /// What it is narrowed to; `None` is not narrowed at all.
+    /// Scopes of the tools that it may use; `None` is all tools.
     pub scopes: Option<Vec<String>>,
-    /// The only pools of a bus that it may use; `None` is all of them.
+    /// Pools of a bus that it may use; `None` is all pools.
     pub pools: Option<Vec<String>>,
 }
 
 impl Identity {
-    /// Whoever comes where nobody is asked for a token: somebody on this machine.
+    /// Returns the identity of unauthenticated clients on this machine.
     #[must_use]
     pub fn local() -> Self {
         Self::new(Proof::Place, "local")
     }
 
-    /// An identity that is restricted in nothing.
+    /// Returns an identity without restrictions.
     #[must_use]
     pub fn new(proof: Proof, name: impl Into<String>) -> Self {
         Self { proof, name: name.into(), scopes: None, pools: None }
     }
 
-    /// Returns `true` if the socket itself shows that it is the user of this number.
+    /// Returns `true` if the socket itself proves this user id.
     #[must_use]
     pub fn is_user(&self, user: u32) -> bool {
         self.proof == Proof::User && self.name == user.to_string()
     }
 }
 
-/// A name that nobody else has by another proof.
+/// Unique across proofs, so that no identity can take the name of another.
 impl fmt::Display for Identity {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { proof, name, .. } = self;
@@ -63,7 +63,7 @@ impl fmt::Display for Identity {
     }
 }
 
-/// Whether `name` may name somebody: it goes into logs, files and answers as it is.
+/// Returns `true` if `name` may be the name of an identity. Names are written to logs, files and responses unescaped.
 #[must_use]
 pub fn is_name(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-' | b'@' | b'+');
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_takes_anothers_name_by_another_proof() {
+    fn the_name_of_an_identity_is_unique_across_proofs() {
         let named = |proof| Identity::new(proof, "7").to_string();
         assert_eq!(named(Proof::User), "uid:7");
         assert_eq!(named(Proof::Token), "token:7");

@@ -1,4 +1,4 @@
-//! Frames over a network: WebSocket and Streamable HTTP on one port, TLS, who is at the other end, and connections that
+//! Frames over a network: WebSocket and Streamable HTTP on one port, TLS, client identities, and connections that
 //! outlive their sockets.
 
 mod announced;

@@ -1,12 +1,12 @@
-//! Connections that outlive their sockets: both ends count what they have taken, and send the rest again.
+//! Connections that outlive their sockets: both ends count received messages, and replay the others on the next socket.
 //!
-//! A client that can do this says so in `initialize` ([`ask`]), a server that can grants it in the answer ([`grant`]),
-//! and nothing is added to any other message. Each end has a [`ResumableEnd`]: what it sends goes through a [`Ring`], what it
-//! takes is counted. When a socket is lost, the first message on the next one is an [`Ask`], its answer an [`Answer`];
-//! both say how much was taken, and each end goes on behind that. Who connected and wants an end says so ([`farewell`]);
-//! who has lost a connection to a newer socket is told so ([`fence`]). None of these is counted itself.
+//! A client announces the capability in `initialize` ([`ask`]), and a server grants it in the response ([`grant`]); no
+//! other message is changed. Each end has a [`ResumableEnd`]: a [`Ring`] of sent messages and a count of received ones.
+//! After a loss, the first message on the next socket is an [`Ask`], and its response an [`Answer`]. Both carry the
+//! count of received messages, and each end replays what follows. The connecting end announces a deliberate close
+//! ([`farewell`]); a socket that was replaced by a newer one is sent a [`fence`]. None of these messages is counted.
 //!
-//! No I/O and no clock: sockets, deadlines and who may resume what are the business of both ends.
+//! No I/O and no clock: sockets, deadlines and authorization belong to the callers.
 
 mod capability;
 mod endpoint;

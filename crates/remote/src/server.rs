@@ -1,11 +1,12 @@
-//! The front: HTTP/1.1, HTTP/2 and WebSocket on one port, who may come in, and a line to the agents for each who does.
+//! The HTTP server: HTTP/1.1, HTTP/2 and WebSocket on one port, authentication, and one backend connection for each
+//! client connection.
 //!
-//! A [`HttpServer`] is bound at once and then served on a runtime of the caller's. For each logical connection it asks its
-//! [`Backend`] for one end of a socket pair that carries lines, one message each; what is behind the other end it does not know. Socket
-//! and connection are two things: over HTTP a connection has many requests, and one that can be resumed has one socket after another.
+//! [`HttpServer::bind`] opens the listeners; [`HttpServer::serve`] runs on the caller's runtime. For each client
+//! connection the server asks its [`Backend`] for one end of a socket pair that carries one message per line. A
+//! connection is not a socket: over HTTP it spans many requests, and a resumable one moves from one socket to the next.
 //!
-//! Checks come in this order, and what fails one sees nothing of the next: the number of sockets, the host that was meant (403), the
-//! page that asks (403), who asks (401, 429), the path and the method (404, 405), and only then what is asked.
+//! Checks run in this order, and a request that fails one never reaches the next: number of sockets, host (403), origin
+//! (403), authentication (401, 429), path and method (404, 405), content.
 
 mod accept;
 mod admission;
@@ -66,89 +67,89 @@ use refusal_stats::Reason;
 use shared::Shared;
 use socket::Socket;
 
-/// How often files are looked at.
+/// Interval at which certificate and token files are checked for changes.
 const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// How many sockets may wait to be adopted.
+/// Sockets that may be queued for adoption.
 const MAX_PENDING_ADOPTIONS: usize = 256;
 
-/// How long connections may take to say goodbye.
+/// Time for connections to close at shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Where and how clients come in.
+/// An address to listen on, and the rules for its clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listener {
-    /// What the backend is told of who comes in here.
+    /// The number that the backend receives with each client of this listener.
     pub number: usize,
-    /// The address; port 0 becomes a real one.
+    /// The address. Port 0 is replaced by a free port.
     pub address: SocketAddr,
-    /// The one path there is, such as `/acp`.
+    /// The only path that is served, such as `/acp`.
     pub path: String,
-    /// Who is let in.
+    /// How clients are authenticated.
     pub auth: Auth,
-    /// The origins whose pages may ask, each exactly as a browser writes it.
+    /// Allowed values of the `Origin` header, exactly as browsers write them.
     pub origins: Vec<String>,
-    /// The hosts that may be meant besides `localhost`, `127.0.0.1`, `[::1]` and the address itself.
+    /// Allowed hosts besides `localhost`, `127.0.0.1`, `[::1]` and the address itself.
     pub hosts: Vec<String>,
-    /// Its certificate; without, it is cleartext.
+    /// The certificate files; `None` serves cleartext.
     pub tls: Option<TlsFiles>,
 }
 
-/// Who is let in.
+/// Authentication of the clients of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Auth {
-    /// Everybody on this machine, as [`Identity::local`].
+    /// Every process of this machine, as [`Identity::local`].
     None,
-    /// Everybody on this machine, as the user whose socket the other end is, or if the system does not tell, as
-    /// [`Identity::local`].
+    /// Every process of this machine, as the user that owns the peer socket, or as [`Identity::local`] if the system
+    /// does not know that user.
     User,
-    /// Only the user of this number, as [`Identity::local`]. One whose number the system does not tell is refused.
+    /// Only processes of this user id, as [`Identity::local`]. A peer whose user is unknown is refused.
     Owner(u32),
-    /// Who has a token of this file.
+    /// Clients with a token of this file.
     Token(PathBuf),
-    /// Who has a certificate of the authorities in [`TlsFiles::client_ca`].
+    /// Clients with a certificate of the authorities in [`TlsFiles::client_ca`].
     Mtls,
 }
 
-/// How much there may be of everything.
+/// Resource limits of the HTTP server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The longest message of a client.
+    /// The longest message of a client, in bytes.
     pub max_message: usize,
-    /// How much of messages that have not come whole is held, of all clients and of one identity. Each has room for one message in any
-    /// case.
+    /// Bytes of incomplete messages held in memory for all clients. One message of [`Self::max_message`] always fits.
     pub unfinished: usize,
-    /// See [`Self::unfinished`].
+    /// Bytes of incomplete messages held for one identity. One message of [`Self::max_message`] always fits.
     pub unfinished_per_identity: usize,
-    /// How long a client may take for the head of its first request, and for each part of a body.
+    /// Time for the head of a socket's first request, and for each part of a body.
     pub header_timeout: Duration,
-    /// Within which time it is noticed that nobody is there, or nobody reads, and how long a WebSocket may have no message at all.
+    /// Time after which a peer that does not respond or does not read is disconnected, and within which a WebSocket
+    /// must send its first message.
     pub idle_timeout: Duration,
-    /// How many sockets there may be. For one more, another is closed that nobody uses, or one of an identity that has very many; if
-    /// there is none, it waits.
+    /// Limit of sockets. Over that, an unused socket or one of an identity with very many is closed for a new one; if
+    /// there is none, the new socket waits.
     pub max_sockets: usize,
-    /// How many connections one identity may have, those among them that are held for it.
+    /// Limit of connections of one identity, detached ones included.
     pub max_connections_per_identity: usize,
-    /// How many requests over HTTP, upgrades among them, one identity may make.
+    /// Limit of HTTP requests per second of one identity, upgrades included.
     pub max_requests_per_second: u32,
-    /// How many wrong tokens an address may show before it is not looked at; one is forgotten every six seconds.
+    /// Wrong tokens from one address before it is locked out. One failure is forgotten every six seconds.
     pub max_failures: u32,
-    /// How many bytes of each stream or resumable connection are kept to be sent again.
+    /// Bytes of each stream or resumable connection that are kept for replay.
     pub replay_bytes: usize,
-    /// For how long.
+    /// Time for which they are kept.
     pub replay_time: Duration,
-    /// How many bytes all streams and resumable connections together keep to be sent again. Over that, the oldest messages
-    /// that were sent are dropped, and agents wait until their clients have read the others.
+    /// Bytes kept for replay by all streams and resumable connections together. Over that, the oldest messages that
+    /// were sent are dropped, and agents wait until their clients have read the others.
     pub replay_memory: usize,
-    /// See [`Self::replay_memory`].
+    /// Bytes kept for replay by one identity.
     pub replay_memory_per_identity: usize,
-    /// How long a connection is held while nobody is there.
+    /// Grace period of a connection without a socket.
     pub grace: Duration,
 }
 
-/// How many HTTP sockets an identity may have for each connection that it may have: one for requests, and some for streams of events.
+/// HTTP sockets that an identity may have per connection: one for requests, and some for event streams.
 const SOCKETS_PER_CONNECTION: usize = 4;
-/// How many HTTP sockets an identity may have in any case: over HTTP/1.1, each session of a connection needs one for its events.
+/// HTTP sockets that every identity may have: over HTTP/1.1, each session of a connection needs one for its events.
 const MIN_SOCKETS_PER_IDENTITY: usize = 64;
 
 impl Default for Limits {
@@ -173,7 +174,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Returns how many sockets one identity may have at once for requests over HTTP. WebSockets do not count.
+    /// Returns the most HTTP sockets that one identity may have at once. WebSockets do not count.
     fn max_sockets_per_identity(&self) -> usize {
         let sockets = self.max_connections_per_identity.saturating_mul(SOCKETS_PER_CONNECTION);
         sockets.max(MIN_SOCKETS_PER_IDENTITY)
@@ -184,29 +185,29 @@ impl Limits {
     }
 }
 
-/// What [`Backend::open`] returns.
+/// The future that [`Backend::open`] returns.
 pub type Opening<'a> = Pin<Box<dyn Future<Output = std::io::Result<StdUnixStream>> + Send + 'a>>;
 
-/// Where connections lead.
+/// Serves the messages of accepted connections.
 pub trait Backend: Send + Sync {
-    /// One end of a socket pair for a new connection of `identity`, who came in at the listener of this number. Each line is one
-    /// message, both ways; either end may close it.
+    /// Opens a new connection of `identity` on the listener of this number. The returned socket carries one message per
+    /// line, both ways; either end may close it.
     ///
-    /// An error of the kind [`WouldBlock`](std::io::ErrorKind::WouldBlock) says that there is no room, and
-    /// [`QuotaExceeded`](std::io::ErrorKind::QuotaExceeded) that there is none for this identity. Then a connection ends that is kept
-    /// without a client, if there is one, and [`Self::open_later`] is called.
+    /// The error kind [`WouldBlock`](std::io::ErrorKind::WouldBlock) means that no connection is free, and
+    /// [`QuotaExceeded`](std::io::ErrorKind::QuotaExceeded) that this identity has too many. Then one detached
+    /// connection is ended, if there is one, and [`Self::open_later`] is called.
     fn open(&self, identity: Identity, listener: usize) -> Opening<'_>;
 
-    /// The same where a connection is about to end: may wait for its place.
+    /// Like [`Self::open`], but a connection is about to end: may wait until it has.
     fn open_later(&self, identity: Identity, listener: usize) -> Opening<'_> {
         self.open(identity, listener)
     }
 
-    /// Serves a new connection of `identity` over a WebSocket without TLS itself, to spare its messages a way. Whoever does not gives
-    /// it back, and is asked for a line.
+    /// Serves a new connection of `identity` over a WebSocket without TLS directly, which saves a copy of each message.
+    /// A backend that does not support that returns the socket, and [`Self::open`] is called.
     ///
     /// # Errors
-    /// When it does not.
+    /// If the backend does not serve WebSockets.
     fn serve(
         &self,
         identity: Identity,
@@ -218,61 +219,60 @@ pub trait Backend: Send + Sync {
     }
 }
 
-/// What [`Served::ended`] returns.
+/// The future that [`Served::ended`] returns.
 pub type Ended<'a> = Pin<Box<dyn Future<Output = Option<Violation>> + Send + 'a>>;
 
 /// A WebSocket that the backend serves.
 pub trait Served: Send {
-    /// Ends when the socket is closed, with what the client did if that was why.
+    /// Waits until the socket is closed. Returns the protocol violation of the client, if one was the reason.
     fn ended(&mut self) -> Ended<'_>;
 
-    /// Closes it with this as the last word. That it is closed is still to be waited for.
+    /// Starts the closing handshake with this code and reason. Await [`Self::ended`] for its end.
     fn hang_up(&self, code: u16, reason: &'static str);
 }
 
-/// Why nobody can come in.
+/// An error that prevents the HTTP server from listening.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// The address cannot be had.
+    /// The address cannot be bound.
     #[error("{address}: {error}")]
     Address {
         /// The address.
         address: SocketAddr,
-        /// What the system says.
+        /// The error of the system.
         error: std::io::Error,
     },
-    /// Others than this machine could come in without being asked who they are.
+    /// Other machines could connect without authentication.
     #[error("{0}: without authentication only a loopback address may be used")]
     Open(SocketAddr),
-    /// Others than this machine could come in, and others could listen.
+    /// Other machines could connect without encryption.
     #[error("{0}: without TLS only a loopback address may be used")]
     Cleartext(SocketAddr),
-    /// Certificates are asked for, and none can be verified.
+    /// Client certificates are required, but there is no authority to verify them.
     #[error("{0}: authentication by certificate needs TLS with a client_ca")]
     NoAuthority(SocketAddr),
-    /// The path is none.
-    #[error("{0:?} is not a path")]
+    /// The path is invalid.
+    #[error("invalid path {0:?}")]
     Path(String),
     /// A file cannot be used.
     #[error(transparent)]
     File(#[from] ReloadError),
 }
 
-/// A socket that somebody else let in.
+/// A socket that was accepted elsewhere.
 #[derive(Debug)]
 pub enum Adopted {
-    /// Over TCP.
+    /// A TCP socket.
     Tcp(StdTcpStream),
-    /// Of a unix socket.
+    /// A unix socket.
     Unix(StdUnixStream),
 }
 
-/// A socket that was not adopted: the front is gone, or too many wait.
+/// A socket that was not adopted: the server has stopped, or its queue is full.
 #[derive(Debug, thiserror::Error)]
-#[error("the front takes no more connections")]
+#[error("the HTTP server accepts no more connections")]
 pub struct NotAdopted(pub Adopted);
 
-/// A socket that waits to be adopted.
 struct Adoption {
     stream: Adopted,
     head: Bytes,
@@ -280,136 +280,138 @@ struct Adoption {
     listener: usize,
 }
 
-/// Listeners that are bound, and everything behind them.
+/// The HTTP server with its bound listeners.
 pub struct HttpServer {
     shared: Arc<Shared>,
-    doors: Vec<(Arc<HttpListener>, TcpListener)>,
+    http_listeners: Vec<(Arc<HttpListener>, TcpListener)>,
     addresses: Vec<SocketAddr>,
     adopted: mpsc::Receiver<Adoption>,
     handle: Handle,
 }
 
-/// What can be done with a front while it is served.
+/// Controls an [`HttpServer`] while it runs.
 #[derive(Clone)]
 pub struct Handle {
     shared: Arc<Shared>,
-    doors: Arc<[Arc<HttpListener>]>,
+    http_listeners: Arc<[Arc<HttpListener>]>,
     adopt: mpsc::Sender<Adoption>,
 }
 
 impl HttpServer {
-    /// Binds all listeners and reads all their files. Nobody is let in before it is served.
+    /// Binds all listeners and reads all their files. No client is accepted before [`Self::serve`].
     ///
     /// # Errors
-    /// When one of them cannot be had, or would let in those who should not come in; then none is.
+    /// If one of them cannot be bound or would be open to unauthenticated machines; then none is bound.
     pub fn bind(
         listeners: Vec<Listener>,
         limits: Limits,
         backend: Arc<dyn Backend>,
     ) -> Result<Self, BindError> {
-        let mut doors = Vec::new();
+        let mut http_listeners = Vec::new();
         let mut addresses = Vec::new();
         for listener in listeners {
-            check(&listener)?;
+            validate(&listener)?;
             let address = listener.address;
             let failed = |error| BindError::Address { address, error };
             let socket = TcpListener::bind(address).map_err(failed)?;
             socket.set_nonblocking(true).map_err(failed)?;
             let bound = socket.local_addr().map_err(failed)?;
-            doors.push((Arc::new(HttpListener::new(listener, bound)?), socket));
+            http_listeners.push((Arc::new(HttpListener::new(listener, bound)?), socket));
             addresses.push(bound);
         }
         let shared = Shared::new(limits, backend);
         let (adopt, adopted) = mpsc::channel(MAX_PENDING_ADOPTIONS);
-        let known = doors.iter().map(|(door, _)| Arc::clone(door)).collect();
-        let handle = Handle { shared: Arc::clone(&shared), doors: known, adopt };
-        Ok(Self { shared, doors, addresses, adopted, handle })
+        let known = http_listeners.iter().map(|(http_listener, _)| Arc::clone(http_listener)).collect();
+        let handle = Handle { shared: Arc::clone(&shared), http_listeners: known, adopt };
+        Ok(Self { shared, http_listeners, addresses, adopted, handle })
     }
 
-    /// Where the listeners are, in their order; a port 0 has become a real one.
+    /// Returns the addresses of the listeners, in their order, with real ports.
     #[must_use]
     pub fn local_addrs(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// For whoever is not the one who serves.
+    /// Returns a handle that works while the server runs.
     #[must_use]
     pub fn handle(&self) -> Handle {
         self.handle.clone()
     }
 
-    /// Serves until [`Handle::shutdown`]. Must be polled inside a runtime.
+    /// Accepts and serves clients until [`Handle::shutdown`]. Must be polled inside a runtime.
     ///
     /// # Errors
-    /// When a listener cannot be used on this runtime.
+    /// If a listener cannot be used on this runtime.
     pub async fn serve(self) -> std::io::Result<()> {
-        let Self { shared, doors, mut adopted, handle, .. } = self;
+        let Self { shared, http_listeners, mut adopted, handle, .. } = self;
         // Dropping the set ends the tasks.
         let mut accepting = JoinSet::new();
-        for (door, socket) in doors {
+        for (http_listener, socket) in http_listeners {
             let socket = tokio::net::TcpListener::from_std(socket)?;
-            accepting.spawn(accept::accept(Arc::clone(&shared), door, socket));
+            accepting.spawn(accept::accept(Arc::clone(&shared), http_listener, socket));
         }
-        let mut looking = interval(FILE_CHECK_INTERVAL);
-        looking.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut file_checks = interval(FILE_CHECK_INTERVAL);
+        file_checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 () = shared.stopping() => break,
                 Some(adoption) = adopted.recv() => adopt(&shared, adoption),
-                _ = looking.tick() => handle.look(),
+                _ = file_checks.tick() => handle.check_files(),
             }
         }
-        // Whoever has a connection is told; what is left after that is not waited for.
+        // Clients are notified; connections that are still open after the timeout are dropped.
         _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, shared.sockets.closed()).await;
         Ok(())
     }
 }
 
 impl Handle {
-    /// Lets everything end: nobody is let in, WebSockets are closed with 1001, streams of events end.
+    /// Stops the server: no client is accepted, WebSockets are closed with 1001, event streams end.
     pub fn shutdown(&self) {
         self.shared.stop();
     }
 
-    /// Reads all files of all listeners now. Connections stay, but for those whose token, or the authority of whose certificate, is gone.
+    /// Reads all files of all listeners now. Connections stay open unless their token or the authority of their
+    /// certificate was removed.
     ///
     /// # Errors
-    /// When one cannot be used; what it is for stays as it was, though nobody is let in with a token if that lasts. All others are
-    /// read all the same.
+    /// If a file cannot be used. Its previous content stays in effect, for a token file only for a short time. The
+    /// other files are read anyway.
     pub fn reload(&self) -> Result<(), ReloadError> {
-        let reloaded: Vec<_> = self.doors.iter().map(|door| door.reload(true)).collect();
+        let reloaded: Vec<_> =
+            self.http_listeners.iter().map(|http_listener| http_listener.reload(true)).collect();
         reloaded.into_iter().collect()
     }
 
-    fn look(&self) {
-        for door in &*self.doors {
-            // A file of tokens speaks for itself.
-            if let Err(error @ ReloadError::Tls(_)) = door.reload(false) {
+    fn check_files(&self) {
+        for http_listener in &*self.http_listeners {
+            // A token file logs its own errors.
+            if let Err(error @ ReloadError::Tls(_)) = http_listener.reload(false) {
                 tracing::warn!(
                     %error,
-                    "certificate, key or client_ca have changed and cannot be used: those that were read before are used on"
+                    "TLS files invalid, keeping the previous ones"
                 );
             }
         }
     }
 
-    /// How often somebody was refused, by the reason, since the front was bound. The reasons are always the same.
+    /// Returns how many clients were refused since the server was bound, by reason. The set of reasons is fixed.
     #[must_use]
     pub fn refused(&self) -> Vec<(&'static str, u64)> {
         self.shared.refusals.all()
     }
 
-    /// How often connections were broken, and what became of them, since the front was bound. The names are always the same.
+    /// Returns how many connections lost a socket since the server was bound, by outcome. The set of outcomes is fixed.
     #[must_use]
     pub fn disconnects(&self) -> Vec<(&'static str, u64)> {
         self.shared.disconnects.all()
     }
 
-    /// Takes a socket over that carries lines and was let in elsewhere, at the listener of this number, as `identity`. `head` is
-    /// what was read from it already.
+    /// Takes over a line-based socket that was accepted and authenticated elsewhere as `identity`. `head` is what was
+    /// already read from it.
     ///
     /// # Errors
-    /// When there is no room now; the socket comes back.
+    /// If the queue is full or the server has stopped; the socket is returned.
     pub fn adopt(
         &self,
         stream: Adopted,
@@ -422,7 +424,7 @@ impl Handle {
     }
 }
 
-fn check(listener: &Listener) -> Result<(), BindError> {
+fn validate(listener: &Listener) -> Result<(), BindError> {
     let address = listener.address;
     if !listener.path.starts_with('/') || listener.path.contains(['?', '#', ' ']) {
         return Err(BindError::Path(listener.path.clone()));
@@ -453,17 +455,17 @@ fn adopt(shared: &Arc<Shared>, adoption: Adoption) {
     let limits = &shared.limits;
     let io = match io.and_then(|io| io.tune(limits.idle_timeout).map(|()| io)) {
         Ok(io) => io,
-        Err(error) => return tracing::warn!(%error, "a socket that was handed over cannot be used"),
+        Err(error) => return tracing::warn!(%error, "adopted socket unusable"),
     };
     let (codec, part) = (Codec::lines(limits.max_message), shared.unfinished.part(&identity));
     let mut socket = Socket::new(io, codec, head, limits.idle_timeout, None, part);
     let shared = Arc::clone(shared);
-    match shared.seats.enter(identity) {
-        Some(seat) => {
+    match shared.quota.enter(identity) {
+        Some(slot) => {
             tokio::spawn(connection::serve(
                 shared,
                 socket,
-                AdmittedClient::new(seat, Credential::default(), listener),
+                AdmittedClient::new(slot, Credential::default(), listener),
             ));
         }
         None => {

@@ -1,4 +1,4 @@
-//! TLS of a listener: its certificate, whom it trusts, and both read anew when they change.
+//! TLS of a listener: its certificate and the authorities of its clients. Both are read again when their files change.
 
 mod der;
 mod subject;
@@ -20,19 +20,19 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 
-/// The files of a listener with TLS, as PEM.
+/// The TLS files of a listener, in PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The certificate and what leads from it to its root.
+    /// The certificate chain, leaf first.
     pub cert: PathBuf,
-    /// Its private key.
+    /// The private key of the certificate.
     pub key: PathBuf,
-    /// The authorities whose clients are let in; with it, nobody comes in without a certificate.
+    /// The authorities of client certificates. If set, clients without a certificate are refused.
     pub client_ca: Option<PathBuf>,
 }
 
 impl TlsFiles {
-    /// Every file there is.
+    /// Returns all files.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         [Some(&self.cert), Some(&self.key), self.client_ca.as_ref()]
             .into_iter()
@@ -41,10 +41,10 @@ impl TlsFiles {
     }
 }
 
-/// Why there is no TLS.
+/// An error in the TLS files.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file is not there, or not what it should be.
+    /// A file is missing or invalid.
     #[error("{}: {fault}", path.display())]
     File {
         /// The file.
@@ -52,8 +52,8 @@ pub enum TlsError {
         /// What is wrong with it.
         fault: FileFault,
     },
-    /// The key is that of another certificate.
-    #[error("the key {} is not that of the certificate {}", key.display(), cert.display())]
+    /// The key belongs to another certificate.
+    #[error("key {} does not match certificate {}", key.display(), cert.display())]
     Strangers {
         /// The file of the certificate.
         cert: PathBuf,
@@ -61,21 +61,21 @@ pub enum TlsError {
         key: PathBuf,
     },
     /// Certificate and key cannot be used for another reason.
-    #[error("the certificate {} and its key cannot be used: {error}", cert.display())]
+    #[error("cannot use certificate {} with its key: {error}", cert.display())]
     Pair {
         /// The file of the certificate.
         cert: PathBuf,
-        /// Why not.
+        /// The error of the TLS library.
         error: rustls::Error,
     },
-    /// There is nothing to encrypt with.
+    /// The TLS library offers no usable protocol version.
     #[error("{0}")]
     Unable(rustls::Error),
 }
 
 impl TlsError {
-    /// What became of the pair in these files.
-    pub(crate) fn of_pair(error: rustls::Error, cert: &Path, key: &Path) -> Self {
+    /// Converts an error about the certificate and key in these files.
+    pub(crate) fn from_key_pair(error: rustls::Error, cert: &Path, key: &Path) -> Self {
         let cert = cert.to_owned();
         match error {
             rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
@@ -86,38 +86,38 @@ impl TlsError {
     }
 }
 
-/// What is wrong with a file of TLS.
+/// An error in one TLS file.
 #[derive(Debug, thiserror::Error)]
 pub enum FileFault {
-    /// It is not there, or not for us.
-    #[error("it cannot be read: {0}")]
+    /// It does not exist or permission was denied.
+    #[error("cannot be read: {0}")]
     Unreadable(io::Error),
-    /// Nobody is there to type the password.
-    #[error("a private key with a password cannot be used")]
+    /// The key is encrypted, and there is no way to ask for a password.
+    #[error("encrypted private keys are not supported")]
     Locked,
-    /// It is something else.
-    #[error("there is no private key in it")]
+    /// It contains no private key.
+    #[error("contains no private key")]
     NoKey,
-    /// It is something else.
-    #[error("there is no certificate in it")]
+    /// It contains no certificate.
+    #[error("contains no certificate")]
     NoCertificate,
-    /// Whoever can write it says who we are.
-    #[error("everybody can write it")]
+    /// Any user can write it, and could impersonate its owner.
+    #[error("writable by every user")]
     Exposed,
-    /// It is damaged, or of a kind that is not known.
+    /// It is damaged, or of an unknown kind.
     #[error("{0}")]
     Unknown(String),
 }
 
-/// What to serve with. HTTP/2 where the client knows it.
+/// Returns the configuration of a TLS server with these files. It offers HTTP/2 and HTTP/1.1.
 ///
 /// # Errors
-/// When a file cannot be used.
+/// If a file cannot be used.
 pub fn server_config(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
     ServerTls::read(files).map(|tls| tls.config)
 }
 
-/// What a listener begins TLS with, and what it verifies the certificates of clients by.
+/// The TLS configuration of a listener, and the authorities that it verifies client certificates with.
 #[derive(Debug)]
 pub(crate) struct ServerTls {
     pub(crate) config: Arc<ServerConfig>,
@@ -132,10 +132,10 @@ struct ClientAuthorities {
 }
 
 impl ServerTls {
-    /// Reads all files.
+    /// Reads and validates all files.
     ///
     /// # Errors
-    /// When one of them cannot be used.
+    /// If one of them cannot be used.
     pub(crate) fn read(files: &TlsFiles) -> Result<Self, TlsError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let clients =
@@ -149,7 +149,7 @@ impl ServerTls {
         };
         let mut config = builder
             .with_single_cert(certificates(&files.cert)?, private_key(&files.key)?)
-            .map_err(|error| TlsError::of_pair(error, &files.cert, &files.key))?;
+            .map_err(|error| TlsError::from_key_pair(error, &files.cert, &files.key))?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         if clients.is_some() {
             // A resumed session does not verify the certificate again, and gives the ticket for the next one: an expired
@@ -187,52 +187,52 @@ impl ClientAuthorities {
         let certificates = certificates(path)?;
         let mut roots = RootCertStore::empty();
         for certificate in &certificates {
-            roots.add(certificate.clone()).map_err(|error| unknown(path, &error))?;
+            roots.add(certificate.clone()).map_err(|error| unknown_fault(path, &error))?;
         }
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
-        let verifier = verifier.build().map_err(|error| unknown(path, &error))?;
+        let verifier = verifier.build().map_err(|error| unknown_fault(path, &error))?;
         Ok(Self { certificates, verifier })
     }
 }
 
-/// The certificates of a file, at least one.
+/// Reads the certificates of a file; there is at least one.
 ///
 /// # Errors
-/// When there is none, or the file cannot be read.
+/// If there is no certificate, or the file cannot be read.
 pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let pem = read(path)?;
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     match all {
-        Ok(certificates) if certificates.is_empty() => Err(wrong(path, FileFault::NoCertificate)),
+        Ok(certificates) if certificates.is_empty() => Err(file_error(path, FileFault::NoCertificate)),
         Ok(certificates) => Ok(certificates),
-        Err(error) => Err(unknown(path, &error)),
+        Err(error) => Err(unknown_fault(path, &error)),
     }
 }
 
-/// The private key of a file.
+/// Reads the private key of a file.
 pub(crate) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     let pem = read(path)?;
     let text = String::from_utf8_lossy(&pem);
     if ENCRYPTED_KEY_MARKERS.iter().any(|mark| text.contains(mark)) {
-        return Err(wrong(path, FileFault::Locked));
+        return Err(file_error(path, FileFault::Locked));
     }
     PrivateKeyDer::from_pem_slice(&pem).map_err(|error| match error {
-        pem::Error::NoItemsFound => wrong(path, FileFault::NoKey),
-        error => unknown(path, &error),
+        pem::Error::NoItemsFound => file_error(path, FileFault::NoKey),
+        error => unknown_fault(path, &error),
     })
 }
 
-/// What stands in a private key with a password, in its new form and its old one.
+/// Markers of an encrypted private key: PKCS #8 and the older form.
 const ENCRYPTED_KEY_MARKERS: [&str; 2] = ["-----BEGIN ENCRYPTED PRIVATE KEY-----", "Proc-Type: 4,ENCRYPTED"];
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
-    fs::read(path).map_err(|error| wrong(path, FileFault::Unreadable(error)))
+    fs::read(path).map_err(|error| file_error(path, FileFault::Unreadable(error)))
 }
 
-fn unknown(path: &Path, why: &impl ToString) -> TlsError {
-    wrong(path, FileFault::Unknown(why.to_string()))
+fn unknown_fault(path: &Path, why: &impl ToString) -> TlsError {
+    file_error(path, FileFault::Unknown(why.to_string()))
 }
 
-pub(crate) fn wrong(path: &Path, fault: FileFault) -> TlsError {
+pub(crate) fn file_error(path: &Path, fault: FileFault) -> TlsError {
     TlsError::File { path: path.to_owned(), fault }
 }

@@ -1,4 +1,4 @@
-//! The file of tokens: names, scopes and hashes, never a token.
+//! The token file: names, scopes and hashes of tokens, never a token itself.
 //!
 //! ```toml
 //! [[token]]
@@ -30,39 +30,39 @@ use ring::digest::{SHA256, digest};
 
 use crate::identity::{Identity, is_name};
 
-/// The longest file of tokens that is read.
-const MAX_FILE: u64 = 1 << 20;
+/// The longest token file that is read, in bytes.
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// What stands before the random part of a token, so that people and scanners know what it is.
-const PREFIX: &str = "nrw_";
+/// Prefix of every token, so that people and secret scanners recognize it.
+const TOKEN_PREFIX: &str = "nrw_";
 
-/// The first line of a file that we make: it also tells what a file is that has no token, or none any more.
+/// First line of a token file that this program creates. It also identifies a token file without tokens.
 const HEADER: &str = "# The tokens of clients, by `narrows token`: names and hashes, never a token\n";
 
-/// Whether a text says of itself that it is a file of tokens, if it has some or not.
+/// Returns `true` if a text is marked as a token file, even one without tokens.
 #[must_use]
 pub fn is_marked(text: &str) -> bool {
     text.lines().any(|line| line == HEADER.trim_end())
 }
 
-/// Why a file of tokens cannot be used.
+/// An error in a token file.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// It cannot be read or written.
+    /// The file cannot be read or written.
     #[error("{}: {error}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         error: io::Error,
     },
-    /// Everybody can write it, and so make a token.
-    #[error("{}: can be written by everybody", .0.display())]
+    /// Every user can write the file, and so add a token.
+    #[error("{}: writable by every user", .0.display())]
     Exposed(PathBuf),
-    /// It is longer than any file of tokens.
+    /// The file is longer than the limit.
     #[error("{}: longer than 1 MiB", .0.display())]
     TooLong(PathBuf),
-    /// It is not what a file of tokens looks like.
+    /// The file is invalid.
     #[error("{}:{line}:{column}: {error}", path.display())]
     Syntax {
         /// The file.
@@ -71,43 +71,43 @@ pub enum TokenError {
         line: usize,
         /// The column, in characters from 1.
         column: usize,
-        /// Why; without the text of the file.
+        /// The reason, without the text of the file.
         error: String,
     },
-    /// A name that is none.
-    #[error("{0:?} is not a name for a token")]
+    /// The name is invalid.
+    #[error("invalid token name {0:?}")]
     Name(String),
-    /// A name that another token has.
-    #[error("there is a token of the name {0:?} already")]
+    /// Another token has this name.
+    #[error("token {0:?} already exists")]
     Taken(String),
-    /// There is no token of that name.
-    #[error("there is no token of the name {0:?}")]
+    /// No token has this name.
+    #[error("token {0:?} does not exist")]
     Absent(String),
-    /// It is written in a form of its owner's.
-    #[error("{}: not written as `narrows token new` does; take it out by hand", .0.display())]
+    /// The file was edited in a form that tokens cannot be removed from.
+    #[error("{}: not in the format of `narrows token new`; remove the entry by hand", .0.display())]
     Form(PathBuf),
-    /// A token that is kept to no pool at all.
+    /// The list of pools is empty, so the token would be useless.
     #[error("`pools` is empty: leave it out to permit every pool")]
     NoPools,
-    /// A name that no pool can have.
-    #[error("{0:?} is not a name for a pool")]
+    /// The name of a pool is invalid.
+    #[error("invalid pool name {0:?}")]
     Pool(String),
-    /// What a token is to be narrowed to means no tool.
+    /// A scope matches no tool.
     #[error(transparent)]
     Scope(#[from] ScopeError),
-    /// The system gave no random numbers.
-    #[error("no random numbers to be had")]
+    /// The system has no random numbers.
+    #[error("no random numbers available")]
     Random,
 }
 
-/// A token as it is kept: recognised, and never shown.
+/// The hash of a token. Debug output does not show it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Digest([u8; 32]);
 
 impl Digest {
-    /// Of what somebody showed.
+    /// Returns the hash of a token.
     #[must_use]
-    pub fn of(token: &str) -> Self {
+    pub fn new(token: &str) -> Self {
         let mut bytes = [0; 32];
         bytes.copy_from_slice(digest(&SHA256, token.as_bytes()).as_ref());
         Self(bytes)
@@ -121,8 +121,8 @@ impl Digest {
         URL_SAFE_NO_PAD.encode(self.0)
     }
 
-    /// Whether both are the same, in a time that does not tell where they differ.
-    fn is(&self, other: &Self) -> bool {
+    /// Compares in constant time, so that response times reveal nothing.
+    fn equals(&self, other: &Self) -> bool {
         let mut different = 0;
         for (one, two) in self.0.iter().zip(&other.0) {
             different |= std::hint::black_box(one ^ two);
@@ -137,13 +137,12 @@ impl std::fmt::Debug for Digest {
     }
 }
 
-/// The tokens that are known.
+/// The tokens of a token file.
 #[derive(Clone, Debug, Default)]
 pub struct Tokens {
     known: Vec<Known>,
 }
 
-/// One of them.
 #[derive(Clone, Debug)]
 struct Known {
     digest: Digest,
@@ -152,19 +151,19 @@ struct Known {
 }
 
 impl Tokens {
-    /// Reads a file.
+    /// Reads a token file.
     ///
     /// # Errors
-    /// When it cannot be read, is not what it should be, or can be written by everybody.
+    /// If it cannot be read, is invalid, or every user can write it.
     pub fn read(path: &Path) -> Result<Self, TokenError> {
         Self::parse(path, &text(path)?)
     }
 
-    /// Reads the text of `path`.
+    /// Parses the text of `path`.
     fn parse(path: &Path, text: &str) -> Result<Self, TokenError> {
         let file = path.display().to_string();
         let read = Node::read_toml(&Findings::new(&file, text), |table| Some(inspect::read(table)));
-        // Without the hint, which would show the line: a token may stand there.
+        // Without the hint, which shows the line: it may contain a token.
         let failed = |Finding { pos, message: error, .. }: Finding| TokenError::Syntax {
             path: path.to_owned(),
             line: pos.line,
@@ -174,30 +173,30 @@ impl Tokens {
         read.map(|file| Self { known: file.known }).map_err(failed)
     }
 
-    /// Whose it is. Every token is compared, in constant time.
+    /// Returns the owner of a token. Every token is compared, in constant time.
     #[must_use]
     pub fn find(&self, digest: &Digest) -> Option<&Identity> {
         let mut found = None;
         for Known { digest: known, identity, .. } in &self.known {
-            if known.is(digest) {
+            if known.equals(digest) {
                 found = Some(identity);
             }
         }
         found
     }
 
-    /// Everybody who has a token.
+    /// Returns the owners of all tokens.
     pub fn identities(&self) -> impl Iterator<Item = &Identity> {
         self.listed().map(|(identity, _)| identity)
     }
 
-    /// The same, with when the token was made, as far as the file says so.
+    /// Returns the owners of all tokens with the creation time, if the file has it.
     pub fn listed(&self) -> impl Iterator<Item = (&Identity, Option<&str>)> {
         self.known.iter().map(|known| (&known.identity, known.created.as_deref()))
     }
 }
 
-/// Why a token cannot be kept to these pools.
+/// Returns the reason why a token cannot be restricted to these pools.
 fn unusable_pools(pools: &[String]) -> Option<TokenError> {
     if pools.is_empty() {
         return Some(TokenError::NoPools);
@@ -211,7 +210,7 @@ fn text(path: &Path) -> Result<String, TokenError> {
     if about.mode() & 0o002 != 0 {
         return Err(TokenError::Exposed(path.to_owned()));
     }
-    if about.len() > MAX_FILE {
+    if about.len() > MAX_FILE_BYTES {
         return Err(TokenError::TooLong(path.to_owned()));
     }
     fs::read_to_string(path).map_err(failed)
@@ -236,7 +235,7 @@ mod tests {
     }
 
     fn entry(name: &str, more: &str) -> String {
-        format!("[[token]]\nname = {name:?}\nhash = {:?}\n{more}\n", Digest::of(name).text())
+        format!("[[token]]\nname = {name:?}\nhash = {:?}\n{more}\n", Digest::new(name).text())
     }
 
     #[test]
@@ -248,8 +247,8 @@ mod tests {
             Ok(&["a", "b"]),
         );
         check(&entry("a", "created = \"2026-11-16T12:00:00Z\""), Ok(&["a"]));
-        check(&format!("{0}{0}", entry("a", "")), Err("there is a token of the name \"a\" already"));
-        check(&entry("a b", ""), Err("not a name"));
+        check(&format!("{0}{0}", entry("a", "")), Err("token \"a\" already exists"));
+        check(&entry("a b", ""), Err("invalid token name"));
         check("[[token]]\nname = \"a\"\nhash = \"short\"", Err("the hash is not"));
         check(&entry("a", "token = \"secret\""), Err("there is no setting `token` in [token]"));
         check(&entry("a", "scopes = [\"kind:read\", \"notes/*\"]"), Ok(&["a"]));
@@ -260,7 +259,7 @@ mod tests {
         check(&entry("a", "scopes = [\"\"]"), Err("tokens.toml:4:11: a scope is empty"));
         check(&entry("a", "pools = [\"echo\"]"), Ok(&["a"]));
         check(&entry("a", "pools = []"), Err("tokens.toml:4:9: `pools` is empty"));
-        check(&entry("a", "pools = [\"a b\"]"), Err("\"a b\" is not a name for a pool"));
+        check(&entry("a", "pools = [\"a b\"]"), Err("invalid pool name \"a b\""));
         check("x = secret", Err("tokens.toml:1:5: "));
         assert!(!Tokens::parse(Path::new("t"), "x = secret").unwrap_err().to_string().contains("secret"));
     }
@@ -269,24 +268,24 @@ mod tests {
     fn a_token_is_found_by_its_hash() {
         let text = format!("{}{}", entry("one", "scopes = [\"read\"]"), entry("two", ""));
         let tokens = Tokens::parse(Path::new("t"), &text).unwrap();
-        let one = tokens.find(&Digest::of("one")).unwrap();
+        let one = tokens.find(&Digest::new("one")).unwrap();
         assert_eq!((&*one.name, one.scopes.as_deref()), ("one", Some(&["read".to_owned()][..])));
-        assert_eq!(tokens.find(&Digest::of("two")).unwrap().scopes, None);
-        assert_eq!(tokens.find(&Digest::of("three")), None);
-        assert_eq!(tokens.find(&Digest::of("")), None);
-        // The hash itself opens nothing.
-        assert_eq!(tokens.find(&Digest::of(&Digest::of("one").text())), None);
+        assert_eq!(tokens.find(&Digest::new("two")).unwrap().scopes, None);
+        assert_eq!(tokens.find(&Digest::new("three")), None);
+        assert_eq!(tokens.find(&Digest::new("")), None);
+        // The hash is not accepted as a token.
+        assert_eq!(tokens.find(&Digest::new(&Digest::new("one").text())), None);
     }
 
     proptest! {
         #[test]
-        fn no_text_does_harm(text: String) {
+        fn no_input_panics(text: String) {
             _ = Tokens::parse(Path::new("t"), &text);
         }
 
         #[test]
         fn two_digests_are_the_same_if_their_texts_are(one in "[a-b]{0,2}", two in "[a-b]{0,2}") {
-            prop_assert_eq!(Digest::of(&one).is(&Digest::of(&two)), one == two);
+            prop_assert_eq!(Digest::new(&one).equals(&Digest::new(&two)), one == two);
         }
     }
 }

@@ -16,12 +16,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let env = Environment::filtered(std::env::vars_os(), &AllowList::default());
     let spec = Spec { args: words.collect(), env, ..Spec::new(program) };
     let (link, agent) = child::spawn(spec, &LinkOptions::default()).await?;
-    // Only updates are served, so whatever the agent asks of us is answered with -32601.
+    // Only updates are served, so every request of the agent is answered with -32601.
     let (peer, mut inbox) = start(link, Options::client(|method| method == "session/update"));
-    // What belongs to no session of ours is of no interest, but an inbox that nobody reads would stop everything.
+    // Messages without a session are ignored, but an inbox that is not read would block the conversation.
     tokio::spawn(async move { while inbox.recv().await.is_some() {} });
     let answer = turn(&peer).await;
-    // However it went: when this returns, the agent and all it started have gone.
+    // In any case the agent and its descendants have exited when this returns.
     peer.close();
     agent.stop(Ladder::default()).await;
     println!("{}", answer?);
@@ -46,7 +46,7 @@ async fn turn(peer: &Peer) -> Result<String, Box<dyn Error>> {
                     text += update["update"]["content"]["text"].as_str().unwrap_or_default();
                 }
             }
-            // All updates of the turn stand before its answer.
+            // All updates of the turn precede its response.
             Item::Answer(answer) => return answer.outcome.map(|_| text).map_err(Into::into),
             Item::Request(_) => {}
         }

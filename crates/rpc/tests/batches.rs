@@ -117,7 +117,7 @@ async fn entries_wait_for_the_lifecycle_before_them_but_never_for_a_prompt() {
     let prompt = request(&mut inbox).await;
     let initialize = request(&mut inbox).await;
     assert_eq!(initialize.responder.id().as_bytes(), b"2");
-    // The loop goes on while the rest of the batch waits.
+    // The loop continues while the rest of the batch waits.
     send(&link, &call(10, "other")).await;
     let other = request(&mut inbox).await;
     assert_eq!(other.responder.id().as_bytes(), b"10");

@@ -16,7 +16,7 @@ pub(super) fn run(revision: &str, asked: &Asked<'_>) -> Result<(), Failure> {
     let checkout = target().join("against").join(&commit);
     if !checkout.join("Cargo.toml").is_file() {
         let path = checkout.to_string_lossy();
-        // A checkout that somebody deleted is still registered; without this git refuses to make it again.
+        // A deleted checkout is still registered, and git would refuse to create it again.
         steps.run("forget deleted checkouts", tool("git", &["worktree", "prune"]))?;
         steps.run("check out", tool("git", &["worktree", "add", "--detach", &path, &commit]))?;
     }
@@ -45,7 +45,7 @@ pub(super) fn run(revision: &str, asked: &Asked<'_>) -> Result<(), Failure> {
     Err(Failure { code: 1, message })
 }
 
-/// Builds the program and the bench, each by itself, so that the program has the features it is shipped with.
+/// Builds the program and the bench separately, so that the program has the features of a release.
 fn build(steps: &mut Steps, title: &str, prepare: impl Fn(&mut Command)) -> Result<(), Failure> {
     for package in ["narrows", "narrows-bench"] {
         let mut command = cargo(&["build", "--profile", "bench", "--package", package]);

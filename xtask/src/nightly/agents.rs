@@ -1,7 +1,7 @@
-//! Agents that nobody here wrote, driven by our client: installed from where they are published, without a key.
+//! Third-party agents, driven by the client: installed from where they are published, without a key.
 //!
-//! Each has a home of its own below the target directory and is led to a model that follows a script, so that nothing
-//! is asked of anybody else. What is installed once is kept: `rm -r target/agents` brings the newest releases.
+//! Each has its own home below the target directory and uses a scripted model, so that no request leaves the machine.
+//! Installed agents are kept: `rm -r target/agents` fetches the newest releases.
 
 mod bounded;
 mod catalogue;
@@ -21,7 +21,7 @@ use catalogue::{KITS, Kit, Try};
 use script::{ANSWER, CONTENT, Script, WAIT, WRITE};
 use table::{Came, Row};
 
-/// How long one command may take. Ours give up sooner.
+/// Timeout of one command. The timeouts of `narrows` are shorter.
 const AGENT_TIMEOUT: Duration = Duration::from_secs(150);
 
 /// The variable by which the processes of one command are found.
@@ -47,17 +47,17 @@ pub(super) fn run() -> Result<Outcome, Failure> {
     table::verdict(&rows)
 }
 
-/// Where and with what agents are driven.
+/// The directories and programs of the runs.
 struct Bench {
     /// Below it is all that is installed and written.
     place: PathBuf,
-    /// Where the agents work.
+    /// The working directory of the agents.
     work: PathBuf,
     /// The file that they are to write there.
     made: PathBuf,
-    /// Where the script listens.
+    /// The port of the scripted model.
     port: u16,
-    /// Our binary.
+    /// The `narrows` binary.
     narrows: PathBuf,
 }
 
@@ -127,7 +127,7 @@ impl Bench {
         Ok(end)
     }
 
-    /// The agent as `narrows.toml` has it: with the ordinary variables and those of its kit, and nothing of ours.
+    /// Returns the agent's entry in `narrows.toml`: with the default variables and those of its kit.
     fn config(&self, kit: &Kit, program: &Path, home: &Path, what: Try, mark: &str) -> String {
         let mut command = vec![program.to_string_lossy().into_owned()];
         command.extend(kit.words.iter().map(|word| (*word).to_owned()));
@@ -157,7 +157,7 @@ impl Bench {
     }
 }
 
-/// What is said to `narrows` for this.
+/// Returns the `narrows` arguments for this try.
 fn words(what: Try) -> Vec<&'static str> {
     const RUN: [&str; 5] = ["run", "--agent", "it", "--output", "json"];
     const SAY: &str = concat!("Say: ", "The script says this.");
@@ -169,7 +169,7 @@ fn words(what: Try) -> Vec<&'static str> {
     }
 }
 
-/// Whether a command has ended as it should.
+/// Checks that a command has ended as expected.
 fn judged(what: Try, end: &End) -> Result<(), String> {
     if end.is_late {
         return Err(format!("it hung and was killed after {} s", AGENT_TIMEOUT.as_secs()));
@@ -189,7 +189,7 @@ fn judged(what: Try, end: &End) -> Result<(), String> {
     Err(format!("expected exit code {code} and `{}`, found {found}: {}", words.trim(), end.last_words()))
 }
 
-/// The version that a probe has told: the last word behind `agent`.
+/// Returns the version in the output of a probe: the last word after `agent`.
 fn version_of(probe: &str) -> Option<String> {
     let line = probe.lines().find_map(|line| line.strip_prefix("agent "))?;
     line.split_whitespace().next_back().map(str::to_owned)

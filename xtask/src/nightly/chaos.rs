@@ -3,7 +3,7 @@
 use crate::command::cargo;
 use crate::step::{Failure, Steps};
 
-/// How many workers are killed.
+/// Workers to kill.
 const KILLS: &str = "5000";
 
 /// Kills, and looks for anything lost, doubled, crossed or left behind.
@@ -12,7 +12,7 @@ pub(super) fn run() -> Result<(), Failure> {
     steps.run("build what the test starts", cargo(&["build", "--package", "narrows-bus", "--examples"]))?;
     // By cargo itself, which has no limit of time for it; with its figures.
     let mut chaos = cargo(&["test", "--package", "narrows-bus", "--test", "chaos", "--", "--nocapture"]);
-    // A number that was asked for counts more than ours.
+    // A number set by the user takes precedence.
     if std::env::var_os("NARROWS_CHAOS_KILLS").is_none() {
         chaos.env("NARROWS_CHAOS_KILLS", KILLS);
     }

@@ -3,7 +3,7 @@
 use crate::command::cargo;
 use crate::step::{Failure, Steps};
 
-/// How many cuts each test makes.
+/// Cuts of each test.
 const CUTS: &str = "2000";
 
 /// Cuts, and looks for anything lost, doubled or out of order.
@@ -12,7 +12,7 @@ pub(super) fn run() -> Result<(), Failure> {
     // By cargo itself, which has no limit of time for it.
     let mut cuts =
         cargo(&["test", "--package", "narrows-remote", "--test", "reconnect", "--test", "together"]);
-    // A number that was asked for counts more than ours.
+    // A number set by the user takes precedence.
     if std::env::var_os("NARROWS_CUTS").is_none() {
         cuts.env("NARROWS_CUTS", CUTS);
     }

@@ -1,4 +1,4 @@
-//! What shells really run, compared with what the policy says they may, for more lines than at every change.
+//! Compares what shells really run with what the policy assumes, for more lines than in the regular tests.
 
 use std::process::{Command, Stdio};
 use std::time::SystemTime;
@@ -7,7 +7,7 @@ use super::Outcome;
 use crate::command::cargo;
 use crate::step::{Failure, Steps};
 
-/// How many lines are run.
+/// Lines to run.
 const LINES: &str = "100000";
 
 /// Runs lines that no run before had, unless a seed was asked for.
@@ -38,7 +38,7 @@ pub(super) fn run() -> Result<Outcome, Failure> {
         ("NARROWS_DIFFERENTIAL_LINES", LINES.to_owned()),
         ("NARROWS_DIFFERENTIAL_SEED", since.as_secs().to_string()),
     ];
-    // Numbers that were asked for count more than ours.
+    // Numbers set by the user take precedence.
     for (name, value) in chosen {
         if std::env::var_os(name).is_none() {
             lines.env(name, value);

@@ -7,10 +7,10 @@ use crate::command::{root, tool};
 use crate::step::{Failure, Steps};
 use crate::tools;
 
-/// How long each target runs.
+/// Seconds per target.
 const DEFAULT_SECONDS: u32 = 60;
 
-/// Fuzzes, or says why not.
+/// Runs all fuzz targets, or returns the reason for skipping them.
 pub(super) fn run() -> Result<Outcome, Failure> {
     if !tools::has_nightly() {
         let reason = "it needs a nightly toolchain; `rustup toolchain install nightly` brings one";
@@ -20,7 +20,7 @@ pub(super) fn run() -> Result<Outcome, Failure> {
     tools::installed(&mut steps, "cargo-fuzz", cargo_fuzz(&["--version"]))?;
     let limit = format!("-max_total_time={DEFAULT_SECONDS}");
     for target in targets()? {
-        // What it finds interesting goes to the first folder; the second, our samples, is only read.
+        // New inputs go to the first folder; the second contains the samples of the repository, and is only read.
         let found = format!("fuzz/target/found/{target}");
         let samples = format!("fuzz/corpus/{target}");
         if let Err(error) = std::fs::create_dir_all(root().join(&found)) {

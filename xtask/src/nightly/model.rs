@@ -1,6 +1,6 @@
-//! The agent against a server of Chat Completions that nobody here wrote: LiteLLM, whose models answer what they are told to.
+//! The built-in agent against a third-party Chat Completions server: LiteLLM, with scripted models.
 //!
-//! It is installed for itself below the target directory, from PyPI, and needs no account anywhere.
+//! It is installed from PyPI below the target directory, and needs no account.
 
 mod talk;
 
@@ -17,10 +17,10 @@ use crate::command::{cargo, target, tool, works};
 use crate::step::{Failure, Steps};
 use talk::{Agent, Turn};
 
-/// How long the server may take to start.
+/// Time for the server to start.
 const START_TIMEOUT: Duration = Duration::from_secs(180);
 
-/// What the good model says.
+/// The answer of the working model.
 const ANSWER: &str = "The proxy says this in several pieces, as a model would say it.";
 
 /// The key that is right.
@@ -56,7 +56,7 @@ litellm_settings:
     - {provider: nightly, custom_handler: nightly.caller}
 "#;
 
-/// What a configuration cannot say: a model that calls a tool in a stream, and, without a database, which key is right.
+/// Models that cannot be configured: one that streams a tool call, and one that checks the key without a database.
 const SCRIPT: &str = r#"from litellm import CustomLLM
 from litellm.proxy._types import UserAPIKeyAuth
 
@@ -93,7 +93,7 @@ pub(super) fn run() -> Result<Outcome, Failure> {
         let installed = steps
             .run("environment for LiteLLM", tool("python3", &["-m", "venv", &place.to_string_lossy()]))
             .and_then(|()| {
-                // It cannot tell a wrong key without the second, whose database it does not need.
+                // Without `prisma` it cannot reject a wrong key, although it does not need the database.
                 let words = ["-m", "pip", "install", "--quiet", "litellm[proxy]", "prisma"];
                 steps.run("install LiteLLM", tool(&python.to_string_lossy(), &words))
             });
@@ -151,7 +151,7 @@ fn turns(server: &Server) -> Result<(), String> {
     agent.end()
 }
 
-/// A failure that is told in words, once, and to programs.
+/// Checks that a failure is reported once to users and to programs.
 fn failed(turn: &Turn, words: &str) -> Result<(), String> {
     wants(turn.text.starts_with(words), &format!("`{words}`"), turn)?;
     wants(turn.text.matches(words).count() == 1, "the words once", turn)?;
@@ -184,7 +184,7 @@ impl Server {
         let log = place.join("server.log");
         let log_file = File::create(&log).map_err(|error| told("no log", error))?;
         let copy = log_file.try_clone().map_err(|error| told("no log", error))?;
-        // Free a moment ago, which nobody will have taken since.
+        // Free a moment ago, and unlikely to be taken since.
         let port = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
         let port = port.map_err(|error| told("no port", error))?.port();
         let mut command = Command::new(program);
@@ -236,7 +236,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have exited already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

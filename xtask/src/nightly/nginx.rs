@@ -1,6 +1,6 @@
-//! The bus behind a real nginx, as `docs/guides/remote-agents.md` sets it up.
+//! The bus behind a real nginx, as `docs/guides/remote-agents.md` configures it.
 //!
-//! The same test is among all others, but it passes there without nginx; here a missing nginx is reported.
+//! The regular tests include this one, but it passes there without nginx; here a missing nginx is reported.
 
 use super::Outcome;
 use crate::command::{cargo, tool, works};

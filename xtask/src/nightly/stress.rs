@@ -7,10 +7,10 @@ use crate::tools;
 /// The crates whose tests depend on timing, by directory.
 const CRATES: [&str; 5] = ["process", "link", "rpc", "client", "narrows"];
 
-/// How long the tests are repeated. The round in which this time ends is finished.
+/// Time for which the tests are repeated. The round in which it ends is finished.
 const STRESS_DURATION: &str = "20m";
 
-/// How often the tests run where there is no nextest to stop by time.
+/// Repetitions without nextest, which could stop by time.
 const ROUNDS_WITHOUT_NEXTEST: u32 = 3;
 
 /// Repeats, and ends with the first failure.

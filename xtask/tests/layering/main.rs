@@ -1,4 +1,4 @@
-//! Who may depend on whom. The table is [`table`], the rules about it are [`rules`].
+//! The allowed dependencies between crates. [`table`] lists them, and [`rules`] checks them.
 
 mod rules;
 mod table;
@@ -8,7 +8,7 @@ use std::process::Command;
 use rules::{Dependency, Package};
 use serde_json::Value;
 
-/// The packages of the workspace with what their manifests say.
+/// Returns the packages of the workspace with their dependencies.
 fn workspace() -> Vec<Package> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)

@@ -2,13 +2,11 @@
 
 use crate::table::{BANNED, LAYERS, MayUse, RESERVED, TOOLS, layer, package_of};
 
-/// What a manifest says, as far as layers go.
+/// The part of a manifest that matters for layers.
 pub(crate) struct Package {
-    /// Its name.
     pub(crate) name: String,
-    /// Where its manifest is.
+    /// The path of its manifest.
     pub(crate) manifest: String,
-    /// What it depends on.
     pub(crate) dependencies: Vec<Dependency>,
 }
 
@@ -16,7 +14,7 @@ pub(crate) struct Package {
 pub(crate) struct Dependency {
     /// The package, whatever it is renamed to.
     pub(crate) name: String,
-    /// Whether only tests use it.
+    /// Only tests use it.
     pub(crate) dev: bool,
 }
 
@@ -33,7 +31,7 @@ pub(crate) fn problems(package: &Package) -> Vec<String> {
     problems
 }
 
-/// Every package has a row, and lies where its name says.
+/// Every package has a row, and is in the directory of its name.
 fn place(package: &Package) -> Option<String> {
     let Package { name, manifest, .. } = package;
     if let Some((_, layer)) = layer(name) {
@@ -49,7 +47,7 @@ fn place(package: &Package) -> Option<String> {
     None
 }
 
-/// Of our own crates it uses only those its row names.
+/// It uses only the workspace crates that its row names.
 fn own(package: &Package, dependency: &Dependency) -> Option<String> {
     let Dependency { name: used, dev } = dependency;
     let (used_row, used_layer) = layer(used)?;
@@ -81,7 +79,7 @@ fn own(package: &Package, dependency: &Dependency) -> Option<String> {
     }
 }
 
-/// Of the crates from outside it uses none that is reserved for others or banned.
+/// It uses no external crate that is reserved for other crates or banned.
 fn foreign(package: &Package, dependency: &Dependency) -> Option<String> {
     let user = package.name.as_str();
     let used = dependency.name.as_str();
@@ -98,7 +96,7 @@ fn foreign(package: &Package, dependency: &Dependency) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// A manifest where its name says it lies, with one dependency; `dev:` makes it one of tests.
+    /// Returns a package in the right directory with one dependency; `dev:` makes that a development dependency.
     #[track_caller]
     fn check(name: &str, dependency: &str, expected: Option<&str>) {
         let directory = match name {

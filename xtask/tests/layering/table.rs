@@ -1,4 +1,4 @@
-//! The layers: which crate may use which. Whoever adds a crate adds its row.
+//! The layers: which crate may use which. A new crate needs a row.
 
 /// One crate of `crates/`.
 pub(crate) struct Layer {
@@ -8,7 +8,7 @@ pub(crate) struct Layer {
     pub(crate) may_use: MayUse,
 }
 
-/// What a crate may use of the others.
+/// The crates that a crate may use.
 pub(crate) enum MayUse {
     /// These. Each stands above in the table.
     Only(&'static [&'static str]),
@@ -55,20 +55,20 @@ pub(crate) const LAYERS: &[Layer] = &[
 pub(crate) const TOOLS: &[(&str, bool)] =
     &[("narrows-bench", true), ("narrows-fuzz-targets", true), ("xtask", false)];
 
-/// Crates from outside that only some of ours may use, at any time.
+/// External crates that only some crates may use.
 pub(crate) struct Reserved {
-    /// Whether a crate is meant.
+    /// Returns `true` if a crate is reserved by this entry.
     pub(crate) covers: fn(&str) -> bool,
     /// The packages that may use it.
     pub(crate) to: &'static [&'static str],
-    /// Why nobody else.
+    /// The reason for the reservation.
     pub(crate) reason: &'static str,
 }
 
-/// All of them.
+/// All reservations.
 pub(crate) const RESERVED: &[Reserved] = &[
     Reserved {
-        // The schema crate is types only, and ours as well.
+        // The schema crate contains only types, and every crate may use it.
         covers: |name| name.starts_with("agent-client-protocol") && name != "agent-client-protocol-schema",
         to: &["narrows-testkit", "narrows-bench", "narrows-fuzz-targets"],
         reason: "the official SDK is the independent counterpart of our tests, its queues are unbounded",
@@ -85,14 +85,14 @@ pub(crate) const RESERVED: &[Reserved] = &[
     },
 ];
 
-/// Crates from outside that a crate of ours must not use, and why.
+/// External crates that a crate must not use, and why.
 pub(crate) const BANNED: &[(&str, &str, &str)] =
     &[("narrows-wire", "tokio", "it is bytes in and bytes out, usable from any runtime and from none")];
 
 /// The row of a package, if it has one.
 pub(crate) fn layer(package: &str) -> Option<(usize, &'static Layer)> {
     let directory = if package == "narrows" { package } else { package.strip_prefix("narrows-")? };
-    // `narrows-narrows` is no package of ours.
+    // `narrows-narrows` does not exist.
     LAYERS.iter().enumerate().find(|(_, layer)| layer.name == directory && package_of(layer) == package)
 }
 

@@ -28,7 +28,7 @@ fn end_of_text(source: &str, at: usize) -> Option<usize> {
     }
 }
 
-/// Whether `word` stands in `code` and neither end of it is in the middle of a longer one.
+/// Returns `true` if `word` occurs in `code` as a whole word.
 pub(crate) fn has_word(code: &str, word: &str) -> bool {
     let bytes = code.as_bytes();
     code.match_indices(word).any(|(start, _)| {
@@ -43,7 +43,7 @@ fn is_word(bytes: &[u8], at: usize) -> bool {
     bytes.get(at).is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
 }
 
-/// Whether the `r` at `at` continues a `b` or `c` that starts a word: `br"…"`.
+/// Returns `true` if the `r` at `at` continues a `b` or `c` that starts a word: `br"…"`.
 fn is_prefix(bytes: &[u8], at: usize) -> bool {
     at > 0 && matches!(bytes[at - 1], b'b' | b'c') && !is_word(bytes, at.wrapping_sub(2))
 }

@@ -4,21 +4,20 @@ use std::path::Path;
 
 use crate::code;
 
-/// Where Rust files lie.
+/// Directories with Rust files.
 const ROOTS: [&str; 5] = ["bench", "crates", "fuzz", "interop", "xtask"];
 
 /// Directories that hold what was built or found, not what was written.
 const SKIPPED: [&str; 3] = ["target", "artifacts", "corpus"];
 
-/// One Rust file.
+/// A Rust file.
 pub(crate) struct Source {
     /// Its path from the root of the repository, with slashes.
     pub(crate) path: String,
-    /// What stands in it.
     pub(crate) text: String,
-    /// The same with comments, strings and characters blanked out.
+    /// The text with comments, strings and characters blanked out.
     pub(crate) code: String,
-    /// The index of the first line that is a test or serves one; the number of lines if none does.
+    /// The index of the first line that is a test or serves one; the number of lines if there is none.
     tests_from: usize,
 }
 
@@ -30,7 +29,7 @@ impl Source {
         Self { path: path.to_owned(), text: text.to_owned(), code, tests_from }
     }
 
-    /// Whether it holds the unit tests of the module beside it.
+    /// Returns `true` if the file contains the unit tests of the module beside it.
     pub(crate) fn is_unit_test_file(&self) -> bool {
         is_unit_test_file(&self.path)
     }

@@ -1,6 +1,6 @@
-//! House rules that no compiler knows, checked on every Rust file of the repository.
+//! House rules that no compiler checks, for every Rust file of the repository.
 //!
-//! [`files`] finds them, [`code`] takes comments and texts out, [`rules`] says what is wrong.
+//! [`files`] finds the files, [`code`] blanks out comments and strings, [`rules`] reports violations.
 
 mod code;
 mod files;

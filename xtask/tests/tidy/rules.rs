@@ -3,25 +3,24 @@
 use crate::code::has_word;
 use crate::files::Source;
 
-/// How long a file may be.
 pub(crate) const MAX_LINES: usize = 600;
 
 /// Longer files, and why each is better whole.
 pub(crate) const LONG_FILES: &[(&str, &str)] = &[];
 
-/// Where printing is the duty.
+/// Directories whose programs may print.
 const MAY_PRINT: [&str; 3] = ["bench/", "crates/narrows/", "xtask/"];
 
-/// Where the environment is read.
+/// Directories that may read the environment.
 const MAY_READ_ENVIRONMENT: [&str; 3] = ["bench/", "crates/narrows/", "xtask/"];
 
-/// Where the compiler is told to trust us.
+/// Directories that may contain unsafe code.
 const MAY_BE_UNSAFE: [&str; 2] = ["crates/process/", "crates/wire/src/skip/"];
 
 /// The comment that lets a test sleep, with the reason after it.
 const SLEEP_REASON: &str = "// sleep: ";
 
-/// Nobody keeps more than a few hundred lines in mind.
+/// A file must fit in the reader's memory.
 pub(crate) fn length(source: &Source) -> Vec<String> {
     let lines = source.text.lines().count();
     if lines <= MAX_LINES || LONG_FILES.iter().any(|(path, _)| *path == source.path) {
@@ -34,7 +33,8 @@ pub(crate) fn length(source: &Source) -> Vec<String> {
     )]
 }
 
-/// The first line of every file is a sentence on what it is. Unit tests are excused: the module beside them says it.
+/// The first line of every file must be a sentence that describes it. Unit test files are excused: the module describes
+/// itself.
 pub(crate) fn header(source: &Source) -> Vec<String> {
     if source.is_unit_test_file() {
         return Vec::new();
@@ -48,13 +48,13 @@ pub(crate) fn header(source: &Source) -> Vec<String> {
     vec![format!("{}:1: the file must start with `//!` and a whole sentence on its duty.", source.path)]
 }
 
-/// A library that prints writes into somebody's protocol.
+/// Libraries must not print: the output may be a protocol.
 pub(crate) fn printing(source: &Source) -> Vec<String> {
     let macros = ["print!", "println!", "eprint!", "eprintln!", "dbg!"];
     outside(source, &MAY_PRINT, source.product(), &macros, "only the binary speaks; return it or trace it")
 }
 
-/// A library that reads variables has settings nobody sees.
+/// Libraries must not read variables: they would be hidden settings.
 pub(crate) fn environment(source: &Source) -> Vec<String> {
     let calls = ["env::var", "env::var_os", "env::vars", "env::vars_os"];
     outside(
@@ -66,7 +66,7 @@ pub(crate) fn environment(source: &Source) -> Vec<String> {
     )
 }
 
-/// What a peer sends must not decide how much we hold.
+/// Queues must be bounded: a peer must not decide how much memory is used.
 pub(crate) fn queues(source: &Source) -> Vec<String> {
     let names = ["unbounded", "unbounded_channel", "UnboundedSender", "UnboundedReceiver"];
     outside(source, &[], source.lines(), &names, "every queue has a bound")
@@ -78,8 +78,8 @@ pub(crate) fn unsafety(source: &Source) -> Vec<String> {
     outside(source, &MAY_BE_UNSAFE, source.lines(), &["unsafe"], hint)
 }
 
-/// Who has only the binary has no `docs/`: a message or a help says what is to be done by itself. The comments of the
-/// arguments are the help; others are for who reads the code.
+/// Messages and help texts must not refer to `docs/`, which users of the binary do not have. Comments of the arguments
+/// are help texts; other comments are for developers.
 pub(crate) fn pages(source: &Source) -> Vec<String> {
     if !source.path.starts_with("crates/") || source.is_unit_test_file() {
         return Vec::new();

@@ -86,7 +86,7 @@ impl Remote {
 
     /// Returns the state of the connection, once there is one.
     pub(super) fn state(&self) -> Option<ConnectionState> {
-        lock(&self.outcome).as_ref().map(Outcome::standing)
+        lock(&self.outcome).as_ref().map(Outcome::state)
     }
 
     /// Waits until the connection is closed. Fails if it was lost before.

@@ -124,7 +124,7 @@ fn a_remote_agent_is_read() {
     let connect = Some("wss://bus.example/acp".parse().unwrap());
     assert_eq!(parse(text).unwrap().acp, Acp { connect, remote });
     let wrong = "/c/narrows.toml:2: `acp.connect` is no URL of an agent";
-    let schemes = "it begins with none of ws://, wss://, http://, https://, tcp:// and unix:";
+    let schemes = "unknown scheme: expected ws://, wss://, http://, https://, tcp:// or unix:";
     check("[acp]\nconnect = 'narrows acp'", wrong, Some(schemes));
 }
 

@@ -176,7 +176,7 @@ fn with_dial_hints(failure: Failure, has_token: bool, error: &DialError) -> Fail
         DialError::Mute => {
             failure.with_hint("is the port right, and is it TLS (wss://, https://), HTTP (ws://, http://) or lines (tcp://)?")
         }
-        DialError::LockedOut { .. } | DialError::Status { status: 429, .. } => match error.after() {
+        DialError::LockedOut { .. } | DialError::Status { status: 429, .. } => match error.retry_after() {
             Some(after) => failure.with_hint(format!("try again in {} s", after.as_secs())),
             None => failure.with_hint("try again later"),
         },
@@ -199,7 +199,7 @@ mod tests {
             |has_token, error| Failure::remote_unreachable(&target, has_token, &error).render(Color::off());
         assert_eq!(
             told(false, DialError::TokenWanted),
-            "error: wss://bus.example/acp?… cannot be reached\n  because: the server wants to see a token, and none was given (401)\n\
+            "error: wss://bus.example/acp?… cannot be reached\n  because: the server requires a token (401)\n\
              hint: show a token: --token-file PATH; `narrows token new NAME --file FILE` makes one on the server\n"
         );
         assert!(told(true, DialError::Unauthorized).contains("revoked"));
@@ -209,8 +209,8 @@ mod tests {
         assert!(told(false, DialError::Certificate("unknown issuer".to_owned())).contains("--ca FILE"));
         let forbidden = |words: &str| told(true, DialError::Forbidden { words: Some(words.to_owned()) });
         assert_eq!(
-            forbidden("this host is not on the list"),
-            "error: wss://bus.example/acp?… cannot be reached\n  because: the server forbids it (403): this host is not on the list\n\
+            forbidden("host not allowed"),
+            "error: wss://bus.example/acp?… cannot be reached\n  because: the server refused access (403): host not allowed\n\
              hint: the server takes only the names for itself that it knows: `hosts` in its bus.toml\n"
         );
         assert!(!forbidden("by the order of the proxy").contains("hint"));
@@ -225,14 +225,14 @@ mod tests {
         assert!(!away("the bus is stopping").contains("hint"));
         assert_eq!(
             told(true, DialError::LockedOut { after: Some(Duration::from_secs(5)) }),
-            "error: wss://bus.example/acp?… cannot be reached\n  because: too many wrong tokens have come from this address (429)\n\
+            "error: wss://bus.example/acp?… cannot be reached\n  because: too many wrong tokens from this address (429)\n\
              hint: try again in 5 s\n"
         );
         let lost = Failure::remote_connection_lost(&target, false, &ConnectionLost::Forgotten);
         assert_eq!(lost.code(), ExitStatus::Agent);
         assert_eq!(
             lost.message(),
-            "the connection to wss://bus.example/acp?… is lost: the server no longer knows it"
+            "the connection to wss://bus.example/acp?… is lost: the server no longer knows the connection"
         );
     }
 

@@ -92,9 +92,7 @@ fn a_token_is_written_to_a_file_of_its_own_and_made_once() {
     let (code, said, told) = token(&dir, &["new", "laptop", "--out", other.to_str().expect("UTF-8")]);
     assert_eq!((code, said.as_str()), (Some(2), ""));
     assert!(
-        told.contains(
-            "error: there is a token of the name \"laptop\" already\nhint: it still holds, and none was made"
-        ),
+        told.contains("error: token \"laptop\" already exists\nhint: it still holds, and none was made"),
         "{told}"
     );
     assert!(told.contains("`narrows token revoke laptop --file "), "{told}");
@@ -189,7 +187,7 @@ fn a_token_file_from_a_variable_is_used_with_the_default_path() {
         let told = away.output_beside_others(shown);
         assert!(told.contains("hello there") && told.contains("--- exit 0 ---"), "{told}");
         let told = away.output_beside_others(run());
-        assert!(told.contains("wants to see a token") && told.contains("--- exit 5 ---"), "{told}");
+        assert!(told.contains("requires a token") && told.contains("--- exit 5 ---"), "{told}");
         let mut missing = run();
         missing.env("NARROWS_TOKEN_FILE", "none");
         let told = away.output_beside_others(missing);
@@ -436,9 +434,9 @@ fn tokens_are_made_listed_and_revoked() {
     assert_eq!((&listed[0]["name"], &listed[0]["scopes"]), (&json!("laptop"), &Value::Null));
     assert_eq!(listed[1]["scopes"], json!(["read", "write"]));
     for (args, words) in [
-        (&["new", "laptop"][..], "there is a token of the name \"laptop\" already"),
-        (&["new", "a b"], "is not a name"),
-        (&["revoke", "nobody"], "there is no token of the name"),
+        (&["new", "laptop"][..], "token \"laptop\" already exists"),
+        (&["new", "a b"], "invalid token name"),
+        (&["revoke", "nobody"], "does not exist"),
         (&["revoke", "nobody"], "hint: `narrows token list --file /"),
     ] {
         let (code, _, said) = token(&dir, args);
@@ -499,7 +497,7 @@ fn unusable_files_are_reported_by_kind() {
     refused(
         &dir,
         settings,
-        &["tokens.toml:", " can be written by everybody\nhint: take that right away: chmod go-w "],
+        &["tokens.toml:", " writable by every user\nhint: take that right away: chmod go-w "],
     );
     let told = dir.output_of(dir.narrows(["check", "bus.toml"]));
     assert!(!told.contains("tokens.toml: "), "{told}");
@@ -516,18 +514,18 @@ fn unusable_files_are_reported_by_kind() {
     let of = |cert: &str, key: &str| {
         format!("url = \"wss://127.0.0.1:0/acp\"\ntls = {{ cert = \"{cert}\", key = \"{key}\" }}")
     };
-    let strangers = [" is not that of the certificate ", "hint: the key must be the one"];
+    let strangers = [" does not match certificate ", "hint: the key must be the one"];
     refused(&dir, &of("one.pem", "two.key"), &strangers);
     let told = dir.output_of(dir.narrows(["check", "bus.toml"]));
     assert!(told.contains("error: bus.toml:3:33: "), "where it is named: {told}");
     for key in ["locked.key", "old.key"] {
-        let words = ["a private key with a password cannot be used\n", "openssl pkey -in "];
+        let words = ["encrypted private keys are not supported\n", "openssl pkey -in "];
         refused(&dir, &of("one.pem", key), &words);
     }
     refused(
         &dir,
         &of("one.pem", "one.pem"),
-        &["there is no private key in it\n", "hint: `key` is the private key"],
+        &["contains no private key\n", "hint: `key` is the private key"],
     );
-    refused(&dir, &of("one.key", "one.key"), &["there is no certificate in it\n", "both in PEM form"]);
+    refused(&dir, &of("one.key", "one.key"), &["contains no certificate\n", "both in PEM form"]);
 }

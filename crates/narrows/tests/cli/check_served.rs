@@ -386,7 +386,7 @@ fn a_file_of_tokens_tells_all_its_mistakes_and_that_it_has_no_token() {
     hint: did you mean `name`?
     error: who.toml:3:8: the hash is not a SHA-256 in base64url
     error: who.toml:4:1: `hash` is missing in [token]
-    error: who.toml:5:8: "a b" is not a name for a token
+    error: who.toml:5:8: invalid token name "a b"
     warning: who.toml:6:11: `foo bar` names no tool; write the name of a tool, SERVER/TOOL, SERVER/* or kind:read
     --- exit 2 ---
     "#);

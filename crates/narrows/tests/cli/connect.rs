@@ -150,9 +150,9 @@ fn a_stopping_bus_refuses_new_clients_with_a_reason() {
     home.wait_for(|| bus.page("/ready").contains("the bus is stopping"));
     let web = bus.at[0].clone();
     for (url, why) in [
-        (web.replace("ws://", "http://"), "the server answers 503: the bus is stopping"),
-        (web, "the server turns us away: the bus is stopping"),
-        (bus.at[1].clone(), "the server turns us away: the bus is stopping"),
+        (web.replace("ws://", "http://"), "the server responded with status 503: the bus is stopping"),
+        (web, "the server refused the connection: the bus is stopping"),
+        (bus.at[1].clone(), "the server refused the connection: the bus is stopping"),
     ] {
         let told = dir.output_beside_others(dir.narrows(["run", "--agent", &url, "Hi"]));
         assert!(told.contains(&format!("{url} cannot be reached\n  because: {why}\n")), "{told}");
@@ -171,7 +171,7 @@ fn a_port_without_tls_is_reported_as_such() {
         let url = bus.at[0].replace("ws://", scheme);
         let told = dir.output_beside_others(dir.narrows(["run", "--agent", &url, "Hi"]));
         assert!(
-            told.contains("because: whoever listens there does not speak TLS\nhint: use ws:// or http://"),
+            told.contains("because: the server does not speak TLS\nhint: use ws:// or http://"),
             "{told}"
         );
         assert!(told.contains("--- exit 5 ---"), "{told}");
@@ -186,14 +186,14 @@ fn a_port_with_another_protocol_is_reported_as_such() {
     for scheme in ["ws://", "http://"] {
         let url = bus.at[0].replace("tcp://", scheme);
         let told = dir.output_beside_others(dir.narrows(["run", "--agent", &url, "--grace", "1s", "Hi"]));
-        assert!(told.contains("because: whoever listens there does not speak HTTP\n"), "{told}");
+        assert!(told.contains("because: the server does not speak HTTP\n"), "{told}");
         assert!(told.contains("hint: use tcp:// if lines are spoken there"), "{told}");
     }
     bus.stop();
     let bus = Bus::start(&home, &["--listen", "ws://127.0.0.1:0/acp", "--", NARROWS, "fake-agent", "echo"]);
     let url = bus.at[0].replace("ws://", "tcp://").replace("http://", "tcp://").replace("/acp", "");
     let told = dir.output_beside_others(dir.narrows(["run", "--agent", &url, "Hi"]));
-    assert!(told.contains("cannot be reached\n  because: whoever listens there speaks HTTP\n"), "{told}");
+    assert!(told.contains("cannot be reached\n  because: the server speaks HTTP\n"), "{told}");
     assert!(told.ends_with("hint: use ws:// or http:// for this port\n--- exit 5 ---\n"), "{told}");
     bus.stop();
 }
@@ -229,10 +229,10 @@ fn an_unreachable_agent_is_reported_to_the_editor() {
     let told = dir.output_with_input(dir.narrows(["connect", &url]), question);
     let told = told.replace(&port.to_string(), "[PORT]");
     assert_snapshot!(told, @r#"
-    {"jsonrpc":"2.0","id":1,"error":{"code":-32010,"message":"ws://127.0.0.1:[PORT]/acp cannot be reached: nobody listens at 127.0.0.1:[PORT]","data":{"condition":"worker_lost","retryable":true,"effects":"none"}}}
+    {"jsonrpc":"2.0","id":1,"error":{"code":-32010,"message":"ws://127.0.0.1:[PORT]/acp cannot be reached: no process listens at 127.0.0.1:[PORT]","data":{"condition":"worker_lost","retryable":true,"effects":"none"}}}
     --- stderr ---
     error: ws://127.0.0.1:[PORT]/acp cannot be reached
-      because: nobody listens at 127.0.0.1:[PORT]
+      because: no process listens at 127.0.0.1:[PORT]
     hint: is it running, and does it listen there?
     --- exit 5 ---
     "#);
@@ -246,7 +246,7 @@ fn invalid_arguments_are_refused() {
     let token = token.to_str().unwrap();
     assert_snapshot!(output(&["connect", "bus.example"]), @r#"
     --- stderr ---
-    error: invalid value 'bus.example' for '<URL>': it begins with none of ws://, wss://, http://, https://, tcp:// and unix:
+    error: invalid value 'bus.example' for '<URL>': unknown scheme: expected ws://, wss://, http://, https://, tcp:// or unix:
 
     For more information, try '--help'.
     --- exit 2 ---
@@ -254,7 +254,7 @@ fn invalid_arguments_are_refused() {
     assert!(output(&["connect", "127.0.0.1:9000"]).contains("; did you mean tcp://127.0.0.1:9000?\n"));
     assert_snapshot!(output(&["run", "--agent", "tcp://127.0.0.1:9000/die", "Hi"]), @r#"
     --- stderr ---
-    error: --agent "tcp://127.0.0.1:9000/die": it must end with its port: the listener decides which pool serves its clients
+    error: --agent "tcp://127.0.0.1:9000/die": the URL must end with its port: the listener selects the pool
     hint: did you mean tcp://127.0.0.1:9000?
     --- exit 2 ---
     "#);
@@ -267,14 +267,14 @@ fn invalid_arguments_are_refused() {
     "#);
     assert_snapshot!(output(&["connect", "ws://me:secret@bus.example/acp"]), @"
     --- stderr ---
-    error: invalid value 'ws://me:secret@bus.example/acp' for '<URL>': a URL must not have a name or a password in it
+    error: invalid value 'ws://me:secret@bus.example/acp' for '<URL>': the URL contains a user name or a password
 
     For more information, try '--help'.
     --- exit 2 ---
     ");
     assert_snapshot!(output(&["connect", "tcp://127.0.0.1:9000/default"]), @r#"
     --- stderr ---
-    error: invalid value 'tcp://127.0.0.1:9000/default' for '<URL>': it must end with its port: the listener decides which pool serves its clients; did you mean tcp://127.0.0.1:9000?
+    error: invalid value 'tcp://127.0.0.1:9000/default' for '<URL>': the URL must end with its port: the listener selects the pool; did you mean tcp://127.0.0.1:9000?
 
     For more information, try '--help'.
     --- exit 2 ---
@@ -282,7 +282,7 @@ fn invalid_arguments_are_refused() {
     assert_snapshot!(output(&["connect", "ws://bus.example/acp", "--token-file", token]), @"
     --- stderr ---
     error: ws://bus.example/acp cannot be reached
-      because: the token would go over the network in clear
+      because: refusing to send the token over an unencrypted connection
     hint: use wss:// or https://, or a tunnel to this machine (ssh -L)
     --- exit 2 ---
     ");
@@ -295,14 +295,14 @@ fn invalid_arguments_are_refused() {
     assert_snapshot!(output(&["connect", "wss://bus.example/acp", "--ca", "none.pem"]), @"
     --- stderr ---
     error: --ca: the certificate authorities cannot be used
-      because: none.pem: it cannot be read: No such file or directory (os error 2)
+      because: none.pem: cannot be read: No such file or directory (os error 2)
     hint: it takes certificates in PEM form, and only if the server has one of your own
     --- exit 2 ---
     ");
     assert_snapshot!(output(&["connect", "unix:/x/y"]), @"
     --- stderr ---
     error: unix:/x/y cannot be reached
-      because: nobody listens at /x/y: no such file
+      because: no process listens at /x/y: no such file
     hint: is it running, and does it listen there?
     --- exit 5 ---
     ");
@@ -327,14 +327,14 @@ fn invalid_arguments_are_refused() {
     assert_snapshot!(output(&["run", "--agent", "ws://127.0.0.1:1/acp", "Hi"]), @"
     --- stderr ---
     error: ws://127.0.0.1:1/acp cannot be reached
-      because: nobody listens at 127.0.0.1:1
+      because: no process listens at 127.0.0.1:1
     hint: is it running, and does it listen there?
     --- exit 5 ---
     ");
     assert_snapshot!(output(&["run", "--agent", "http://127.0.0.1:1/acp", "Hi"]), @"
     --- stderr ---
     error: http://127.0.0.1:1/acp cannot be reached
-      because: nobody listens at 127.0.0.1:1
+      because: no process listens at 127.0.0.1:1
     hint: is it running, and does it listen there?
     --- exit 5 ---
     ");

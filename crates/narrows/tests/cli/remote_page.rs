@@ -173,7 +173,7 @@ fn a_server_with_tls_and_certificates() {
     assert!(told.contains("of no use without its private key") && told.contains("--- exit 2 ---"), "{told}");
     // Without a certificate, and without its key.
     for (option, code, expected) in [
-        (" --cert laptop.pem --key laptop.key", 5, "wants to see a certificate"),
+        (" --cert laptop.pem --key laptop.key", 5, "requires a client certificate"),
         (" --key laptop.key", 2, "--key <file>"),
     ] {
         let output = sh(&away, &run.replace(option, "")).output().expect("a shell");

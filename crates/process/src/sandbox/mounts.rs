@@ -114,7 +114,7 @@ impl Mounts {
     }
 
     /// Prepares mounts for a private root.
-    pub(crate) fn of(namespaces: Namespaces, layout: &Layout) -> io::Result<Self> {
+    pub(crate) fn private_root(namespaces: Namespaces, layout: &Layout) -> io::Result<Self> {
         if layout.mounts.len() > MAX_ROOT_MOUNTS {
             return Err(io::Error::other(format!("more than {MAX_ROOT_MOUNTS} mounts")));
         }

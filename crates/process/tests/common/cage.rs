@@ -10,11 +10,11 @@ use narrows_process::{Sandbox, Spec, Support, spawn};
 use tempfile::TempDir;
 use tokio::time::timeout;
 
-use crate::common::{Mark, PATIENCE, read_all};
+use crate::common::{Mark, STEP_TIMEOUT, read_all};
 
 /// A bubblewrap that is not where systems install it.
 pub(crate) const LAUNCHER: &str = "NARROWS_TEST_BWRAP";
-/// Where a plain user may make directories.
+/// A directory in which an unprivileged user may create directories.
 pub(crate) const PLACE: &str = "NARROWS_TEST_PLACE";
 
 /// All that can be tried here.
@@ -46,12 +46,12 @@ pub(crate) async fn with_pid_namespace() -> Option<Support> {
     Some(support)
 }
 
-/// Whether it starts a launcher, with namespaces for processes and everything temporary as well.
+/// Returns `true` if it starts a launcher, with a PID namespace and private temporary directories.
 pub(crate) fn launches(support: &Support) -> bool {
     support.to_string().starts_with("bubblewrap")
 }
 
-/// Whether a tree has process ids of its own.
+/// Returns `true` if a tree has its own process ids.
 pub(crate) fn has_pid_namespace(support: &Support) -> bool {
     launches(support) || support.to_string().contains("a PID namespace")
 }
@@ -62,9 +62,10 @@ pub(crate) fn directory() -> TempDir {
     tempfile::tempdir_in(fs::canonicalize(place).unwrap()).unwrap()
 }
 
-/// A copy of this program in a directory that a sandbox shows.
+/// Returns a copy of this program in a directory that a sandbox shows.
 ///
-/// Not copied by us: a fork for another test would hold it open for writing, and it could not be run.
+/// Copied by another process: a fork for another test would inherit the descriptor that is open for writing, and the
+/// program could not be executed.
 pub(crate) fn copy_itself(root: &Path) -> PathBuf {
     let program = root.join("program");
     let copied = Command::new("cp").args([&std::env::current_exe().unwrap(), &program]).status().unwrap();
@@ -84,11 +85,11 @@ pub(crate) fn confined(support: &Support, mark: &Mark, root: &Path, script: &str
 pub(crate) async fn output(spec: Spec) -> String {
     let mut child = spawn(spec).await.unwrap();
     let text = read_all(&mut child).await;
-    timeout(PATIENCE, child.wait()).await.unwrap();
+    timeout(STEP_TIMEOUT, child.wait()).await.unwrap();
     text
 }
 
-/// What these tests of this program say when somebody runs them who is not root; nothing where that cannot be tried.
+/// Runs these tests of this program as `nobody` and returns their output; `None` if that is impossible here.
 pub(crate) async fn as_nobody(tests: &[&str], env: &[(&str, &str)]) -> Option<String> {
     const NOBODY: u32 = 65534;
     let setpriv = Path::new("/usr/bin/setpriv");

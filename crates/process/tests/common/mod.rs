@@ -1,4 +1,4 @@
-//! What the tests share: workers that carry a mark, and a look into `/proc` for it.
+//! Shared by the tests: workers that carry a mark, and a search for it in `/proc`.
 #![allow(dead_code, reason = "every test file uses another part of it")]
 #![expect(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
@@ -11,14 +11,14 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
 /// Generous, because it only passes when something is broken.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Short graces, so that a worker that resists costs little time.
 pub(crate) const QUICK: Ladder =
     Ladder { eof_grace: Duration::from_millis(100), term_grace: Duration::from_millis(100) };
 
-/// Five processes that ignore SIGTERM: the worker, a child, a child in a session of its own, and two that
-/// are daemonised. None of them reads its stdin.
+/// Five processes that ignore SIGTERM: the worker, a child, a child in a separate session, and two daemonised ones.
+/// None of them reads its stdin.
 pub(crate) const HOSTILE: &str = "
     trap '' TERM HUP INT
     sleep 1000 &
@@ -56,7 +56,7 @@ impl Mark {
         spec
     }
 
-    /// Whether the tree consists of `count` processes that have become `sleep`, and nothing on its way there.
+    /// Returns `true` if the tree consists of `count` processes that have become `sleep`, and no others.
     pub(crate) fn sleeps(&self, count: usize) -> bool {
         let alive = self.alive();
         let sleeps =
@@ -80,7 +80,7 @@ fn processes() -> impl Iterator<Item = u32> {
     fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
 }
 
-/// Whether a process exists, be it as a zombie.
+/// Returns `true` if a process exists, even as a zombie.
 pub(crate) fn exists(pid: u32) -> bool {
     fs::exists(format!("/proc/{pid}")).unwrap()
 }
@@ -93,7 +93,7 @@ pub(crate) fn state(pid: u32) -> Option<char> {
 
 /// Looks again and again until `condition` holds.
 pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + STEP_TIMEOUT;
     while !condition() {
         assert!(Instant::now() < deadline, "in vain: {what}");
         std::thread::sleep(Duration::from_millis(5)); // sleep: the process table is watched by looking again
@@ -103,7 +103,7 @@ pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 /// Reads from a worker until what it wrote ends with `end`.
 pub(crate) async fn read_until(stdout: &mut pipe::Receiver, end: &str) -> String {
     let mut text = Vec::new();
-    tokio::time::timeout(PATIENCE, async {
+    tokio::time::timeout(STEP_TIMEOUT, async {
         while !text.ends_with(end.as_bytes()) {
             assert_ne!(stdout.read_buf(&mut text).await.unwrap(), 0, "ended too early: {text:?}");
         }
@@ -117,7 +117,7 @@ pub(crate) async fn read_until(stdout: &mut pipe::Receiver, end: &str) -> String
 pub(crate) async fn read_all(child: &mut Child) -> String {
     let mut text = String::new();
     let mut stdout = child.take_stdout().unwrap();
-    tokio::time::timeout(PATIENCE, stdout.read_to_string(&mut text)).await.unwrap().unwrap();
+    tokio::time::timeout(STEP_TIMEOUT, stdout.read_to_string(&mut text)).await.unwrap().unwrap();
     text
 }
 

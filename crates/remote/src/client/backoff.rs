@@ -1,16 +1,17 @@
-//! How long to wait before the next attempt.
+//! Delays between connection attempts.
 
 use std::time::Duration;
 
 use super::DialError;
 
-/// The first wait.
+/// The delay after the first failure.
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 
-/// The longest.
+/// The longest delay.
 const MAX_DELAY: Duration = Duration::from_secs(5);
 
-/// Waits that double, each up to half shorter by chance: many clients of one server must not come back at once.
+/// Exponential delays, each randomly shortened by up to half, so that the clients of one server do not reconnect in
+/// step.
 #[derive(Debug)]
 pub(super) struct Backoff {
     next: Duration,
@@ -21,15 +22,15 @@ impl Backoff {
         Self { next: FIRST_DELAY }
     }
 
-    /// The next wait.
+    /// Returns the next delay and doubles it.
     pub(super) fn next(&mut self) -> Duration {
         let wait = self.next;
         self.next = (wait * 2).min(MAX_DELAY);
         wait.mul_f64(0.5 + fastrand::f64() / 2.0)
     }
 
-    /// The wait before the first attempt to have something again: none, unless what was lost was of no use.
-    pub(super) fn first(&mut self, was_of_use: bool) -> Duration {
+    /// Returns the delay before the first reconnect: zero, unless the lost connection had carried nothing.
+    pub(super) fn after_loss(&mut self, was_of_use: bool) -> Duration {
         if !was_of_use {
             return self.next();
         }
@@ -37,12 +38,17 @@ impl Backoff {
         Duration::ZERO
     }
 
-    /// The next wait after an attempt that came to nothing: as long as the server wants to be left alone, if it says so, and a little
-    /// longer by chance. There are `left` for all attempts; where it wants more, the last is made while there is time for one, which may
-    /// take `attempt`.
-    pub(super) fn after(&mut self, failed: &DialError, left: Duration, attempt: Duration) -> Duration {
+    /// Returns the delay after a failed attempt. It honors `Retry-After` and adds a little. `left` is the time for all
+    /// attempts and `attempt` that for one: if the server asks for more, the last attempt is made while there is time
+    /// for it.
+    pub(super) fn after_failure(
+        &mut self,
+        failed: &DialError,
+        left: Duration,
+        attempt: Duration,
+    ) -> Duration {
         let wait = self.next();
-        match failed.after() {
+        match failed.retry_after() {
             Some(asked) => wait.max(asked.saturating_add(wait).min(left.saturating_sub(attempt))),
             None => wait,
         }
@@ -54,21 +60,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_of_use_is_had_again_at_once() {
+    fn a_useful_connection_is_reopened_without_delay() {
         let mut backoff = Backoff::new();
-        assert_eq!(backoff.first(true), Duration::ZERO);
-        let waits = [(); 3].map(|()| backoff.first(false));
+        assert_eq!(backoff.after_loss(true), Duration::ZERO);
+        let waits = [(); 3].map(|()| backoff.after_loss(false));
         assert!(waits[0] >= FIRST_DELAY / 2 && waits[2] >= FIRST_DELAY * 2, "{waits:?}");
-        assert_eq!(backoff.first(true), Duration::ZERO);
-        assert!(backoff.first(false) <= FIRST_DELAY);
+        assert_eq!(backoff.after_loss(true), Duration::ZERO);
+        assert!(backoff.after_loss(false) <= FIRST_DELAY);
     }
 
     #[test]
-    fn who_wants_to_be_left_alone_is() {
+    fn retry_after_is_honored() {
         let seconds = Duration::from_secs;
         let check = |after: Option<u64>, left: u64, least: Duration, most: Duration| {
             let failed = DialError::Status { status: 429, words: None, after: after.map(seconds) };
-            let wait = Backoff::new().after(&failed, seconds(left), seconds(10));
+            let wait = Backoff::new().after_failure(&failed, seconds(left), seconds(10));
             assert!(wait >= least && wait <= most, "{after:?} {left}: {wait:?}");
         };
         check(Some(7), 300, seconds(7), seconds(7) + FIRST_DELAY);
@@ -79,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_grow_to_a_bound() {
+    fn delays_grow_to_a_maximum() {
         let mut backoff = Backoff::new();
         let waits: Vec<Duration> = (0..10).map(|_| backoff.next()).collect();
         for (wait, most) in waits.iter().zip([100, 200, 400, 800, 1600, 3200, 5000, 5000, 5000, 5000]) {

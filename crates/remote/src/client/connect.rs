@@ -1,4 +1,4 @@
-//! Opening a socket.
+//! Opens and configures sockets to a server.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,21 +22,22 @@ use super::ping_filter::PingFilter;
 use super::socket::{Io, Socket};
 use super::{DialError, Options, Target, tls_roots};
 
-/// What we call ourselves.
+/// The `User-Agent` of this program.
 pub(super) const USER_AGENT_VALUE: &str = concat!("narrows/", env!("CARGO_PKG_VERSION"));
 
-/// What the system may hold of a connection in each direction: less than what is kept to be sent again.
+/// Kernel buffer per direction: less than what is kept for replay.
 const SOCKET_BUFFER_BYTES: u32 = 256 << 10;
 
-/// How long what we have said may stay unconfirmed. While it does nobody is asked, so this and [`KEEPALIVE_IDLE_TIME`] add up.
+/// Time until unacknowledged data breaks the connection. No keepalive is sent meanwhile, so this and
+/// [`KEEPALIVE_IDLE_TIME`] add up.
 const UNCONFIRMED_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// When the system asks whether a silent host is still there, and how often.
+/// Idle time before the first TCP keepalive probe, then the interval and the number of probes.
 const KEEPALIVE_IDLE_TIME: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// Opens sockets to one place.
+/// Opens sockets to one server.
 pub(super) struct Connector {
     target: Target,
     pub(super) options: Options,
@@ -46,10 +47,10 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    /// Checks what can be checked before.
+    /// Validates the options.
     pub(super) fn new(target: &Target, options: Options) -> Result<Self, DialError> {
-        let bearer = bearer(target, &options)?;
-        certifiable(target, &options)?;
+        let bearer = bearer_header(target, &options)?;
+        check_client_certificate(target, &options)?;
         let tls = match target {
             Target::WebSocket(url) if url.scheme() == "wss" => {
                 Some(TlsConnector::from(Arc::new(tls_roots::config(&options, &["http/1.1"])?)))
@@ -59,7 +60,7 @@ impl Connector {
         Ok(Self { target: target.clone(), options, tls, bearer, cookies: Cookies::default() })
     }
 
-    /// A new socket.
+    /// Opens a socket.
     pub(super) async fn dial(&self) -> Result<Socket, DialError> {
         let limit = self.options.connect;
         let is_accepted = AtomicBool::new(false);
@@ -67,10 +68,10 @@ impl Connector {
             let stalled = is_accepted.load(Ordering::Relaxed);
             Err(if stalled { DialError::Unanswered(limit) } else { DialError::Timeout(limit) })
         });
-        opened.map_err(|error| error.of_shown(&self.options))
+        opened.map_err(|error| error.with_credentials(&self.options))
     }
 
-    /// `is_accepted` tells whether somebody has taken the connection, who may say nothing all the same.
+    /// Sets `is_accepted` once the TCP connection is established: the server may still not respond.
     async fn open(&self, is_accepted: &AtomicBool) -> Result<Socket, DialError> {
         let max_line = self.options.link.max_line;
         match &self.target {
@@ -78,10 +79,11 @@ impl Connector {
             Target::Lines(Address::Tcp(place)) => Ok(Socket::lines(Box::new(tcp(place).await?), max_line)),
             Target::Lines(Address::Unix(path)) => {
                 let opened = UnixStream::connect(path).await;
-                let stream = opened.map_err(|error| DialError::of_io(&error, &path.display().to_string()))?;
+                let stream =
+                    opened.map_err(|error| DialError::from_io(&error, &path.display().to_string()))?;
                 Ok(Socket::lines(Box::new(stream), max_line))
             }
-            Target::Http(_) => Err(DialError::Protocol("it is no place for a socket".to_owned())),
+            Target::Http(_) => Err(DialError::Protocol("an HTTP endpoint has no socket".to_owned())),
         }
     }
 
@@ -96,11 +98,12 @@ impl Connector {
                 let name =
                     ServerName::try_from(bare).map_err(|error| DialError::Certificate(error.to_string()))?;
                 let encrypted = tls.connect(name, stream).await;
-                Box::new(encrypted.map_err(|error| DialError::of_io(&error, &place))?)
+                Box::new(encrypted.map_err(|error| DialError::from_io(&error, &place))?)
             }
             None => Box::new(stream),
         };
-        let mut request = url.as_str().into_client_request().map_err(|error| refused(error, &place))?;
+        let mut request =
+            url.as_str().into_client_request().map_err(|error| handshake_error(error, &place))?;
         let headers = request.headers_mut();
         headers.insert(USER_AGENT, HeaderValue::from_static(USER_AGENT_VALUE));
         headers.extend(self.bearer.clone().map(|bearer| (AUTHORIZATION, bearer)));
@@ -111,14 +114,14 @@ impl Connector {
         let pings = stream.pings();
         let (stream, response) = tokio_tungstenite::client_async_with_config(request, stream, Some(config))
             .await
-            .map_err(|error| refused(error, &place))?;
-        self.cookies.keep(response.headers());
-        Ok(Socket::web(stream, pings))
+            .map_err(|error| handshake_error(error, &place))?;
+        self.cookies.store(response.headers());
+        Ok(Socket::websocket(stream, pings))
     }
 }
 
-/// The header that says who we are, if that can be shown there.
-pub(super) fn bearer(target: &Target, options: &Options) -> Result<Option<HeaderValue>, DialError> {
+/// Returns the `Authorization` header. Fails if the target cannot carry a token safely.
+pub(super) fn bearer_header(target: &Target, options: &Options) -> Result<Option<HeaderValue>, DialError> {
     let Some(token) = &options.token else { return Ok(None) };
     if matches!(target, Target::Lines(_)) {
         return Err(DialError::Tokenless);
@@ -129,32 +132,32 @@ pub(super) fn bearer(target: &Target, options: &Options) -> Result<Option<Header
     super::secret::bearer(token).map(Some).ok_or(DialError::Token)
 }
 
-/// Whether our certificate can be shown there, if we have one.
-pub(super) fn certifiable(target: &Target, options: &Options) -> Result<(), DialError> {
+/// Fails if there is a client certificate and the target does not use TLS.
+pub(super) fn check_client_certificate(target: &Target, options: &Options) -> Result<(), DialError> {
     if options.own.is_some() && !target.speaks_tls() { Err(DialError::Certless) } else { Ok(()) }
 }
 
-/// A connection to `place`, a host and a port.
+/// Connects to `place`, a host and a port.
 async fn tcp(place: &str) -> Result<TcpStream, DialError> {
     let host = place.rsplit_once(':').map_or(place, |(host, _)| host);
     let unknown = |why: String| DialError::Name(host.to_owned(), why);
     let addresses = tokio::net::lookup_host(place).await.map_err(|error| unknown(error.to_string()))?;
-    let mut failed = unknown("it has no address".to_owned());
+    let mut failed = unknown("no address".to_owned());
     for address in addresses {
-        match one(address).await {
+        match connect_tcp(address).await {
             Ok(stream) => return Ok(stream),
-            Err(error) => failed = DialError::of_io(&error, place),
+            Err(error) => failed = DialError::from_io(&error, place),
         }
     }
     Err(failed)
 }
 
-async fn one(address: SocketAddr) -> std::io::Result<TcpStream> {
+async fn connect_tcp(address: SocketAddr) -> std::io::Result<TcpStream> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_send_buffer_size(SOCKET_BUFFER_BYTES)?;
     socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES)?;
     let stream = socket.connect(address).await?;
-    // Messages are put together before they are written: waiting for more would only add delay.
+    // Messages are batched before they are written, so waiting for more would only add latency.
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(&stream, true)?;
     sockopt::set_tcp_keepidle(&stream, KEEPALIVE_IDLE_TIME)?;
@@ -167,16 +170,18 @@ async fn one(address: SocketAddr) -> std::io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// What came of a handshake.
-fn refused(error: WsError, place: &str) -> DialError {
+/// Converts a handshake error.
+fn handshake_error(error: WsError, place: &str) -> DialError {
     match error {
         WsError::Http(response) => {
             let body = response.body().as_deref().unwrap_or_default();
-            DialError::of_status(response.status().as_u16(), response.headers(), body)
+            DialError::from_status(response.status().as_u16(), response.headers(), body)
         }
-        WsError::Io(error) => DialError::of_io(&error, place),
-        // Whoever hangs up within the handshake may be a server that ends.
-        WsError::Protocol(ProtocolError::HandshakeIncomplete) => DialError::Cut("it was closed".to_owned()),
+        WsError::Io(error) => DialError::from_io(&error, place),
+        // A server that shuts down may close during the handshake.
+        WsError::Protocol(ProtocolError::HandshakeIncomplete) => {
+            DialError::Cut("closed during the handshake".to_owned())
+        }
         WsError::Protocol(ProtocolError::HttparseError(_)) => DialError::NotHttp,
         error => DialError::Protocol(error.to_string()),
     }
@@ -187,13 +192,13 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_host_that_is_gone_is_given_up_within_45_seconds() {
+    async fn a_dead_host_is_detected_within_45_seconds() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let stream = one(listener.local_addr().unwrap()).await.unwrap();
+        let stream = connect_tcp(listener.local_addr().unwrap()).await.unwrap();
         assert!(sockopt::socket_keepalive(&stream).unwrap());
         let unconfirmed = Duration::from_millis(sockopt::tcp_user_timeout(&stream).unwrap().into());
         let asked = sockopt::tcp_keepidle(&stream).unwrap();
-        // Said just before it would have been asked, or not said at all.
+        // The last data was sent just before the first probe, or nothing was sent.
         assert_eq!(asked + unconfirmed, Duration::from_secs(45));
         let probes = sockopt::tcp_keepintvl(&stream).unwrap() * sockopt::tcp_keepcnt(&stream).unwrap();
         assert!(asked + probes <= Duration::from_secs(45));

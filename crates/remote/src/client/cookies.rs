@@ -1,4 +1,4 @@
-//! Cookies for the life of a connection: whoever stands before several servers may find ours by them.
+//! Cookies for the life of a connection: a load balancer may use them to find the same server again.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -7,19 +7,19 @@ use reqwest::header::{HeaderMap, HeaderValue, SET_COOKIE};
 
 use narrows_base::sync::lock;
 
-/// How many are kept.
+/// Cookies kept per connection.
 const MAX_COOKIES: usize = 32;
 
-/// How long one may be.
+/// The longest `Set-Cookie` value that is kept, in bytes.
 const MAX_COOKIE_BYTES: usize = 4096;
 
-/// Cookies of one endpoint. They go nowhere else, so most of what is said about them needs no look.
+/// Cookies of one endpoint. They are sent nowhere else, so most attributes can be ignored.
 #[derive(Debug, Default)]
 pub(super) struct Cookies(Mutex<BTreeMap<String, String>>);
 
 impl Cookies {
-    /// Keeps those that an answer sets.
-    pub(super) fn keep(&self, headers: &HeaderMap) {
+    /// Stores the cookies that a response sets.
+    pub(super) fn store(&self, headers: &HeaderMap) {
         let mut kept = lock(&self.0);
         for set in headers.get_all(SET_COOKIE).iter().filter_map(|value| value.to_str().ok()) {
             let mut parts = set.split(';').map(str::trim);
@@ -40,7 +40,7 @@ impl Cookies {
         }
     }
 
-    /// The header that shows them.
+    /// Returns the `Cookie` header.
     pub(super) fn header(&self) -> Option<HeaderValue> {
         let kept = lock(&self.0);
         let pairs: Vec<String> = kept.iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -56,10 +56,10 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn whatever_is_set_makes_a_header(set in proptest::collection::vec("[ -~]{0,20}", 0..50)) {
+        fn stored_cookies_always_form_a_header(set in proptest::collection::vec("[ -~]{0,20}", 0..50)) {
             let cookies = Cookies::default();
             let header = |set: &String| HeaderValue::from_str(set).ok().map(|value| (SET_COOKIE, value));
-            cookies.keep(&set.iter().filter_map(header).collect());
+            cookies.store(&set.iter().filter_map(header).collect());
             let kept = cookies.0.lock().unwrap().len();
             proptest::prop_assert!(kept <= MAX_COOKIES);
             proptest::prop_assert_eq!(cookies.header().is_some(), kept > 0);
@@ -67,19 +67,19 @@ mod tests {
     }
 
     #[test]
-    fn cookies_are_kept_until_they_are_over() {
+    fn cookies_are_kept_until_they_expire() {
         let cookies = Cookies::default();
-        let keep = |set: &[&'static str]| {
+        let store = |set: &[&'static str]| {
             let headers = set.iter().map(|set| (SET_COOKIE, HeaderValue::from_static(set))).collect();
-            cookies.keep(&headers);
+            cookies.store(&headers);
             cookies.header().map(|header| header.to_str().unwrap().to_owned())
         };
-        assert_eq!(keep(&[]), None);
+        assert_eq!(store(&[]), None);
         assert_eq!(
-            keep(&["a=1; Path=/; HttpOnly", " b = 2=3 ;Secure", "bad", "=x"]).as_deref(),
+            store(&["a=1; Path=/; HttpOnly", " b = 2=3 ;Secure", "bad", "=x"]).as_deref(),
             Some("a=1; b=2=3")
         );
-        assert_eq!(keep(&["a=4;max-age=60"]).as_deref(), Some("a=4; b=2=3"));
-        assert_eq!(keep(&["a=; Max-Age=0", "b=5"]).as_deref(), Some("b=5"));
+        assert_eq!(store(&["a=4;max-age=60"]).as_deref(), Some("a=4; b=2=3"));
+        assert_eq!(store(&["a=; Max-Age=0", "b=5"]).as_deref(), Some("b=5"));
     }
 }

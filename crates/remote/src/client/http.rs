@@ -1,4 +1,4 @@
-//! A link over the Streamable HTTP profile: messages are posted, what comes back comes over streams of events.
+//! A link over the Streamable HTTP profile: messages are sent by POST and received from event streams.
 
 mod conversation;
 mod event_stream;
@@ -19,38 +19,38 @@ use url::Url;
 
 use super::backoff::Backoff;
 use super::cookies::Cookies;
-use super::state::Watch;
+use super::state::OutageTracker;
 use super::{ConnectionLost, DialError, Options, Target, connect, reconnect, tls_roots};
 use conversation::Conversation;
 
 const CONNECTION: HeaderName = HeaderName::from_static("acp-connection-id");
 const SESSION: HeaderName = HeaderName::from_static("acp-session-id");
 const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
-/// The number of a post, and that the server takes posts with one once: it says so with every answer.
+/// The number of a POST, and the header by which a server says in every response that it deduplicates them.
 const POST: HeaderName = HeaderName::from_static("narrows-post");
 const POSTS: HeaderName = HeaderName::from_static("narrows-posts");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
 
-/// How much of an answer that is no message is read.
+/// Bytes read of an error response.
 const MAX_ERROR_BODY_BYTES: usize = 4096;
 
-/// A conversation that has not begun.
+/// A connection that has not begun.
 pub(super) struct Client {
     wire: Arc<Wire>,
 }
 
 impl Client {
-    /// Checks what can be checked before.
-    pub(super) fn new(url: &Url, options: &Options, watch: Watch) -> Result<Self, DialError> {
+    /// Validates the options.
+    pub(super) fn new(url: &Url, options: &Options, outages: OutageTracker) -> Result<Self, DialError> {
         let target = Target::Http(url.clone());
-        let bearer = connect::bearer(&target, options)?;
-        connect::certifiable(&target, options)?;
+        let bearer = connect::bearer_header(&target, options)?;
+        connect::check_client_certificate(&target, options)?;
         let tls = match url.scheme() {
             "https" => tls_roots::config(options, &["h2", "http/1.1"])?,
-            _ => tls_roots::nobody()?,
+            _ => tls_roots::config_without_roots()?,
         };
-        // A connection over which nothing comes any more is given up within the time of silence; else each attempt would use it again.
+        // A dead HTTP connection is closed within the silence timeout; otherwise each attempt would reuse it.
         let third = options.silence / 3;
         let http = reqwest::Client::builder()
             .user_agent(connect::USER_AGENT_VALUE)
@@ -70,79 +70,81 @@ impl Client {
             .map_err(|error| DialError::Io(causes(&error)))?;
         let (url, options) = (url.clone(), options.clone());
         let (cookies, posts) = (Cookies::default(), AtomicU64::new(0));
-        Ok(Self { wire: Arc::new(Wire { url, http, bearer, cookies, posts, options, watch }) })
+        Ok(Self { wire: Arc::new(Wire { url, http, bearer, cookies, posts, options, outages }) })
     }
 
-    /// Carries until the holder has done, or it cannot be done any more.
+    /// Carries messages until the link's user is done or the connection is lost for good.
     pub(super) async fn run(
         self,
         mut outgoing: OutgoingLines,
         incoming: IncomingFrames,
     ) -> Result<(), ConnectionLost> {
         let wire = Arc::clone(&self.wire);
-        let mut talk = Conversation::new(self.wire);
+        let mut conversation = Conversation::new(self.wire);
         let abandoned = outgoing.abandoned();
-        let talked = tokio::select! {
+        let result = tokio::select! {
             biased;
             () = abandoned => Ok(()),
-            talked = talk.run(&mut outgoing, &incoming) => talked,
+            result = conversation.run(&mut outgoing, &incoming) => result,
         };
-        match talked {
+        match result {
             Ok(()) => {
-                talk.leave().await;
+                conversation.close().await;
                 incoming.close(CloseReason::Local);
                 Ok(())
             }
             Err(lost) => {
                 let lost = match lost {
-                    ConnectionLost::Dial(error) => ConnectionLost::Dial(error.of_shown(&wire.options)),
+                    ConnectionLost::Dial(error) => {
+                        ConnectionLost::Dial(error.with_credentials(&wire.options))
+                    }
                     lost => lost,
                 };
-                let lost = if talk.is_begun() { lost.later() } else { lost };
-                let answers = talk.fail(&lost);
-                reconnect::give_up(&lost, answers, &mut outgoing, incoming).await;
+                let lost = if conversation.is_begun() { lost.into_reconnect_error() } else { lost };
+                let answers = conversation.fail_pending(&lost);
+                reconnect::fail_link(&lost, answers, &mut outgoing, incoming).await;
                 Err(lost)
             }
         }
     }
 }
 
-/// How requests are made.
+/// Sends HTTP requests.
 struct Wire {
     url: Url,
     http: reqwest::Client,
     bearer: Option<HeaderValue>,
     cookies: Cookies,
-    /// The number of the next post; 0 where the server does not count them.
+    /// The number of the next POST; 0 if the server does not deduplicate.
     posts: AtomicU64,
     options: Options,
-    watch: Watch,
+    outages: OutageTracker,
 }
 
 impl Wire {
-    /// A number for a post, by which the server knows it if it is posted again.
-    fn number(&self) -> Option<u64> {
+    /// Returns a number for a POST, by which the server recognizes a repetition.
+    fn next_post_number(&self) -> Option<u64> {
         let counted = |next: u64| (next > 0).then_some(next + 1);
         self.posts.fetch_update(Ordering::Relaxed, Ordering::Relaxed, counted).ok()
     }
 
-    /// Whether the server counts posts.
-    fn counts(&self) -> bool {
+    /// Returns `true` if the server deduplicates POSTs.
+    fn deduplicates(&self) -> bool {
         self.posts.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether an answer is that of the server, as far as that can be told, and not of what stands on the way to it.
-    fn is_its_own(&self, headers: &HeaderMap) -> bool {
-        !self.counts() || headers.contains_key(POSTS)
+    /// Returns `true` if a response comes from the server and not from a proxy, as far as that can be told.
+    fn is_from_server(&self, headers: &HeaderMap) -> bool {
+        !self.deduplicates() || headers.contains_key(POSTS)
     }
 
-    /// What a status means that is not the one hoped for, once there is a connection.
-    fn refused(&self, status: u16, headers: &HeaderMap, body: &[u8]) -> DialError {
+    /// Converts an unexpected status after the connection was established.
+    fn status_error(&self, status: u16, headers: &HeaderMap, body: &[u8]) -> DialError {
         match status {
-            // These mean the same whoever says them.
-            401 | 403 | 408 | 413 | 425 | 429 | 500.. => DialError::of_status(status, headers, body),
-            _ if !self.is_its_own(headers) => DialError::Between(status),
-            _ => DialError::of_status(status, headers, body),
+            // These mean the same from a server and from a proxy.
+            401 | 403 | 408 | 413 | 425 | 429 | 500.. => DialError::from_status(status, headers, body),
+            _ if !self.is_from_server(headers) => DialError::Between(status),
+            _ => DialError::from_status(status, headers, body),
         }
     }
 
@@ -150,7 +152,7 @@ impl Wire {
         let mut headers = HeaderMap::new();
         headers.extend(self.bearer.clone().map(|bearer| (AUTHORIZATION, bearer)));
         headers.extend(self.cookies.header().map(|cookies| (COOKIE, cookies)));
-        // A name that no header can have is known by the message as well.
+        // A session id that no header can carry is also in the message.
         let value = |text: Option<&str>| text.and_then(|text| HeaderValue::from_str(text).ok());
         headers.extend(value(connection).map(|connection| (CONNECTION, connection)));
         headers.extend(value(session).map(|session| (SESSION, session)));
@@ -158,15 +160,17 @@ impl Wire {
     }
 
     async fn send(&self, request: RequestBuilder) -> Result<Response, DialError> {
-        let response = request.send().await.map_err(|error| self.failed(&error))?;
-        self.cookies.keep(response.headers());
+        let response = request.send().await.map_err(|error| self.request_error(&error))?;
+        self.cookies.store(response.headers());
         Ok(response)
     }
 
-    /// Makes a connection: its name, if there is one, and the answer. `reached`: whether the server may have heard of it.
+    /// Opens a connection. Returns its name, if there is one, and the response. `reached` is set if the server may have
+    /// received the request.
     ///
-    /// Once an attempt was cut or not answered it is made again for the time of grace: `initialize` has no effect but a connection, and one whose answer
-    /// was lost is ended here if its name is known, and else by the server, because nobody reads it.
+    /// An attempt that was cut or not answered is repeated for the grace period. `initialize` has no effect but a
+    /// connection: one whose response was lost is ended here if its name is known, otherwise by the server, because it
+    /// has no reader.
     async fn initialize(
         &self,
         line: &Bytes,
@@ -174,11 +178,11 @@ impl Wire {
     ) -> Result<(Option<String>, Bytes), ConnectionLost> {
         let grace = self.options.grace;
         let deadline = Instant::now() + grace;
-        let (mut backoff, mut missing, mut mute) = (Backoff::new(), None, 0);
+        let (mut backoff, mut missing, mut silent_closes) = (Backoff::new(), None, 0);
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let limit = self.options.answer.min(left);
-            let answered = timeout(limit, self.first(line.clone(), reached)).await;
+            let answered = timeout(limit, self.post_initialize(line.clone(), reached)).await;
             let last = match answered.unwrap_or(Err(DialError::Unanswered(limit))) {
                 Ok(begun) => return Ok(begun),
                 Err(error) => error,
@@ -188,14 +192,14 @@ impl Wire {
             if last.is_final() || missing.is_none() && !is_cut && !is_stalled {
                 return Err(ConnectionLost::Dial(last));
             }
-            mute = if is_cut { mute + 1 } else { 0 };
-            if mute >= reconnect::MAX_SILENT_CLOSES {
+            silent_closes = if is_cut { silent_closes + 1 } else { 0 };
+            if silent_closes >= reconnect::MAX_SILENT_CLOSES {
                 return Err(ConnectionLost::Dial(DialError::Mute));
             }
-            tracing::debug!(why = %last, "no connection yet");
-            missing.get_or_insert_with(|| self.watch.lost(Instant::now(), deadline));
+            tracing::debug!(error = %last, "connection attempt failed");
+            missing.get_or_insert_with(|| self.outages.record_loss(Instant::now(), deadline));
             let left = deadline.saturating_duration_since(Instant::now());
-            let wait = backoff.after(&last, left, self.options.connect);
+            let wait = backoff.after_failure(&last, left, self.options.connect);
             if wait >= left {
                 return Err(ConnectionLost::Grace { grace, last });
             }
@@ -203,7 +207,11 @@ impl Wire {
         }
     }
 
-    async fn first(&self, line: Bytes, reached: &AtomicBool) -> Result<(Option<String>, Bytes), DialError> {
+    async fn post_initialize(
+        &self,
+        line: Bytes,
+        reached: &AtomicBool,
+    ) -> Result<(Option<String>, Bytes), DialError> {
         let request =
             self.request(Method::POST, None, None).header(CONTENT_TYPE, JSON).header(ACCEPT, JSON).body(line);
         let before = reached.swap(true, Ordering::Relaxed);
@@ -211,10 +219,10 @@ impl Wire {
             Ok(response) => response,
             Err(error) => {
                 reached.store(before || !error.is_connect(), Ordering::Relaxed);
-                return Err(self.failed(&error));
+                return Err(self.request_error(&error));
             }
         };
-        self.cookies.keep(response.headers());
+        self.cookies.store(response.headers());
         let (status, headers) = (response.status(), response.headers().clone());
         let connection =
             response.headers().get(CONNECTION).and_then(|name| name.to_str().ok()).map(str::to_owned);
@@ -222,11 +230,11 @@ impl Wire {
             self.posts.store(1, Ordering::Relaxed);
         }
         let most = if status == StatusCode::OK { self.options.link.max_line } else { MAX_ERROR_BODY_BYTES };
-        let body = match body(response, most).await {
+        let body = match read_body(response, most).await {
             Ok(body) => body,
             Err(error) => {
                 if let Some(connection) = connection {
-                    self.end(&connection).await;
+                    self.delete_connection(&connection).await;
                 }
                 return Err(error);
             }
@@ -234,23 +242,23 @@ impl Wire {
         match status {
             StatusCode::OK => Ok((connection, body)),
             status => {
-                // By these it was not taken.
+                // These mean that the request was not processed.
                 if matches!(status.as_u16(), 408 | 425 | 429 | 503) {
                     reached.store(before, Ordering::Relaxed);
                 }
-                Err(DialError::of_status(status.as_u16(), &headers, &body))
+                Err(DialError::from_status(status.as_u16(), &headers, &body))
             }
         }
     }
 
-    /// Ends a connection. The server notices sooner or later in any case.
-    async fn end(&self, connection: &str) {
+    /// Ends a connection, on a best-effort basis: the server notices sooner or later.
+    async fn delete_connection(&self, connection: &str) {
         let request = self.request(Method::DELETE, Some(connection), None);
         let _ = timeout(reconnect::CLOSE_TIMEOUT, request.send()).await;
     }
 
-    /// Opens a stream of events, behind the one with the id `last`.
-    async fn listen(
+    /// Opens an event stream after the event with the id `last`.
+    async fn open_stream(
         &self,
         connection: &str,
         session: Option<&str>,
@@ -264,21 +272,21 @@ impl Wire {
         let answered = timeout(limit, self.send(request)).await;
         let response = answered.unwrap_or(Err(DialError::Timeout(limit)))?;
         match response.status() {
-            StatusCode::OK if self.is_its_own(response.headers()) => Ok(response),
+            StatusCode::OK if self.is_from_server(response.headers()) => Ok(response),
             status => {
                 let headers = response.headers().clone();
-                let body = timeout(limit, body(response, MAX_ERROR_BODY_BYTES))
+                let body = timeout(limit, read_body(response, MAX_ERROR_BODY_BYTES))
                     .await
                     .ok()
                     .and_then(Result::ok)
                     .unwrap_or_default();
-                Err(self.refused(status.as_u16(), &headers, &body))
+                Err(self.status_error(status.as_u16(), &headers, &body))
             }
         }
     }
 
-    /// What went wrong with a request, if nothing came back.
-    fn failed(&self, error: &reqwest::Error) -> DialError {
+    /// Converts an error of a request without a response.
+    fn request_error(&self, error: &reqwest::Error) -> DialError {
         let place = self.url.host_str().unwrap_or_default();
         if error.is_timeout() && error.is_connect() {
             return DialError::Timeout(self.options.connect);
@@ -286,7 +294,7 @@ impl Wire {
         let mut cause: Option<&(dyn Error + 'static)> = Some(error);
         while let Some(now) = cause {
             if let Some(error) = now.downcast_ref::<io::Error>() {
-                let found = DialError::of_io(error, self.url.authority());
+                let found = DialError::from_io(error, self.url.authority());
                 if !matches!(found, DialError::Io(_)) {
                     return found;
                 }
@@ -304,23 +312,23 @@ impl Wire {
         }
         let words = causes(error);
         let other = |words| if error.is_connect() { DialError::Io(words) } else { DialError::Cut(words) };
-        DialError::of_alert(&words).unwrap_or_else(|| other(words))
+        DialError::from_alert_text(&words).unwrap_or_else(|| other(words))
     }
 }
 
-/// The body of an answer, if it is no longer than allowed.
-async fn body(mut response: Response, most: usize) -> Result<Bytes, DialError> {
+/// Reads the body of a response, up to `most` bytes.
+async fn read_body(mut response: Response, most: usize) -> Result<Bytes, DialError> {
     let mut body = BytesMut::new();
     while let Some(chunk) = response.chunk().await.map_err(|error| DialError::Cut(causes(&error)))? {
         if body.len() + chunk.len() > most {
-            return Err(DialError::Io("the answer is too long".to_owned()));
+            return Err(DialError::Io("the response is too long".to_owned()));
         }
         body.extend_from_slice(&chunk);
     }
     Ok(body.freeze())
 }
 
-/// An error and what caused it, without the URL, which may have a secret in it.
+/// Formats the causes of an error without the URL, which may contain a secret.
 fn causes(error: &reqwest::Error) -> String {
     let mut cause: Option<&dyn Error> = error.source();
     let mut words = Vec::new();

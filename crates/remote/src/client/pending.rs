@@ -1,4 +1,4 @@
-//! Requests of the holder that have not been answered: what it must be told when nobody will answer them.
+//! Unanswered requests of the link's user, which receive errors if the connection is lost.
 
 use std::collections::HashMap;
 
@@ -10,33 +10,33 @@ use narrows_wire::{
 use serde_json::json;
 
 use super::ConnectionLost;
-use super::reconnect::words;
+use super::reconnect::describe_loss;
 
-/// How many are known. What is asked beyond is carried as well, but gets no answer of ours when the link ends.
+/// Requests that are tracked. Others are sent as well, but receive no error when the link ends.
 const MAX_PENDING_REQUESTS: usize = 4096;
 
-/// The open requests, each with the number of the message it was in.
+/// Pending requests, each with the number of the message that contained it.
 #[derive(Debug, Default)]
-pub(super) struct Open {
+pub(super) struct PendingRequests {
     requests: HashMap<RawId, u64>,
 }
 
-impl Open {
-    /// Notes what `line`, the message `number`, asks for.
-    pub(super) fn asked(&mut self, line: &Bytes, number: u64) {
+impl PendingRequests {
+    /// Records the requests in `line`, the message with this number.
+    pub(super) fn record(&mut self, line: &Bytes, number: u64) {
         let (kind, envelope) = scan(line, Check::Envelope);
         match kind {
-            Kind::Request => self.note(envelope.id.slice(line), number),
-            Kind::Batch => each(&Frame::parse(line.clone()), |entry| {
+            Kind::Request => self.insert(envelope.id.slice(line), number),
+            Kind::Batch => for_each_entry(&Frame::parse(line.clone()), |entry| {
                 if entry.kind() == Kind::Request {
-                    self.note(entry.id(), number);
+                    self.insert(entry.id(), number);
                 }
             }),
             _ => {}
         }
     }
 
-    fn note(&mut self, id: Option<&[u8]>, number: u64) {
+    fn insert(&mut self, id: Option<&[u8]>, number: u64) {
         if let Some(id) = id
             && self.requests.len() < MAX_PENDING_REQUESTS
         {
@@ -44,40 +44,40 @@ impl Open {
         }
     }
 
-    /// The answers to what `line` asks for, which the server does not take because of its length.
-    pub(super) fn refuse(&mut self, line: &Bytes, why: &str) -> Vec<Frame> {
-        let mut asked = Self::default();
-        asked.asked(line, 0);
+    /// Removes the requests in `line`, which is too long for the server, and returns errors for them.
+    pub(super) fn refuse_oversized(&mut self, line: &Bytes, why: &str) -> Vec<Frame> {
+        let mut added = Self::default();
+        added.record(line, 0);
         let error = RpcError::new(Code::MessageTooLarge, why.to_owned());
         let answer = |id: RawId| {
-            self.settle(Some(id.as_bytes()));
+            self.remove(Some(id.as_bytes()));
             Frame::parse(message::error(id.as_bytes(), &error))
         };
-        asked.requests.into_keys().map(answer).collect()
+        added.requests.into_keys().map(answer).collect()
     }
 
-    /// Notes what `frame` answers.
-    pub(super) fn answered(&mut self, frame: &Frame) {
+    /// Removes the requests that `frame` answers.
+    pub(super) fn record_answers(&mut self, frame: &Frame) {
         match frame.kind() {
-            Kind::Response => self.settle(frame.id()),
-            Kind::Batch => each(frame, |entry| {
+            Kind::Response => self.remove(frame.id()),
+            Kind::Batch => for_each_entry(frame, |entry| {
                 if entry.kind() == Kind::Response {
-                    self.settle(entry.id());
+                    self.remove(entry.id());
                 }
             }),
             _ => {}
         }
     }
 
-    /// Takes one request out.
-    pub(super) fn settle(&mut self, id: Option<&[u8]>) {
+    /// Removes a request.
+    pub(super) fn remove(&mut self, id: Option<&[u8]>) {
         if let Some(id) = id {
             self.requests.remove(&RawId::copy(id));
         }
     }
 
-    /// Notes that a request has certainly not been heard.
-    pub(super) fn unheard(&mut self, id: &RawId) {
+    /// Records that a request has certainly not reached the server.
+    pub(super) fn mark_unsent(&mut self, id: &RawId) {
         if let Some(number) = self.requests.get_mut(id) {
             *number = u64::MAX;
         }
@@ -87,30 +87,29 @@ impl Open {
         self.requests.is_empty()
     }
 
-    /// The answers to all of them, in the order they were asked: nobody else will give any, because the
-    /// connection is lost. Those in
-    /// messages up to the number `reached` may have had an effect.
-    pub(super) fn fail(&mut self, lost: &ConnectionLost, reached: u64) -> Vec<Frame> {
-        let why = words(lost);
-        let mut open: Vec<(RawId, u64)> = self.requests.drain().collect();
-        open.sort_by_key(|(_, number)| *number);
+    /// Removes all requests and returns errors for them, in the order they were sent. Those in messages up to the
+    /// number `reached` may have had an effect.
+    pub(super) fn fail_all(&mut self, lost: &ConnectionLost, reached: u64) -> Vec<Frame> {
+        let why = describe_loss(lost);
+        let mut pending: Vec<(RawId, u64)> = self.requests.drain().collect();
+        pending.sort_by_key(|(_, number)| *number);
         let answer = |(id, number): &(RawId, u64)| {
             let effects = if *number <= reached { Effects::Possible } else { Effects::None };
-            failed(id.as_bytes(), &why, effects, lost.is_final())
+            lost_error(id.as_bytes(), &why, effects, lost.is_final())
         };
-        open.iter().map(answer).collect()
+        pending.iter().map(answer).collect()
     }
 }
 
-/// The answer to a request that nobody will answer.
-fn failed(id: &[u8], why: &str, effects: Effects, is_final: bool) -> Frame {
+/// Returns the error for a request that will not be answered.
+fn lost_error(id: &[u8], why: &str, effects: Effects, is_final: bool) -> Frame {
     let error = RpcError::new(Code::WorkerLost, why.to_owned()).effects(effects);
     let error = if is_final { error.with("retryable", json!(false)) } else { error };
     Frame::parse(message::error(id, &error))
 }
 
-/// Shows the entries of an array.
-fn each(frame: &Frame, mut show: impl FnMut(&Frame)) {
+/// Calls `show` for each entry of a batch.
+fn for_each_entry(frame: &Frame, mut show: impl FnMut(&Frame)) {
     if frame.kind() != Kind::Batch {
         return;
     }
@@ -136,18 +135,18 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_answered_is_told_so() {
-        let mut open = Open::default();
-        open.asked(&request("1").into(), 1);
-        open.asked(&request("\"1\"").into(), 2);
-        open.asked(&r#"{"jsonrpc":"2.0","method":"m"}"#.into(), 3);
-        open.asked(&format!("[{},{}]", request("2"), request("3")).into(), 4);
-        open.asked(&request("4").into(), 5);
-        open.answered(&Frame::parse(response("1").into()));
-        open.answered(&Frame::parse(request("4").into()));
-        open.answered(&Frame::parse(format!("[{}]", response("3")).into()));
-        let told: Vec<String> = open
-            .fail(&ConnectionLost::Plain("it is gone".to_owned()), 4)
+    fn unanswered_requests_receive_errors() {
+        let mut pending = PendingRequests::default();
+        pending.record(&request("1").into(), 1);
+        pending.record(&request("\"1\"").into(), 2);
+        pending.record(&r#"{"jsonrpc":"2.0","method":"m"}"#.into(), 3);
+        pending.record(&format!("[{},{}]", request("2"), request("3")).into(), 4);
+        pending.record(&request("4").into(), 5);
+        pending.record_answers(&Frame::parse(response("1").into()));
+        pending.record_answers(&Frame::parse(request("4").into()));
+        pending.record_answers(&Frame::parse(format!("[{}]", response("3")).into()));
+        let errors: Vec<String> = pending
+            .fail_all(&ConnectionLost::Plain("the server closed the connection".to_owned()), 4)
             .iter()
             .map(|frame| {
                 let error = frame.error().unwrap();
@@ -155,7 +154,7 @@ mod tests {
                 format!("{} {} {}", frame.id().unwrap().escape_ascii(), error.code, data["effects"])
             })
             .collect();
-        assert_eq!(told, [r#"\"1\" -32010 "possible""#, r#"2 -32010 "possible""#, r#"4 -32010 "none""#]);
-        assert!(open.is_empty());
+        assert_eq!(errors, [r#"\"1\" -32010 "possible""#, r#"2 -32010 "possible""#, r#"4 -32010 "none""#]);
+        assert!(pending.is_empty());
     }
 }

@@ -1,8 +1,9 @@
-//! Takes the pings of a server out of the bytes that come, before the WebSocket library reads them.
+//! Removes the pings of a server from the input before the WebSocket library reads it.
 //!
-//! The library queues a pong for every ping, without a bound: a server that pings and does not read fills the client's memory. Here only
-//! the latest ping is kept, as RFC 6455 allows in section 5.5.3, and the writer answers it when it can write.
-//! No ping ever reaches the library. One that does shows that the two disagree on where a frame begins, and ends the connection.
+//! The library queues a pong for every ping, without a bound: a server that pings and does not read would fill the
+//! client's memory. Only the latest ping is kept here, as RFC 6455 allows in section 5.5.3, and the writer answers it
+//! when it can write. No ping reaches the library. If one does, the two disagree on frame boundaries, and the
+//! connection ends.
 
 use std::io;
 use std::pin::Pin;
@@ -16,10 +17,10 @@ use tokio::sync::Notify;
 
 use super::socket::Io;
 
-/// The first byte of a ping: a whole frame, without extensions.
+/// The first byte of a ping: an unfragmented frame without extensions.
 const PING: u8 = 0x89;
 
-/// The bits of the second byte: the length, or the number that says how long the length is, and whether a mask follows.
+/// Bits of the second byte: the length or the size of its extension, and whether a mask follows.
 const LENGTH_BITS: u8 = 0x7f;
 const MASK_BIT: u8 = 0x80;
 const MASK_BYTES: u64 = 4;
@@ -27,136 +28,136 @@ const MASK_BYTES: u64 = 4;
 /// The longest payload of a ping.
 const MAX_PING_BYTES: u8 = 125;
 
-/// The latest ping of a server that was not answered.
+/// The latest unanswered ping of a server.
 #[derive(Debug, Default)]
 pub(super) struct Pings {
     state: Mutex<PingState>,
-    came: Notify,
+    arrived: Notify,
 }
 
 #[derive(Debug, Default)]
 struct PingState {
     unanswered: Option<Bytes>,
-    /// A ping has come since [`Pings::take_sign`] was last called.
-    has_come: bool,
+    /// A ping has arrived since [`Pings::take_arrived`] was last called.
+    has_arrived: bool,
 }
 
 impl Pings {
     fn record(&self, payload: &[u8]) {
         let mut state = lock(&self.state);
-        *state = PingState { unanswered: Some(Bytes::copy_from_slice(payload)), has_come: true };
-        self.came.notify_one();
+        *state = PingState { unanswered: Some(Bytes::copy_from_slice(payload)), has_arrived: true };
+        self.arrived.notify_one();
     }
 
-    /// Returns the payload to answer with, if there is one, and forgets it.
+    /// Takes the payload of the latest unanswered ping.
     pub(super) fn take(&self) -> Option<Bytes> {
         lock(&self.state).unanswered.take()
     }
 
-    /// Returns `true` if a ping has come since the last call.
-    pub(super) fn take_sign(&self) -> bool {
-        std::mem::take(&mut lock(&self.state).has_come)
+    /// Returns `true` if a ping has arrived since the last call.
+    pub(super) fn take_arrived(&self) -> bool {
+        std::mem::take(&mut lock(&self.state).has_arrived)
     }
 
-    /// Waits until a ping comes. Cancel-safe.
-    pub(super) async fn came(&self) {
-        self.came.notified().await;
+    /// Waits for a ping. Cancel-safe.
+    pub(super) async fn arrived(&self) {
+        self.arrived.notified().await;
     }
 }
 
-/// What the next byte belongs to.
+/// The meaning of the next byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    /// The response to the upgrade, which an empty line ends. `is_blank`: the line has nothing in it so far.
+enum FramePart {
+    /// The response to the upgrade, which an empty line ends. `is_blank`: the current line is empty so far.
     Response { has_begun: bool, is_blank: bool },
     /// The first byte of a frame.
     First,
-    /// Its length.
+    /// The length of a frame.
     Length,
-    /// More bytes of its length.
+    /// The extended length.
     LongLength { left: u8, length: u64, is_masked: bool },
-    /// So much more of a frame that is no ping.
+    /// The rest of a frame that is not a ping.
     Payload { left: u64 },
     /// The length of a ping.
     PingLength,
-    /// So much more of a ping.
+    /// The rest of a ping.
     Ping { left: u8 },
 }
 
-/// Reads frames only as far as it takes to find pings.
+/// Parses frames only as far as needed to find pings.
 #[derive(Debug)]
 struct Filter {
-    place: Place,
-    /// What has come of the payload of a ping.
+    place: FramePart,
+    /// The payload of the current ping so far.
     payload: Vec<u8>,
 }
 
 impl Filter {
     fn new() -> Self {
-        Self { place: Place::Response { has_begun: false, is_blank: true }, payload: Vec::new() }
+        Self { place: FramePart::Response { has_begun: false, is_blank: true }, payload: Vec::new() }
     }
 
-    /// Moves what is no ping to the front of `bytes`, and returns how much that is.
+    /// Moves everything but pings to the front of `bytes`, and returns its length.
     ///
     /// # Errors
-    /// If a ping is not as the protocol wants it.
-    fn keep(&mut self, bytes: &mut [u8], mut each: impl FnMut(&[u8])) -> io::Result<usize> {
+    /// If a ping is malformed.
+    fn remove_pings(&mut self, bytes: &mut [u8], mut each: impl FnMut(&[u8])) -> io::Result<usize> {
         let (mut at, mut kept) = (0, 0);
         while let Some(&byte) = bytes.get(at) {
             let mut length = 1;
-            let is_kept = !matches!(self.place, Place::PingLength | Place::Ping { .. });
+            let is_kept = !matches!(self.place, FramePart::PingLength | FramePart::Ping { .. });
             self.place = match self.place {
-                Place::Response { has_begun, is_blank } => match byte {
-                    b'\n' if has_begun && is_blank => Place::First,
-                    b'\n' => Place::Response { has_begun, is_blank: true },
-                    b'\r' => Place::Response { has_begun, is_blank },
-                    _ => Place::Response { has_begun: true, is_blank: false },
+                FramePart::Response { has_begun, is_blank } => match byte {
+                    b'\n' if has_begun && is_blank => FramePart::First,
+                    b'\n' => FramePart::Response { has_begun, is_blank: true },
+                    b'\r' => FramePart::Response { has_begun, is_blank },
+                    _ => FramePart::Response { has_begun: true, is_blank: false },
                 },
-                Place::First if byte == PING => {
+                FramePart::First if byte == PING => {
                     at += 1;
-                    self.place = Place::PingLength;
+                    self.place = FramePart::PingLength;
                     continue;
                 }
-                Place::First => Place::Length,
-                Place::Length => {
+                FramePart::First => FramePart::Length,
+                FramePart::Length => {
                     let is_masked = byte & MASK_BIT != 0;
                     match byte & LENGTH_BITS {
-                        126 => Place::LongLength { left: 2, length: 0, is_masked },
-                        127 => Place::LongLength { left: 8, length: 0, is_masked },
+                        126 => FramePart::LongLength { left: 2, length: 0, is_masked },
+                        127 => FramePart::LongLength { left: 8, length: 0, is_masked },
                         length => payload(u64::from(length), is_masked),
                     }
                 }
-                Place::LongLength { left, length, is_masked } => {
+                FramePart::LongLength { left, length, is_masked } => {
                     let length = length << 8 | u64::from(byte);
                     match left {
                         1 => payload(length, is_masked),
-                        _ => Place::LongLength { left: left - 1, length, is_masked },
+                        _ => FramePart::LongLength { left: left - 1, length, is_masked },
                     }
                 }
-                Place::Payload { left } => {
+                FramePart::Payload { left } => {
                     let here = bytes.len() - at;
                     length = usize::try_from(left).map_or(here, |left| left.min(here));
-                    // It is at most `left`.
+                    // At most `left`, so the subtraction cannot underflow.
                     payload(left - length as u64, false)
                 }
-                Place::PingLength if byte > MAX_PING_BYTES => {
+                FramePart::PingLength if byte > MAX_PING_BYTES => {
                     return Err(io::Error::new(
                         io::ErrorKind::InvalidData,
                         "the server sent a malformed ping",
                     ));
                 }
-                Place::PingLength => {
+                FramePart::PingLength => {
                     self.payload.clear();
-                    Place::Ping { left: byte }
+                    FramePart::Ping { left: byte }
                 }
-                Place::Ping { left } => {
+                FramePart::Ping { left } => {
                     self.payload.push(byte);
-                    Place::Ping { left: left - 1 }
+                    FramePart::Ping { left: left - 1 }
                 }
             };
-            if self.place == (Place::Ping { left: 0 }) {
+            if self.place == (FramePart::Ping { left: 0 }) {
                 each(&self.payload);
-                self.place = Place::First;
+                self.place = FramePart::First;
             }
             if is_kept {
                 if kept < at {
@@ -170,16 +171,16 @@ impl Filter {
     }
 }
 
-/// Where the payload of a frame goes on, or the next frame begins.
-fn payload(length: u64, is_masked: bool) -> Place {
-    // A server must not mask, which the library finds.
+/// Returns the state for the payload of a frame, or for the next frame if it is empty.
+fn payload(length: u64, is_masked: bool) -> FramePart {
+    // A server must not mask its frames; the library reports that.
     match length.saturating_add(if is_masked { MASK_BYTES } else { 0 }) {
-        0 => Place::First,
-        left => Place::Payload { left },
+        0 => FramePart::First,
+        left => FramePart::Payload { left },
     }
 }
 
-/// A stream without the pings that the server sends. It begins with the response to the upgrade.
+/// A stream without the pings of the server. Its input begins with the response to the upgrade.
 pub(super) struct PingFilter {
     stream: Io,
     filter: Filter,
@@ -191,7 +192,7 @@ impl PingFilter {
         Self { stream, filter: Filter::new(), pings: Arc::default() }
     }
 
-    /// Returns where the latest ping is kept.
+    /// Returns the record of the latest ping.
     pub(super) fn pings(&self) -> Arc<Pings> {
         Arc::clone(&self.pings)
     }
@@ -210,10 +211,10 @@ impl AsyncRead for PingFilter {
         if read.is_empty() {
             return Poll::Ready(Ok(()));
         }
-        let kept = filter.keep(read, |payload| pings.record(payload))?;
+        let kept = filter.remove_pings(read, |payload| pings.record(payload))?;
         buf.set_filled(before + kept);
         if kept == 0 {
-            // Nothing read would be taken for the end. The reader sees that a ping has come.
+            // An empty read would be taken for the end of input. The reader is woken to see the ping.
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
@@ -241,19 +242,19 @@ mod tests {
 
     const RESPONSE: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\n\r\n";
 
-    /// What is kept, and the payloads of the pings, if the bytes come in pieces of this length.
+    /// Filters bytes in pieces of this length. Returns the kept bytes and the payloads of the pings.
     fn filter(bytes: &[u8], piece: usize) -> io::Result<(Vec<u8>, Vec<Vec<u8>>)> {
         let mut filter = Filter::new();
         let (mut kept, mut pings) = (Vec::new(), Vec::new());
         for piece in bytes.chunks(piece) {
             let mut piece = piece.to_vec();
-            let length = filter.keep(&mut piece, |payload| pings.push(payload.to_vec()))?;
+            let length = filter.remove_pings(&mut piece, |payload| pings.push(payload.to_vec()))?;
             kept.extend_from_slice(&piece[..length]);
         }
         Ok((kept, pings))
     }
 
-    /// A frame as a server writes it.
+    /// Returns a frame as a server writes it.
     fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
         let length = payload.len();
         let mut frame = vec![first];
@@ -273,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn pings_are_taken_out_wherever_the_bytes_are_cut() {
+    fn pings_are_removed_however_the_input_is_split() {
         let (long, longer) = (vec![PING; 300], vec![PING; 70_000]);
         let frames = [
             frame(0x81, b""),
@@ -307,7 +308,7 @@ mod tests {
             let error = filter(&[RESPONSE, &[PING, second, 0, 0]].concat(), 64).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{second}");
         }
-        // Others are left to the library, which refuses them.
+        // Other malformed pings are left to the library, which refuses them.
         let odd = [RESPONSE, &[0x09, 0, 0xc9, 0]].concat();
         assert_eq!(filter(&odd, 64).unwrap(), (odd.clone(), Vec::new()));
     }
@@ -315,10 +316,10 @@ mod tests {
     #[test]
     fn only_the_latest_ping_is_kept() {
         let pings = Pings::default();
-        assert!(!pings.take_sign());
+        assert!(!pings.take_arrived());
         pings.record(b"one");
         pings.record(b"two");
-        assert!(pings.take_sign() && !pings.take_sign());
+        assert!(pings.take_arrived() && !pings.take_arrived());
         assert_eq!(pings.take().as_deref(), Some(b"two".as_slice()));
         assert_eq!(pings.take(), None);
     }

@@ -1,4 +1,4 @@
-//! Carrying messages over one socket, in both directions at once.
+//! Carries messages over one socket, in both directions at once.
 
 use std::future::pending;
 use std::sync::{Mutex, MutexGuard};
@@ -11,43 +11,43 @@ use narrows_wire::{Code, Frame, Kind, RawId, RpcError, View, message};
 use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::pending::Open;
+use super::pending::PendingRequests;
 use super::reconnect::{ANSWERS_TIMEOUT, CLOSE_TIMEOUT};
 use super::socket::{Broken, Read, Reader, Socket, Writer};
 use crate::resume::{self, Granted, Keep, ResumableEnd};
 
-/// How long it is listened why nothing can be written.
+/// Time to read the reason of a close after a write has failed.
 const CLOSE_REASON_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Whether the connection can be taken up again.
+/// The state of the resume capability.
 #[derive(Debug)]
 pub(super) enum Mode {
-    /// Nothing was said yet.
+    /// Nothing was sent yet.
     Fresh,
-    /// That was asked for in `initialize`, which has this id. Until it is answered nothing else is sent, so that it can
-    /// be sent again.
-    Asked(RawId),
-    /// It can.
-    Held(Granted),
-    /// It cannot.
+    /// It was requested in `initialize`, which has this id. Nothing else is sent before the response, so that
+    /// `initialize` can be repeated.
+    Requested(RawId),
+    /// It was granted.
+    Resumable(Granted),
+    /// It was not granted.
     Plain,
 }
 
-/// What outlives a socket.
+/// The part of a connection that outlives a socket.
 #[derive(Debug)]
 pub(super) struct State {
-    pub(super) held: ResumableEnd,
-    pub(super) open: Open,
+    pub(super) endpoint: ResumableEnd,
+    pub(super) pending: PendingRequests,
     pub(super) mode: Mode,
-    /// The holder sends nothing more.
+    /// The user of the link has ended its output.
     pub(super) ended: bool,
-    /// All has been said, and the goodbye as well.
+    /// Everything was sent, including the farewell.
     leaving: bool,
-    /// The error about no request of ours that came last, with nothing behind it.
-    pub(super) last_words: Option<String>,
+    /// The text of an error without a request id, if it was the last message.
+    pub(super) closing_error: Option<String>,
 }
 
-/// The state, and who waits for it to change.
+/// The state and a notification of its changes.
 #[derive(Debug)]
 pub(super) struct Shared {
     state: Mutex<State>,
@@ -56,41 +56,42 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn new(keep: Keep) -> Self {
-        let (held, open) = (ResumableEnd::new(keep), Open::default());
-        let state = State { held, open, mode: Mode::Fresh, ended: false, leaving: false, last_words: None };
+        let (endpoint, pending) = (ResumableEnd::new(keep), PendingRequests::default());
+        let state =
+            State { endpoint, pending, mode: Mode::Fresh, ended: false, leaving: false, closing_error: None };
         Self { state: Mutex::new(state), changed: Notify::new() }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        // No code panics while it holds the lock; were it so, the state would still be consistent.
+        // No code panics while it holds the lock; even then the state would be consistent.
         lock(&self.state)
     }
 }
 
 impl State {
-    /// Takes in what the holder sends.
-    pub(super) fn sends(&mut self, line: Bytes) {
+    /// Accepts a message of the link's user. Adds the capability to the first one.
+    pub(super) fn queue(&mut self, line: Bytes) {
         let mut line = line;
         if matches!(self.mode, Mode::Fresh) {
             self.mode = Mode::Plain;
             if let Some(marked) = resume::ask(&line) {
                 if let Some(id) = View::parse(&marked).id() {
-                    self.mode = Mode::Asked(RawId::copy(id));
+                    self.mode = Mode::Requested(RawId::copy(id));
                 }
                 line = marked;
             }
         }
-        self.open.asked(&line, self.held.counts().sent + 1);
-        self.held.send(line);
+        self.pending.record(&line, self.endpoint.counts().sent + 1);
+        self.endpoint.send(line);
     }
 
-    /// Takes the next message back, which is longer than the server allows, and puts one in its place that keeps the count: an
-    /// error for whoever waits for an answer, else a cancellation of what was never asked. What the holder is answered.
-    pub(super) fn take_back(&mut self, why: &str) -> Vec<Frame> {
-        let Self { held, open, .. } = self;
+    /// Replaces the next message, which is longer than the server allows, by one that keeps the count: an error for a
+    /// response, otherwise a cancellation of a request that was never sent. Returns the errors for the link's user.
+    pub(super) fn replace_oversized(&mut self, why: &str) -> Vec<Frame> {
+        let Self { endpoint, pending, .. } = self;
         let mut answers = Vec::new();
-        held.replace_next(|line| {
-            answers = open.refuse(line, why);
+        endpoint.replace_next(|line| {
+            answers = pending.refuse_oversized(line, why);
             let view = View::parse(line);
             let id = view.id().unwrap_or(b"null");
             match view.kind() {
@@ -103,49 +104,49 @@ impl State {
         answers
     }
 
-    /// What may be written next.
+    /// Returns the next message to write, if one may be sent now.
     fn next(&mut self) -> Option<Bytes> {
-        if matches!(self.mode, Mode::Asked(_)) && self.held.ring().position() > 0 {
+        if matches!(self.mode, Mode::Requested(_)) && self.endpoint.ring().position() > 0 {
             return None;
         }
-        self.held.next(Instant::now()).cloned()
+        self.endpoint.next(Instant::now()).cloned()
     }
 
-    /// Whether nobody has answered `initialize` yet.
-    pub(super) fn is_beginning(&self) -> bool {
-        matches!(self.mode, Mode::Fresh | Mode::Asked(_))
+    /// Returns `true` before the response to `initialize`.
+    pub(super) fn is_uninitialized(&self) -> bool {
+        matches!(self.mode, Mode::Fresh | Mode::Requested(_))
     }
 
-    /// What was granted in `frame`, if it is the answer to `initialize`.
-    fn verdict(&self, frame: &Frame) -> Option<(Mode, Frame)> {
-        let Mode::Asked(id) = &self.mode else { return None };
+    /// Returns the granted capability and the response without it, if `frame` is the response to `initialize`.
+    fn granted_in(&self, frame: &Frame) -> Option<(Mode, Frame)> {
+        let Mode::Requested(id) = &self.mode else { return None };
         if frame.result().is_none() && frame.error().is_none() || frame.id() != Some(id.as_bytes()) {
             return None;
         }
         Some(match resume::granted(frame.bytes()) {
-            Some((granted, plain)) => (Mode::Held(granted), Frame::parse(plain)),
+            Some((granted, plain)) => (Mode::Resumable(granted), Frame::parse(plain)),
             None => (Mode::Plain, frame.clone()),
         })
     }
 
-    /// Notes that everything that may be is written.
-    fn written(&mut self) {
+    /// Drops messages that need no replay, after everything was written.
+    fn prune_written(&mut self) {
         match self.mode {
-            Mode::Plain => self.held.forget(),
-            _ => self.held.expire(Instant::now()),
+            Mode::Plain => self.endpoint.forget(),
+            _ => self.endpoint.expire(Instant::now()),
         }
     }
 }
 
-/// How carrying ended.
+/// The reason why a pump ended.
 pub(super) enum End {
-    /// The holder wants it to.
+    /// The link's user is done.
     Done,
-    /// The socket did.
+    /// The socket is lost.
     Broken(Broken),
 }
 
-/// Carries until the holder has done or the socket is lost. `silence`: how long nothing may be heard.
+/// Carries messages until the link's user is done or the socket is lost. `silence` is the longest time without input.
 pub(super) async fn pump(
     shared: &Shared,
     outgoing: &mut OutgoingLines,
@@ -154,7 +155,7 @@ pub(super) async fn pump(
     silence: Duration,
 ) -> End {
     let Socket { mut reader, mut writer } = socket;
-    let heard = writer.pings().then_some(silence);
+    let silence_limit = writer.has_pings().then_some(silence);
     let abandoned = outgoing.abandoned();
     let end = tokio::select! {
         biased;
@@ -162,14 +163,15 @@ pub(super) async fn pump(
         written = write(shared, outgoing, &mut writer, silence / 3) => match written {
             Ok(()) => return End::Done,
             Err(broken) => {
-                // Whoever turns us away says why and hears nothing: that is there though nothing can be written.
+                // A server that refuses a client closes without reading: its reason may be readable although writing
+                // fails.
                 match timeout(CLOSE_REASON_TIMEOUT, read(shared, incoming, &mut reader, None)).await {
                     Ok(Broken::Oversized) => Broken::Oversized,
                     _ => broken,
                 }
             }
         },
-        broken = read(shared, incoming, &mut reader, heard) => broken,
+        broken = read(shared, incoming, &mut reader, silence_limit) => broken,
     };
     if shared.state().leaving {
         return End::Done;
@@ -177,7 +179,7 @@ pub(super) async fn pump(
     End::Broken(end)
 }
 
-/// Takes what comes until the socket is lost.
+/// Delivers input until the socket is lost.
 async fn read(
     shared: &Shared,
     incoming: &IncomingFrames,
@@ -199,14 +201,14 @@ async fn read(
             return Broken::Fenced;
         }
         let (mode, frame) =
-            shared.state().verdict(&frame).map_or((None, frame), |(mode, frame)| (Some(mode), frame));
-        // Whoever takes nothing any more may still want to say something.
+            shared.state().granted_in(&frame).map_or((None, frame), |(mode, frame)| (Some(mode), frame));
+        // The link's user may have closed its input and still send.
         let _ = incoming.send(frame.clone()).await;
-        // It counts once it is handed on, and from then on nothing may come between.
+        // Counted once it was delivered; no await may come between.
         let mut state = shared.state();
-        state.held.took();
-        state.open.answered(&frame);
-        state.last_words = last_words(&frame);
+        state.endpoint.count_received();
+        state.pending.record_answers(&frame);
+        state.closing_error = closing_error(&frame);
         if let Some(mode) = mode {
             state.mode = mode;
         }
@@ -215,13 +217,13 @@ async fn read(
     }
 }
 
-/// What an error says that is about no request: whoever closes a connection says so why.
-fn last_words(frame: &Frame) -> Option<String> {
+/// Returns the text of an error without a request id: servers send one before they close a connection.
+fn closing_error(frame: &Frame) -> Option<String> {
     let is_nameless = frame.kind() == Kind::Response && frame.id().is_none();
     is_nameless.then(|| frame.error()).flatten().map(|error| error.message.into_owned())
 }
 
-/// Writes what is to be written until the holder has done.
+/// Writes queued messages until the link's user is done.
 async fn write(
     shared: &Shared,
     outgoing: &mut OutgoingLines,
@@ -229,10 +231,10 @@ async fn write(
     every: Duration,
 ) -> Result<(), Broken> {
     let mut lines = Vec::new();
-    let mut signs = interval(every);
-    signs.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // The first comes at once.
-    signs.tick().await;
+    let mut ticks = interval(every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // The first tick is immediate.
+    ticks.tick().await;
     loop {
         outgoing.mark_writing();
         loop {
@@ -243,8 +245,8 @@ async fn write(
         writer.flush().await?;
         let (drained, full, ended) = {
             let mut state = shared.state();
-            state.written();
-            (state.held.ring().is_drained(), state.held.ring().is_full(), state.ended)
+            state.prune_written();
+            (state.endpoint.ring().is_drained(), state.endpoint.ring().is_full(), state.ended)
         };
         if drained {
             outgoing.mark_flushed();
@@ -256,38 +258,38 @@ async fn write(
             more = outgoing.recv_lines(&mut lines), if !full && !ended => {
                 let mut state = shared.state();
                 state.ended = !more;
-                lines.drain(..).for_each(|line| state.sends(line));
+                lines.drain(..).for_each(|line| state.queue(line));
             }
             () = shared.changed.notified() => {}
-            // It is answered by the flush above.
-            () = writer.pinged() => {}
-            _ = signs.tick() => writer.ping().await?,
+            // The flush at the top of the loop sends the pong.
+            () = writer.ping_received() => {}
+            _ = ticks.tick() => writer.ping().await?,
         }
     }
     let answered = async {
-        while !shared.state().open.is_empty() {
+        while !shared.state().pending.is_empty() {
             tokio::select! {
                 () = shared.changed.notified() => {}
-                () = writer.pinged() => writer.flush().await?,
+                () = writer.ping_received() => writer.flush().await?,
             }
         }
         Ok::<(), Broken>(())
     };
-    // What is not answered by then is not waited for: whoever asked has gone.
+    // Later responses are discarded: the link's user is gone.
     let _ = timeout(ANSWERS_TIMEOUT, answered).await;
-    let is_held = {
+    let is_resumable = {
         let mut state = shared.state();
         state.leaving = true;
-        matches!(state.mode, Mode::Held(_))
+        matches!(state.mode, Mode::Resumable(_))
     };
-    let goodbye = async {
-        if is_held {
+    let closing = async {
+        if is_resumable {
             writer.put(resume::farewell()).await?;
         }
         writer.flush().await?;
         writer.close().await;
-        // Closing a socket with something unread resets it, and the goodbye would be lost: the server hangs up first.
+        // Closing a socket with unread input resets it, and the farewell would be lost: the server closes first.
         pending::<Result<(), Broken>>().await
     };
-    timeout(CLOSE_TIMEOUT, goodbye).await.unwrap_or(Ok(()))
+    timeout(CLOSE_TIMEOUT, closing).await.unwrap_or(Ok(()))
 }

@@ -1,4 +1,4 @@
-//! The header that shows a token to a server.
+//! The header that carries a token.
 
 use narrows_base::Secret;
 use reqwest::header::HeaderValue;

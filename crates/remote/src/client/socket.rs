@@ -1,4 +1,4 @@
-//! One socket that carries messages: frames of a WebSocket, or lines.
+//! One socket that carries messages: WebSocket frames or lines.
 
 use std::future::{pending, poll_fn};
 use std::sync::Arc;
@@ -17,29 +17,27 @@ use tokio_tungstenite::tungstenite::{Error as WsError, Message, Utf8Bytes};
 use super::DialError;
 use super::ping_filter::{PingFilter, Pings};
 
-/// How much is put together for one write.
+/// Bytes batched for one write.
 const WRITE_BATCH_BYTES: usize = 64 << 10;
 
-/// How many bytes it takes to know who is there.
+/// Bytes needed to recognize another protocol.
 const PROBED_BYTES: usize = 5;
 
-/// Bytes in both directions.
+/// A stream of bytes in both directions.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// Whatever carries them.
 pub(super) type Io = Box<dyn Stream>;
 
-/// A socket.
 pub(super) struct Socket {
     pub(super) reader: Reader,
     pub(super) writer: Writer,
 }
 
 impl Socket {
-    /// `pings`: where the pings are kept that are taken out of the stream.
-    pub(super) fn web(stream: WebSocketStream<PingFilter>, pings: Arc<Pings>) -> Self {
+    /// `pings` records the pings that are removed from the stream.
+    pub(super) fn websocket(stream: WebSocketStream<PingFilter>, pings: Arc<Pings>) -> Self {
         let (sink, stream) = stream.split();
         let reader = Reader::Web { stream, pings: Arc::clone(&pings) };
         Self { reader, writer: Writer::Web { sink, pings } }
@@ -52,48 +50,47 @@ impl Socket {
     }
 }
 
-/// Why a socket is of no use any more.
+/// The reason why a socket is unusable.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Broken {
-    /// The server closed it, or something between us and it.
+    /// The server or a proxy closed it.
     #[error("the server closed the connection")]
     Closed,
-    /// It was cut before it could be used.
+    /// It was cut before it was used.
     #[error("{0}")]
     Cut(String),
-    /// The server said why.
+    /// The server closed it with this reason.
     #[error("the server closed the connection: {0}")]
     Because(String),
-    /// Something is longer than we allow.
+    /// A received message is too long for this client.
     #[error("{0}")]
     TooLong(String),
-    /// What we said is longer than the server allows.
-    #[error("the server allows no message of that size")]
+    /// A sent message is too long for the server.
+    #[error("the message is too long for the server")]
     Oversized,
     /// Reading or writing failed.
     #[error("{0}")]
     Failed(String),
-    /// Nothing was heard for too long.
-    #[error("the server has fallen silent")]
+    /// No input arrived for too long.
+    #[error("the server stopped responding")]
     Silent,
-    /// A newer connection of this client has taken over.
+    /// A newer socket of this connection has taken over.
     #[error("a newer connection has taken over")]
     Fenced,
-    /// Whoever is there speaks something else.
+    /// The server speaks another protocol.
     #[error("{0}")]
     Other(DialError),
-    /// What came makes no sense here.
-    #[error("the server does not keep to the protocol")]
+    /// The input violates the protocol.
+    #[error("the server violated the protocol")]
     Nonsense,
 }
 
-/// What was read.
+/// An item that was read.
 pub(super) enum Read {
-    /// A message.
     Message(Bytes),
-    /// The first bytes of one that is too long.
+    /// The first bytes of a message that is too long.
     TooLong(Bytes),
-    /// A sign of life.
+    /// A sign of life without a message.
     Sign,
 }
 
@@ -102,7 +99,7 @@ pub(super) enum Reader {
         stream: SplitStream<WebSocketStream<PingFilter>>,
         pings: Arc<Pings>,
     },
-    /// `is_known`: the first bytes were those of a line.
+    /// `is_known`: the first bytes were checked for other protocols.
     Lines {
         half: ReadHalf<Io>,
         splitter: Splitter,
@@ -111,7 +108,7 @@ pub(super) enum Reader {
 }
 
 impl Reader {
-    /// The next that comes. Safe to cancel.
+    /// Waits for the next item. Cancel-safe.
     pub(super) async fn next(&mut self) -> Result<Read, Broken> {
         match self {
             Self::Web { stream, pings } => match next_or_ping(stream, pings).await {
@@ -124,9 +121,9 @@ impl Reader {
                     }
                     Some(Ok(Message::Close(Some(frame)))) => Err(closed(&frame)),
                     Some(Ok(Message::Close(None))) => Err(Broken::Closed),
-                    // The filter and the library disagree on where frames begin.
+                    // The filter and the library disagree on frame boundaries.
                     Some(Ok(Message::Ping(_))) => Err(Broken::Nonsense),
-                    // Frames that are not text are no messages of this protocol.
+                    // The protocol has only text frames.
                     Some(Ok(_)) => Ok(Read::Sign),
                 },
             },
@@ -139,9 +136,9 @@ impl Reader {
                 match half.read_buf(splitter.buffer()).await {
                     Ok(0) => return Err(Broken::Closed),
                     Ok(_) if !*is_known => {
-                        // Fewer bytes are enough for nobody.
+                        // Fewer bytes do not identify a protocol.
                         *is_known = splitter.buffer().len() >= PROBED_BYTES;
-                        if let Some(other) = DialError::of_first(splitter.buffer()) {
+                        if let Some(other) = DialError::from_first_bytes(splitter.buffer()) {
                             return Err(Broken::Other(other));
                         }
                     }
@@ -153,10 +150,10 @@ impl Reader {
     }
 }
 
-/// What a WebSocket has for its reader.
+/// An item of a WebSocket for its reader.
 enum Incoming {
     Message(Option<Result<Message, WsError>>),
-    /// A ping was taken out of the stream.
+    /// A ping was removed from the stream.
     Ping,
 }
 
@@ -164,13 +161,13 @@ enum Incoming {
 async fn next_or_ping(stream: &mut SplitStream<WebSocketStream<PingFilter>>, pings: &Pings) -> Incoming {
     poll_fn(|cx| match stream.poll_next_unpin(cx) {
         Poll::Ready(message) => Poll::Ready(Incoming::Message(message)),
-        Poll::Pending if pings.take_sign() => Poll::Ready(Incoming::Ping),
+        Poll::Pending if pings.take_arrived() => Poll::Ready(Incoming::Ping),
         Poll::Pending => Poll::Pending,
     })
     .await
 }
 
-/// A message is one line wherever it goes next: a line end in it is white space, for in strings it is escaped.
+/// Makes a message one line. A raw line end in it is white space, because line ends in strings are escaped.
 pub(super) fn one_line(text: Bytes) -> Bytes {
     if memchr::memchr2(b'\n', b'\r', &text).is_none() {
         return text;
@@ -204,7 +201,7 @@ pub(super) enum Writer {
 }
 
 impl Writer {
-    /// Writes a message, which may wait until [`Writer::flush`].
+    /// Writes a message. It may be buffered until [`Writer::flush`].
     pub(super) async fn put(&mut self, line: Bytes) -> Result<(), Broken> {
         match self {
             Self::Web { sink, pings } => {
@@ -236,7 +233,7 @@ impl Writer {
         }
     }
 
-    /// Asks for a sign of life. Lines have none; of a dead host the system tells in time.
+    /// Sends a ping on a WebSocket. On lines, TCP keepalive detects a dead host.
     pub(super) async fn ping(&mut self) -> Result<(), Broken> {
         match self {
             Self::Web { sink, .. } => {
@@ -246,22 +243,22 @@ impl Writer {
         }
     }
 
-    /// Whether [`Writer::ping`] does something.
-    pub(super) fn pings(&self) -> bool {
+    /// Returns `true` if the peer answers pings.
+    pub(super) fn has_pings(&self) -> bool {
         matches!(self, Self::Web { .. })
     }
 
-    /// Waits until the server sends a ping, which [`Writer::flush`] answers. Cancel-safe.
-    pub(super) async fn pinged(&mut self) {
+    /// Waits for a ping of the server, which [`Writer::flush`] answers. Cancel-safe.
+    pub(super) async fn ping_received(&mut self) {
         match self {
-            Self::Web { pings, .. } => pings.came().await,
+            Self::Web { pings, .. } => pings.arrived().await,
             Self::Lines { .. } => pending().await,
         }
     }
 
-    /// Says that nothing more comes.
+    /// Announces the end of output.
     pub(super) async fn close(&mut self) {
-        // Nobody is left to care whether the goodbye arrives.
+        // Errors do not matter any more.
         match self {
             Self::Web { sink, .. } => {
                 let frame = CloseFrame { code: CloseCode::Normal, reason: Utf8Bytes::default() };
@@ -272,7 +269,7 @@ impl Writer {
     }
 }
 
-/// Writes the answer to the latest ping, if there is one.
+/// Writes the pong for the latest ping, if there is one.
 async fn put_pong(
     sink: &mut SplitSink<WebSocketStream<PingFilter>, Message>,
     pings: &Pings,

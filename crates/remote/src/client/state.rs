@@ -1,73 +1,73 @@
-//! Whether a connection stands, or is lost and tried to be had again.
+//! The state of a connection: up, or lost and reconnecting.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// A time without a connection.
+/// A period without a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outage {
-    /// Since when it is lost.
+    /// When the connection was lost.
     pub since: Instant,
-    /// Until when it is tried to have it again.
+    /// When reconnecting is given up.
     pub until: Instant,
 }
 
-/// Whether a connection stands, for whoever wants to tell of it.
+/// Shows whether a connection is up, for progress notices.
 #[derive(Clone, Debug)]
 pub struct ConnectionState(watch::Receiver<State>);
 
 impl ConnectionState {
-    /// The time without a connection, if it is lost now.
+    /// Returns the current outage, if there is one.
     #[must_use]
-    pub fn gap(&self) -> Option<Outage> {
-        self.0.borrow().gap
+    pub fn outage(&self) -> Option<Outage> {
+        self.0.borrow().outage
     }
 }
 
-/// How many parts of a connection are lost, and since when one is.
+/// The number of lost parts of a connection, and the outage since the first loss.
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
     lost: usize,
-    gap: Option<Outage>,
+    outage: Option<Outage>,
 }
 
-/// Where the parts of a connection say that they are lost.
+/// Records which parts of a connection are lost.
 #[derive(Clone, Debug)]
-pub(super) struct Watch(Arc<watch::Sender<State>>);
+pub(super) struct OutageTracker(Arc<watch::Sender<State>>);
 
-impl Watch {
+impl OutageTracker {
     pub(super) fn new() -> Self {
         Self(Arc::new(watch::Sender::new(State::default())))
     }
 
-    pub(super) fn standing(&self) -> ConnectionState {
+    pub(super) fn state(&self) -> ConnectionState {
         ConnectionState(self.0.subscribe())
     }
 
-    /// A part is lost for as long as the answer is held.
-    pub(super) fn lost(&self, since: Instant, until: Instant) -> WaitTimeout {
+    /// Records a lost part until the returned guard is dropped.
+    pub(super) fn record_loss(&self, since: Instant, until: Instant) -> LossGuard {
         self.0.send_modify(|state| {
             state.lost += 1;
-            // The first to give up ends all of it.
-            let gap = state.gap.get_or_insert(Outage { since, until });
-            gap.until = gap.until.min(until);
+            // The earliest deadline ends the whole connection.
+            let outage = state.outage.get_or_insert(Outage { since, until });
+            outage.until = outage.until.min(until);
         });
-        WaitTimeout(self.clone())
+        LossGuard(self.clone())
     }
 }
 
-/// One part that is lost.
+/// A lost part of a connection.
 #[derive(Debug)]
-pub(super) struct WaitTimeout(Watch);
+pub(super) struct LossGuard(OutageTracker);
 
-impl Drop for WaitTimeout {
+impl Drop for LossGuard {
     fn drop(&mut self) {
         self.0.0.send_modify(|state| {
             state.lost = state.lost.saturating_sub(1);
             if state.lost == 0 {
-                state.gap = None;
+                state.outage = None;
             }
         });
     }
@@ -81,16 +81,16 @@ mod tests {
 
     #[test]
     fn a_connection_is_lost_until_all_of_it_is_back() {
-        let (watch, now) = (Watch::new(), Instant::now());
-        let (standing, second) = (watch.standing(), Duration::from_secs(1));
-        assert_eq!(standing.gap(), None);
-        let first = watch.lost(now, now + 9 * second);
-        let other = watch.lost(now + second, now + 7 * second);
-        let gap = Some(Outage { since: now, until: now + 7 * second });
-        assert_eq!(standing.gap(), gap);
+        let (tracker, now) = (OutageTracker::new(), Instant::now());
+        let (state, second) = (tracker.state(), Duration::from_secs(1));
+        assert_eq!(state.outage(), None);
+        let first = tracker.record_loss(now, now + 9 * second);
+        let other = tracker.record_loss(now + second, now + 7 * second);
+        let outage = Some(Outage { since: now, until: now + 7 * second });
+        assert_eq!(state.outage(), outage);
         drop(first);
-        assert_eq!(standing.gap(), gap);
+        assert_eq!(state.outage(), outage);
         drop(other);
-        assert_eq!(standing.gap(), None);
+        assert_eq!(state.outage(), None);
     }
 }

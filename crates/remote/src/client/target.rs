@@ -1,4 +1,4 @@
-//! Where a remote agent is, as a user writes it.
+//! The URL of a remote agent.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,42 +7,42 @@ use std::str::FromStr;
 use narrows_link::socket::{Address, AddressError};
 use url::{Host, Url};
 
-/// What a URL without a path means, as it does where a bus listens.
+/// The path of a URL without one, which is also the default path of a bus.
 const DEFAULT_PATH: &str = "/acp";
 
-/// Where a remote agent is.
+/// The URL of a remote agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// `ws://` or `wss://`.
     WebSocket(Url),
     /// `http://` or `https://`: the Streamable HTTP profile.
     Http(Url),
-    /// `tcp://HOST:PORT` or `unix:PATH`: lines.
+    /// `tcp://HOST:PORT` or `unix:PATH`: line-based.
     Lines(Address),
 }
 
-/// What is wrong with a URL.
+/// An error in a URL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
-    /// No URL at all.
-    #[error("it is no URL: {1}")]
+    /// Not a URL: text and reason.
+    #[error("invalid URL: {1}")]
     Syntax(String, String),
-    /// One for something else.
-    #[error("it begins with none of ws://, wss://, http://, https://, tcp:// and unix:")]
+    /// The scheme is not supported.
+    #[error("unknown scheme: expected ws://, wss://, http://, https://, tcp:// or unix:")]
     Scheme(String),
-    /// A name or a password in it, which would be seen in lists of processes and logs.
-    #[error("a URL must not have a name or a password in it")]
+    /// The URL contains a name or password, which would appear in process lists and logs.
+    #[error("the URL contains a user name or a password")]
     Secrets,
-    /// More behind the port of lines, such as the pool of a listener.
-    #[error("it must end with its port: the listener decides which pool serves its clients")]
+    /// A line-based URL has more after its port, such as a pool.
+    #[error("the URL must end with its port: the listener selects the pool")]
     Lines(String),
-    /// For `tcp://` and `unix:`.
+    /// The address of `tcp://` or `unix:` is invalid.
     #[error(transparent)]
     Address(#[from] AddressError),
 }
 
 impl Target {
-    /// Whether `text` is meant to be one, as opposed to a command.
+    /// Returns `true` if `text` is meant as a URL, not as a command.
     #[must_use]
     pub fn looks_like(text: &str) -> bool {
         const SCHEMES: [&str; 6] = ["ws://", "wss://", "http://", "https://", "tcp://", "unix:"];
@@ -51,30 +51,30 @@ impl Target {
         SCHEMES.iter().any(begins)
     }
 
-    /// Whether TLS is spoken there.
+    /// Returns `true` if the URL uses TLS.
     #[must_use]
     pub fn speaks_tls(&self) -> bool {
         matches!(self, Self::WebSocket(url) | Self::Http(url) if matches!(url.scheme(), "wss" | "https"))
     }
 
-    /// Whether what is sent there can be read on the way.
+    /// Returns `true` if data could be read on the network.
     pub(super) fn is_exposed(&self) -> bool {
         match self {
             Self::WebSocket(url) | Self::Http(url) => {
-                !self.speaks_tls() && !url.host().is_some_and(|host| is_here(&host))
+                !self.speaks_tls() && !url.host().is_some_and(|host| is_loopback(&host))
             }
             Self::Lines(Address::Unix(_)) => false,
             Self::Lines(Address::Tcp(host)) => {
-                // Read as the host of a scheme for which addresses are told from names.
+                // Parsed with a scheme that distinguishes addresses from names.
                 let url = Url::parse(&format!("http://{host}"));
-                !url.is_ok_and(|url| url.host().is_some_and(|host| is_here(&host)))
+                !url.is_ok_and(|url| url.host().is_some_and(|host| is_loopback(&host)))
             }
         }
     }
 }
 
-/// A place where lines are spoken.
-fn lines(text: &str) -> Result<Target, TargetError> {
+/// Parses a line-based URL.
+fn parse_lines(text: &str) -> Result<Target, TargetError> {
     let behind = text.strip_prefix("tcp://").and_then(|rest| rest.split_once(['/', '?', '#']));
     if behind.is_some_and(|(_, rest)| !rest.is_empty()) {
         return Err(TargetError::Lines(text.to_owned()));
@@ -82,7 +82,7 @@ fn lines(text: &str) -> Result<Target, TargetError> {
     Ok(Target::Lines(text.parse()?))
 }
 
-fn is_here(host: &Host<&str>) -> bool {
+fn is_loopback(host: &Host<&str>) -> bool {
     match host {
         Host::Domain(name) => *name == "localhost",
         Host::Ipv4(address) => IpAddr::V4(*address).is_loopback(),
@@ -98,7 +98,7 @@ impl FromStr for Target {
             return Err(TargetError::Scheme(text.to_owned()));
         }
         if matches!(text.split(':').next(), Some("tcp" | "unix")) {
-            return lines(text);
+            return parse_lines(text);
         }
         let failed = |why: String| TargetError::Syntax(text.to_owned(), why);
         let mut url = Url::parse(text).map_err(|error| failed(error.to_string()))?;
@@ -106,7 +106,7 @@ impl FromStr for Target {
             return Err(TargetError::Secrets);
         }
         if url.host_str().is_none_or(str::is_empty) {
-            return Err(failed("it has no host".to_owned()));
+            return Err(failed("no host".to_owned()));
         }
         url.set_fragment(None);
         let behind = text.split_once("://").map_or("", |(_, behind)| behind);
@@ -125,7 +125,7 @@ impl FromStr for Target {
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // What stands behind a question mark may be a secret, whatever it should be.
+            // The query may contain a secret.
             Self::WebSocket(url) | Self::Http(url) => {
                 let mut shown = url.clone();
                 shown.set_query(url.query().map(|_| "…"));
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_are_told_apart() {
+    fn urls_are_parsed() {
         check("ws://127.0.0.1:8787/acp", "ws://127.0.0.1:8787/acp", false);
         check("ws://localhost/acp#x", "ws://localhost/acp", false);
         check("WS://[::1]:1", "ws://[::1]:1/acp", false);
@@ -168,7 +168,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn what_is_read_is_read_again(text in "(ws|wss|http|https|tcp|unix)(://|:/?)[a-z0-9.:@/?#\\[\\]%-]{0,20}") {
+        fn a_displayed_target_parses_to_itself(text in "(ws|wss|http|https|tcp|unix)(://|:/?)[a-z0-9.:@/?#\\[\\]%-]{0,20}") {
             if let Ok(target) = text.parse::<Target>() {
                 let shown = target.to_string();
                 proptest::prop_assert!(shown.contains('?') || shown.parse() == Ok(target), "{}", shown);
@@ -176,13 +176,13 @@ mod tests {
         }
 
         #[test]
-        fn no_text_does_harm(text: String) {
+        fn no_input_panics(text: String) {
             _ = text.parse::<Target>();
         }
     }
 
     #[test]
-    fn what_is_no_target_is_refused() {
+    fn invalid_targets_are_refused() {
         for text in ["", "narrows acp", "ftp://x", "ws:/x", "ws//x"] {
             assert_eq!(text.parse::<Target>(), Err(TargetError::Scheme(text.to_owned())));
             assert!(!Target::looks_like(text));

@@ -1,5 +1,5 @@
-//! Which servers are believed: those that the system's certificate authorities vouch for, and those of one more file. And what they
-//! are shown of us.
+//! TLS configuration of clients: trusts the certificate authorities of the system and of one more file, and shows a
+//! client certificate.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -12,16 +12,16 @@ use rustls_platform_verifier::Verifier;
 use super::{DialError, Options};
 use crate::tls::{self, FileFault, TlsError};
 
-/// A certificate that shows who we are, and its private key, as PEM.
+/// A client certificate and its private key, in PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnFiles {
-    /// The certificate and what leads from it to its authority.
+    /// The certificate chain, leaf first.
     pub cert: PathBuf,
-    /// Its key.
+    /// The private key of the certificate.
     pub key: PathBuf,
 }
 
-/// How TLS is spoken with a server. `protocols` are what is offered on top of it.
+/// Returns the TLS configuration. `protocols` are offered by ALPN.
 pub(super) fn config(options: &Options, protocols: &[&str]) -> Result<ClientConfig, DialError> {
     let ca = options.ca.as_deref();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -38,18 +38,18 @@ pub(super) fn config(options: &Options, protocols: &[&str]) -> Result<ClientConf
     let mut config = match &options.own {
         None => builder.with_no_client_auth(),
         Some(files) => {
-            let (chain, key) = own(files)?;
+            let (chain, key) = client_certificate(files)?;
             builder
                 .with_client_auth_cert(chain, key)
-                .map_err(|error| TlsError::of_pair(error, &files.cert, &files.key))?
+                .map_err(|error| TlsError::from_key_pair(error, &files.cert, &files.key))?
         }
     };
     config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
     Ok(config)
 }
 
-/// For a client that must have one, though it encrypts nothing.
-pub(super) fn nobody() -> Result<ClientConfig, DialError> {
+/// Returns a configuration that trusts no server, for an HTTP client that uses no TLS.
+pub(super) fn config_without_roots() -> Result<ClientConfig, DialError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -57,13 +57,15 @@ pub(super) fn nobody() -> Result<ClientConfig, DialError> {
     Ok(builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth())
 }
 
-/// The certificate that shows who we are, and its key.
-fn own(files: &OwnFiles) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
+/// Reads the client certificate and its key.
+fn client_certificate(
+    files: &OwnFiles,
+) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
     let chain = tls::certificates(&files.cert)?;
     let path = &files.key;
-    // As a file of tokens: whoever can write it says who we are.
+    // Like a token file: a user who can write it can impersonate its owner.
     if std::fs::metadata(path).is_ok_and(|about| about.mode() & 0o002 != 0) {
-        return Err(tls::wrong(path, FileFault::Exposed));
+        return Err(tls::file_error(path, FileFault::Exposed));
     }
     Ok((chain, tls::private_key(path)?))
 }
@@ -74,7 +76,7 @@ fn authorities(path: &Path) -> Result<Vec<CertificateDer<'static>>, DialError> {
     for certificate in &all {
         store.add(certificate.clone()).map_err(|error| {
             let fault = FileFault::Unknown(format!("a certificate is bad: {error}"));
-            DialError::Ca(tls::wrong(path, fault))
+            DialError::Ca(tls::file_error(path, fault))
         })?;
     }
     Ok(all)

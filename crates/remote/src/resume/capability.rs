@@ -1,4 +1,4 @@
-//! The mark in `initialize`: who can take a connection up again says so there, and gets a name for it.
+//! The resume capability in `initialize`: a client asks for it, and the server grants it with a connection name.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,26 +10,26 @@ use serde_json::json;
 
 use super::splice;
 
-/// Where the mark stands in `params` and in `result`.
+/// The path of the capability in `params` and in `result`.
 const CAPABILITY_PATH: [&str; 3] = ["_meta", "narrows", "resume"];
 
-/// The longest name of a connection that is believed.
+/// The longest connection name that is accepted, in bytes.
 const MAX_CONNECTION_BYTES: usize = 128;
 
-/// The name of a connection that can be taken up again. Who knows it, and is who made it, has the connection, so it is
-/// never shown.
+/// The name of a resumable connection. Knowing it, as the same identity, is enough to take the connection over, so it
+/// is never shown.
 #[derive(Clone, PartialEq, Eq, Hash, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Connection(String);
 
 impl Connection {
-    /// The one that random bytes make.
+    /// Creates a name from random bytes.
     #[must_use]
     pub fn new(random: [u8; 16]) -> Self {
         Self(format!("{:032x}", u128::from_be_bytes(random)))
     }
 
-    /// As it is written.
+    /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -44,7 +44,7 @@ impl TryFrom<String> for Connection {
             && text.bytes().all(|byte| byte.is_ascii_graphic())
         {
             true => Ok(Self(text)),
-            false => Err("that is no name of a connection"),
+            false => Err("invalid connection name"),
         }
     }
 }
@@ -55,42 +55,44 @@ impl fmt::Debug for Connection {
     }
 }
 
-/// What a server that can resume says in the result of `initialize`.
+/// The capability that a server grants in the result of `initialize`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Granted {
     /// The name to resume by.
     pub connection: Connection,
-    /// How long the connection is held without a socket.
+    /// The grace period of the connection without a socket.
     pub grace: Duration,
 }
 
-/// The `initialize` of a client with the mark in it. `None` if `line` is no such request, or has no place for the mark.
+/// Adds the capability to the `initialize` request of a client. Returns `None` for other messages and unsuitable
+/// `params`.
 #[must_use]
 pub fn ask(line: &[u8]) -> Option<Bytes> {
     let view = View::parse(line);
     if !is_initialize(&view) || view.params().is_none_or(|params| params == b"null") {
         return None;
     }
-    within(line, view.envelope().params, |params| splice::put(params, &CAPABILITY_PATH, b"1"))
+    replace_span(line, view.envelope().params, |params| splice::put(params, &CAPABILITY_PATH, b"1"))
 }
 
-/// Whether `view` is an `initialize` with the mark in it.
+/// Returns `true` if `view` is an `initialize` request with the capability.
 #[must_use]
 pub fn asks(view: &View<'_>) -> bool {
-    is_initialize(view) && view.params().and_then(marked).is_some_and(|mark| mark == b"1")
+    is_initialize(view) && view.params().and_then(capability).is_some_and(|mark| mark == b"1")
 }
 
-/// The `initialize` of a client without the mark, as it was before [`ask`]; `None` if it is not in it.
+/// Removes the capability from an `initialize` request, as if [`ask`] had not been called. Returns `None` if it has
+/// none.
 #[must_use]
 pub fn forget_asked(line: &[u8]) -> Option<Bytes> {
     let view = View::parse(line);
     if !asks(&view) {
         return None;
     }
-    within(line, view.envelope().params, |params| splice::cut(params, &CAPABILITY_PATH))
+    replace_span(line, view.envelope().params, |params| splice::cut(params, &CAPABILITY_PATH))
 }
 
-/// The answer to `initialize` with what was granted in it. `None` if it is none that has a place for it.
+/// Adds the granted capability to the response to `initialize`. Returns `None` for errors and unsuitable results.
 #[must_use]
 pub fn grant(line: &[u8], granted: &Granted) -> Option<Bytes> {
     let view = View::parse(line);
@@ -99,10 +101,12 @@ pub fn grant(line: &[u8], granted: &Granted) -> Option<Bytes> {
     }
     let value = json!({"connection": granted.connection.as_str(), "graceSeconds": granted.grace.as_secs()})
         .to_string();
-    within(line, view.envelope().result, |result| splice::put(result, &CAPABILITY_PATH, value.as_bytes()))
+    replace_span(line, view.envelope().result, |result| {
+        splice::put(result, &CAPABILITY_PATH, value.as_bytes())
+    })
 }
 
-/// What was granted in an answer to `initialize`, and the answer without it, as it was before [`grant`].
+/// Returns the granted capability and the response without it, as it was before [`grant`].
 #[must_use]
 pub fn granted(line: &[u8]) -> Option<(Granted, Bytes)> {
     #[derive(Deserialize)]
@@ -117,10 +121,10 @@ pub fn granted(line: &[u8]) -> Option<(Granted, Bytes)> {
         return None;
     }
     let ResumeCapability { connection, grace_seconds } =
-        serde_json::from_slice(view.result().and_then(marked)?).ok()?;
+        serde_json::from_slice(view.result().and_then(capability)?).ok()?;
     let granted = Granted { connection, grace: Duration::from_secs(grace_seconds) };
-    let plain = within(line, view.envelope().result, |result| splice::cut(result, &CAPABILITY_PATH));
-    // A mark that somebody wrote in another form stays where it is, which does no harm.
+    let plain = replace_span(line, view.envelope().result, |result| splice::cut(result, &CAPABILITY_PATH));
+    // A capability in another form stays in the response, which is harmless.
     Some((granted, plain.unwrap_or_else(|| Bytes::copy_from_slice(line))))
 }
 
@@ -128,13 +132,13 @@ fn is_initialize(view: &View<'_>) -> bool {
     view.kind() == Kind::Request && view.method().as_deref() == Some("initialize")
 }
 
-/// The mark in `params` or a `result`.
-fn marked(object: &[u8]) -> Option<&[u8]> {
+/// Returns the capability in `params` or a `result`.
+fn capability(object: &[u8]) -> Option<&[u8]> {
     CAPABILITY_PATH.iter().try_fold(object, |text, key| text.get(member(text, key).ok()??))
 }
 
-/// `line` with the stretch `span` changed.
-fn within(line: &[u8], span: Span, change: impl FnOnce(&[u8]) -> Option<Vec<u8>>) -> Option<Bytes> {
+/// Returns `line` with the bytes at `span` changed.
+fn replace_span(line: &[u8], span: Span, change: impl FnOnce(&[u8]) -> Option<Vec<u8>>) -> Option<Bytes> {
     let new = change(span.slice(line)?)?;
     Some(splice::replace(line, &span.range(), &new).into())
 }
@@ -153,7 +157,7 @@ mod tests {
         assert_eq!(asked.as_deref().map(text), expected);
         if let Some(asked) = asked {
             assert!(asks(&View::parse(&asked)));
-            assert_eq!(ask(&asked).as_ref(), Some(&asked), "once is enough");
+            assert_eq!(ask(&asked).as_ref(), Some(&asked), "a repetition changes nothing");
             let before = forget_asked(&asked).unwrap();
             if !line.contains("\"_meta\":{}") {
                 assert_eq!(text(&before), line);
@@ -164,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_marks_its_initialize_and_nothing_else() {
+    fn a_client_adds_the_capability_to_initialize_only() {
         check_ask(
             r#" {"jsonrpc":"2.0","id":"q","method":"initialize","params":{"protocolVersion":1}}"#,
             Some(
@@ -200,13 +204,13 @@ mod tests {
     #[track_caller]
     fn check_grant(line: &str) {
         let given = Granted { connection: Connection::new([7; 16]), grace: Duration::from_secs(300) };
-        let marked = grant(line.as_bytes(), &given).unwrap();
-        let (read, plain) = granted(&marked).unwrap();
+        let capability = grant(line.as_bytes(), &given).unwrap();
+        let (read, plain) = granted(&capability).unwrap();
         assert_eq!((read, text(&plain)), (given, line));
     }
 
     #[test]
-    fn a_server_grants_in_the_answer_and_the_answer_comes_back_as_it_was() {
+    fn removing_a_grant_restores_the_response() {
         check_grant(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
         check_grant(r#"{"result":{ "protocolVersion":1 },"jsonrpc":"2.0","id":"x"}"#);
         check_grant(r#"{"result":{"_meta":{"narrows":{"pool":"a"}}},"jsonrpc":"2.0","id":"x"}"#);
@@ -223,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_that_is_none_is_none() {
+    fn a_malformed_capability_is_ignored() {
         for mark in [
             r#"1"#,
             r#"{"connection":"","graceSeconds":1}"#,

@@ -1,4 +1,4 @@
-//! The first message on a new socket of a connection that is taken up again, and its answer.
+//! The request that resumes a connection, which is the first message on a new socket, and its response.
 
 use bytes::Bytes;
 use narrows_wire::{Code, Kind, RpcError, View, message};
@@ -7,26 +7,26 @@ use serde_json::json;
 
 use super::capability::{Connection, asks};
 
-/// The method of the request.
+/// The method of the resume request.
 pub const METHOD: &str = "_narrows/resume";
 
-/// The condition of the error that says that something is lost for good.
+/// The condition of the error for messages that are lost for good.
 const GAP_CONDITION: &str = "cursor_gap";
 
-/// What the first message of a socket means.
+/// The meaning of the first message on a socket.
 #[derive(Debug)]
 pub enum First {
-    /// Nothing special: a connection that ends with its socket.
+    /// Any other message: the connection ends with its socket.
     Plain,
-    /// `initialize` of a client that can resume.
+    /// `initialize` with the resume capability.
     Marked,
-    /// An earlier connection is to go on here.
+    /// Resumes an earlier connection.
     Resume(Ask),
-    /// That was meant, but cannot be read; the answer.
+    /// A malformed resume request, and the response to it.
     Broken(Bytes),
 }
 
-/// What the first message of a socket means.
+/// Classifies the first message on a socket.
 #[must_use]
 pub fn first(view: &View<'_>) -> First {
     if asks(view) {
@@ -41,14 +41,14 @@ pub fn first(view: &View<'_>) -> First {
     }
 }
 
-/// The request to go on with a connection.
+/// A request to resume a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// Its id, as it stands on the wire.
+    /// The request id, as on the wire.
     pub id: Bytes,
-    /// Which connection.
+    /// The connection to resume.
     pub connection: Connection,
-    /// How many messages the asker has taken on it.
+    /// Messages of the connection that the client has received.
     pub received: u64,
 }
 
@@ -66,23 +66,23 @@ impl Ask {
         Ok(Self { id, connection, received })
     }
 
-    /// As a message.
+    /// Returns the request as a message.
     #[must_use]
     pub fn line(&self) -> Bytes {
         let params = json!({"connection": self.connection.as_str(), "received": self.received});
-        // Plain data with string keys can always be written.
+        // Plain data with string keys always serializes.
         message::request(&self.id, METHOD, &params).unwrap_or_default()
     }
 
-    /// The answer to it.
+    /// Returns the response to the request.
     #[must_use]
     pub fn answer(&self, answer: &Answer) -> Bytes {
         let error = match answer {
             Answer::Resumed { received } => {
                 return message::response(&self.id, &json!({"received": received})).unwrap_or_default();
             }
-            Answer::Unknown => RpcError::new(Code::NotFound, "there is no such connection to resume"),
-            Answer::Gap => RpcError::new(Code::NotFound, "what you have not received is no longer kept")
+            Answer::Unknown => RpcError::new(Code::NotFound, "connection not found"),
+            Answer::Gap => RpcError::new(Code::NotFound, "unreceived messages are no longer kept")
                 .with("condition", json!(GAP_CONDITION)),
             Answer::Refused(error) => error.clone(),
         };
@@ -90,24 +90,24 @@ impl Ask {
     }
 }
 
-/// What comes of an [`Ask`].
+/// The result of an [`Ask`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
-    /// It goes on.
+    /// The connection continues.
     Resumed {
-        /// How many messages the answerer has taken.
+        /// Messages that the responding end has received.
         received: u64,
     },
-    /// No such connection, or none of this asker's.
+    /// The connection does not exist, or belongs to another identity.
     Unknown,
-    /// What the asker has not taken is lost.
+    /// Messages that the client has not received are no longer kept.
     Gap,
-    /// Something else is wrong.
+    /// Another error.
     Refused(RpcError),
 }
 
 impl Answer {
-    /// What the first message that came back means; `None` if it is no answer to the request with this id.
+    /// Reads a response. Returns `None` if it does not answer the request with this id.
     #[must_use]
     pub fn read(view: &View<'_>, id: &[u8]) -> Option<Self> {
         #[derive(Deserialize)]
@@ -134,13 +134,13 @@ impl Answer {
     }
 }
 
-/// What a socket is told before it is closed because a newer one has its connection.
+/// Returns the message for a socket that is closed because a newer one has taken over its connection.
 #[must_use]
 pub fn fence() -> Bytes {
     message::error(b"null", &RpcError::new(Code::ConnectionFenced, "a newer connection has taken over"))
 }
 
-/// Whether a message is that, which is not counted.
+/// Returns `true` if a message is a fence, which is not counted.
 #[must_use]
 pub fn is_fence(view: &View<'_>) -> bool {
     view.kind() == Kind::Response
@@ -148,14 +148,14 @@ pub fn is_fence(view: &View<'_>) -> bool {
         && view.error().is_some_and(|error| error.is(Code::ConnectionFenced))
 }
 
-/// What the end that connected says last, uncounted, when it wants the connection to end and not to be held: a socket
-/// that closes may only be lost.
+/// Returns the last message of the connecting end when it ends the connection. Without it, the connection is kept: a
+/// closed socket may only be lost.
 #[must_use]
 pub fn farewell() -> Bytes {
     Bytes::from_static(br#"{"jsonrpc":"2.0","method":"_narrows/close"}"#)
 }
 
-/// Whether a message is that.
+/// Returns `true` if a message is a farewell, which is not counted.
 #[must_use]
 pub fn is_farewell(view: &View<'_>) -> bool {
     view.kind() == Kind::Notification && view.method().as_deref() == Some("_narrows/close")
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ask_is_read_as_it_was_written() {
+    fn a_resume_request_round_trips() {
         let line = example().line();
         let expected = format!(
             r#"{{"jsonrpc":"2.0","id":"r","method":"_narrows/resume","params":{{"connection":"{}","received":7}}}}"#,
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_ask_is_answered() {
+    fn a_malformed_resume_request_is_answered() {
         check_broken("");
         check_broken(r#","params":{"connection":"a"}"#);
         check_broken(r#","params":{"connection":"","received":1}"#);
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_plain_or_marked() {
+    fn other_first_messages_are_plain_or_marked() {
         for plain in [
             r#"{"jsonrpc":"2.0","method":"_narrows/resume","params":{}}"#,
             r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}"#,
@@ -215,13 +215,13 @@ mod tests {
         ] {
             assert!(matches!(first(&View::parse(plain.as_bytes())), First::Plain), "{plain}");
         }
-        let marked =
+        let capability =
             r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"_meta":{"narrows":{"resume":1}}}}"#;
-        assert!(matches!(first(&View::parse(marked.as_bytes())), First::Marked));
+        assert!(matches!(first(&View::parse(capability.as_bytes())), First::Marked));
     }
 
     #[test]
-    fn an_answer_is_read_as_it_was_written() {
+    fn a_resume_response_round_trips() {
         let refused = Answer::Refused(RpcError::new(Code::Backpressure, "later"));
         for answer in [Answer::Resumed { received: 3 }, Answer::Unknown, Answer::Gap, refused] {
             let line = example().answer(&answer);
@@ -234,7 +234,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn whatever_comes_first_is_something(text in "[ -~]{0,30}", received: i64) {
+        fn any_first_message_is_classified(text in "[ -~]{0,30}", received: i64) {
             for params in [text.clone(), format!(r#"{{"connection":"{text}","received":{received}}}"#)] {
                 let line = format!(r#"{{"jsonrpc":"2.0","id":5,"method":"_narrows/resume","params":{params}}}"#);
                 let view = View::parse(line.as_bytes());
@@ -248,13 +248,13 @@ mod tests {
     }
 
     #[test]
-    fn a_farewell_is_known() {
+    fn a_farewell_is_recognized() {
         assert!(is_farewell(&View::parse(&farewell())));
         assert!(!is_farewell(&View::parse(&example().line())));
     }
 
     #[test]
-    fn a_fence_is_known() {
+    fn a_fence_is_recognized() {
         let fence = fence();
         assert!(is_fence(&View::parse(&fence)));
         assert!(matches!(Answer::read(&View::parse(&fence), b"1"), Some(Answer::Refused(_))));

@@ -1,17 +1,17 @@
-//! What was sent and may have to be sent again.
+//! Sent messages that may have to be replayed.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-/// How much is kept of what has been given to a socket.
+/// Bounds of the messages that are kept after they were written to a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keep {
-    /// At least this many bytes, ends of lines included, which must be more than can be on the way. Nothing is dropped
-    /// for its size before that much came after it.
+    /// Keep at least this many bytes, line ends included; must be more than can be in flight. A message is dropped for
+    /// its size only when this much was sent after it.
     pub bytes: usize,
-    /// At most this long after it was given to a socket that still stands.
+    /// Keep messages at most this long after they were written to a socket that is still open.
     pub time: Duration,
 }
 
@@ -22,12 +22,12 @@ impl Default for Keep {
     }
 }
 
-/// What the other end has not taken is no longer there, or it says that it took what it never got.
+/// Messages that the peer has not received are no longer kept, or its count is higher than that of messages sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("what is missing is no longer kept")]
+#[error("missing messages are no longer kept")]
 pub struct ReplayGap;
 
-/// One message and when it was given to the socket.
+/// A message, and when it was written to the socket.
 #[derive(Debug)]
 struct Item {
     line: Bytes,
@@ -40,24 +40,24 @@ impl Item {
     }
 }
 
-/// Messages of one direction in order: those given to a socket that may have been lost with it, and behind them those
-/// that wait for one. The first message ever has number 1.
+/// Messages of one direction in order: those that were written to a socket and may be lost with it, then those that
+/// wait for one. The first message of a connection has number 1.
 #[derive(Debug)]
 pub struct Ring {
     keep: Keep,
     items: VecDeque<Item>,
-    /// How many messages are no longer here.
+    /// Messages that were dropped from the front.
     dropped: u64,
-    /// How many of the items were given to the socket of now.
+    /// Messages in `items` that were written to the current socket.
     given: usize,
     given_bytes: usize,
     waiting_bytes: usize,
-    /// The highest number ever given to a socket.
+    /// The highest number that was ever written to a socket.
     reached: u64,
 }
 
 impl Ring {
-    /// An empty one.
+    /// Creates an empty ring.
     #[must_use]
     pub fn new(keep: Keep) -> Self {
         Self {
@@ -71,14 +71,14 @@ impl Ring {
         }
     }
 
-    /// Puts a message behind all others.
+    /// Queues a message.
     pub fn push(&mut self, line: Bytes) {
         let item = Item { line, given: None };
         self.waiting_bytes += item.size();
         self.items.push_back(item);
     }
 
-    /// The next message for the socket, and its number.
+    /// Returns the next message for the socket, and its number.
     pub fn next(&mut self, now: Instant) -> Option<(u64, &Bytes)> {
         let item = self.items.get_mut(self.given)?;
         item.given = Some(now);
@@ -95,11 +95,11 @@ impl Ring {
             self.drop_first();
         }
         self.expire(now);
-        // Given this very moment, it is still there.
+        // It was written just now, so it has not been dropped.
         Some((number, &self.items.get(self.given.checked_sub(1)?)?.line))
     }
 
-    /// Puts another message in the place of the next one for the socket.
+    /// Replaces the next message for the socket.
     pub fn replace_next(&mut self, other: impl FnOnce(&Bytes) -> Bytes) {
         let Some(item) = self.items.get_mut(self.given) else { return };
         self.waiting_bytes -= item.size();
@@ -107,8 +107,8 @@ impl Ring {
         self.waiting_bytes += item.size();
     }
 
-    /// Drops what was given to the socket too long ago. Only to be called while that stands: time without a socket is
-    /// the grace, which has a bound of its own.
+    /// Drops messages that were written too long ago. Must be called only while the socket is open: time without a
+    /// socket is bounded by the grace period.
     pub fn expire(&mut self, now: Instant) {
         let old = |item: &Item| item.given.is_some_and(|given| now.duration_since(given) >= self.keep.time);
         let count = self.items.iter().take(self.given).take_while(|item| old(item)).count();
@@ -117,11 +117,10 @@ impl Ring {
         }
     }
 
-    /// Begins anew, for another socket, behind the first `taken` messages, which the other end has and which are not
-    /// needed any more.
+    /// Starts over for another socket after the first `taken` messages, which the peer has received.
     ///
     /// # Errors
-    /// When that cannot be done without a gap; then nothing has changed.
+    /// If messages between are missing; then nothing has changed.
     pub fn rewind(&mut self, taken: u64) -> Result<(), ReplayGap> {
         if taken < self.dropped || taken > self.reached {
             return Err(ReplayGap);
@@ -137,8 +136,8 @@ impl Ring {
         Ok(())
     }
 
-    /// Drops the oldest messages that were given to a socket until `bytes` are free or none is left. They cannot be sent
-    /// again. Returns how many bytes are free.
+    /// Drops the oldest written messages, which cannot be replayed then, until `bytes` are free or none is left.
+    /// Returns the number of bytes freed.
     pub fn shed(&mut self, bytes: usize) -> usize {
         let before = self.bytes();
         while self.given > 0 && before - self.bytes() < bytes {
@@ -147,7 +146,7 @@ impl Ring {
         before - self.bytes()
     }
 
-    /// Drops everything that was given to a socket, for a connection that ends with its socket.
+    /// Drops all written messages, for a connection that ends with its socket.
     pub fn forget(&mut self) {
         for _ in 0..self.given {
             self.drop_first();
@@ -165,43 +164,43 @@ impl Ring {
         }
     }
 
-    /// How many messages were ever put in.
+    /// Returns the number of messages ever queued.
     #[must_use]
     pub fn sent(&self) -> u64 {
         self.dropped + self.items.len() as u64
     }
 
-    /// How many messages are no longer here.
+    /// Returns the number of messages that were dropped.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// The number of the message given last to the socket of now, or what it has taken.
+    /// Returns the number of the message last written to the current socket, or received by the peer.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.dropped + self.given as u64
     }
 
-    /// The highest number ever given to a socket.
+    /// Returns the highest number that was ever written to a socket.
     #[must_use]
     pub fn reached(&self) -> u64 {
         self.reached
     }
 
-    /// Whether nothing waits for a socket.
+    /// Returns `true` if no message waits for a socket.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         self.given == self.items.len()
     }
 
-    /// Whether so much waits that whoever fills it should stop.
+    /// Returns `true` if so much is waiting that the source should pause.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.waiting_bytes >= self.keep.bytes
     }
 
-    /// How many bytes it holds.
+    /// Returns the number of bytes held.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.given_bytes + self.waiting_bytes
@@ -214,7 +213,7 @@ mod tests {
 
     const KEEP: Keep = Keep { bytes: 10, time: Duration::from_secs(300) };
 
-    /// A ring to which the messages `1` to `count` were given, four bytes each with the end of the line.
+    /// Returns a ring to which the messages `1` to `count` were written, four bytes each with the line end.
     fn filled(count: usize, now: Instant) -> Ring {
         let mut ring = Ring::new(KEEP);
         for number in 1..=count {
@@ -230,10 +229,10 @@ mod tests {
     }
 
     #[test]
-    fn what_came_last_is_kept_and_sent_again() {
+    fn recent_messages_are_kept_and_replayed() {
         let now = Instant::now();
         let mut ring = filled(9, now);
-        // Twelve bytes: with one message less it would be eight.
+        // Twelve bytes: without the oldest message there would be eight, less than the bound.
         assert_eq!((ring.dropped(), ring.sent(), ring.bytes()), (6, 9, 12));
         assert_eq!(ring.rewind(5), Err(ReplayGap));
         assert_eq!(ring.rewind(10), Err(ReplayGap));
@@ -246,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_next_can_be_replaced() {
+    fn the_next_message_can_be_replaced() {
         let now = Instant::now();
         let mut ring = filled(3, now);
         ring.replace_next(|_| unreachable!());
@@ -258,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_never_dropped() {
+    fn waiting_messages_are_never_dropped() {
         let now = Instant::now();
         let mut ring = Ring::new(KEEP);
         for number in 0..100 {
@@ -284,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_old_is_dropped() {
+    fn old_messages_are_dropped() {
         let now = Instant::now();
         let mut ring = filled(2, now);
         ring.expire(now + KEEP.time / 2);
@@ -297,16 +296,16 @@ mod tests {
     }
 
     #[test]
-    fn a_late_rewind_does_not_lower_what_can_have_been_taken() {
+    fn a_late_rewind_does_not_lower_the_highest_written_number() {
         let now = Instant::now();
         let mut ring = filled(2, now);
         assert_eq!(ring.rewind(0), Ok(()));
-        assert_eq!(ring.rewind(2), Ok(()), "it was given both on the socket before");
+        assert_eq!(ring.rewind(2), Ok(()), "both were written to the previous socket");
         assert!(ring.is_drained());
     }
 
     #[test]
-    fn only_what_was_given_to_a_socket_is_shed() {
+    fn only_written_messages_are_shed() {
         let now = Instant::now();
         let mut ring = filled(3, now);
         ring.push("004".into());
@@ -316,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_cannot_be_sent_again() {
+    fn forgotten_messages_cannot_be_replayed() {
         let now = Instant::now();
         let mut ring = filled(2, now);
         ring.push("003".into());

@@ -1,11 +1,11 @@
-//! A member put into an object, or taken out of it, with every other byte left as it is.
+//! Adds a member to a JSON object or removes it, and leaves every other byte unchanged.
 
 use std::ops::Range;
 
 use narrows_wire::member;
 
-/// `text` with `value` at `path`, whose objects are made where they are missing. `None` if `text` or something on the way
-/// is no object, or has a key twice.
+/// Sets the member at `path`, and creates missing objects on the way. Returns `None` if `text` or a member on the way
+/// is not an object or has a duplicate key.
 pub(super) fn put(text: &[u8], path: &[&str], value: &[u8]) -> Option<Vec<u8>> {
     let (key, rest) = path.split_first()?;
     let open = opening(text)?;
@@ -29,8 +29,8 @@ pub(super) fn put(text: &[u8], path: &[&str], value: &[u8]) -> Option<Vec<u8>> {
     Some(replace(text, &place, &new))
 }
 
-/// `text` without what stands at `path`, and without the objects on the way that are empty then. `None` if it does not
-/// stand there, or not as [`put`] writes it.
+/// Removes the member at `path`, and the objects on the way that are empty then. Returns `None` if it does not exist,
+/// or is not written as [`put`] writes it.
 pub(super) fn cut(text: &[u8], path: &[&str]) -> Option<Vec<u8>> {
     let (key, rest) = path.split_first()?;
     let place = member(text, key).ok()??;
@@ -50,7 +50,7 @@ pub(super) fn cut(text: &[u8], path: &[&str]) -> Option<Vec<u8>> {
     Some([before, comma_behind.unwrap_or(behind)].concat())
 }
 
-/// Behind the brace that opens the object.
+/// Returns the offset after the opening brace.
 fn opening(text: &[u8]) -> Option<usize> {
     let open = text.iter().position(|byte| !byte.is_ascii_whitespace())?;
     (text.get(open) == Some(&b'{') && text.ends_with(b"}")).then_some(open + 1)
@@ -67,7 +67,7 @@ fn nested(path: &[&str], value: &[u8]) -> Vec<u8> {
     })
 }
 
-/// Keys are ours and need no escapes.
+/// Keys are constants that need no escapes.
 fn quoted(key: &str) -> Vec<u8> {
     [b"\"", key.as_bytes(), b"\""].concat()
 }
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_is_put_where_it_belongs_and_nothing_else_moves() {
+    fn a_member_is_inserted_and_nothing_else_changes() {
         check("{}", Some(r#"{"a":{"b":{"c":1}}}"#));
         check("{ }", Some(r#"{"a":{"b":{"c":1}} }"#));
         check(r#"{"x":[1.0]}"#, Some(r#"{"a":{"b":{"c":1}},"x":[1.0]}"#));
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_elsewhere_or_otherwise_is_not_cut() {
+    fn a_member_elsewhere_or_in_another_form_is_not_cut() {
         for text in ["{}", r#"{"a":{"b":{"d":1}}}"#, r#"{"a":{"b":{"c" : 1}}}"#, "[]", ""] {
             assert_eq!(cut(text.as_bytes(), &PATH), None, "{text}");
         }
@@ -134,7 +134,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
         #[test]
-        fn what_was_put_is_there_and_can_be_cut(object in any_object(), pretty: bool) {
+        fn an_inserted_member_is_readable_and_can_be_cut(object in any_object(), pretty: bool) {
             let text = if pretty { format!("{object:#}") } else { object.to_string() };
             if let Some(with) = put(text.as_bytes(), &PATH, b"{\"n\":1}") {
                 let read: Value = serde_json::from_slice(&with).unwrap();
@@ -155,7 +155,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_does_harm(text: Vec<u8>) {
+        fn no_input_panics(text: Vec<u8>) {
             _ = put(&text, &PATH, b"1");
             _ = cut(&text, &PATH);
         }

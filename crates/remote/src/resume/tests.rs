@@ -1,4 +1,4 @@
-//! Any sequence of sends, cuts and reconnects delivers each message once and in order, or says that there is a gap.
+//! Any sequence of sends, cuts and reconnects delivers each message once and in order, or reports a gap.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -8,22 +8,22 @@ use proptest::prelude::*;
 
 use super::{Keep, ReplayGap, ResumableEnd};
 
-/// What can happen; `ours` is the end that connects.
+/// A step of the model; `ours` is the connecting end.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// An end has something to say.
+    /// An end queues a message.
     Send { ours: bool, length: usize },
-    /// An end writes up to so many messages to the socket.
+    /// An end writes up to this many messages to the socket.
     Write { ours: bool, count: usize },
-    /// So many messages arrive.
+    /// This many messages arrive.
     Arrive { ours: bool, count: usize },
     /// The socket is lost with everything in it.
     Cut,
-    /// A request to resume is made, over a new socket; we no longer listen to the one before.
+    /// The connecting end asks to resume over a new socket, and no longer reads the previous one.
     Ask,
-    /// The other end reads the request made `back` requests before the last; it may be late and of no use any more.
+    /// The other end reads the request made `back` requests before the last; it may be outdated.
     Answer { back: usize },
-    /// The answer arrives.
+    /// The response arrives.
     Resume,
 }
 
@@ -39,15 +39,15 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// One end: what it has sent, and what it got.
+/// One end: the messages that it has sent and received.
 struct End {
     held: ResumableEnd,
     said: Vec<Bytes>,
     got: Vec<Bytes>,
-    /// What it wrote and has not arrived, and the socket it was written to.
+    /// Written messages that have not arrived, and the socket they were written to.
     pipe: VecDeque<Bytes>,
     socket: usize,
-    /// The most bytes that were ever on the way.
+    /// The most bytes that were ever in flight.
     most: usize,
 }
 
@@ -63,7 +63,7 @@ impl End {
         self.most = self.most.max(self.pipe.iter().map(|line| line.len() + 1).sum());
     }
 
-    /// Writes to another socket from now on.
+    /// Continues on another socket.
     fn change(&mut self, socket: usize) {
         if self.socket != socket {
             self.socket = socket;
@@ -73,25 +73,25 @@ impl End {
 }
 
 struct World {
-    /// The end that connects.
+    /// The connecting end.
     ours: End,
     theirs: End,
-    /// The socket of each end. One end may know of a newer one before the other does.
+    /// The current socket of each end. One end may know of a newer one before the other does.
     our_socket: Option<usize>,
     their_socket: Option<usize>,
-    /// Our socket has been answered on.
+    /// The connecting end has received a response on its socket.
     ready: bool,
-    /// Requests by socket, until they are read: what they say was received. The first socket has none.
+    /// Unread requests by socket, with their counts of received messages. The first socket has none.
     asks: Vec<Option<u64>>,
-    /// The answer on our socket, on its way.
+    /// The response in flight on the socket of the connecting end.
     answer: Option<Result<u64, ReplayGap>>,
-    /// The number of messages sent so far makes each distinct.
+    /// Messages sent so far, which makes each distinct.
     next: usize,
     now: Instant,
 }
 
 impl World {
-    /// Does it; an error is a gap that an end was told of.
+    /// Executes a step. An error is a gap that was reported to an end.
     fn step(&mut self, step: Step) -> Result<(), ReplayGap> {
         let now = self.now;
         match step {
@@ -121,7 +121,7 @@ impl World {
                 let listens = if ours { self.their_socket } else { self.our_socket.filter(|_| self.ready) };
                 if listens == Some(from.socket) {
                     for line in from.pipe.drain(..count.min(from.pipe.len())) {
-                        to.held.took();
+                        to.held.count_received();
                         to.got.push(line);
                     }
                 }
@@ -157,7 +157,7 @@ impl World {
         Ok(())
     }
 
-    /// All that is missing comes over one more socket.
+    /// Delivers all missing messages over one more socket.
     fn settle(&mut self) -> Result<(), ReplayGap> {
         self.step(Step::Ask)?;
         self.step(Step::Answer { back: 0 })?;
@@ -170,8 +170,8 @@ impl World {
     }
 }
 
-/// Plays `steps` with rings of `bytes`; `true` if all went well, `false` if a gap was told.
-fn play(steps: Vec<Step>, bytes: usize) -> Result<bool, TestCaseError> {
+/// Runs `steps` with rings of `bytes`. Returns `false` if a gap was reported.
+fn run_steps(steps: Vec<Step>, bytes: usize) -> Result<bool, TestCaseError> {
     let keep = Keep { bytes, time: Duration::from_secs(300) };
     let mut world = World {
         ours: End::new(keep),
@@ -193,7 +193,7 @@ fn play(steps: Vec<Step>, bytes: usize) -> Result<bool, TestCaseError> {
     }
     let whole = played.and_then(|()| world.settle());
     for (from, to) in [(&world.ours, &world.theirs), (&world.theirs, &world.ours)] {
-        // Whatever happened, what came is a beginning of what was said, each once and in order.
+        // In any case, the received messages are a prefix of the sent ones, each once and in order.
         prop_assert_eq!(Some(to.got.as_slice()), from.said.get(..to.got.len()));
         if whole.is_ok() {
             prop_assert_eq!(to.got.len(), from.said.len());
@@ -210,26 +210,26 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn with_rings_that_suffice_each_message_comes_once_and_in_order(
+    fn with_sufficient_rings_each_message_arrives_once_and_in_order(
         steps in prop::collection::vec(any_step(), 0..120)
     ) {
-        prop_assert!(play(steps, 1 << 20)?);
+        prop_assert!(run_steps(steps, 1 << 20)?);
     }
 
     #[test]
-    fn with_small_rings_the_same_or_a_gap_is_told(
+    fn with_small_rings_loss_is_reported_as_a_gap(
         steps in prop::collection::vec(any_step(), 0..120),
         bytes in 1..200_usize,
     ) {
-        play(steps, bytes)?;
+        run_steps(steps, bytes)?;
     }
 }
 
 #[test]
-fn a_gap_happens_where_too_much_was_on_the_way() {
+fn too_many_bytes_in_flight_cause_a_gap() {
     let mut steps: Vec<Step> = (0..8).map(|_| Step::Send { ours: false, length: 20 }).collect();
     steps.push(Step::Write { ours: false, count: 8 });
     steps.push(Step::Cut);
-    assert!(!play(steps.clone(), 50).unwrap());
-    assert!(play(steps, 500).unwrap());
+    assert!(!run_steps(steps.clone(), 50).unwrap());
+    assert!(run_steps(steps, 500).unwrap());
 }

@@ -1,4 +1,4 @@
-//! Sockets that come in: how many, with TLS or without, and how long they may say nothing.
+//! Accepts TCP connections: limits their number, does the TLS handshake, and times out sockets that send no request.
 
 use std::future::pending;
 use std::io;
@@ -25,53 +25,53 @@ use super::shared::Shared;
 use super::unfinished::FreeAllowance;
 use crate::identity::{Identity, Proof};
 
-/// How long nobody is let in after the system had no room for one.
+/// Pause after the system failed to accept a connection.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(200);
 
-/// The longest head of a request.
+/// The longest head of an HTTP/1.1 request.
 const MAX_HEAD_BYTES: usize = 32 << 10;
 
-/// How many streams of HTTP/2 a client may have at once.
+/// Concurrent HTTP/2 streams of one socket.
 const MAX_STREAMS: u32 = 100;
 
-/// The largest list of headers of one stream. No limit counts the headers of requests that are being answered.
+/// The longest list of headers of one HTTP/2 stream. No limit counts the headers of requests that are being answered.
 const MAX_HEADER_LIST_BYTES: u32 = 8 << 10;
 
-/// How much of bodies HTTP/2 may receive on one socket before they are read, which no limit counts. The protocol allows no
-/// less.
+/// Bytes of bodies that one HTTP/2 socket may receive before they are read, which no limit counts. The protocol allows
+/// no smaller value.
 const BODY_WINDOW_BYTES: u32 = (64 << 10) - 1;
 
-/// How long a client may take to read why there is no TLS.
+/// Time for a client to read the alert after a failed TLS handshake.
 const TLS_FAILURE_LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long the responses on a socket may take that is closed to make room.
+/// Time for the responses on a socket that is closed to make room.
 const EVICTION_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How long a connection may take to end when all do.
+/// Time for a connection to close at shutdown.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Lets in who comes, until the front stops.
-pub(super) async fn accept(shared: Arc<Shared>, door: Arc<HttpListener>, listener: TcpListener) {
+/// Accepts clients until the server stops.
+pub(super) async fn accept(shared: Arc<Shared>, http_listener: Arc<HttpListener>, listener: TcpListener) {
     let mut stopping = pin!(shared.stopping());
     loop {
-        let come = async {
-            // Whether room is to be made shows only when somebody is there.
+        let accepted = async {
+            // A permit is taken after the accept, so that room is made only for a client that exists.
             let (stream, peer) = listener.accept().await?;
-            // Never closed.
-            let place = shared.sockets.place(&shared.refusals).await;
-            let place = place.map_err(io::Error::other)?;
-            io::Result::Ok((place, stream, peer))
+            // The semaphore is never closed.
+            let permit = shared.sockets.acquire(&shared.refusals).await;
+            let permit = permit.map_err(io::Error::other)?;
+            io::Result::Ok((permit, stream, peer))
         };
-        let come = tokio::select! {
-            come = come => come,
+        let accepted = tokio::select! {
+            accepted = accepted => accepted,
             () = &mut stopping => return,
         };
-        match come {
-            Ok((place, stream, peer)) => {
-                tokio::spawn(serve(Arc::clone(&shared), Arc::clone(&door), stream, peer, place));
+        match accepted {
+            Ok((permit, stream, peer)) => {
+                tokio::spawn(serve(Arc::clone(&shared), Arc::clone(&http_listener), stream, peer, permit));
             }
             Err(error) => {
-                tracing::debug!(%error, "somebody could not be let in");
+                tracing::debug!(%error, "accept failed");
                 sleep(ACCEPT_RETRY_DELAY).await;
             }
         }
@@ -80,55 +80,55 @@ pub(super) async fn accept(shared: Arc<Shared>, door: Arc<HttpListener>, listene
 
 async fn serve(
     shared: Arc<Shared>,
-    door: Arc<HttpListener>,
+    http_listener: Arc<HttpListener>,
     stream: TcpStream,
     peer: SocketAddr,
-    place: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
 ) {
     let limits = &shared.limits;
     if let Err(error) = tune(&stream, limits.idle_timeout) {
-        tracing::debug!(%error, "a socket stays as it is");
+        tracing::debug!(%error, "socket options not set");
     }
     let began = tokio::time::Instant::now();
     let socket = shared.sockets.add();
-    let arriving = async {
-        let user = match door.admits {
-            Admits::Users | Admits::Owner(_) => user(&stream, peer).await,
+    let handshake = async {
+        let user = match http_listener.admits {
+            Admits::Users | Admits::Owner(_) => peer_user(&stream, peer).await,
             _ => None,
         };
-        (user, timeout(limits.header_timeout, secure(&door, stream)).await)
+        (user, timeout(limits.header_timeout, secure(&http_listener, stream)).await)
     };
     let (user, secured) = tokio::select! {
-        () = socket.to_be_closed() => return,
-        arrived = arriving => arrived,
+        () = socket.close_requested() => return,
+        arrived = handshake => arrived,
     };
     let Secured { io, certificate, identity } =
         match secured.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok(secured) => secured,
             Err(error) => {
                 shared.refusals.add(Reason::Tls);
-                return tracing::info!(peer = %peer.ip(), %error, "no TLS came about");
+                return tracing::info!(peer = %peer.ip(), %error, "TLS handshake failed");
             }
         };
-    let visit = Arc::new(HttpConnection {
+    let http_connection = Arc::new(HttpConnection {
         shared: Arc::clone(&shared),
-        door,
+        http_listener,
         peer: peer.ip(),
-        shown: identity.or(user),
+        socket_identity: identity.or(user),
         certificate: certificate.clone().map(Mutex::new),
         socket,
         refused: Notify::new(),
         read_out: Semaphore::new(MAX_CONCURRENT_READ_OUTS),
-        place: Arc::new(place),
+        permit: Arc::new(permit),
         allowance: FreeAllowance::default(),
     });
     let service = service_fn({
-        let visit = Arc::clone(&visit);
-        move |request| Arc::clone(&visit).answer(request)
+        let http_connection = Arc::clone(&http_connection);
+        move |request| Arc::clone(&http_connection).respond(request)
     });
     let builder = builder(limits.idle_timeout.max(limits.header_timeout), limits.idle_timeout);
     let mut connection = pin!(builder.serve_connection_with_upgrades(TokioIo::new(io), service));
-    let mut unseen = pin!(tokio::time::sleep_until(began + limits.header_timeout));
+    let mut deadline = pin!(tokio::time::sleep_until(began + limits.header_timeout));
     let mut end = pin!(async {
         let revoked = async {
             match certificate {
@@ -141,22 +141,22 @@ async fn serve(
             () = revoked => tracing::info!(peer = %peer.ip(), "client certificate no longer accepted, closing socket"),
         }
     });
-    let mut waiting = true;
+    let mut has_deadline = true;
     let mut ending = false;
     loop {
         tokio::select! {
             ended = &mut connection => {
                 if let Err(error) = ended {
-                    if is_no_request(&*error, visit.socket.is_known()) {
+                    if is_invalid_request(&*error, http_connection.socket.is_known()) {
                         shared.refusals.add(Reason::Headers);
                     }
-                    tracing::debug!(%error, "a socket is at its end");
+                    tracing::debug!(%error, "HTTP socket failed");
                 }
                 break;
             }
-            () = &mut unseen, if waiting => {
-                waiting = false;
-                if !ending && !visit.socket.is_known() {
+            () = &mut deadline, if has_deadline => {
+                has_deadline = false;
+                if !ending && !http_connection.socket.is_known() {
                     shared.refusals.add(Reason::Headers);
                     break;
                 }
@@ -164,38 +164,38 @@ async fn serve(
                     break;
                 }
             }
-            () = visit.socket.to_be_closed() => {
-                if ending || !visit.socket.is_known() {
+            () = http_connection.socket.close_requested() => {
+                if ending || !http_connection.socket.is_known() {
                     break;
                 }
-                // What is being answered may come to its end.
+                // Running requests may complete.
                 ending = true;
-                waiting = true;
-                unseen.set(tokio::time::sleep_until(tokio::time::Instant::now() + EVICTION_TIMEOUT));
+                has_deadline = true;
+                deadline.set(tokio::time::sleep_until(tokio::time::Instant::now() + EVICTION_TIMEOUT));
                 connection.as_mut().graceful_shutdown();
             }
-            () = visit.refused.notified(), if !ending => connection.as_mut().graceful_shutdown(),
+            () = http_connection.refused.notified(), if !ending => connection.as_mut().graceful_shutdown(),
             () = &mut end, if !ending => {
                 ending = true;
-                waiting = true;
-                unseen.set(tokio::time::sleep_until(tokio::time::Instant::now() + CLOSE_TIMEOUT));
+                has_deadline = true;
+                deadline.set(tokio::time::sleep_until(tokio::time::Instant::now() + CLOSE_TIMEOUT));
                 connection.as_mut().graceful_shutdown();
             }
         }
     }
 }
 
-/// A socket as it is spoken on.
+/// A socket after its TLS handshake, if there is one.
 struct Secured {
     io: Io,
     certificate: Option<ClientCertificate>,
-    /// Whom the certificate names.
+    /// The identity in the certificate.
     identity: Option<Identity>,
 }
 
-async fn secure(door: &HttpListener, stream: TcpStream) -> io::Result<Secured> {
-    // Subscribed before the handshake: what changes meanwhile is noticed behind it.
-    let Some(mut tls) = door.tls() else {
+async fn secure(http_listener: &HttpListener, stream: TcpStream) -> io::Result<Secured> {
+    // Subscribed before the handshake, so that a reload during the handshake is noticed after it.
+    let Some(mut tls) = http_listener.tls() else {
         return Ok(Secured { io: Io::Tcp(stream), certificate: None, identity: None });
     };
     let verified_by = Arc::clone(&tls.borrow_and_update());
@@ -203,8 +203,8 @@ async fn secure(door: &HttpListener, stream: TcpStream) -> io::Result<Secured> {
     {
         Ok(stream) => stream,
         Err((error, stream)) => {
-            // Whoever does not read it has gone without it.
-            _ = timeout(TLS_FAILURE_LINGER_TIMEOUT, last_word(stream)).await;
+            // The alert is sent on a best-effort basis.
+            _ = timeout(TLS_FAILURE_LINGER_TIMEOUT, drain_after_alert(stream)).await;
             return Err(error);
         }
     };
@@ -214,10 +214,10 @@ async fn secure(door: &HttpListener, stream: TcpStream) -> io::Result<Secured> {
     let identity = match named.transpose() {
         Ok(identity) => identity,
         Err(reason) => {
-            if matches!(door.admits, Admits::Certificates) {
+            if matches!(http_listener.admits, Admits::Certificates) {
                 let peer =
                     stream.get_ref().0.peer_addr().map(|peer| peer.ip().to_string()).unwrap_or_default();
-                tracing::warn!(peer, %reason, "a client certificate names no identity: it is refused");
+                tracing::warn!(peer, %reason, "client certificate without identity refused");
             }
             None
         }
@@ -225,16 +225,16 @@ async fn secure(door: &HttpListener, stream: TcpStream) -> io::Result<Secured> {
     Ok(Secured { io: Io::Tls(Box::new(stream)), certificate, identity })
 }
 
-/// Lets a client read why there is no TLS: a socket with something unread would be reset, and that with it.
-async fn last_word(mut stream: TcpStream) -> io::Result<()> {
+/// Lets the client read the TLS alert: closing a socket with unread input would reset it and discard the alert.
+async fn drain_after_alert(mut stream: TcpStream) -> io::Result<()> {
     stream.shutdown().await?;
     let mut rest = [0; 512];
     while stream.read(&mut rest).await? > 0 {}
     Ok(())
 }
 
-/// The user whose socket the other end is. Looked up elsewhere: the system has a long list.
-async fn user(stream: &TcpStream, from: SocketAddr) -> Option<Identity> {
+/// Returns the user that owns the peer socket. Runs on a blocking thread: the system's table may be long.
+async fn peer_user(stream: &TcpStream, from: SocketAddr) -> Option<Identity> {
     let to = stream.local_addr().ok()?;
     let uid = tokio::task::spawn_blocking(move || narrows_link::peer::user_of_connection(from, to))
         .await
@@ -242,8 +242,8 @@ async fn user(stream: &TcpStream, from: SocketAddr) -> Option<Identity> {
     Some(Identity::new(Proof::User, uid.to_string()))
 }
 
-/// Whether a connection ended because what came was no head of a request, or because none came.
-fn is_no_request(error: &(dyn std::error::Error + 'static), known: bool) -> bool {
+/// Returns `true` if a connection ended because its client sent an invalid request head, or none in time.
+fn is_invalid_request(error: &(dyn std::error::Error + 'static), known: bool) -> bool {
     let error = error.downcast_ref::<hyper::Error>();
     error.is_some_and(|error| error.is_parse() || (error.is_timeout() && !known))
 }

@@ -1,4 +1,4 @@
-//! Who has been let in, what for, and how many of the same there may be.
+//! Admitted clients, their credentials, and limits of connections and requests per identity.
 
 use std::collections::HashMap;
 use std::future::pending;
@@ -12,64 +12,62 @@ use super::certificate::ClientCertificate;
 use crate::identity::Identity;
 use crate::tokens::{Digest, Tokens};
 
-/// What a client was admitted by. All of it may be taken back; with nothing of it the client is on this machine, or known to whoever
-/// handed the connection over.
+/// The credentials that a client was admitted with. Each can be revoked. Without any, the client is on this machine or
+/// was authenticated by the component that handed it over.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Credential {
     pub(super) token: Option<(Digest, watch::Receiver<Arc<Tokens>>)>,
     pub(super) certificate: Option<ClientCertificate>,
 }
 
-/// Somebody who has a connection.
+/// A client that has a connection.
 #[derive(Debug)]
 pub(super) struct AdmittedClient {
-    seat: Seat,
+    slot: QuotaSlot,
     credential: Credential,
-    /// Where it came in.
+    /// The number of its listener.
     listener: usize,
 }
 
 impl AdmittedClient {
-    /// With a place among what its identity has.
-    pub(super) fn new(seat: Seat, credential: Credential, listener: usize) -> Self {
-        Self { seat, credential, listener }
+    pub(super) fn new(slot: QuotaSlot, credential: Credential, listener: usize) -> Self {
+        Self { slot, credential, listener }
     }
 
-    /// Where it came in.
+    /// Returns the number of its listener.
     pub(super) fn listener(&self) -> usize {
         self.listener
     }
 
-    /// Who it is.
     pub(super) fn identity(&self) -> &Identity {
-        &self.seat.identity
+        &self.slot.identity
     }
 
-    /// Whether it may have a connection of its own. Nobody needs one who goes on with a connection that is there.
-    pub(super) fn settle(&mut self) -> bool {
-        self.seat.settle()
+    /// Claims a new connection. Returns `false` if the identity has too many. Not needed to resume a connection.
+    pub(super) fn claim(&mut self) -> bool {
+        self.slot.claim()
     }
 
-    /// Its connection goes on over the socket of another guest of the same identity, whose place is given back.
-    pub(super) fn goes_on_as(&mut self, other: Self) {
+    /// Continues the connection with the credentials of another client of the same identity, whose slot is released.
+    pub(super) fn resume_with(&mut self, other: Self) {
         self.credential = other.credential;
         self.listener = other.listener;
     }
 
-    /// While this is there, the guest has a connection but no socket, and may come back with one.
-    pub(super) fn absent(&self) -> Absence {
-        let (seats, name) = (Arc::clone(&self.seat.seats), self.seat.identity.to_string());
-        seats.with(&name, |of| of.absent += 1);
-        Absence { seats, name }
+    /// Marks the connection as detached until the returned guard is dropped: its client may return with a new socket.
+    pub(super) fn mark_detached(&self) -> DetachedSlot {
+        let (quota, name) = (Arc::clone(&self.slot.quota), self.slot.identity.to_string());
+        quota.with(&name, |usage| usage.absent += 1);
+        DetachedSlot { quota, name }
     }
 
-    /// Ends when what it was let in for is no longer good.
+    /// Waits until a credential is revoked.
     pub(super) async fn revoked(&mut self) {
-        let identity = &self.seat.identity;
+        let identity = &self.slot.identity;
         let Credential { token, certificate } = &mut self.credential;
         let token_revoked = async {
             if let Some((digest, tokens)) = token {
-                // Ends also with the front itself, which is no reason to throw anybody out.
+                // The channel also closes with the server, which is no revocation.
                 while tokens.changed().await.is_ok() {
                     if tokens.borrow_and_update().find(digest).is_none_or(|now| now != identity) {
                         return;
@@ -86,121 +84,122 @@ impl AdmittedClient {
         };
         tokio::select! {
             biased;
-            () = token_revoked => tracing::info!(%identity, "a token is no longer good: its connection ends"),
+            () = token_revoked => tracing::info!(%identity, "token revoked, closing connection"),
             () = certificate_revoked => tracing::info!(%identity, "certificate no longer accepted, closing connection"),
         }
     }
 }
 
-/// How many connections each identity has, and how much it asks.
+/// Counts connections and requests per identity.
 #[derive(Debug)]
-pub(super) struct Seats {
-    most: usize,
-    /// Requests a second.
+pub(super) struct ConnectionQuota {
+    max_connections: usize,
+    /// Requests per second.
     rate: u32,
-    taken: Mutex<HashMap<String, Use>>,
+    by_identity: Mutex<HashMap<String, IdentityUse>>,
 }
 
 #[derive(Debug)]
-struct Use {
-    /// Those that are held for somebody who is not there are counted as well.
+struct IdentityUse {
+    /// Open connections, detached ones included.
     connections: usize,
-    /// How many of them have no socket. Whoever comes back for one needs a place besides it.
+    /// Detached connections. A client that returns for one needs another slot in the meantime.
     absent: usize,
-    /// How many have come of whom it is not known yet whether they have a connection already.
+    /// Clients that have entered, but have neither opened nor resumed a connection yet.
     entered: usize,
-    /// How many requests are left now.
+    /// Requests that may be made now.
     left: f64,
     at: Instant,
 }
 
-/// How many identities are remembered that have no connection.
+/// Identities without a connection that are remembered.
 const MAX_REMEMBERED_IDENTITIES: usize = 1024;
 
-impl Seats {
-    /// At most `most` connections and `rate` requests a second for each identity.
-    pub(super) fn new(most: usize, rate: u32) -> Arc<Self> {
-        Arc::new(Self { most, rate, taken: Mutex::default() })
+impl ConnectionQuota {
+    /// Allows `max_connections` connections and `rate` requests per second for each identity.
+    pub(super) fn new(max_connections: usize, rate: u32) -> Arc<Self> {
+        Arc::new(Self { max_connections, rate, by_identity: Mutex::default() })
     }
 
-    /// A place for somebody who wants one more connection, or one that is held, if there may be any such.
-    pub(super) fn enter(self: &Arc<Self>, identity: Identity) -> Option<Seat> {
-        self.with(&identity.to_string(), |of| {
-            let free = of.connections + of.entered < self.most + of.absent;
-            of.entered += usize::from(free);
+    /// Reserves a slot for a client that wants to open or resume a connection. Returns `None` if the identity has too
+    /// many.
+    pub(super) fn enter(self: &Arc<Self>, identity: Identity) -> Option<QuotaSlot> {
+        self.with(&identity.to_string(), |usage| {
+            let free = usage.connections + usage.entered < self.max_connections + usage.absent;
+            usage.entered += usize::from(free);
             free
         })
-        .then(|| Seat { seats: Arc::clone(self), identity, settled: false })
+        .then(|| QuotaSlot { quota: Arc::clone(self), identity, claimed: false })
     }
 
-    /// Whether somebody may ask once more now.
-    pub(super) fn ask(&self, who: &Identity) -> bool {
-        self.with(&who.to_string(), |of| {
+    /// Counts a request. Returns `false` if the identity makes too many.
+    pub(super) fn count_request(&self, identity: &Identity) -> bool {
+        self.with(&identity.to_string(), |usage| {
             let now = Instant::now();
             let rate = f64::from(self.rate);
-            of.left = (of.left + now.duration_since(of.at).as_secs_f64() * rate).min(rate);
-            of.at = now;
-            let may = of.left >= 1.0;
-            of.left -= f64::from(u8::from(may));
+            usage.left = (usage.left + now.duration_since(usage.at).as_secs_f64() * rate).min(rate);
+            usage.at = now;
+            let may = usage.left >= 1.0;
+            usage.left -= f64::from(u8::from(may));
             may
         })
     }
 
-    fn with<T>(&self, name: &str, act: impl FnOnce(&mut Use) -> T) -> T {
-        let mut taken = lock(&self.taken);
-        if !taken.contains_key(name) && taken.len() >= MAX_REMEMBERED_IDENTITIES {
-            taken.retain(|_, of| of.connections + of.entered > 0);
+    fn with<T>(&self, name: &str, act: impl FnOnce(&mut IdentityUse) -> T) -> T {
+        let mut by_identity = lock(&self.by_identity);
+        if !by_identity.contains_key(name) && by_identity.len() >= MAX_REMEMBERED_IDENTITIES {
+            by_identity.retain(|_, usage| usage.connections + usage.entered > 0);
         }
         let (left, at) = (f64::from(self.rate), Instant::now());
-        let fresh = || Use { connections: 0, absent: 0, entered: 0, left, at };
-        act(taken.entry(name.to_owned()).or_insert_with(fresh))
+        let fresh = || IdentityUse { connections: 0, absent: 0, entered: 0, left, at };
+        act(by_identity.entry(name.to_owned()).or_insert_with(fresh))
     }
 }
 
-/// A place among what an identity has, given back when it is dropped.
+/// One of the connections that an identity may have, released on drop.
 #[derive(Debug)]
-pub(super) struct Seat {
-    seats: Arc<Seats>,
+pub(super) struct QuotaSlot {
+    quota: Arc<ConnectionQuota>,
     identity: Identity,
-    /// It is that of a connection.
-    settled: bool,
+    /// It counts as a connection.
+    claimed: bool,
 }
 
-impl Seat {
-    /// Makes it the place of a new connection, if there may be one more.
-    fn settle(&mut self) -> bool {
-        let (most, settled) = (self.seats.most, self.settled);
-        self.settled = self.seats.with(&self.identity.to_string(), |of| {
-            if !settled && of.connections < most {
-                of.entered = of.entered.saturating_sub(1);
-                of.connections += 1;
+impl QuotaSlot {
+    /// Counts the slot as a connection. Returns `false` if the identity has too many.
+    fn claim(&mut self) -> bool {
+        let (max_connections, claimed) = (self.quota.max_connections, self.claimed);
+        self.claimed = self.quota.with(&self.identity.to_string(), |usage| {
+            if !claimed && usage.connections < max_connections {
+                usage.entered = usage.entered.saturating_sub(1);
+                usage.connections += 1;
                 return true;
             }
-            settled
+            claimed
         });
-        self.settled
+        self.claimed
     }
 }
 
-impl Drop for Seat {
+impl Drop for QuotaSlot {
     fn drop(&mut self) {
-        self.seats.with(&self.identity.to_string(), |of| {
-            let count = if self.settled { &mut of.connections } else { &mut of.entered };
+        self.quota.with(&self.identity.to_string(), |usage| {
+            let count = if self.claimed { &mut usage.connections } else { &mut usage.entered };
             *count = count.saturating_sub(1);
         });
     }
 }
 
-/// Somebody who may come back.
+/// A detached connection, until this is dropped.
 #[derive(Debug)]
-pub(super) struct Absence {
-    seats: Arc<Seats>,
+pub(super) struct DetachedSlot {
+    quota: Arc<ConnectionQuota>,
     name: String,
 }
 
-impl Drop for Absence {
+impl Drop for DetachedSlot {
     fn drop(&mut self) {
-        self.seats.with(&self.name, |of| of.absent = of.absent.saturating_sub(1));
+        self.quota.with(&self.name, |usage| usage.absent = usage.absent.saturating_sub(1));
     }
 }
 
@@ -217,78 +216,78 @@ mod tests {
         Identity::new(Proof::Token, name)
     }
 
-    /// A guest with a connection.
-    fn settled(seats: &Arc<Seats>, identity: Identity) -> Option<AdmittedClient> {
-        let mut guest = AdmittedClient::new(seats.enter(identity)?, Credential::default(), 0);
-        guest.settle().then_some(guest)
+    /// Returns a client with a connection.
+    fn claimed_client(quota: &Arc<ConnectionQuota>, identity: Identity) -> Option<AdmittedClient> {
+        let mut client = AdmittedClient::new(quota.enter(identity)?, Credential::default(), 0);
+        client.claim().then_some(client)
     }
 
     #[tokio::test(start_paused = true)]
-    async fn seats_are_given_back() {
-        let seats = Seats::new(2, 1);
-        let one = settled(&seats, named("a")).unwrap();
-        let _two = settled(&seats, named("a")).unwrap();
-        assert!(settled(&seats, named("a")).is_none());
-        assert!(settled(&seats, named("b")).is_some(), "others have their own");
+    async fn slots_are_released() {
+        let quota = ConnectionQuota::new(2, 1);
+        let one = claimed_client(&quota, named("a")).unwrap();
+        let _two = claimed_client(&quota, named("a")).unwrap();
+        assert!(claimed_client(&quota, named("a")).is_none());
+        assert!(claimed_client(&quota, named("b")).is_some(), "each identity has its own limit");
         let other = Identity { proof: Proof::Certificate, ..named("a") };
-        assert!(settled(&seats, other).is_some(), "and so has who is called so by another proof");
+        assert!(claimed_client(&quota, other).is_some(), "another proof is another identity");
         drop(one);
-        assert!(settled(&seats, named("a")).is_some());
+        assert!(claimed_client(&quota, named("a")).is_some());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_is_absent_can_come_back() {
-        let seats = Seats::new(1, 1);
-        let mut guest = settled(&seats, named("a")).unwrap();
-        assert!(seats.enter(named("a")).is_none());
-        let absence = guest.absent();
-        let back = seats.enter(named("a")).unwrap();
-        assert!(seats.enter(named("a")).is_none());
-        drop(absence);
-        guest.goes_on_as(AdmittedClient::new(back, Credential::default(), 3));
-        assert_eq!(guest.listener(), 3);
-        assert!(seats.enter(named("a")).is_none());
-        drop(guest);
-        assert!(settled(&seats, named("a")).is_some());
+    async fn a_detached_client_can_return() {
+        let quota = ConnectionQuota::new(1, 1);
+        let mut client = claimed_client(&quota, named("a")).unwrap();
+        assert!(quota.enter(named("a")).is_none());
+        let detached_slot = client.mark_detached();
+        let back = quota.enter(named("a")).unwrap();
+        assert!(quota.enter(named("a")).is_none());
+        drop(detached_slot);
+        client.resume_with(AdmittedClient::new(back, Credential::default(), 3));
+        assert_eq!(client.listener(), 3);
+        assert!(quota.enter(named("a")).is_none());
+        drop(client);
+        assert!(claimed_client(&quota, named("a")).is_some());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_held_is_counted() {
-        let seats = Seats::new(2, 1);
-        let held = [(); 2].map(|()| settled(&seats, named("a")).unwrap());
-        let absences = [held[0].absent(), held[1].absent()];
+    async fn detached_connections_are_counted() {
+        let quota = ConnectionQuota::new(2, 1);
+        let held = [(); 2].map(|()| claimed_client(&quota, named("a")).unwrap());
+        let detached = [held[0].mark_detached(), held[1].mark_detached()];
         for _ in 0..5 {
-            assert!(settled(&seats, named("a")).is_none(), "it is no place for a new one");
+            assert!(claimed_client(&quota, named("a")).is_none(), "a detached connection frees no slot");
         }
-        let both = [(); 2].map(|()| seats.enter(named("a")).unwrap());
-        assert!(seats.enter(named("a")).is_none(), "no more can come back than are away");
-        drop((absences, held));
-        let mut both = both.map(|seat| AdmittedClient::new(seat, Credential::default(), 0));
-        assert!(both.iter_mut().all(AdmittedClient::settle), "there is room by now");
-        assert!(both[0].settle() && seats.enter(named("a")).is_none(), "once is enough");
+        let both = [(); 2].map(|()| quota.enter(named("a")).unwrap());
+        assert!(quota.enter(named("a")).is_none(), "only detached clients can return");
+        drop((detached, held));
+        let mut both = both.map(|slot| AdmittedClient::new(slot, Credential::default(), 0));
+        assert!(both.iter_mut().all(AdmittedClient::claim), "the slots are free");
+        assert!(both[0].claim() && quota.enter(named("a")).is_none(), "a repetition changes nothing");
         drop(both);
-        assert!(settled(&seats, named("a")).is_some());
+        assert!(claimed_client(&quota, named("a")).is_some());
     }
 
     #[tokio::test(start_paused = true)]
     async fn requests_are_counted_by_the_second() {
-        let seats = Seats::new(1, 3);
-        assert_eq!([(); 5].map(|()| seats.ask(&named("a"))), [true, true, true, false, false]);
-        assert!(seats.ask(&named("b")));
+        let quota = ConnectionQuota::new(1, 3);
+        assert_eq!([(); 5].map(|()| quota.count_request(&named("a"))), [true, true, true, false, false]);
+        assert!(quota.count_request(&named("b")));
         advance(Duration::from_millis(400)).await;
-        assert_eq!([seats.ask(&named("a")), seats.ask(&named("a"))], [true, false]);
+        assert_eq!([quota.count_request(&named("a")), quota.count_request(&named("a"))], [true, false]);
         advance(Duration::from_secs(60)).await;
-        assert_eq!([(); 5].map(|()| seats.ask(&named("a"))), [true, true, true, false, false]);
+        assert_eq!([(); 5].map(|()| quota.count_request(&named("a"))), [true, true, true, false, false]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn many_names_are_not_remembered_for_ever() {
-        let seats = Seats::new(1, 3);
-        let _kept = settled(&seats, named("kept")).unwrap();
+    async fn the_number_of_remembered_identities_is_bounded() {
+        let quota = ConnectionQuota::new(1, 3);
+        let _kept = claimed_client(&quota, named("kept")).unwrap();
         for number in 0..10 * MAX_REMEMBERED_IDENTITIES {
-            seats.ask(&named(&number.to_string()));
+            quota.count_request(&named(&number.to_string()));
         }
-        assert!(seats.taken.lock().unwrap().len() <= MAX_REMEMBERED_IDENTITIES);
-        assert!(settled(&seats, named("kept")).is_none());
+        assert!(quota.by_identity.lock().unwrap().len() <= MAX_REMEMBERED_IDENTITIES);
+        assert!(claimed_client(&quota, named("kept")).is_none());
     }
 }

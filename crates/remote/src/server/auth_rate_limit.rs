@@ -1,4 +1,4 @@
-//! Wrong tokens of one address are answered with 429 for a while once there were too many.
+//! Locks out addresses that send too many wrong tokens: they receive 429 for a while.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -6,96 +6,96 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How many addresses are remembered.
 const MAX_REMEMBERED_ADDRESSES: usize = 10_000;
 
-/// How long it takes until one failure is forgotten.
+/// Time until one failure is forgotten.
 const FAILURE_DECAY_INTERVAL: Duration = Duration::from_secs(6);
 
-/// Failures by address, which leak away.
+/// Recent authentication failures by address.
 ///
-/// They concern wrong tokens only: one that is known is never looked up here.
+/// A known token is never checked against them.
 #[derive(Debug)]
 pub(super) struct AuthRateLimit {
-    most: u32,
+    max_failures: u32,
     failures: HashMap<IpAddr, Failures>,
-    /// When those that are forgotten were last taken out.
+    /// When expired entries were last removed.
     swept: Option<Instant>,
 }
 
-/// Those of one address.
 #[derive(Debug)]
 struct Failures {
     count: f64,
-    /// When they were counted.
+    /// When `count` was calculated.
     at: Instant,
-    /// It was told that the address is locked out.
-    told: bool,
+    /// The lockout was logged.
+    logged: bool,
 }
 
-/// What is worth telling of a failure.
+/// The log level of an authentication failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Noted {
-    /// It is the first of its address since all others are forgotten.
+pub(super) enum FailureLog {
+    /// The first failure of its address since all others were forgotten.
     First,
-    /// Its address is locked out by it, for the first time since then.
+    /// This failure locks the address out, for the first time since [`Self::First`].
     Locked,
-    /// Nothing that was not told before.
+    /// Not logged.
     Nothing,
 }
 
 impl AuthRateLimit {
-    /// After `most` failures, none of which is forgotten.
-    pub(super) fn new(most: u32) -> Self {
-        Self { most, failures: HashMap::new(), swept: None }
+    /// Locks an address out after `max_failures` recent failures.
+    pub(super) fn new(max_failures: u32) -> Self {
+        Self { max_failures, failures: HashMap::new(), swept: None }
     }
 
-    /// How long `address` is locked out, if it is.
-    pub(super) fn locked(&self, address: IpAddr, now: Instant) -> Option<Duration> {
+    /// Returns how long `address` is locked out, if it is.
+    pub(super) fn lockout_time(&self, address: IpAddr, now: Instant) -> Option<Duration> {
         let over = self.over(self.failures.get(&network(address))?.left(now));
         (over > 0.0).then(|| FAILURE_DECAY_INTERVAL.mul_f64(over))
     }
 
-    /// A token that is none was shown.
-    pub(super) fn failed(&mut self, address: IpAddr, now: Instant) -> Noted {
-        // Not at every failure: whoever has many addresses would have us do little else.
+    /// Counts a wrong token.
+    pub(super) fn record_failure(&mut self, address: IpAddr, now: Instant) -> FailureLog {
+        // Not at every failure: a client with many addresses would keep the server busy with sweeping.
         let is_due = self.swept.is_none_or(|swept| now.duration_since(swept) >= FAILURE_DECAY_INTERVAL);
         if self.failures.len() >= MAX_REMEMBERED_ADDRESSES && is_due {
             self.swept = Some(now);
             self.failures.retain(|_, failures| failures.left(now) > 0.0);
         }
-        // Still full of failures: who is not among them is let off.
+        // The table is still full: addresses that are not in it are not counted.
         let network = network(address);
         if self.failures.len() >= MAX_REMEMBERED_ADDRESSES && !self.failures.contains_key(&network) {
-            return Noted::Nothing;
+            return FailureLog::Nothing;
         }
-        let (before, told) =
-            self.failures.get(&network).map_or((0.0, false), |failures| (failures.left(now), failures.told));
+        let (before, logged) = self
+            .failures
+            .get(&network)
+            .map_or((0.0, false), |failures| (failures.left(now), failures.logged));
         let count = before + 1.0;
         let (is_first, is_locked) = (before <= 0.0, self.over(count) > 0.0);
-        let was_told = told && !is_first;
-        self.failures.insert(network, Failures { count, at: now, told: was_told || is_locked });
+        let was_told = logged && !is_first;
+        self.failures.insert(network, Failures { count, at: now, logged: was_told || is_locked });
         match (is_locked && !was_told, is_first) {
-            (true, _) => Noted::Locked,
-            (false, true) => Noted::First,
-            (false, false) => Noted::Nothing,
+            (true, _) => FailureLog::Locked,
+            (false, true) => FailureLog::First,
+            (false, false) => FailureLog::Nothing,
         }
     }
 
-    /// By how much so many failures are too many.
+    /// Returns the number of failures over the limit. Positive means locked out.
     fn over(&self, count: f64) -> f64 {
-        count - f64::from(self.most) + 1.0
+        count - f64::from(self.max_failures) + 1.0
     }
 }
 
 impl Failures {
-    /// How many are not forgotten.
+    /// Returns the number of failures that are not forgotten.
     fn left(&self, now: Instant) -> f64 {
         (self.count - now.duration_since(self.at).div_duration_f64(FAILURE_DECAY_INTERVAL)).max(0.0)
     }
 }
 
-/// Whoever has an address of version 6 has a whole network of them.
+/// Maps an IPv6 address to its /64 network, which belongs to one client as a whole.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
@@ -109,51 +109,57 @@ mod tests {
 
     #[test]
     fn too_many_failures_lock_an_address_out_until_they_are_forgotten() {
-        let mut lockout = AuthRateLimit::new(3);
+        let mut limit = AuthRateLimit::new(3);
         let (here, there) = ("192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap());
         let now = Instant::now();
         for _ in 0..3 {
-            assert_eq!(lockout.locked(here, now), None);
-            lockout.failed(here, now);
+            assert_eq!(limit.lockout_time(here, now), None);
+            limit.record_failure(here, now);
         }
-        assert_eq!(lockout.locked(here, now), Some(FAILURE_DECAY_INTERVAL));
-        assert_eq!(lockout.locked(there, now), None);
-        assert_eq!(lockout.locked(here, now + FAILURE_DECAY_INTERVAL), None);
-        lockout.failed(here, now + FAILURE_DECAY_INTERVAL);
-        assert!(lockout.locked(here, now + FAILURE_DECAY_INTERVAL).is_some());
+        assert_eq!(limit.lockout_time(here, now), Some(FAILURE_DECAY_INTERVAL));
+        assert_eq!(limit.lockout_time(there, now), None);
+        assert_eq!(limit.lockout_time(here, now + FAILURE_DECAY_INTERVAL), None);
+        limit.record_failure(here, now + FAILURE_DECAY_INTERVAL);
+        assert!(limit.lockout_time(here, now + FAILURE_DECAY_INTERVAL).is_some());
     }
 
     #[test]
-    fn the_first_failure_and_the_lock_out_are_told_once_each() {
-        let mut lockout = AuthRateLimit::new(3);
+    fn the_first_failure_and_the_lockout_are_logged_once_each() {
+        let mut limit = AuthRateLimit::new(3);
         let (here, now) = ("192.0.2.1".parse().unwrap(), Instant::now());
-        let mut failed = |after: u32| lockout.failed(here, now + FAILURE_DECAY_INTERVAL * after);
-        assert_eq!([failed(0), failed(0), failed(0)], [Noted::First, Noted::Nothing, Noted::Locked]);
-        // It is locked out again whenever it may try once.
-        assert_eq!([failed(1), failed(2)], [Noted::Nothing, Noted::Nothing]);
-        assert_eq!([failed(5), failed(5), failed(5)], [Noted::First, Noted::Nothing, Noted::Locked]);
+        let mut failed = |after: u32| limit.record_failure(here, now + FAILURE_DECAY_INTERVAL * after);
+        assert_eq!(
+            [failed(0), failed(0), failed(0)],
+            [FailureLog::First, FailureLog::Nothing, FailureLog::Locked]
+        );
+        // A later lockout after a single failure is not logged again.
+        assert_eq!([failed(1), failed(2)], [FailureLog::Nothing, FailureLog::Nothing]);
+        assert_eq!(
+            [failed(5), failed(5), failed(5)],
+            [FailureLog::First, FailureLog::Nothing, FailureLog::Locked]
+        );
     }
 
     #[test]
-    fn a_network_of_version_6_is_one_peer() {
-        let mut lockout = AuthRateLimit::new(1);
+    fn an_ipv6_network_is_one_peer() {
+        let mut limit = AuthRateLimit::new(1);
         let now = Instant::now();
-        lockout.failed("2001:db8::1".parse().unwrap(), now);
-        assert!(lockout.locked("2001:db8::ffff:1".parse().unwrap(), now).is_some());
-        assert!(lockout.locked("2001:db8:0:1::1".parse().unwrap(), now).is_none());
-        lockout.failed("::ffff:192.0.2.1".parse().unwrap(), now);
-        assert!(lockout.locked("192.0.2.1".parse().unwrap(), now).is_some());
+        limit.record_failure("2001:db8::1".parse().unwrap(), now);
+        assert!(limit.lockout_time("2001:db8::ffff:1".parse().unwrap(), now).is_some());
+        assert!(limit.lockout_time("2001:db8:0:1::1".parse().unwrap(), now).is_none());
+        limit.record_failure("::ffff:192.0.2.1".parse().unwrap(), now);
+        assert!(limit.lockout_time("192.0.2.1".parse().unwrap(), now).is_some());
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
-        let mut lockout = AuthRateLimit::new(1);
+    fn the_number_of_remembered_addresses_is_bounded() {
+        let mut limit = AuthRateLimit::new(1);
         let now = Instant::now();
         for number in 0..2 * MAX_REMEMBERED_ADDRESSES as u32 {
-            lockout.failed(IpAddr::V4(number.into()), now);
+            limit.record_failure(IpAddr::V4(number.into()), now);
         }
-        assert_eq!(lockout.failures.len(), MAX_REMEMBERED_ADDRESSES);
-        lockout.failed(IpAddr::V4(u32::MAX.into()), now + FAILURE_DECAY_INTERVAL);
-        assert_eq!(lockout.failures.len(), 1);
+        assert_eq!(limit.failures.len(), MAX_REMEMBERED_ADDRESSES);
+        limit.record_failure(IpAddr::V4(u32::MAX.into()), now + FAILURE_DECAY_INTERVAL);
+        assert_eq!(limit.failures.len(), 1);
     }
 }

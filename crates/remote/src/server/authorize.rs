@@ -1,4 +1,4 @@
-//! Who may ask, in this order: the host that was meant, the page it comes from, and who it is.
+//! Authorizes requests, in this order: host, origin, identity.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -9,55 +9,56 @@ use hyper::http::request::Parts;
 use tokio::time::Instant;
 
 use super::admission::Credential;
-use super::auth_rate_limit::Noted;
+use super::auth_rate_limit::FailureLog;
 use super::certificate::ClientCertificate;
 use super::listener::{Admits, HttpListener};
 use super::shared::Shared;
 use crate::identity::Identity;
 use crate::tokens::Digest;
 
-/// The protocol of a WebSocket here.
+/// The subprotocol of a WebSocket.
 pub(super) const PROTOCOL: &str = "acp";
 
-/// What stands before a token among the protocols of a WebSocket, the only place where a browser can put one.
+/// Prefix of a token in the WebSocket subprotocols, the only place where a browser can send one.
 const BEARER_PROTOCOL: &str = "narrows.bearer.";
 
-/// Why somebody is not let in.
+/// A reason to refuse a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Denied {
-    /// Another host was meant.
+    /// The host is not allowed.
     Host,
-    /// The page is not of an origin that is allowed.
+    /// The origin is not allowed.
     Origin,
-    /// Nobody who is known.
+    /// The client is not authenticated.
     Unknown,
-    /// The authority of its certificate is not accepted any more.
+    /// The certificate is no longer accepted.
     Certificate,
-    /// Another user of this machine, or one that the system does not tell.
+    /// The user that owns the peer socket is another one, or unknown.
     User,
-    /// Too many were unknown; look again after this time.
+    /// The address sent too many wrong tokens; it may retry after this time.
     Locked(Duration),
-    /// Too much was asked.
+    /// The identity makes too many requests.
     Rate,
-    /// The place of the socket was needed before it was known who asks.
+    /// The socket was closed to make room before its client was authenticated.
     Crowd,
-    /// The identity has as many sockets as it may.
+    /// The identity has too many sockets.
     TooManySockets,
 }
 
-/// Somebody who may ask.
+/// An authorized client.
 #[derive(Debug)]
 pub(super) struct Caller {
     pub(super) identity: Identity,
     pub(super) credential: Credential,
-    /// Where it came in.
+    /// The number of its listener.
     pub(super) listener: usize,
-    /// What it is known by may have been taken back: it may go on with what it has, and gets nothing new.
-    pub(super) doubted: bool,
+    /// Its token may have been revoked: it may use what it has, but open nothing new.
+    pub(super) is_unverified: bool,
 }
 
-/// Whether this host was meant. A name that leads here by somebody else's doing is not on the list.
-pub(super) fn host(door: &HttpListener, parts: &Parts) -> Result<(), Denied> {
+/// Checks the `Host` header. Protects against DNS rebinding: a foreign name that resolves to this machine is not on the
+/// list.
+pub(super) fn check_host(http_listener: &HttpListener, parts: &Parts) -> Result<(), Denied> {
     let mut named = parts.headers.get_all(HOST).into_iter();
     let header = named.next();
     if named.next().is_some() {
@@ -72,38 +73,44 @@ pub(super) fn host(door: &HttpListener, parts: &Parts) -> Result<(), Denied> {
             Some((bare, port)) if !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) => bare,
             _ => &name,
         };
-        door.hosts.iter().any(|host| *host == name || host == bare)
+        http_listener.hosts.iter().any(|host| *host == name || host == bare)
     };
     if !names.is_empty() && names.into_iter().all(known) { Ok(()) } else { Err(Denied::Host) }
 }
 
-/// The origin of the page that asks, if it is one. Whoever has none is no page.
-pub(super) fn origin<'a>(door: &HttpListener, headers: &'a HeaderMap) -> Result<Option<&'a str>, Denied> {
+/// Checks the `Origin` header and returns it. A client without the header is not a web page.
+pub(super) fn check_origin<'a>(
+    http_listener: &HttpListener,
+    headers: &'a HeaderMap,
+) -> Result<Option<&'a str>, Denied> {
     let mut named = headers.get_all(ORIGIN).into_iter();
     match (named.next().map(|origin| origin.to_str().unwrap_or_default()), named.next()) {
         (None, _) => Ok(None),
-        (Some(origin), None) if door.origins.iter().any(|allowed| allowed == origin) => Ok(Some(origin)),
+        (Some(origin), None) if http_listener.origins.iter().any(|allowed| allowed == origin) => {
+            Ok(Some(origin))
+        }
         _ => Err(Denied::Origin),
     }
 }
 
-/// Who asks. `known` is who the socket itself shows, by its certificate or its user. The certificate is one that is accepted.
-pub(super) fn caller(
+/// Authenticates a request. `known` is the identity of the socket, by its certificate or its user; `certificate` is an
+/// accepted one.
+pub(super) fn authenticate(
     shared: &Shared,
-    door: &HttpListener,
+    http_listener: &HttpListener,
     peer: IpAddr,
     known: Option<&Identity>,
     certificate: Option<ClientCertificate>,
     headers: &HeaderMap,
 ) -> Result<Caller, Denied> {
-    let (identity, token) = match &door.admits {
+    let (identity, token) = match &http_listener.admits {
         Admits::Everybody => (Identity::local(), None),
         Admits::Users => (known.cloned().unwrap_or_else(Identity::local), None),
         Admits::Owner(user) => match known {
             Some(identity) if identity.is_user(*user) => (Identity::local(), None),
             _ => {
                 tracing::warn!(
-                    listener = door.number,
+                    listener = http_listener.number,
                     user = known.map(|identity| &*identity.name),
                     "connection refused: not the user of the bus"
                 );
@@ -114,48 +121,48 @@ pub(super) fn caller(
             Some(identity) => (identity.clone(), None),
             None => return Err(Denied::Unknown),
         },
-        Admits::Tokens(register) => {
+        Admits::Tokens(store) => {
             let now = Instant::now();
-            let Some(shown) = token(headers).map(Digest::of) else { return Err(Denied::Unknown) };
-            // Before anything else: behind a proxy all clients have one address, and a token cannot be guessed.
-            let tokens = register.known().subscribe();
+            let Some(shown) = token(headers).map(Digest::new) else { return Err(Denied::Unknown) };
+            // Looked up before the lockout: behind a proxy all clients have one address, and a token cannot be guessed.
+            let tokens = store.known().subscribe();
             let found = tokens.borrow().find(&shown).cloned();
             let Some(identity) = found else {
-                if let Some(wait) = shared.lockout(|lockout| lockout.locked(peer, now)) {
+                if let Some(wait) = shared.auth_rate_limit(|limit| limit.lockout_time(peer, now)) {
                     return Err(Denied::Locked(wait));
                 }
-                tell(shared.lockout(|lockout| lockout.failed(peer, now)), peer);
+                log_failure(shared.auth_rate_limit(|limit| limit.record_failure(peer, now)), peer);
                 return Err(Denied::Unknown);
             };
             (identity, Some((shown, tokens)))
         }
     };
-    let doubted = matches!(&door.admits, Admits::Tokens(register) if register.is_doubted());
-    match shared.seats.ask(&identity) {
+    let is_unverified = matches!(&http_listener.admits, Admits::Tokens(store) if store.is_unverified());
+    match shared.quota.count_request(&identity) {
         true => Ok(Caller {
             identity,
             credential: Credential { token, certificate },
-            listener: door.number,
-            doubted,
+            listener: http_listener.number,
+            is_unverified,
         }),
         false => Err(Denied::Rate),
     }
 }
 
-/// Tells who runs this of a token that is none, which is never told itself.
-fn tell(noted: Noted, peer: IpAddr) {
-    match noted {
-        Noted::First => tracing::info!(%peer, "a token is not known"),
-        Noted::Locked => tracing::warn!(%peer, "too many tokens are not known: their address is locked out"),
-        Noted::Nothing => {}
+/// Logs an authentication failure, without the token.
+fn log_failure(failure: FailureLog, peer: IpAddr) {
+    match failure {
+        FailureLog::First => tracing::info!(%peer, "unknown token"),
+        FailureLog::Locked => tracing::warn!(%peer, "address locked out after too many wrong tokens"),
+        FailureLog::Nothing => {}
     }
 }
 
-/// The token that was shown, if one was.
+/// Returns the token of a request.
 fn token(headers: &HeaderMap) -> Option<&str> {
     let mut values = headers.get_all(AUTHORIZATION).into_iter();
     if let Some(value) = values.next() {
-        // Of two, somebody before us may have looked at the other.
+        // With two headers, a proxy may have checked the other one.
         if values.next().is_some() {
             return None;
         }
@@ -165,7 +172,7 @@ fn token(headers: &HeaderMap) -> Option<&str> {
     protocols(headers).find_map(|protocol| protocol.strip_prefix(BEARER_PROTOCOL))
 }
 
-/// The protocols that a WebSocket may have.
+/// Returns the subprotocols that a WebSocket client offers.
 pub(super) fn protocols(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     let values = headers.get_all(SEC_WEBSOCKET_PROTOCOL).into_iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).map(str::trim)

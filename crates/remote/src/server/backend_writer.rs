@@ -1,4 +1,4 @@
-//! The way of posted messages to the agents: at once while there is room, and else one after the other.
+//! Writes posted messages to the backend, in order: immediately while there is room, otherwise from a queue.
 
 use std::io::ErrorKind;
 use std::sync::{Arc, Mutex};
@@ -10,10 +10,10 @@ use tokio::sync::mpsc;
 
 use super::unfinished::Part;
 
-/// How many messages may wait; whoever posts more waits.
+/// Messages in the queue. Requests with more messages wait.
 const MAX_WAITING_MESSAGES: usize = 4;
 
-/// Where messages are said.
+/// The write half of a backend connection.
 #[derive(Debug)]
 pub(super) struct BackendWriter {
     state: Mutex<State>,
@@ -22,47 +22,47 @@ pub(super) struct BackendWriter {
 
 #[derive(Debug)]
 struct State {
-    /// Until it is closed.
+    /// `None` after [`BackendWriter::close`].
     to: Option<Arc<OwnedWriteHalf>>,
-    /// How many are in the queue or being written from it.
+    /// Messages that are queued or being written from the queue.
     waiting: usize,
 }
 
-/// A message that waits, counted as long as it does.
+/// A queued message and the memory that it is counted with.
 pub(super) type Waiting = (Bytes, Option<Part>);
 
-/// Nothing is said any more.
+/// The backend connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Shut;
+pub(super) struct Closed;
 
-/// A place for one message.
-pub(super) struct Turn<'a> {
-    mouth: &'a BackendWriter,
-    place: mpsc::Permit<'a, Waiting>,
+/// A reserved slot in the queue.
+pub(super) struct QueueSlot<'a> {
+    writer: &'a BackendWriter,
+    permit: mpsc::Permit<'a, Waiting>,
 }
 
 impl BackendWriter {
-    /// To a backend. What waits is written while [`BackendWriter::speak`] is polled.
+    /// Creates a writer. Queued messages are written while [`BackendWriter::write_queued`] is polled.
     pub(super) fn new(to: OwnedWriteHalf) -> (Self, mpsc::Receiver<Waiting>) {
         let (queue, messages) = mpsc::channel(MAX_WAITING_MESSAGES);
         (Self { state: Mutex::new(State { to: Some(Arc::new(to)), waiting: 0 }), queue }, messages)
     }
 
-    /// Waits for a place.
-    pub(super) async fn turn(&self) -> Result<Turn<'_>, Shut> {
-        let place = self.queue.reserve().await.map_err(|_| Shut)?;
-        Ok(Turn { mouth: self, place })
+    /// Waits for a slot in the queue.
+    pub(super) async fn reserve(&self) -> Result<QueueSlot<'_>, Closed> {
+        let permit = self.queue.reserve().await.map_err(|_| Closed)?;
+        Ok(QueueSlot { writer: self, permit })
     }
 
-    /// Writes what waits. Never ends by itself: what the agents still have to say is heard to its end.
-    pub(super) async fn speak(&self, mut messages: mpsc::Receiver<Waiting>) {
+    /// Writes queued messages. Never returns, because the output of the agents is still to be read.
+    pub(super) async fn write_queued(&self, mut messages: mpsc::Receiver<Waiting>) {
         let to = self.with(|state| state.to.clone());
         while let (Some(to), Some((mut message, _part))) = (&to, messages.recv().await) {
             while !message.is_empty() {
                 match to.writable().await.and_then(|()| to.try_write(&message)) {
                     Ok(count) => message.advance(count),
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                    // Nobody listens, and nobody will.
+                    // The backend has closed its read half.
                     Err(_) => break,
                 }
             }
@@ -71,8 +71,8 @@ impl BackendWriter {
         std::future::pending::<()>().await;
     }
 
-    /// Lets go of the backend, whoever still holds this.
-    pub(super) fn shut(&self) {
+    /// Closes the write half, even if this writer is still referenced.
+    pub(super) fn close(&self) {
         self.with(|state| state.to = None);
     }
 
@@ -81,10 +81,11 @@ impl BackendWriter {
     }
 }
 
-impl Turn<'_> {
-    /// Says a message; all of it, even if whoever posted it is gone meanwhile. `part` is what it is counted with.
-    pub(super) fn say(self, mut message: Bytes, part: Option<Part>) {
-        self.mouth.with(|state| {
+impl QueueSlot<'_> {
+    /// Sends a complete message, even if the request that posted it is gone by then. `part` is the memory that it is
+    /// counted with.
+    pub(super) fn send(self, mut message: Bytes, part: Option<Part>) {
+        self.writer.with(|state| {
             if state.waiting == 0
                 && let Some(to) = &state.to
                 && let Ok(count) = to.try_write(&message)
@@ -95,7 +96,7 @@ impl Turn<'_> {
                 }
             }
             state.waiting += 1;
-            self.place.send((message, part));
+            self.permit.send((message, part));
         });
     }
 }
@@ -116,73 +117,74 @@ mod tests {
     const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
     #[tokio::test]
-    async fn what_does_not_fit_comes_whole_and_in_order() {
+    async fn messages_that_do_not_fit_are_written_completely_and_in_order() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let (_from, to) = ours.into_split();
-        let (mouth, messages) = BackendWriter::new(to);
-        // Some fit at once, one of them in part, and the rest waits.
+        let (writer, messages) = BackendWriter::new(to);
+        // The first ones fit immediately, one fits in part, and the others are queued.
         let sizes = [3, 40_000, 400_000, 5, 1_000_000, 7];
-        let say = async {
+        let send = async {
             for (number, size) in (b'a'..).zip(sizes) {
-                mouth.turn().await.unwrap().say(vec![number; size].into(), None);
+                writer.reserve().await.unwrap().send(vec![number; size].into(), None);
             }
         };
-        let mut heard = vec![0; sizes.iter().sum()];
-        let hear = async { timeout(TEST_TIMEOUT, theirs.read_exact(&mut heard)).await.unwrap().unwrap() };
+        let mut received = vec![0; sizes.iter().sum()];
+        let receive =
+            async { timeout(TEST_TIMEOUT, theirs.read_exact(&mut received)).await.unwrap().unwrap() };
         tokio::select! {
-            () = mouth.speak(messages) => {}
-            _ = async { tokio::join!(say, hear) } => {}
+            () = writer.write_queued(messages) => {}
+            _ = async { tokio::join!(send, receive) } => {}
         }
         let expected: Vec<u8> = (b'a'..).zip(sizes).flat_map(|(number, size)| vec![number; size]).collect();
-        assert!(heard == expected);
-        assert_eq!(mouth.with(|state| state.waiting), 0);
+        assert!(received == expected);
+        assert_eq!(writer.with(|state| state.waiting), 0);
     }
 
     #[tokio::test]
     async fn a_message_is_counted_until_the_backend_has_it() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let (_from, to) = ours.into_split();
-        let (mouth, messages) = BackendWriter::new(to);
+        let (writer, messages) = BackendWriter::new(to);
         let counts = Unfinished::new(&Limits::default());
         let size = 4 << 20;
         let mut part = counts.part(&Identity::new(Proof::Token, "a"));
         assert!(part.resize(size));
-        mouth.turn().await.unwrap().say(vec![b'x'; size].into(), Some(part));
+        writer.reserve().await.unwrap().send(vec![b'x'; size].into(), Some(part));
         let probe = counts.part(&Identity::new(Proof::Token, "a"));
         assert_eq!(probe.held(), size);
-        let mut heard = vec![0; size];
+        let mut received = vec![0; size];
         tokio::select! {
-            () = mouth.speak(messages) => {}
-            read = timeout(TEST_TIMEOUT, theirs.read_exact(&mut heard)) => drop(read.unwrap().unwrap()),
+            () = writer.write_queued(messages) => {}
+            read = timeout(TEST_TIMEOUT, theirs.read_exact(&mut received)) => drop(read.unwrap().unwrap()),
         }
-        // Cancelled or done: it is gone with the queue.
+        // Cancelled or done, the queue is dropped.
         assert_eq!(probe.held(), 0);
     }
 
     #[tokio::test]
-    async fn who_does_not_listen_keeps_nobody_waiting() {
+    async fn a_backend_that_does_not_read_blocks_no_sender() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (_from, to) = ours.into_split();
-        let (mouth, messages) = BackendWriter::new(to);
+        let (writer, messages) = BackendWriter::new(to);
         drop(theirs);
-        let mut speak = std::pin::pin!(mouth.speak(messages));
+        let mut write_queued = std::pin::pin!(writer.write_queued(messages));
         for _ in 0..3 * MAX_WAITING_MESSAGES {
-            let turn = tokio::select! {
-                () = &mut speak => unreachable!("it never ends"),
-                turn = timeout(TEST_TIMEOUT, mouth.turn()) => turn.unwrap(),
+            let slot = tokio::select! {
+                () = &mut write_queued => unreachable!("it never ends"),
+                slot = timeout(TEST_TIMEOUT, writer.reserve()) => slot.unwrap(),
             };
-            turn.unwrap().say(Bytes::from_static(b"[1]\n"), None);
+            slot.unwrap().send(Bytes::from_static(b"[1]\n"), None);
         }
     }
 
     #[tokio::test]
-    async fn the_backend_is_let_go_of() {
+    async fn the_backend_is_closed() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let (from, to) = ours.into_split();
-        let (mouth, messages) = BackendWriter::new(to);
+        let (writer, messages) = BackendWriter::new(to);
         drop((from, messages));
-        mouth.shut();
-        assert_eq!(mouth.turn().await.err(), Some(Shut));
+        writer.close();
+        assert_eq!(writer.reserve().await.err(), Some(Closed));
         assert_eq!(timeout(TEST_TIMEOUT, theirs.read(&mut [0; 64])).await.unwrap().unwrap(), 0);
     }
 }

@@ -1,7 +1,7 @@
-//! The certificate of a client, judged by the authorities that its listener accepts now.
+//! A client certificate, re-checked against the authorities that its listener accepts now.
 //!
-//! It was verified when the socket was opened. A socket and what runs over it outlive that: when the certificate expires, or
-//! its authority is removed from `client_ca`, requests and connections are refused as if they came anew.
+//! The certificate was verified in the handshake, but sockets and connections may outlive it. Once it expires, or its
+//! authority is removed from `client_ca`, their requests are refused like those of a new client.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -13,23 +13,24 @@ use tokio::time::sleep;
 
 use crate::tls::{ServerTls, expiry};
 
-/// Timers do not follow a wall clock that is set, and may stop while the machine sleeps, so it is looked at this often.
+/// Timers do not follow changes of the wall clock, and may stop while the machine sleeps, so expiry is checked this
+/// often.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The certificate that a client has shown, with those that lead to its authority.
+/// The certificate chain of a client, leaf first.
 #[derive(Clone, Debug)]
 pub(super) struct ClientCertificate {
     chain: Arc<[CertificateDer<'static>]>,
     tls: watch::Receiver<Arc<ServerTls>>,
-    /// What it was judged by last.
+    /// The configuration that it was last verified with.
     judged_by: Arc<ServerTls>,
     is_accepted: bool,
-    /// The next last second of a certificate of the chain. `None` if all others have expired.
+    /// The earliest expiry time in the chain, in seconds since 1970, that has not passed. `None` if all have.
     next_expiry: Option<u64>,
 }
 
 impl ClientCertificate {
-    /// `tls` has been seen up to `verified_by`, with which the handshake was made.
+    /// `verified_by` is the configuration of the handshake, and the last value that `tls` has seen.
     pub(super) fn new(
         chain: &[CertificateDer<'static>],
         tls: watch::Receiver<Arc<ServerTls>>,
@@ -41,14 +42,14 @@ impl ClientCertificate {
 
     /// Returns `true` if the listener accepts the certificate now.
     pub(super) fn is_accepted(&mut self) -> bool {
-        // The sender is gone with the listener, which is no reason to refuse.
+        // The channel closes with the listener, which is no reason to refuse.
         if self.has_expired() || self.tls.has_changed().unwrap_or(false) {
             self.judge();
         }
         self.is_accepted
     }
 
-    /// Waits until the listener does not accept the certificate any more. Cancel-safe.
+    /// Waits until the certificate is no longer accepted. Cancel-safe.
     pub(super) async fn revoked(&mut self) {
         while self.is_accepted() {
             let expiring = self.until_expiry();
@@ -72,11 +73,11 @@ impl ClientCertificate {
 
     fn judge(&mut self) {
         let now = Arc::clone(&self.tls.borrow_and_update());
-        // A signature takes long to verify, and most reloads change nothing.
+        // Signatures take long to verify, and most reloads change nothing.
         if self.has_expired() || !now.has_authorities_of(&self.judged_by) {
             self.is_accepted = now.accepts(&self.chain);
             let time = now.now().as_secs();
-            // One that is not needed to reach the authority may have expired before.
+            // A certificate that is not needed to reach the authority may have expired already.
             let expiries = self.chain.iter().filter_map(|certificate| expiry(certificate));
             self.next_expiry = expiries.filter(|until| *until >= time).min();
         }
@@ -87,7 +88,7 @@ impl ClientCertificate {
         self.until_expiry().is_some_and(|time| time.is_zero())
     }
 
-    /// Returns the time until [`Self::next_expiry`] is over.
+    /// Returns the time until [`Self::next_expiry`] has passed.
     fn until_expiry(&self) -> Option<Duration> {
         let now = self.judged_by.now().as_secs();
         self.next_expiry.map(|until| Duration::from_secs((until + 1).saturating_sub(now)))
@@ -106,7 +107,7 @@ mod tests {
     use super::*;
     use crate::tls::certificates;
 
-    /// A wall clock that moves with tokio's.
+    /// A wall clock that advances with tokio's paused clock.
     #[derive(Debug)]
     struct PausedClock(Duration, Instant);
 
@@ -118,7 +119,7 @@ mod tests {
 
     const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-    /// The certificate of a client, valid for two days; `None` where there is no openssl.
+    /// Returns a client certificate that is valid for two days; `None` without openssl.
     fn certificate() -> Option<(ClientCertificate, watch::Sender<Arc<ServerTls>>)> {
         let directory = authority()?;
         let mut tls = ServerTls::read(&files(directory.path(), true)).unwrap();

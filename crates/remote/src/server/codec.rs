@@ -1,62 +1,65 @@
-//! How messages stand on a socket: one per frame, or one per line.
+//! Encodes messages on a socket: one per WebSocket frame, or one per line.
 
 use bytes::Bytes;
 use narrows_wire::websocket::{self, Decoder, Event, Violation};
 use narrows_wire::{Code, Kind, LineRef, RpcError, Splitter, View, make_line, message};
 
-/// Either of both ways.
 #[derive(Debug)]
 pub(super) enum Codec {
     /// WebSocket.
     Frames(Decoder),
-    /// What TCP and unix sockets have.
+    /// TCP and unix sockets.
     Lines(Splitter),
 }
 
-/// What came.
+/// An item that was read.
 #[derive(Debug)]
-pub(super) enum Heard<'a> {
-    /// A message; it may have raw line ends between its parts.
+pub(super) enum Received<'a> {
+    /// A message; it may contain raw line ends between its tokens.
     Message(&'a [u8]),
     /// The beginning of a line that was too long. Its sender counts it as a message.
     TooLong(View<'a>),
-    /// To be answered.
+    /// A ping to answer.
     Ping(&'a [u8]),
-    /// The end that the other side wants.
+    /// The peer closes with this code.
     Close(Option<u16>),
 }
 
 impl Codec {
-    /// Frames with messages of up to `limit` bytes.
+    /// Creates a WebSocket codec for messages of up to `limit` bytes.
     pub(super) fn frames(limit: usize) -> Self {
         Self::Frames(Decoder::new(limit))
     }
 
-    /// Lines of up to `limit` bytes.
+    /// Creates a line codec for messages of up to `limit` bytes.
     pub(super) fn lines(limit: usize) -> Self {
         Self::Lines(Splitter::new(limit))
     }
 
-    /// Shows everything that `read` completes.
-    pub(super) fn feed(&mut self, read: &mut [u8], mut each: impl FnMut(Heard<'_>)) -> Result<(), Violation> {
+    /// Calls `each` with every item that `read` completes.
+    pub(super) fn feed(
+        &mut self,
+        read: &mut [u8],
+        mut each: impl FnMut(Received<'_>),
+    ) -> Result<(), Violation> {
         match self {
             Self::Frames(decoder) => decoder.feed(read, |event| match event {
-                Event::Message(text) => each(Heard::Message(text)),
-                Event::Ping(payload) => each(Heard::Ping(payload)),
+                Event::Message(text) => each(Received::Message(text)),
+                Event::Ping(payload) => each(Received::Ping(payload)),
                 Event::Pong => {}
-                Event::Close(code) => each(Heard::Close(code)),
+                Event::Close(code) => each(Received::Close(code)),
             }),
             Self::Lines(splitter) => {
                 splitter.feed(read, |piece| match piece {
-                    LineRef::Whole(line) => each(Heard::Message(line)),
-                    LineRef::TooLong(head) => each(Heard::TooLong(View::too_long(head))),
+                    LineRef::Whole(line) => each(Received::Message(line)),
+                    LineRef::TooLong(head) => each(Received::TooLong(View::too_long(head))),
                 });
                 Ok(())
             }
         }
     }
 
-    /// How much of a message is held that has not come whole.
+    /// Returns the bytes of the incomplete message.
     pub(super) fn partial(&self) -> usize {
         match self {
             Self::Frames(decoder) => decoder.partial(),
@@ -64,7 +67,6 @@ impl Codec {
         }
     }
 
-    /// Appends a message.
     #[inline]
     pub(super) fn put(&self, out: &mut Vec<u8>, message: &[u8]) {
         match self {
@@ -76,27 +78,27 @@ impl Codec {
         }
     }
 
-    /// Appends what makes a live peer say something; nothing where there is no such thing.
+    /// Appends a ping, if the protocol has one.
     pub(super) fn put_ping(&self, out: &mut Vec<u8>) {
         if let Self::Frames(_) = self {
             websocket::put_ping(out);
         }
     }
 
-    /// Appends the end, where an end can be told.
+    /// Appends a close frame, if the protocol has one.
     pub(super) fn put_close(&self, out: &mut Vec<u8>, code: u16, reason: &str) {
         if let Self::Frames(_) = self {
             websocket::put_close(out, code, reason);
         }
     }
 
-    /// Whether a live peer says something when it is asked to.
+    /// Returns `true` if the protocol has pings.
     pub(super) fn has_pings(&self) -> bool {
         matches!(self, Self::Frames(_))
     }
 }
 
-/// Appends a message of a client as one line.
+/// Appends a client's message as one line.
 pub(super) fn put_line(out: &mut Vec<u8>, message: &[u8]) {
     let start = out.len();
     out.extend_from_slice(message);
@@ -104,13 +106,13 @@ pub(super) fn put_line(out: &mut Vec<u8>, message: &[u8]) {
     out.push(b'\n');
 }
 
-/// What goes on in place of an answer that was too long.
-pub(super) fn instead(view: &View<'_>) -> Option<Bytes> {
+/// Returns an error response that replaces a response that was too long.
+pub(super) fn oversized_response_error(view: &View<'_>) -> Option<Bytes> {
     let id = view.id().filter(|_| view.kind() == Kind::Invalid(narrows_wire::Fault::LongResponse))?;
-    Some(message::error(id, &RpcError::new(Code::MessageTooLarge, "the answer is too long to be carried")))
+    Some(message::error(id, &RpcError::new(Code::MessageTooLarge, "response too long")))
 }
 
-/// Whether a message has nothing in it, so that it would be no line.
+/// Returns `true` if a message is blank, so that it would be no line.
 pub(super) fn is_blank(message: &[u8]) -> bool {
     message.iter().all(|byte| matches!(byte, b' ' | b'\t' | b'\r' | b'\n'))
 }

@@ -1,4 +1,4 @@
-//! One connection of a client, over one socket or, if it can be resumed, over one after another.
+//! One connection of a client, over one socket or, if it is resumable, over several in turn.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -13,39 +13,39 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Served;
 use super::admission::AdmittedClient;
-use super::codec::Heard;
+use super::codec::Received;
 use super::detached::Detachment;
 use super::disconnect_stats::DisconnectOutcome;
 use super::io::Scratch;
-use super::pump::{Line, PumpEnd};
+use super::pump::{BackendLine, PumpEnd};
 use super::refusal_stats::Reason;
 use super::shared::Shared;
-use super::socket::{Left, Socket, SocketEnd};
+use super::socket::{Handoff, Socket, SocketEnd};
 use crate::identity::Identity;
 use crate::resume::{self, Answer, Ask, Connection, First, Granted, ResumableEnd};
 
-/// The code of a WebSocket that closes because we do.
+/// WebSocket close code: the server shuts down.
 const GOING_AWAY_CODE: u16 = 1001;
-/// That of one whose client did what it may not, or is not the newest.
+/// WebSocket close code: protocol violation, or a newer socket has taken over.
 pub(super) const REFUSED_CODE: u16 = 1008;
-/// That of one for which there is no room now.
+/// WebSocket close code: a limit is reached.
 const TRY_AGAIN_LATER_CODE: u16 = 1013;
-/// That of one whose token is no longer good.
+/// WebSocket close code: the credential was revoked.
 const UNAUTHORIZED_CODE: u16 = 4401;
 
-/// How many sockets may ask at once for the same connection.
+/// Sockets that may wait to resume the same connection.
 const MAX_RESUME_ATTEMPTS: usize = 4;
 
-/// A socket that wants to go on with a connection.
+/// A socket that wants to resume a connection.
 struct Attach {
     socket: Socket,
-    guest: AdmittedClient,
+    client: AdmittedClient,
     ask: Ask,
-    /// What was read behind that.
+    /// Messages that were read after the resume request.
     rest: Vec<Bytes>,
 }
 
-/// The connections that can be resumed.
+/// The resumable connections.
 #[derive(Debug, Default)]
 pub(super) struct Resumable {
     by_name: Mutex<HashMap<Connection, (Identity, mpsc::Sender<Attach>)>>,
@@ -63,10 +63,10 @@ impl Resumable {
         lock(&self.by_name).remove(connection);
     }
 
-    /// That of somebody else is as unknown as one that is not there.
-    fn find(&self, connection: &Connection, who: &Identity) -> Option<mpsc::Sender<Attach>> {
+    /// Finds a connection. One of another identity is indistinguishable from a missing one.
+    fn find(&self, connection: &Connection, identity: &Identity) -> Option<mpsc::Sender<Attach>> {
         let by_name = lock(&self.by_name);
-        by_name.get(connection).filter(|(owner, _)| owner == who).map(|(_, sender)| sender.clone())
+        by_name.get(connection).filter(|(owner, _)| owner == identity).map(|(_, sender)| sender.clone())
     }
 }
 
@@ -76,42 +76,43 @@ impl std::fmt::Debug for Attach {
     }
 }
 
-/// Serves a socket until it, the client or the backend is at its end.
-pub(super) async fn serve(shared: Arc<Shared>, mut socket: Socket, mut guest: AdmittedClient) {
+/// Serves a socket until the socket, the client or the backend ends it.
+pub(super) async fn serve(shared: Arc<Shared>, mut socket: Socket, mut client: AdmittedClient) {
     let first = tokio::select! {
-        first = timeout(shared.limits.idle_timeout, first(&mut socket, &shared.scratch)) => first,
+        first = timeout(shared.limits.idle_timeout, read_first(&mut socket, &shared.scratch)) => first,
         () = shared.stopping() => return socket.close(GOING_AWAY_CODE, "going away", &shared.scratch).await,
-        () = guest.revoked() => return socket.close(UNAUTHORIZED_CODE, "not authorised", &shared.scratch).await,
+        () = client.revoked() => return socket.close(UNAUTHORIZED_CODE, "not authorized", &shared.scratch).await,
     };
     let messages = match first {
         Ok(Ok(messages)) => messages,
-        // A socket that is there and of no use takes the place of another.
+        // An unused socket takes the place of another client.
         Err(_) => {
             shared.refusals.add(Reason::Frame);
-            return socket.close(REFUSED_CODE, "no message came", &shared.scratch).await;
+            return socket.close(REFUSED_CODE, "no message received", &shared.scratch).await;
         }
         Ok(Err(end)) => return finish(&shared, socket, PumpEnd::Socket(end)).await,
     };
     let Some(opening) = messages.first().cloned() else { return };
     let view = View::parse(&opening);
     match resume::first(&view) {
-        First::Plain | First::Marked if !guest.settle() => {
-            // Whoever comes back needs the place more than one who takes its time to go.
-            drop(guest);
+        First::Plain | First::Marked if !client.claim() => {
+            // Released before the socket has closed, for a client that resumes.
+            drop(client);
             shared.refusals.add(Reason::Limit);
             socket.put(&too_many(view.id().unwrap_or(b"null")), &shared.scratch);
             socket.close(TRY_AGAIN_LATER_CODE, "try again later", &shared.scratch).await;
         }
-        First::Plain => plain(&shared, socket, guest, &messages).await,
-        // Boxed: the others would have to carry its weight.
+        First::Plain => serve_plain(&shared, socket, client, &messages).await,
+        // Boxed, so that it does not enlarge the future of other connections.
         First::Marked => {
-            Box::pin(marked(&shared, socket, guest, &messages, view.id().unwrap_or_default())).await;
+            Box::pin(serve_resumable(&shared, socket, client, &messages, view.id().unwrap_or_default()))
+                .await;
         }
         First::Resume(ask) => {
-            attach(&shared, Attach { socket, guest, ask, rest: messages[1..].to_vec() }).await;
+            attach(&shared, Attach { socket, client, ask, rest: messages[1..].to_vec() }).await;
         }
         First::Broken(answer) => {
-            drop(guest);
+            drop(client);
             shared.refusals.add(Reason::Resume);
             socket.put(&answer, &shared.scratch);
             socket.close(REFUSED_CODE, "refused", &shared.scratch).await;
@@ -119,21 +120,21 @@ pub(super) async fn serve(shared: Arc<Shared>, mut socket: Socket, mut guest: Ad
     }
 }
 
-/// What somebody is told who has as many connections as there may be.
+/// Returns the error for an identity that has too many connections.
 pub(super) fn too_many(id: &[u8]) -> Bytes {
     message::error(id, &RpcError::new(Code::Backpressure, "too many connections"))
 }
 
-/// Everything up to and with the read that brought the first message.
-async fn first(socket: &mut Socket, scratch: &Scratch) -> Result<Vec<Bytes>, SocketEnd> {
+/// Reads up to the first message, and returns all messages of that read.
+async fn read_first(socket: &mut Socket, scratch: &Scratch) -> Result<Vec<Bytes>, SocketEnd> {
     let mut messages = Vec::new();
     poll_fn(|cx| {
         loop {
             let mut answers = Vec::new();
             let read = socket.poll_read(cx, scratch, |heard| match heard {
-                Heard::Message(message) => messages.push(Bytes::copy_from_slice(message)),
-                Heard::TooLong(view) => answers.extend(view.refusal()),
-                Heard::Ping(_) | Heard::Close(_) => {}
+                Received::Message(message) => messages.push(Bytes::copy_from_slice(message)),
+                Received::TooLong(view) => answers.extend(view.refusal()),
+                Received::Ping(_) | Received::Close(_) => {}
             });
             for answer in answers {
                 socket.put(&answer, scratch);
@@ -153,57 +154,57 @@ async fn first(socket: &mut Socket, scratch: &Scratch) -> Result<Vec<Bytes>, Soc
     Ok(messages)
 }
 
-/// A line to a new backend, on which `messages` have been sent.
-async fn open(
+/// Opens a backend connection for the client that sent `messages`.
+async fn open_backend(
     shared: &Shared,
     socket: &mut Socket,
-    guest: &AdmittedClient,
+    client: &AdmittedClient,
     messages: &[Bytes],
-) -> Option<Line> {
-    match shared.open(guest).await {
-        Ok(backend) => Some(Line::new(backend)),
+) -> Option<BackendLine> {
+    match shared.open_backend(client).await {
+        Ok(backend) => Some(BackendLine::new(backend)),
         Err(error) => {
-            tracing::warn!(%error, "a connection cannot be served");
+            tracing::warn!(%error, "backend unavailable");
             shared.refusals.add(Reason::Agent);
             let opening = messages.first().map_or(&b""[..], |message| &**message);
             let id = View::parse(opening).id().unwrap_or(b"null");
-            let refusal = RpcError::new(Code::Backpressure, "no connection to the agents can be had now");
+            let refusal = RpcError::new(Code::Backpressure, "no agent is available");
             socket.put(&message::error(id, &refusal), &shared.scratch);
             None
         }
     }
 }
 
-fn take(line: &mut Line, messages: &[Bytes], socket: &mut Socket, scratch: &Scratch) {
+fn forward(line: &mut BackendLine, messages: &[Bytes], socket: &mut Socket, scratch: &Scratch) {
     for message in messages {
-        if let Some(answer) = line.take(message, scratch) {
-            line.say(answer, socket, scratch);
+        if let Some(answer) = line.accept_message(message, scratch) {
+            line.send_to_client(answer, socket, scratch);
         }
     }
 }
 
-/// A connection that ends with its socket.
-async fn plain(shared: &Arc<Shared>, socket: Socket, mut guest: AdmittedClient, messages: &[Bytes]) {
+/// Serves a connection that ends with its socket.
+async fn serve_plain(shared: &Arc<Shared>, socket: Socket, mut client: AdmittedClient, messages: &[Bytes]) {
     let scratch = &shared.scratch;
-    let mut socket = match socket.leave(messages, |upgraded| shared.serve(&guest, upgraded)) {
-        Ok(Left::Here(socket)) => *socket,
-        Ok(Left::Taken(served, place)) => {
-            watch(shared, served, &mut guest).await;
+    let mut socket = match socket.hand_off(messages, |upgraded| shared.hand_off(&client, upgraded)) {
+        Ok(Handoff::Here(socket)) => *socket,
+        Ok(Handoff::Taken(served, place)) => {
+            supervise_handoff(shared, served, &mut client).await;
             return drop(place);
         }
-        Err(error) => return tracing::debug!(%error, "a WebSocket is lost"),
+        Err(error) => return tracing::debug!(%error, "WebSocket handoff failed"),
     };
-    let Some(mut line) = open(shared, &mut socket, &guest, messages).await else {
+    let Some(mut line) = open_backend(shared, &mut socket, &client, messages).await else {
         return socket.close(TRY_AGAIN_LATER_CODE, "try again later", scratch).await;
     };
-    take(&mut line, messages, &mut socket, scratch);
+    forward(&mut line, messages, &mut socket, scratch);
     let (end, code, reason) = tokio::select! {
         biased;
-        end = poll_fn(|cx| line.poll_carry(cx, &mut socket, scratch)) => (Some(end), 0, ""),
+        end = poll_fn(|cx| line.poll_pump(cx, &mut socket, scratch)) => (Some(end), 0, ""),
         () = shared.stopping() => (None, GOING_AWAY_CODE, "going away"),
-        () = guest.revoked() => (None, UNAUTHORIZED_CODE, "not authorised"),
+        () = client.revoked() => (None, UNAUTHORIZED_CODE, "not authorized"),
     };
-    // The backend does not wait for a client to read the last word.
+    // Dropped first: the backend does not wait for a client to read the close frame.
     drop(line);
     match end {
         Some(end) => finish(shared, socket, end).await,
@@ -211,8 +212,8 @@ async fn plain(shared: &Arc<Shared>, socket: Socket, mut guest: AdmittedClient, 
     }
 }
 
-/// Has a connection that the backend serves end when it must.
-async fn watch(shared: &Shared, mut served: Box<dyn Served>, guest: &mut AdmittedClient) {
+/// Closes a connection that the backend serves at shutdown or revocation.
+async fn supervise_handoff(shared: &Shared, mut served: Box<dyn Served>, client: &mut AdmittedClient) {
     let (code, reason) = tokio::select! {
         biased;
         fault = served.ended() => {
@@ -222,7 +223,7 @@ async fn watch(shared: &Shared, mut served: Box<dyn Served>, guest: &mut Admitte
             return;
         }
         () = shared.stopping() => (GOING_AWAY_CODE, "going away"),
-        () = guest.revoked() => (UNAUTHORIZED_CODE, "not authorised"),
+        () = client.revoked() => (UNAUTHORIZED_CODE, "not authorized"),
     };
     served.hang_up(code, reason);
     served.ended().await;
@@ -243,18 +244,18 @@ async fn finish(shared: &Shared, socket: Socket, end: PumpEnd) {
         }
         PumpEnd::Socket(SocketEnd::Left(code)) => socket.close(code.unwrap_or(1000), "", scratch).await,
         PumpEnd::Socket(SocketEnd::Fault(fault)) => {
-            tracing::debug!(%fault, "a client is hung up on");
+            tracing::debug!(reason = %fault, "closing client");
             shared.refusals.add(Reason::Frame);
             socket.close(fault.code(), "", scratch).await;
         }
     }
 }
 
-/// A connection that outlives its sockets.
-async fn marked(
+/// Serves a resumable connection.
+async fn serve_resumable(
     shared: &Arc<Shared>,
     mut socket: Socket,
-    guest: AdmittedClient,
+    client: AdmittedClient,
     messages: &[Bytes],
     id: &[u8],
 ) {
@@ -263,81 +264,81 @@ async fn marked(
         return socket.close(TRY_AGAIN_LATER_CODE, "try again later", scratch).await;
     };
     let connection = Connection::new(random);
-    let Some(mut line) = open(shared, &mut socket, &guest, messages).await else {
+    let Some(mut line) = open_backend(shared, &mut socket, &client, messages).await else {
         return socket.close(TRY_AGAIN_LATER_CODE, "try again later", scratch).await;
     };
     let granted = Granted { connection: connection.clone(), grace: shared.limits.grace };
-    let share = shared.replay_memory.share(guest.identity());
-    line.remember(ResumableEnd::new(shared.limits.keep()), share, Bytes::copy_from_slice(id), granted);
-    take(&mut line, messages, &mut socket, scratch);
-    socket.bound();
-    let mut asking = shared.resumable.add(&connection, guest.identity());
-    let last = hold(shared, line, socket, guest, &mut asking).await;
+    let share = shared.replay_memory.share(client.identity());
+    line.make_resumable(ResumableEnd::new(shared.limits.keep()), share, Bytes::copy_from_slice(id), granted);
+    forward(&mut line, messages, &mut socket, scratch);
+    socket.limit_kernel_buffers();
+    let mut attaching = shared.resumable.add(&connection, client.identity());
+    let last = serve_sockets(shared, line, socket, client, &mut attaching).await;
     shared.resumable.remove(&connection);
-    asking.close();
-    while let Some(late) = asking.recv().await {
-        drop(late.guest);
+    attaching.close();
+    while let Some(late) = attaching.recv().await {
+        drop(late.client);
         let answer = late.ask.answer(&Answer::Unknown);
         shared.refusals.add(Reason::Resume);
         refuse(late.socket, &answer, scratch).await;
     }
     match last {
-        Some((socket, Last::End(end))) => finish(shared, socket, end).await,
-        Some((socket, Last::Close(code, reason))) => socket.close(code, reason, scratch).await,
+        Some((socket, LastSocket::End(end))) => finish(shared, socket, end).await,
+        Some((socket, LastSocket::Close(code, reason))) => socket.close(code, reason, scratch).await,
         None => {}
     }
 }
 
-/// How the last socket of a connection ends.
-enum Last {
+/// The end of the last socket of a connection.
+enum LastSocket {
     End(PumpEnd),
     Close(u16, &'static str),
 }
 
-/// What happens to a connection that is held.
-enum Happens {
+/// An event of a resumable connection.
+enum ConnectionEvent {
     Attach(Box<Attach>),
     End(PumpEnd),
     Stop,
     Revoked,
-    /// No client came back in time, or another one needs the place.
+    /// The grace period is over, or the connection must make room.
     Over,
 }
 
-/// Goes on with one socket after another until the connection is at its end. What is left is its last socket, if it has one.
-async fn hold(
+/// Serves one socket after another until the connection ends. Returns its last socket, if it has one.
+async fn serve_sockets(
     shared: &Arc<Shared>,
-    mut line: Line,
+    mut line: BackendLine,
     socket: Socket,
-    mut guest: AdmittedClient,
-    asking: &mut mpsc::Receiver<Attach>,
-) -> Option<(Socket, Last)> {
+    mut client: AdmittedClient,
+    attaching: &mut mpsc::Receiver<Attach>,
+) -> Option<(Socket, LastSocket)> {
     let scratch = &shared.scratch;
     let mut socket = Some(socket);
     let mut deadline = Instant::now();
-    let mut absence = None;
+    let mut detached_slot = None;
     let mut detachment: Option<Detachment> = None;
     loop {
-        let happens = tokio::select! {
+        let event = tokio::select! {
             biased;
-            Some(attach) = asking.recv() => Happens::Attach(Box::new(attach)),
-            end = pump(&mut line, socket.as_mut(), scratch) => Happens::End(end),
-            () = sleep_until(deadline), if socket.is_none() => Happens::Over,
-            () = make_room(detachment.as_ref()) => Happens::Over,
-            () = shared.stopping() => Happens::Stop,
-            () = guest.revoked() => Happens::Revoked,
+            Some(attach) = attaching.recv() => ConnectionEvent::Attach(Box::new(attach)),
+            end = pump(&mut line, socket.as_mut(), scratch) => ConnectionEvent::End(end),
+            () = sleep_until(deadline), if socket.is_none() => ConnectionEvent::Over,
+            () = make_room(detachment.as_ref()) => ConnectionEvent::Over,
+            () = shared.stopping() => ConnectionEvent::Stop,
+            () = client.revoked() => ConnectionEvent::Revoked,
         };
-        match happens {
-            Happens::Attach(attach) => {
-                let (told, word) = match take_over(&mut line, *attach, scratch) {
-                    (newest, Ok(its_guest)) => {
-                        // Nobody needs two: that the other is lost was only not noticed yet.
+        match event {
+            ConnectionEvent::Attach(attach) => {
+                let (target, message) = match take_over(&mut line, *attach, scratch) {
+                    (newest, Ok(its_client)) => {
+                        // The client has one socket; the loss of the old one was not noticed yet.
                         if socket.is_some() {
                             shared.disconnects.add(DisconnectOutcome::Broken);
                         }
                         shared.disconnects.add(DisconnectOutcome::Resumed);
-                        drop((absence.take(), detachment.take()));
-                        guest.goes_on_as(its_guest);
+                        drop((detached_slot.take(), detachment.take()));
+                        client.resume_with(its_client);
                         (socket.replace(newest), resume::fence())
                     }
                     (refused, Err(answer)) => {
@@ -346,33 +347,37 @@ async fn hold(
                         (Some(refused), answer)
                     }
                 };
-                if let Some(told) = told {
+                if let Some(target) = target {
                     let shared = Arc::clone(shared);
-                    tokio::spawn(async move { refuse(told, &word, &shared.scratch).await });
+                    tokio::spawn(async move { refuse(target, &message, &shared.scratch).await });
                 }
             }
-            Happens::End(end) => {
+            ConnectionEvent::End(end) => {
                 let old = socket.take()?;
-                // A client that says goodbye does not come back, and one that floods may not; a fault of the line may be
-                // that of a network.
+                // A client that closes normally does not return, and one that floods may not. A protocol violation may
+                // be the fault of the network.
                 let gone = matches!(
                     end,
                     PumpEnd::Backend
                         | PumpEnd::Socket(SocketEnd::Flooded | SocketEnd::Left(None | Some(1000)))
                 );
                 if gone || !line.is_granted() {
-                    return Some((old, Last::End(end)));
+                    return Some((old, LastSocket::End(end)));
                 }
                 shared.disconnects.add(DisconnectOutcome::Broken);
-                absence = Some(guest.absent());
-                detachment = Some(shared.detached.add(guest.identity().to_string()));
+                detached_slot = Some(client.mark_detached());
+                detachment = Some(shared.detached.add(client.identity().to_string()));
                 deadline = Instant::now() + shared.limits.grace;
                 let shared = Arc::clone(shared);
                 tokio::spawn(async move { finish(&shared, old, end).await });
             }
-            Happens::Stop => return Some((socket?, Last::Close(GOING_AWAY_CODE, "going away"))),
-            Happens::Revoked => return Some((socket?, Last::Close(UNAUTHORIZED_CODE, "not authorised"))),
-            Happens::Over => {
+            ConnectionEvent::Stop => {
+                return Some((socket?, LastSocket::Close(GOING_AWAY_CODE, "going away")));
+            }
+            ConnectionEvent::Revoked => {
+                return Some((socket?, LastSocket::Close(UNAUTHORIZED_CODE, "not authorized")));
+            }
+            ConnectionEvent::Over => {
                 shared.disconnects.add(DisconnectOutcome::Expired);
                 return None;
             }
@@ -380,7 +385,7 @@ async fn hold(
     }
 }
 
-/// Ends when a connection without a socket is to make room.
+/// Waits until a detached connection must make room.
 async fn make_room(detachment: Option<&Detachment>) {
     match detachment {
         Some(detachment) => detachment.ended().await,
@@ -388,10 +393,10 @@ async fn make_room(detachment: Option<&Detachment>) {
     }
 }
 
-/// With a socket, carries; without, keeps what the backend says and never ends by itself.
-async fn pump(line: &mut Line, socket: Option<&mut Socket>, scratch: &Scratch) -> PumpEnd {
+/// Carries messages both ways; without a socket, collects the output of the backend and never returns.
+async fn pump(line: &mut BackendLine, socket: Option<&mut Socket>, scratch: &Scratch) -> PumpEnd {
     match socket {
-        Some(socket) => poll_fn(|cx| line.poll_carry(cx, socket, scratch)).await,
+        Some(socket) => poll_fn(|cx| line.poll_pump(cx, socket, scratch)).await,
         None => {
             poll_fn(|cx| line.poll_collect(cx, scratch)).await;
             std::future::pending().await
@@ -399,32 +404,36 @@ async fn pump(line: &mut Line, socket: Option<&mut Socket>, scratch: &Scratch) -
     }
 }
 
-/// The socket to go on with and who is there, or one that may not and what it is told.
-fn take_over(line: &mut Line, attach: Attach, scratch: &Scratch) -> (Socket, Result<AdmittedClient, Bytes>) {
-    let Attach { mut socket, guest, ask, rest } = attach;
-    let gone_on = match line.held().map(|held| held.resume(ask.received)) {
+/// Returns the socket and client to continue with, or the refused socket and the response for it.
+fn take_over(
+    line: &mut BackendLine,
+    attach: Attach,
+    scratch: &Scratch,
+) -> (Socket, Result<AdmittedClient, Bytes>) {
+    let Attach { mut socket, client, ask, rest } = attach;
+    let resumed = match line.resumable().map(|end| end.resume(ask.received)) {
         Some(Ok(received)) => {
-            socket.bound();
+            socket.limit_kernel_buffers();
             socket.put(&ask.answer(&Answer::Resumed { received }), scratch);
-            take(line, &rest, &mut socket, scratch);
-            Ok(guest)
+            forward(line, &rest, &mut socket, scratch);
+            Ok(client)
         }
         Some(Err(resume::ReplayGap)) => Err(ask.answer(&Answer::Gap)),
         None => Err(ask.answer(&Answer::Unknown)),
     };
-    (socket, gone_on)
+    (socket, resumed)
 }
 
-/// Hands a socket to the connection that it asks for.
+/// Passes a socket to the connection that it wants to resume.
 async fn attach(shared: &Arc<Shared>, attach: Attach) {
-    let attach = match shared.resumable.find(&attach.ask.connection, attach.guest.identity()) {
+    let attach = match shared.resumable.find(&attach.ask.connection, attach.client.identity()) {
         Some(sender) => match sender.send(attach).await {
             Ok(()) => return,
             Err(mpsc::error::SendError(attach)) => attach,
         },
         None => attach,
     };
-    drop(attach.guest);
+    drop(attach.client);
     shared.refusals.add(Reason::Resume);
     let answer = attach.ask.answer(&Answer::Unknown);
     refuse(attach.socket, &answer, &shared.scratch).await;

@@ -1,4 +1,4 @@
-//! Connections that are kept for clients that may come back. They make room for clients that are there.
+//! Detached connections, which are kept for their clients to resume. They are ended to make room for connected clients.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -7,20 +7,18 @@ use narrows_base::sync::lock;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// The detached connections.
 #[derive(Debug, Default)]
 pub(super) struct Detached(Mutex<Vec<Kept>>);
 
-/// A detached connection.
 #[derive(Clone, Debug)]
 pub(super) struct Kept {
     pub(super) identity: String,
     pub(super) since: Instant,
-    /// Ends it.
+    /// Notified to end the connection.
     pub(super) end: Arc<Notify>,
 }
 
-/// The entry of a detached connection, until this is dropped.
+/// Registration of a detached connection, removed on drop.
 #[derive(Debug)]
 pub(super) struct Detachment {
     all: Arc<Detached>,
@@ -28,7 +26,7 @@ pub(super) struct Detachment {
 }
 
 impl Detached {
-    /// Adds a connection of this identity.
+    /// Registers a connection of this identity.
     pub(super) fn add(self: &Arc<Self>, identity: String) -> Detachment {
         let end = Arc::new(Notify::new());
         let kept = Kept { identity, since: Instant::now(), end: Arc::clone(&end) };
@@ -36,7 +34,7 @@ impl Detached {
         Detachment { all: Arc::clone(self), end }
     }
 
-    /// Takes out one that is to end, `others` included. Returns `false` if there is none.
+    /// Ends the connection that should make room; `others` are candidates too. Returns `false` if there is none.
     pub(super) fn end_one(&self, only: Option<&str>, others: &[Kept]) -> bool {
         self.with(|all| {
             let candidates = || all.iter().chain(others);
@@ -52,7 +50,7 @@ impl Detached {
     }
 }
 
-/// The oldest connection of the identity that has the most of them, or the oldest of one identity.
+/// Chooses the oldest connection of the identity that has the most of them, or the oldest of identity `only`.
 fn choose<'a>(kept: impl Iterator<Item = &'a Kept> + Clone, only: Option<&str>) -> Option<Arc<Notify>> {
     let mut counts: HashMap<&str, usize> = HashMap::new();
     for one in kept.clone() {
@@ -67,7 +65,7 @@ fn choose<'a>(kept: impl Iterator<Item = &'a Kept> + Clone, only: Option<&str>) 
 }
 
 impl Detachment {
-    /// Ends when the connection is to make room.
+    /// Waits until the connection must make room.
     pub(super) async fn ended(&self) {
         self.end.notified().await;
     }
@@ -84,19 +82,19 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn who_keeps_the_most_makes_room_first_and_the_oldest_of_it() {
+    async fn the_oldest_connection_of_the_largest_identity_makes_room_first() {
         let all = Arc::new(Detached::default());
         let mut kept = Vec::new();
         for name in ["b", "a", "a", "a"] {
             kept.push(all.add(name.to_owned()));
             tokio::time::advance(std::time::Duration::from_secs(1)).await;
         }
-        assert!(!all.end_one(Some("c"), &[]), "it keeps none");
+        assert!(!all.end_one(Some("c"), &[]), "it has none");
         assert!(all.end_one(None, &[]));
         kept[1].ended().await;
         assert!(all.end_one(Some("b"), &[]));
         kept[0].ended().await;
         drop(kept);
-        assert!(!all.end_one(None, &[]), "they are gone");
+        assert!(!all.end_one(None, &[]), "they are removed");
     }
 }

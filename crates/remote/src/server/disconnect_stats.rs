@@ -1,21 +1,21 @@
-//! How often connections were broken, and what became of them.
+//! Counts of lost sockets by outcome.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What can become of a connection that goes on over one socket or stream after another.
+/// The outcome of a resumable connection or event stream that lost its socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DisconnectOutcome {
-    /// Its socket was lost, or a stream of its events was cut off.
+    /// A socket was lost, or an event stream was cut.
     Broken,
-    /// It goes on over another socket, or a stream behind the event that came last.
+    /// The connection or stream was resumed.
     Resumed,
-    /// It could not, or not without saying so: something of it is no longer kept.
+    /// It could not be resumed without loss: some messages are no longer kept.
     Gap,
-    /// Nobody has come back for it in time.
+    /// The grace period ended before the client returned.
     Expired,
 }
 
-/// All of them, and how people call them.
+/// All outcomes with their names in metrics.
 const OUTCOMES: [(DisconnectOutcome, &str); 4] = [
     (DisconnectOutcome::Broken, "broken"),
     (DisconnectOutcome::Resumed, "resumed"),
@@ -23,19 +23,22 @@ const OUTCOMES: [(DisconnectOutcome, &str); 4] = [
     (DisconnectOutcome::Expired, "expired"),
 ];
 
-/// How often each has.
+/// The number of occurrences of each outcome.
 #[derive(Debug, Default)]
 pub(super) struct DisconnectStats([AtomicU64; OUTCOMES.len()]);
 
 impl DisconnectStats {
-    /// It has happened once more.
-    pub(super) fn add(&self, fate: DisconnectOutcome) {
-        self.0[fate as usize].fetch_add(1, Ordering::Relaxed);
+    /// Counts an outcome.
+    pub(super) fn add(&self, outcome: DisconnectOutcome) {
+        self.0[outcome as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// All of them, in an order that stays.
+    /// Returns all counts in a fixed order.
     pub(super) fn all(&self) -> Vec<(&'static str, u64)> {
-        OUTCOMES.iter().map(|(fate, name)| (*name, self.0[*fate as usize].load(Ordering::Relaxed))).collect()
+        OUTCOMES
+            .iter()
+            .map(|(outcome, name)| (*name, self.0[*outcome as usize].load(Ordering::Relaxed)))
+            .collect()
     }
 }
 
@@ -44,11 +47,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_fate_has_its_own_place() {
+    fn every_outcome_has_its_own_counter() {
         let disconnects = DisconnectStats::default();
-        for (number, (fate, _)) in OUTCOMES.iter().enumerate() {
-            assert_eq!(*fate as usize, number);
-            (0..=number).for_each(|_| disconnects.add(*fate));
+        for (number, (outcome, _)) in OUTCOMES.iter().enumerate() {
+            assert_eq!(*outcome as usize, number);
+            (0..=number).for_each(|_| disconnects.add(*outcome));
         }
         assert!(disconnects.all().iter().map(|(_, count)| *count).eq(1..=OUTCOMES.len() as u64));
     }

@@ -1,4 +1,4 @@
-//! Bodies of responses: at once, or a stream of events that is read for as long as it lasts.
+//! Response bodies: complete ones, and event streams.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -13,51 +13,51 @@ use tokio::time::{Instant, Sleep, sleep};
 use super::http_session::HttpSession;
 use super::streams::Next;
 
-/// What a response says.
 #[derive(Debug)]
 pub(super) enum Body {
-    /// All of it.
+    /// A complete body.
     Whole(Bytes),
-    /// One stream.
+    /// An event stream.
     Events(Box<Events>),
 }
 
-/// A reader of a stream of a connection.
+/// A reader of an event stream.
 #[derive(Debug)]
 pub(super) struct Events {
-    channel: Arc<HttpSession>,
+    http_session: Arc<HttpSession>,
     session: Option<String>,
     reader: u64,
-    /// What comes before the events of the stream: a comment, and an event if some are lost.
+    /// Sent before the events of the stream: a comment, and a gap event if some are lost.
     first: Option<Bytes>,
     every: Duration,
     alive: Pin<Box<Sleep>>,
-    /// All was said.
+    /// The stream has ended regularly.
     ended: bool,
 }
 
-/// A comment: it shows both sides that the other is there, and every stream begins with it, because proxies may hold the head of a
-/// response back until some of its body comes.
+/// A comment as keep-alive. Every stream begins with one, because proxies may hold back the head of a response until
+/// some of its body arrives.
 const KEEP_ALIVE_COMMENT: Bytes = Bytes::from_static(b": \n\n");
 
 impl Events {
-    /// A reader that was given `reader`; something is sent at least `every` so often.
+    /// Creates the body for a reader and its first event, as returned by `HttpSession::subscribe`. A keep-alive is sent
+    /// after `every`.
     pub(super) fn new(
-        channel: Arc<HttpSession>,
+        http_session: Arc<HttpSession>,
         session: Option<String>,
         (reader, first): (u64, Option<Bytes>),
         every: Duration,
     ) -> Self {
         let first =
             Some(first.map_or(KEEP_ALIVE_COMMENT, |event| [KEEP_ALIVE_COMMENT, event].concat().into()));
-        Self { channel, session, reader, first, every, alive: Box::pin(sleep(every)), ended: false }
+        Self { http_session, session, reader, first, every, alive: Box::pin(sleep(every)), ended: false }
     }
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         if let Some(first) = self.first.take() {
             return Poll::Ready(Some(first));
         }
-        let next = match self.channel.next(self.session.as_deref(), self.reader, cx.waker()) {
+        let next = match self.http_session.next(self.session.as_deref(), self.reader, cx.waker()) {
             Next::Events(events) => events,
             Next::Ended => {
                 self.ended = true;
@@ -78,7 +78,7 @@ impl Events {
 
 impl Drop for Events {
     fn drop(&mut self) {
-        self.channel.unsubscribe(self.session.as_deref(), self.reader, !self.ended);
+        self.http_session.unsubscribe(self.session.as_deref(), self.reader, !self.ended);
     }
 }
 

@@ -1,4 +1,4 @@
-//! One request: checked, led to its row of the table, and answered.
+//! One HTTP socket: checks its requests, routes them and responds.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -30,66 +30,65 @@ use super::refusal_stats::Reason;
 use super::response::{self, CONNECTION_ID, LAST_EVENT_ID, Refusal, Reply, SESSION_ID};
 use super::route::{self, Access, Handler};
 use super::shared::Shared;
-use super::socket::Place;
+use super::socket::SocketPermit;
 use super::streams::OpenFault;
 use super::unfinished::FreeAllowance;
 use super::{post, websocket};
 use crate::identity::Identity;
 
-/// How often a stream of events shows that it is there.
+/// Interval of keep-alive comments on an event stream.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
-/// How much of the body of a refused request is read at most, and for how long.
+/// Bytes read of the body of a refused request, and the time for it.
 const READ_OUT_LIMITS: (usize, Duration) = (64 << 10, Duration::from_secs(1));
 
-/// How many refused requests of one socket may have their bodies read at once.
+/// Refused requests of one socket whose bodies may be read at once.
 pub(super) const MAX_CONCURRENT_READ_OUTS: usize = 4;
 
-/// The refusal of one more connection.
 pub(super) const TOO_MANY_CONNECTIONS: Refusal = Refusal::Later(10, "too many connections\n");
 
-/// A socket over which requests come.
+/// A socket that carries HTTP requests.
 pub(super) struct HttpConnection {
     pub(super) shared: Arc<Shared>,
-    pub(super) door: Arc<HttpListener>,
+    pub(super) http_listener: Arc<HttpListener>,
     pub(super) peer: IpAddr,
-    /// Whom the socket itself shows: by the certificate of the client, or by its user.
-    pub(super) shown: Option<Identity>,
-    /// The certificate of the client.
+    /// The identity that the socket itself proves: by client certificate, or by its user.
+    pub(super) socket_identity: Option<Identity>,
+    /// The client certificate.
     pub(super) certificate: Option<Mutex<ClientCertificate>>,
-    /// Its entry among all sockets.
+    /// The entry in the table of open sockets.
     pub(super) socket: OpenSocket,
-    /// Somebody was refused who has no business here.
+    /// Notified when an unauthorized request was refused.
     pub(super) refused: Notify,
-    /// Bodies of refused requests that may be read out at the same time.
+    /// Permits for reading out the bodies of refused requests.
     pub(super) read_out: Semaphore,
-    /// Its place among all sockets.
-    pub(super) place: Place,
-    /// What it may hold of a posted message without being counted.
+    /// The permit of the socket.
+    pub(super) permit: SocketPermit,
+    /// The memory that one message of the socket may use uncounted.
     pub(super) allowance: FreeAllowance,
 }
 
 impl HttpConnection {
-    /// Answers a request.
-    pub(super) async fn answer(
+    /// Responds to a request.
+    pub(super) async fn respond(
         self: Arc<Self>,
         mut request: Request<Incoming>,
     ) -> Result<Response<Guarded<Body>>, Infallible> {
-        // Only a WebSocket needs it, and it must be taken off before the rest.
+        // Only a WebSocket needs it, but it must be taken before the request is split.
         let upgrade = hyper::upgrade::on(&mut request);
         let (parts, mut body) = request.into_parts();
-        let allowed =
-            authorize::host(&self.door, &parts).and_then(|()| authorize::origin(&self.door, &parts.headers));
+        let allowed = authorize::check_host(&self.http_listener, &parts)
+            .and_then(|()| authorize::check_origin(&self.http_listener, &parts.headers));
         let mut request = None;
-        let (led, origin) = match allowed {
-            Ok(origin) => (self.lead(&parts, origin, &mut body, upgrade, &mut request).await, origin),
+        let (result, origin) = match allowed {
+            Ok(origin) => (self.dispatch(&parts, origin, &mut body, upgrade, &mut request).await, origin),
             Err(denied) => (Err(denied), None),
         };
-        let is_refused = led.as_ref().map_or(true, |reply| Reason::of(reply.status()).is_some());
+        let is_refused = result.as_ref().map_or(true, |reply| Reason::from_status(reply.status()).is_some());
         let is_head = parts.method == Method::HEAD;
         let is_http2 = parts.version == Version::HTTP_2;
         let origin = origin.map(str::to_owned);
-        // The headers are not kept while the body is read out.
+        // Headers are dropped before the body is read out.
         drop(parts);
         if is_refused
             && is_http2
@@ -97,25 +96,25 @@ impl HttpConnection {
         {
             read_out(&mut body).await;
         }
-        let mut reply = led.map_or_else(|denied| self.deny(denied), |reply| self.count(reply));
-        response::finish(&mut reply, origin.as_deref());
+        let mut reply = result.map_or_else(|denied| self.deny(denied), |reply| self.count_refusal(reply));
+        response::add_common_headers(&mut reply, origin.as_deref());
         if is_head {
             *reply.body_mut() = Body::Whole(Bytes::new());
         }
         Ok(reply.map(|body| Guarded { body, _request: request }))
     }
 
-    /// Counts a reply to somebody known, if it is a refusal.
-    fn count(&self, reply: Reply) -> Reply {
+    /// Counts a response to an authorized client if it is a refusal.
+    fn count_refusal(&self, reply: Reply) -> Reply {
         let told = reply.extensions().get().copied();
-        if let Some(reason) = told.or_else(|| Reason::of(reply.status())) {
+        if let Some(reason) = told.or_else(|| Reason::from_status(reply.status())) {
             self.shared.refusals.add(reason);
         }
         reply
     }
 
     fn deny(&self, denied: Denied) -> Reply {
-        tracing::debug!(peer = %self.peer, ?denied, "a request is refused");
+        tracing::debug!(peer = %self.peer, reason = ?denied, "request refused");
         let reason = match denied {
             Denied::Host => Some(Reason::Host),
             Denied::Origin => Some(Reason::Origin),
@@ -125,21 +124,21 @@ impl HttpConnection {
             Denied::Locked(_) => Some(Reason::AuthRateLimit),
             Denied::Rate => Some(Reason::Rate),
             Denied::TooManySockets => Some(Reason::Limit),
-            // Was counted when its place was taken.
+            // Counted when its permit was taken.
             Denied::Crowd => None,
         };
         if let Some(reason) = reason {
             self.shared.refusals.add(reason);
         }
-        // Who is told to come back later is known.
+        // A client over the rate limit is authenticated, so its socket stays open.
         if denied != Denied::Rate {
             self.refused.notify_one();
         }
         response::denied(denied)
     }
 
-    /// Everything behind the first two checks. The socket is in use as long as `request` is kept.
-    async fn lead(
+    /// Handles a request after the host and origin checks. The socket counts as busy while `request` is kept.
+    async fn dispatch(
         &self,
         parts: &Parts,
         origin: Option<&str>,
@@ -147,7 +146,7 @@ impl HttpConnection {
         upgrade: hyper::upgrade::OnUpgrade,
         request: &mut Option<RequestGuard>,
     ) -> Result<Reply, Denied> {
-        let row = (parts.uri.path() == self.door.path)
+        let row = (parts.uri.path() == self.http_listener.path)
             .then(|| route::find(&parts.method, &parts.headers))
             .flatten();
         let of_page = origin.is_some() && parts.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD);
@@ -155,94 +154,102 @@ impl HttpConnection {
             return Ok(response::preflight());
         }
         let headers = &parts.headers;
-        let shown = self.shown.as_ref();
+        let socket_identity = self.socket_identity.as_ref();
         let certificate = self.accepted_certificate()?;
-        let caller = authorize::caller(&self.shared, &self.door, self.peer, shown, certificate, headers)?;
+        let caller = authorize::authenticate(
+            &self.shared,
+            &self.http_listener,
+            self.peer,
+            socket_identity,
+            certificate,
+            headers,
+        )?;
         *request = Some(self.socket.begin(&caller.identity)?);
         if let Some(error) = names_pool(parts.uri.query().unwrap_or_default()) {
             return Ok(response::json(StatusCode::BAD_REQUEST, message::error(b"null", &error)));
         }
         let Some(row) = row else {
-            return Ok(if parts.uri.path() == self.door.path {
-                response::no_method()
+            return Ok(if parts.uri.path() == self.http_listener.path {
+                response::method_not_allowed()
             } else {
-                response::refusal(StatusCode::NOT_FOUND, "there is nothing here\n").reply()
+                response::refusal(StatusCode::NOT_FOUND, "not found\n").reply()
             });
         };
         Ok(match row.handler {
             Handler::Message => {
-                let taken = post::message(&self.shared, headers, body, caller, &self.allowance);
+                let taken = post::accept_post(&self.shared, headers, body, caller, &self.allowance);
                 taken.await.unwrap_or_else(Refusal::reply)
             }
             Handler::Events => self.events(headers, &caller).unwrap_or_else(Refusal::reply),
             Handler::WebSocket => {
-                websocket::upgrade(&self.shared, parts, caller, upgrade, Arc::clone(&self.place))
+                websocket::upgrade(&self.shared, parts, caller, upgrade, Arc::clone(&self.permit))
             }
             Handler::End => self.end(headers, &caller).unwrap_or_else(Refusal::reply),
             Handler::Preflight => response::preflight(),
         })
     }
 
-    /// Returns the certificate of the client, if it has one.
+    /// Returns the client certificate, if there is one.
     ///
     /// # Errors
-    /// If the listener does not accept it any more.
+    /// If the listener no longer accepts it.
     fn accepted_certificate(&self) -> Result<Option<ClientCertificate>, Denied> {
         let Some(certificate) = &self.certificate else { return Ok(None) };
         let mut certificate = lock(certificate);
         if certificate.is_accepted() { Ok(Some(certificate.clone())) } else { Err(Denied::Certificate) }
     }
 
-    /// The events of a stream.
+    /// Opens an event stream.
     fn events(&self, headers: &HeaderMap, caller: &Caller) -> Result<Reply, Refusal> {
         let mut accepted = headers.get_all(ACCEPT).into_iter().filter_map(|value| value.to_str().ok());
-        let is_it = |part: &str| is_type(part, "text/event-stream") && !is_unwanted(part);
-        let wanted = |value: &str| value.split(',').any(is_it);
+        let is_event_stream = |part: &str| is_type(part, "text/event-stream") && !is_unwanted(part);
+        let wanted = |value: &str| value.split(',').any(is_event_stream);
         if !accepted.any(wanted) {
             return Err(response::refusal(
                 StatusCode::NOT_ACCEPTABLE,
-                "only text/event-stream is to be had\n",
+                "only text/event-stream is available\n",
             ));
         }
-        let channel = channel(&self.shared, headers, &caller.identity)?;
-        let session = text(headers, &SESSION_ID)?.map(str::to_owned);
-        let cursor = match text(headers, &LAST_EVENT_ID)? {
+        let http_session = find_http_session(&self.shared, headers, &caller.identity)?;
+        let session = header_text(headers, &SESSION_ID)?.map(str::to_owned);
+        let cursor = match header_text(headers, &LAST_EVENT_ID)? {
             None | Some("") => None,
             Some(cursor) => match cursor.parse() {
                 Ok(cursor) => Some(cursor),
                 Err(_) => {
-                    return Err(response::refusal(StatusCode::BAD_REQUEST, "that is no event of ours\n"));
+                    return Err(response::refusal(StatusCode::BAD_REQUEST, "invalid Last-Event-ID\n"));
                 }
             },
         };
-        let opened = channel.subscribe(session.as_deref(), cursor).map_err(|fault| match fault {
-            OpenFault::Taken => response::refusal(StatusCode::CONFLICT, "the stream is being read\n"),
-            OpenFault::Unknown => response::refusal(StatusCode::NOT_FOUND, "there is no such session\n"),
+        let opened = http_session.subscribe(session.as_deref(), cursor).map_err(|fault| match fault {
+            OpenFault::Taken => response::refusal(StatusCode::CONFLICT, "the stream already has a reader\n"),
+            OpenFault::Unknown => response::refusal(StatusCode::NOT_FOUND, "session not found\n"),
             OpenFault::Gap => {
-                let error = RpcError::new(Code::NotFound, "what comes after that event is no longer kept")
+                let error = RpcError::new(Code::NotFound, "later events are no longer kept")
                     .with("condition", json!("cursor_gap"));
                 Refusal::Message(StatusCode::GONE, message::error(b"null", &error))
             }
         })?;
         let every = KEEP_ALIVE_INTERVAL.min(self.shared.limits.idle_timeout / 3);
-        let mut reply = Response::new(Body::Events(Box::new(Events::new(channel, session, opened, every))));
+        let mut reply =
+            Response::new(Body::Events(Box::new(Events::new(http_session, session, opened, every))));
         reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-        // For proxies that gather what they pass on.
+        // Disables response buffering in proxies.
         reply.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
         Ok(reply)
     }
 
-    /// The end of a connection.
+    /// Ends a connection.
     fn end(&self, headers: &HeaderMap, caller: &Caller) -> Result<Reply, Refusal> {
-        let channel = channel(&self.shared, headers, &caller.identity)?;
-        self.shared.channels(|channels| channels.remove(&channel.name));
-        channel.end();
+        let http_session = find_http_session(&self.shared, headers, &caller.identity)?;
+        self.shared.http_sessions(|http_sessions| http_sessions.remove(&http_session.name));
+        http_session.end();
         Ok(response::empty(StatusCode::ACCEPTED))
     }
 }
 
-/// Reads what is left of a short body and keeps nothing of it: a stream of HTTP/2 whose body stays unread is reset behind its
-/// response, and some clients then know of the reset only.
+/// Reads and discards the rest of a short body. An HTTP/2 stream with an unread body is reset after the response, and
+/// some clients then report only the reset.
 async fn read_out(body: &mut Incoming) {
     let (mut left, time) = READ_OUT_LIMITS;
     let reading = async {
@@ -252,47 +259,47 @@ async fn read_out(body: &mut Incoming) {
             left = rest;
         }
     };
-    // Whoever is slower than that is answered all the same.
+    // A slower client is answered anyway.
     _ = timeout(time, reading).await;
 }
 
-/// The refusal of a pool in the query of a URL: it is chosen in `initialize`, and must not be ignored where it is not.
+/// Refuses a pool in the query of a URL. The pool is chosen in `initialize`, and must not be ignored elsewhere.
 fn names_pool(query: &str) -> Option<RpcError> {
     let is_pool = |part: &str| part.split('=').next().is_some_and(|key| key.eq_ignore_ascii_case("pool"));
-    let words = "name the pool in _meta of initialize";
+    let words = "select the pool in _meta of initialize";
     query.split('&').any(is_pool).then(|| RpcError::new(Code::PolicyDenied, words))
 }
 
-/// The connection that a request names.
-pub(super) fn channel(
+/// Finds the connection that a request names.
+pub(super) fn find_http_session(
     shared: &Shared,
     headers: &HeaderMap,
-    who: &Identity,
+    identity: &Identity,
 ) -> Result<Arc<HttpSession>, Refusal> {
-    let Some(name) = text(headers, &CONNECTION_ID)? else {
+    let Some(name) = header_text(headers, &CONNECTION_ID)? else {
         return Err(response::refusal(StatusCode::BAD_REQUEST, "Acp-Connection-Id is missing\n"));
     };
-    HttpSession::find(shared, name, who)
+    HttpSession::find(shared, name, identity)
         .ok_or_else(|| response::refusal(StatusCode::NOT_FOUND, "there is no such connection\n"))
 }
 
-/// The one value of a header, if it is there.
-pub(super) fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Refusal> {
+/// Returns the single value of a header, if there is one.
+pub(super) fn header_text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Refusal> {
     let mut values = headers.get_all(name).into_iter();
     match (values.next().map(HeaderValue::to_str), values.next()) {
         (None, _) => Ok(None),
         (Some(Ok(value)), None) => Ok(Some(value)),
-        _ => Err(response::refusal(StatusCode::BAD_REQUEST, "a header cannot be read\n")),
+        _ => Err(response::refusal(StatusCode::BAD_REQUEST, "invalid header\n")),
     }
 }
 
-/// Whether a header means this media type, whatever its parameters are.
+/// Returns `true` if a header names this media type, with any parameters.
 pub(super) fn is_type(value: &str, expected: &str) -> bool {
     let bare = value.split_once(';').map_or(value, |(bare, _)| bare);
     bare.trim().eq_ignore_ascii_case(expected)
 }
 
-/// Whether what is accepted is so by no means: with a weight of nothing.
+/// Returns `true` if a part of `Accept` has a weight of zero.
 fn is_unwanted(part: &str) -> bool {
     let weight = part.split(';').skip(1).find_map(|parameter| {
         let (name, value) = parameter.split_once('=')?;
@@ -301,11 +308,11 @@ fn is_unwanted(part: &str) -> bool {
     weight.and_then(|weight| weight.parse().ok()).is_some_and(|weight: f32| weight <= 0.0)
 }
 
-/// Somebody with a place, of whom it is not known yet whether a new connection is wanted.
-pub(super) fn seat(shared: &Shared, caller: Caller) -> Result<AdmittedClient, Refusal> {
-    if caller.doubted {
-        return Err(Refusal::Doubted);
+/// Reserves a slot for a client that may want to open or resume a connection.
+pub(super) fn admit(shared: &Shared, caller: Caller) -> Result<AdmittedClient, Refusal> {
+    if caller.is_unverified {
+        return Err(Refusal::Unverified);
     }
-    let seat = shared.seats.enter(caller.identity).ok_or(TOO_MANY_CONNECTIONS)?;
-    Ok(AdmittedClient::new(seat, caller.credential, caller.listener))
+    let slot = shared.quota.enter(caller.identity).ok_or(TOO_MANY_CONNECTIONS)?;
+    Ok(AdmittedClient::new(slot, caller.credential, caller.listener))
 }

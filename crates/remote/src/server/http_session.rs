@@ -1,4 +1,4 @@
-//! One connection over HTTP: a line to the agents, and the streams on which their messages are read.
+//! One connection over HTTP: a backend connection and its event streams.
 
 use std::future::poll_fn;
 use std::io;
@@ -18,116 +18,116 @@ use super::admission::AdmittedClient;
 use super::backend_writer::{BackendWriter, Waiting};
 use super::detached::Kept;
 use super::disconnect_stats::{DisconnectOutcome, DisconnectStats};
-use super::post_dedup::{Known, PostDedup};
+use super::post_dedup::{PostDedup, PostState};
 use super::shared::Shared;
-use super::streams::{Next, OpenFault, Streams, TooMany, Waits};
+use super::streams::{Next, OpenFault, ResponseTarget, Streams, TooMany};
 use super::unfinished::Part;
 use crate::identity::Identity;
 
-/// How long a client whose streams are cut off may take to end the connection, and so to have left in order.
+/// Time in which a client that closes its streams may end the connection, so that they do not count as broken.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A connection over HTTP.
+/// One connection over HTTP.
 #[derive(Debug)]
 pub(super) struct HttpSession {
-    /// What clients know it by.
+    /// The value of `Acp-Connection-Id`.
     pub(super) name: String,
     owner: Identity,
-    exchange: Mutex<Streams>,
-    /// When somebody last did something.
+    streams: Mutex<Streams>,
+    /// When the client last sent or read something.
     touched: Mutex<Instant>,
-    /// Somebody has read something.
+    /// Notified when queued events were read.
     room: Notify,
-    mouth: BackendWriter,
+    writer: BackendWriter,
     posts: Mutex<PostDedup>,
     end: Arc<Notify>,
-    /// Streams that were cut off, and not counted yet: whoever leaves closes them as well.
+    /// Streams that were cut but are not counted yet: a client that ends the connection closes them as well.
     cuts: AtomicU64,
     cut: Notify,
     disconnects: Arc<DisconnectStats>,
 }
 
 impl HttpSession {
-    /// Opens one for `guest`.
-    pub(super) async fn open(shared: &Arc<Shared>, guest: AdmittedClient) -> io::Result<Arc<Self>> {
-        let backend = shared.open(&guest).await?;
-        let name = shared.name().ok_or(io::ErrorKind::Other)?;
+    /// Opens a backend connection for `client`.
+    pub(super) async fn open(shared: &Arc<Shared>, client: AdmittedClient) -> io::Result<Arc<Self>> {
+        let backend = shared.open_backend(&client).await?;
+        let name = shared.random_name().ok_or(io::ErrorKind::Other)?;
         let (from, to) = backend.into_split();
-        let (mouth, messages) = BackendWriter::new(to);
-        let channel = Arc::new(Self {
+        let (writer, messages) = BackendWriter::new(to);
+        let http_session = Arc::new(Self {
             name: name.clone(),
-            owner: guest.identity().clone(),
-            exchange: Mutex::new(Streams::new(
+            owner: client.identity().clone(),
+            streams: Mutex::new(Streams::new(
                 shared.limits.keep(),
-                shared.replay_memory.share(guest.identity()),
+                shared.replay_memory.share(client.identity()),
             )),
             touched: Mutex::new(Instant::now()),
             room: Notify::new(),
-            mouth,
+            writer,
             posts: Mutex::default(),
             end: Arc::default(),
             cuts: AtomicU64::new(0),
             cut: Notify::new(),
             disconnects: Arc::clone(&shared.disconnects),
         });
-        shared.channels(|channels| channels.insert(name, Arc::clone(&channel)));
-        tokio::spawn(run(Arc::clone(shared), Arc::clone(&channel), guest, from, messages));
-        Ok(channel)
+        shared.http_sessions(|http_sessions| http_sessions.insert(name, Arc::clone(&http_session)));
+        tokio::spawn(run(Arc::clone(shared), Arc::clone(&http_session), client, from, messages));
+        Ok(http_session)
     }
 
-    /// The one that `who` knows as `name`. That of somebody else is as unknown as one that is not there.
-    pub(super) fn find(shared: &Shared, name: &str, who: &Identity) -> Option<Arc<Self>> {
-        let found = shared.channels(|channels| channels.get(name).cloned())?;
-        (found.owner == *who).then_some(found)
+    /// Finds the connection `name` of `identity`. One of another identity is indistinguishable from a missing one.
+    pub(super) fn find(shared: &Shared, name: &str, identity: &Identity) -> Option<Arc<Self>> {
+        let found = shared.http_sessions(|http_sessions| http_sessions.get(name).cloned())?;
+        (found.owner == *identity).then_some(found)
     }
 
-    /// As [`Streams::last_words`].
-    pub(super) fn last_words(&self) -> Option<RpcError> {
-        self.with(|exchange| exchange.last_words())
+    /// See [`Streams::backend_error`].
+    pub(super) fn backend_error(&self) -> Option<RpcError> {
+        self.with(|streams| streams.backend_error())
     }
 
-    /// The channel as one that makes room for others, if no client has read or sent anything for a while.
+    /// Returns the connection as a candidate for making room, if its client has been inactive for a while.
     pub(super) fn detached(&self) -> Option<Kept> {
         let since = *lock(&self.touched);
-        let is_quiet = since.elapsed() > LEAVE_TIMEOUT && !self.with(|exchange| exchange.is_read());
+        let is_quiet = since.elapsed() > LEAVE_TIMEOUT && !self.with(|streams| streams.is_read());
         is_quiet.then(|| Kept { identity: self.owner.to_string(), since, end: Arc::clone(&self.end) })
     }
 
-    /// Lets it end.
+    /// Ends the connection.
     pub(super) fn end(&self) {
         self.end.notify_one();
     }
 
-    /// Sends a message on; all of it, even if whoever posted it is gone meanwhile.
+    /// Sends a complete message, even if the request that posted it is gone by then.
     ///
-    /// `asked` is the id of a request, and where its answer goes. What has a `number` is sent once, however often it is posted.
-    /// `part` is what the message is counted with until the agent has it.
+    /// `asked` is the id of a request and the destination of its response. A message with a `number` is sent once,
+    /// however often it is posted. `part` counts its memory until the agent has it.
     pub(super) async fn send(
         &self,
         line: Bytes,
-        asked: Option<(&[u8], Waits)>,
+        asked: Option<(&[u8], ResponseTarget)>,
         number: Option<u64>,
         part: Option<Part>,
     ) -> Result<(), SendFault> {
         self.touch();
-        let turn = self.mouth.turn().await.map_err(|_| SendFault::Gone)?;
+        let slot = self.writer.reserve().await.map_err(|_| SendFault::Gone)?;
         let mut posts = lock(&self.posts);
-        match number.map(|number| posts.know(number)) {
-            Some(Known::Taken) => return Ok(()),
-            Some(Known::Forgotten) => return Err(SendFault::Forgotten),
-            Some(Known::New) | None => {}
+        match number.map(|number| posts.state(number)) {
+            Some(PostState::Taken) => return Ok(()),
+            Some(PostState::Forgotten) => return Err(SendFault::Forgotten),
+            Some(PostState::New) | None => {}
         }
-        if let Some((id, waits)) = asked {
-            self.with(|exchange| exchange.asked(id, waits))?;
+        if let Some((id, target)) = asked {
+            self.with(|streams| streams.record_request(id, target))?;
         }
         if let Some(number) = number {
-            posts.take(number);
+            posts.record(number);
         }
-        turn.say(line, part);
+        slot.send(line, part);
         Ok(())
     }
 
-    /// As [`Streams::open`].
+    /// See [`Streams::open`].
     pub(super) fn subscribe(
         &self,
         session: Option<&str>,
@@ -135,22 +135,22 @@ impl HttpSession {
     ) -> Result<(u64, Option<Bytes>), OpenFault> {
         self.touch();
         self.count_cuts();
-        let opened = self.with(|exchange| exchange.open(session, cursor));
+        let opened = self.with(|streams| streams.open(session, cursor));
         match &opened {
             Ok((_, Some(_))) | Err(OpenFault::Gap) => self.disconnects.add(DisconnectOutcome::Gap),
-            // Who says where it was comes back.
+            // A client with a cursor resumes.
             Ok(_) if cursor.is_some() => self.disconnects.add(DisconnectOutcome::Resumed),
             Ok(_) | Err(OpenFault::Taken | OpenFault::Unknown) => {}
         }
         opened
     }
 
-    /// As [`Streams::next`].
+    /// See [`Streams::next`].
     pub(super) fn next(&self, session: Option<&str>, reader: u64, waker: &Waker) -> Next {
         let now = Instant::now().into_std();
-        let next = self.with(|exchange| {
-            let next = exchange.next(session, reader, now, waker);
-            exchange.limit_memory(now);
+        let next = self.with(|streams| {
+            let next = streams.next(session, reader, now, waker);
+            streams.limit_memory(now);
             next
         });
         if let Next::Events(_) = next {
@@ -159,31 +159,31 @@ impl HttpSession {
         next
     }
 
-    /// As [`Streams::close`]. `cut`: before its end.
+    /// See [`Streams::close`]. `cut`: before the end of the stream.
     pub(super) fn unsubscribe(&self, session: Option<&str>, reader: u64, cut: bool) {
         self.touch();
-        let was_reading = self.with(|exchange| exchange.close(session, reader));
+        let was_reading = self.with(|streams| streams.close(session, reader));
         match (cut, was_reading) {
             (true, true) => {
                 self.cuts.fetch_add(1, Ordering::Relaxed);
                 self.cut.notify_one();
             }
-            // Somebody has come for it meanwhile.
+            // Another reader has replaced it.
             (true, false) => self.disconnects.add(DisconnectOutcome::Broken),
             (false, _) => {}
         }
-        // Whoever made the agent wait may have been this one.
+        // The agent may have been waiting for this reader.
         self.room.notify_one();
     }
 
-    /// Counts streams that were cut off as broken.
+    /// Counts cut streams as broken.
     fn count_cuts(&self) {
         (0..self.cuts.swap(0, Ordering::Relaxed))
             .for_each(|_| self.disconnects.add(DisconnectOutcome::Broken));
     }
 
-    /// Counts what was cut off by somebody who does not leave. Never ends.
-    async fn count(&self) {
+    /// Counts cut streams after [`LEAVE_TIMEOUT`], unless the connection has ended. Never returns.
+    async fn count_cuts_later(&self) {
         loop {
             self.cut.notified().await;
             sleep(LEAVE_TIMEOUT).await;
@@ -196,41 +196,41 @@ impl HttpSession {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Streams) -> T) -> T {
-        act(&mut lock(&self.exchange))
+        act(&mut lock(&self.streams))
     }
 
-    /// Reads what the agents say, as fast as those who listen let it.
-    async fn listen(&self, shared: &Shared, mut backend: OwnedReadHalf) {
+    /// Reads the output of the agents as fast as the readers allow.
+    async fn read_backend(&self, shared: &Shared, mut backend: OwnedReadHalf) {
         let mut splitter = Splitter::new(DEFAULT_MAX_LINE_BYTES);
         loop {
-            while self.with(|exchange| exchange.is_full()) {
+            while self.with(|streams| streams.is_full()) {
                 if timeout(shared.limits.idle_timeout, self.room.notified()).await.is_err() {
-                    self.with(|exchange| exchange.drop_slow(Instant::now().into_std()));
+                    self.with(|streams| streams.drop_slow(Instant::now().into_std()));
                 }
             }
-            let mut hear = |read: &mut [u8]| {
+            let mut deliver = |read: &mut [u8]| {
                 let now = Instant::now().into_std();
-                self.with(|exchange| {
+                self.with(|streams| {
                     splitter.feed(read, |piece| {
                         if let LineRef::Whole(line) = piece {
-                            exchange.said(line, now);
+                            streams.deliver(line, now);
                         }
                     });
-                    exchange.limit_memory(now);
+                    streams.limit_memory(now);
                 });
             };
-            match poll_fn(|cx| shared.scratch.poll_read(cx, &mut backend, &mut hear)).await {
+            match poll_fn(|cx| shared.scratch.poll_read(cx, &mut backend, &mut deliver)).await {
                 Ok(count) if count > 0 => {}
                 _ => return,
             }
         }
     }
 
-    /// Ends when nobody has read or sent anything for the time of grace.
-    async fn quiet(&self, shared: &Shared) {
+    /// Waits until the client has been inactive for the grace period.
+    async fn until_inactive(&self, shared: &Shared) {
         let grace = shared.limits.grace;
         loop {
-            if self.with(|exchange| exchange.is_read()) {
+            if self.with(|streams| streams.is_read()) {
                 sleep(grace).await;
                 continue;
             }
@@ -243,43 +243,43 @@ impl HttpSession {
     }
 }
 
-/// Why a message cannot be sent on.
+/// A reason why a message was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum SendFault {
-    /// The connection is at its end.
-    #[error("the connection is at its end")]
+    /// The connection has ended.
+    #[error("the connection has ended")]
     Gone,
-    /// Whether it was sent before is no longer known.
-    #[error("it is no longer known whether that was taken")]
+    /// Too many posts followed to tell whether it was sent before.
+    #[error("unknown whether the post was accepted")]
     Forgotten,
-    /// There are too many requests on it.
+    /// Too many requests are pending.
     #[error(transparent)]
     TooMany(#[from] TooMany),
 }
 
 async fn run(
     shared: Arc<Shared>,
-    channel: Arc<HttpSession>,
-    mut guest: AdmittedClient,
+    http_session: Arc<HttpSession>,
+    mut client: AdmittedClient,
     from: OwnedReadHalf,
     messages: mpsc::Receiver<Waiting>,
 ) {
     let in_order = tokio::select! {
-        () = channel.listen(&shared, from) => false,
-        () = channel.mouth.speak(messages) => false,
-        () = channel.quiet(&shared) => {
+        () = http_session.read_backend(&shared, from) => false,
+        () = http_session.writer.write_queued(messages) => false,
+        () = http_session.until_inactive(&shared) => {
             shared.disconnects.add(DisconnectOutcome::Expired);
             false
         }
-        () = channel.end.notified() => true,
+        () = http_session.end.notified() => true,
         () = shared.stopping() => false,
-        () = guest.revoked() => false,
-        () = channel.count() => false,
+        () = client.revoked() => false,
+        () = http_session.count_cuts_later() => false,
     };
     if !in_order {
-        channel.count_cuts();
+        http_session.count_cuts();
     }
-    shared.channels(|channels| channels.remove(&channel.name));
-    channel.mouth.shut();
-    channel.with(Streams::end);
+    shared.http_sessions(|http_sessions| http_sessions.remove(&http_session.name));
+    http_session.writer.close();
+    http_session.with(Streams::end);
 }

@@ -1,4 +1,4 @@
-//! The sockets of clients, whatever they are made of, and memory that they share.
+//! Client sockets of all kinds, and buffers that connections share.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -13,16 +13,15 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
-/// How much is read at a time.
+/// Bytes per read.
 const READ_BYTES: usize = 64 << 10;
 
-/// How many buffers wait for their next use.
+/// Spare buffers kept for reuse.
 const MAX_SPARE_BUFFERS: usize = 8;
 
-/// The kernel's buffers of a connection that can be resumed: what is on the way must be less than what is kept.
+/// Kernel buffer size of a resumable connection: bytes in flight must be fewer than those kept for replay.
 const SOCKET_BUFFER_BYTES: usize = 256 << 10;
 
-/// A client's socket.
 #[derive(Debug)]
 pub(super) enum Io {
     Tcp(TcpStream),
@@ -39,8 +38,8 @@ impl Io {
         }
     }
 
-    /// Bounds what the system holds of a connection that can be resumed.
-    pub(super) fn bound(&self) -> io::Result<()> {
+    /// Limits the kernel buffers of a resumable connection.
+    pub(super) fn limit_kernel_buffers(&self) -> io::Result<()> {
         let fd = match self {
             Self::Unix(stream) => stream.as_fd(),
             Self::Tcp(stream) => stream.as_fd(),
@@ -51,7 +50,7 @@ impl Io {
         Ok(())
     }
 
-    /// Has the system notice a peer that is gone without a word, and sends without waiting for more.
+    /// Enables TCP keepalive and disables Nagle's algorithm.
     pub(super) fn tune(&self, idle: Duration) -> io::Result<()> {
         match self.tcp() {
             Some(stream) => tune(stream, idle),
@@ -60,7 +59,7 @@ impl Io {
     }
 }
 
-/// As [`Io::tune`], for a socket that has just come in.
+/// See [`Io::tune`], for a new socket.
 pub(super) fn tune(stream: &TcpStream, idle: Duration) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let third = (idle / 3).max(Duration::from_secs(1));
@@ -68,7 +67,7 @@ pub(super) fn tune(stream: &TcpStream, idle: Duration) -> io::Result<()> {
     sockopt::set_tcp_keepidle(stream, third)?;
     sockopt::set_tcp_keepintvl(stream, third)?;
     sockopt::set_tcp_keepcnt(stream, 2)?;
-    // What is sent at least every third is to be acknowledged within the other two.
+    // Data is sent at least every third of the idle timeout, and must be acknowledged within the other two.
     sockopt::set_tcp_user_timeout(stream, u32::try_from((idle - idle / 3).as_millis()).unwrap_or(u32::MAX))?;
     Ok(())
 }
@@ -113,21 +112,21 @@ impl AsyncWrite for Io {
     }
 }
 
-/// Buffers that whoever reads or writes borrows for a moment, so that a connection on which nothing moves has none.
+/// Buffers that are borrowed for one read or write, so that an idle connection has none.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     spare: Mutex<Vec<Vec<u8>>>,
 }
 
 impl Scratch {
-    /// An empty one with room.
-    pub(super) fn take(&self) -> Vec<u8> {
+    /// Returns an empty buffer.
+    pub(super) fn take_buffer(&self) -> Vec<u8> {
         let spare = lock(&self.spare).pop();
         spare.unwrap_or_else(|| Vec::with_capacity(READ_BYTES))
     }
 
-    /// Gives one back.
-    pub(super) fn give(&self, mut buffer: Vec<u8>) {
+    /// Returns a buffer for reuse.
+    pub(super) fn return_buffer(&self, mut buffer: Vec<u8>) {
         buffer.clear();
         if buffer.capacity() < READ_BYTES || buffer.capacity() > 4 * READ_BYTES {
             return;
@@ -138,14 +137,14 @@ impl Scratch {
         }
     }
 
-    /// Reads what is there, up to a good read, and shows it. `0` is the end.
+    /// Reads once and passes the bytes to `see`. `0` is the end of input.
     pub(super) fn poll_read<T: AsyncRead + Unpin>(
         &self,
         cx: &mut Context<'_>,
         from: &mut T,
         see: impl FnOnce(&mut [u8]),
     ) -> Poll<io::Result<usize>> {
-        let mut buffer = self.take();
+        let mut buffer = self.take_buffer();
         let mut read = ReadBuf::uninit(buffer.spare_capacity_mut());
         let polled = Pin::new(from).poll_read(cx, &mut read);
         let filled = read.filled_mut();
@@ -153,12 +152,12 @@ impl Scratch {
         if matches!(polled, Poll::Ready(Ok(()))) && count > 0 {
             see(filled);
         }
-        self.give(buffer);
+        self.return_buffer(buffer);
         polled.map_ok(|()| count)
     }
 }
 
-/// What waits to be written.
+/// A queue of bytes to write.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     bytes: Vec<u8>,
@@ -166,34 +165,33 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    /// How much waits.
+    /// Returns the number of queued bytes.
     pub(super) fn len(&self) -> usize {
         self.bytes.len() - self.at
     }
 
-    /// Whether nothing does.
     pub(super) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Where to append.
+    /// Returns the buffer to append to.
     pub(super) fn open(&mut self, scratch: &Scratch) -> &mut Vec<u8> {
         if self.bytes.capacity() == 0 {
-            self.bytes = scratch.take();
+            self.bytes = scratch.take_buffer();
         }
         &mut self.bytes
     }
 
-    /// Forgets it all.
+    /// Discards the queue.
     pub(super) fn clear(&mut self, scratch: &Scratch) {
         self.at = 0;
         let bytes = std::mem::take(&mut self.bytes);
         if bytes.capacity() > 0 {
-            scratch.give(bytes);
+            scratch.return_buffer(bytes);
         }
     }
 
-    /// Writes as much as goes. Ready when nothing waits any more, with whether anything was written.
+    /// Writes as much as possible. Ready when the queue is empty; `true` if anything was written.
     pub(super) fn poll_write<T: AsyncWrite + Unpin>(
         &mut self,
         cx: &mut Context<'_>,

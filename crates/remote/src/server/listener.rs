@@ -1,4 +1,4 @@
-//! One listener: what it asks of those who come, and the files it knows them by.
+//! A bound listener: its authentication, and the files for it.
 
 use std::collections::HashMap;
 use std::fs;
@@ -15,58 +15,58 @@ use super::{Auth, BindError, Listener};
 use crate::tls::{ServerTls, TlsError, TlsFiles};
 use crate::tokens::TokenError;
 
-/// Why a listener goes on with what it knew.
+/// An error that made a reload keep the previous files.
 #[derive(Debug, thiserror::Error)]
 pub enum ReloadError {
-    /// The file of tokens cannot be used.
+    /// The token file is invalid.
     #[error(transparent)]
     Tokens(#[from] TokenError),
-    /// Certificate, key or authorities cannot be used.
+    /// The certificate, key or authorities are invalid.
     #[error(transparent)]
     Tls(#[from] TlsError),
 }
 
-/// A listener that is bound.
+/// A bound listener.
 #[derive(Debug)]
 pub(super) struct HttpListener {
-    /// What the backend knows it by.
+    /// The number that the backend knows.
     pub(super) number: usize,
     pub(super) path: String,
     pub(super) origins: Vec<String>,
     pub(super) hosts: Vec<String>,
     pub(super) admits: Admits,
     tls: Option<(TlsFiles, watch::Sender<Arc<ServerTls>>)>,
-    /// What the files looked like when they were read.
+    /// The metadata of the files when they were last read.
     stamps: Mutex<HashMap<PathBuf, Option<Stamp>>>,
 }
 
-/// Whom a listener lets in.
+/// The clients that a listener accepts.
 #[derive(Debug)]
 pub(super) enum Admits {
-    /// Everybody who reaches it.
+    /// All clients, as one identity.
     Everybody,
-    /// Everybody who reaches it, each as the user they are.
+    /// All clients, as the user that owns the socket.
     Users,
-    /// The user of this number.
+    /// Only this user id.
     Owner(u32),
-    /// Who has a token of this file.
+    /// Clients with a token of this file.
     Tokens(TokenStore),
-    /// Who has a certificate.
+    /// Clients with a certificate.
     Certificates,
 }
 
-/// When a file and what is known of it were changed, how long it is, and which one it is.
+/// Times, length and inode of a file.
 type Stamp = ([i64; 4], u64, u64);
 
 fn stamp(path: &Path) -> Option<Stamp> {
     let about = fs::metadata(path).ok()?;
-    // A file that may be read again has another ctime only.
+    // A change of permissions changes only the ctime.
     let times = [about.mtime(), about.mtime_nsec(), about.ctime(), about.ctime_nsec()];
     Some((times, about.len(), about.ino()))
 }
 
 impl HttpListener {
-    /// Reads all its files. `bound` is where it really is.
+    /// Reads all files of the listener. `bound` is its real address.
     pub(super) fn new(listener: Listener, bound: SocketAddr) -> Result<Self, BindError> {
         let Listener { number, path, auth, origins, hosts, tls, .. } = listener;
         let mut known: Vec<String> = ["localhost", "127.0.0.1", "[::1]"].map(str::to_owned).to_vec();
@@ -88,44 +88,44 @@ impl HttpListener {
                 Some((files, watch::Sender::new(Arc::new(tls))))
             }
         };
-        let door = Self { number, path, origins, hosts: known, admits, tls, stamps: Mutex::default() };
-        for path in door.files() {
-            door.has_changed(&path);
+        let http_listener =
+            Self { number, path, origins, hosts: known, admits, tls, stamps: Mutex::default() };
+        for path in http_listener.files() {
+            http_listener.has_changed(&path);
         }
-        Ok(door)
+        Ok(http_listener)
     }
 
-    /// What to begin TLS with, now and after every change, if there is any.
+    /// Returns the TLS configuration and its changes, if the listener uses TLS.
     pub(super) fn tls(&self) -> Option<watch::Receiver<Arc<ServerTls>>> {
         self.tls.as_ref().map(|(_, tls)| tls.subscribe())
     }
 
     fn files(&self) -> Vec<PathBuf> {
         let tokens = match &self.admits {
-            Admits::Tokens(register) => Some(register.path().to_owned()),
+            Admits::Tokens(store) => Some(store.path().to_owned()),
             Admits::Everybody | Admits::Users | Admits::Owner(_) | Admits::Certificates => None,
         };
         let tls = self.tls.iter().flat_map(|(files, _)| files.paths()).map(Path::to_owned);
         tokens.into_iter().chain(tls).collect()
     }
 
-    /// Whether a file is another than it was the last time this was asked.
+    /// Returns `true` if a file has changed since the last call.
     fn has_changed(&self, path: &Path) -> bool {
         let now = stamp(path);
         let mut stamps = lock(&self.stamps);
         stamps.insert(path.to_owned(), now) != Some(now)
     }
 
-    /// Reads what has changed, or everything if `all`. What cannot be read stays as it was, and keeps nothing else from being read.
+    /// Reads changed files again, or all. One that is invalid keeps its previous content, and does not keep others from
+    /// being read.
     pub(super) fn reload(&self, all: bool) -> Result<(), ReloadError> {
         let changed: Vec<PathBuf> =
             self.files().into_iter().filter(|path| self.has_changed(path) || all).collect();
         let tokens = match &self.admits {
-            // One that could not be read is tried again, whatever it looks like.
-            Admits::Tokens(register)
-                if register.fails() || changed.iter().any(|path| path == register.path()) =>
-            {
-                register.read()
+            // After a failure, it is read again even if unchanged.
+            Admits::Tokens(store) if store.fails() || changed.iter().any(|path| path == store.path()) => {
+                store.read()
             }
             _ => Ok(()),
         };
@@ -138,7 +138,7 @@ impl HttpListener {
     }
 }
 
-/// An address as it stands in a URL.
+/// Formats an address as in a URL.
 fn literal(address: SocketAddr) -> String {
     match address {
         SocketAddr::V4(address) => address.ip().to_string(),
@@ -156,7 +156,7 @@ mod tests {
     fn a_file_that_may_be_read_again_has_changed() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let before = stamp(file.path()).unwrap();
-        // The clock of a file system stands still for some milliseconds.
+        // The clock of a file system may have a resolution of milliseconds.
         while stamp(file.path()).unwrap() == before {
             fs::set_permissions(file.path(), fs::Permissions::from_mode(0o640)).unwrap();
         }

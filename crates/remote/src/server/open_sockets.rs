@@ -1,9 +1,10 @@
-//! The sockets of a front. If there is no room for one more, another is closed, in this order: the oldest on which nobody has shown
-//! who they are, those without a request for the longest time, and the oldest of the identity that has by far the most.
-//! Of the last two, many are closed at once: it takes a moment until one is, and others may wait in front of who needs it.
+//! The open HTTP sockets of a server. If there is no room for another one, some are closed, in this order: the oldest
+//! unauthenticated one, those without a request for the longest time, and the oldest of the identity that has by far
+//! the most. Of the last two kinds many are closed at once: closing takes a moment, and other clients may be ahead in
+//! the accept queue.
 //!
-//! An identity has a limited number of them. WebSockets are not counted here: each is a connection, and of these an identity has a
-//! limited number too.
+//! The number of sockets per identity is limited. WebSockets do not count here: each is a connection, which has its own
+//! limit.
 
 use std::collections::{BTreeMap, HashMap};
 use std::pin::{Pin, pin};
@@ -20,29 +21,29 @@ use super::authorize::Denied;
 use super::refusal_stats::{Reason, RefusalStats};
 use crate::identity::Identity;
 
-/// How often it is logged at most that sockets were closed.
+/// The shortest time between two log messages about closed sockets.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Of sockets without a request, this part is closed at once.
+/// The share of idle sockets that is closed at once.
 const IDLE_CLOSE_DIVISOR: usize = 16;
 
-/// An identity whose requests take more than this part of all sockets has to give up half of what is more.
+/// An identity with busy sockets beyond this share of all sockets has to give up half of the excess.
 const LARGE_SHARE_DIVISOR: usize = 8;
 
-/// All sockets, and how many there may be.
+/// All open sockets and their limits.
 #[derive(Debug)]
 pub(super) struct OpenSockets {
     max: usize,
     max_per_identity: usize,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     table: Mutex<Table>,
-    /// Whoever needs a place waits here for its turn: two must not wait for what one has made free.
+    /// Held while waiting for a permit: two waiters must not rely on the same closed socket.
     turn: tokio::sync::Mutex<()>,
-    /// There is one more that can be closed.
+    /// Notified when another socket can be closed.
     changed: Notify,
 }
 
-/// Each socket is in one of the maps, ordered by when it came there, unless it is being closed.
+/// Each socket is in one of the maps, ordered by when it was put there, unless it is being closed.
 #[derive(Debug, Default)]
 struct Table {
     next: u64,
@@ -50,9 +51,9 @@ struct Table {
     unknown: BTreeMap<u64, u64>,
     idle: BTreeMap<u64, u64>,
     busy: BTreeMap<u64, u64>,
-    /// The number of sockets of each identity that has one.
+    /// Sockets per identity.
     counts: HashMap<Arc<str>, usize>,
-    /// How many were closed since that was logged, and when it was.
+    /// Sockets closed since the last log message, and the time of that.
     closed: u64,
     logged: Option<Instant>,
 }
@@ -60,44 +61,47 @@ struct Table {
 #[derive(Debug)]
 struct Entry {
     close: Arc<Notify>,
-    /// Who has asked for something on it.
+    /// The identity of its first request.
     identity: Option<Arc<str>>,
     requests: usize,
-    /// Its key in a map of the table. `None` if it is being closed.
+    /// Its key in one of the maps. `None` if it is being closed.
     order: Option<u64>,
 }
 
 impl OpenSockets {
     pub(super) fn new(max: usize, max_per_identity: usize) -> Arc<Self> {
-        let places = Arc::new(Semaphore::new(max));
+        let permits = Arc::new(Semaphore::new(max));
         Arc::new(Self {
             max,
             max_per_identity,
-            places,
+            permits,
             table: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
             changed: Notify::new(),
         })
     }
 
-    /// Returns a place for one more socket. If there is none, others are closed; if none can be, that is waited for.
-    pub(super) async fn place(&self, refusals: &RefusalStats) -> Result<OwnedSemaphorePermit, AcquireError> {
+    /// Returns a permit for another socket. If there is none, closes others; if none can be closed, waits for one.
+    pub(super) async fn acquire(
+        &self,
+        refusals: &RefusalStats,
+    ) -> Result<OwnedSemaphorePermit, AcquireError> {
         let _turn = self.turn.lock().await;
-        if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
-            return Ok(place);
+        if let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() {
+            return Ok(permit);
         }
-        let mut place = pin!(Arc::clone(&self.places).acquire_owned());
+        let mut permit = pin!(Arc::clone(&self.permits).acquire_owned());
         loop {
             let mut changed = pin!(self.changed.notified());
             changed.as_mut().enable();
             let closed = self.make_room();
             if closed > 0 {
                 (0..closed).for_each(|_| refusals.add(Reason::Crowd));
-                return place.await;
+                return permit.await;
             }
             tokio::select! {
                 biased;
-                place = &mut place => return place,
+                acquired = &mut permit => return acquired,
                 () = changed => {}
             }
         }
@@ -105,15 +109,15 @@ impl OpenSockets {
 
     /// Waits until all sockets are closed.
     pub(super) async fn closed(&self) {
-        // Never closed.
-        _ = self.places.acquire_many(u32::try_from(self.max).unwrap_or(u32::MAX)).await;
+        // The semaphore is never closed.
+        _ = self.permits.acquire_many(u32::try_from(self.max).unwrap_or(u32::MAX)).await;
     }
 
-    /// Returns one more, which is the youngest.
+    /// Adds a socket, which is the youngest.
     pub(super) fn add(self: &Arc<Self>) -> OpenSocket {
         let close = Arc::new(Notify::new());
         let id = self.with(|table| {
-            let id = table.number();
+            let id = table.next_id();
             table.sockets.insert(
                 id,
                 Entry { close: Arc::clone(&close), identity: None, requests: 0, order: Some(id) },
@@ -150,7 +154,7 @@ impl OpenSockets {
 }
 
 impl Table {
-    fn number(&mut self) -> u64 {
+    fn next_id(&mut self) -> u64 {
         self.next += 1;
         self.next
     }
@@ -177,7 +181,8 @@ impl Table {
         excess.len()
     }
 
-    /// Returns sockets in use of the identity that has the most, the oldest first: half of those beyond a large part of `max`.
+    /// Returns busy sockets of the identity that has the most, the oldest first: half of those beyond its share of
+    /// `max`.
     fn largest_excess(&self, max: usize) -> Vec<u64> {
         let mut by_identity: HashMap<&str, Vec<u64>> = HashMap::new();
         for (order, id) in &self.busy {
@@ -191,7 +196,7 @@ impl Table {
         most
     }
 
-    /// Counts one more socket of an identity. Returns its name, or `None` if it has `max` already.
+    /// Counts another socket of an identity. Returns its name, or `None` if it has `max` already.
     fn count(&mut self, identity: &Identity, max: usize) -> Option<Arc<str>> {
         let identity: Arc<str> = identity.to_string().into();
         let count = self.counts.entry(Arc::clone(&identity)).or_default();
@@ -218,9 +223,9 @@ impl Table {
         }
     }
 
-    /// Moves a socket to the map where it belongs, unless it is being closed.
+    /// Moves a socket to its map, unless it is being closed.
     fn sort(&mut self, id: u64) {
-        let next = self.number();
+        let next = self.next_id();
         let Some(entry) = self.sockets.get_mut(&id) else { return };
         let Some(order) = entry.order.as_mut() else { return };
         for map in [&mut self.unknown, &mut self.idle, &mut self.busy] {
@@ -232,7 +237,7 @@ impl Table {
     }
 }
 
-/// A socket, as long as it is open.
+/// An open socket, removed from the table on drop.
 #[derive(Debug)]
 pub(super) struct OpenSocket {
     all: Arc<OpenSockets>,
@@ -241,11 +246,11 @@ pub(super) struct OpenSocket {
 }
 
 impl OpenSocket {
-    /// Counts a request of a known identity. The socket belongs to the identity of its first request.
+    /// Records the start of a request. The socket belongs to the identity of its first request.
     ///
     /// # Errors
     ///
-    /// If the socket was to be closed before its first request, or the identity has as many sockets as it may.
+    /// If the socket is being closed before its first request, or the identity has too many sockets.
     pub(super) fn begin(&self, identity: &Identity) -> Result<RequestGuard, Denied> {
         self.all.with(|table| {
             let entry = table.sockets.get(&self.id).ok_or(Denied::Crowd)?;
@@ -268,13 +273,13 @@ impl OpenSocket {
         Ok(RequestGuard { all: Arc::clone(&self.all), id: self.id })
     }
 
-    /// Returns `true` if somebody who is known has asked for something.
+    /// Returns `true` if an authenticated request was made.
     pub(super) fn is_known(&self) -> bool {
         self.all.with(|table| table.sockets.get(&self.id).is_some_and(|entry| entry.identity.is_some()))
     }
 
-    /// Ends when it has to make room.
-    pub(super) async fn to_be_closed(&self) {
+    /// Waits until the socket must be closed to make room.
+    pub(super) async fn close_requested(&self) {
         self.close.notified().await;
     }
 }
@@ -295,7 +300,7 @@ impl Drop for OpenSocket {
     }
 }
 
-/// A request, until all of its response was taken from us.
+/// A request, until all of its response was read by the HTTP library.
 #[derive(Debug)]
 pub(super) struct RequestGuard {
     all: Arc<OpenSockets>,
@@ -315,7 +320,7 @@ impl Drop for RequestGuard {
     }
 }
 
-/// The body of a response, with the request that it answers.
+/// A response body with the request that it belongs to.
 #[derive(Debug)]
 pub(super) struct Guarded<B> {
     pub(super) body: B,
@@ -354,23 +359,23 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_oldest_unknown_is_closed_first() {
+    async fn the_oldest_unauthenticated_socket_is_closed_first() {
         let all = OpenSockets::new(3, 3);
         let [known, oldest, youngest] = [(); 3].map(|()| all.add());
         let request = known.begin(&named("a")).unwrap();
         assert_eq!(all.make_room(), 1);
-        oldest.to_be_closed().await;
-        assert_eq!(oldest.begin(&named("a")).err(), Some(Denied::Crowd), "it is too late");
+        oldest.close_requested().await;
+        assert_eq!(oldest.begin(&named("a")).err(), Some(Denied::Crowd), "the socket is being closed");
         assert_eq!(all.make_room(), 1);
-        youngest.to_be_closed().await;
+        youngest.close_requested().await;
         drop((oldest, youngest));
-        assert!(known.is_known() && known.to_be_closed().now_or_never().is_none());
+        assert!(known.is_known() && known.close_requested().now_or_never().is_none());
         drop((request, known));
         all.with(|table| assert!(table.sockets.is_empty() && table.busy.is_empty() && table.idle.is_empty()));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn then_those_without_a_request_for_the_longest_time() {
+    async fn then_sockets_idle_for_the_longest_time_are_closed() {
         let all = OpenSockets::new(100, 100);
         let sockets: Vec<_> = (0..32).map(|_| all.add()).collect();
         let requests: Vec<_> = sockets.iter().map(|socket| socket.begin(&named("a")).unwrap()).collect();
@@ -378,18 +383,18 @@ mod tests {
         let (first, second) = (requests.next().unwrap(), requests.next().unwrap());
         drop((second, first));
         assert_eq!(all.make_room(), 1);
-        assert!(sockets[0].to_be_closed().now_or_never().is_none());
-        sockets[1].to_be_closed().await;
-        // A request that begins now is served to its end.
+        assert!(sockets[0].close_requested().now_or_never().is_none());
+        sockets[1].close_requested().await;
+        // A request that starts now is still served.
         drop(sockets[1].begin(&named("a")).unwrap());
         assert_eq!(all.make_room(), 1);
-        sockets[0].to_be_closed().await;
+        sockets[0].close_requested().await;
         drop(requests);
         assert_eq!(all.make_room(), 2, "of 30");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn then_the_oldest_of_the_identity_that_has_the_most() {
+    async fn then_the_oldest_socket_of_the_largest_identity_is_closed() {
         let all = OpenSockets::new(16, 16);
         let sockets: Vec<_> = (0..16).map(|_| all.add()).collect();
         let (few, many) = (named("few"), named("many"));
@@ -398,16 +403,16 @@ mod tests {
             sockets.iter().enumerate().map(|(number, socket)| socket.begin(who(number)).unwrap()).collect();
         let mut closed = 2;
         for count in [6, 3, 2, 1] {
-            assert_eq!(all.make_room(), count, "half of what is more than two");
+            assert_eq!(all.make_room(), count, "half of the excess over two");
             for socket in &sockets[closed..closed + count] {
-                socket.to_be_closed().await;
+                socket.close_requested().await;
             }
             closed += count;
         }
-        assert_eq!(all.make_room(), 0, "nobody has a large part");
+        assert_eq!(all.make_room(), 0, "no identity has a large share");
         requests.clear();
-        assert_eq!(all.make_room(), 1, "they wait for a request");
-        sockets[0].to_be_closed().await;
+        assert_eq!(all.make_room(), 1, "the sockets are idle");
+        sockets[0].close_requested().await;
     }
 
     #[tokio::test(start_paused = true)]
@@ -416,7 +421,7 @@ mod tests {
         let [first, second, third] = [(); 3].map(|()| all.add());
         let (one, other) = (named("one"), named("other"));
         drop(first.begin(&one).unwrap());
-        // Requests on the same socket do not count, and a socket stays with its first identity.
+        // Further requests on a socket do not count, and a socket stays with its first identity.
         let requests = [first.begin(&one), first.begin(&other), second.begin(&one)].map(Result::unwrap);
         assert_eq!(third.begin(&one).err(), Some(Denied::TooManySockets));
         assert!(!third.is_known());
@@ -430,26 +435,26 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_place_is_had_from_one_that_comes_to_be_closed() {
+    async fn a_permit_becomes_free_when_a_socket_can_be_closed() {
         let all = OpenSockets::new(1, 1);
         let refusals = RefusalStats::default();
-        let taken = all.place(&refusals).await.unwrap();
-        let mut waiting = pin!(all.place(&refusals));
+        let taken = all.acquire(&refusals).await.unwrap();
+        let mut waiting = pin!(all.acquire(&refusals));
         assert!(waiting.as_mut().now_or_never().is_none());
         let socket = all.add();
         assert!(waiting.as_mut().now_or_never().is_none());
-        socket.to_be_closed().await;
+        socket.close_requested().await;
         drop(taken);
         drop(waiting.await.unwrap());
         assert_eq!(refusals.all().into_iter().find(|(name, _)| *name == "crowd"), Some(("crowd", 1)));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_is_logged_now_and_then() {
+    async fn closed_sockets_are_logged_at_an_interval() {
         let all = OpenSockets::new(100, 100);
         let sockets: Vec<_> = (0..100).map(|_| all.add()).collect();
         (0..50).for_each(|_| assert_eq!(all.make_room(), 1));
-        assert_eq!(all.with(|table| table.closed), 49, "the first was logged, the others wait");
+        assert_eq!(all.with(|table| table.closed), 49, "the first is logged, the others are counted");
         tokio::time::advance(LOG_INTERVAL).await;
         assert_eq!(all.make_room(), 1);
         assert_eq!(all.with(|table| table.closed), 0);

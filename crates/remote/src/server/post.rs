@@ -1,4 +1,4 @@
-//! Messages that are posted: the first one makes a connection, the others go on with it.
+//! Posted messages: `initialize` opens a connection, others belong to one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,61 +15,61 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::authorize::Caller;
 use super::codec;
-use super::http_connection::{TOO_MANY_CONNECTIONS, channel, is_type, seat, text};
+use super::http_connection::{TOO_MANY_CONNECTIONS, admit, find_http_session, header_text, is_type};
 use super::http_session::{HttpSession, SendFault};
 use super::response::{self, CONNECTION_ID, POST, Refusal, Reply, SESSION_ID};
 use super::shared::Shared;
-use super::streams::Waits;
+use super::streams::ResponseTarget;
 use super::unfinished::{FreeAllowance, Part, time_for};
 
-/// How long an agent may take to begin.
+/// Time for an agent to answer `initialize`.
 const INITIALIZE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Takes what was posted. `allowance` is that of its socket.
-pub(super) async fn message(
+/// Accepts a posted message. `allowance` is that of its socket.
+pub(super) async fn accept_post(
     shared: &Arc<Shared>,
     headers: &HeaderMap,
     body: &mut Incoming,
     caller: Caller,
     allowance: &FreeAllowance,
 ) -> Result<Reply, Refusal> {
-    let json = text(headers, &CONTENT_TYPE)?.is_some_and(|value| is_type(value, "application/json"));
+    let json = header_text(headers, &CONTENT_TYPE)?.is_some_and(|value| is_type(value, "application/json"));
     if !json {
         return Err(response::refusal(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "only application/json is taken\n",
+            "only application/json is accepted\n",
         ));
     }
-    // What is held of it is counted until the agent has it.
+    // Its memory is counted until the agent has the message.
     let mut part = shared.unfinished.part_on(&caller.identity, allowance);
-    let body = read(shared, size_of_headers(headers), body, &mut part).await?;
+    let body = read_body(shared, size_of_headers(headers), body, &mut part).await?;
     let part = Some(part);
     let view = View::parse(&body);
     match view.kind() {
         Kind::Invalid(_) => {
-            // A response that is none must not be answered, but a request over HTTP always is.
-            let wrong = || write::error(b"null", &RpcError::new(Code::InvalidRequest, "that is no message"));
+            // JSON-RPC forbids answering an invalid response, but every HTTP request has a response.
+            let wrong = || write::error(b"null", &RpcError::new(Code::InvalidRequest, "invalid message"));
             Err(Refusal::Message(StatusCode::BAD_REQUEST, view.refusal().unwrap_or_else(wrong)))
         }
         Kind::Batch => {
-            let error = RpcError::new(Code::InvalidRequest, "batches are not taken over HTTP");
+            let error = RpcError::new(Code::InvalidRequest, "batches are not supported over HTTP");
             Err(Refusal::Message(StatusCode::BAD_REQUEST, write::error(b"null", &error)))
         }
         Kind::Request if view.method().as_deref() == Some(method::INITIALIZE) => {
-            begin(shared, &view, caller, part).await
+            initialize(shared, &view, caller, part).await
         }
-        _ => go_on(shared, headers, &view, &caller, part).await,
+        _ => forward(shared, headers, &view, &caller, part).await,
     }
 }
 
-/// Returns how many bytes of memory headers take, about. They are held for as long as the body is read.
+/// Estimates the memory of headers, which are held while the body is read.
 fn size_of_headers(headers: &HeaderMap) -> usize {
     headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum()
 }
 
-/// Returns all of the body, if it is not too long, does not come too slowly, and there is room for it. `part` counts it, with
-/// `others` bytes that are held besides.
-async fn read<B>(shared: &Shared, others: usize, body: &mut B, part: &mut Part) -> Result<Bytes, Refusal>
+/// Reads the body, unless it is too long or too slow. `part` counts its memory, plus `others` bytes that are held
+/// besides. Waits while there is no room.
+async fn read_body<B>(shared: &Shared, others: usize, body: &mut B, part: &mut Part) -> Result<Bytes, Refusal>
 where
     B: Body<Data = Bytes> + Unpin,
 {
@@ -81,20 +81,25 @@ where
     let mut whole = BytesMut::new();
     let each = shared.limits.header_timeout;
     let began = Instant::now();
-    // For all the time in which there is no room for it.
-    let mut patience = each;
+    // For all waits for room together.
+    let mut time_left = each;
     loop {
         // There is always room for the longest message.
         let held = (others + whole.len()).min(limit);
         let waiting = Instant::now();
-        if timeout(patience, part.grow(held)).await.is_err() {
+        if timeout(time_left, part.grow(held)).await.is_err() {
             return Err(Refusal::Later(1, "too many long messages\n"));
         }
-        patience = patience.saturating_sub(waiting.elapsed());
-        // By what has come, not by what is to come: a client may announce any length, or none.
-        let last = began + (each - patience) + each + time_for(whole.len());
+        time_left = time_left.saturating_sub(waiting.elapsed());
+        // Based on the bytes received, because a client may announce any length or none.
+        let last = began + (each - time_left) + each + time_for(whole.len());
         match timeout_at(last.min(Instant::now() + each), body.frame()).await {
-            Err(_) => return Err(response::refusal(StatusCode::REQUEST_TIMEOUT, "the body did not come\n")),
+            Err(_) => {
+                return Err(response::refusal(
+                    StatusCode::REQUEST_TIMEOUT,
+                    "timeout while reading the body\n",
+                ));
+            }
             Ok(None) => return Ok(whole.freeze()),
             Ok(Some(Err(_))) => {
                 return Err(response::refusal(StatusCode::BAD_REQUEST, "the body cannot be read\n"));
@@ -110,57 +115,58 @@ where
     }
 }
 
-/// Ends a connection that did not come to be.
+/// Ends the connection if the attempt to open it is dropped.
 struct Attempt(Option<Arc<HttpSession>>);
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        if let Some(channel) = self.0.take() {
-            channel.end();
+        if let Some(http_session) = self.0.take() {
+            http_session.end();
         }
     }
 }
 
-/// `initialize` makes a connection and is answered at once.
-async fn begin(
+/// Opens a connection with `initialize`, whose response is in the body.
+async fn initialize(
     shared: &Arc<Shared>,
     view: &View<'_>,
     caller: Caller,
     part: Option<Part>,
 ) -> Result<Reply, Refusal> {
-    let mut guest = seat(shared, caller)?;
-    if !guest.settle() {
+    let mut client = admit(shared, caller)?;
+    if !client.claim() {
         return Err(TOO_MANY_CONNECTIONS);
     }
-    let channel = HttpSession::open(shared, guest).await.map_err(|error| {
-        tracing::warn!(%error, "a connection cannot be served");
-        response::refusal(StatusCode::SERVICE_UNAVAILABLE, "no connection to the agents can be had now\n")
+    let http_session = HttpSession::open(shared, client).await.map_err(|error| {
+        tracing::warn!(%error, "backend unavailable");
+        response::refusal(StatusCode::SERVICE_UNAVAILABLE, "no agent is available\n")
     })?;
-    let mut attempt = Attempt(Some(Arc::clone(&channel)));
+    let mut attempt = Attempt(Some(Arc::clone(&http_session)));
     let (sender, answer) = oneshot::channel();
     let id = view.id().unwrap_or_default();
-    let sent = channel.send(line(view.bytes()), Some((id, Waits::Body(sender))), None, part).await;
+    let sent =
+        http_session.send(to_line(view.bytes()), Some((id, ResponseTarget::Body(sender))), None, part).await;
     sent.map_err(|fault| match fault {
-        SendFault::Gone => gone(&channel),
-        fault => cannot_send(fault),
+        SendFault::Gone => backend_refusal(&http_session),
+        fault => send_refusal(fault),
     })?;
     let answer = match timeout(INITIALIZE_TIMEOUT, answer).await {
         Ok(Ok(answer)) => answer,
-        Ok(Err(_)) => return Err(gone(&channel)),
+        Ok(Err(_)) => return Err(backend_refusal(&http_session)),
         Err(_) => return Err(response::refusal(StatusCode::GATEWAY_TIMEOUT, "the agent did not answer\n")),
     };
     let failed = View::parse(&answer).result().is_none();
     let mut reply = response::json(StatusCode::OK, answer);
-    if !failed && let Ok(name) = HeaderValue::from_str(&channel.name) {
+    if !failed && let Ok(name) = HeaderValue::from_str(&http_session.name) {
         attempt.0 = None;
         reply.headers_mut().insert(CONNECTION_ID, name);
     }
     Ok(reply)
 }
 
-/// The refusal of a connection that ended before it began, in the words of whoever did not want it.
-fn gone(channel: &HttpSession) -> Refusal {
-    match channel.last_words() {
+/// Converts the end of a connection before it began, with the backend's error if there is one.
+fn backend_refusal(http_session: &HttpSession) -> Refusal {
+    match http_session.backend_error() {
         Some(error) => {
             let words = format!("{}\n", error.message);
             let wait = error.data.as_ref().and_then(|data| data.get("retryAfterMs")?.as_u64());
@@ -169,83 +175,83 @@ fn gone(channel: &HttpSession) -> Refusal {
                 None => response::refusal(StatusCode::SERVICE_UNAVAILABLE, words),
             }
         }
-        None => response::refusal(StatusCode::BAD_GATEWAY, "the agent is gone\n"),
+        None => response::refusal(StatusCode::BAD_GATEWAY, "the agent has ended\n"),
     }
 }
 
-/// Any other message goes on, and what comes of it is read elsewhere.
-async fn go_on(
+/// Sends any other message. A response to it arrives on an event stream.
+async fn forward(
     shared: &Shared,
     headers: &HeaderMap,
     view: &View<'_>,
     caller: &Caller,
     part: Option<Part>,
 ) -> Result<Reply, Refusal> {
-    let channel = channel(shared, headers, &caller.identity)?;
-    let named = text(headers, &SESSION_ID)?;
+    let http_session = find_http_session(shared, headers, &caller.identity)?;
+    let named = header_text(headers, &SESSION_ID)?;
     let (line, session) =
         addressed(view, named).map_err(|words| response::refusal(StatusCode::BAD_REQUEST, words))?;
     let asked = match (view.kind(), view.id()) {
         (Kind::Request, Some(id)) => {
             let is_prompt = view.method().is_some_and(|named| named == method::SESSION_PROMPT);
-            let waits = match session {
-                Some(session) if is_prompt => Waits::Turn(session),
-                session => Waits::Stream(session),
+            let target = match session {
+                Some(session) if is_prompt => ResponseTarget::Turn(session),
+                session => ResponseTarget::Stream(session),
             };
-            Some((id, waits))
+            Some((id, target))
         }
         _ => None,
     };
-    let number = match text(headers, &POST)?.map(str::parse) {
+    let number = match header_text(headers, &POST)?.map(str::parse) {
         None => None,
         Some(Ok(number)) if number > 0 => Some(number),
-        Some(_) => return Err(response::refusal(StatusCode::BAD_REQUEST, "that is no number of a post\n")),
+        Some(_) => return Err(response::refusal(StatusCode::BAD_REQUEST, "invalid Narrows-Post\n")),
     };
-    channel.send(line, asked, number, part).await.map_err(cannot_send)?;
+    http_session.send(line, asked, number, part).await.map_err(send_refusal)?;
     Ok(response::empty(StatusCode::ACCEPTED))
 }
 
-fn cannot_send(fault: SendFault) -> Refusal {
+fn send_refusal(fault: SendFault) -> Refusal {
     match fault {
         SendFault::Gone => response::refusal(StatusCode::NOT_FOUND, "there is no such connection\n"),
         SendFault::Forgotten => {
-            response::refusal(StatusCode::GONE, "it is no longer known whether that was taken\n")
+            response::refusal(StatusCode::GONE, "unknown whether the post was accepted\n")
         }
-        SendFault::TooMany(_) => Refusal::Later(1, "too many requests are open\n"),
+        SendFault::TooMany(_) => Refusal::Later(1, "too many pending requests\n"),
     }
 }
 
-/// The message as it goes to the agent, and the session it belongs to: that of its params, or else of the header.
+/// Returns the message for the agent, and the session it belongs to: that of its params, or that of the header.
 fn addressed(view: &View<'_>, named: Option<&str>) -> Result<(Bytes, Option<String>), &'static str> {
-    let Some(method) = view.method() else { return Ok((line(view.bytes()), None)) };
+    let Some(method) = view.method() else { return Ok((to_line(view.bytes()), None)) };
     let own = view.session();
     if let (Some(own), Some(named)) = (&own, named)
         && own != named
     {
-        return Err("the session of the header is not that of the message\n");
+        return Err("header and message name different sessions\n");
     }
     let scope =
         METHODS.iter().find(|row| row.name == method && row.is_received_by(Side::Agent)).map(|row| row.scope);
     let (scoped, unknown) = (scope == Some(Scope::Session), scope.is_none() && !method.starts_with("$/"));
     match (own, named) {
-        (Some(own), _) => Ok((line(view.bytes()), Some(own.into_owned()))),
+        (Some(own), _) => Ok((to_line(view.bytes()), Some(own.into_owned()))),
         (None, Some(named)) if scoped || unknown => match with_session(view, named) {
             Some(with) => Ok((with, Some(named.to_owned()))),
-            None if unknown => Ok((line(view.bytes()), Some(named.to_owned()))),
-            None => Err("the params have no place for a session\n"),
+            None if unknown => Ok((to_line(view.bytes()), Some(named.to_owned()))),
+            None => Err("cannot add a session to these params\n"),
         },
-        (None, None) if scoped => Err("which session is meant?\n"),
-        (None, _) => Ok((line(view.bytes()), None)),
+        (None, None) if scoped => Err("no session given\n"),
+        (None, _) => Ok((to_line(view.bytes()), None)),
     }
 }
 
-/// The message with its session in its params.
+/// Inserts the session into the params of a message.
 fn with_session(view: &View<'_>, session: &str) -> Option<Bytes> {
     let bytes = view.bytes();
     let session = serde_json::to_string(session).ok()?;
     let span = view.envelope().params.range();
     let (place, text) = match view.params() {
-        // Before the last bracket, behind everything that is there.
+        // Before the last brace, after all other members.
         None => {
             let end = memchr::memrchr(b'}', bytes)?;
             (end..end, format!(",\"params\":{{\"sessionId\":{session}}}"))
@@ -258,11 +264,11 @@ fn with_session(view: &View<'_>, session: &str) -> Option<Bytes> {
         }
     };
     let whole = [&bytes[..place.start], text.as_bytes(), &bytes[place.end..]].concat();
-    // A sessionId of another kind than text would be there twice now.
-    matches!(View::parse(&whole).kind(), Kind::Request | Kind::Notification).then(|| line(&whole))
+    // Invalid if there is a `sessionId` of another type already: the key would be a duplicate.
+    matches!(View::parse(&whole).kind(), Kind::Request | Kind::Notification).then(|| to_line(&whole))
 }
 
-fn line(message: &[u8]) -> Bytes {
+fn to_line(message: &[u8]) -> Bytes {
     let mut line = Vec::with_capacity(message.len() + 1);
     codec::put_line(&mut line, message);
     line.into()
@@ -283,7 +289,8 @@ mod tests {
     use super::*;
     use crate::identity::Identity;
 
-    /// Reads a body without a length, of which `count` pieces come, one after each `interval`. Returns its length or the status.
+    /// Reads a body without a length, of which `count` pieces arrive, one per `interval`. Returns its length or the
+    /// status.
     async fn read_slowly(count: usize, piece: usize, interval: Duration) -> Result<usize, u16> {
         let shared = Shared::new(Limits::default(), Arc::new(Agent::default()));
         let frames = stream::unfold(0, |sent| async move {
@@ -295,24 +302,24 @@ mod tests {
         });
         let mut body = StreamBody::new(Box::pin(frames));
         let mut part = shared.unfinished.part(&Identity::local());
-        let read = read(&shared, 100, &mut body, &mut part).await;
+        let read = read_body(&shared, 100, &mut body, &mut part).await;
         read.map(|body| body.len()).map_err(|refusal| refusal.reply().status().as_u16())
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_body_without_a_length_that_comes_byte_by_byte_is_refused_soon() {
+    async fn a_slow_body_without_a_length_is_refused_soon() {
         let began = Instant::now();
         assert_eq!(read_slowly(1 << 20, 1, Duration::from_secs(3)).await, Err(408));
         assert!(began.elapsed() < Duration::from_secs(12), "{:?}", began.elapsed());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_long_body_that_comes_fast_enough_is_read() {
+    async fn a_long_and_fast_body_is_read() {
         assert_eq!(read_slowly(200, 64 << 10, Duration::from_secs(1)).await, Ok(200 * (64 << 10)));
         assert_eq!(read_slowly(200, 32 << 10, Duration::from_secs(1)).await, Err(408));
     }
 
-    /// The session and the params of what goes on.
+    /// Checks the session and the params of a forwarded message.
     #[track_caller]
     fn check(message: &str, named: Option<&str>, expected: Result<(Option<&str>, Value), &str>) {
         let view = View::parse(message.as_bytes());
@@ -341,7 +348,7 @@ mod tests {
             Some("a"),
             Ok((Some("a"), json!({"sessionId": "a"}))),
         );
-        check(&prompt(r#","params":{"sessionId":"a"}"#), Some("b"), Err("not that of the message"));
+        check(&prompt(r#","params":{"sessionId":"a"}"#), Some("b"), Err("different sessions"));
         check(&prompt(r#","params":{}"#), Some("b"), Ok((Some("b"), json!({"sessionId": "b"}))));
         check(
             &prompt(r#","params": { "x" : 1 } "#),
@@ -350,11 +357,11 @@ mod tests {
         );
         check(&prompt(r#","params":null"#), Some("b"), Ok((Some("b"), json!({"sessionId": "b"}))));
         check(&prompt(""), Some("b\"c"), Ok((Some("b\"c"), json!({"sessionId": "b\"c"}))));
-        check(&prompt(r#","params":{"sessionId":7}"#), Some("b"), Err("no place"));
-        check(&prompt(r#","params":["a"]"#), Some("b"), Err("no place"));
-        check(&prompt(r#","params":{}"#), None, Err("which session"));
-        check(&prompt(""), None, Err("which session"));
-        // Those of the connection get none, whatever the header says.
+        check(&prompt(r#","params":{"sessionId":7}"#), Some("b"), Err("cannot add a session"));
+        check(&prompt(r#","params":["a"]"#), Some("b"), Err("cannot add a session"));
+        check(&prompt(r#","params":{}"#), None, Err("no session"));
+        check(&prompt(""), None, Err("no session"));
+        // Messages of the connection get no session from the header.
         check(
             &request("session/new", r#","params":{"cwd":"/"}"#),
             Some("b"),

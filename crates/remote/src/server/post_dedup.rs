@@ -1,41 +1,41 @@
-//! Which posts of a connection were taken: one that is posted again, because its client does not know, is taken once.
+//! Deduplicates posts by number: one that is repeated, because its client did not see the response, is accepted once.
 
 use std::collections::BTreeSet;
 
-/// How many are remembered.
+/// Numbers that are remembered.
 const MAX_REMEMBERED_POSTS: usize = 256;
 
-/// What is known of a post by its number.
+/// The state of a post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Known {
-    /// It was not taken.
+pub(super) enum PostState {
+    /// Not accepted before.
     New,
-    /// It was.
+    /// Accepted before.
     Taken,
-    /// It is too old to tell.
+    /// Too old to tell.
     Forgotten,
 }
 
-/// The posts that were taken.
+/// The accepted posts of a connection.
 #[derive(Debug, Default)]
 pub(super) struct PostDedup {
     taken: BTreeSet<u64>,
-    /// The last of those that are forgotten.
+    /// The highest number that was forgotten.
     forgotten: u64,
 }
 
 impl PostDedup {
-    /// What is known of the post of this number; they begin with 1.
-    pub(super) fn know(&self, number: u64) -> Known {
+    /// Returns the state of a post. Numbers begin with 1.
+    pub(super) fn state(&self, number: u64) -> PostState {
         match number {
-            _ if self.taken.contains(&number) => Known::Taken,
-            _ if number <= self.forgotten => Known::Forgotten,
-            _ => Known::New,
+            _ if self.taken.contains(&number) => PostState::Taken,
+            _ if number <= self.forgotten => PostState::Forgotten,
+            _ => PostState::New,
         }
     }
 
-    /// It is taken.
-    pub(super) fn take(&mut self, number: u64) {
+    /// Records an accepted post.
+    pub(super) fn record(&mut self, number: u64) {
         self.taken.insert(number);
         if self.taken.len() > MAX_REMEMBERED_POSTS
             && let Some(oldest) = self.taken.pop_first()
@@ -50,22 +50,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_is_taken_once_as_long_as_it_is_known() {
+    fn each_post_is_accepted_once_while_it_is_remembered() {
         let mut posts = PostDedup::default();
-        // One is late, and one never comes.
+        // One is late, and one never arrives.
         for number in (1..=MAX_REMEMBERED_POSTS as u64 + 2).filter(|number| ![3, 5].contains(number)) {
-            assert_eq!(posts.know(number), Known::New);
-            posts.take(number);
-            assert_eq!(posts.know(number), Known::Taken);
+            assert_eq!(posts.state(number), PostState::New);
+            posts.record(number);
+            assert_eq!(posts.state(number), PostState::Taken);
         }
-        assert_eq!(posts.know(3), Known::New);
-        posts.take(3);
-        assert_eq!(posts.know(1), Known::Forgotten, "there was no room");
-        assert_eq!([2, 3].map(|number| posts.know(number)), [Known::Taken; 2]);
+        assert_eq!(posts.state(3), PostState::New);
+        posts.record(3);
+        assert_eq!(posts.state(1), PostState::Forgotten, "it was dropped for another");
+        assert_eq!([2, 3].map(|number| posts.state(number)), [PostState::Taken; 2]);
         for number in 1000..1000 + MAX_REMEMBERED_POSTS as u64 {
-            posts.take(number);
+            posts.record(number);
         }
-        assert_eq!([3, 5, 258].map(|number| posts.know(number)), [Known::Forgotten; 3]);
-        assert_eq!(posts.know(259), Known::New);
+        assert_eq!([3, 5, 258].map(|number| posts.state(number)), [PostState::Forgotten; 3]);
+        assert_eq!(posts.state(259), PostState::New);
     }
 }

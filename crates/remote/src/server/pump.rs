@@ -1,7 +1,7 @@
-//! The hot path: messages of a socket to the lines of a backend, and back, in one task and without buffers of its own.
+//! The hot path: carries messages from a socket to a backend and back, in one task and without buffers of its own.
 //!
-//! Everything that one read brings goes on in one write. What cannot be written now waits, and while it waits nothing more is read
-//! from where it came from.
+//! Everything that one read returns is sent in one write. Data that cannot be written is queued, and its source is not
+//! read meanwhile.
 
 use std::task::{Context, Poll};
 
@@ -10,111 +10,126 @@ use narrows_wire::{Kind, LineRef, Splitter, View};
 use tokio::net::UnixStream;
 use tokio::time::Instant;
 
-use super::codec::{self, Heard};
+use super::codec::{self, Received};
 use super::io::{Outbox, Scratch};
 use super::replay_memory::ReplayShare;
 use super::socket::{Socket, SocketEnd};
 use crate::resume::{self, Granted, ResumableEnd};
 
-/// How much is put before a socket at a time.
+/// Bytes queued for a socket at a time.
 const WRITE_BATCH_BYTES: usize = 64 << 10;
 
-/// How often a task goes round before it lets others have their turn.
+/// Rounds of a task before it yields to others.
 const MAX_ROUNDS: usize = 16;
 
-/// Why nothing is carried any longer.
+/// The reason why a pump ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PumpEnd {
-    /// The socket is at its end.
+    /// The socket has ended.
     Socket(SocketEnd),
-    /// The backend is, and the client has all that it sent.
+    /// The backend has closed, and the client has all of its output.
     Backend,
 }
 
-/// What can be taken up again with another socket.
+/// The state of a resumable connection.
 #[derive(Debug)]
-struct Memory {
-    held: ResumableEnd,
+struct ResumeState {
+    endpoint: ResumableEnd,
     share: ReplayShare,
-    /// More is kept than may be, though nothing more can be dropped here.
+    /// The memory limit is exceeded, and nothing more can be dropped here.
     is_over: bool,
-    /// What to grant in the answer to `initialize`, and the id of that, until it comes.
+    /// The id of `initialize` and the capability to grant in its response, until it arrives.
     granting: Option<(Bytes, Granted)>,
     granted: bool,
-    /// The client has said that it does not come back.
+    /// The client has announced that it will not return.
     farewell: bool,
 }
 
-/// The longest message that may be a farewell.
+/// The longest message that is checked for being a farewell.
 const MAX_CLOSE_REQUEST_BYTES: usize = 128;
 
-/// The backend's side of a connection, which may see several sockets.
+/// The backend side of a connection, which may serve several sockets in turn.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct BackendLine {
     backend: UnixStream,
     splitter: Splitter,
     to_backend: Outbox,
-    /// The backend has said all it will.
+    /// The backend has closed its output.
     ended: bool,
-    /// It does not listen any more.
-    deaf: bool,
-    memory: Option<Memory>,
+    /// The backend has closed its input.
+    input_closed: bool,
+    resume: Option<ResumeState>,
 }
 
-impl Line {
-    /// To a backend.
+impl BackendLine {
+    /// Creates the backend side of a connection that is not resumable.
     pub(super) fn new(backend: UnixStream) -> Self {
         let splitter = Splitter::new(narrows_wire::DEFAULT_MAX_LINE_BYTES);
-        Self { backend, splitter, to_backend: Outbox::default(), ended: false, deaf: false, memory: None }
+        Self {
+            backend,
+            splitter,
+            to_backend: Outbox::default(),
+            ended: false,
+            input_closed: false,
+            resume: None,
+        }
     }
 
-    /// From now on what is sent is kept, and counted. `id` is that of `initialize`, in whose answer `granted` is told.
-    pub(super) fn remember(&mut self, held: ResumableEnd, share: ReplayShare, id: Bytes, granted: Granted) {
+    /// Makes the connection resumable: from now on messages are counted and kept. `id` is that of `initialize`, in
+    /// whose response `granted` is announced.
+    pub(super) fn make_resumable(
+        &mut self,
+        endpoint: ResumableEnd,
+        share: ReplayShare,
+        id: Bytes,
+        granted: Granted,
+    ) {
         let granting = Some((id, granted));
-        self.memory = Some(Memory { held, share, is_over: false, granting, granted: false, farewell: false });
+        self.resume =
+            Some(ResumeState { endpoint, share, is_over: false, granting, granted: false, farewell: false });
     }
 
-    /// Whether the client has been told that it can come back.
+    /// Returns `true` if the client was told that it can resume.
     pub(super) fn is_granted(&self) -> bool {
-        self.memory.as_ref().is_some_and(|memory| memory.granted)
+        self.resume.as_ref().is_some_and(|resume| resume.granted)
     }
 
-    /// What was sent and taken, if that is kept.
-    pub(super) fn held(&mut self) -> Option<&mut ResumableEnd> {
-        self.memory.as_mut().map(|memory| &mut memory.held)
+    /// Returns the resumable state, if there is one.
+    pub(super) fn resumable(&mut self) -> Option<&mut ResumableEnd> {
+        self.resume.as_mut().map(|resume| &mut resume.endpoint)
     }
 
-    /// Takes a message of the client. The answer that it demands at once, if it is none.
-    pub(super) fn take(&mut self, message: &[u8], scratch: &Scratch) -> Option<Bytes> {
-        if let Some(memory) = &mut self.memory {
+    /// Accepts a message of the client. Returns an error response if it is blank.
+    pub(super) fn accept_message(&mut self, message: &[u8], scratch: &Scratch) -> Option<Bytes> {
+        if let Some(resume) = &mut self.resume {
             if message.len() <= MAX_CLOSE_REQUEST_BYTES && resume::is_farewell(&View::parse(message)) {
-                memory.farewell = true;
+                resume.farewell = true;
                 return None;
             }
-            memory.held.took();
+            resume.endpoint.count_received();
         }
         if codec::is_blank(message) {
             return View::parse(message).refusal();
         }
-        if !self.deaf {
+        if !self.input_closed {
             codec::put_line(self.to_backend.open(scratch), message);
         }
         None
     }
 
-    /// Says something to the client that the backend has not said.
-    pub(super) fn say(&mut self, message: Bytes, socket: &mut Socket, scratch: &Scratch) {
-        match &mut self.memory {
-            Some(memory) => {
-                memory.held.send(message);
-                memory.limit();
+    /// Sends the client a message that does not come from the backend.
+    pub(super) fn send_to_client(&mut self, message: Bytes, socket: &mut Socket, scratch: &Scratch) {
+        match &mut self.resume {
+            Some(resume) => {
+                resume.endpoint.send(message);
+                resume.limit_memory();
             }
             None => socket.put(&message, scratch),
         }
     }
 
-    /// Carries until either side is at its end.
-    pub(super) fn poll_carry(
+    /// Carries messages until either side ends.
+    pub(super) fn poll_pump(
         &mut self,
         cx: &mut Context<'_>,
         socket: &mut Socket,
@@ -130,8 +145,8 @@ impl Line {
                 Err(end) => return Poll::Ready(end),
             };
             if !up && !down {
-                if let Some(memory) = &mut self.memory {
-                    memory.held.expire(Instant::now().into_std());
+                if let Some(resume) = &mut self.resume {
+                    resume.endpoint.expire(Instant::now().into_std());
                 }
                 return socket.poll_tick(cx, scratch).map(PumpEnd::Socket);
             }
@@ -140,7 +155,7 @@ impl Line {
         Poll::Pending
     }
 
-    /// From the client to the backend; whether anything moved.
+    /// Carries messages from the client to the backend. Returns `true` if anything moved.
     fn poll_up(
         &mut self,
         cx: &mut Context<'_>,
@@ -150,28 +165,28 @@ impl Line {
         if !self.poll_backend(cx, scratch) {
             return Ok(false);
         }
-        if self.memory.as_ref().is_some_and(|memory| memory.farewell) {
+        if self.resume.as_ref().is_some_and(|resume| resume.farewell) {
             return Err(SocketEnd::Left(Some(1000)));
         }
         let mut answers = Vec::new();
         let read = socket.poll_read(cx, scratch, |heard| match heard {
-            Heard::Message(message) => answers.extend(self.take(message, scratch)),
-            Heard::TooLong(view) => {
-                if let Some(memory) = &mut self.memory {
-                    memory.held.took();
+            Received::Message(message) => answers.extend(self.accept_message(message, scratch)),
+            Received::TooLong(view) => {
+                if let Some(resume) = &mut self.resume {
+                    resume.endpoint.count_received();
                 }
                 answers.extend(view.refusal());
-                // Whoever waits for an answer is told that it does not come.
-                if let Some(error) = codec::instead(&view).filter(|_| !self.deaf) {
+                // The requester gets an error in place of the response.
+                if let Some(error) = codec::oversized_response_error(&view).filter(|_| !self.input_closed) {
                     codec::put_line(self.to_backend.open(scratch), &error);
                 }
             }
-            Heard::Ping(_) | Heard::Close(_) => {}
+            Received::Ping(_) | Received::Close(_) => {}
         });
-        // Only a client that sends messages without a meaning and does not read the replies gets here with a full memory.
+        // Only a client that sends invalid messages and does not read the replies gets here with a full ring.
         let is_flooded = !answers.is_empty() && self.is_full();
         for answer in answers {
-            self.say(answer, socket, scratch);
+            self.send_to_client(answer, socket, scratch);
         }
         self.poll_backend(cx, scratch);
         if is_flooded {
@@ -184,28 +199,28 @@ impl Line {
         }
     }
 
-    /// Writes what waits for the backend; whether nothing does any more.
+    /// Writes what is queued for the backend. Returns `true` if the queue is empty.
     fn poll_backend(&mut self, cx: &mut Context<'_>, scratch: &Scratch) -> bool {
         match self.to_backend.poll_write(cx, &mut self.backend, scratch) {
             Poll::Pending => false,
             Poll::Ready(Ok(_)) => true,
             Poll::Ready(Err(_)) => {
-                // What it still has to say is read all the same.
-                self.deaf = true;
+                // The remaining output of the backend is still read.
+                self.input_closed = true;
                 self.to_backend.clear(scratch);
                 true
             }
         }
     }
 
-    /// From the backend to the client; whether anything moved.
+    /// Carries messages from the backend to the client. Returns `true` if anything moved.
     fn poll_down(
         &mut self,
         cx: &mut Context<'_>,
         socket: &mut Socket,
         scratch: &Scratch,
     ) -> Result<bool, PumpEnd> {
-        let mut moved = self.serve(socket, scratch);
+        let mut moved = self.fill_socket(socket, scratch);
         match socket.poll_write(cx, scratch) {
             Poll::Pending => return Ok(false),
             Poll::Ready(written) => moved |= written.map_err(PumpEnd::Socket)?,
@@ -214,14 +229,14 @@ impl Line {
             return Ok(moved);
         }
         if self.ended {
-            let drained = self.memory.as_ref().is_none_or(|memory| memory.held.ring().is_drained());
+            let drained = self.resume.as_ref().is_none_or(|resume| resume.endpoint.ring().is_drained());
             return if drained { Err(PumpEnd::Backend) } else { Ok(true) };
         }
         match self.poll_lines(cx, scratch, Some(&mut *socket)) {
             Poll::Pending => return Ok(moved),
             Poll::Ready(()) => moved = true,
         }
-        self.serve(socket, scratch);
+        self.fill_socket(socket, scratch);
         match socket.poll_write(cx, scratch) {
             Poll::Pending => Ok(false),
             Poll::Ready(Ok(_)) => Ok(moved),
@@ -229,29 +244,30 @@ impl Line {
         }
     }
 
-    /// Puts a helping of what is kept before the socket.
-    fn serve(&mut self, socket: &mut Socket, scratch: &Scratch) -> bool {
-        let Some(memory) = &mut self.memory else { return false };
-        if memory.held.ring().is_drained() {
+    /// Moves a batch of kept messages to the socket. Returns `true` if there was one.
+    fn fill_socket(&mut self, socket: &mut Socket, scratch: &Scratch) -> bool {
+        let Some(resume) = &mut self.resume else { return false };
+        if resume.endpoint.ring().is_drained() {
             return false;
         }
         let now = Instant::now().into_std();
         let mut moved = false;
-        while socket.waiting() < WRITE_BATCH_BYTES
-            && let Some(message) = memory.held.next(now)
+        while socket.queued() < WRITE_BATCH_BYTES
+            && let Some(message) = resume.endpoint.next(now)
         {
             socket.put(message, scratch);
             moved = true;
         }
-        memory.limit();
+        resume.limit_memory();
         moved
     }
 
     fn is_full(&self) -> bool {
-        self.memory.as_ref().is_some_and(Memory::is_full)
+        self.resume.as_ref().is_some_and(ResumeState::is_full)
     }
 
-    /// Keeps what the backend says while there is no socket, as far as there is room. Ready when there is no more to come.
+    /// Collects the output of the backend while there is no socket, as far as there is room. Ready when the backend has
+    /// closed.
     pub(super) fn poll_collect(&mut self, cx: &mut Context<'_>, scratch: &Scratch) -> Poll<()> {
         self.poll_backend(cx, scratch);
         while !self.ended && !self.is_full() {
@@ -259,32 +275,32 @@ impl Line {
                 return Poll::Pending;
             }
         }
-        // Full, or over: either way the next thing to happen is a socket, or the end of the grace.
+        // The ring is full or the backend has closed: the next event is a new socket or the end of the grace period.
         if self.ended { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// Reads once from the backend. Lines go to what is kept, or else to the socket.
+    /// Reads once from the backend. Lines go to the ring, or to the socket if the connection is not resumable.
     fn poll_lines(
         &mut self,
         cx: &mut Context<'_>,
         scratch: &Scratch,
         socket: Option<&mut Socket>,
     ) -> Poll<()> {
-        let Self { backend, splitter, memory, .. } = self;
+        let Self { backend, splitter, resume, .. } = self;
         let mut socket = socket;
         let polled = scratch.poll_read(cx, backend, |read| {
             splitter.feed(read, |piece| {
-                // Longer than any line may be: nobody could read it.
+                // A line over the limit is dropped: no client could read it.
                 let LineRef::Whole(line) = piece else { return };
-                match (&mut *memory, &mut socket) {
-                    (Some(memory), _) => memory.keep(line),
+                match (&mut *resume, &mut socket) {
+                    (Some(resume), _) => resume.keep_line(line),
                     (None, Some(socket)) => socket.put(line, scratch),
                     (None, None) => {}
                 }
             });
         });
-        if let Some(memory) = memory {
-            memory.limit();
+        if let Some(resume) = resume {
+            resume.limit_memory();
         }
         match polled {
             Poll::Pending => Poll::Pending,
@@ -297,24 +313,24 @@ impl Line {
     }
 }
 
-impl Memory {
-    /// Returns `true` if nothing more is to be read from the backend until the client has read what is kept.
+impl ResumeState {
+    /// Returns `true` if the backend must not be read until the client has read more.
     fn is_full(&self) -> bool {
-        let ring = self.held.ring();
+        let ring = self.endpoint.ring();
         ring.is_full() || self.is_over && !ring.is_drained()
     }
 
-    /// Counts what is kept, and drops what was sent if that is too much.
-    fn limit(&mut self) {
-        let over = self.share.set(self.held.ring().bytes());
+    /// Counts the kept bytes, and drops written messages if they exceed the limits.
+    fn limit_memory(&mut self) {
+        let over = self.share.set(self.endpoint.ring().bytes());
         self.is_over = over > 0;
-        if over > 0 && self.held.shed(over) > 0 {
-            self.is_over = self.share.set(self.held.ring().bytes()) > 0;
+        if over > 0 && self.endpoint.shed(over) > 0 {
+            self.is_over = self.share.set(self.endpoint.ring().bytes()) > 0;
         }
     }
 
-    /// Keeps a line of the backend, with the grant in it if it is the answer to `initialize`.
-    fn keep(&mut self, line: &[u8]) {
+    /// Keeps a line of the backend. Adds the grant if it is the response to `initialize`.
+    fn keep_line(&mut self, line: &[u8]) {
         let line = match &self.granting {
             None => Bytes::copy_from_slice(line),
             Some((id, granted)) => {
@@ -329,7 +345,7 @@ impl Memory {
                 }
             }
         };
-        self.held.send(line);
+        self.endpoint.send(line);
     }
 }
 
@@ -341,36 +357,36 @@ mod tests {
     use crate::identity::{Identity, Proof};
 
     #[test]
-    fn over_the_memory_limit_what_was_sent_goes_and_what_was_not_makes_the_agent_wait() {
+    fn over_the_memory_limit_sent_messages_are_dropped_and_others_slow_the_agent() {
         let limits =
             Limits { replay_memory: 64 << 10, replay_memory_per_identity: 64 << 10, ..Limits::default() };
         let share = ReplayMemory::new(&limits).share(&Identity::new(Proof::Token, "a"));
-        let held = ResumableEnd::new(limits.keep());
-        let mut memory =
-            Memory { held, share, is_over: false, granting: None, granted: true, farewell: false };
+        let endpoint = ResumableEnd::new(limits.keep());
+        let mut resume =
+            ResumeState { endpoint, share, is_over: false, granting: None, granted: true, farewell: false };
         let line = vec![b'x'; 10 << 10];
-        let send = |memory: &mut Memory| {
-            memory.keep(&line);
-            memory.limit();
+        let send = |resume: &mut ResumeState| {
+            resume.keep_line(&line);
+            resume.limit_memory();
         };
         for _ in 0..100 {
-            send(&mut memory);
-            assert!(memory.held.next(Instant::now().into_std()).is_some());
-            memory.limit();
+            send(&mut resume);
+            assert!(resume.endpoint.next(Instant::now().into_std()).is_some());
+            resume.limit_memory();
         }
-        assert!(memory.held.ring().bytes() <= 80 << 10, "{}", memory.held.ring().bytes());
-        assert!(!memory.is_full());
-        // Without a socket nothing is dropped that was not sent.
-        let sent = memory.held.counts().sent;
-        while !memory.is_full() {
-            send(&mut memory);
+        assert!(resume.endpoint.ring().bytes() <= 80 << 10, "{}", resume.endpoint.ring().bytes());
+        assert!(!resume.is_full());
+        // Without a socket only written messages are dropped.
+        let sent = resume.endpoint.counts().sent;
+        while !resume.is_full() {
+            send(&mut resume);
         }
-        let waiting = memory.held.counts().sent - sent;
-        assert!(waiting > 0 && memory.held.ring().bytes() <= 90 << 10, "{waiting}");
-        assert_eq!(memory.held.resume(sent), Ok(0));
-        let rest = std::iter::from_fn(|| memory.held.next(Instant::now().into_std()).map(|_| ())).count();
+        let waiting = resume.endpoint.counts().sent - sent;
+        assert!(waiting > 0 && resume.endpoint.ring().bytes() <= 90 << 10, "{waiting}");
+        assert_eq!(resume.endpoint.resume(sent), Ok(0));
+        let rest = std::iter::from_fn(|| resume.endpoint.next(Instant::now().into_std()).map(|_| ())).count();
         assert_eq!(rest as u64, waiting);
-        memory.limit();
-        assert!(!memory.is_full());
+        resume.limit_memory();
+        assert!(!resume.is_full());
     }
 }

@@ -1,47 +1,47 @@
-//! How often somebody was refused, and why.
+//! Counts of refusals by reason.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hyper::StatusCode;
 
-/// Why somebody was refused.
+/// A reason for a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// Another host was meant.
+    /// The host is not allowed.
     Host,
-    /// The page is not of an origin that is allowed.
+    /// The origin is not allowed.
     Origin,
-    /// Nobody who is known: no token or a wrong one, no certificate.
+    /// The client is not authenticated: wrong or missing token, or no certificate.
     Token,
-    /// Another user of this machine, or one that the system does not tell.
+    /// The user that owns the peer socket is another one, or unknown.
     User,
-    /// Too many wrong tokens came from there.
+    /// The address sent too many wrong tokens.
     AuthRateLimit,
-    /// Too many requests a second.
+    /// The identity makes too many requests per second.
     Rate,
-    /// Too many connections, or too much at once.
+    /// A limit on connections, sockets, requests or memory is reached.
     Limit,
-    /// Nobody who is known had asked for anything on a socket whose place was needed.
+    /// An unused socket was closed to make room.
     Crowd,
-    /// No TLS came about.
+    /// The TLS handshake failed, or the certificate is no longer accepted.
     Tls,
-    /// The head of a request is none, or did not come.
+    /// The request head is invalid or was not received in time.
     Headers,
-    /// There is no such path, method or connection.
+    /// The path, method or connection does not exist.
     Path,
-    /// The body is too long, is no JSON, or did not come.
+    /// The body is too long, is not JSON, or was not received in time.
     Body,
-    /// The request is not what it should be.
+    /// Another error in the request.
     Request,
-    /// What came over a WebSocket is none of its messages.
+    /// A WebSocket client violated the protocol.
     Frame,
-    /// A connection cannot be taken up again.
+    /// A connection could not be resumed.
     Resume,
-    /// No agent can be had.
+    /// The backend is not available.
     Agent,
 }
 
-/// All of them, and how people call them.
+/// All reasons with their names in metrics.
 const REASONS: [(Reason, &str); 16] = [
     (Reason::Host, "host"),
     (Reason::Origin, "origin"),
@@ -62,8 +62,8 @@ const REASONS: [(Reason, &str); 16] = [
 ];
 
 impl Reason {
-    /// What a status says to somebody who may ask; `None` if that is no refusal.
-    pub(super) fn of(status: StatusCode) -> Option<Self> {
+    /// Returns the reason for a status of an authorized request; `None` if it is not a refusal.
+    pub(super) fn from_status(status: StatusCode) -> Option<Self> {
         Some(match status {
             _ if !status.is_client_error() && !status.is_server_error() => return None,
             StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => Self::Path,
@@ -77,17 +77,17 @@ impl Reason {
     }
 }
 
-/// How often, by the reason.
+/// The number of refusals by reason.
 #[derive(Debug, Default)]
 pub(super) struct RefusalStats([AtomicU64; REASONS.len()]);
 
 impl RefusalStats {
-    /// Somebody was refused once more.
+    /// Counts a refusal.
     pub(super) fn add(&self, reason: Reason) {
         self.0[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// All reasons, in an order that stays.
+    /// Returns all counts in a fixed order.
     pub(super) fn all(&self) -> Vec<(&'static str, u64)> {
         REASONS
             .iter()
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_reason_has_its_own_place_and_name() {
+    fn every_reason_has_its_own_counter_and_name() {
         let refusals = RefusalStats::default();
         for (number, (reason, _)) in REASONS.iter().enumerate() {
             assert_eq!(*reason as usize, number);
@@ -115,9 +115,9 @@ mod tests {
     }
 
     #[test]
-    fn what_a_status_says() {
+    fn a_status_maps_to_a_reason() {
         let check = |status: u16, expected: Option<Reason>| {
-            assert_eq!(Reason::of(StatusCode::from_u16(status).unwrap()), expected, "{status}");
+            assert_eq!(Reason::from_status(StatusCode::from_u16(status).unwrap()), expected, "{status}");
         };
         for fine in [101, 200, 202, 204] {
             check(fine, None);

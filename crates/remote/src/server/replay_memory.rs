@@ -1,8 +1,8 @@
-//! How many bytes are kept to be sent again: of all connections, and of each identity.
+//! Limits the memory for replay: of all connections, and of each identity.
 //!
-//! A connection over the limit gives up what its client has probably received, and then slows its agent down. So the limit
-//! costs the ability to resume, and no message. When more than half of the memory is in use, each identity has an equal part of that
-//! half: one that keeps more gives it up, so that a few cannot take it all.
+//! A connection over the limit drops messages that its client has probably received, and then slows its agent down. So
+//! the limit costs the ability to resume, but no message. When more than half of the memory is in use, each identity
+//! has an equal part of that half: one that keeps more gives it up, so that a few identities cannot use it all.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,10 +13,10 @@ use narrows_base::sync::lock;
 use super::Limits;
 use crate::identity::Identity;
 
-/// What every connection may keep without being counted.
+/// Bytes of each connection that are not counted.
 const FREE_BYTES: usize = 16 << 10;
 
-/// The bytes that all connections keep.
+/// Bytes kept by all connections.
 #[derive(Debug)]
 pub(super) struct ReplayMemory {
     max: usize,
@@ -47,7 +47,7 @@ impl ReplayMemory {
     }
 }
 
-/// The bytes that one connection keeps, no longer counted when this is dropped.
+/// Bytes kept by one connection, released on drop.
 #[derive(Debug)]
 pub(super) struct ReplayShare {
     of: Arc<ReplayMemory>,
@@ -57,7 +57,7 @@ pub(super) struct ReplayShare {
 }
 
 impl ReplayShare {
-    /// Counts the connection with so many bytes. Returns by how many the limits are exceeded, at most `bytes`.
+    /// Sets the bytes of the connection. Returns by how much the limits are exceeded, at most `bytes`.
     pub(super) fn set(&mut self, bytes: usize) -> usize {
         let counted = bytes.saturating_sub(FREE_BYTES);
         let change = |held: &AtomicUsize| {
@@ -70,7 +70,7 @@ impl ReplayShare {
         over.max(self.over_equal_part(all, one)).min(counted)
     }
 
-    /// Returns how much of the part of others the identity takes that keeps `one` of `all` bytes.
+    /// Returns by how much an identity that keeps `one` of `all` bytes exceeds its equal part.
     fn over_equal_part(&self, all: usize, one: usize) -> usize {
         let half = self.of.max / 2;
         let above_half = all.saturating_sub(half);
@@ -88,7 +88,7 @@ impl Drop for ReplayShare {
     fn drop(&mut self) {
         self.set(0);
         self.of.with(|all| {
-            // The map and this one: no other connection of the identity is left.
+            // One reference is in the map and one here: the identity has no other connection.
             if Arc::strong_count(&self.one) == 2 {
                 all.remove(&self.identity);
             }
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn identities_that_keep_much_give_it_up_for_one_that_keeps_little() {
+    fn identities_that_keep_much_give_memory_up_for_others() {
         let all = limited(8 * MIB, 2 * MIB);
         let mut many: Vec<_> = ["a", "b", "c"].map(|name| all.share(&named(name))).into();
         assert!(many[..2].iter_mut().all(|share| share.set(2 * MIB) == 0));
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(third.set(MIB), 0);
         let mut few = all.share(&named("d"));
         assert_eq!(few.set(MIB), 0);
-        // They hear of it when they keep something next.
+        // They learn of it when they next keep something.
         let given_up = many[0].set(2 * MIB);
         assert_eq!(given_up, MIB - FREE_BYTES);
         assert_eq!(many[0].set(2 * MIB - given_up), 0);
@@ -135,7 +135,7 @@ mod tests {
         let all = limited(6 * MIB, 4 * MIB);
         let (mut one, mut other) = (all.share(&named("a")), all.share(&named("a")));
         assert_eq!(one.set(3 * MIB + FREE_BYTES), 0);
-        assert_eq!(other.set(FREE_BYTES), 0, "a little is not counted");
+        assert_eq!(other.set(FREE_BYTES), 0, "the free bytes are not counted");
         assert_eq!(other.set(2 * MIB + FREE_BYTES), MIB);
         assert_eq!(other.set(MIB + FREE_BYTES), 0);
         let mut third = all.share(&named("b"));

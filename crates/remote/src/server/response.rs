@@ -1,4 +1,4 @@
-//! Responses, and what each refusal looks like.
+//! HTTP responses and refusals.
 
 use std::borrow::Cow;
 
@@ -19,33 +19,33 @@ use super::route;
 pub(super) const CONNECTION_ID: HeaderName = HeaderName::from_static("acp-connection-id");
 /// Names a session.
 pub(super) const SESSION_ID: HeaderName = HeaderName::from_static("acp-session-id");
-/// The last event that a client got of a stream.
+/// The last event of a stream that a client received.
 pub(super) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
-/// The number of a post, by which one that is posted again is known.
+/// The number of a post, for deduplication.
 pub(super) const POST: HeaderName = HeaderName::from_static("narrows-post");
-/// Says that posts with a number are taken once, and that it is this server that answers.
+/// Announces deduplication, and shows that the response comes from this server, not from a proxy.
 pub(super) const POSTS: HeaderName = HeaderName::from_static("narrows-posts");
 
-/// What a page may send.
+/// Request headers that a web page may send.
 const ALLOWED: HeaderValue = HeaderValue::from_static(
     "accept, acp-connection-id, acp-protocol-version, acp-session-id, authorization, content-type, last-event-id",
 );
-/// What a page may see.
+/// Response headers that a web page may read.
 const EXPOSED: HeaderValue = HeaderValue::from_static("acp-connection-id, acp-session-id");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
 pub(super) type Reply = Response<Body>;
 
-/// Nothing but a status.
+/// Returns a response without a body.
 pub(super) fn empty(status: StatusCode) -> Reply {
     let mut reply = Response::new(Body::Whole(Bytes::new()));
     *reply.status_mut() = status;
     reply
 }
 
-/// A message.
+/// Returns a response with a JSON-RPC message.
 pub(super) fn json(status: StatusCode, message: Bytes) -> Reply {
     let mut reply = Response::new(Body::Whole(message));
     *reply.status_mut() = status;
@@ -53,46 +53,46 @@ pub(super) fn json(status: StatusCode, message: Bytes) -> Reply {
     reply
 }
 
-/// Why somebody who may ask does not get what is asked for.
+/// A refusal of an authorized request.
 #[derive(Debug)]
 pub(super) enum Refusal {
-    /// In a few words for people.
+    /// A text for people.
     Words(StatusCode, Cow<'static, str>),
-    /// In a message.
+    /// A JSON-RPC message.
     Message(StatusCode, Bytes),
-    /// For so many seconds.
+    /// A limit is reached; retry after this many seconds.
     Later(u64, &'static str),
-    /// There is no agent for so many seconds.
+    /// The agent is unavailable; retry after this many seconds.
     Unavailable(u64, String),
-    /// What they are known by may have been taken back.
-    Doubted,
-    /// Another version of WebSocket is meant.
+    /// The token cannot be verified at present.
+    Unverified,
+    /// Another version of WebSocket was requested.
     Version,
 }
 
 impl Refusal {
-    /// As a response.
+    /// Converts the refusal to a response.
     pub(super) fn reply(self) -> Reply {
         match self {
-            Self::Words(status, words) => words_of(status, words),
+            Self::Words(status, words) => text_response(status, words),
             Self::Message(status, message) => json(status, message),
-            Self::Later(seconds, words) => later(seconds, words),
+            Self::Later(seconds, words) => retry_later(seconds, words),
             Self::Unavailable(seconds, words) => {
-                let mut reply = words_of(StatusCode::SERVICE_UNAVAILABLE, words);
+                let mut reply = text_response(StatusCode::SERVICE_UNAVAILABLE, words);
                 reply.headers_mut().insert(RETRY_AFTER, seconds.into());
                 reply
             }
-            Self::Doubted => {
-                let words = "the tokens cannot be checked now\n";
-                let mut reply = words_of(StatusCode::SERVICE_UNAVAILABLE, words);
+            Self::Unverified => {
+                let words = "tokens cannot be verified at present\n";
+                let mut reply = text_response(StatusCode::SERVICE_UNAVAILABLE, words);
                 reply.headers_mut().insert(RETRY_AFTER, 10.into());
-                // The status alone would say that it is for want of an agent.
+                // The status alone would be counted as an unavailable agent.
                 reply.extensions_mut().insert(Reason::Token);
                 reply
             }
             Self::Version => {
                 let mut reply =
-                    words_of(StatusCode::UPGRADE_REQUIRED, "only version 13 of WebSocket is spoken\n");
+                    text_response(StatusCode::UPGRADE_REQUIRED, "only WebSocket version 13 is supported\n");
                 reply.headers_mut().insert(SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
                 reply
             }
@@ -100,12 +100,12 @@ impl Refusal {
     }
 }
 
-/// A refusal, in a few words for people.
+/// Creates a refusal with a text for people.
 pub(super) fn refusal(status: StatusCode, words: impl Into<Cow<'static, str>>) -> Refusal {
     Refusal::Words(status, words.into())
 }
 
-fn words_of(status: StatusCode, words: impl Into<Cow<'static, str>>) -> Reply {
+fn text_response(status: StatusCode, words: impl Into<Cow<'static, str>>) -> Reply {
     let words = match words.into() {
         Cow::Borrowed(words) => Bytes::from_static(words.as_bytes()),
         Cow::Owned(words) => words.into(),
@@ -116,40 +116,40 @@ fn words_of(status: StatusCode, words: impl Into<Cow<'static, str>>) -> Reply {
     reply
 }
 
-/// The refusal of somebody who may not ask.
+/// Returns the response to an unauthorized request.
 pub(super) fn denied(denied: Denied) -> Reply {
     match denied {
-        Denied::Host => words_of(StatusCode::FORBIDDEN, "this host is not on the list\n"),
-        Denied::Origin => words_of(StatusCode::FORBIDDEN, "this origin is not on the list\n"),
-        Denied::User => words_of(StatusCode::FORBIDDEN, "only the user of this bus may connect\n"),
+        Denied::Host => text_response(StatusCode::FORBIDDEN, "host not allowed\n"),
+        Denied::Origin => text_response(StatusCode::FORBIDDEN, "origin not allowed\n"),
+        Denied::User => text_response(StatusCode::FORBIDDEN, "only the user of this bus may connect\n"),
         Denied::Unknown | Denied::Certificate => {
-            let mut reply = words_of(StatusCode::UNAUTHORIZED, "not authorised\n");
+            let mut reply = text_response(StatusCode::UNAUTHORIZED, "not authorized\n");
             reply
                 .headers_mut()
                 .insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"narrows\""));
             reply
         }
-        Denied::Locked(wait) => later(wait.as_secs() + 1, "too many failures\n"),
-        Denied::Rate => later(1, "too many requests\n"),
-        Denied::Crowd => later(1, "too many sockets\n"),
-        Denied::TooManySockets => later(10, "too many sockets of this identity\n"),
+        Denied::Locked(wait) => retry_later(wait.as_secs() + 1, "too many failures\n"),
+        Denied::Rate => retry_later(1, "too many requests\n"),
+        Denied::Crowd => retry_later(1, "too many sockets\n"),
+        Denied::TooManySockets => retry_later(10, "too many sockets of this identity\n"),
     }
 }
 
-fn later(seconds: u64, words: &'static str) -> Reply {
-    let mut reply = words_of(StatusCode::TOO_MANY_REQUESTS, words);
+fn retry_later(seconds: u64, words: &'static str) -> Reply {
+    let mut reply = text_response(StatusCode::TOO_MANY_REQUESTS, words);
     reply.headers_mut().insert(RETRY_AFTER, seconds.into());
     reply
 }
 
-/// The refusal of a method that is not in the table.
-pub(super) fn no_method() -> Reply {
-    let mut reply = words_of(StatusCode::METHOD_NOT_ALLOWED, "no such method\n");
+/// Returns the response to an unknown method.
+pub(super) fn method_not_allowed() -> Reply {
+    let mut reply = text_response(StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n");
     reply.headers_mut().insert(ALLOW, route::METHODS);
     reply
 }
 
-/// What may be done here.
+/// Returns the response to a CORS preflight.
 pub(super) fn preflight() -> Reply {
     let mut reply = empty(StatusCode::NO_CONTENT);
     let headers = reply.headers_mut();
@@ -160,9 +160,9 @@ pub(super) fn preflight() -> Reply {
     reply
 }
 
-/// What every response has: nobody keeps it or takes it for something else, not for that of somebody on the way either, and a page of
-/// `origin` may read it.
-pub(super) fn finish(reply: &mut Reply, origin: Option<&str>) {
+/// Adds the headers of every response: against caching and content sniffing, for telling it from a proxy's, and for
+/// pages of `origin`.
+pub(super) fn add_common_headers(reply: &mut Reply, origin: Option<&str>) {
     let headers = reply.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

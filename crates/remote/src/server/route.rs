@@ -1,24 +1,21 @@
-//! Everything that can be asked of a listener, in one table.
+//! The routing table of a listener.
 //!
-//! There is no other way to a handler than through a row: one that no row names is dead code, which does not compile here.
+//! A handler is reachable only through a row of the table: one without a row is dead code, which does not compile here.
 
 use hyper::Method;
 use hyper::header::{CONNECTION, HeaderMap, HeaderValue, UPGRADE};
 
-/// A row.
+/// A row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Route {
-    /// Its method.
     pub(super) method: Verb,
-    /// Whether it is for requests that want another protocol on the same socket.
+    /// For upgrade requests only.
     pub(super) upgrade: bool,
-    /// Who may ask.
     pub(super) access: Access,
-    /// Who answers.
     pub(super) handler: Handler,
 }
 
-/// The methods that mean something.
+/// The methods in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verb {
     Post,
@@ -28,7 +25,7 @@ pub(super) enum Verb {
 }
 
 impl Verb {
-    fn of(method: &Method) -> Option<Self> {
+    fn from_method(method: &Method) -> Option<Self> {
         match *method {
             Method::POST => Some(Self::Post),
             Method::GET => Some(Self::Get),
@@ -39,31 +36,32 @@ impl Verb {
     }
 }
 
-/// Who may ask.
+/// The authentication that a route requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
-    /// Whoever is known.
+    /// An authenticated client.
     Known,
-    /// A browser for a page of an allowed origin, which cannot say who is there; else as [`Access::Known`].
+    /// A CORS preflight of an allowed origin, which browsers send without credentials; otherwise like
+    /// [`Access::Known`].
     Page,
 }
 
-/// Who answers.
+/// The handler of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Handler {
-    /// A message for the agents.
+    /// Accepts a message for the agents.
     Message,
-    /// The events of a stream.
+    /// Opens an event stream.
     Events,
-    /// A WebSocket.
+    /// Upgrades to a WebSocket.
     WebSocket,
-    /// The end of a connection.
+    /// Ends a connection.
     End,
-    /// What a page may do.
+    /// Responds to a CORS preflight.
     Preflight,
 }
 
-/// The table. All of it is on the one path of a listener.
+/// The table. All rows are for the one path of a listener.
 pub(super) const ROUTES: &[Route] = &[
     Route { method: Verb::Post, upgrade: false, access: Access::Known, handler: Handler::Message },
     Route { method: Verb::Get, upgrade: false, access: Access::Known, handler: Handler::Events },
@@ -72,17 +70,17 @@ pub(super) const ROUTES: &[Route] = &[
     Route { method: Verb::Options, upgrade: false, access: Access::Page, handler: Handler::Preflight },
 ];
 
-/// The methods of the table, as headers name them.
+/// The methods of the table, as a header value.
 pub(super) const METHODS: HeaderValue = HeaderValue::from_static("POST, GET, DELETE, OPTIONS");
 
-/// The row for a request on the path.
+/// Finds the row for a request on the path.
 pub(super) fn find(method: &Method, headers: &HeaderMap) -> Option<&'static Route> {
-    let method = Verb::of(method)?;
+    let method = Verb::from_method(method)?;
     let upgrade = method == Verb::Get && is_upgrade(headers);
     ROUTES.iter().find(|route| route.method == method && route.upgrade == upgrade)
 }
 
-/// Whether a request wants to go on as WebSocket.
+/// Returns `true` if a request asks for an upgrade to WebSocket.
 fn is_upgrade(headers: &HeaderMap) -> bool {
     let has = |name, word: &str| {
         let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
@@ -125,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_preflight_can_be_asked_by_somebody_unknown() {
+    fn only_a_preflight_needs_no_authentication() {
         for route in ROUTES {
             assert_eq!(route.access == Access::Page, route.handler == Handler::Preflight, "{route:?}");
         }

@@ -1,4 +1,4 @@
-//! What all listeners and connections of a front share.
+//! State that all listeners and connections of a server share.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,7 +13,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 
-use super::admission::{AdmittedClient, Seats};
+use super::admission::{AdmittedClient, ConnectionQuota};
 use super::auth_rate_limit::AuthRateLimit;
 use super::connection::Resumable;
 use super::detached::{Detached, Kept};
@@ -26,23 +26,22 @@ use super::replay_memory::ReplayMemory;
 use super::unfinished::Unfinished;
 use super::{Backend, Limits, Served};
 
-/// One for the whole front.
 pub(super) struct Shared {
     pub(super) limits: Limits,
     backend: Arc<dyn Backend>,
     pub(super) scratch: Scratch,
-    pub(super) seats: Arc<Seats>,
+    pub(super) quota: Arc<ConnectionQuota>,
     pub(super) refusals: RefusalStats,
     pub(super) disconnects: Arc<DisconnectStats>,
     pub(super) sockets: Arc<OpenSockets>,
-    /// What is held of messages that have not come whole.
+    /// Memory of incomplete messages.
     pub(super) unfinished: Arc<Unfinished>,
-    /// What is kept to be sent again.
+    /// Memory of messages kept for replay.
     pub(super) replay_memory: Arc<ReplayMemory>,
-    lockout: Mutex<AuthRateLimit>,
+    auth_rate_limit: Mutex<AuthRateLimit>,
     pub(super) resumable: Resumable,
     pub(super) detached: Arc<Detached>,
-    channels: Mutex<HashMap<String, Arc<HttpSession>>>,
+    http_sessions: Mutex<HashMap<String, Arc<HttpSession>>>,
     stop: watch::Sender<bool>,
     random: SystemRandom,
 }
@@ -52,25 +51,25 @@ impl Shared {
         Arc::new(Self {
             backend,
             scratch: Scratch::default(),
-            seats: Seats::new(limits.max_connections_per_identity, limits.max_requests_per_second),
+            quota: ConnectionQuota::new(limits.max_connections_per_identity, limits.max_requests_per_second),
             sockets: OpenSockets::new(limits.max_sockets, limits.max_sockets_per_identity()),
             refusals: RefusalStats::default(),
             disconnects: Arc::default(),
             unfinished: Unfinished::new(&limits),
             replay_memory: ReplayMemory::new(&limits),
-            lockout: Mutex::new(AuthRateLimit::new(limits.max_failures)),
+            auth_rate_limit: Mutex::new(AuthRateLimit::new(limits.max_failures)),
             resumable: Resumable::default(),
             detached: Arc::default(),
-            channels: Mutex::default(),
+            http_sessions: Mutex::default(),
             stop: watch::Sender::new(false),
             random: SystemRandom::new(),
             limits,
         })
     }
 
-    /// A line to the agents.
-    pub(super) async fn open(&self, guest: &AdmittedClient) -> io::Result<UnixStream> {
-        let (identity, listener) = (guest.identity(), guest.listener());
+    /// Opens a backend connection.
+    pub(super) async fn open_backend(&self, client: &AdmittedClient) -> io::Result<UnixStream> {
+        let (identity, listener) = (client.identity(), client.listener());
         let opened = self.backend.open(identity.clone(), listener).await;
         let has_made_room = match opened.as_ref().map_err(io::Error::kind) {
             Err(io::ErrorKind::WouldBlock) => self.end_detached(None),
@@ -85,53 +84,56 @@ impl Shared {
         UnixStream::from_std(stream)
     }
 
-    /// Ends a connection that is kept for a client that may come back, of one identity or of any. Returns `false` if there is none.
+    /// Ends a detached connection of one identity or of any. Returns `false` if there is none.
     fn end_detached(&self, only: Option<&str>) -> bool {
-        let channels: Vec<Kept> =
-            self.channels(|channels| channels.values().filter_map(|it| it.detached()).collect());
-        self.detached.end_one(only, &channels)
+        let http_sessions: Vec<Kept> = self
+            .http_sessions(|http_sessions| http_sessions.values().filter_map(|it| it.detached()).collect());
+        self.detached.end_one(only, &http_sessions)
     }
 
-    /// Leaves a WebSocket to the backend, if that takes it.
-    pub(super) fn serve(
+    /// Hands a WebSocket to the backend, if the backend supports that.
+    pub(super) fn hand_off(
         &self,
-        guest: &AdmittedClient,
+        client: &AdmittedClient,
         socket: WebSocketHandoff,
     ) -> Result<Box<dyn Served>, WebSocketHandoff> {
-        self.backend.serve(guest.identity().clone(), guest.listener(), socket)
+        self.backend.serve(client.identity().clone(), client.listener(), socket)
     }
 
-    /// Ends when the front does.
+    /// Waits until the server stops.
     pub(super) async fn stopping(&self) {
         let mut stop = self.stop.subscribe();
-        // Fails only without a sender, which is here.
+        // Fails only if the sender is dropped, but `self` owns it.
         _ = stop.wait_for(|stop| *stop).await;
     }
 
-    /// Lets everything end.
+    /// Stops the server.
     pub(super) fn stop(&self) {
         self.stop.send_replace(true);
     }
 
-    /// Sixteen bytes that nobody can guess.
+    /// Returns sixteen random bytes for a secret.
     pub(super) fn random(&self) -> Option<[u8; 16]> {
         let mut random = [0; 16];
         self.random.fill(&mut random).ok()?;
         Some(random)
     }
 
-    /// A name that nobody can guess.
-    pub(super) fn name(&self) -> Option<String> {
+    /// Returns an unguessable connection name.
+    pub(super) fn random_name(&self) -> Option<String> {
         self.random().map(|random| URL_SAFE_NO_PAD.encode(random))
     }
 
-    /// The failures.
-    pub(super) fn lockout<T>(&self, act: impl FnOnce(&mut AuthRateLimit) -> T) -> T {
-        act(&mut lock(&self.lockout))
+    /// Accesses the failures of authentication.
+    pub(super) fn auth_rate_limit<T>(&self, act: impl FnOnce(&mut AuthRateLimit) -> T) -> T {
+        act(&mut lock(&self.auth_rate_limit))
     }
 
-    /// The connections over HTTP.
-    pub(super) fn channels<T>(&self, act: impl FnOnce(&mut HashMap<String, Arc<HttpSession>>) -> T) -> T {
-        act(&mut lock(&self.channels))
+    /// Accesses the connections over HTTP.
+    pub(super) fn http_sessions<T>(
+        &self,
+        act: impl FnOnce(&mut HashMap<String, Arc<HttpSession>>) -> T,
+    ) -> T {
+        act(&mut lock(&self.http_sessions))
     }
 }

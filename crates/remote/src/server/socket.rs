@@ -1,4 +1,4 @@
-//! One socket of a client while it stands: what is read, what waits to be written, and whether anybody is there.
+//! One socket of a client: reading, queued output, and detection of dead peers.
 
 use std::io;
 use std::pin::Pin;
@@ -14,78 +14,77 @@ use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
-use super::codec::{Codec, Heard};
+use super::codec::{Codec, Received};
 use super::io::{Io, Outbox, Scratch};
 use super::unfinished::{FREE_BYTES, Part, time_for};
 
-/// How much may wait for a client before nothing more is read from it: its pings want answers.
+/// Bytes of queued output above which the socket is not read: pings would queue more pongs.
 const MAX_WAITING: usize = 256 << 10;
 
-/// How long a client may take to read the last word.
+/// Time for a client to read the close frame.
 const CLOSE_FRAME_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Why a socket is at its end.
+/// The reason why a socket has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SocketEnd {
-    /// It is gone, or nobody is there, or nobody reads.
+    /// The socket was lost, or the peer does not respond or read.
     Lost,
-    /// The client said goodbye, with this code.
+    /// The client closed the connection, with this code.
     Left(Option<u16>),
-    /// The client sent what it may not.
+    /// The client violated the protocol.
     Fault(Violation),
-    /// There is no room for the rest of its message now.
+    /// There is no memory for the rest of a message at present.
     Crowded,
-    /// The client sends messages without a meaning and does not read the replies.
+    /// The client sends invalid messages and does not read the replies.
     Flooded,
 }
 
-/// A socket and how messages stand on it.
+/// A socket and its codec.
 #[derive(Debug)]
 pub(super) struct Socket {
     io: Io,
     codec: Codec,
-    /// Read before this got it.
+    /// Input that was read before.
     head: Bytes,
     out: Outbox,
-    /// Something was written that the socket may hold back.
+    /// Written bytes may be buffered in the TLS layer.
     unflushed: bool,
     idle: Duration,
-    heard: Instant,
-    /// How often it was asked since then whether it is there.
+    last_input: Instant,
+    /// Pings sent since `last_input`.
     pings: u32,
-    /// Since when nothing could be written although something waits.
+    /// When the last write made progress, if output is stuck.
     stuck: Option<Instant>,
-    /// Came with messages that are to be seen before it.
+    /// The end was read, but messages before it are delivered first.
     ended: Option<SocketEnd>,
     tick: Pin<Box<Sleep>>,
-    /// Its place among all sockets.
-    place: Option<Place>,
-    /// What is held of a message that has not come whole.
+    permit: Option<SocketPermit>,
+    /// The memory of an incomplete message.
     part: Part,
-    /// When that began to be counted, when there last was more of it, and how much it was then.
+    /// When that message exceeded the free bytes, when it last grew, and its size then.
     unfinished: Option<(Instant, Instant, usize)>,
 }
 
-/// What became of a socket that was to be [left](Socket::leave) to another.
+/// The result of [`Socket::hand_off`].
 #[derive(Debug)]
-pub(super) enum Left<T> {
-    /// It was taken; its place is to be kept until it is closed.
-    Taken(T, Option<Place>),
-    /// It is still here.
+pub(super) enum Handoff<T> {
+    /// The socket was handed over; the permit must be kept until it is closed.
+    Taken(T, Option<SocketPermit>),
+    /// The socket was not handed over.
     Here(Box<Socket>),
 }
 
-/// A place among the sockets of a front, given back with the last that has it.
-pub(super) type Place = Arc<OwnedSemaphorePermit>;
+/// A permit for an open socket, released with its last reference.
+pub(super) type SocketPermit = Arc<OwnedSemaphorePermit>;
 
 impl Socket {
-    /// `head` has been read from it already; within `idle` it is noticed that nobody is there.
+    /// `head` was already read from the socket; `idle` is the time after which a dead peer is detected.
     pub(super) fn new(
         io: Io,
         codec: Codec,
         head: Bytes,
         idle: Duration,
-        place: Option<Place>,
+        permit: Option<SocketPermit>,
         part: Part,
     ) -> Self {
         Self {
@@ -95,26 +94,26 @@ impl Socket {
             out: Outbox::default(),
             unflushed: false,
             idle,
-            heard: Instant::now(),
+            last_input: Instant::now(),
             pings: 0,
             stuck: None,
             ended: None,
             tick: Box::pin(sleep(idle / 3)),
-            place,
+            permit,
             part,
             unfinished: None,
         }
     }
 
-    /// Leaves a WebSocket without TLS on which nothing waits to whoever takes it, behind `messages`.
+    /// Offers a WebSocket without TLS and without queued output to `take`, along with `messages`.
     ///
     /// # Errors
-    /// When the socket has been lost over it.
-    pub(super) fn leave<T>(
+    /// If the socket is lost in the process.
+    pub(super) fn hand_off<T>(
         self,
         messages: &[Bytes],
         take: impl FnOnce(WebSocketHandoff) -> Result<T, WebSocketHandoff>,
-    ) -> io::Result<Left<T>> {
+    ) -> io::Result<Handoff<T>> {
         match self {
             Self {
                 io: Io::Tcp(stream),
@@ -124,49 +123,49 @@ impl Socket {
                 unflushed: false,
                 ended: None,
                 idle,
-                place,
+                permit,
                 part,
                 ..
             } if head.is_empty() && out.is_empty() => {
                 let socket = stream.into_std()?.into();
                 match take(WebSocketHandoff { socket, decoder, messages: messages.to_vec(), idle }) {
-                    Ok(taken) => Ok(Left::Taken(taken, place)),
+                    Ok(taken) => Ok(Handoff::Taken(taken, permit)),
                     Err(WebSocketHandoff { socket, decoder, .. }) => {
                         let stream = TcpStream::from_std(socket.into())?;
                         let codec = Codec::Frames(decoder);
-                        let socket = Self::new(Io::Tcp(stream), codec, Bytes::new(), idle, place, part);
-                        Ok(Left::Here(Box::new(socket)))
+                        let socket = Self::new(Io::Tcp(stream), codec, Bytes::new(), idle, permit, part);
+                        Ok(Handoff::Here(Box::new(socket)))
                     }
                 }
             }
-            socket => Ok(Left::Here(Box::new(socket))),
+            socket => Ok(Handoff::Here(Box::new(socket))),
         }
     }
 
-    /// Bounds what the system holds of it.
-    pub(super) fn bound(&self) {
-        if let Err(error) = self.io.bound() {
-            tracing::debug!(%error, "the buffers of a socket stay as they are");
+    /// Limits the kernel buffers of the socket.
+    pub(super) fn limit_kernel_buffers(&self) {
+        if let Err(error) = self.io.limit_kernel_buffers() {
+            tracing::debug!(%error, "socket buffer size not set");
         }
     }
 
-    /// How much waits to be written.
-    pub(super) fn waiting(&self) -> usize {
+    /// Returns the number of queued bytes.
+    pub(super) fn queued(&self) -> usize {
         self.out.len()
     }
 
-    /// Puts a message behind what waits.
+    /// Queues a message.
     #[inline]
     pub(super) fn put(&mut self, message: &[u8], scratch: &Scratch) {
         self.codec.put(self.out.open(scratch), message);
     }
 
-    /// Reads once and shows the messages. Ready with how many bytes there were.
+    /// Reads once and passes the messages to `each`. Ready with the number of bytes.
     pub(super) fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
         scratch: &Scratch,
-        mut each: impl FnMut(Heard<'_>),
+        mut each: impl FnMut(Received<'_>),
     ) -> Poll<Result<usize, SocketEnd>> {
         if let Some(end) = self.ended {
             return Poll::Ready(Err(end));
@@ -179,10 +178,10 @@ impl Socket {
         let mut seen = false;
         let mut see = |read: &mut [u8]| {
             let fed = codec.feed(read, |heard| match heard {
-                // What comes after the end is nobody's business.
+                // Input after the end is ignored.
                 _ if end.is_some() => {}
-                Heard::Ping(payload) => put_pong(out.open(scratch), payload),
-                Heard::Close(code) => end = Some(SocketEnd::Left(code)),
+                Received::Ping(payload) => put_pong(out.open(scratch), payload),
+                Received::Close(code) => end = Some(SocketEnd::Left(code)),
                 heard => {
                     seen = true;
                     each(heard);
@@ -204,7 +203,7 @@ impl Socket {
             Poll::Ready(Ok(count)) => count,
             Poll::Ready(Err(_)) => 0,
         };
-        self.heard = Instant::now();
+        self.last_input = Instant::now();
         self.pings = 0;
         let partial = self.codec.partial();
         if !self.part.resize(partial) {
@@ -213,8 +212,8 @@ impl Socket {
         self.unfinished = match self.unfinished {
             _ if partial <= FREE_BYTES => None,
             Some((since, grew, before)) if partial == before => Some((since, grew, before)),
-            Some((since, ..)) => Some((since, self.heard, partial)),
-            None => Some((self.heard, self.heard, partial)),
+            Some((since, ..)) => Some((since, self.last_input, partial)),
+            None => Some((self.last_input, self.last_input, partial)),
         };
         self.ended = if count == 0 { Some(SocketEnd::Lost) } else { end };
         Poll::Ready(match self.ended {
@@ -223,7 +222,7 @@ impl Socket {
         })
     }
 
-    /// Writes what waits. Ready when nothing does, with whether anything moved.
+    /// Writes queued output. Ready when the queue is empty; `true` if anything moved.
     pub(super) fn poll_write(
         &mut self,
         cx: &mut Context<'_>,
@@ -239,10 +238,10 @@ impl Socket {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Pending => Poll::Pending,
         };
-        // There is room again where there was none: somebody reads, however slowly, and what asks for a sign waits its turn.
+        // Progress after a full buffer: the peer reads, however slowly, and pings wait in the queue.
         let taken = polled.is_ready() || self.out.len() != before;
         if self.stuck.is_some() && taken && !matches!(polled, Poll::Ready(Err(_))) {
-            self.heard = Instant::now();
+            self.last_input = Instant::now();
             self.pings = 0;
         }
         match polled {
@@ -260,7 +259,7 @@ impl Socket {
         }
     }
 
-    /// Looks whether anybody is there. Ready when nobody is.
+    /// Checks whether the peer is alive. Ready when it is not.
     pub(super) fn poll_tick(&mut self, cx: &mut Context<'_>, scratch: &Scratch) -> Poll<SocketEnd> {
         while self.tick.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
@@ -274,7 +273,7 @@ impl Socket {
             {
                 return Poll::Ready(SocketEnd::Crowded);
             }
-            let mut next = self.heard + third * (self.pings + 1);
+            let mut next = self.last_input + third * (self.pings + 1);
             if !self.codec.has_pings() {
                 next = now + third;
             } else if next <= now {
@@ -282,10 +281,10 @@ impl Socket {
                     return Poll::Ready(SocketEnd::Lost);
                 }
                 self.pings += 1;
-                // From now on: whoever slept for long must not find that all its time is over.
+                // From now on: a peer that was suspended must not find its time over.
                 next = now + third;
                 self.codec.put_ping(self.out.open(scratch));
-                // What keeps it from being written is found by whoever writes next; the timer must not wait for that.
+                // A write error shows at the next write; the timer must not wait for it.
                 if let Poll::Ready(Err(end)) = self.poll_write(cx, scratch) {
                     return Poll::Ready(end);
                 }
@@ -295,7 +294,7 @@ impl Socket {
         Poll::Pending
     }
 
-    /// Writes what waits and the end, and hangs up.
+    /// Writes queued output and the close frame, and closes the socket.
     pub(super) async fn close(mut self, code: u16, reason: &'static str, scratch: &Scratch) {
         self.codec.put_close(self.out.open(scratch), code, reason);
         let last = async {
@@ -303,12 +302,12 @@ impl Socket {
                 .await
                 .map_err(|_| io::ErrorKind::BrokenPipe)?;
             self.io.shutdown().await?;
-            // A socket with something unread would be reset, and the last word with it.
+            // Closing a socket with unread input would reset it, and the close frame would be lost.
             let mut rest = [0; 512];
             while self.io.read(&mut rest).await? > 0 {}
             io::Result::Ok(())
         };
-        // Whoever does not read it has gone without it.
+        // Sent on a best-effort basis.
         _ = timeout(CLOSE_FRAME_TIMEOUT, last).await;
         self.out.clear(scratch);
     }

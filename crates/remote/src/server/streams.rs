@@ -1,9 +1,9 @@
-//! Which message of an agent goes on which stream of a client over HTTP, and what is kept of each.
+//! Assigns messages of an agent to the event streams of an HTTP client, and keeps them for replay.
 //!
-//! A connection has a stream of its own and one for each session. Messages that name a session go on its stream, those of a child
-//! session on that of the session at the top, and those of a session that the client cannot know on the stream of the connection.
-//! Answers go on the stream of the session of their request if the client ever opened it, and everything else on the stream of the
-//! connection. No I/O: whoever reads a stream leaves a waker.
+//! A connection has one stream of its own and one per session. Messages with a session go to its stream, those of a
+//! child session to that of its topmost session, and those of a session that the client cannot know to the stream of
+//! the connection. Responses go to the stream of their request's session if the client ever opened it, and everything
+//! else to the stream of the connection. No I/O: readers leave a waker.
 
 mod children;
 
@@ -22,72 +22,72 @@ use super::replay_memory::ReplayShare;
 use crate::announced::child_id;
 use crate::resume::{Keep, Ring};
 
-/// How many sessions that no agent has confirmed may have a stream.
+/// Streams of sessions that no agent has confirmed.
 pub(super) const MAX_UNCONFIRMED: usize = 16;
 
-/// How many sessions may have one at all; what belongs to others goes on the stream of the connection.
+/// Streams of sessions; messages of others go to the stream of the connection.
 const MAX_STREAMS: usize = 1024;
 
-/// How many requests of a client may be open.
+/// Pending requests of a client.
 const MAX_PENDING: usize = 4096;
 
-/// How much is handed to a reader at a time.
+/// Bytes returned to a reader at a time.
 const MAX_BATCH_BYTES: usize = 64 << 10;
 
-/// Where the answer to a request goes.
+/// The destination of a response.
 #[derive(Debug)]
-pub(super) enum Waits {
-    /// Into the body of the request's own response.
+pub(super) enum ResponseTarget {
+    /// The body of the HTTP response.
     Body(oneshot::Sender<Bytes>),
-    /// On the stream of this session if it was opened, else on that of the connection.
+    /// The stream of this session if it was opened, otherwise that of the connection.
     Stream(Option<String>),
-    /// On the stream of this session, opened or not: it ends a turn, and the updates of the turn are on that stream. A client may open it
-    /// while the turn runs, and no longer read the stream of the connection.
+    /// The stream of this session, opened or not: the response ends a turn, and the updates of the turn are on that
+    /// stream. A client may open it during the turn, and no longer read the stream of the connection.
     Turn(String),
 }
 
-/// Too many requests are open.
+/// Too many requests are pending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("too many requests are open")]
+#[error("too many pending requests")]
 pub(super) struct TooMany;
 
-/// Why a stream cannot be read.
+/// A reason why a stream was not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum OpenFault {
-    /// Somebody reads it.
-    #[error("the stream is being read")]
+    /// The stream has a reader.
+    #[error("the stream already has a reader")]
     Taken,
-    /// No such session, and no room for one that may come to be.
-    #[error("there is no such session")]
+    /// The session does not exist, and there is no room for one that may be created.
+    #[error("session not found")]
     Unknown,
-    /// What comes after the last event is no longer kept.
-    #[error("what comes after that event is no longer kept")]
+    /// Events after the cursor are no longer kept.
+    #[error("later events are no longer kept")]
     Gap,
 }
 
-/// What a reader gets.
+/// The next item of a reader.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// One event or several.
+    /// One or more events.
     Events(Bytes),
-    /// Nothing now; the waker is kept.
+    /// No event at present; the waker is kept.
     Wait,
-    /// Nothing ever again.
+    /// The stream has ended.
     Ended,
-    /// Nothing for this reader: another has come back in its place, or it read too slowly.
+    /// Another reader has taken over, or this one was too slow.
     Replaced,
 }
 
 #[derive(Debug)]
 struct Stream {
     ring: Ring,
-    /// The number of the last event that a reader got.
+    /// The number of the last event that a reader received.
     delivered: u64,
     reader: Option<u64>,
     waker: Option<Waker>,
-    /// It has been read at some time.
+    /// A reader has opened it at some time.
     opened: bool,
-    /// An agent has spoken of its session.
+    /// An agent has mentioned its session.
     confirmed: bool,
 }
 
@@ -98,15 +98,15 @@ impl Stream {
 
     fn push(&mut self, line: Bytes, now: Instant) {
         self.ring.push(line);
-        // Nobody reads it, so nobody can be slowed down: what is oldest goes, and whoever comes is told.
+        // Without a reader there is no backpressure: the oldest events are dropped, and the next reader is told.
         while self.reader.is_none() && self.ring.is_full() {
             self.ring.next(now);
         }
         self.wake();
     }
 
-    /// Drops messages, oldest first, until `bytes` are free: those that a reader got, and if there is no reader the others
-    /// too. Returns how many bytes are free.
+    /// Drops messages, the oldest first, until `bytes` are free: those that a reader has received, and without a reader
+    /// the others too. Returns the number of bytes freed.
     fn shed(&mut self, bytes: usize, now: Instant) -> usize {
         let mut freed = self.ring.shed(bytes);
         while freed < bytes && self.reader.is_none() && self.ring.next(now).is_some() {
@@ -115,13 +115,13 @@ impl Stream {
         freed
     }
 
-    /// Returns `true` if a reader is to get messages for which there is no room.
+    /// Returns `true` if there is a reader and no room for its unread messages.
     fn is_slow(&self, is_over_memory: bool) -> bool {
         let is_full = self.ring.is_full() || is_over_memory && !self.ring.is_drained();
         self.reader.is_some() && is_full
     }
 
-    /// Whether nobody reads it and it has nothing to say.
+    /// Returns `true` if the stream has no reader and no unread message.
     fn is_idle(&self) -> bool {
         self.reader.is_none() && self.ring.is_drained()
     }
@@ -132,8 +132,9 @@ impl Stream {
         }
     }
 
-    /// Begins behind the event `cursor`, or behind the last one that was read. How many are missing, if it must be told.
-    fn begin(&mut self, cursor: Option<u64>) -> Result<u64, OpenFault> {
+    /// Starts after the event `cursor`, or after the last one that was read. Returns the number of missing events that
+    /// must be reported.
+    fn seek(&mut self, cursor: Option<u64>) -> Result<u64, OpenFault> {
         if let Some(cursor) = cursor {
             if cursor > self.delivered || self.ring.rewind(cursor).is_err() {
                 return Err(OpenFault::Gap);
@@ -151,22 +152,21 @@ impl Stream {
 pub(super) struct Streams {
     keep: Keep,
     share: ReplayShare,
-    /// More is kept than may be, though nothing more can be dropped here.
+    /// The memory limit is exceeded, and nothing more can be dropped here.
     is_over_memory: bool,
     connection: Stream,
     sessions: HashMap<String, Stream>,
     children: Children,
-    pending: HashMap<Bytes, Waits>,
-    /// What the agent said last: more of the same is known at a glance.
-    alike: ScanCache,
+    pending: HashMap<Bytes, ResponseTarget>,
+    /// Speeds up scanning of messages that resemble the previous one.
+    scan_cache: ScanCache,
     readers: u64,
     ended: bool,
-    /// An error that was about no request.
-    last_words: Option<RpcError>,
+    /// The last error without a request id.
+    backend_error: Option<RpcError>,
 }
 
 impl Streams {
-    /// Before anything was said.
     pub(super) fn new(keep: Keep, share: ReplayShare) -> Self {
         Self {
             keep,
@@ -176,31 +176,31 @@ impl Streams {
             sessions: HashMap::new(),
             children: Children::default(),
             pending: HashMap::new(),
-            alike: ScanCache::default(),
+            scan_cache: ScanCache::default(),
             readers: 0,
             ended: false,
-            last_words: None,
+            backend_error: None,
         }
     }
 
-    /// A request of the client goes to the agent.
-    pub(super) fn asked(&mut self, id: &[u8], waits: Waits) -> Result<(), TooMany> {
+    /// Records a request of the client and the destination of its response.
+    pub(super) fn record_request(&mut self, id: &[u8], target: ResponseTarget) -> Result<(), TooMany> {
         if self.pending.len() >= MAX_PENDING {
             return Err(TooMany);
         }
-        self.pending.insert(Bytes::copy_from_slice(id), waits);
+        self.pending.insert(Bytes::copy_from_slice(id), target);
         Ok(())
     }
 
-    /// The agent said something.
-    pub(super) fn said(&mut self, line: &[u8], now: Instant) {
-        let view = self.alike.view(line);
+    /// Assigns a message of the agent to a stream.
+    pub(super) fn deliver(&mut self, line: &[u8], now: Instant) {
+        let view = self.scan_cache.view(line);
         let mut session = None;
         match view.kind() {
             Kind::Request | Kind::Notification => {
                 let named = view.session();
                 let child = child_id(&view);
-                let stream = self.stream_for(named.as_deref());
+                let stream = self.target_stream(named.as_deref());
                 stream.push(one_line(line), now);
                 if let (Some(session), Some(child)) = (named, child) {
                     self.children.record(&session, child);
@@ -208,12 +208,12 @@ impl Streams {
                 return;
             }
             Kind::Response => match view.id().and_then(|id| self.pending.remove(id)) {
-                Some(Waits::Body(asker)) => {
-                    // Whoever asked may be gone; then nobody wants it.
-                    _ = asker.send(Bytes::copy_from_slice(line));
+                Some(ResponseTarget::Body(sender)) => {
+                    // The HTTP request may be gone.
+                    _ = sender.send(Bytes::copy_from_slice(line));
                     return;
                 }
-                Some(Waits::Stream(asked_in)) => {
+                Some(ResponseTarget::Stream(asked_in)) => {
                     if view.result().is_some() {
                         self.confirm(view.session().as_deref());
                         self.confirm(asked_in.as_deref());
@@ -221,14 +221,14 @@ impl Streams {
                     let read = |name: &String| self.sessions.get(name).is_some_and(|stream| stream.opened);
                     session = asked_in.filter(read);
                 }
-                Some(Waits::Turn(name)) => {
+                Some(ResponseTarget::Turn(name)) => {
                     if view.result().is_some() {
                         self.confirm(Some(&name));
                     }
                     session = Some(name);
                 }
                 None if view.id().is_none() => {
-                    self.last_words = view.error();
+                    self.backend_error = view.error();
                 }
                 None => {}
             },
@@ -237,18 +237,18 @@ impl Streams {
         self.stream(session.as_deref()).push(one_line(line), now);
     }
 
-    /// Returns the stream for what an agent says in a session.
-    fn stream_for(&mut self, session: Option<&str>) -> &mut Stream {
+    /// Returns the stream for a message of an agent with this session.
+    fn target_stream(&mut self, session: Option<&str>) -> &mut Stream {
         let Some(name) = session else { return &mut self.connection };
         let is_open = |name: &str| self.sessions.get(name).is_some_and(|stream| stream.opened);
         if let Some(of) = self.children.stream_of(name, is_open) {
             return self.confirm(Some(&of));
         }
-        // The answer to a request may be about to name the session, or to confirm it.
-        let is_expected = |waits: &Waits| match waits {
-            Waits::Stream(asked_in) => asked_in.as_deref().is_none_or(|asked_in| asked_in == name),
-            Waits::Turn(asked_in) => asked_in == name,
-            Waits::Body(_) => false,
+        // The response to a pending request may be about to name or confirm the session.
+        let is_expected = |target: &ResponseTarget| match target {
+            ResponseTarget::Stream(asked_in) => asked_in.as_deref().is_none_or(|asked_in| asked_in == name),
+            ResponseTarget::Turn(asked_in) => asked_in == name,
+            ResponseTarget::Body(_) => false,
         };
         if self.sessions.contains_key(name) || self.pending.values().any(is_expected) {
             return self.confirm(session);
@@ -256,8 +256,8 @@ impl Streams {
         &mut self.connection
     }
 
-    /// An agent knows this session, so it may have a stream. What belongs to it goes on that, or if there is no room for it on that
-    /// of the connection.
+    /// Records that an agent knows this session, so it may have a stream. Returns that stream, or that of the
+    /// connection if there is no room.
     fn confirm(&mut self, session: Option<&str>) -> &mut Stream {
         let Some(session) = session else { return &mut self.connection };
         if !self.sessions.contains_key(session) && self.make_room() {
@@ -272,12 +272,12 @@ impl Streams {
         }
     }
 
-    /// Whether there is room for one more stream. One that nobody reads and that has nothing to say makes some.
+    /// Returns `true` if there is room for another stream. An idle one is removed for it.
     fn make_room(&mut self) -> bool {
         self.make_room_among(MAX_STREAMS, |_| true)
     }
 
-    /// The same for one that no agent has confirmed.
+    /// Like [`Self::make_room`], for a session that no agent has confirmed.
     fn make_room_unconfirmed(&mut self) -> bool {
         self.make_room_among(MAX_UNCONFIRMED, |stream| !stream.confirmed) && self.make_room()
     }
@@ -298,10 +298,10 @@ impl Streams {
         }
     }
 
-    /// Somebody reads a stream from now on. `cursor` is the last event that the client got; who says that comes back, and takes
-    /// the place of whoever it was before.
+    /// Adds a reader to a stream. `cursor` is the last event that the client received; a reader with a cursor replaces
+    /// the previous one.
     ///
-    /// Returns the reader's number, and an event that must come first.
+    /// Returns the number of the reader, and an event that must be sent first.
     pub(super) fn open(
         &mut self,
         session: Option<&str>,
@@ -321,14 +321,14 @@ impl Streams {
         if stream.reader.is_some() && cursor.is_none() {
             return Err(OpenFault::Taken);
         }
-        let missing = stream.begin(cursor)?;
+        let missing = stream.seek(cursor)?;
         stream.wake();
         stream.reader = Some(reader);
         stream.opened = true;
-        Ok((reader, (missing > 0).then(|| gap(session, missing))))
+        Ok((reader, (missing > 0).then(|| gap_event(session, missing))))
     }
 
-    /// What a reader gets next.
+    /// Returns the next item for a reader.
     pub(super) fn next(&mut self, session: Option<&str>, reader: u64, now: Instant, waker: &Waker) -> Next {
         let ended = self.ended;
         let stream = self.stream(session);
@@ -340,7 +340,7 @@ impl Streams {
             && let Some((number, line)) = stream.ring.next(now)
         {
             stream.delivered = number;
-            event(&mut events, Some(number), line);
+            write_event(&mut events, Some(number), line);
         }
         if !events.is_empty() {
             return Next::Events(events.into());
@@ -353,7 +353,7 @@ impl Streams {
         Next::Wait
     }
 
-    /// A reader is gone.
+    /// Removes a reader. Returns `false` if another had replaced it.
     pub(super) fn close(&mut self, session: Option<&str>, reader: u64) -> bool {
         let stream = self.stream(session);
         let was_reading = stream.reader == Some(reader);
@@ -364,22 +364,22 @@ impl Streams {
         was_reading
     }
 
-    /// What was said last about no request in particular: why nobody is let in.
-    pub(super) fn last_words(&self) -> Option<RpcError> {
-        self.last_words.clone()
+    /// Returns the last error without a request id: the reason why the backend refuses the connection.
+    pub(super) fn backend_error(&self) -> Option<RpcError> {
+        self.backend_error.clone()
     }
 
-    /// Whether anybody reads anything.
+    /// Returns `true` if any stream has a reader.
     pub(super) fn is_read(&self) -> bool {
         self.streams().any(|stream| stream.reader.is_some())
     }
 
-    /// Whether somebody reads so slowly that the agent must wait.
+    /// Returns `true` if a slow reader must stop reading from the agent.
     pub(super) fn is_full(&self) -> bool {
         self.streams().any(|stream| stream.is_slow(self.is_over_memory))
     }
 
-    /// Does without those who made the agent wait for too long.
+    /// Removes readers that were too slow for too long.
     pub(super) fn drop_slow(&mut self, now: Instant) {
         for stream in self.sessions.values_mut().chain([&mut self.connection]) {
             if stream.is_slow(self.is_over_memory) {
@@ -390,7 +390,7 @@ impl Streams {
         self.limit_memory(now);
     }
 
-    /// Counts what is kept, and drops some of it if that is too much. To be called whenever it may have changed.
+    /// Counts the kept bytes, and drops some if they exceed the limits. Must be called after every change.
     pub(super) fn limit_memory(&mut self, now: Instant) {
         let bytes = self.streams().map(|stream| stream.ring.bytes()).sum();
         let mut over = self.share.set(bytes);
@@ -407,7 +407,7 @@ impl Streams {
         self.is_over_memory = over > 0;
     }
 
-    /// The agent will say nothing more.
+    /// Records that the agent has closed its output.
     pub(super) fn end(&mut self) {
         self.ended = true;
         self.pending.clear();
@@ -421,18 +421,22 @@ impl Streams {
     }
 }
 
-/// The event that says that some before it are lost.
-fn gap(session: Option<&str>, missing: u64) -> Bytes {
+/// Returns the event that reports missing events.
+fn gap_event(session: Option<&str>, missing: u64) -> Bytes {
     let params = json!({"sessionId": session, "missing": missing, "condition": "cursor_gap"});
     let mut events = Vec::new();
-    // Plain data with string keys can always be written.
-    event(&mut events, None, &message::notification("_narrows/cursor_gap", &params).unwrap_or_default());
+    // Plain data with string keys always serializes.
+    write_event(
+        &mut events,
+        None,
+        &message::notification("_narrows/cursor_gap", &params).unwrap_or_default(),
+    );
     events.into()
 }
 
-fn event(out: &mut Vec<u8>, number: Option<u64>, line: &[u8]) {
+fn write_event(out: &mut Vec<u8>, number: Option<u64>, line: &[u8]) {
     if let Some(number) = number {
-        // Writing to memory does not fail.
+        // Writing to memory cannot fail.
         _ = writeln!(out, "id: {number}");
     }
     out.extend_from_slice(b"data: ");
@@ -440,7 +444,7 @@ fn event(out: &mut Vec<u8>, number: Option<u64>, line: &[u8]) {
     out.extend_from_slice(b"\n\n");
 }
 
-/// A carriage return ends a line of an event. In a message it can only stand between its parts.
+/// Replaces carriage returns, which would end a line of an event. A raw one in a message is white space.
 fn one_line(line: &[u8]) -> Bytes {
     if memchr::memchr(b'\r', line).is_none() {
         return Bytes::copy_from_slice(line);

@@ -1,7 +1,6 @@
-//! The front over real sockets, with an agent behind it that answers everything.
+//! The HTTP server over real sockets, with an agent that answers every request.
 
 mod certificates;
-mod doubted;
 mod hostile;
 mod http;
 mod http2;
@@ -16,4 +15,5 @@ pub(super) mod secure;
 mod slow;
 mod sockets;
 mod unfinished;
+mod unverified;
 mod users;

@@ -1,4 +1,4 @@
-//! The file of tokens of a listener, and what becomes of it when it cannot be read any more.
+//! The token file of a listener, and how long its last valid content stays in effect.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,55 +8,54 @@ use tokio::sync::watch;
 
 use crate::tokens::{TokenError, Tokens};
 
-/// After how many attempts to read the file in vain, one each time that files are looked at, what it said last is no longer
-/// relied on: what cannot be read may have been changed to take a token back.
+/// Failed reads of the file, one per check, after which its last content no longer admits clients: the file may have
+/// been changed to revoke a token.
 pub(super) const MAX_READ_FAILURES: u32 = 5;
 
-/// Who has a token.
+/// The tokens of a listener.
 #[derive(Debug)]
 pub(super) struct TokenStore {
     path: PathBuf,
     known: watch::Sender<Arc<Tokens>>,
-    /// How often it could not be read since it could.
+    /// Failed reads since the last success.
     failures: AtomicU32,
 }
 
 impl TokenStore {
-    /// Reads the file.
     pub(super) fn new(path: PathBuf) -> Result<Self, TokenError> {
         let known = watch::Sender::new(Arc::new(Tokens::read(&path)?));
         Ok(Self { path, known, failures: AtomicU32::new(0) })
     }
 
-    /// Where the file is.
+    /// Returns the path of the file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What it said when it could be read last.
+    /// Returns the last valid content of the file.
     pub(super) fn known(&self) -> &watch::Sender<Arc<Tokens>> {
         &self.known
     }
 
-    /// Whether it could not be read the last time.
+    /// Returns `true` if the last read failed.
     pub(super) fn fails(&self) -> bool {
         self.failures.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether that is so for too long: nobody is let in anew.
-    pub(super) fn is_doubted(&self) -> bool {
+    /// Returns `true` if reads have failed for so long that no new client is admitted.
+    pub(super) fn is_unverified(&self) -> bool {
         self.failures.load(Ordering::Relaxed) >= MAX_READ_FAILURES
     }
 
-    /// Reads the file again. If it cannot be used, what it said before stays.
+    /// Reads the file again. If it is invalid, the previous content is kept.
     pub(super) fn read(&self) -> Result<(), TokenError> {
-        let was_doubted = self.is_doubted();
+        let was_unverified = self.is_unverified();
         match Tokens::read(&self.path) {
             Ok(tokens) => {
                 self.known.send_replace(Arc::new(tokens));
                 self.failures.store(0, Ordering::Relaxed);
-                if was_doubted {
-                    tracing::warn!(path = %self.path.display(), "the file of tokens can be read again");
+                if was_unverified {
+                    tracing::warn!(path = %self.path.display(), "token file valid again");
                 }
                 Ok(())
             }
@@ -67,12 +66,12 @@ impl TokenStore {
                     1 => {
                         tracing::warn!(
                             %error,
-                            "the file of tokens cannot be used: what it said before holds for some ten seconds, then nobody is let in by it"
+                            "token file invalid, previous tokens stay valid for about 10 s"
                         );
                     }
                     MAX_READ_FAILURES => tracing::error!(
                         %error,
-                        "the file of tokens still cannot be used: nobody is let in with a token until it can; connections that are open stay"
+                        "token file still invalid, refusing clients with tokens"
                     ),
                     _ => {}
                 }
@@ -91,11 +90,11 @@ mod tests {
     use crate::tokens;
 
     #[test]
-    fn it_is_doubted_after_some_attempts_and_until_it_can_be_read() {
+    fn tokens_are_unverified_after_some_failed_reads_until_one_succeeds() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("tokens.toml");
         tokens::add(&path, "one", None, SystemTime::UNIX_EPOCH).unwrap();
-        let register = TokenStore::new(path.clone()).unwrap();
+        let store = TokenStore::new(path.clone()).unwrap();
         let good = fs::read(&path).unwrap();
         for bad in [None, Some("broken")] {
             match bad {
@@ -103,17 +102,17 @@ mod tests {
                 Some(text) => fs::write(&path, text).unwrap(),
             }
             for attempt in 1..=2 * MAX_READ_FAILURES {
-                assert!(register.read().is_err());
+                assert!(store.read().is_err());
                 assert_eq!(
-                    (register.fails(), register.is_doubted()),
+                    (store.fails(), store.is_unverified()),
                     (true, attempt >= MAX_READ_FAILURES),
                     "{attempt}"
                 );
-                assert_eq!(register.known().borrow().identities().count(), 1);
+                assert_eq!(store.known().borrow().identities().count(), 1);
             }
             fs::write(&path, &good).unwrap();
-            register.read().unwrap();
-            assert!(!register.fails() && !register.is_doubted());
+            store.read().unwrap();
+            assert!(!store.fails() && !store.is_unverified());
         }
     }
 }

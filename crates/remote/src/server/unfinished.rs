@@ -1,4 +1,4 @@
-//! How much is held of messages that have not come whole: of all clients, and of each identity.
+//! Limits the memory of incomplete messages: of all clients, and of each identity.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,18 +11,18 @@ use tokio::sync::Notify;
 use super::Limits;
 use crate::identity::Identity;
 
-/// What one message of each socket may have without being counted, so that short ones get through when there is no room.
+/// Bytes that one message of each socket may use uncounted, so that short messages get through when there is no room.
 pub(super) const FREE_BYTES: usize = 16 << 10;
 
-/// How many bytes a second of a message that is counted have to come, on the whole.
+/// Average rate at which a counted message must arrive.
 const MIN_BYTES_PER_SECOND: u64 = 64 << 10;
 
-/// How long a message of so many bytes may take, beyond the time in which every part of it has to come.
+/// Returns the time for a message of this size, in addition to the timeout for each of its parts.
 pub(super) fn time_for(bytes: usize) -> Duration {
     Duration::from_millis(bytes as u64 * 1000 / MIN_BYTES_PER_SECOND)
 }
 
-/// What is held of all messages.
+/// Memory of incomplete messages.
 #[derive(Debug)]
 pub(super) struct Unfinished {
     all: usize,
@@ -38,19 +38,18 @@ struct Held {
 }
 
 impl Unfinished {
-    /// As much as `limits` say.
     pub(super) fn new(limits: &Limits) -> Arc<Self> {
         let each = limits.unfinished_per_identity.max(limits.max_message);
         let all = limits.unfinished.max(each);
         Arc::new(Self { all, each, held: Mutex::default(), freed: Notify::new() })
     }
 
-    /// A message of `identity`, of which nothing is held yet, on a socket that carries one message at a time.
+    /// Returns an empty part for a message of `identity`, on a socket that carries one message at a time.
     pub(super) fn part(self: &Arc<Self>, identity: &Identity) -> Part {
         self.part_on(identity, &FreeAllowance::default())
     }
 
-    /// Returns a message of `identity` on the socket that has this allowance.
+    /// Returns an empty part for a message of `identity`, on the socket that has this allowance.
     pub(super) fn part_on(self: &Arc<Self>, identity: &Identity, allowance: &FreeAllowance) -> Part {
         let free = allowance.acquire();
         Part { of: Arc::clone(self), identity: identity.to_string(), bytes: 0, free }
@@ -61,7 +60,7 @@ impl Unfinished {
     }
 }
 
-/// The [`FREE_BYTES`] bytes of one socket, which one message has at a time: over HTTP/2 a socket carries hundreds.
+/// The right to [`FREE_BYTES`] of one socket, which one message has at a time: an HTTP/2 socket carries hundreds.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FreeAllowance(Arc<AtomicBool>);
 
@@ -80,19 +79,19 @@ impl Drop for FreeGuard {
     }
 }
 
-/// What is held of one message, given back when it is dropped.
+/// Memory of one message, released on drop.
 #[derive(Debug)]
 pub(super) struct Part {
     of: Arc<Unfinished>,
     identity: String,
-    /// What is counted of it.
+    /// Counted bytes.
     bytes: usize,
     /// `None` if another message on its socket has the allowance.
     free: Option<FreeGuard>,
 }
 
 impl Part {
-    /// Makes it this long, if there is room for that; else it stays as it is.
+    /// Changes the size. Returns `false` and changes nothing if there is no room.
     pub(super) fn resize(&mut self, bytes: usize) -> bool {
         let bytes = if bytes <= FREE_BYTES && self.free.is_some() { 0 } else { bytes };
         if bytes == self.bytes {
@@ -122,7 +121,7 @@ impl Part {
         done
     }
 
-    /// Makes it this long once there is room for that.
+    /// Waits until there is room, and changes the size.
     pub(super) async fn grow(&mut self, bytes: usize) {
         let of = Arc::clone(&self.of);
         loop {
@@ -138,7 +137,7 @@ impl Part {
 
 #[cfg(test)]
 impl Part {
-    /// How much is held of all messages of its identity.
+    /// Returns the memory of all messages of this identity.
     pub(super) fn held(&self) -> usize {
         self.of.with(|held| held.by_identity.get(&self.identity).copied().unwrap_or_default())
     }
@@ -163,17 +162,17 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    fn of(max_message: usize) -> Arc<Unfinished> {
+    fn with_max_message(max_message: usize) -> Arc<Unfinished> {
         Unfinished::new(&Limits { max_message, ..Limits::default() })
     }
 
     #[test]
     fn each_identity_has_its_own_bound_and_all_have_one() {
-        let all = of(16 * MIB);
+        let all = with_max_message(16 * MIB);
         let (mut one, mut other) = (all.part(&named("a")), all.part(&named("a")));
         assert!(one.resize(60 * MIB) && other.resize(4 * MIB));
         assert!(!other.resize(5 * MIB) && !one.resize(61 * MIB));
-        assert!(other.resize(FREE_BYTES), "what is short always has room");
+        assert!(other.resize(FREE_BYTES), "a short message always fits");
         assert!(one.resize(64 * MIB));
         let mut others = ["b", "c", "d"].map(|name| all.part(&named(name)));
         assert!(others.iter_mut().all(|part| part.resize(64 * MIB)));
@@ -187,7 +186,7 @@ mod tests {
 
     #[test]
     fn only_one_message_of_a_socket_is_not_counted() {
-        let all = of(MIB);
+        let all = with_max_message(MIB);
         let allowance = FreeAllowance::default();
         let mut parts: Vec<Part> = (0..200).map(|_| all.part_on(&named("a"), &allowance)).collect();
         assert!(parts.iter_mut().all(|part| part.resize(FREE_BYTES)));
@@ -201,14 +200,14 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_for_the_longest_message() {
-        let all = of(300 * MIB);
+    fn the_longest_message_always_fits() {
+        let all = with_max_message(300 * MIB);
         assert!(all.part(&named("a")).resize(300 * MIB));
     }
 
     #[tokio::test]
-    async fn who_waits_goes_on_when_another_is_done() {
-        let all = of(MIB);
+    async fn a_waiting_message_continues_when_memory_is_free() {
+        let all = with_max_message(MIB);
         let mut one = all.part(&named("a"));
         assert!(one.resize(64 * MIB));
         let mut other = all.part(&named("a"));

@@ -1,4 +1,4 @@
-//! The upgrade of a request to a WebSocket.
+//! Upgrades an HTTP request to a WebSocket.
 
 use std::sync::Arc;
 
@@ -18,21 +18,21 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use super::authorize::{self, Caller, PROTOCOL};
 use super::codec::Codec;
 use super::connection;
-use super::http_connection::{seat, text};
+use super::http_connection::{admit, header_text};
 use super::io::Io;
 use super::response::{self, CONNECTION_ID, Refusal, Reply};
 use super::shared::Shared;
-use super::socket::{Place, Socket};
+use super::socket::{Socket, SocketPermit};
 
-/// Answers the request, and serves the socket once it is one.
+/// Responds to an upgrade request, and serves the WebSocket.
 pub(super) fn upgrade(
     shared: &Arc<Shared>,
     parts: &Parts,
     caller: Caller,
     upgrade: OnUpgrade,
-    place: Place,
+    permit: SocketPermit,
 ) -> Reply {
-    try_upgrade(shared, parts, caller, upgrade, place).unwrap_or_else(Refusal::reply)
+    try_upgrade(shared, parts, caller, upgrade, permit).unwrap_or_else(Refusal::reply)
 }
 
 fn try_upgrade(
@@ -40,37 +40,43 @@ fn try_upgrade(
     parts: &Parts,
     caller: Caller,
     upgrade: OnUpgrade,
-    place: Place,
+    permit: SocketPermit,
 ) -> Result<Reply, Refusal> {
     let headers = &parts.headers;
-    if text(headers, &SEC_WEBSOCKET_VERSION)? != Some("13") {
+    if header_text(headers, &SEC_WEBSOCKET_VERSION)? != Some("13") {
         return Err(Refusal::Version);
     }
-    let key = text(headers, &SEC_WEBSOCKET_KEY)?.unwrap_or_default();
+    let key = header_text(headers, &SEC_WEBSOCKET_KEY)?.unwrap_or_default();
     let accept = HeaderValue::from_str(&derive_accept_key(key.as_bytes()));
-    let name = shared.name().map(|name| HeaderValue::from_str(&name));
+    let name = shared.random_name().map(|name| HeaderValue::from_str(&name));
     let (Ok(accept), Some(Ok(name)), true) =
         (accept, name, STANDARD.decode(key).is_ok_and(|key| key.len() == 16))
     else {
-        return Err(response::refusal(StatusCode::BAD_REQUEST, "that is no WebSocket\n"));
+        return Err(response::refusal(StatusCode::BAD_REQUEST, "invalid WebSocket handshake\n"));
     };
-    let guest = seat(shared, caller)?;
+    let client = admit(shared, caller)?;
     let shared = Arc::clone(shared);
     tokio::spawn(async move {
         let upgraded = match upgrade.await {
             Ok(upgraded) => upgraded,
-            Err(error) => return tracing::debug!(%error, "a WebSocket did not come to be"),
+            Err(error) => return tracing::debug!(%error, "WebSocket upgrade failed"),
         };
-        // It is what it was given as.
+        // The I/O object has the type with which it was passed to the library.
         let Ok(parts) = downcast::<TokioIo<Io>>(upgraded) else { return };
         let limits = &shared.limits;
         let codec = Codec::frames(limits.max_message);
-        let part = shared.unfinished.part(guest.identity());
-        let socket =
-            Socket::new(parts.io.into_inner(), codec, parts.read_buf, limits.idle_timeout, Some(place), part);
-        // A ping waits behind all that the system holds: over a slow line that must not be long.
-        socket.bound();
-        connection::serve(shared, socket, guest).await;
+        let part = shared.unfinished.part(client.identity());
+        let socket = Socket::new(
+            parts.io.into_inner(),
+            codec,
+            parts.read_buf,
+            limits.idle_timeout,
+            Some(permit),
+            part,
+        );
+        // Pings wait behind all data in the kernel's buffers: over a slow network that must not take long.
+        socket.limit_kernel_buffers();
+        connection::serve(shared, socket, client).await;
     });
     let mut reply = response::empty(StatusCode::SWITCHING_PROTOCOLS);
     let headers = reply.headers_mut();
@@ -78,7 +84,7 @@ fn try_upgrade(
     headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
     headers.insert(SEC_WEBSOCKET_ACCEPT, accept);
     headers.insert(CONNECTION_ID, name);
-    // Never the one that holds a token.
+    // Never the subprotocol that contains a token.
     if authorize::protocols(&parts.headers).any(|protocol| protocol == PROTOCOL) {
         headers.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(PROTOCOL));
     }

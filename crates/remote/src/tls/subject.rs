@@ -1,8 +1,8 @@
-//! Whom a certificate names: the one common name of its subject.
+//! The identity in a client certificate: the one common name of its subject.
 //!
-//! Other names are for hosts and addresses, and an authority that checks those need not check who a person is; so a certificate
-//! without a common name, or with several, names nobody. The certificate has been verified before anybody asks this, so it is well
-//! formed; what is not is nobody all the same.
+//! Other names are for hosts and addresses, and an authority that checks those need not check who a person is. So a
+//! certificate without a common name, or with several, has no identity. The certificate is verified before this code
+//! sees it; a malformed one has no identity either.
 
 use super::der::{Der, SEQUENCE, certificate_fields};
 use crate::identity::{Identity, Proof, is_name};
@@ -13,27 +13,27 @@ const OID: u8 = 0x06;
 const TEXTS: [u8; 3] = [0x0c, 0x13, 0x16];
 const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 
-/// Why a certificate names nobody.
+/// A reason why a certificate has no identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Nameless {
-    /// It is not understood.
-    #[error("its subject cannot be read")]
+    /// The subject cannot be parsed.
+    #[error("the subject cannot be read")]
     Broken,
-    /// There is none.
-    #[error("its subject has no common name")]
+    /// The subject has no common name.
+    #[error("the subject has no common name")]
     Missing,
-    /// There are several, and others may choose another of them.
-    #[error("its subject has several common names")]
+    /// The subject has several common names, and another program may choose another one.
+    #[error("the subject has several common names")]
     Several,
-    /// It goes into logs and files as it is.
-    #[error("its common name is not an identity: letters, digits and . _ - @ + only, at most 64")]
+    /// The common name is not usable as an identity, which is written to logs and files unescaped.
+    #[error("the common name is not an identity: letters, digits and . _ - @ + only, at most 64")]
     Unusable,
 }
 
-/// The identity of a certificate in DER.
+/// Returns the identity of a certificate in DER.
 ///
 /// # Errors
-/// When it names none that can be used.
+/// If the certificate has no usable common name.
 pub fn identity(certificate: &[u8]) -> Result<Identity, Nameless> {
     let subject = subject(certificate).ok_or(Nameless::Broken)?;
     let names = common_names(subject).ok_or(Nameless::Broken)?;
@@ -55,7 +55,7 @@ fn subject(certificate: &[u8]) -> Option<&[u8]> {
     fields.tagged(SEQUENCE)
 }
 
-/// All common names with their tags; `None` if anything in the subject is not as it should be.
+/// Returns all common names with their tags, or `None` if the subject is malformed.
 fn common_names(subject: &[u8]) -> Option<Vec<(u8, &[u8])>> {
     let mut names = Vec::new();
     let mut sets = Der(subject);
@@ -103,10 +103,10 @@ mod tests {
         for (oid, tag, value) in subject {
             name.extend(der(SET, &der(SEQUENCE, &[der(OID, oid), der(*tag, value.as_bytes())].concat())));
         }
-        of_subject(&name, others, padding)
+        certificate_with_subject(&name, others, padding)
     }
 
-    fn of_subject(name: &[u8], others: &[(u8, &str)], padding: usize) -> Vec<u8> {
+    fn certificate_with_subject(name: &[u8], others: &[(u8, &str)], padding: usize) -> Vec<u8> {
         let mut fields =
             [der(VERSION, &[2]), der(2, &vec![1; padding]), der(SEQUENCE, &[]), der(SEQUENCE, &[])].concat();
         fields.extend(der(SEQUENCE, &[]));
@@ -143,7 +143,7 @@ mod tests {
         for names in [["a", "b"], ["b", "a"], ["a", "a"]] {
             check(&names.map(|name| (COMMON_NAME, 0x0c, name)), host, Err(Nameless::Several));
         }
-        // In an encoding that is not read it is still the second.
+        // A name in an unknown encoding counts as well.
         check(&[(COMMON_NAME, 0x0c, "a"), (COMMON_NAME, 0x1e, "\0b")], host, Err(Nameless::Several));
         check(&[(COMMON_NAME, 0x1e, "\0a")], host, Err(Nameless::Unusable));
         check(&[(COMMON_NAME, 0x0c, "a\nb")], host, Err(Nameless::Unusable));
@@ -151,19 +151,19 @@ mod tests {
     }
 
     #[test]
-    fn two_names_in_one_set_are_two_and_what_cannot_be_read_is_nobody() {
+    fn two_names_in_one_set_are_several_and_a_malformed_subject_has_none() {
         let named = |name: &str| der(SEQUENCE, &[der(OID, COMMON_NAME), der(0x0c, name.as_bytes())].concat());
         let both = der(SET, &[named("a"), named("b")].concat());
-        assert_eq!(identity(&of_subject(&both, &[], 1)), Err(Nameless::Several));
+        assert_eq!(identity(&certificate_with_subject(&both, &[], 1)), Err(Nameless::Several));
         let odd = [der(SET, &named("a")), der(OID, &named("b"))].concat();
-        assert_eq!(identity(&of_subject(&odd, &[], 1)), Err(Nameless::Broken));
+        assert_eq!(identity(&certificate_with_subject(&odd, &[], 1)), Err(Nameless::Broken));
         let half = [der(SET, &named("a")), vec![SET, 0x20]].concat();
-        assert_eq!(identity(&of_subject(&half, &[], 1)), Err(Nameless::Broken));
+        assert_eq!(identity(&certificate_with_subject(&half, &[], 1)), Err(Nameless::Broken));
     }
 
     proptest! {
         #[test]
-        fn no_bytes_do_harm(bytes: Vec<u8>, at in 0_usize..200, byte: u8) {
+        fn no_input_panics(bytes: Vec<u8>, at in 0_usize..200, byte: u8) {
             _ = identity(&bytes);
             let mut whole = certificate(&[(COMMON_NAME, 0x0c, "laptop")], &[(0x82, "host")], 2);
             if let Some(place) = whole.get_mut(at) {

@@ -64,7 +64,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_do_harm(bytes: Vec<u8>, at in 0_usize..60, byte: u8) {
+        fn no_input_panics(bytes: Vec<u8>, at in 0_usize..60, byte: u8) {
             _ = expiry(&bytes);
             let mut whole = certificate(UTC_TIME, "261118070000Z");
             if let Some(place) = whole.get_mut(at) {

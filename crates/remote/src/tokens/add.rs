@@ -1,4 +1,4 @@
-//! Making a token: it is shown once, and its hash goes into the file.
+//! Adds a token to the token file. The token is returned once; only its hash is stored.
 
 use std::io;
 use std::path::Path;
@@ -9,15 +9,16 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use narrows_policy::check_new_scope;
 use ring::rand::{SecureRandom, SystemRandom};
 
-use super::location::{alone, real, replace};
-use super::{Digest, HEADER, PREFIX, TokenError, Tokens, text, unusable_pools};
+use super::location::{lock_directory, replace, resolve};
+use super::{Digest, HEADER, TOKEN_PREFIX, TokenError, Tokens, text, unusable_pools};
 use crate::identity::is_name;
 
-/// Makes a token for `name` and puts its hash into the file at `path`, which is made if it is not there. What is returned is the
-/// only place where the token ever stands.
+/// Creates a token for `name` and adds its hash to the file at `path`, which is created if it is missing. The token is
+/// returned and stored nowhere.
 ///
 /// # Errors
-/// When the name is taken or none, when a scope means no tool, or when the file cannot be read or written; then it is as it was.
+/// If the name is invalid or taken, a scope matches no tool, or the file cannot be read or written. The file is
+/// unchanged then.
 pub fn add(
     path: &Path,
     name: &str,
@@ -27,10 +28,10 @@ pub fn add(
     add_for_pools(path, name, scopes, None, now)
 }
 
-/// Makes a token that is also kept to `pools`; see [`add`].
+/// Creates a token that is restricted to `pools`; see [`add`].
 ///
 /// # Errors
-/// As [`add`], and when a pool can have no such name.
+/// Those of [`add`], and if the name of a pool is invalid.
 pub fn add_for_pools(
     path: &Path,
     name: &str,
@@ -46,8 +47,8 @@ pub fn add_for_pools(
     if let Some(error) = pools.and_then(unusable_pools) {
         return Err(error);
     }
-    let path = &real(path).map_err(failed)?;
-    let _alone = alone(path).map_err(failed)?;
+    let path = &resolve(path).map_err(failed)?;
+    let _lock = lock_directory(path).map_err(failed)?;
     let mut file = match text(path) {
         Ok(text) => text,
         Err(TokenError::Io { error, .. }) if error.kind() == io::ErrorKind::NotFound => String::new(),
@@ -59,14 +60,14 @@ pub fn add_for_pools(
     }
     let mut random = [0; 32];
     SystemRandom::new().fill(&mut random).map_err(|_| TokenError::Random)?;
-    let token = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(random));
+    let token = format!("{TOKEN_PREFIX}{}", URL_SAFE_NO_PAD.encode(random));
     if file.is_empty() {
         file.push_str(HEADER);
     }
     if file != HEADER {
         file.push_str(if file.ends_with('\n') { "\n" } else { "\n\n" });
     }
-    file.push_str(&entry(name, Digest::of(&token), scopes, pools, now));
+    file.push_str(&entry(name, Digest::new(&token), scopes, pools, now));
     replace(path, &file).map_err(failed)?;
     Ok(token)
 }
@@ -102,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_added_is_found_and_the_file_has_no_token() {
+    fn an_added_token_is_found_and_not_stored() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("tokens.toml");
         let now = SystemTime::UNIX_EPOCH;
@@ -119,14 +120,14 @@ mod tests {
         );
         assert!(!text.contains(&one[4..]) && !text.contains(&two[4..]));
         let tokens = Tokens::read(&path).unwrap();
-        assert_eq!(tokens.find(&Digest::of(&one)).unwrap().scopes, None);
-        assert_eq!(tokens.find(&Digest::of(&two)).unwrap().scopes.as_deref(), Some(&scopes[..]));
+        assert_eq!(tokens.find(&Digest::new(&one)).unwrap().scopes, None);
+        assert_eq!(tokens.find(&Digest::new(&two)).unwrap().scopes.as_deref(), Some(&scopes[..]));
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
-        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left beside it");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "no other file is left");
     }
 
     #[test]
-    fn what_cannot_be_added_leaves_the_file_as_it_was() {
+    fn a_failed_add_does_not_change_the_file() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("tokens.toml");
         let now = SystemTime::UNIX_EPOCH;
@@ -149,14 +150,14 @@ mod tests {
     }
 
     #[test]
-    fn a_token_can_be_kept_to_pools() {
+    fn a_token_can_be_restricted_to_pools() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("tokens.toml");
         let now = SystemTime::UNIX_EPOCH;
         let pools = ["echo".to_owned(), "code-2".to_owned()];
         let token = add_for_pools(&path, "one", None, Some(&pools), now).unwrap();
         let tokens = Tokens::read(&path).unwrap();
-        assert_eq!(tokens.find(&Digest::of(&token)).unwrap().pools.as_deref(), Some(&pools[..]));
+        assert_eq!(tokens.find(&Digest::new(&token)).unwrap().pools.as_deref(), Some(&pools[..]));
         let none = add_for_pools(&path, "two", None, Some(&[]), now);
         assert!(matches!(none, Err(TokenError::NoPools)), "{none:?}");
         let odd = add_for_pools(&path, "two", None, Some(&["a b".to_owned()]), now);
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn two_at_once_are_both_there() {
+    fn concurrent_adds_are_all_kept() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("tokens.toml");
         std::thread::scope(|scope| {

@@ -1,6 +1,6 @@
-//! The file of tokens as it is read, with all findings about it.
+//! Parses the token file and collects all findings.
 //!
-//! Findings quote names, keys and scopes only: a token may stand anywhere else.
+//! Findings quote names, keys and scopes only: any other text may be a token.
 
 use std::path::Path;
 
@@ -10,8 +10,7 @@ use narrows_policy::{check_new_scope, check_scope};
 use super::{Digest, Known, TokenError, text};
 use crate::identity::{Identity, Proof, is_name};
 
-/// The keys of `[[token]]`.
-const ENTRY: &[&str] = &["name", "hash", "scopes", "pools", "created"];
+const ENTRY_KEYS: &[&str] = &["name", "hash", "scopes", "pools", "created"];
 
 /// All findings about a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +19,7 @@ pub struct Inspected {
     pub mistakes: Vec<Finding>,
     /// The file can be used, but may not mean what its author intended.
     pub warnings: Vec<Finding>,
-    /// The pools of tokens. Only the settings of a bus tell whether it has them.
+    /// The pools that tokens are restricted to. Only the configuration of a bus tells whether they exist.
     pub pools: Vec<(String, SourcePos)>,
     /// The number of tokens.
     pub tokens: usize,
@@ -29,7 +28,7 @@ pub struct Inspected {
 /// Inspects the file at `path`.
 ///
 /// # Errors
-/// When it cannot be read at all, or everybody can write it.
+/// If it cannot be read, or every user can write it.
 pub fn inspect(path: &Path) -> Result<Inspected, TokenError> {
     Ok(inspect_text(path, &text(path)?))
 }
@@ -49,11 +48,11 @@ fn inspect_text(path: &Path, text: &str) -> Inspected {
 #[derive(Default)]
 pub(super) struct TokenFile {
     pub(super) known: Vec<Known>,
-    /// The names of pools, and where they stand.
+    /// The pools that tokens are restricted to, and their offsets.
     pools: Vec<(String, usize)>,
 }
 
-/// Reads all tokens without an error.
+/// Reads all valid tokens. Invalid ones become findings.
 pub(super) fn read(table: Table<'_>) -> TokenFile {
     table.only(&["token"], &[]);
     let mut file = TokenFile::default();
@@ -71,7 +70,7 @@ fn read_token<'a>(
     names: &mut Vec<&'a str>,
     all_pools: &mut Vec<(String, usize)>,
 ) -> Option<Known> {
-    table.only(ENTRY, &[]);
+    table.only(ENTRY_KEYS, &[]);
     let name = table.required("name", None).and_then(|item| {
         let name = item.string()?;
         let is_taken = names.contains(&name);
@@ -125,7 +124,7 @@ mod tests {
     use super::super::Tokens;
     use super::*;
 
-    fn told(text: &str) -> String {
+    fn report(text: &str) -> String {
         let Inspected { mistakes, warnings, .. } = inspect_text(Path::new("t"), text);
         let line = |kind: &str, finding: &Finding| format!("{kind}{}: {}\n", finding.pos, finding.message);
         let mistakes = mistakes.iter().map(|finding| line("", finding));
@@ -133,33 +132,33 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_told_at_once() {
-        let hash = Digest::of("x").text();
+    fn all_findings_are_reported() {
+        let hash = Digest::new("x").text();
         let good = format!("[[token]]\nname = \"a\"\nhash = \"{hash}\"\ncreated = \"x\"\n");
-        assert_eq!((told(""), told(&good)), (String::new(), String::new()));
+        assert_eq!((report(""), report(&good)), (String::new(), String::new()));
         let bad = format!(
             "{good}[[token]]\nname = \"a\"\nhsah = \"secret\"\nscopes = [\"kind:exec\", \"foo bar\", 1]\n\
              [[token]]\nname = \"b c\"\nhash = \"secret\"\nscopes = \"x\"\n[tokn]\nx = 1\n"
         );
         assert_eq!(
-            told(&bad),
+            report(&bad),
             "5:1: `hash` is missing in [token]\n\
-             6:8: there is a token of the name \"a\" already\n\
+             6:8: token \"a\" already exists\n\
              7:1: there is no setting `hsah` in [token]\n\
              8:11: no tool is of the kind `exec`; did you mean kind:execute?\n\
              8:35: `scopes` must be a text in quotes\n\
-             10:8: \"b c\" is not a name for a token\n\
+             10:8: invalid token name \"b c\"\n\
              11:8: the hash is not a SHA-256 in base64url\n\
              12:10: `scopes` must be a list\n\
              13:2: there is no setting `tokn`\n\
              warning 8:24: `foo bar` names no tool; write the name of a tool, SERVER/TOOL, SERVER/* or kind:read\n"
         );
-        assert!(told("x = secret").starts_with("1:5: ") && !told("x = secret").contains("secret"));
+        assert!(report("x = secret").starts_with("1:5: ") && !report("x = secret").contains("secret"));
     }
 
     proptest! {
         #[test]
-        fn what_is_refused_has_a_mistake_and_nothing_else_has(
+        fn a_file_is_refused_if_and_only_if_it_has_an_error(
             lines in proptest::collection::vec(
                 prop::sample::select(vec![
                     "[[token]]", "name = \"a\"", "name = \"b\"", "name = 1", "scopes = []", "scopes = [\"kind:x\"]",

@@ -1,12 +1,12 @@
-//! Where a file of tokens really is, and how another takes its place.
+//! Resolves, locks and atomically replaces a token file.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-/// The file itself, if a link leads to it: what replaces a link leaves the file behind it as it was.
-pub(super) fn real(path: &Path) -> io::Result<PathBuf> {
+/// Resolves symlinks. Replacing a link would leave the file that it points to unchanged.
+pub(super) fn resolve(path: &Path) -> io::Result<PathBuf> {
     match fs::canonicalize(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(path).is_err() => {
             Ok(path.to_owned())
@@ -15,8 +15,8 @@ pub(super) fn real(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Who changes the file at the same time waits here: the file itself is replaced, so its lock would be that of another file.
-pub(super) fn alone(path: &Path) -> io::Result<File> {
+/// Locks the directory against concurrent changes. The file itself is replaced, so a lock on it would be lost.
+pub(super) fn lock_directory(path: &Path) -> io::Result<File> {
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
@@ -26,7 +26,7 @@ pub(super) fn alone(path: &Path) -> io::Result<File> {
     Ok(lock)
 }
 
-/// The new file takes the place of the old one at once, or not at all. Whoever could read that can read this.
+/// Replaces the file atomically. The new file is readable by the same users as the old one.
 pub(super) fn replace(path: &Path, text: &str) -> io::Result<()> {
     let old = match fs::metadata(path) {
         Ok(old) => Some(old),
@@ -39,7 +39,7 @@ pub(super) fn replace(path: &Path, text: &str) -> io::Result<()> {
     let written =
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new).and_then(|mut file| {
             if let Some(old) = &old {
-                resemble(&file, old)?;
+                copy_ownership(&file, old)?;
             }
             file.write_all(text.as_bytes())?;
             file.sync_all()
@@ -51,15 +51,15 @@ pub(super) fn replace(path: &Path, text: &str) -> io::Result<()> {
     renamed
 }
 
-/// Gives a file the owner, the group and the mode of another, as far as we may.
-fn resemble(file: &File, old: &fs::Metadata) -> io::Result<()> {
+/// Copies owner, group and mode of another file, as far as permitted.
+fn copy_ownership(file: &File, old: &fs::Metadata) -> io::Result<()> {
     let now = file.metadata()?;
-    // Only root can give a file away; the group is enough where the reader is in it.
+    // Only root can change the owner; the group is enough if the reader is in it.
     if now.uid() != old.uid() && fchown(file, Some(old.uid()), None).is_err() {
-        tracing::debug!(owner = old.uid(), "the owner of a file of tokens cannot be kept");
+        tracing::debug!(owner = old.uid(), "token file owner not preserved");
     }
     let in_group = now.gid() == old.gid() || fchown(file, None, Some(old.gid())).is_ok();
-    // What its group might do is nothing for another.
+    // Permissions of the old group are not granted to another group.
     let mode = old.mode() & if in_group { 0o777 } else { 0o707 };
     file.set_permissions(Permissions::from_mode(mode))
 }
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_could_read_the_old_file_can_read_the_new_one() {
+    fn a_replaced_file_keeps_owner_group_and_mode() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("tokens.toml");
         add(&path, "one", None, SystemTime::UNIX_EPOCH).unwrap();
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_stays_one_and_the_file_behind_it_is_changed() {
+    fn a_symlink_is_kept_and_its_target_changed() {
         let directory = tempfile::tempdir().unwrap();
         let [path, link, nowhere] =
             ["real.toml", "link.toml", "none.toml"].map(|name| directory.path().join(name));
@@ -104,7 +104,7 @@ mod tests {
         remove(&link, "one").unwrap();
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         let tokens = Tokens::read(&path).unwrap();
-        assert!(tokens.find(&Digest::of(&token)).is_none() && tokens.find(&Digest::of(&other)).is_some());
+        assert!(tokens.find(&Digest::new(&token)).is_none() && tokens.find(&Digest::new(&other)).is_some());
         symlink("gone.toml", &nowhere).unwrap();
         assert!(matches!(add(&nowhere, "one", None, SystemTime::UNIX_EPOCH), Err(TokenError::Io { .. })));
         assert!(fs::symlink_metadata(&nowhere).unwrap().is_symlink());

@@ -1,18 +1,18 @@
-//! Taking a token out of the file; everything else in it stays as it is written.
+//! Removes a token from the token file without changing the rest of its text.
 
 use std::path::Path;
 
-use super::location::{alone, real, replace};
+use super::location::{lock_directory, replace, resolve};
 use super::{HEADER, TokenError, Tokens, text};
 
-/// Takes the token of `name` out of the file at `path`. Whoever has it is let in no more.
+/// Removes the token of `name` from the file at `path`. It is no longer accepted.
 ///
 /// # Errors
-/// When there is none, or when the file cannot be read or written; then it is as it was.
+/// If there is no such token, or the file cannot be read or written. The file is unchanged then.
 pub fn remove(path: &Path, name: &str) -> Result<(), TokenError> {
     let failed = |error| TokenError::Io { path: path.to_owned(), error };
-    let path = &real(path).map_err(failed)?;
-    let _alone = alone(path).map_err(failed)?;
+    let path = &resolve(path).map_err(failed)?;
+    let _lock = lock_directory(path).map_err(failed)?;
     let file = text(path)?;
     let names = |tokens: &Tokens| tokens.identities().map(|who| who.name.clone()).collect::<Vec<_>>();
     let mut left = names(&Tokens::parse(path, &file)?);
@@ -20,18 +20,19 @@ pub fn remove(path: &Path, name: &str) -> Result<(), TokenError> {
         return Err(TokenError::Absent(name.to_owned()));
     };
     left.remove(at);
-    let rest = without(&file, |part| Tokens::parse(path, part).is_ok_and(|part| names(&part) == [name]));
-    // Somebody may have written it in a way that cannot be taken apart by lines.
+    let rest =
+        without_entry(&file, |part| Tokens::parse(path, part).is_ok_and(|part| names(&part) == [name]));
+    // The file may be written in a form that cannot be split by lines.
     if names(&Tokens::parse(path, &rest)?) != left {
         return Err(TokenError::Form(path.to_owned()));
     }
-    // What is left is still to be known as what it is.
+    // An empty file must still be recognizable as a token file.
     let rest = if rest.trim().is_empty() { HEADER } else { &rest };
     replace(path, rest).map_err(failed)
 }
 
-/// The text without the entry that is the one: from its `[[token]]` to the next.
-fn without(file: &str, is_it: impl Fn(&str) -> bool) -> String {
+/// Returns the text without the matching entry, which runs from its `[[token]]` to the next.
+fn without_entry(file: &str, is_it: impl Fn(&str) -> bool) -> String {
     let mut parts = vec![String::new()];
     for line in file.split_inclusive('\n') {
         if line.trim() == "[[token]]" {
@@ -52,14 +53,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_taken_out_opens_nothing_and_the_rest_does() {
+    fn a_removed_token_is_not_accepted_and_the_others_are() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("tokens.toml");
         std::fs::write(&path, "# ours\n").unwrap();
         let tokens = ["a", "b", "c"].map(|name| add(&path, name, None, SystemTime::UNIX_EPOCH).unwrap());
         remove(&path, "b").unwrap();
         let left = Tokens::read(&path).unwrap();
-        let found = tokens.map(|token| left.find(&Digest::of(&token)).map(|who| who.name.clone()));
+        let found = tokens.map(|token| left.find(&Digest::new(&token)).map(|who| who.name.clone()));
         assert_eq!(found, [Some("a".to_owned()), None, Some("c".to_owned())]);
         assert!(std::fs::read_to_string(&path).unwrap().starts_with("# ours\n"));
         assert!(matches!(remove(&path, "b"), Err(TokenError::Absent(_))));
@@ -68,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_a_token_is_known_as_one() {
+    fn a_token_file_without_tokens_is_recognized() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("any.toml");
         let written = || std::fs::read_to_string(&path).unwrap();
@@ -78,7 +79,7 @@ mod tests {
             add(&path, "a", None, SystemTime::UNIX_EPOCH).unwrap();
             remove(&path, "a").unwrap();
             if !begin.is_empty() {
-                assert!(!is_marked(&written()), "what is its owner's stays");
+                assert!(!is_marked(&written()), "other text is kept");
                 remove(&path, "z").unwrap();
             }
             assert_eq!(written().trim_end(), HEADER.trim_end());
@@ -87,10 +88,10 @@ mod tests {
     }
 
     #[test]
-    fn a_form_of_ones_own_is_left_alone() {
+    fn a_file_in_another_form_is_not_changed() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("tokens.toml");
-        let hash = Digest::of("x").text();
+        let hash = Digest::new("x").text();
         let text = format!(
             "token = [{{ name = \"a\", hash = \"{hash}\" }}, {{ name = \"b\", hash = \"{hash}\" }}]\n"
         );

@@ -1,4 +1,4 @@
-//! Cut at every message boundary and at random bytes, while both sides stream.
+//! Connections that are cut at every message boundary and at random bytes, while both sides stream.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,11 +14,11 @@ use tokio::time::timeout;
 use crate::cutter::Cutter;
 use crate::server::{Carrier, Server};
 
-/// Longer than anything here takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Longer than any step takes on a busy machine.
+const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How many cuts are made: few in every run, as many as are wanted in a long one.
-fn wanted() -> u64 {
+/// Returns the number of cuts: few by default, as many as requested in a long run.
+fn wanted_cuts() -> u64 {
     std::env::var("NARROWS_CUTS").ok().and_then(|cuts| cuts.parse().ok()).unwrap_or(100)
 }
 
@@ -27,7 +27,7 @@ pub(crate) async fn open(url: &str) -> Connected {
 }
 
 pub(crate) async fn recv(link: &mut Link) -> Frame {
-    timeout(PATIENCE, link.receiver.recv()).await.expect("in time").expect("not the end")
+    timeout(STEP_TIMEOUT, link.receiver.recv()).await.expect("in time").expect("not the end")
 }
 
 pub(crate) async fn initialize(link: &mut Link) {
@@ -42,9 +42,9 @@ pub(crate) async fn ask(link: &Link, method: &str, number: u64) {
     link.sender.send(line).await.unwrap();
 }
 
-/// Asks and listens until `enough`, and checks that everything came once and in order.
+/// Sends and receives until `enough`, and checks that every message arrived once and in order.
 async fn stream(server: &Server, url: &str, enough: impl Fn(u64) -> bool, calm: impl FnOnce()) {
-    // The first socket must come about: nothing is held before.
+    // The first socket is not cut: the connection is not resumable before.
     let Connected { mut link, outcome } = loop {
         if let Ok(connected) = connect(&url.parse().unwrap(), Options::default()).await {
             break connected;
@@ -66,7 +66,7 @@ async fn stream(server: &Server, url: &str, enough: impl Fn(u64) -> bool, calm: 
         if stopped && answered == asked && updates == server.counts().1 {
             break;
         }
-        // Up to 50 are open at a time.
+        // Up to 50 requests are pending at a time.
         if !stopped && asked < answered + 50 {
             asked += 1;
             let line = message::request(asked.to_string().as_bytes(), "echo", &[asked]).unwrap();
@@ -93,15 +93,15 @@ async fn stream(server: &Server, url: &str, enough: impl Fn(u64) -> bool, calm: 
     assert_eq!(server.counts(), (asked, updates));
     assert!(updates > 0 && asked > 0);
     drop((link, sender));
-    timeout(PATIENCE, outcome.wait()).await.unwrap().unwrap();
+    timeout(STEP_TIMEOUT, outcome.wait()).await.unwrap().unwrap();
 }
 
 async fn at_random_bytes(carrier: Carrier) {
     let server = Server::start(carrier, true, true).await;
     let cutter = Cutter::start(server.address, 20_000).await;
     let url = server.url(cutter.address);
-    let wanted = wanted();
-    timeout(PATIENCE * 10, stream(&server, &url, |_| cutter.cuts() >= wanted, || cutter.calm(true)))
+    let wanted = wanted_cuts();
+    timeout(STEP_TIMEOUT * 10, stream(&server, &url, |_| cutter.cuts() >= wanted, || cutter.calm(true)))
         .await
         .unwrap();
     assert!(cutter.cuts() >= wanted);
@@ -120,7 +120,7 @@ async fn lines_are_cut_at_random_bytes() {
 /// Cuts after the first message of each socket, then after the second of each, and so on.
 async fn at_every_boundary(carrier: Carrier) {
     let server = Server::start(carrier, true, true).await;
-    let wanted = wanted();
+    let wanted = wanted_cuts();
     let enough = |_| {
         let cuts = server.cuts();
         server.cut_after(2 + cuts % 40);
@@ -128,7 +128,7 @@ async fn at_every_boundary(carrier: Carrier) {
     };
     server.cut_after(2);
     let url = server.url(server.address);
-    timeout(PATIENCE * 10, stream(&server, &url, enough, || server.cut_after(0))).await.unwrap();
+    timeout(STEP_TIMEOUT * 10, stream(&server, &url, enough, || server.cut_after(0))).await.unwrap();
     assert!(server.cuts() >= wanted);
 }
 
@@ -142,7 +142,7 @@ async fn lines_are_cut_at_every_boundary() {
     at_every_boundary(Carrier::Lines).await;
 }
 
-/// Passes the next one who comes on to `to`, until that is aborted.
+/// Forwards the next connection to `to`, until that is aborted.
 pub(crate) async fn pass(listener: &TcpListener, to: SocketAddr) -> AbortHandle {
     let (mut from, _) = listener.accept().await.unwrap();
     let mut to = TcpStream::connect(to).await.unwrap();

@@ -1,4 +1,4 @@
-//! What stands between two ends and cuts their connection after some bytes.
+//! A proxy that cuts connections after some bytes.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,9 +19,9 @@ pub(crate) struct Cutter {
 struct Shared {
     calm: AtomicBool,
     closed: AtomicBool,
-    /// How often everything that there was has been made a hole.
+    /// Incremented to turn all open connections into black holes.
     holes: AtomicU64,
-    /// How many connections were let through.
+    /// The number of forwarded connections.
     passed: AtomicU64,
     cuts: AtomicU64,
     now: Notify,
@@ -47,12 +47,12 @@ impl Cutter {
         Self { address, shared }
     }
 
-    /// Lets connections that come from now on live, or not.
+    /// Stops or starts cutting new connections.
     pub(crate) fn calm(&self, calm: bool) {
         self.shared.calm.store(calm, Ordering::Relaxed);
     }
 
-    /// Cuts what there is, now, and lets nobody through from now on, or again.
+    /// Cuts all open connections and refuses new ones, or accepts them again.
     pub(crate) fn close(&self, closed: bool) {
         self.shared.closed.store(closed, Ordering::Relaxed);
         if closed {
@@ -60,7 +60,7 @@ impl Cutter {
         }
     }
 
-    /// Swallows from now on what comes over the connections that there are, and keeps them open.
+    /// Discards all data on the open connections from now on, and keeps them open.
     pub(crate) fn swallow(&self) {
         self.shared.holes.fetch_add(1, Ordering::SeqCst);
     }
@@ -69,7 +69,7 @@ impl Cutter {
         self.shared.passed.load(Ordering::SeqCst)
     }
 
-    /// Waits until somebody wanted to be let through and was not.
+    /// Waits until a connection was refused.
     pub(crate) async fn refused(&self) {
         self.shared.refused.notified().await;
     }
@@ -88,7 +88,7 @@ async fn one(shared: Arc<Shared>, client: TcpStream, server: SocketAddr, most: u
     for stream in [&client, &server] {
         stream.set_nodelay(true).unwrap();
         if fastrand::bool() {
-            // A reset instead of an end: what is on the way is lost with it.
+            // A reset instead of an end: data in flight is lost.
             stream.set_zero_linger().unwrap();
         }
     }
@@ -107,7 +107,7 @@ async fn one(shared: Arc<Shared>, client: TcpStream, server: SocketAddr, most: u
     }
 }
 
-/// Copies up to `budget` bytes; whether that was the end of it.
+/// Copies up to `budget` bytes. Returns `true` if that was the end of the input.
 async fn copy(
     from: &mut (impl AsyncReadExt + Unpin),
     to: &mut (impl AsyncWriteExt + Unpin),

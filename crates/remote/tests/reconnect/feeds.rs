@@ -1,4 +1,4 @@
-//! A stream of events that is cut off is had again at once, and not in haste where that is of no use.
+//! An event stream that is cut is reopened immediately, but with delays if it delivers nothing.
 
 use std::time::{Duration, Instant};
 
@@ -8,16 +8,16 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::cuts::{initialize, open, recv};
 
-/// Less than a wait between two attempts ever is, which is 50 ms.
+/// Less than the shortest delay between two attempts, which is 50 ms.
 const AT_ONCE: Duration = Duration::from_millis(40);
 
-/// The next request: its method, and what its answer goes to.
+/// Returns the method of the next request, and the socket for its response.
 async fn next(listener: &TcpListener) -> (String, TcpStream) {
     let (method, _, stream) = next_of(listener).await;
     (method, stream)
 }
 
-/// The next request: its method, the session of its header, and what its answer goes to.
+/// Returns the method of the next request, the session of its header, and the socket for its response.
 async fn next_of(listener: &TcpListener) -> (String, Option<String>, TcpStream) {
     let (stream, _) = listener.accept().await.unwrap();
     let mut reader = BufReader::new(stream);
@@ -37,7 +37,7 @@ async fn next_of(listener: &TcpListener) -> (String, Option<String>, TcpStream) 
     (first.split(' ').next().unwrap().to_owned(), session, reader.into_inner())
 }
 
-/// The answer to `initialize`, from a server that does not count posts.
+/// Answers `initialize` as a server that does not deduplicate posts.
 async fn begin(listener: &TcpListener) {
     let (method, mut stream) = next(listener).await;
     assert_eq!(method, "POST");
@@ -49,7 +49,7 @@ async fn begin(listener: &TcpListener) {
     stream.write_all(answer.as_bytes()).await.unwrap();
 }
 
-/// The next request for events, and the answer to it: `events`, and the end.
+/// Answers the next request for events with `events` and the end.
 async fn cut(listener: &TcpListener, events: &str) {
     let (method, mut stream) = next(listener).await;
     assert_eq!(method, "GET");
@@ -58,13 +58,13 @@ async fn cut(listener: &TcpListener, events: &str) {
 }
 
 #[tokio::test]
-async fn a_stream_that_is_cut_off_is_had_again_at_once() {
+async fn a_stream_that_is_cut_is_reopened_immediately() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/acp", listener.local_addr().unwrap());
     let Connected { mut link, .. } = open(&url).await;
     let answer = async {
         begin(&listener).await;
-        // Cut off before anything came.
+        // Cut before any event.
         cut(&listener, "").await;
     };
     tokio::join!(initialize(&mut link), answer);
@@ -78,7 +78,7 @@ async fn a_stream_that_is_cut_off_is_had_again_at_once() {
         recv(&mut link).await;
     }
     assert!(fastest < AT_ONCE, "{fastest:?}");
-    // Nothing comes of it any more: once at once, and then less and less often.
+    // It delivers no more events: reopened immediately once, then less and less often.
     cut(&listener, "").await;
     let began = Instant::now();
     cut(&listener, "").await;
@@ -86,14 +86,14 @@ async fn a_stream_that_is_cut_off_is_had_again_at_once() {
     assert!(began.elapsed() >= 3 * AT_ONCE, "{:?}", began.elapsed());
 }
 
-/// The head of a stream, and its first event.
+/// Returns the head of a stream and its first event.
 fn events(session: &str, update: &str) -> String {
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
     let params = format!(r#"{{"sessionId":"{session}","update":{update}}}"#);
     format!("{head}data: {{\"jsonrpc\":\"2.0\",\"method\":\"session/update\",\"params\":{params}}}\n\n")
 }
 
-/// A server of others may have what a child session says on a stream of that session only.
+/// Other servers may send the messages of a child session only on a stream of that session.
 #[tokio::test]
 async fn the_stream_of_a_child_session_is_opened_at_other_servers() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,4 +1,4 @@
-//! Connections that are cut again and again: each message arrives once and in order, or it is told that it did not.
+//! Connections that are cut repeatedly: each message arrives once and in order, or its loss is reported.
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 #[path = "../together/breaker.rs"]

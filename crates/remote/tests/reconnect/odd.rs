@@ -1,4 +1,4 @@
-//! Sockets that somebody on the way answers for a while, or cuts again and again while nothing is said.
+//! Proxies that respond in place of the server for a while, or cut idle connections repeatedly.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::cutter::Cutter;
 use crate::server::{Carrier, Server};
 
 #[tokio::test]
-async fn who_answers_in_the_place_of_the_server_does_not_end_the_connection() {
+async fn a_proxy_response_does_not_end_the_connection() {
     let server = Server::start(Carrier::Web, true, false).await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = server.url(listener.local_addr().unwrap());
@@ -30,7 +30,7 @@ async fn who_answers_in_the_place_of_the_server_does_not_end_the_connection() {
         assert!(stream.read(&mut [0; 2048]).await.unwrap() > 0);
         stream.write_all(said.as_bytes()).await.unwrap();
     }
-    // One that does speak WebSocket, but knows nothing of all this.
+    // A WebSocket server without resumable connections.
     let (stream, _) = listener.accept().await.unwrap();
     let mut socket = tokio_tungstenite::accept_async(stream).await.unwrap();
     futures_util::SinkExt::send(&mut socket, "hello".into()).await.unwrap();
@@ -41,7 +41,7 @@ async fn who_answers_in_the_place_of_the_server_does_not_end_the_connection() {
 }
 
 #[tokio::test]
-async fn who_says_nothing_is_not_lost_however_often_it_is_cut_off() {
+async fn an_idle_connection_survives_any_number_of_cuts() {
     let server = Server::start(Carrier::Web, true, false).await;
     let cutter = Cutter::start(server.address, u64::MAX).await;
     let grace = Duration::from_millis(500);
@@ -49,14 +49,14 @@ async fn who_says_nothing_is_not_lost_however_often_it_is_cut_off() {
     let Connected { mut link, outcome } =
         connect(&server.url(cutter.address).parse().unwrap(), options).await.unwrap();
     initialize(&mut link).await;
-    let standing = outcome.standing();
+    let state = outcome.state();
     let began = Instant::now();
     while began.elapsed() < grace * 5 {
         let before = server.resumed();
         cutter.close(true);
         cutter.close(false);
-        while server.resumed() == before || standing.gap().is_some() {
-            assert!(began.elapsed() < grace * 20, "it comes back");
+        while server.resumed() == before || state.outage().is_some() {
+            assert!(began.elapsed() < grace * 20, "the connection is resumed");
             tokio::task::yield_now().await;
         }
     }

@@ -1,4 +1,4 @@
-//! Pings of a server: answered, but never more than one of them at a time.
+//! Pings of a server: answered, but with one queued pong at most.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 
 use crate::cuts::{open, recv};
 
-/// How long anything may take.
+/// Time limit of any step.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// How many pings are sent. Their pongs are several times as long as what the system holds of a connection.
+/// The number of pings. Their pongs are several times larger than the kernel's buffers.
 const PINGS: usize = 60_000;
 
-/// A payload of the greatest length, which begins with this number.
+/// Returns a payload of maximum length, which begins with this number.
 fn payload(number: usize) -> String {
     format!("{number:0<8}{}", "x".repeat(117))
 }
@@ -29,7 +29,7 @@ async fn accept(listener: &TcpListener) -> WebSocketStream<TcpStream> {
     tokio_tungstenite::accept_async(stream).await.unwrap()
 }
 
-/// The payloads of the pongs up to the one with this payload.
+/// Returns the payloads of the pongs up to the one with this payload.
 async fn pongs_until(socket: &mut WebSocketStream<TcpStream>, last: &str) -> Vec<String> {
     let mut pongs = Vec::new();
     while pongs.last().map(String::as_str) != Some(last) {
@@ -50,7 +50,7 @@ async fn a_server_that_pings_and_does_not_read_has_one_pong_queued() {
         socket.feed(Message::Ping(payload(number).into())).await.unwrap();
     }
     socket.send(r#"{"jsonrpc":"2.0","method":"done"}"#.into()).await.unwrap();
-    // When this comes all pings have been read.
+    // When this message arrives, all pings have been read.
     assert_eq!(recv(&mut link).await.method().as_deref(), Some("done"));
     let pongs = pongs_until(&mut socket, &payload(PINGS - 1)).await;
     assert!(pongs.len() < PINGS / 2, "{} pongs were queued", pongs.len());

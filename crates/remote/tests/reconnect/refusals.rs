@@ -1,4 +1,4 @@
-//! Where a connection cannot go on, that is told.
+//! Errors of connections that cannot continue.
 
 use std::time::{Duration, Instant};
 
@@ -12,14 +12,14 @@ use crate::cuts::{ask, initialize, open, pass, recv};
 use crate::cutter::Cutter;
 use crate::server::{Carrier, Server};
 
-fn told(frame: &Frame) -> (String, String) {
+fn error_summary(frame: &Frame) -> (String, String) {
     let error = frame.error().expect("an error");
     assert_eq!(error.code, -32010);
     (String::from_utf8(frame.id().unwrap().to_vec()).unwrap(), error.data.unwrap()["effects"].to_string())
 }
 
 #[tokio::test]
-async fn a_plain_server_that_is_lost_fails_what_is_open() {
+async fn the_loss_of_a_plain_server_fails_pending_requests() {
     for carrier in [Carrier::Web, Carrier::Lines] {
         let server = Server::start(carrier, false, false).await;
         let cutter = Cutter::start(server.address, u64::MAX).await;
@@ -29,7 +29,7 @@ async fn a_plain_server_that_is_lost_fails_what_is_open() {
         ask(&link, "echo", 2).await;
         assert_eq!(recv(&mut link).await.id(), Some(b"2".as_slice()));
         cutter.close(true);
-        assert_eq!(told(&recv(&mut link).await), ("1".to_owned(), "\"possible\"".to_owned()));
+        assert_eq!(error_summary(&recv(&mut link).await), ("1".to_owned(), "\"possible\"".to_owned()));
         assert!(link.receiver.recv().await.is_none());
         assert!(matches!(link.receiver.reason(), CloseReason::Io { .. }));
         assert!(link.sender.send("{}".into()).await.is_err());
@@ -38,7 +38,7 @@ async fn a_plain_server_that_is_lost_fails_what_is_open() {
 }
 
 #[tokio::test]
-async fn who_is_turned_away_knows_why() {
+async fn a_refused_client_receives_the_reason() {
     const WHY: &[u8] = b"{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-32016,\"message\":\"the bus is stopping\"}}\n";
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("tcp://{}", listener.local_addr().unwrap());
@@ -71,7 +71,7 @@ async fn who_is_turned_away_knows_why() {
 }
 
 #[tokio::test]
-async fn a_server_that_has_started_anew_knows_nothing() {
+async fn a_restarted_server_does_not_know_the_connection() {
     let server = Server::start(Carrier::Web, true, false).await;
     let cutter = Cutter::start(server.address, u64::MAX).await;
     let Connected { mut link, outcome } = open(&server.url(cutter.address)).await;
@@ -82,13 +82,13 @@ async fn a_server_that_has_started_anew_knows_nothing() {
     server.forget();
     cutter.close(true);
     cutter.close(false);
-    assert_eq!(told(&recv(&mut link).await), ("1".to_owned(), "\"possible\"".to_owned()));
+    assert_eq!(error_summary(&recv(&mut link).await), ("1".to_owned(), "\"possible\"".to_owned()));
     assert!(link.receiver.recv().await.is_none());
     assert!(matches!(outcome.wait().await, Err(ConnectionLost::Forgotten)));
 }
 
 #[tokio::test]
-async fn after_the_grace_what_is_open_fails() {
+async fn pending_requests_fail_after_the_grace_period() {
     let server = Server::start(Carrier::Lines, true, false).await;
     let cutter = Cutter::start(server.address, u64::MAX).await;
     let options = Options { grace: Duration::from_millis(500), ..Options::default() };
@@ -100,17 +100,17 @@ async fn after_the_grace_what_is_open_fails() {
     recv(&mut link).await;
     cutter.close(true);
     cutter.refused().await;
-    // There is no socket: it certainly had no effect.
+    // There was no socket, so it certainly had no effect.
     ask(&link, "echo", 3).await;
-    assert_eq!(told(&recv(&mut link).await), ("1".to_owned(), "\"possible\"".to_owned()));
-    assert_eq!(told(&recv(&mut link).await), ("3".to_owned(), "\"none\"".to_owned()));
+    assert_eq!(error_summary(&recv(&mut link).await), ("1".to_owned(), "\"possible\"".to_owned()));
+    assert_eq!(error_summary(&recv(&mut link).await), ("3".to_owned(), "\"none\"".to_owned()));
     assert!(link.receiver.recv().await.is_none());
     assert!(matches!(outcome.wait().await, Err(ConnectionLost::Grace { .. })));
     assert_eq!(server.counts().0, 2);
 }
 
 #[tokio::test]
-async fn who_asks_for_a_while_of_peace_gets_it_and_the_connection_goes_on() {
+async fn retry_after_delays_a_reconnect() {
     let server = Server::start(Carrier::Web, true, false).await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = server.url(listener.local_addr().unwrap());
@@ -123,14 +123,14 @@ async fn who_asks_for_a_while_of_peace_gets_it_and_the_connection_goes_on() {
     refused.write_all(b"HTTP/1.1 429 Later\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n").await.unwrap();
     let began = Instant::now();
     let _second = pass(&listener, server.address).await;
-    assert!(began.elapsed() >= Duration::from_secs(1), "nobody has come before: {:?}", began.elapsed());
+    assert!(began.elapsed() >= Duration::from_secs(1), "the delay was honored: {:?}", began.elapsed());
     assert_eq!(recv(&mut link).await.id(), Some(b"1".as_slice()));
     drop(link);
     outcome.wait().await.unwrap();
 }
 
 #[tokio::test]
-async fn a_network_that_is_away_for_a_while_is_not_noticed() {
+async fn a_network_outage_is_not_noticed() {
     let server = Server::start(Carrier::Web, true, false).await;
     let cutter = Cutter::start(server.address, u64::MAX).await;
     let Connected { mut link, outcome } = open(&server.url(cutter.address)).await;
@@ -147,7 +147,7 @@ async fn a_network_that_is_away_for_a_while_is_not_noticed() {
 }
 
 #[tokio::test]
-async fn a_holder_that_goes_while_there_is_no_network_is_not_waited_for() {
+async fn dropping_the_link_during_an_outage_does_not_block() {
     let server = Server::start(Carrier::Lines, true, false).await;
     let cutter = Cutter::start(server.address, u64::MAX).await;
     let Connected { mut link, outcome } = open(&server.url(cutter.address)).await;
@@ -158,7 +158,7 @@ async fn a_holder_that_goes_while_there_is_no_network_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn a_holder_that_goes_says_so() {
+async fn dropping_the_link_sends_a_farewell() {
     for carrier in [Carrier::Web, Carrier::Lines] {
         let server = Server::start(carrier, true, false).await;
         let Connected { mut link, outcome } = open(&server.url(server.address)).await;
@@ -180,7 +180,7 @@ fn check(error: Result<Connected, DialError>, expected: &str) {
 }
 
 #[tokio::test]
-async fn who_is_not_there_or_not_who_it_should_be_is_told_at_once() {
+async fn final_connect_errors_are_reported_immediately() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let dial = async |url: String| connect(&url.parse().unwrap(), Options::default()).await;
@@ -192,10 +192,10 @@ async fn who_is_not_there_or_not_who_it_should_be_is_told_at_once() {
         String::from_utf8_lossy(&request[..length]).into_owned()
     };
     for (status, expected) in [
-        ("401 Unauthorized", "the server wants to see a token, and none was given (401)"),
-        ("403 Forbidden", "the server forbids it (403)"),
-        ("404 Not Found", "the server answers 404"),
-        ("302 Found\r\nLocation: http://127.0.0.1:1/", "the server answers 302"),
+        ("401 Unauthorized", "the server requires a token (401)"),
+        ("403 Forbidden", "the server refused access (403)"),
+        ("404 Not Found", "the server responded with status 404"),
+        ("302 Found\r\nLocation: http://127.0.0.1:1/", "the server responded with status 302"),
     ] {
         let answer_text = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n");
         let (dialled, _) = tokio::join!(dial(format!("ws://{address}/acp")), answer(&answer_text));
@@ -203,26 +203,26 @@ async fn who_is_not_there_or_not_who_it_should_be_is_told_at_once() {
     }
     let answer_text = "HTTP/1.1 403 Forbidden\r\nContent-Length: 4\r\n\r\nno!\n";
     let (dialled, _) = tokio::join!(dial(format!("ws://{address}/acp")), answer(answer_text));
-    check(dialled, "the server forbids it (403): no!");
+    check(dialled, "the server refused access (403): no!");
     drop(listener);
-    check(dial(format!("ws://{address}/acp")).await, &format!("nobody listens at {address}"));
+    check(dial(format!("ws://{address}/acp")).await, &format!("no process listens at {address}"));
     check(
         dial("unix:/nowhere/at/all".to_owned()).await,
-        "nobody listens at /nowhere/at/all: there is no such file",
+        "no process listens at /nowhere/at/all: no such file",
     );
     let options = Options { token: Some("t".to_owned().into()), ..Options::default() };
     check(
         connect(&"ws://bus.example/acp".parse().unwrap(), options.clone()).await,
-        "the token would go over the network in clear",
+        "refusing to send the token over an unencrypted connection",
     );
     check(
         connect(&"unix:/x".parse().unwrap(), options).await,
-        "a token can be shown over ws, wss, http and https only",
+        "tokens require ws://, wss://, http:// or https://",
     );
 }
 
-/// Why there is no connection to who says this, and nothing else, on every socket.
-async fn told_apart(scheme: &str, said: &[u8]) -> String {
+/// Returns the connect error for a server that sends only `said` on every socket.
+async fn connect_error(scheme: &str, said: &[u8]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("{scheme}://{}", listener.local_addr().unwrap());
     let served = async {
@@ -239,7 +239,7 @@ async fn told_apart(scheme: &str, said: &[u8]) -> String {
         };
         let question = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}"#;
         link.sender.send(question.into()).await.unwrap();
-        assert_eq!(told(&recv(&mut link).await).0, "0");
+        assert_eq!(error_summary(&recv(&mut link).await).0, "0");
         match outcome.wait().await {
             Err(ConnectionLost::Dial(error)) => error.to_string(),
             other => panic!("{other:?}"),
@@ -252,9 +252,9 @@ async fn told_apart(scheme: &str, said: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn who_speaks_something_else_is_told_apart() {
+async fn other_protocols_are_recognized() {
     let line: &[u8] = b"{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-32700,\"message\":\"no\"}}\n";
-    let mute = "hangs up without a word";
+    let mute = "closed the connection without responding";
     let cases = [
         ("tcp", b"\x15\x03\x03\x00\x02\x022".as_slice(), "speaks TLS"),
         ("tcp", b"HTTP/1.1 400 Bad Request\r\n\r\n", "speaks HTTP"),
@@ -266,15 +266,15 @@ async fn who_speaks_something_else_is_told_apart() {
         ("wss", b"", mute),
         ("https", b"", mute),
     ];
-    // All at once: who hangs up is tried again a few times.
+    // Concurrently: a server that closes the connection is retried a few times.
     let found = cases.map(|(scheme, said, expected)| async move {
-        assert_eq!(told_apart(scheme, said).await, format!("whoever listens there {expected}"), "{scheme}");
+        assert_eq!(connect_error(scheme, said).await, format!("the server {expected}"), "{scheme}");
     });
     futures_util::future::join_all(found).await;
 }
 
 #[tokio::test]
-async fn a_token_goes_into_its_header() {
+async fn the_token_is_sent_in_its_header() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let options = Options { token: Some("t0k3n".to_owned().into()), ..Options::default() };
@@ -287,12 +287,12 @@ async fn a_token_goes_into_its_header() {
         String::from_utf8_lossy(&request[..length]).into_owned()
     };
     let (dialled, request) = tokio::join!(connect(&target, options), answer);
-    check(dialled, "the server does not know our token (401)");
+    check(dialled, "the server rejected the token (401)");
     assert!(request.to_ascii_lowercase().contains("\r\nauthorization: bearer t0k3n\r\n"), "{request}");
 }
 
 #[tokio::test]
-async fn who_does_not_answer_is_not_waited_for_beyond_the_grace() {
+async fn a_silent_server_is_given_up_after_the_grace_period() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let target = format!("ws://{}/acp", listener.local_addr().unwrap()).parse().unwrap();
     let (limit, grace) = (Duration::from_millis(200), Duration::from_millis(500));

@@ -1,4 +1,4 @@
-//! TLS and tokens, over both transports: who is believed, and who is let in.
+//! TLS and tokens over both transports: which servers are trusted, and which clients are admitted.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use crate::breaker::Breaker;
 use crate::cuts::{ask, initialize, recv};
 use crate::cutter::Cutter;
 
-/// Runs openssl in `directory`; `false` if there is none.
+/// Runs openssl in `directory`. Returns `false` if it is not installed.
 fn openssl(directory: &Path, arguments: &str) -> bool {
     let done = Command::new("openssl").current_dir(directory).args(arguments.split(' ')).output();
     done.is_ok_and(|done| {
@@ -29,8 +29,8 @@ fn openssl(directory: &Path, arguments: &str) -> bool {
     })
 }
 
-/// Two authorities, a certificate for localhost by the first, one for a client by each, and one by the first that
-/// names nobody.
+/// Creates two authorities, a certificate for localhost by the first, a client certificate by each, and one by the
+/// first without an identity.
 fn authorities(at: &Path) -> bool {
     let new = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
     let authority = |name: &str| {
@@ -71,7 +71,7 @@ fn authorities(at: &Path) -> bool {
         })
 }
 
-/// Answers everything as it answers `initialize`.
+/// Answers every request like `initialize`.
 struct Agent;
 
 impl Backend for Agent {
@@ -113,7 +113,7 @@ fn serve(at: &Path, auth: Auth) -> SocketAddr {
     address
 }
 
-/// What comes of a connection and its first request: where a message is the first that is sent, errors show only there.
+/// Returns the error of a connection and its first request: over HTTP errors appear only there.
 async fn first(url: &str, options: Options) -> Result<(), DialError> {
     let Connected { mut link, outcome } = connect(&url.parse().unwrap(), options).await?;
     let line = r#"{"jsonrpc":"2.0","id":"init","method":"initialize","params":{"protocolVersion":1}}"#;
@@ -131,7 +131,7 @@ async fn first(url: &str, options: Options) -> Result<(), DialError> {
 }
 
 #[tokio::test]
-async fn who_is_vouched_for_is_believed_and_who_is_known_is_let_in() {
+async fn trusted_servers_and_known_clients_are_accepted() {
     let place = tempfile::tempdir().unwrap();
     let at = place.path();
     if !authorities(at) {
@@ -169,7 +169,7 @@ async fn who_is_vouched_for_is_believed_and_who_is_known_is_let_in() {
 }
 
 #[tokio::test]
-async fn a_connection_over_tls_that_is_cut_before_initialize_is_answered_is_made_again() {
+async fn a_tls_connection_that_is_cut_before_initialize_is_answered_is_retried() {
     let place = tempfile::tempdir().unwrap();
     let at = place.path();
     if !authorities(at) {
@@ -178,19 +178,19 @@ async fn a_connection_over_tls_that_is_cut_before_initialize_is_answered_is_made
     }
     let address = serve(at, Auth::None);
     for scheme in ["wss", "https"] {
-        // Before and within the handshake, and behind it.
+        // Before, during and after the handshake.
         for most in [0, 10, 500, 1200, 1700] {
             let breaker = Breaker::start(address, 2, most).await;
             let url = format!("{scheme}://localhost:{}/acp", breaker.address.port());
             let options = Options { ca: Some(at.join("ca.pem")), ..Options::default() };
             first(&url, options).await.expect(&url);
-            assert!(breaker.came() > 2 || most > 500, "{scheme} {most}");
+            assert!(breaker.connections() > 2 || most > 500, "{scheme} {most}");
         }
     }
 }
 
 #[tokio::test]
-async fn a_certificate_shows_who_we_are() {
+async fn a_client_certificate_authenticates_the_client() {
     let place = tempfile::tempdir().unwrap();
     let at = place.path();
     if !authorities(at) {
@@ -219,8 +219,8 @@ async fn a_certificate_shows_who_we_are() {
             ("none.pem", "by-ca.key", "none.pem"),
             ("by-ca.key", "by-ca.key", "by-ca.key"),
             ("by-ca.pem", "none.key", "none.key"),
-            ("by-ca.pem", "by-ca.pem", "by-ca.pem: there is no private key in it"),
-            ("by-ca.pem", "by-other.key", "by-other.key is not that of the certificate"),
+            ("by-ca.pem", "by-ca.pem", "by-ca.pem: contains no private key"),
+            ("by-ca.pem", "by-other.key", "by-other.key does not match certificate"),
             ("by-ca.pem", "exposed.key", "exposed.key"),
         ] {
             match first(&url, options(Some((cert, key)))).await {
@@ -246,7 +246,7 @@ async fn over_http_a_conversation_begins_and_ends() {
     let url = format!("https://localhost:{}/acp", address.port());
     let options = Options { ca: Some(place.path().join("ca.pem")), ..Options::default() };
     let Connected { mut link, outcome } = connect(&url.parse().unwrap(), options).await.unwrap();
-    // What has no place before `initialize` is refused here.
+    // Requests before `initialize` are refused by the client.
     link.sender.send(r#"{"jsonrpc":"2.0","id":1,"method":"session/new","params":{}}"#.into()).await.unwrap();
     assert!(link.receiver.recv().await.unwrap().error().is_some());
     initialize(&mut link).await;
@@ -257,7 +257,7 @@ async fn over_http_a_conversation_begins_and_ends() {
 }
 
 #[tokio::test]
-async fn over_https_a_connection_that_is_a_hole_is_replaced() {
+async fn a_dead_https_connection_is_replaced() {
     let place = tempfile::tempdir().unwrap();
     if !authorities(place.path()) {
         println!("skipped: there is no openssl");

@@ -1,4 +1,4 @@
-//! A small server that can resume: it answers requests, and streams notifications as fast as they are taken.
+//! A small server that can resume: it answers requests, and streams notifications as fast as they are read.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -19,14 +19,14 @@ use tokio::sync::Notify;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 
-/// What carries messages.
+/// The kind of socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carrier {
     Web,
     Lines,
 }
 
-/// How the server behaves.
+/// The behavior of the server.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
@@ -36,11 +36,11 @@ pub(crate) struct Server {
 #[derive(Debug)]
 struct Shared {
     carrier: Carrier,
-    /// Grants to resume.
+    /// Grants the resume capability.
     resumes: bool,
     /// Streams notifications.
     streams: AtomicBool,
-    /// Closes each socket after so many messages were read or written; 0: never.
+    /// Closes each socket after this many messages were read or written; 0: never.
     cut_after: AtomicU64,
     cuts: AtomicU64,
     fenced: AtomicU64,
@@ -58,12 +58,12 @@ struct Logical {
 
 #[derive(Debug)]
 struct State {
-    held: ResumableEnd,
-    /// Which socket has it.
+    endpoint: ResumableEnd,
+    /// The number of its current socket.
     epoch: u64,
-    /// How many notifications were sent.
+    /// Notifications sent.
     streamed: u64,
-    /// How many requests came, `initialize` not counted.
+    /// Requests received, without `initialize`.
     asked: u64,
 }
 
@@ -127,17 +127,17 @@ impl Server {
         self.shared.streams.store(false, Ordering::Relaxed);
     }
 
-    /// Forgets every connection, as if it had started anew.
+    /// Forgets every connection, as after a restart.
     pub(crate) fn forget(&self) {
         self.shared.connections.lock().unwrap().clear();
     }
 
-    /// The name of the only connection.
+    /// Returns the name of the only connection.
     pub(crate) fn only(&self) -> Connection {
         self.shared.connections.lock().unwrap().keys().next().unwrap().clone()
     }
 
-    /// How many requests came and how many notifications went, over all connections.
+    /// Returns the requests received and the notifications sent, over all connections.
     pub(crate) fn counts(&self) -> (u64, u64) {
         let connections = self.shared.connections.lock().unwrap();
         connections.values().fold((0, 0), |(asked, streamed), logical| {
@@ -165,7 +165,7 @@ impl Reader {
             Self::Lines(half) => {
                 let mut line = Vec::new();
                 half.read_until(b'\n', &mut line).await.ok()?;
-                // A line without its end is none.
+                // A line without its end is incomplete.
                 (line.pop()? == b'\n').then(|| line.into())
             }
         }
@@ -207,7 +207,7 @@ async fn serve_one(shared: Arc<Shared>, stream: TcpStream) -> Option<()> {
             };
             let (answer, epoch) = {
                 let mut state = logical.state.lock().unwrap();
-                match state.held.resume(ask.received) {
+                match state.endpoint.resume(ask.received) {
                     Ok(received) => {
                         state.epoch += 1;
                         (Answer::Resumed { received }, state.epoch)
@@ -221,16 +221,17 @@ async fn serve_one(shared: Arc<Shared>, stream: TcpStream) -> Option<()> {
             (logical, epoch)
         }
         First::Marked | First::Plain => {
-            let state = State { held: ResumableEnd::new(Keep::default()), epoch: 1, streamed: 0, asked: 0 };
+            let state =
+                State { endpoint: ResumableEnd::new(Keep::default()), epoch: 1, streamed: 0, asked: 0 };
             let logical = Arc::new(Logical { state: Mutex::new(state), changed: Notify::new() });
             let name = Connection::new(fastrand::u128(..).to_be_bytes());
             let granted = Granted { connection: name.clone(), grace: Duration::from_secs(300) };
             shared.connections.lock().unwrap().insert(name, Arc::clone(&logical));
             let mut state = logical.state.lock().unwrap();
-            state.held.took();
+            state.endpoint.count_received();
             let answer = message::response(View::parse(&line).id()?, &json!({"protocolVersion": 1})).unwrap();
             let answer = if shared.resumes { resume::grant(&answer, &granted).unwrap() } else { answer };
-            state.held.send(answer);
+            state.endpoint.send(answer);
             drop(state);
             (logical, 1)
         }
@@ -254,19 +255,19 @@ async fn serve_one(shared: Arc<Shared>, stream: TcpStream) -> Option<()> {
 }
 
 impl Logical {
-    /// Takes a message in, unless it comes over a socket that no longer counts.
+    /// Accepts a message, unless it arrives on a socket that was replaced.
     fn takes(&self, view: &View<'_>, epoch: u64) -> bool {
         let mut state = self.state.lock().unwrap();
         if state.epoch != epoch {
             return false;
         }
-        state.held.took();
+        state.endpoint.count_received();
         if view.kind() == Kind::Request {
             state.asked += 1;
             assert_eq!(view.params().unwrap(), format!("[{}]", state.asked).into_bytes(), "in order, once");
             if view.method().unwrap() != "never" {
                 let answer = message::response(view.id().unwrap(), &json!({"n": state.asked})).unwrap();
-                state.held.send(answer);
+                state.endpoint.send(answer);
             }
         }
         true
@@ -288,7 +289,7 @@ async fn read(
             return None;
         }
         if !logical.takes(&view, epoch) {
-            // The writer tells it, and ends both.
+            // The writer sends the fence, and ends both.
             std::future::pending::<()>().await;
         }
         logical.changed.notify_waiters();
@@ -310,14 +311,14 @@ async fn write(
         let (is_mine, line) = {
             let mut state = logical.state.lock().unwrap();
             let is_mine = state.epoch == epoch;
-            let mut line = if is_mine { state.held.next(Instant::now()).cloned() } else { None };
+            let mut line = if is_mine { state.endpoint.next(Instant::now()).cloned() } else { None };
             if is_mine && line.is_none() && shared.streams.load(Ordering::Relaxed) && state.asked > 0 {
                 state.streamed += 1;
                 let filler = "x".repeat(fastrand::usize(..200));
                 let n = state.streamed;
                 let update = message::notification("update", &json!({"n": n, "filler": filler})).unwrap();
-                state.held.send(update);
-                line = state.held.next(Instant::now()).cloned();
+                state.endpoint.send(update);
+                line = state.endpoint.next(Instant::now()).cloned();
             }
             (is_mine, line)
         };

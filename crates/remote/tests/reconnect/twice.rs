@@ -1,4 +1,4 @@
-//! Two sockets for one connection: the newest has it.
+//! Two sockets for one connection: the newest wins.
 
 use futures_util::{SinkExt, StreamExt};
 use narrows_remote::client::Connected;
@@ -9,7 +9,7 @@ use tokio_tungstenite::tungstenite::Message;
 use crate::cuts::{ask, initialize, open, recv};
 use crate::server::{Carrier, Server};
 
-/// Takes the connection over, as a late attempt would, and lets it go again.
+/// Takes the connection over, as a late attempt would, and drops it.
 async fn take_over(server: &Server, received: u64) {
     let stream = tokio::net::TcpStream::connect(server.address).await.unwrap();
     let (mut socket, _) = tokio_tungstenite::client_async(server.url(server.address), stream).await.unwrap();
@@ -20,7 +20,7 @@ async fn take_over(server: &Server, received: u64) {
 }
 
 #[tokio::test]
-async fn who_was_taken_over_by_a_late_attempt_takes_over_again() {
+async fn a_client_takes_its_connection_back_from_a_late_attempt() {
     let server = Server::start(Carrier::Web, true, false).await;
     let Connected { mut link, outcome } = open(&server.url(server.address)).await;
     initialize(&mut link).await;

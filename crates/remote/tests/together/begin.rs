@@ -11,15 +11,15 @@ use tokio::net::TcpListener;
 use tokio::time::timeout;
 
 use crate::breaker::Breaker;
-use crate::{PATIENCE, Running, lines, recv, send, start};
+use crate::{Running, STEP_TIMEOUT, lines, recv, send, start};
 
-/// Begins at `url`, asks one thing, and ends in order.
+/// Connects to `url`, sends one request, and closes.
 async fn converse(url: &str) {
     converse_with(url, Options::default()).await;
 }
 
 async fn converse_with(url: &str, options: Options) {
-    let connected = timeout(PATIENCE, connect(&url.parse().unwrap(), options)).await.unwrap();
+    let connected = timeout(STEP_TIMEOUT, connect(&url.parse().unwrap(), options)).await.unwrap();
     let Connected { mut link, outcome } = connected.expect(url);
     send(&link, "1", "initialize", &json!({"protocolVersion": 1})).await;
     let answer = recv(&mut link).await;
@@ -27,10 +27,10 @@ async fn converse_with(url: &str, options: Options) {
     send(&link, "2", "session/new", &json!({"cwd": "/", "mcpServers": []})).await;
     assert_eq!(recv(&mut link).await.id(), Some(&b"2"[..]), "{url}");
     drop(link);
-    timeout(PATIENCE, outcome.wait()).await.unwrap().unwrap();
+    timeout(STEP_TIMEOUT, outcome.wait()).await.unwrap().unwrap();
 }
 
-/// The server, and where it is over each transport.
+/// Starts the server and returns its address for each transport.
 async fn served(limits: Limits, scheme: &str) -> (Running, SocketAddr) {
     let running = start(limits);
     let address = match scheme {
@@ -41,10 +41,10 @@ async fn served(limits: Limits, scheme: &str) -> (Running, SocketAddr) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_that_is_cut_before_initialize_is_answered_is_made_again() {
+async fn a_connection_that_is_cut_before_initialize_is_answered_is_retried() {
     let directory = tempfile::tempdir().unwrap();
     for scheme in ["http", "ws", "tcp", "unix"] {
-        // Before anything came, within the head of an answer, and within its body where it has one.
+        // Before any byte, within the head of a response, and within its body if there is one.
         for most in [0, 10, 60, 450] {
             let (_running, server) = served(Limits::default(), scheme).await;
             let path = directory.path().join(format!("{most}.sock"));
@@ -58,27 +58,27 @@ async fn a_connection_that_is_cut_before_initialize_is_answered_is_made_again() 
                 _ => format!("{scheme}://{}/acp", breaker.address),
             };
             converse(&url).await;
-            assert!(breaker.came() > 3 || most > 60, "{scheme} {most}");
+            assert!(breaker.connections() > 3 || most > 60, "{scheme} {most}");
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_that_is_accepted_and_not_answered_is_made_again() {
-    // Long enough for the attempt that is answered; where it is not, there is another.
+async fn a_connection_that_is_accepted_and_not_answered_is_retried() {
+    // Long enough for the attempt that succeeds; one that fails is repeated.
     let limit = Duration::from_millis(500);
     for scheme in ["http", "ws"] {
         let (_running, server) = served(Limits::default(), scheme).await;
         let breaker = Breaker::start_stalling(server, 2).await;
         let options = Options { connect: limit, answer: limit, ..Options::default() };
         converse_with(&format!("{scheme}://{}/acp", breaker.address), options).await;
-        assert!(breaker.came() > 2, "{scheme}");
+        assert!(breaker.connections() > 2, "{scheme}");
     }
 }
 
-/// It is there as long as any other that is not read.
+/// It ends as late as any other connection that is not read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_whose_name_was_lost_on_the_way_ends_by_itself() {
+async fn a_connection_whose_name_was_lost_expires() {
     let limits = Limits { grace: Duration::from_millis(200), ..Limits::default() };
     let (running, server) = served(limits, "http").await;
     let breaker = Breaker::start(server, 2, 0).await;
@@ -89,13 +89,13 @@ async fn a_connection_whose_name_was_lost_on_the_way_ends_by_itself() {
             tokio::task::yield_now().await;
         }
     };
-    timeout(PATIENCE, ended).await.expect("all connections end");
-    assert!(agent.opened.load(Ordering::SeqCst) >= 2, "one was made whose answer was lost");
+    timeout(STEP_TIMEOUT, ended).await.expect("all connections end");
+    assert!(agent.opened.load(Ordering::SeqCst) >= 2, "the response of one connection was lost");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_whose_answer_was_cut_behind_its_name_is_ended() {
-    // It would be kept for five minutes.
+async fn a_connection_whose_response_was_cut_after_its_name_is_ended() {
+    // It would otherwise be kept for five minutes.
     let (running, server) = served(Limits::default(), "http").await;
     let length = {
         let answer = raw_answer(server).await;
@@ -104,17 +104,17 @@ async fn a_connection_whose_answer_was_cut_behind_its_name_is_ended() {
     let breaker = Breaker::start(server, 1, length).await;
     converse(&format!("http://{}/acp", breaker.address)).await;
     let agent = &running.agent;
-    // That of the look at the answer stays.
+    // The connection of the reference response stays.
     let ended = async {
         while agent.ended.load(Ordering::SeqCst) < 2 {
             tokio::task::yield_now().await;
         }
     };
-    timeout(PATIENCE, ended).await.expect("both connections end");
+    timeout(STEP_TIMEOUT, ended).await.expect("both connections end");
     assert_eq!(agent.opened.load(Ordering::SeqCst), 3);
 }
 
-/// The answer to `initialize`, as it comes.
+/// Returns the response to `initialize` verbatim.
 async fn raw_answer(server: SocketAddr) -> String {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let body = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}"#;
@@ -134,7 +134,7 @@ async fn raw_answer(server: SocketAddr) -> String {
 }
 
 #[tokio::test]
-async fn what_never_was_there_is_told_at_once() {
+async fn a_missing_server_is_reported_immediately() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);

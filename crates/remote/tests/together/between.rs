@@ -1,4 +1,4 @@
-//! What stands between two ends, reads each request and may answer it itself.
+//! A proxy that reads each request and may respond to it itself.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-/// A proxy that passes on what it does not answer.
+/// A proxy that forwards the requests that it does not answer.
 pub(crate) struct Between {
     pub(crate) address: SocketAddr,
-    /// What it says next, and to which requests: those with this text in them.
+    /// The next responses, and a text in the requests that they are for.
     said: Arc<Mutex<Vec<(&'static str, String)>>>,
 }
 
@@ -27,15 +27,15 @@ impl Between {
         Self { address, said }
     }
 
-    /// Answers the next request that has `part` in it with a status, further headers and a body.
-    pub(crate) fn say(&self, part: &'static str, status: &str, body: &str) {
+    /// Answers the next request that contains `part` with a status, further headers and a body.
+    pub(crate) fn respond(&self, part: &'static str, status: &str, body: &str) {
         let length = body.len();
         let answer =
             format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}");
         self.said.lock().unwrap().push((part, answer));
     }
 
-    /// How many answers have not been given yet.
+    /// Returns the number of responses that were not used yet.
     pub(crate) fn left(&self) -> usize {
         self.said.lock().unwrap().len()
     }
@@ -56,7 +56,7 @@ async fn one(client: TcpStream, server: SocketAddr, said: Arc<Mutex<Vec<(&str, S
         }
         request.push_str(&line);
     }
-    // One request for each socket, so that each is seen.
+    // One request per socket, so that the proxy sees each.
     request.push_str("connection: close\r\n\r\n");
     let mut body = vec![0; length];
     client.read_exact(&mut body).await.ok()?;

@@ -1,4 +1,4 @@
-//! What stands between two ends and cuts the first connections within the answer.
+//! A proxy that cuts the first connections within the response.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 
-/// A proxy that cuts each of the first connections after some bytes from the server, and passes the others on.
+/// A proxy that cuts each of the first connections after some bytes from the server, and forwards the others.
 #[derive(Debug)]
 pub(crate) struct Breaker {
     pub(crate) address: SocketAddr,
@@ -16,7 +16,7 @@ pub(crate) struct Breaker {
 }
 
 impl Breaker {
-    /// Cuts `count` connections to `server`, each after `most` bytes of what the server has to say.
+    /// Cuts `count` connections to `server`, each after `most` bytes from the server.
     pub(crate) async fn start(server: SocketAddr, count: u64, most: usize) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -31,7 +31,7 @@ impl Breaker {
         Self { address, came }
     }
 
-    /// Passes on what the clients of `count` connections say, and nothing of what the server does, without closing them.
+    /// Forwards the input of the clients of `count` connections, but no output of the server, without closing them.
     #[allow(dead_code, reason = "not all tests stall")]
     pub(crate) async fn start_stalling(server: SocketAddr, count: u64) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -54,7 +54,7 @@ impl Breaker {
         Self { address, came }
     }
 
-    /// The same as [`Breaker::start`] at a unix socket; the address is of no use then.
+    /// Like [`Breaker::start`] on a unix socket; the address is unused then.
     #[allow(dead_code, reason = "not all tests use sockets in files")]
     pub(crate) fn start_at(path: &Path, server: SocketAddr, count: u64, most: usize) -> Self {
         let listener = UnixListener::bind(path).unwrap();
@@ -69,8 +69,8 @@ impl Breaker {
         Self { address: server, came }
     }
 
-    /// How many connections came.
-    pub(crate) fn came(&self) -> u64 {
+    /// Returns the number of connections.
+    pub(crate) fn connections(&self) -> u64 {
         self.came.load(Ordering::SeqCst)
     }
 }

@@ -6,10 +6,10 @@ use narrows_wire::message;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::{PATIENCE, recv, send, start};
+use crate::{STEP_TIMEOUT, recv, send, start};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_child_session_says_and_asks_arrives_and_is_answered() {
+async fn messages_of_a_child_session_arrive_and_are_answered() {
     for scheme in ["http", "ws"] {
         let running = start(Limits::default());
         let url = format!("{scheme}://{}/acp", running.address);
@@ -21,7 +21,7 @@ async fn what_a_child_session_says_and_asks_arrives_and_is_answered() {
         recv(&mut link).await;
         send(&link, "3", "session/prompt", &json!({"sessionId": "s", "child": "kid", "count": 0})).await;
         let mut heard = Vec::new();
-        // Those of the child, and the answer to the prompt.
+        // Those of the child, and the response to the prompt.
         while heard.len() < 4 {
             let frame = recv(&mut link).await;
             if frame.method().as_deref() == Some("session/request_permission") {
@@ -31,12 +31,12 @@ async fn what_a_child_session_says_and_asks_arrives_and_is_answered() {
             heard.push(of.unwrap_or_else(|| String::from_utf8_lossy(frame.id().unwrap()).into_owned()));
         }
         assert_eq!(heard, ["s", "kid", "kid", "3"], "{scheme}");
-        // The answer to it has gone out before this one.
+        // The response to it was sent before this prompt.
         send(&link, "4", "session/prompt", &json!({"sessionId": "kid", "count": 0})).await;
         assert_eq!(recv(&mut link).await.id(), Some(&b"4"[..]));
-        let told: Vec<Value> = running.agent.told.lock().unwrap().clone();
-        assert_eq!(told, [json!({"jsonrpc": "2.0", "id": "k", "result": {}})], "{scheme}");
+        let received: Vec<Value> = running.agent.received.lock().unwrap().clone();
+        assert_eq!(received, [json!({"jsonrpc": "2.0", "id": "k", "result": {}})], "{scheme}");
         drop(link);
-        timeout(PATIENCE, outcome.wait()).await.unwrap().unwrap();
+        timeout(STEP_TIMEOUT, outcome.wait()).await.unwrap().unwrap();
     }
 }

@@ -1,4 +1,5 @@
-//! Our client at our front, with a network between them that cuts: everything arrives once and in order.
+//! The client and the HTTP server of this crate with a proxy between them that cuts: everything arrives once and in
+//! order.
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod begin;
@@ -30,26 +31,26 @@ use tokio::time::timeout;
 use cutter::Cutter;
 use swallower::Swallower;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How many cuts are made: few in every run, as many as are wanted in a long one.
-fn wanted(few: u64) -> u64 {
+/// Returns the number of cuts: few by default, as many as requested in a long run.
+fn wanted_cuts(few: u64) -> u64 {
     std::env::var("NARROWS_CUTS").ok().and_then(|cuts| cuts.parse().ok()).unwrap_or(few)
 }
 
-/// Answers every request, with an update of the session before each answer.
+/// Answers every request, with an update of the session before each response.
 #[derive(Default)]
 struct Agent {
     opened: AtomicU64,
-    /// How many connections are at their end.
+    /// The number of ended connections.
     ended: Arc<AtomicU64>,
     asked: Arc<AtomicU64>,
     gate: Arc<Gate>,
-    /// What the client has answered.
-    told: Arc<Mutex<Vec<Value>>>,
+    /// The responses of the client.
+    received: Arc<Mutex<Vec<Value>>>,
 }
 
-/// Where an agent waits that is told to.
+/// Blocks an agent until it is opened.
 #[derive(Default)]
 struct Gate {
     open: Mutex<bool>,
@@ -70,12 +71,13 @@ impl Gate {
 impl Backend for Agent {
     fn open(&self, _: Identity, _: usize) -> Opening<'_> {
         self.opened.fetch_add(1, Ordering::Relaxed);
-        let (asked, gate, told) = (Arc::clone(&self.asked), Arc::clone(&self.gate), Arc::clone(&self.told));
+        let (asked, gate, received) =
+            (Arc::clone(&self.asked), Arc::clone(&self.gate), Arc::clone(&self.received));
         let ended = Arc::clone(&self.ended);
         Box::pin(async move {
             let (ours, theirs) = UnixStream::pair()?;
             std::thread::spawn(move || {
-                act(&theirs, &asked, &gate, &told);
+                run_agent(&theirs, &asked, &gate, &received);
                 ended.fetch_add(1, Ordering::SeqCst);
             });
             Ok(ours)
@@ -83,14 +85,19 @@ impl Backend for Agent {
     }
 }
 
-fn act(stream: &UnixStream, asked: &AtomicU64, gate: &Gate, told: &Mutex<Vec<Value>>) -> Option<()> {
+fn run_agent(
+    stream: &UnixStream,
+    asked: &AtomicU64,
+    gate: &Gate,
+    received: &Mutex<Vec<Value>>,
+) -> Option<()> {
     let mut updates = 0;
     let mut out = stream;
     for line in BufReader::new(stream).lines() {
         let message: Value = serde_json::from_str(&line.ok()?).unwrap();
         let id = &message["id"];
         let Some(method) = message["method"].as_str() else {
-            told.lock().unwrap().push(message);
+            received.lock().unwrap().push(message);
             continue;
         };
         let result = match method {
@@ -123,7 +130,7 @@ fn act(stream: &UnixStream, asked: &AtomicU64, gate: &Gate, told: &Mutex<Vec<Val
     Some(())
 }
 
-/// Announces a child session, which says something and asks.
+/// Announces a child session, which sends an update and a request.
 fn ask_in_child(mut out: &UnixStream, child: &str) -> Option<()> {
     let say = |session: &str, update: Value| json!({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": session, "update": update}});
     let lines = [
@@ -163,7 +170,7 @@ fn start(limits: Limits) -> Running {
     Running { address, handle, agent }
 }
 
-/// A port of lines whose connections are handed over.
+/// Opens a line-based port whose connections are handed over to the server.
 async fn lines(handle: Handle) -> SocketAddr {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -178,17 +185,17 @@ async fn lines(handle: Handle) -> SocketAddr {
 }
 
 async fn recv(link: &mut Link) -> Frame {
-    timeout(PATIENCE, link.receiver.recv()).await.expect("in time").expect("not the end")
+    timeout(STEP_TIMEOUT, link.receiver.recv()).await.expect("in time").expect("not the end")
 }
 
 async fn send(link: &Link, id: &str, method: &str, params: &Value) {
     link.sender.send(message::request(id.as_bytes(), method, params).unwrap()).await.unwrap();
 }
 
-/// Asks and listens until there were enough cuts, and checks that everything came once and in order.
+/// Sends and receives until there were enough cuts, and checks that everything arrived once and in order.
 async fn stream(running: &Running, cutter: &Cutter, url: &str) {
     let (Connected { mut link, outcome }, initialized) = loop {
-        // The first socket must come about: nothing is held before.
+        // The first socket is not cut: the connection is not resumable before.
         if let Ok(mut connected) = connect(&url.parse().unwrap(), Options::default()).await {
             send(&connected.link, "\"init\"", "initialize", &json!({"protocolVersion": 1})).await;
             let first = recv(&mut connected.link).await;
@@ -199,7 +206,7 @@ async fn stream(running: &Running, cutter: &Cutter, url: &str) {
     };
     assert_eq!(initialized.bytes(), r#"{"jsonrpc":"2.0","id":"init","result":{"protocolVersion":1}}"#);
     let (mut asked, mut answered, mut updates) = (0_u64, 0_u64, 0_u64);
-    let wanted = wanted(100);
+    let wanted = wanted_cuts(100);
     while answered < asked || cutter.cuts() < wanted {
         while cutter.cuts() < wanted && asked < answered + 50 {
             asked += 1;
@@ -213,7 +220,7 @@ async fn stream(running: &Running, cutter: &Cutter, url: &str) {
             Kind::Response => {
                 answered += 1;
                 assert_eq!(frame.id(), Some(answered.to_string().as_bytes()), "{:?}", frame.bytes());
-                assert_eq!(updates, answered, "what comes before an answer comes before it");
+                assert_eq!(updates, answered, "updates precede their response");
             }
             Kind::Notification => {
                 updates += 1;
@@ -224,7 +231,7 @@ async fn stream(running: &Running, cutter: &Cutter, url: &str) {
     }
     assert_eq!(running.agent.asked.load(Ordering::Relaxed), asked, "each request took effect once");
     drop(link);
-    timeout(PATIENCE, outcome.wait()).await.unwrap().unwrap();
+    timeout(STEP_TIMEOUT, outcome.wait()).await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -232,7 +239,7 @@ async fn a_web_socket_is_cut_at_random_bytes() {
     let running = start(Limits::default());
     let cutter = Cutter::start(running.address, 10_000).await;
     let url = format!("ws://{}/acp", cutter.address);
-    timeout(PATIENCE * 10, stream(&running, &cutter, &url)).await.unwrap();
+    timeout(STEP_TIMEOUT * 10, stream(&running, &cutter, &url)).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -240,10 +247,10 @@ async fn lines_are_cut_at_random_bytes() {
     let running = start(Limits::default());
     let cutter = Cutter::start(lines(running.handle.clone()).await, 10_000).await;
     let url = format!("tcp://{}", cutter.address);
-    timeout(PATIENCE * 10, stream(&running, &cutter, &url)).await.unwrap();
+    timeout(STEP_TIMEOUT * 10, stream(&running, &cutter, &url)).await.unwrap();
 }
 
-/// Requests that are posted, and may have to be again.
+/// Posts, which may have to be repeated.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn posts_over_http_are_cut_at_random_bytes() {
     let running = start(Limits::default());
@@ -258,7 +265,7 @@ async fn posts_over_http_are_cut_at_random_bytes() {
     cutter.calm(false);
     cutter.close(true);
     cutter.close(false);
-    let wanted = wanted(30);
+    let wanted = wanted_cuts(30);
     let (mut asked, mut updates) = (0, 0);
     while cutter.cuts() < wanted {
         asked += 1;
@@ -267,7 +274,7 @@ async fn posts_over_http_are_cut_at_random_bytes() {
             let frame = recv(&mut link).await;
             if frame.kind() == Kind::Response {
                 assert_eq!(frame.id(), Some(asked.to_string().as_bytes()));
-                assert!(frame.error().is_none(), "nobody notices: {:?}", frame.bytes());
+                assert!(frame.error().is_none(), "no error: {:?}", frame.bytes());
                 break;
             }
             updates += 1;
@@ -278,16 +285,16 @@ async fn posts_over_http_are_cut_at_random_bytes() {
     assert_eq!(updates, asked);
     cutter.calm(true);
     drop(link);
-    timeout(PATIENCE, outcome.wait()).await.unwrap().unwrap();
+    timeout(STEP_TIMEOUT, outcome.wait()).await.unwrap().unwrap();
 }
 
-/// One turn that says more than any socket carries.
+/// One turn with more data than any socket carries.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn streams_over_http_are_cut_at_random_bytes() {
-    const MOST: u64 = 10_000;
-    // The agent does not wait while nobody reads, so all it says may have to be kept.
+    const MAX_BYTES_PER_SOCKET: u64 = 10_000;
+    // The agent does not wait while there is no reader, so all its output may have to be kept.
     let running = start(Limits { replay_bytes: 64 << 20, ..Limits::default() });
-    let cutter = Cutter::start(running.address, MOST).await;
+    let cutter = Cutter::start(running.address, MAX_BYTES_PER_SOCKET).await;
     cutter.calm(true);
     let url = format!("http://{}/acp", cutter.address);
     let Connected { mut link, outcome: _outcome } =
@@ -296,10 +303,10 @@ async fn streams_over_http_are_cut_at_random_bytes() {
     recv(&mut link).await;
     send(&link, "2", "session/new", &json!({"cwd": "/", "mcpServers": []})).await;
     assert_eq!(recv(&mut link).await.id(), Some(&b"2"[..]));
-    // An event has more than 80 bytes, and a socket carries half of `MOST`: more than enough. A stream is opened again after a
-    // pause, so there are fewer of them.
-    let wanted = wanted(10);
-    let count = wanted * MOST * 3 / 4 / 80;
+    // An event has more than 80 bytes, and a socket carries half of `MAX_BYTES_PER_SOCKET`: more than enough. A stream is reopened
+    // after a pause, so there are fewer of them.
+    let wanted = wanted_cuts(10);
+    let count = wanted * MAX_BYTES_PER_SOCKET * 3 / 4 / 80;
     send(&link, "3", "session/prompt", &json!({"sessionId": "s", "count": count, "wait": true})).await;
     let mut number = 0;
     let mut hear = async |link: &mut Link| {
@@ -308,7 +315,7 @@ async fn streams_over_http_are_cut_at_random_bytes() {
         assert_eq!(frame.read_params::<Value>().unwrap()["n"], number, "{:?}", frame.bytes());
     };
     hear(&mut link).await;
-    // sleep: nobody tells when it is known that the prompt was taken
+    // sleep: no event shows that the prompt was accepted
     tokio::time::sleep(Duration::from_millis(300)).await;
     cutter.calm(false);
     cutter.close(true);
@@ -323,18 +330,18 @@ async fn streams_over_http_are_cut_at_random_bytes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_has_nothing_more_to_say_is_answered() {
+async fn responses_arrive_after_the_end_of_output() {
     let running = start(Limits::default());
     let url = format!("http://{}/acp", running.address);
     let Connected { mut link, outcome } = connect(&url.parse().unwrap(), Options::default()).await.unwrap();
     send(&link, "1", "initialize", &json!({"protocolVersion": 1})).await;
     link.sender.close();
     assert_eq!(recv(&mut link).await.id(), Some(&b"1"[..]));
-    timeout(PATIENCE, outcome.wait()).await.unwrap().unwrap();
+    timeout(STEP_TIMEOUT, outcome.wait()).await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_of_which_nothing_has_come_begins_anew() {
+async fn a_stream_without_received_events_starts_over() {
     const COUNT: u64 = 20;
     let running = start(Limits::default());
     let swallower = Swallower::start(running.address, "\"id\":3").await;
@@ -350,7 +357,7 @@ async fn a_stream_of_which_nothing_has_come_begins_anew() {
         assert_eq!(frame.read_params::<Value>().unwrap()["n"], number, "{:?}", frame.bytes());
     }
     assert_eq!(recv(&mut link).await.id(), Some(&b"3"[..]));
-    assert_eq!(swallower.asked(), [None, Some("0".to_owned())], "nothing is said the first time");
+    assert_eq!(swallower.asked(), [None, Some("0".to_owned())], "the first request has no cursor");
     drop(link);
-    timeout(PATIENCE, outcome.wait()).await.unwrap().unwrap();
+    timeout(STEP_TIMEOUT, outcome.wait()).await.unwrap().unwrap();
 }

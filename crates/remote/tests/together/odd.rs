@@ -1,4 +1,4 @@
-//! Posts and streams over HTTP that somebody on the way answers in the server's place, or that are not answered at all.
+//! Posts and streams over HTTP that a proxy answers in place of the server, or that are not answered at all.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -13,12 +13,12 @@ use tokio::time::timeout;
 
 use crate::between::Between;
 use crate::cutter::Cutter;
-use crate::{PATIENCE, Running, lines, recv, send, start};
+use crate::{Running, STEP_TIMEOUT, lines, recv, send, start};
 
-/// What a page for browsers looks like.
+/// A web page as sent by captive portals.
 const PAGE: &str = "<html>Log in to this network</html>";
 
-/// A conversation in the session `s`.
+/// Begins a conversation in the session `s`.
 async fn begin(url: &str, options: Options) -> Connected {
     let mut connected = connect(&url.parse().unwrap(), options).await.unwrap();
     send(&connected.link, "\"init\"", "initialize", &json!({"protocolVersion": 1})).await;
@@ -28,7 +28,7 @@ async fn begin(url: &str, options: Options) -> Connected {
     connected
 }
 
-/// One turn: an update, and the answer behind it.
+/// One turn: an update and the response after it.
 async fn turn(link: &mut Link, id: &str) {
     send(link, id, "session/prompt", &json!({"sessionId": "s"})).await;
     assert_eq!(recv(link).await.kind(), Kind::Notification);
@@ -37,7 +37,7 @@ async fn turn(link: &mut Link, id: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_post_that_somebody_else_has_answered_is_posted_again() {
+async fn a_post_answered_by_a_proxy_is_repeated() {
     let running = start(Limits::default());
     let between = Between::start(running.address).await;
     let url = format!("http://{}/acp", between.address);
@@ -53,34 +53,34 @@ async fn a_post_that_somebody_else_has_answered_is_posted_again() {
         ("502 Bad Gateway", PAGE),
     ];
     for (number, (status, body)) in (1_u64..).zip(odd) {
-        between.say("session/prompt", status, body);
-        timeout(PATIENCE, turn(&mut link, &number.to_string())).await.expect(status);
+        between.respond("session/prompt", status, body);
+        timeout(STEP_TIMEOUT, turn(&mut link, &number.to_string())).await.expect(status);
         assert_eq!((between.left(), running.agent.asked.load(Ordering::Relaxed)), (0, number), "{status}");
     }
-    // What the server itself refuses is refused.
+    // Refusals of the server itself are final.
     send(&link, "99", "session/prompt", &json!({})).await;
     assert_eq!(recv(&mut link).await.error().unwrap().code, -32600);
     drop(link);
-    timeout(PATIENCE, outcome.wait()).await.unwrap().unwrap();
+    timeout(STEP_TIMEOUT, outcome.wait()).await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_that_cannot_be_opened_now_is_opened_before_anything_is_asked() {
+async fn a_stream_is_opened_before_the_first_request_of_its_session() {
     for status in ["200 OK", "302 Found", "408 x", "409 x", "425 x", "429 x\r\nretry-after: 0", "503 x"] {
         let running = start(Limits::default());
         let between = Between::start(running.address).await;
-        between.say("acp-session-id", status, PAGE);
+        between.respond("acp-session-id", status, PAGE);
         let url = format!("http://{}/acp", between.address);
         let Connected { mut link, outcome } = begin(&url, Options::default()).await;
-        timeout(PATIENCE, turn(&mut link, "1")).await.expect(status);
+        timeout(STEP_TIMEOUT, turn(&mut link, "1")).await.expect(status);
         assert_eq!(between.left(), 0);
         drop(link);
-        timeout(PATIENCE, outcome.wait()).await.unwrap().unwrap();
+        timeout(STEP_TIMEOUT, outcome.wait()).await.unwrap().unwrap();
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_that_somebody_else_has_answered_is_asked_for_again() {
+async fn a_stream_answered_by_a_proxy_is_reopened() {
     let running = start(Limits::default());
     let between = Between::start(running.address).await;
     let cutter = Cutter::start(between.address, u64::MAX).await;
@@ -88,20 +88,20 @@ async fn a_stream_that_somebody_else_has_answered_is_asked_for_again() {
     let Connected { mut link, outcome } = begin(&url, Options::default()).await;
     turn(&mut link, "1").await;
     for status in ["200 OK", "302 Found", "400 x", "404 Not Found"] {
-        // That of the connection, and that of the session.
-        between.say("GET", status, PAGE);
-        between.say("GET", status, PAGE);
+        // The streams of the connection and of the session.
+        between.respond("GET", status, PAGE);
+        between.respond("GET", status, PAGE);
     }
     cutter.close(true);
     cutter.close(false);
     turn(&mut link, "2").await;
     assert_eq!(running.agent.opened.load(Ordering::Relaxed), 1);
     drop(link);
-    timeout(PATIENCE, outcome.wait()).await.unwrap().unwrap();
+    timeout(STEP_TIMEOUT, outcome.wait()).await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_answer_that_is_too_long_for_the_server_becomes_an_error() {
+async fn an_oversized_response_becomes_an_error() {
     let limits = || Limits { max_message: 1000, ..Limits::default() };
     let running = start(limits());
     answer_at_length(&running, &format!("http://{}/acp", running.address)).await;
@@ -124,22 +124,22 @@ async fn answer_at_length(running: &Running, url: &str) {
     let long = json!({"jsonrpc": "2.0", "id": "q", "result": "x".repeat(2000)});
     assert_eq!(asked.id(), Some(&b"\"q\""[..]));
     link.sender.send(long.to_string().into()).await.unwrap();
-    let told = async {
+    let received = async {
         loop {
-            if let Some(told) = running.agent.told.lock().unwrap().first() {
-                return told.clone();
+            if let Some(received) = running.agent.received.lock().unwrap().first() {
+                return received.clone();
             }
             tokio::task::yield_now().await;
         }
     };
-    let told: Value = timeout(PATIENCE, told).await.unwrap();
-    assert_eq!((&told["id"], &told["error"]["code"]), (&json!("q"), &json!(-32013)));
+    let received: Value = timeout(STEP_TIMEOUT, received).await.unwrap();
+    assert_eq!((&received["id"], &received["error"]["code"]), (&json!("q"), &json!(-32013)));
     drop(link);
-    timeout(PATIENCE, outcome.wait()).await.unwrap().unwrap();
+    timeout(STEP_TIMEOUT, outcome.wait()).await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_said_last_is_said_though_there_is_no_network_for_a_while() {
+async fn the_last_messages_are_sent_after_an_outage() {
     let running = start(Limits::default());
     let cutter = Cutter::start(running.address, u64::MAX).await;
     let url = format!("http://{}/acp", cutter.address);
@@ -148,17 +148,17 @@ async fn what_was_said_last_is_said_though_there_is_no_network_for_a_while() {
     cutter.close(true);
     send(&link, "2", "session/prompt", &json!({"sessionId": "s"})).await;
     link.sender.close();
-    // Longer than answers are waited for.
+    // Longer than the client waits for responses.
     let began = Instant::now();
     while began.elapsed() < Duration::from_millis(2500) {
         cutter.refused().await;
     }
     cutter.close(false);
-    timeout(PATIENCE, outcome.wait()).await.unwrap().unwrap();
+    timeout(STEP_TIMEOUT, outcome.wait()).await.unwrap().unwrap();
     assert_eq!(running.agent.asked.load(Ordering::Relaxed), 2);
 }
 
-/// The effects of what failed, by the id of its request.
+/// Returns the effects of a failure and the id of its request.
 fn effects(frame: &narrows_wire::Frame) -> (String, Value) {
     let error = frame.error().expect("an error");
     let id = String::from_utf8(frame.id().unwrap().to_vec()).unwrap();
@@ -166,7 +166,7 @@ fn effects(frame: &narrows_wire::Frame) -> (String, Value) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_nobody_has_heard_had_no_effect() {
+async fn undelivered_requests_are_reported_without_effects() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let nobody = format!("http://{}/acp", listener.local_addr().unwrap());
     drop(listener);
@@ -181,7 +181,7 @@ async fn what_nobody_has_heard_had_no_effect() {
     let Connected { mut link, outcome } = begin(&url, options).await;
     turn(&mut link, "2").await;
     for _ in 0..100 {
-        between.say("session/prompt", "429 x", "");
+        between.respond("session/prompt", "429 x", "");
     }
     send(&link, "3", "session/prompt", &json!({"sessionId": "s"})).await;
     assert_eq!(effects(&recv(&mut link).await), ("3".to_owned(), json!("none")));
@@ -189,7 +189,7 @@ async fn what_nobody_has_heard_had_no_effect() {
 }
 
 #[tokio::test]
-async fn who_takes_a_question_and_says_nothing_is_not_waited_for_beyond_the_grace() {
+async fn an_unanswered_post_is_given_up_after_the_grace_period() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/acp", listener.local_addr().unwrap());
     let grace = Duration::from_millis(500);
@@ -202,21 +202,21 @@ async fn who_takes_a_question_and_says_nothing_is_not_waited_for_beyond_the_grac
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_that_is_too_long_for_the_server_costs_nothing_but_itself() {
+async fn an_oversized_request_fails_alone() {
     let running = start(Limits { max_message: 1000, ..Limits::default() });
     let url = format!("ws://{}/acp", running.address);
     let Connected { mut link, outcome } = begin(&url, Options::default()).await;
     turn(&mut link, "1").await;
     for id in ["2", "3"] {
         send(&link, id, "session/prompt", &json!({"sessionId": "s", "text": "x".repeat(2000)})).await;
-        let told = recv(&mut link).await;
-        assert_eq!(effects(&told), (id.to_owned(), json!("none")));
-        let error = told.error().unwrap();
+        let received = recv(&mut link).await;
+        assert_eq!(effects(&received), (id.to_owned(), json!("none")));
+        let error = received.error().unwrap();
         assert_eq!((error.code, &error.data.unwrap()["retryable"]), (-32013, &json!(false)));
     }
     turn(&mut link, "4").await;
     assert_eq!(running.agent.asked.load(Ordering::Relaxed), 2);
     assert_eq!(running.agent.opened.load(Ordering::Relaxed), 1);
     drop(link);
-    timeout(PATIENCE, outcome.wait()).await.unwrap().unwrap();
+    timeout(STEP_TIMEOUT, outcome.wait()).await.unwrap().unwrap();
 }

@@ -1,4 +1,4 @@
-//! What stands between two ends and takes the first events of a session's stream for itself.
+//! A proxy that swallows the first events of a session's stream.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 
-/// A proxy that passes on the head of the first stream of a session, none of its events, and then cuts it.
+/// A proxy that forwards the head of the first stream of a session, but none of its events, and then cuts it.
 pub(crate) struct Swallower {
     pub(crate) address: SocketAddr,
     asked: Arc<Mutex<Vec<Option<String>>>>,
@@ -29,7 +29,7 @@ impl Swallower {
                 let (seen, swallows) = (Arc::clone(&seen), Arc::new(AtomicBool::new(false)));
                 let flag = Arc::clone(&swallows);
                 tokio::spawn(async move {
-                    // Either end is that of both.
+                    // The end of one direction ends both.
                     tokio::select! {
                         _ = there(from_client, to_server, &seen, &flag) => {}
                         _ = back(from_server, to_client, &swallows, last) => {}
@@ -40,7 +40,7 @@ impl Swallower {
         Self { address, asked }
     }
 
-    /// The `Last-Event-ID` of each request for the stream of a session.
+    /// Returns the `Last-Event-ID` of each request for the stream of a session.
     pub(crate) fn asked(&self) -> Vec<Option<String>> {
         self.asked.lock().unwrap().clone()
     }
@@ -55,7 +55,7 @@ async fn there(
     let mut buffer = vec![0; 64 << 10];
     loop {
         let read = from.read(&mut buffer).await.ok().filter(|read| *read > 0)?;
-        // A request without a body is written at once.
+        // A request without a body is forwarded immediately.
         let text = String::from_utf8_lossy(&buffer[..read]).to_ascii_lowercase();
         if text.starts_with("get ") && text.contains("acp-session-id: ") {
             let value = text.lines().find_map(|line| line.strip_prefix("last-event-id: "));

@@ -136,7 +136,7 @@ async fn a_damaged_file_is_named_and_kept() {
     sql(place.path(), "PRAGMA wal_checkpoint(TRUNCATE)");
     drop(store);
     let mut bytes = fs::read(file(place.path())).unwrap();
-    // All but the first page, which says what kind of file this is.
+    // All but the first page, which contains the file format.
     bytes[4096..].fill(0xa5);
     let damaged = tempfile::tempdir().unwrap();
     fs::write(file(damaged.path()), &bytes).unwrap();

@@ -88,7 +88,7 @@ async fn a_job_that_is_given_up_keeps_its_claim_until_it_is_done() {
     let (store, place) = on_disk();
     let claim = store.create(new("a")).await.unwrap();
     for _ in 0..20 {
-        // Asked once: the job is in the queue, and nobody waits for it.
+        // Polled once: the job is queued, and its result is not awaited.
         tokio::select! {
             biased;
             result = store.append(&claim, turn("x")) => assert!(result.is_ok()),
@@ -104,7 +104,7 @@ async fn a_job_that_is_given_up_keeps_its_claim_until_it_is_done() {
 #[tokio::test(start_paused = true)]
 async fn a_store_in_memory_lets_no_time_pass() {
     let start = tokio::time::Instant::now();
-    // Somebody's timer, to which a paused clock would jump as soon as everybody waits.
+    // A timer to which a paused clock would jump as soon as all tasks wait.
     let timer = tokio::spawn(tokio::time::sleep_until(start + std::time::Duration::from_secs(60))); // sleep: paused
     let store = Store::in_memory();
     let claim = store.create(new("a")).await.unwrap();

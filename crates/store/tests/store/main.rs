@@ -11,7 +11,7 @@ mod properties;
 use narrows_store::{NewSession, Store, Turn};
 use tempfile::TempDir;
 
-/// A store in a directory of its own, which goes with the second value.
+/// Returns a store in a new directory, which is removed with the second value.
 fn on_disk() -> (Store, TempDir) {
     let place = tempfile::tempdir().unwrap();
     (Store::new(place.path().to_owned()), place)
@@ -26,17 +26,17 @@ fn new_in(id: &str, cwd: &str) -> NewSession {
     NewSession { id: id.into(), cwd: cwd.into(), roots: vec!["/r".into()], settings: "{}".into() }
 }
 
-/// A turn that can be told from others.
+/// Returns a turn with recognizable text.
 fn turn(text: &str) -> Turn {
     Turn::new(vec![format!("m {text}"), format!("n {text}")], vec![format!("r {text}")])
 }
 
-/// What the model gets of `history`.
+/// Returns the messages of `history` for the model.
 fn messages(history: &[Turn]) -> Vec<&str> {
     history.iter().flat_map(|turn| &turn.messages).map(String::as_str).collect()
 }
 
-/// What the client is shown of `history`.
+/// Returns the messages of `history` for the client.
 fn replay(history: &[Turn]) -> Vec<&str> {
     history.iter().flat_map(|turn| &turn.replay).map(String::as_str).collect()
 }

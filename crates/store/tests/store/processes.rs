@@ -30,7 +30,7 @@ fn role() {
 }
 
 fn say(line: &str) {
-    // On a line of its own: libtest writes here too.
+    // On a separate line, because libtest writes here too.
     std::io::stdout().write_all(format!("\n@{line}\n").as_bytes()).unwrap();
 }
 
@@ -46,7 +46,7 @@ async fn hold(store: &Store) {
     drop(claim);
 }
 
-/// Appends turns to session `a`, each of several pages, and tells the number of each, until killed.
+/// Appends turns to session `a`, each of several pages, and prints the number of each, until killed.
 async fn append(store: &Store) {
     let (claim, record) = store.claim("a").await.unwrap();
     say(&record.turns.to_string());
@@ -65,7 +65,7 @@ fn numbered(number: u64) -> Turn {
     turn(&format!("{number} ").repeat(usize::try_from(number % 7).unwrap() * 1000 + 1))
 }
 
-/// Makes a session of its own and uses it, as others do at the same time.
+/// Creates a session and uses it, concurrently with other processes.
 async fn crowd(store: &Store) {
     let id = std::process::id().to_string();
     let claim = store.create(NewSession { id: id.clone(), ..NewSession::default() }).await.unwrap();
@@ -76,7 +76,7 @@ async fn crowd(store: &Store) {
     say("done");
 }
 
-/// Fills the disk, makes room, and goes on.
+/// Fills the disk, frees space, and continues.
 async fn full(store: &Store, place: &Path) {
     let ballast = place.join("ballast");
     std::fs::write(&ballast, vec![1; 512 << 10]).unwrap();
@@ -130,7 +130,7 @@ impl Player {
 
 impl Drop for Player {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have exited already.
         _ = self.process.kill();
         _ = self.process.wait();
     }
@@ -192,7 +192,7 @@ async fn a_killed_process_loses_no_turn_it_was_told_of() {
             std::hint::spin_loop();
         }
         player.kill();
-        // What it told before it died and nobody has read yet.
+        // Unread output from before its death.
         while let Some(line) = player.next() {
             told = line.parse().unwrap();
         }

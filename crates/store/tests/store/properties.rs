@@ -1,4 +1,4 @@
-//! What holds for all sequences of operations.
+//! Invariants for all sequences of operations.
 
 use std::collections::BTreeMap;
 
@@ -24,11 +24,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..60)
 }
 
-/// What a session should have.
+/// The expected content of a session.
 #[derive(Default)]
 struct Model {
     turns: Vec<Turn>,
-    /// How many turns the newest summary covers, and which text it has.
+    /// The number of turns in the newest summary, and its text.
     summary: (usize, Option<Turn>),
 }
 

@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 
 use crate::command::{tool, works};
 
-/// How long what a command has started may take to end after it.
+/// Time for the descendants of a command to exit after it.
 const EXIT_GRACE: Duration = Duration::from_secs(10);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What came of a command.
+/// The result of a command.
 #[derive(Debug, Default)]
 pub(super) struct End {
-    /// Its exit code; none if a signal ended it, or we did.
+    /// The exit code; `None` if a signal or the timeout ended it.
     pub(super) code: Option<i32>,
     pub(super) out: String,
     pub(super) err: String,

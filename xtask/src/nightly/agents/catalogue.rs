@@ -1,6 +1,6 @@
 //! The agents: where they come from, how they are started, what makes them ask the script, and what is tried.
 
-/// Where an agent is installed from.
+/// The source of an agent's installation.
 pub(super) enum Source {
     /// A package of npm.
     Npm(&'static str),
@@ -8,14 +8,14 @@ pub(super) enum Source {
     Pip(&'static str, &'static str),
 }
 
-/// What is asked of an agent.
+/// A scenario that is tried with an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Try {
     /// To introduce itself and open a session.
     Probe,
     /// To answer, without a key or a login.
     Login,
-    /// To answer.
+    /// The agent answers a prompt.
     Answer,
     /// To write a file, with permission and through the client.
     Write,
@@ -23,9 +23,8 @@ pub(super) enum Try {
     Cancel,
 }
 
-/// One agent.
 pub(super) struct Kit {
-    /// What it is called in the table.
+    /// The name in the table.
     pub(super) name: &'static str,
     pub(super) source: Source,
     /// Its program, among those of its package.
@@ -57,13 +56,13 @@ stream_max_retries = 0
 "#,
 );
 
-/// Claude Code refuses some of its options to root unless it is told that nothing can be broken.
+/// Claude Code refuses some of its options to root unless this variable is set.
 const CONTAINED: (&str, &str) = ("IS_SANDBOX", "1");
 
 const CLAUDE: &[(&str, &str)] =
     &[("ANTHROPIC_BASE_URL", "http://127.0.0.1:PORT"), ("ANTHROPIC_API_KEY", "none")];
 
-/// All of them.
+/// All agents.
 pub(super) const KITS: [Kit; 7] = [
     Kit {
         name: "opencode",
@@ -93,7 +92,7 @@ pub(super) const KITS: [Kit; 7] = [
         name: "fast-agent",
         source: Source::Pip("fast-agent-acp", "fast-agent-acp<0.10.40"),
         program: "fast-agent",
-        // This model says what it is told.
+        // This model echoes its input.
         words: &["acp", "--model", "passthrough"],
         always: &[],
         variables: &[],
@@ -141,7 +140,7 @@ impl Kit {
 }
 
 impl Try {
-    /// What the table says of it.
+    /// Returns the title in the table.
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Probe => "probe",
@@ -152,7 +151,7 @@ impl Try {
         }
     }
 
-    /// Whether the agent is led to the script for it.
+    /// Returns `true` if the agent uses the scripted model.
     pub(super) fn is_scripted(self) -> bool {
         self != Self::Login
     }

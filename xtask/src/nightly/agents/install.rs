@@ -1,4 +1,4 @@
-//! Agents installed for themselves, each into a directory of its own, by the tools and from the places they are set up for.
+//! Installs agents, each into a directory of its own, with the tools and from the sources that they document.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use super::bounded;
 use super::catalogue::{Kit, Source};
 use crate::command::{tool, works};
 
-/// How long one installation may take.
+/// Timeout of one installation.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// The versions of Python that may do, the newest first; the last is whatever `python3` is.
@@ -83,7 +83,7 @@ fn python(version: &str) -> Option<Command> {
 }
 
 fn bounded_run(command: Command, place: &Path, what: &str) -> Result<(), String> {
-    // What it says is kept beside the directory: making an environment clears that.
+    // The log is beside the directory, which is cleared when an environment is created.
     let logs = place.parent().unwrap_or(place);
     let end = bounded::run(command, logs, INSTALL_TIMEOUT).map_err(|error| format!("{what}: {error}"))?;
     match end.code {

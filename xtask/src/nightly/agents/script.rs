@@ -1,4 +1,4 @@
-//! A model that says one thing, in the three forms in which agents ask for it: Chat Completions, Responses, Messages.
+//! A scripted model with one answer, in three API formats: Chat Completions, Responses, Messages.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -6,22 +6,22 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-/// What it says.
+/// The answer.
 pub(super) const ANSWER: &str = "The script says this.";
 
-/// What a prompt has in it that is to be answered with the beginning of an answer, and then nothing.
+/// A prompt with this text gets the beginning of an answer, and no end.
 pub(super) const WAIT: &str = "wait for ever";
 
-/// What a prompt has in it that is to be answered by writing the file.
+/// A prompt with this text gets a tool call that writes the file.
 pub(super) const WRITE: &str = "write the file";
 
-/// What is written into the file.
+/// The content of that file.
 pub(super) const CONTENT: &str = "written by the script";
 
-/// How long it keeps a request open that waits for ever.
+/// Time for which an endless request is kept open.
 const FOR_EVER: Duration = Duration::from_secs(300);
 
-/// How long the body of a request may be.
+/// The longest body of a request, in bytes.
 const MAX_BODY_BYTES: usize = 64 << 20;
 
 /// The server; its threads end with this program.
@@ -30,14 +30,14 @@ pub(super) struct Script {
 }
 
 impl Script {
-    /// Listens on a port of its own. `file` is what it writes when it is asked to.
+    /// Listens on a free port. `file` is the file that it writes on request.
     pub(super) fn start(file: PathBuf) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         let port = listener.local_addr()?.port();
         thread::spawn(move || {
             for connection in listener.incoming().flatten() {
                 let file = file.clone();
-                // Whoever hangs up in the middle has its reasons.
+                // Clients may disconnect in the middle of an answer.
                 thread::spawn(move || drop(serve(&connection, &file)));
             }
         });
@@ -45,7 +45,7 @@ impl Script {
     }
 }
 
-/// One request and its answer; nobody is kept waiting for a second one.
+/// Serves one request per connection.
 fn serve(connection: &TcpStream, file: &Path) -> io::Result<()> {
     let mut reader = BufReader::new(connection);
     let mut first = String::new();
@@ -79,7 +79,7 @@ fn serve(connection: &TcpStream, file: &Path) -> io::Result<()> {
     }
     if reply.stays_open {
         connection.set_read_timeout(Some(FOR_EVER))?;
-        // Until the other side hangs up.
+        // Waits until the client disconnects.
         let _ = connection.read(&mut [0]);
     }
     Ok(())
@@ -224,7 +224,7 @@ fn messages(waits: bool) -> Vec<String> {
     events
 }
 
-/// The answer in two pieces. Whoever waits for ever has heard the first.
+/// Returns the answer in two pieces. An endless request gets only the first.
 pub(super) fn halves() -> (&'static str, &'static str) {
     ANSWER.split_at("The script".len())
 }
@@ -238,7 +238,7 @@ fn events(payloads: &[String]) -> String {
     payloads.iter().map(named).collect()
 }
 
-/// A text as it stands between the quotes of JSON.
+/// Escapes a text for a JSON string.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"")
 }

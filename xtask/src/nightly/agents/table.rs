@@ -1,17 +1,17 @@
-//! What came of it all: a table for people, and the verdict.
+//! The results: a table for people, and the outcome.
 
 use std::fmt;
 
 use super::Outcome;
 use crate::step::Failure;
 
-/// What came of one try.
+/// The result of one try.
 #[derive(Debug)]
 pub(super) enum Came {
-    /// It went well, with this to add.
+    /// It succeeded, with this remark.
     Well(String),
     Badly(String),
-    /// It was not tried, for this reason.
+    /// It was skipped, for this reason.
     Skipped(String),
 }
 
@@ -41,7 +41,7 @@ impl Row {
     }
 }
 
-/// The table.
+/// Formats the table.
 pub(super) fn shown(rows: &[Row]) -> String {
     let mut lines = vec![["agent", "version", "tried", "outcome"].map(str::to_owned)];
     lines.extend(rows.iter().map(|row| {
@@ -58,7 +58,7 @@ pub(super) fn shown(rows: &[Row]) -> String {
         .collect()
 }
 
-/// What it means for the night: nothing has passed of which a part was not tried.
+/// Returns the outcome: a run with a skipped part does not count as passed.
 pub(super) fn verdict(rows: &[Row]) -> Result<Outcome, Failure> {
     let of = |is: fn(&Came) -> bool| -> Vec<String> {
         let chosen = rows.iter().filter(|row| is(&row.came));

@@ -1,4 +1,4 @@
-//! A client for one agent: enough of the protocol to have turns, and texts compared as they stand in JSON.
+//! A client for one agent: enough of the protocol for turns. Texts are compared as encoded in JSON.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -6,25 +6,25 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-/// How long the agent may say nothing; its own retries are shorter.
+/// Time that the agent may send nothing; its own retries are shorter.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A session that was opened.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) id: String,
-    /// The whole answer.
+    /// The complete answer.
     pub(super) answer: String,
 }
 
-/// What came of a prompt.
+/// The result of a prompt.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
     /// The text of all pieces of the answer.
     pub(super) text: String,
-    /// How many pieces there were.
+    /// The number of message chunks.
     pub(super) updates: usize,
-    /// The line that tells programs about a failure.
+    /// The update that reports a failure to programs.
     pub(super) error: Option<String>,
     /// The tool calls that were announced.
     pub(super) calls: Vec<String>,
@@ -46,7 +46,7 @@ impl Agent {
         let mut process = command.spawn().map_err(|error| format!("the agent does not start: {error}"))?;
         let (sender, lines) = sync_channel(64);
         if let Some(stdout) = process.stdout.take() {
-            // It ends with the agent, or when nobody wants the lines.
+            // It ends with the agent, or when the receiver is dropped.
             thread::spawn(move || {
                 BufReader::new(stdout).lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
             });
@@ -59,7 +59,7 @@ impl Agent {
         if between(&answer, "\"protocolVersion\":", 1) == "1" { Ok(agent) } else { Err(answer) }
     }
 
-    /// Opens a session.
+    /// Opens a session and returns its id.
     pub(super) fn open(&mut self) -> Result<Session, String> {
         let answer = self.ask("session/new", r#"{"cwd":"/","mcpServers":[]}"#, &mut Turn::default())?;
         match string(&answer, "sessionId") {
@@ -74,7 +74,7 @@ impl Agent {
         self.ask("session/set_model", &params, &mut Turn::default()).map(drop)
     }
 
-    /// Has a turn.
+    /// Runs a turn.
     pub(super) fn prompt(&mut self, session: &str, text: &str) -> Result<Turn, String> {
         let mut turn = Turn::default();
         let params = format!(r#"{{"sessionId":"{session}","prompt":[{{"type":"text","text":"{text}"}}]}}"#);
@@ -83,7 +83,7 @@ impl Agent {
         Ok(turn)
     }
 
-    /// Closes its input; it must end by itself and without a failure.
+    /// Closes the agent's input; the agent must exit without a failure.
     pub(super) fn end(mut self) -> Result<(), String> {
         self.stdin.take();
         match self.process.wait() {
@@ -92,7 +92,7 @@ impl Agent {
         }
     }
 
-    /// The answer to a request, which is no error. What is said before it goes into `turn`.
+    /// Returns the successful response to a request. Messages before it are recorded in `turn`.
     fn ask(&mut self, method: &str, params: &str, turn: &mut Turn) -> Result<String, String> {
         self.requests += 1;
         let id = self.requests;
@@ -104,7 +104,7 @@ impl Agent {
             let line = self.lines.recv_timeout(RESPONSE_TIMEOUT);
             let line = line.map_err(|_| format!("no answer to {method} comes"))?;
             if line.contains("\"method\":") {
-                turn.hear(line);
+                turn.record_line(line);
             } else if line.contains("\"error\":{\"code\"") {
                 return Err(format!("{method} was refused: {line}"));
             } else {
@@ -116,14 +116,14 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have exited already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
 impl Turn {
-    fn hear(&mut self, line: String) {
+    fn record_line(&mut self, line: String) {
         if line.contains("\"sessionUpdate\":\"tool_call\"") {
             self.calls.extend(string(&line, "toolCallId").map(str::to_owned));
         }
@@ -138,7 +138,7 @@ impl Turn {
     }
 }
 
-/// The string of this name, as it stands in JSON; the first, if there are several.
+/// Returns the string member of this name, as encoded in JSON; the first, if there are several.
 fn string<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     let start = format!("\"{name}\":\"");
     let rest = &line[line.find(&start)? + start.len()..];
@@ -177,7 +177,7 @@ mod tests {
             r#"{"method":"session/update","params":{"update":{"sessionUpdate":"agent_thought_chunk","content":{"text":"b"}}}}"#,
             r#"{"method":"session/update","params":{"update":{"sessionUpdate":"agent_message_chunk","content":{"text":"c"},"_meta":{"narrows/error":{}}}}}"#,
         ] {
-            turn.hear(line.to_owned());
+            turn.record_line(line.to_owned());
         }
         assert_eq!((turn.text.as_str(), turn.updates, turn.error.is_some()), ("ac", 2, true));
     }

@@ -1,4 +1,4 @@
-//! A conversation over Streamable HTTP: what is posted in which order, and which streams are listened to.
+//! A conversation over Streamable HTTP: orders POSTs, and decides which event streams are open.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -17,74 +17,73 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::super::pending::Open;
+use super::super::pending::PendingRequests;
 use super::super::reconnect::{ANSWERS_TIMEOUT, FINAL_SEND_TIMEOUT};
 use super::super::socket::one_line;
 use super::super::{ConnectionLost, DialError};
 use super::Wire;
-use super::event_stream::{EventStream, News};
+use super::event_stream::{EventStream, StreamEvent};
 use super::post::{Post, Posted, post};
 use crate::announced::child_id;
 
-/// How many messages of streams may wait.
+/// Messages of event streams that may be queued.
 const MAX_STREAM_MESSAGES: usize = 64;
 
-/// How many things are remembered of requests that are open.
+/// Entries remembered about pending requests, per table.
 const MAX_OPEN_REQUESTS: usize = 4096;
 
-/// How many streams of child sessions are opened at servers that have them there.
+/// Event streams of child sessions, at servers that have separate ones.
 const MAX_CHILD_STREAMS: usize = 64;
 
-/// What is done for one session, or for none, one after the other.
+/// Jobs of one session, or of none, in order.
 #[derive(Default)]
 struct Lane {
     waiting: VecDeque<Job>,
     busy: bool,
 }
 
-/// One thing to do.
 struct Job {
-    /// What to post; nothing where only a stream is to be opened.
+    /// The message to post; `None` to open only a stream.
     line: Option<Bytes>,
-    /// Open the stream of the session before.
+    /// Open the event stream of the session first.
     listen: bool,
 }
 
-/// What a job came to.
+/// The result of a job.
 struct Done {
     lane: Option<String>,
-    /// The stream that was opened, or why it could not be.
-    stream: Option<Result<Response, News>>,
-    /// The id of the request, if it was one.
+    /// The stream that was opened, or the reason why it was not.
+    stream: Option<Result<Response, StreamEvent>>,
+    /// The id of the request, if the message was one.
     id: Option<RawId>,
     posted: Option<Posted>,
 }
 
-type Doing = Pin<Box<dyn Future<Output = Done> + Send>>;
+type RunningJob = Pin<Box<dyn Future<Output = Done> + Send>>;
 
-/// A conversation.
+/// A conversation with one server.
 pub(super) struct Conversation {
     wire: Arc<Wire>,
     connection: Option<String>,
     lanes: HashMap<Option<String>, Lane>,
-    doing: FuturesUnordered<Doing>,
-    /// How many bytes wait in lanes.
+    running: FuturesUnordered<RunningJob>,
+    /// Bytes queued in lanes.
     waiting: usize,
-    /// Sessions whose stream is listened to.
+    /// Sessions with an open event stream.
     streams: HashSet<String>,
-    /// How many of them are those of child sessions.
+    /// Those that are child sessions.
     child_streams: usize,
-    /// The agent's open requests that belong to a session: their answers go there too.
+    /// Pending requests of the agent that belong to a session: their responses are posted there.
     asked: HashMap<RawId, String>,
-    /// Our open requests after which a session exists whose stream could not be had before.
+    /// Pending requests of the client after which the session exists; its stream could not be opened before.
     awaited: HashMap<RawId, String>,
-    open: Open,
-    /// Whether the server may have heard of the requests that are being posted.
+    pending: PendingRequests,
+    /// Whether the server may have received the requests that are being posted.
     reached: HashMap<RawId, Arc<AtomicBool>>,
-    /// How many messages are still to be posted.
-    unsaid: usize,
-    feeds: JoinSet<()>,
-    news: (mpsc::Sender<News>, mpsc::Receiver<News>),
+    /// Messages that are not posted yet.
+    unposted: usize,
+    readers: JoinSet<()>,
+    events: (mpsc::Sender<StreamEvent>, mpsc::Receiver<StreamEvent>),
 }
 
 impl Conversation {
@@ -93,26 +92,26 @@ impl Conversation {
             wire,
             connection: None,
             lanes: HashMap::new(),
-            doing: FuturesUnordered::new(),
+            running: FuturesUnordered::new(),
             waiting: 0,
             streams: HashSet::new(),
             child_streams: 0,
             asked: HashMap::new(),
             awaited: HashMap::new(),
-            open: Open::default(),
+            pending: PendingRequests::default(),
             reached: HashMap::new(),
-            unsaid: 0,
-            feeds: JoinSet::new(),
-            news: mpsc::channel(MAX_STREAM_MESSAGES),
+            unposted: 0,
+            readers: JoinSet::new(),
+            events: mpsc::channel(MAX_STREAM_MESSAGES),
         }
     }
 
-    /// Whether `initialize` was answered.
+    /// Returns `true` if `initialize` was answered.
     pub(super) fn is_begun(&self) -> bool {
         self.connection.is_some()
     }
 
-    /// Carries until the holder has done.
+    /// Carries messages until the link's user is done.
     pub(super) async fn run(
         &mut self,
         outgoing: &mut OutgoingLines,
@@ -120,42 +119,42 @@ impl Conversation {
     ) -> Result<(), ConnectionLost> {
         let mut lines = Vec::new();
         let mut ended = false;
-        // Until when it is tried to say the rest, and answers are waited for, once the holder has nothing more to ask.
+        // Deadlines for posting the rest and for responses, once the link's user has ended its output.
         let (mut said, mut last) = (Instant::now(), Instant::now());
         loop {
-            let idle = self.doing.is_empty();
+            let idle = self.running.is_empty();
             if idle {
                 outgoing.mark_flushed();
             }
-            let patience = if self.unsaid == 0 { last } else { said };
+            let deadline = if self.unposted == 0 { last } else { said };
             let room = self.waiting < self.wire.options.keep.bytes;
             tokio::select! {
                 biased;
-                Some(done) = self.doing.next(), if !idle => {
-                    self.done(done, incoming).await?;
+                Some(done) = self.running.next(), if !idle => {
+                    self.finish_job(done, incoming).await?;
                     last = Instant::now() + ANSWERS_TIMEOUT;
                 }
-                Some(news) = self.news.1.recv() => self.hear(news, incoming).await?,
+                Some(events) = self.events.1.recv() => self.handle_event(events, incoming).await?,
                 more = outgoing.recv_lines(&mut lines), if !ended && room => {
                     ended = !more;
                     (said, last) = (Instant::now() + FINAL_SEND_TIMEOUT, Instant::now() + ANSWERS_TIMEOUT);
                     outgoing.mark_writing();
                     for line in lines.drain(..) {
                         outgoing.count_written(&line);
-                        self.admit(line, outgoing, incoming).await?;
+                        self.accept_line(line, outgoing, incoming).await?;
                     }
                 }
-                () = sleep_until(patience), if ended => return Ok(()),
+                () = sleep_until(deadline), if ended => return Ok(()),
                 else => {}
             }
-            if ended && self.doing.is_empty() && self.open.is_empty() {
+            if ended && self.running.is_empty() && self.pending.is_empty() {
                 return Ok(());
             }
         }
     }
 
-    /// Takes in what the holder sends.
-    async fn admit(
+    /// Accepts a message of the link's user.
+    async fn accept_line(
         &mut self,
         line: Bytes,
         outgoing: &OutgoingLines,
@@ -163,7 +162,7 @@ impl Conversation {
     ) -> Result<(), ConnectionLost> {
         let frame = Frame::parse(line.clone());
         if self.connection.is_none() {
-            return self.begin(&frame, outgoing, incoming).await;
+            return self.initialize(&frame, outgoing, incoming).await;
         }
         if frame.kind() == Kind::Batch {
             return self.refuse_batch(&frame, incoming).await;
@@ -171,7 +170,7 @@ impl Conversation {
         let method = frame.method().unwrap_or_default();
         let session = match frame.kind() {
             Kind::Response => frame.id().and_then(|id| self.asked.remove(&RawId::copy(id))),
-            // These never belong to a session, whatever they name.
+            // These never belong to a session, whatever they contain.
             _ if method.starts_with("$/") => None,
             _ => frame.session().map(Cow::into_owned),
         };
@@ -180,13 +179,13 @@ impl Conversation {
             Some(session) if frame.kind() == Kind::Request && !ends => self.streams.insert(session.clone()),
             _ => false,
         };
-        self.open.asked(&line, u64::MAX);
+        self.pending.record(&line, u64::MAX);
         self.enqueue(session, Job { line: Some(line), listen });
         Ok(())
     }
 
-    /// Begins the connection by `initialize`; anything else has no place yet.
-    async fn begin(
+    /// Opens the connection with `initialize`; other requests are refused before.
+    async fn initialize(
         &mut self,
         frame: &Frame,
         outgoing: &OutgoingLines,
@@ -194,70 +193,72 @@ impl Conversation {
     ) -> Result<(), ConnectionLost> {
         if frame.kind() != Kind::Request || frame.method().as_deref() != Some(method::INITIALIZE) {
             if let Some(id) = frame.id().filter(|_| frame.kind() == Kind::Request) {
-                let error = RpcError::new(Code::InvalidRequest, "a conversation begins with `initialize`");
-                hand_on(incoming, Frame::parse(message::error(id, &error))).await;
+                let error = RpcError::new(Code::InvalidRequest, "expected `initialize` first");
+                send_to_user(incoming, Frame::parse(message::error(id, &error))).await;
             }
             return Ok(());
         }
-        self.open.asked(frame.bytes(), 1);
-        let reached = self.attempted(frame);
+        self.pending.record(frame.bytes(), 1);
+        let reached = self.track_delivery(frame);
         let given_up = async {
             outgoing.ended().await;
             sleep(ANSWERS_TIMEOUT).await;
         };
-        let begun = tokio::select! {
+        let response = tokio::select! {
             biased;
-            begun = self.wire.initialize(frame.bytes(), &reached) => begun?,
-            // Nobody waits for it any more.
+            response = self.wire.initialize(frame.bytes(), &reached) => response?,
+            // The link's user is gone.
             () = given_up => return Ok(()),
         };
         self.reached.clear();
-        let (connection, answer) = begun;
+        let (connection, answer) = response;
         let answer = Frame::parse(one_line(answer));
-        self.open.answered(&answer);
+        self.pending.record_answers(&answer);
         if answer.id() != frame.id() {
-            let why = "what it answers to `initialize` is no answer to it".to_owned();
+            let why = "the response to `initialize` has another id".to_owned();
             return Err(ConnectionLost::Dial(DialError::Protocol(why)));
         }
         if let Some(connection) = connection {
-            // Open before anything can be asked whose answer comes there.
-            let opened = self.wire.listen(&connection, None, None).await;
+            // Opened before the first request, so that no response is missed.
+            let opened = self.wire.open_stream(&connection, None, None).await;
             let first = match opened {
                 Ok(response) => Some(response),
-                Err(error) if error.is_shut() || error.is_final() && !self.wire.counts() => {
+                Err(error)
+                    if error.is_final_for_reconnect() || error.is_final() && !self.wire.deduplicates() =>
+                {
                     return Err(ConnectionLost::Dial(error));
                 }
                 Err(_) => None,
             };
             self.connection = Some(connection);
-            self.listen(None, first);
+            self.start_reader(None, first);
         } else if answer.error().is_none() {
-            let why = "it names no connection (`Acp-Connection-Id`)".to_owned();
+            let why = "the response has no `Acp-Connection-Id`".to_owned();
             return Err(ConnectionLost::Dial(DialError::Protocol(why)));
         }
-        hand_on(incoming, answer).await;
+        send_to_user(incoming, answer).await;
         Ok(())
     }
 
-    /// The transport knows no arrays: one that asks for something is answered here.
+    /// Streamable HTTP has no batches: one with requests is answered with an error.
     async fn refuse_batch(&mut self, frame: &Frame, incoming: &IncomingFrames) -> Result<(), ConnectionLost> {
-        let mut asked = Open::default();
-        asked.asked(frame.bytes(), 1);
-        if !asked.is_empty() {
-            let error = RpcError::new(Code::InvalidRequest, "no batches over HTTP: send each message alone");
-            hand_on(incoming, Frame::parse(message::error(b"null", &error))).await;
+        let mut requests = PendingRequests::default();
+        requests.record(frame.bytes(), 1);
+        if !requests.is_empty() {
+            let error = RpcError::new(Code::InvalidRequest, "batches are not supported over HTTP");
+            send_to_user(incoming, Frame::parse(message::error(b"null", &error))).await;
         }
         Ok(())
     }
 
     fn enqueue(&mut self, lane: Option<String>, job: Job) {
         self.waiting += job.line.as_ref().map_or(0, Bytes::len);
-        self.unsaid += usize::from(job.line.is_some());
+        self.unposted += usize::from(job.line.is_some());
         self.lanes.entry(lane.clone()).or_default().waiting.push_back(job);
         self.advance(lane);
     }
 
-    /// Begins the next thing of a lane, if it is not busy.
+    /// Starts the next job of a lane, unless one is running.
     fn advance(&mut self, lane: Option<String>) {
         let Some(now) = self.lanes.get_mut(&lane).filter(|lane| !lane.busy) else { return };
         let (Some(job), Some(connection)) = (now.waiting.pop_front(), self.connection.clone()) else {
@@ -266,23 +267,23 @@ impl Conversation {
         };
         now.busy = true;
         let frame = job.line.map(Frame::parse);
-        let reached = frame.as_ref().map(|frame| self.attempted(frame)).unwrap_or_default();
+        let reached = frame.as_ref().map(|frame| self.track_delivery(frame)).unwrap_or_default();
         if let Some(frame) = &frame {
             self.waiting -= frame.bytes().len();
-            // From now on it may have had an effect.
-            self.open.asked(frame.bytes(), 1);
+            // From now on the request may have an effect.
+            self.pending.record(frame.bytes(), 1);
         }
         let wire = Arc::clone(&self.wire);
-        let feed = job.listen.then(|| self.feed(connection.clone(), lane.clone()));
-        self.doing.push(Box::pin(async move {
-            let stream = match feed {
-                Some(feed) => Some(feed.open().await),
+        let stream = job.listen.then(|| self.event_stream(connection.clone(), lane.clone()));
+        self.running.push(Box::pin(async move {
+            let stream = match stream {
+                Some(stream) => Some(stream.open().await),
                 None => None,
             };
             let id = frame.as_ref().and_then(Frame::id).map(RawId::copy);
             let session = lane.as_deref();
             let posted = match (frame, &stream) {
-                (None, _) | (_, Some(Err(News::Lost(_)))) => None,
+                (None, _) | (_, Some(Err(StreamEvent::Lost(_)))) => None,
                 (Some(frame), _) => {
                     let line = frame.into_bytes();
                     Some(
@@ -294,8 +295,8 @@ impl Conversation {
         }));
     }
 
-    /// Where it stands whether the server may have heard of a request.
-    fn attempted(&mut self, frame: &Frame) -> Arc<AtomicBool> {
+    /// Returns a flag that records whether the server may have received a request.
+    fn track_delivery(&mut self, frame: &Frame) -> Arc<AtomicBool> {
         let reached = Arc::new(AtomicBool::new(false));
         if let Some(id) = frame.id().filter(|_| frame.kind() == Kind::Request) {
             self.reached.insert(RawId::copy(id), Arc::clone(&reached));
@@ -303,15 +304,15 @@ impl Conversation {
         reached
     }
 
-    async fn done(&mut self, done: Done, incoming: &IncomingFrames) -> Result<(), ConnectionLost> {
+    async fn finish_job(&mut self, done: Done, incoming: &IncomingFrames) -> Result<(), ConnectionLost> {
         let Done { lane, stream, id, posted } = done;
         if let Some(now) = self.lanes.get_mut(&lane) {
             now.busy = false;
         }
         match stream {
-            Some(Ok(response)) => self.listen(lane.clone(), Some(response)),
-            Some(Err(News::Over(session))) => {
-                // Not known yet: once it is, what happens in it comes there.
+            Some(Ok(response)) => self.start_reader(lane.clone(), Some(response)),
+            Some(Err(StreamEvent::SessionUnknown(session))) => {
+                // The session is unknown to the server so far. Once it exists, its stream is opened.
                 self.streams.remove(&session);
                 if let Some(id) = id.clone()
                     && self.awaited.len() < MAX_OPEN_REQUESTS
@@ -319,11 +320,11 @@ impl Conversation {
                     self.awaited.insert(id, session);
                 }
             }
-            Some(Err(News::Lost(lost))) => return Err(lost),
+            Some(Err(StreamEvent::Lost(lost))) => return Err(lost),
             _ => {}
         }
         if matches!(posted, Some(Posted::Taken(_) | Posted::Failed(_))) {
-            self.unsaid -= 1;
+            self.unposted -= 1;
             if let Some(id) = &id {
                 self.reached.remove(id);
             }
@@ -339,20 +340,25 @@ impl Conversation {
         Ok(())
     }
 
-    async fn hear(&mut self, news: News, incoming: &IncomingFrames) -> Result<(), ConnectionLost> {
-        match news {
-            News::Frame(frame) => self.deliver(frame, incoming).await,
-            News::Over(session) => drop(self.streams.remove(&session)),
-            News::Lost(lost) => return Err(lost),
+    async fn handle_event(
+        &mut self,
+        events: StreamEvent,
+        incoming: &IncomingFrames,
+    ) -> Result<(), ConnectionLost> {
+        match events {
+            StreamEvent::Frame(frame) => self.deliver(frame, incoming).await,
+            StreamEvent::SessionUnknown(session) => drop(self.streams.remove(&session)),
+            StreamEvent::Lost(lost) => return Err(lost),
         }
         Ok(())
     }
 
-    /// Hands a message on, and remembers what it means for the streams.
+    /// Delivers a message, and opens event streams for sessions that it announces.
     async fn deliver(&mut self, frame: Frame, incoming: &IncomingFrames) {
-        self.open.answered(&frame);
-        // A server that counts posts has what a child says on the stream of its parent. Others may have it on a stream of its own.
-        if !self.wire.counts()
+        self.pending.record_answers(&frame);
+        // A server that deduplicates POSTs sends a child's messages on the stream of its parent. Others may have a
+        // separate stream.
+        if !self.wire.deduplicates()
             && self.child_streams < MAX_CHILD_STREAMS
             && let Some(child) = child_id(&frame.view())
             && self.streams.insert(child.clone())
@@ -375,40 +381,40 @@ impl Conversation {
             }
             _ => {}
         }
-        hand_on(incoming, frame).await;
+        send_to_user(incoming, frame).await;
     }
 
-    /// Listens to a stream from now on.
-    fn listen(&mut self, session: Option<String>, first: Option<Response>) {
-        while self.feeds.try_join_next().is_some() {}
+    /// Starts to read an event stream.
+    fn start_reader(&mut self, session: Option<String>, first: Option<Response>) {
+        while self.readers.try_join_next().is_some() {}
         let Some(connection) = self.connection.clone() else { return };
-        self.feeds.spawn(self.feed(connection, session).run(first));
+        self.readers.spawn(self.event_stream(connection, session).run(first));
     }
 
-    fn feed(&self, connection: String, session: Option<String>) -> EventStream {
-        EventStream { wire: Arc::clone(&self.wire), connection, session, news: self.news.0.clone() }
+    fn event_stream(&self, connection: String, session: Option<String>) -> EventStream {
+        EventStream { wire: Arc::clone(&self.wire), connection, session, events: self.events.0.clone() }
     }
 
-    /// The answers to all that is open.
-    pub(super) fn fail(&mut self, lost: &ConnectionLost) -> Vec<Frame> {
+    /// Returns errors for all pending requests.
+    pub(super) fn fail_pending(&mut self, lost: &ConnectionLost) -> Vec<Frame> {
         for (id, reached) in &self.reached {
             if !reached.load(Ordering::Relaxed) {
-                self.open.unheard(id);
+                self.pending.mark_unsent(id);
             }
         }
-        self.open.fail(lost, 1)
+        self.pending.fail_all(lost, 1)
     }
 
     /// Ends the connection.
-    pub(super) async fn leave(&mut self) {
-        self.feeds.shutdown().await;
+    pub(super) async fn close(&mut self) {
+        self.readers.shutdown().await;
         if let Some(connection) = self.connection.take() {
-            self.wire.end(&connection).await;
+            self.wire.delete_connection(&connection).await;
         }
     }
 }
 
-async fn hand_on(incoming: &IncomingFrames, frame: Frame) {
-    // Whoever takes nothing any more may still want to say something.
+async fn send_to_user(incoming: &IncomingFrames, frame: Frame) {
+    // The link's user may have closed its input and still send.
     let _ = incoming.send(frame).await;
 }

@@ -1,4 +1,4 @@
-//! One stream of events, over as many requests as it takes.
+//! One event stream, over as many requests as it takes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,104 +14,105 @@ use super::super::{ConnectionLost, DialError};
 use super::sse::Parser;
 use super::{Wire, causes};
 
-/// What comes of streams.
-pub(super) enum News {
-    /// A message.
+/// An item of an event stream.
+pub(super) enum StreamEvent {
     Frame(Frame),
-    /// The stream of a session is over: the server knows no such session.
-    Over(String),
+    /// The stream of this session has ended: the server does not know the session.
+    SessionUnknown(String),
     /// The connection is lost.
     Lost(ConnectionLost),
 }
 
-/// Where a stream begins, and where to put what comes.
+/// An event stream and the destination of its items.
 pub(super) struct EventStream {
     pub(super) wire: Arc<Wire>,
     pub(super) connection: String,
     /// `None` for the stream of the connection.
     pub(super) session: Option<String>,
-    pub(super) news: mpsc::Sender<News>,
+    pub(super) events: mpsc::Sender<StreamEvent>,
 }
 
-/// How a server says within a stream that some of it is lost.
+/// The notification of a server that events are lost.
 const GAP_METHOD: &str = "_narrows/cursor_gap";
 
-/// What comes before the first event. Without it a server goes on behind what it has written to somebody, who may not have got it.
+/// The cursor before the first event. Without a cursor a server continues after the last event that it has written,
+/// which may not have arrived.
 const START_CURSOR: &str = "0";
 
-/// What `narrows` says where it is not the session that is unknown.
+/// The text of this project's server for an unknown connection, as opposed to an unknown session.
 const NO_CONNECTION_TEXT: &str = "there is no such connection";
 
-/// Nobody listens any more.
-struct Unheard;
+/// The receiver of the items is gone.
+struct ReceiverGone;
 
 impl EventStream {
-    /// Reads the stream until it is over, beginning with an answer if there is one already.
+    /// Reads the stream until it ends, beginning with a response if there is one already.
     pub(super) async fn run(self, first: Option<Response>) {
         let mut answer = first;
-        // Whoever asks from here has asked before, if only in vain.
+        // An earlier attempt may have opened the stream, so a cursor is always sent.
         let mut last = START_CURSOR.to_owned();
         let mut counted = true;
         let mut backoff = Backoff::new();
-        // Where it stood when it was last cut off.
+        // The last event when the stream was last cut.
         let mut before = None;
         loop {
             let wait = if let Some(response) = answer.take() {
                 let began = Instant::now();
                 let why = match self.read(response, &mut last, &mut counted).await {
                     Ok(why) => why,
-                    Err(Unheard) => return,
+                    Err(ReceiverGone) => return,
                 };
-                tracing::debug!(why, session = self.session.is_some(), "a stream of events was cut off");
+                tracing::debug!(reason = why, session = self.session.is_some(), "event stream cut");
                 if !counted {
-                    return self.tell(News::Lost(ConnectionLost::Plain(why))).await;
+                    return self.send(StreamEvent::Lost(ConnectionLost::Plain(why))).await;
                 }
                 let was_of_use = before.as_ref() != Some(&last) || began.elapsed() >= MIN_USEFUL_TIME;
                 before = Some(last.clone());
-                backoff.first(was_of_use)
+                backoff.after_loss(was_of_use)
             } else {
                 backoff.next()
             };
-            match self.again(&last, &mut backoff, wait).await {
+            match self.reopen(&last, &mut backoff, wait).await {
                 Ok(response) => answer = Some(response),
-                Err(news) => return self.tell(news).await,
+                Err(events) => return self.send(events).await,
             }
         }
     }
 
-    async fn tell(&self, news: News) {
-        // Whoever has gone need not know.
-        let _ = self.news.send(news).await;
+    async fn send(&self, events: StreamEvent) {
+        // The receiver may be gone.
+        let _ = self.events.send(events).await;
     }
 
-    /// Hands on what comes until the stream is cut off, and says why. `counted`: every event had an id.
+    /// Delivers events until the stream is cut, and returns the reason. `counted` stays `true` while every event has an
+    /// id.
     async fn read(
         &self,
         mut response: Response,
         last: &mut String,
         counted: &mut bool,
-    ) -> Result<String, Unheard> {
+    ) -> Result<String, ReceiverGone> {
         let mut parser = Parser::new(self.wire.options.link.max_line);
         let mut events = Vec::new();
         loop {
-            // A server that has nothing to say says so from time to time.
+            // A server without events sends keep-alives.
             let read = match timeout(self.wire.options.silence, response.chunk()).await {
                 Ok(Ok(Some(read))) => read,
                 Ok(Ok(None)) => return Ok("the server closed the stream".to_owned()),
                 Ok(Err(error)) => return Ok(causes(&error)),
-                Err(_) => return Ok("the server has fallen silent".to_owned()),
+                Err(_) => return Ok("the server stopped responding".to_owned()),
             };
             if let Err(error) = parser.feed(&read, &mut events) {
-                self.tell(News::Lost(ConnectionLost::TooLong(error.to_string()))).await;
-                return Err(Unheard);
+                self.send(StreamEvent::Lost(ConnectionLost::TooLong(error.to_string()))).await;
+                return Err(ReceiverGone);
             }
             for event in events.drain(..) {
                 let frame = Frame::parse(event.data);
                 if event.id.is_none() && frame.method().as_deref() == Some(GAP_METHOD) {
-                    self.tell(News::Lost(ConnectionLost::Gap)).await;
-                    return Err(Unheard);
+                    self.send(StreamEvent::Lost(ConnectionLost::Gap)).await;
+                    return Err(ReceiverGone);
                 }
-                self.news.send(News::Frame(frame)).await.map_err(|_| Unheard)?;
+                self.events.send(StreamEvent::Frame(frame)).await.map_err(|_| ReceiverGone)?;
                 match event.id {
                     Some(id) => *last = id,
                     None => *counted = false,
@@ -120,64 +121,69 @@ impl EventStream {
         }
     }
 
-    /// Opens the stream for the first time, as often as that takes.
-    pub(super) async fn open(&self) -> Result<Response, News> {
-        let error = match self.wire.listen(&self.connection, self.session.as_deref(), None).await {
+    /// Opens the stream for the first time, with retries.
+    pub(super) async fn open(&self) -> Result<Response, StreamEvent> {
+        let error = match self.wire.open_stream(&self.connection, self.session.as_deref(), None).await {
             Ok(response) => return Ok(response),
             Err(error) => error,
         };
         if let (Some(session), DialError::Status { status: 400..=499, .. }) = (&self.session, &error)
-            && !self.wire.counts()
-            && !is_for_now(&error)
+            && !self.wire.deduplicates()
+            && !is_temporary(&error)
         {
-            return Err(News::Over(session.clone()));
+            return Err(StreamEvent::SessionUnknown(session.clone()));
         }
-        let error = self.verdict(error)?;
+        let error = self.classify(error)?;
         let (mut backoff, grace) = (Backoff::new(), self.wire.options.grace);
-        let wait = backoff.after(&error, grace, self.wire.options.connect);
-        // It may have been opened all the same.
-        self.again(START_CURSOR, &mut backoff, wait).await
+        let wait = backoff.after_failure(&error, grace, self.wire.options.connect);
+        // The failed attempt may have opened it.
+        self.reopen(START_CURSOR, &mut backoff, wait).await
     }
 
-    /// What an attempt that failed means, if that is the end of the stream; else the next may come to something.
-    fn verdict(&self, error: DialError) -> Result<DialError, News> {
+    /// Returns an item if the failed attempt ends the stream; otherwise the error, and another attempt may succeed.
+    fn classify(&self, error: DialError) -> Result<DialError, StreamEvent> {
         Err(match (&error, &self.session) {
-            (DialError::Status { status: 410, .. }, _) => News::Lost(ConnectionLost::Gap),
+            (DialError::Status { status: 410, .. }, _) => StreamEvent::Lost(ConnectionLost::Gap),
             (DialError::Status { status: 404, words, .. }, Some(session))
                 if words.as_deref() != Some(NO_CONNECTION_TEXT) =>
             {
-                News::Over(session.clone())
+                StreamEvent::SessionUnknown(session.clone())
             }
-            (DialError::Status { status: 404, .. }, _) => News::Lost(ConnectionLost::Forgotten),
-            _ if error.is_shut() => News::Lost(ConnectionLost::Dial(error)),
+            (DialError::Status { status: 404, .. }, _) => StreamEvent::Lost(ConnectionLost::Forgotten),
+            _ if error.is_final_for_reconnect() => StreamEvent::Lost(ConnectionLost::Dial(error)),
             _ => return Ok(error),
         })
     }
 
-    /// Opens the stream behind the event `last`, for the first time after `wait`.
-    async fn again(&self, last: &str, backoff: &mut Backoff, mut wait: Duration) -> Result<Response, News> {
+    /// Reopens the stream after the event `last`. `wait` is the delay of the first attempt.
+    async fn reopen(
+        &self,
+        last: &str,
+        backoff: &mut Backoff,
+        mut wait: Duration,
+    ) -> Result<Response, StreamEvent> {
         let grace = self.wire.options.grace;
         let deadline = Instant::now() + grace;
-        let _missing = self.wire.watch.lost(Instant::now(), deadline);
-        let mut why = DialError::Io("it was cut off".to_owned());
+        let _missing = self.wire.outages.record_loss(Instant::now(), deadline);
+        let mut why = DialError::Io("the stream was cut".to_owned());
         loop {
             let attempt = async {
                 sleep(wait).await;
-                self.wire.listen(&self.connection, self.session.as_deref(), Some(last)).await
+                self.wire.open_stream(&self.connection, self.session.as_deref(), Some(last)).await
             };
             let error = match timeout_at(deadline, attempt).await {
                 Ok(Ok(response)) => return Ok(response),
                 Ok(Err(error)) => error,
-                Err(_) => return Err(News::Lost(ConnectionLost::Grace { grace, last: why })),
+                Err(_) => return Err(StreamEvent::Lost(ConnectionLost::Grace { grace, last: why })),
             };
-            why = self.verdict(error)?;
+            why = self.classify(error)?;
             let left = deadline.saturating_duration_since(Instant::now());
-            wait = backoff.after(&why, left, self.wire.options.connect);
+            wait = backoff.after_failure(&why, left, self.wire.options.connect);
         }
     }
 }
 
-/// Whether a status says that there may be another soon; 409: the server has not noticed yet that the stream was cut off.
-fn is_for_now(error: &DialError) -> bool {
+/// Returns `true` if a later attempt may succeed. With 409 the server has not noticed yet that the stream was cut.
+fn is_temporary(error: &DialError) -> bool {
     matches!(error, DialError::Status { status: 408 | 409 | 425 | 429, .. })
 }

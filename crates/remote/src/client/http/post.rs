@@ -1,4 +1,4 @@
-//! Posting one message, as often as it takes and may be.
+//! Posts one message, with retries where that is safe.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,40 +11,40 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::super::backoff::Backoff;
 use super::super::{ConnectionLost, DialError};
-use super::{JSON, MAX_ERROR_BODY_BYTES, POST, Wire, body};
+use super::{JSON, MAX_ERROR_BODY_BYTES, POST, Wire, read_body};
 
-/// What came of it.
+/// The result of a post.
 pub(super) enum Posted {
-    /// The server has taken it; what it says at once, if it does.
+    /// The server has accepted it; its immediate response, if there is one.
     Taken(Option<Frame>),
-    /// The server has not, or it is not known whether it has; the answer to the request, if it was one.
+    /// The server has not accepted it, or that is unknown; the error for the request, if it was one.
     Failed(Option<Frame>),
     /// The connection is lost.
     Lost(ConnectionLost),
 }
 
-/// What one attempt comes to.
+/// The result of one attempt.
 enum Tried {
     Posted(Posted),
-    /// Nothing has happened: the same may be tried again.
+    /// Not processed: may be repeated.
     Undone(DialError),
-    /// Something may have happened.
+    /// May have been processed.
     Doubtful(DialError),
-    /// The server does not take it, however often it is tried.
+    /// The server does not accept the message.
     Refused(RpcError, Option<Frame>),
 }
 
-/// One message, and what is known of it.
+/// A message to post.
 pub(super) struct Post<'a> {
     pub(super) connection: &'a str,
     pub(super) session: Option<&'a str>,
     pub(super) line: Bytes,
-    /// Whether the server may have it.
+    /// Set if the server may have received it.
     pub(super) reached: &'a AtomicBool,
 }
 
-/// Posts a message. Where the server does not count posts, a request is posted anew only if it certainly was not taken; anything else
-/// may arrive twice, which does no harm.
+/// Posts a message. If the server does not deduplicate, a request is repeated only if it was certainly not processed;
+/// other messages may arrive twice, which is harmless.
 pub(super) async fn post(wire: &Wire, post: Post<'_>) -> Posted {
     let Post { connection, session, line, reached } = post;
     let mut frame = Frame::parse(line);
@@ -52,21 +52,21 @@ pub(super) async fn post(wire: &Wire, post: Post<'_>) -> Posted {
     let deadline = Instant::now() + grace;
     let mut backoff = Backoff::new();
     let mut missing = None;
-    let number = wire.number();
+    let number = wire.next_post_number();
     let mut doubted = false;
     loop {
         reached.store(true, Ordering::Relaxed);
         let last = match attempt(wire, connection, session, &frame, number).await {
             Tried::Posted(posted) => return posted,
-            Tried::Refused(error, said) => match instead(&frame, &error) {
+            Tried::Refused(error, said) => match replacement(&frame, &error) {
                 Some(other) => {
                     frame = other;
                     continue;
                 }
-                None => return Posted::Failed(said.or_else(|| answer(&frame, &error))),
+                None => return Posted::Failed(said.or_else(|| request_error(&frame, &error))),
             },
             Tried::Doubtful(error) if number.is_none() && frame.kind() == Kind::Request => {
-                return unknown(&frame, &error);
+                return unknown_outcome(&frame, &error);
             }
             Tried::Doubtful(error) => {
                 doubted = true;
@@ -75,15 +75,15 @@ pub(super) async fn post(wire: &Wire, post: Post<'_>) -> Posted {
             Tried::Undone(error) => error,
         };
         reached.store(doubted, Ordering::Relaxed);
-        if last.is_shut() {
+        if last.is_final_for_reconnect() {
             return Posted::Lost(ConnectionLost::Dial(last));
         }
-        // Whoever answers is there.
+        // A server that responds is reachable.
         if !matches!(last, DialError::Status { .. }) {
-            missing.get_or_insert_with(|| wire.watch.lost(Instant::now(), deadline));
+            missing.get_or_insert_with(|| wire.outages.record_loss(Instant::now(), deadline));
         }
         let left = deadline.saturating_duration_since(Instant::now());
-        let wait = backoff.after(&last, left, wire.options.connect);
+        let wait = backoff.after_failure(&last, left, wire.options.connect);
         if wait >= left {
             return Posted::Lost(ConnectionLost::Grace { grace, last });
         }
@@ -109,21 +109,21 @@ async fn attempt(
     let limit = wire.options.silence;
     let response = match timeout(limit, request.send()).await {
         Ok(Ok(response)) => response,
-        Ok(Err(error)) if error.is_connect() => return Tried::Undone(wire.failed(&error)),
-        Ok(Err(error)) => return Tried::Doubtful(wire.failed(&error)),
+        Ok(Err(error)) if error.is_connect() => return Tried::Undone(wire.request_error(&error)),
+        Ok(Err(error)) => return Tried::Doubtful(wire.request_error(&error)),
         Err(_) => return Tried::Doubtful(DialError::Timeout(limit)),
     };
-    wire.cookies.keep(response.headers());
+    wire.cookies.store(response.headers());
     let (status, headers) = (response.status(), response.headers().clone());
     let most = if status == StatusCode::OK { wire.options.link.max_line } else { MAX_ERROR_BODY_BYTES };
-    let body = timeout(limit, body(response, most)).await.ok().and_then(Result::ok).unwrap_or_default();
-    let error = wire.refused(status.as_u16(), &headers, &body);
-    judge(frame, status.as_u16(), error, body, number.is_some())
+    let body = timeout(limit, read_body(response, most)).await.ok().and_then(Result::ok).unwrap_or_default();
+    let error = wire.status_error(status.as_u16(), &headers, &body);
+    classify_status(frame, status.as_u16(), error, body, number.is_some())
 }
 
-/// What a status means; `error` is what it is if it is not the one hoped for. A server that counts posts says 202 and nothing else to
-/// what it takes.
-fn judge(frame: &Frame, status: u16, error: DialError, body: Bytes, counts: bool) -> Tried {
+/// Classifies a response; `error` is the error for its status. A server that deduplicates accepts a message with 202
+/// only.
+fn classify_status(frame: &Frame, status: u16, error: DialError, body: Bytes, counts: bool) -> Tried {
     let said = Some(Frame::parse(body)).filter(|said| matches!(said.kind(), Kind::Response | Kind::Batch));
     let code = match status {
         202 => return Tried::Posted(Posted::Taken(said)),
@@ -133,34 +133,34 @@ fn judge(frame: &Frame, status: u16, error: DialError, body: Bytes, counts: bool
         413 => Code::MessageTooLarge,
         _ if matches!(error, DialError::Between(_)) => return Tried::Doubtful(error),
         404 => return Tried::Posted(Posted::Lost(ConnectionLost::Forgotten)),
-        // The server does not know any more either.
-        410 => return Tried::Posted(unknown(frame, &error)),
+        // The server does not know either.
+        410 => return Tried::Posted(unknown_outcome(frame, &error)),
         ..=299 | 500.. => return Tried::Doubtful(error),
         _ => Code::InvalidRequest,
     };
-    // The server's own words are better than ours, if they are about this.
+    // The server's own error is more precise, if it is about this request.
     let said = said.filter(|said| said.id().is_some() && said.id() == frame.id());
     Tried::Refused(RpcError::new(code, error.to_string()).with("status", json!(status)), said)
 }
 
-/// What is posted in place of a message that the server does not take: whoever waits for an answer gets an error.
-fn instead(frame: &Frame, error: &RpcError) -> Option<Frame> {
+/// Returns the replacement for a response that the server does not accept: an error.
+fn replacement(frame: &Frame, error: &RpcError) -> Option<Frame> {
     frame.result()?;
-    tracing::warn!(?frame, %error, "an answer was not taken by the server");
+    tracing::warn!(?frame, %error, "response rejected by server");
     Some(Frame::parse(message::error(frame.id()?, error)))
 }
 
-fn unknown(frame: &Frame, error: &DialError) -> Posted {
-    let why = format!("it is not known whether the request has arrived: {error}");
-    Posted::Failed(answer(frame, &RpcError::new(Code::WorkerLost, why).effects(Effects::Possible)))
+fn unknown_outcome(frame: &Frame, error: &DialError) -> Posted {
+    let why = format!("unknown whether the request arrived: {error}");
+    Posted::Failed(request_error(frame, &RpcError::new(Code::WorkerLost, why).effects(Effects::Possible)))
 }
 
-/// The answer to a request that failed; nothing else is answered, but it is noted.
-fn answer(frame: &Frame, error: &RpcError) -> Option<Frame> {
+/// Returns the error for a request that failed. Other messages are only logged.
+fn request_error(frame: &Frame, error: &RpcError) -> Option<Frame> {
     match frame.kind() {
         Kind::Request => Some(Frame::parse(message::error(frame.id()?, error))),
         _ => {
-            tracing::warn!(?frame, %error, "a message was not taken by the server");
+            tracing::warn!(?frame, %error, "message rejected by server");
             None
         }
     }
@@ -175,8 +175,8 @@ mod tests {
     #[track_caller]
     fn check(counts: bool, status: u16, body: &'static str, expected: &str) {
         let frame = Frame::parse(r#"{"jsonrpc":"2.0","id":7,"method":"m"}"#.into());
-        let error = DialError::of_status(status, &HeaderMap::new(), body.as_bytes());
-        assert_eq!(shown(judge(&frame, status, error, body.into(), counts)), expected);
+        let error = DialError::from_status(status, &HeaderMap::new(), body.as_bytes());
+        assert_eq!(shown(classify_status(&frame, status, error, body.into(), counts)), expected);
     }
 
     fn shown(tried: Tried) -> String {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_says_what_became_of_a_message() {
+    fn a_status_decides_whether_a_post_is_repeated() {
         for counts in [true, false] {
             check(counts, 202, "", "taken false");
             check(counts, 400, "what?", "refused -32600");
@@ -209,8 +209,8 @@ mod tests {
                 "refused -32600",
             );
             check(counts, 413, "", "refused -32013");
-            check(counts, 404, "", "lost the server no longer knows it");
-            check(counts, 401, "", "lost there is no connection");
+            check(counts, 404, "", "lost the server no longer knows the connection");
+            check(counts, 401, "", "lost cannot connect");
             check(counts, 429, "", "again");
             check(counts, 503, "", "again");
             check(counts, 502, "", "doubtful");
@@ -224,20 +224,20 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_else_says_means_little() {
+    fn a_response_of_a_proxy_is_not_final() {
         let frame = Frame::parse(r#"{"jsonrpc":"2.0","id":7,"method":"m"}"#.into());
         for status in [200, 204, 302, 400, 404, 407, 410] {
-            let tried = judge(&frame, status, DialError::Between(status), Bytes::new(), true);
+            let tried = classify_status(&frame, status, DialError::Between(status), Bytes::new(), true);
             assert_eq!(shown(tried), "doubtful", "{status}");
         }
     }
 
     #[test]
-    fn an_answer_that_is_refused_becomes_an_error_once() {
+    fn a_refused_response_is_replaced_by_an_error_once() {
         let refused = RpcError::new(Code::MessageTooLarge, "too long");
         let answered = Frame::parse(r#"{"jsonrpc":"2.0","id":7,"result":1}"#.into());
-        let other = instead(&answered, &refused).unwrap();
+        let other = replacement(&answered, &refused).unwrap();
         assert_eq!((other.id(), other.error().unwrap().code), (Some(b"7".as_slice()), -32013));
-        assert!(instead(&other, &refused).is_none());
+        assert!(replacement(&other, &refused).is_none());
     }
 }

@@ -1,23 +1,22 @@
-//! Events out of a stream of bytes.
+//! Parses server-sent events.
 
 use bytes::{Bytes, BytesMut};
 use narrows_wire::{Line, Splitter};
 
-/// One event.
+/// A server-sent event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Event {
-    /// Its id, if it has one.
     pub(super) id: Option<String>,
-    /// What it says, on one line.
+    /// The data, as one line.
     pub(super) data: Bytes,
 }
 
-/// An event is longer than allowed.
+/// An event exceeds the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an event is too long")]
 pub(super) struct TooLong;
 
-/// Cuts a stream into events. An empty line ends one, so lines are cut here as they are elsewhere but for that.
+/// Parses a stream into events. Reuses the line splitter, although an empty line ends an event.
 #[derive(Debug)]
 pub(super) struct Parser {
     splitter: Splitter,
@@ -26,8 +25,8 @@ pub(super) struct Parser {
     data: Data,
 }
 
-/// The data lines of the event that is being read. They are joined as they come: a line that is kept by itself would cost
-/// more than its bytes, and an empty one counts for nothing.
+/// The data lines of the current event. They are joined as they arrive: a separate buffer per line would cost more
+/// memory than its bytes, and empty lines would escape the limit.
 #[derive(Debug, Default)]
 enum Data {
     #[default]
@@ -36,18 +35,18 @@ enum Data {
     Joined(BytesMut),
 }
 
-/// How long an id may be.
+/// The longest event id that is kept, in bytes.
 const MAX_ID_BYTES: usize = 256;
 
 impl Parser {
-    /// For events of up to `limit` bytes.
+    /// Creates a parser for events of up to `limit` bytes.
     pub(super) fn new(limit: usize) -> Self {
         Self { splitter: Splitter::new(limit), limit, id: None, data: Data::None }
     }
 
-    /// Takes what was read, and shows every event that it completes.
+    /// Parses input, and appends every event that it completes.
     pub(super) fn feed(&mut self, read: &[u8], events: &mut Vec<Event>) -> Result<(), TooLong> {
-        // Empty lines are nothing to a splitter: each line gets a character that keeps it from being empty.
+        // The splitter skips empty lines, so a character is appended to each line.
         for piece in read.split_inclusive(|&byte| byte == b'\n') {
             match piece.strip_suffix(b"\n") {
                 Some(line) => {
@@ -60,7 +59,7 @@ impl Parser {
             while let Some(line) = self.splitter.next_line() {
                 let Line::Whole(line) = line else { return Err(TooLong) };
                 let line = line.slice(..line.len() - 1);
-                // A carriage return that was read before its line end.
+                // The carriage return may have been read before its line end.
                 let end = line.len() - usize::from(line.ends_with(b"\r"));
                 events.extend(self.line(&line.slice(..end))?);
             }
@@ -71,7 +70,7 @@ impl Parser {
     fn line(&mut self, line: &Bytes) -> Result<Option<Event>, TooLong> {
         if line.is_empty() {
             let id = self.id.take();
-            // What has no data is no event; an id alone still says how far the stream has come, which the next will too.
+            // Without data there is no event. An id alone moves the cursor, but so will the next event.
             return Ok(std::mem::take(&mut self.data).whole().map(|data| Event { id, data }));
         }
         let colon = memchr::memchr(b':', line).unwrap_or(line.len());
@@ -88,7 +87,7 @@ impl Parser {
                 let text = std::str::from_utf8(&value).ok().filter(|text| text.len() <= MAX_ID_BYTES);
                 self.id = text.filter(|text| !text.contains('\0')).map(str::to_owned);
             }
-            // Comments, kinds of events and times to wait are nothing to us.
+            // Comments, event types and retry times are not used.
             _ => {}
         }
         Ok(None)
@@ -96,7 +95,7 @@ impl Parser {
 }
 
 impl Data {
-    /// The same with one line more. They become one line: a line end in JSON is white space.
+    /// Appends a line. A line end in JSON is white space, so the data stays one line.
     fn with_line(self, line: Bytes) -> Self {
         let mut joined = match self {
             Self::None => return Self::One(line),
@@ -108,7 +107,7 @@ impl Data {
         Self::Joined(joined)
     }
 
-    /// How many bytes it has.
+    /// Returns the number of bytes.
     fn len(&self) -> usize {
         match self {
             Self::None => 0,
@@ -117,7 +116,7 @@ impl Data {
         }
     }
 
-    /// All of it, if there was a line.
+    /// Returns the data, if there was a line.
     fn whole(self) -> Option<Bytes> {
         match self {
             Self::None => None,
@@ -152,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_refused() {
+    fn a_long_event_is_refused() {
         let mut parser = Parser::new(21);
         let mut events = Vec::new();
         let piece = b"data: 0123456789\n";
@@ -175,7 +174,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(256))]
 
         #[test]
-        fn however_it_is_read_the_events_are_the_same(cuts in prop::collection::vec(1..20_usize, 0..40)) {
+        fn events_do_not_depend_on_how_the_input_is_split(cuts in prop::collection::vec(1..20_usize, 0..40)) {
             let mut rest = STREAM.as_bytes();
             let mut pieces = Vec::new();
             for cut in cuts {
@@ -188,7 +187,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_do_harm(bytes: Vec<u8>) {
+        fn no_input_panics(bytes: Vec<u8>) {
             _ = Parser::new(50).feed(&bytes, &mut Vec::new());
         }
     }

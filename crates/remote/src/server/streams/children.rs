@@ -1,19 +1,19 @@
-//! Child sessions of subagents, and the stream on which their messages go.
+//! Child sessions of subagents, and the streams for their messages.
 //!
-//! A client does not open a child session: the agent announces it in another one (`subagent_update`), and its events are delivered
-//! without being asked for. So they go on the stream of the session at the top. A child whose own stream is open before it says
-//! anything has that one. The choice is made once: a change would let messages overtake each other.
+//! A client does not open a child session: the agent announces it in another session (`subagent_update`), and its
+//! events are delivered unasked. So they go to the stream of the topmost session. A child whose own stream is open
+//! before its first message uses that one. The choice is made once: a change would let messages overtake each other.
 
 use std::collections::{HashMap, VecDeque};
 
-/// How many children of one connection are known. The oldest are forgotten first.
+/// Children remembered per connection. The oldest are forgotten first.
 const MAX_CHILDREN: usize = 4096;
 
 #[derive(Debug)]
 struct Child {
-    /// The session at the top.
+    /// The topmost session.
     root: String,
-    /// `None` before the child has said anything.
+    /// `None` before the first message of the child.
     on_own_stream: Option<bool>,
 }
 
@@ -21,7 +21,7 @@ struct Child {
 #[derive(Debug, Default)]
 pub(super) struct Children {
     known: HashMap<String, Child>,
-    /// In the order in which they were announced.
+    /// In the order of their announcements.
     order: VecDeque<String>,
 }
 

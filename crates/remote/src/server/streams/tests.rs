@@ -1,4 +1,4 @@
-//! Streams: where messages go, and that none is lost, doubled or out of order whatever is cut.
+//! Event streams: the stream of each message, and that none is lost, doubled or out of order after any cut.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use crate::identity::{Identity, Proof};
 
 const KEEP: Keep = Keep { bytes: 400, time: Duration::from_secs(300) };
 
-/// One that keeps as much as it likes.
+/// Returns streams without a memory limit.
 fn unlimited(keep: Keep) -> Streams {
     Streams::new(keep, memory(usize::MAX).share(&Identity::new(Proof::Token, "a")))
 }
 
-/// A limit for all connections and for each identity.
+/// Returns a memory limit for all connections and each identity.
 fn memory(bytes: usize) -> Arc<ReplayMemory> {
     let limits = Limits { replay_memory: bytes, replay_memory_per_identity: bytes, ..Limits::default() };
     ReplayMemory::new(&limits)
@@ -37,14 +37,16 @@ fn refusal(id: usize) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "error": {"code": 1, "message": "no"}})
 }
 
-fn asked(exchange: &mut Streams, id: usize, session: Option<&str>) {
-    exchange.asked(id.to_string().as_bytes(), Waits::Stream(session.map(str::to_owned))).unwrap();
+fn asked(streams: &mut Streams, id: usize, session: Option<&str>) {
+    streams
+        .record_request(id.to_string().as_bytes(), ResponseTarget::Stream(session.map(str::to_owned)))
+        .unwrap();
 }
 
-/// What is there to read: numbers and messages.
-fn read(exchange: &mut Streams, session: Option<&str>, reader: u64) -> Vec<(Option<u64>, Value)> {
+/// Reads all available events: numbers and messages.
+fn read(streams: &mut Streams, session: Option<&str>, reader: u64) -> Vec<(Option<u64>, Value)> {
     let mut events = Vec::new();
-    while let Next::Events(bytes) = exchange.next(session, reader, Instant::now(), Waker::noop()) {
+    while let Next::Events(bytes) = streams.next(session, reader, Instant::now(), Waker::noop()) {
         events.extend(parse(&bytes));
     }
     events
@@ -59,52 +61,52 @@ fn parse(bytes: &[u8]) -> Vec<(Option<u64>, Value)> {
     text.split_terminator("\n\n").map(event).collect()
 }
 
-/// A page opens the stream of its session while the turn runs already, and reads that of the connection no longer.
+/// A page opens the stream of its session during the turn, and no longer reads that of the connection.
 #[test]
-fn the_answer_to_a_prompt_follows_its_updates_though_the_stream_is_opened_later() {
-    let mut exchange = unlimited(KEEP);
-    let (connection, _) = exchange.open(None, None).unwrap();
-    asked(&mut exchange, 1, None);
-    exchange.said(answer(1, Some("a")).as_bytes(), Instant::now());
-    read(&mut exchange, None, connection);
+fn the_response_to_a_prompt_follows_its_updates_on_a_stream_opened_later() {
+    let mut streams = unlimited(KEEP);
+    let (connection, _) = streams.open(None, None).unwrap();
+    asked(&mut streams, 1, None);
+    streams.deliver(answer(1, Some("a")).as_bytes(), Instant::now());
+    read(&mut streams, None, connection);
     for updates in [0, 1] {
         let id = 2 + updates;
-        exchange.asked(id.to_string().as_bytes(), Waits::Turn("a".to_owned())).unwrap();
-        (0..updates).for_each(|number| exchange.said(update("a", number).as_bytes(), Instant::now()));
-        exchange.said(answer(id, None).as_bytes(), Instant::now());
+        streams.record_request(id.to_string().as_bytes(), ResponseTarget::Turn("a".to_owned())).unwrap();
+        (0..updates).for_each(|number| streams.deliver(update("a", number).as_bytes(), Instant::now()));
+        streams.deliver(answer(id, None).as_bytes(), Instant::now());
     }
-    assert_eq!(read(&mut exchange, None, connection), []);
-    let (session, _) = exchange.open(Some("a"), None).unwrap();
+    assert_eq!(read(&mut streams, None, connection), []);
+    let (session, _) = streams.open(Some("a"), None).unwrap();
     let ids: Vec<Value> =
-        read(&mut exchange, Some("a"), session).into_iter().map(|(_, line)| line["id"].clone()).collect();
+        read(&mut streams, Some("a"), session).into_iter().map(|(_, line)| line["id"].clone()).collect();
     assert_eq!(ids, [json!(2), Value::Null, json!(3)]);
 }
 
-/// An agent that knows no such session says so where the client reads.
+/// An agent that does not know the session responds on the stream that the client reads.
 #[test]
 fn a_refused_prompt_of_an_unknown_session_is_answered_on_the_connection() {
-    let mut exchange = unlimited(KEEP);
-    exchange.asked(b"1", Waits::Turn("a".to_owned())).unwrap();
-    exchange.said(refusal(1).to_string().as_bytes(), Instant::now());
-    let (connection, _) = exchange.open(None, None).unwrap();
-    assert_eq!(read(&mut exchange, None, connection).len(), 1);
+    let mut streams = unlimited(KEEP);
+    streams.record_request(b"1", ResponseTarget::Turn("a".to_owned())).unwrap();
+    streams.deliver(refusal(1).to_string().as_bytes(), Instant::now());
+    let (connection, _) = streams.open(None, None).unwrap();
+    assert_eq!(read(&mut streams, None, connection).len(), 1);
 }
 
-/// On which streams `line` arrives, of that of the connection and those of two sessions of which "a" is being read.
+/// Returns the streams on which `line` arrives, of the connection and of two sessions; the stream of "a" has a reader.
 #[track_caller]
 fn check(line: &str, expected: &str) {
-    let mut exchange = unlimited(KEEP);
-    asked(&mut exchange, 1, None);
-    asked(&mut exchange, 2, Some("a"));
-    asked(&mut exchange, 3, Some("b"));
-    exchange.open(Some("a"), None).unwrap();
-    exchange.said(line.as_bytes(), Instant::now());
+    let mut streams = unlimited(KEEP);
+    asked(&mut streams, 1, None);
+    asked(&mut streams, 2, Some("a"));
+    asked(&mut streams, 3, Some("b"));
+    streams.open(Some("a"), None).unwrap();
+    streams.deliver(line.as_bytes(), Instant::now());
     let mut found = Vec::new();
     for session in [None, Some("a"), Some("b"), Some("c")] {
-        exchange.connection.reader = None;
-        exchange.sessions.values_mut().for_each(|stream| stream.reader = None);
-        let (reader, _) = exchange.open(session, None).unwrap();
-        if let Next::Events(_) = exchange.next(session, reader, Instant::now(), Waker::noop()) {
+        streams.connection.reader = None;
+        streams.sessions.values_mut().for_each(|stream| stream.reader = None);
+        let (reader, _) = streams.open(session, None).unwrap();
+        if let Next::Events(_) = streams.next(session, reader, Instant::now(), Waker::noop()) {
             found.push(session.unwrap_or("connection"));
         }
     }
@@ -112,7 +114,7 @@ fn check(line: &str, expected: &str) {
 }
 
 #[test]
-fn where_messages_go() {
+fn each_message_goes_to_its_stream() {
     check(&update("a", 1), "a");
     check(&update("b", 1), "b");
     check(
@@ -123,30 +125,30 @@ fn where_messages_go() {
     check(r#"{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":1}}"#, "connection");
     check(&answer(1, Some("b")), "connection");
     check(&answer(2, None), "a");
-    // Nobody has ever read that stream, so nobody would look for an answer there.
+    // That stream was never opened, so the client would not look for a response there.
     check(&answer(3, None), "connection");
     check(r#"{"jsonrpc":"2.0","id":2,"error":{"code":1,"message":"no"}}"#, "a");
     check(&answer(77, Some("a")), "connection");
-    // An answer is expected that may name it, or else the client could not know that it has to read a stream of this name.
+    // A pending response may name the session; without one, the client could not know that it has to open this stream.
     check(&update("c", 1), "c");
     check("[]", "connection");
     check("nonsense", "connection");
 }
 
-/// The messages of a child, on the streams on which they are found.
+/// The messages of a child session and the streams on which they arrive.
 #[test]
-fn what_a_child_session_says_goes_on_the_stream_of_the_session_at_the_top() {
+fn messages_of_a_child_session_go_to_the_stream_of_the_topmost_session() {
     let announce = |session: &str, child: &str| {
         let update = json!({"sessionUpdate": "subagent_update", "sessionId": child});
         let params = json!({"sessionId": session, "update": update});
         json!({"jsonrpc": "2.0", "method": "session/update", "params": params}).to_string()
     };
-    let mut exchange = unlimited(Keep { bytes: 4000, ..KEEP });
+    let mut streams = unlimited(Keep { bytes: 4000, ..KEEP });
     let mut readers = Vec::new();
     for session in [None, Some("a"), Some("mine")] {
-        readers.push((session, exchange.open(session, None).unwrap().0));
+        readers.push((session, streams.open(session, None).unwrap().0));
     }
-    let mut said = |line: &str| exchange.said(line.as_bytes(), Instant::now());
+    let mut said = |line: &str| streams.deliver(line.as_bytes(), Instant::now());
     said(&update("kid", 0));
     said(&announce("a", "kid"));
     said(&update("kid", 1));
@@ -155,15 +157,15 @@ fn what_a_child_session_says_goes_on_the_stream_of_the_session_at_the_top() {
     said(r#"{"jsonrpc":"2.0","id":9,"method":"session/request_permission","params":{"sessionId":"kid"}}"#);
     said(&announce("a", "mine"));
     said(&update("mine", 3));
-    // Neither is a child of its own.
+    // A session is not its own child.
     said(&announce("kid", "a"));
     said(&announce("a", "a"));
     said(&update("a", 4));
-    readers.push((Some("kid"), exchange.open(Some("kid"), None).unwrap().0));
-    exchange.said(update("kid", 5).as_bytes(), Instant::now());
+    readers.push((Some("kid"), streams.open(Some("kid"), None).unwrap().0));
+    streams.deliver(update("kid", 5).as_bytes(), Instant::now());
     let mut found = String::new();
     for (session, reader) in readers {
-        let events = read(&mut exchange, session, reader);
+        let events = read(&mut streams, session, reader);
         let of = |(_, message): &(_, Value)| format!(" {}", message["params"]["sessionId"].as_str().unwrap());
         found += &format!("{}:{}\n", session.unwrap_or("-"), events.iter().map(of).collect::<String>());
     }
@@ -172,152 +174,152 @@ fn what_a_child_session_says_goes_on_the_stream_of_the_session_at_the_top() {
 
 #[test]
 fn events_are_one_line_each() {
-    let mut exchange = unlimited(KEEP);
-    let (reader, first) = exchange.open(None, None).unwrap();
+    let mut streams = unlimited(KEEP);
+    let (reader, first) = streams.open(None, None).unwrap();
     assert_eq!(first, None);
-    exchange.said(b"{\"jsonrpc\":\"2.0\",\r\"method\":\"x\"\r}", Instant::now());
-    exchange.said(br#"{"jsonrpc":"2.0","method":"y","params":{"text":"a\nb\r"}}"#, Instant::now());
-    let Next::Events(events) = exchange.next(None, reader, Instant::now(), Waker::noop()) else {
+    streams.deliver(b"{\"jsonrpc\":\"2.0\",\r\"method\":\"x\"\r}", Instant::now());
+    streams.deliver(br#"{"jsonrpc":"2.0","method":"y","params":{"text":"a\nb\r"}}"#, Instant::now());
+    let Next::Events(events) = streams.next(None, reader, Instant::now(), Waker::noop()) else {
         panic!("two events")
     };
     let expected = "id: 1\ndata: {\"jsonrpc\":\"2.0\", \"method\":\"x\" }\n\nid: 2\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"y\",\"params\":{\"text\":\"a\\nb\\r\"}}\n\n";
     assert_eq!(events, expected);
-    assert_eq!(exchange.next(None, reader, Instant::now(), Waker::noop()), Next::Wait);
-    exchange.end();
-    assert_eq!(exchange.next(None, reader, Instant::now(), Waker::noop()), Next::Ended);
+    assert_eq!(streams.next(None, reader, Instant::now(), Waker::noop()), Next::Wait);
+    streams.end();
+    assert_eq!(streams.next(None, reader, Instant::now(), Waker::noop()), Next::Ended);
 }
 
 #[test]
-fn a_stream_has_one_reader_and_who_comes_back_is_the_newest() {
-    let mut exchange = unlimited(KEEP);
-    let (first, _) = exchange.open(None, None).unwrap();
-    assert_eq!(exchange.open(None, None), Err(OpenFault::Taken));
-    let (second, _) = exchange.open(None, Some(0)).unwrap();
-    assert_eq!(exchange.next(None, first, Instant::now(), Waker::noop()), Next::Replaced);
-    exchange.close(None, first);
-    assert_eq!(exchange.open(None, None), Err(OpenFault::Taken), "the second still reads");
-    exchange.close(None, second);
-    assert!(exchange.open(None, None).is_ok());
+fn a_stream_has_one_reader_and_a_returning_reader_wins() {
+    let mut streams = unlimited(KEEP);
+    let (first, _) = streams.open(None, None).unwrap();
+    assert_eq!(streams.open(None, None), Err(OpenFault::Taken));
+    let (second, _) = streams.open(None, Some(0)).unwrap();
+    assert_eq!(streams.next(None, first, Instant::now(), Waker::noop()), Next::Replaced);
+    streams.close(None, first);
+    assert_eq!(streams.open(None, None), Err(OpenFault::Taken), "the second still reads");
+    streams.close(None, second);
+    assert!(streams.open(None, None).is_ok());
 }
 
 #[test]
 fn unconfirmed_sessions_are_few() {
-    let mut exchange = unlimited(KEEP);
+    let mut streams = unlimited(KEEP);
     for number in 0..MAX_UNCONFIRMED {
-        assert!(exchange.open(Some(&number.to_string()), None).is_ok());
+        assert!(streams.open(Some(&number.to_string()), None).is_ok());
     }
-    assert_eq!(exchange.open(Some("more"), None), Err(OpenFault::Unknown));
-    // One that an agent speaks of is no longer among them, however it does that.
-    exchange.said(update("0", 1).as_bytes(), Instant::now());
-    assert!(exchange.open(Some("more"), None).is_ok());
-    asked(&mut exchange, 1, Some("1"));
-    exchange.said(answer(1, None).as_bytes(), Instant::now());
-    assert!(exchange.open(Some("still more"), None).is_ok());
-    asked(&mut exchange, 2, Some("2"));
-    exchange.said(br#"{"jsonrpc":"2.0","id":2,"error":{"code":1,"message":"no"}}"#, Instant::now());
-    assert_eq!(exchange.open(Some("too many"), None), Err(OpenFault::Unknown));
-    asked(&mut exchange, 3, None);
-    exchange.said(answer(3, Some("new")).as_bytes(), Instant::now());
-    assert!(exchange.open(Some("new"), None).is_ok());
+    assert_eq!(streams.open(Some("more"), None), Err(OpenFault::Unknown));
+    // A session that an agent mentions in any way is confirmed.
+    streams.deliver(update("0", 1).as_bytes(), Instant::now());
+    assert!(streams.open(Some("more"), None).is_ok());
+    asked(&mut streams, 1, Some("1"));
+    streams.deliver(answer(1, None).as_bytes(), Instant::now());
+    assert!(streams.open(Some("still more"), None).is_ok());
+    asked(&mut streams, 2, Some("2"));
+    streams.deliver(br#"{"jsonrpc":"2.0","id":2,"error":{"code":1,"message":"no"}}"#, Instant::now());
+    assert_eq!(streams.open(Some("too many"), None), Err(OpenFault::Unknown));
+    asked(&mut streams, 3, None);
+    streams.deliver(answer(3, Some("new")).as_bytes(), Instant::now());
+    assert!(streams.open(Some("new"), None).is_ok());
 }
 
 #[test]
-fn an_unconfirmed_session_that_nobody_reads_gives_its_place_back() {
-    let mut exchange = unlimited(KEEP);
+fn an_unconfirmed_session_without_a_reader_is_removed() {
+    let mut streams = unlimited(KEEP);
     for number in 0..3 * MAX_UNCONFIRMED {
         let session = number.to_string();
-        let (reader, _) = exchange.open(Some(&session), None).unwrap();
-        asked(&mut exchange, number, Some(&session));
-        exchange.said(refusal(number).to_string().as_bytes(), Instant::now());
-        assert_eq!(read(&mut exchange, Some(&session), reader), [(Some(1), refusal(number))]);
-        exchange.close(Some(&session), reader);
+        let (reader, _) = streams.open(Some(&session), None).unwrap();
+        asked(&mut streams, number, Some(&session));
+        streams.deliver(refusal(number).to_string().as_bytes(), Instant::now());
+        assert_eq!(read(&mut streams, Some(&session), reader), [(Some(1), refusal(number))]);
+        streams.close(Some(&session), reader);
     }
-    assert_eq!(exchange.sessions.len(), MAX_UNCONFIRMED);
-    // Who comes back to one that is still there goes on with it.
+    assert_eq!(streams.sessions.len(), MAX_UNCONFIRMED);
+    // A client that returns to an existing stream continues it.
     let last = (3 * MAX_UNCONFIRMED - 1).to_string();
-    assert!(exchange.open(Some(&last), Some(1)).is_ok());
-    // One that has something to say stays.
-    let mut exchange = unlimited(KEEP);
+    assert!(streams.open(Some(&last), Some(1)).is_ok());
+    // A stream with unread messages stays.
+    let mut streams = unlimited(KEEP);
     for number in 0..MAX_UNCONFIRMED {
         let session = number.to_string();
-        let (reader, _) = exchange.open(Some(&session), None).unwrap();
-        asked(&mut exchange, number, Some(&session));
-        exchange.close(Some(&session), reader);
-        exchange.said(refusal(number).to_string().as_bytes(), Instant::now());
+        let (reader, _) = streams.open(Some(&session), None).unwrap();
+        asked(&mut streams, number, Some(&session));
+        streams.close(Some(&session), reader);
+        streams.deliver(refusal(number).to_string().as_bytes(), Instant::now());
     }
-    assert_eq!(exchange.open(Some("more"), None), Err(OpenFault::Unknown));
+    assert_eq!(streams.open(Some("more"), None), Err(OpenFault::Unknown));
 }
 
 #[test]
 fn everything_is_bounded() {
-    let mut exchange = unlimited(KEEP);
-    asked(&mut exchange, MAX_PENDING, None);
+    let mut streams = unlimited(KEEP);
+    asked(&mut streams, MAX_PENDING, None);
     for number in 0..3 * MAX_STREAMS {
-        exchange.said(update(&number.to_string(), 1).as_bytes(), Instant::now());
+        streams.deliver(update(&number.to_string(), 1).as_bytes(), Instant::now());
     }
-    assert_eq!(exchange.sessions.len(), MAX_STREAMS);
-    assert!(exchange.connection.ring.bytes() <= 3 * KEEP.bytes);
+    assert_eq!(streams.sessions.len(), MAX_STREAMS);
+    assert!(streams.connection.ring.bytes() <= 3 * KEEP.bytes);
     for number in 1..MAX_PENDING {
-        asked(&mut exchange, number, None);
+        asked(&mut streams, number, None);
     }
-    assert_eq!(exchange.asked(b"more", Waits::Stream(None)), Err(TooMany));
+    assert_eq!(streams.record_request(b"more", ResponseTarget::Stream(None)), Err(TooMany));
 }
 
 #[test]
-fn who_comes_too_late_is_told() {
-    let mut exchange = unlimited(KEEP);
-    asked(&mut exchange, 1, None);
+fn a_late_reader_receives_a_gap_event() {
+    let mut streams = unlimited(KEEP);
+    asked(&mut streams, 1, None);
     for number in 1..=100 {
-        exchange.said(update("a", number).as_bytes(), Instant::now());
+        streams.deliver(update("a", number).as_bytes(), Instant::now());
     }
-    assert!(exchange.sessions["a"].ring.bytes() <= 3 * KEEP.bytes);
-    assert!(!exchange.is_full(), "nobody reads, so nobody waits");
-    assert_eq!(exchange.open(Some("a"), Some(50)), Err(OpenFault::Gap), "it cannot have got that");
-    let (reader, first) = exchange.open(Some("a"), None).unwrap();
+    assert!(streams.sessions["a"].ring.bytes() <= 3 * KEEP.bytes);
+    assert!(!streams.is_full(), "without a reader there is no backpressure");
+    assert_eq!(streams.open(Some("a"), Some(50)), Err(OpenFault::Gap), "the cursor is too high");
+    let (reader, first) = streams.open(Some("a"), None).unwrap();
     let first = parse(&first.unwrap());
     assert_eq!(first[0].0, None);
     assert_eq!(first[0].1["method"], "_narrows/cursor_gap");
     let missing = first[0].1["params"]["missing"].as_u64().unwrap();
-    let events = read(&mut exchange, Some("a"), reader);
+    let events = read(&mut streams, Some("a"), reader);
     assert_eq!(events.first().unwrap().0, Some(missing + 1));
     assert_eq!(events.last().unwrap().0, Some(100));
     assert_eq!(events.len() as u64, 100 - missing);
-    // What was read long ago cannot be read again.
-    exchange.close(Some("a"), reader);
-    assert_eq!(exchange.open(Some("a"), Some(1)), Err(OpenFault::Gap));
-    assert_eq!(exchange.open(Some("a"), Some(101)), Err(OpenFault::Gap));
+    // Events that were read long ago cannot be replayed.
+    streams.close(Some("a"), reader);
+    assert_eq!(streams.open(Some("a"), Some(1)), Err(OpenFault::Gap));
+    assert_eq!(streams.open(Some("a"), Some(101)), Err(OpenFault::Gap));
 }
 
-/// An update of 10 KiB.
+/// Returns an update of 10 KiB.
 fn long(session: &str) -> String {
     json!({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": session, "x": "x".repeat(10 << 10)}})
         .to_string()
 }
 
 #[test]
-fn over_the_memory_limit_the_oldest_messages_go_and_a_reader_makes_the_agent_wait() {
+fn over_the_memory_limit_old_messages_are_dropped_and_a_reader_slows_the_agent() {
     let now = Instant::now();
     let keep = Keep { bytes: 4 << 20, ..KEEP };
     let all = memory(100 << 10);
     let mut one = Streams::new(keep, all.share(&Identity::new(Proof::Token, "a")));
     let mut other = Streams::new(keep, all.share(&Identity::new(Proof::Token, "a")));
     let most = (100 << 10) + (32 << 10);
-    let kept = |exchange: &Streams| exchange.streams().map(|stream| stream.ring.bytes()).sum::<usize>();
-    // No client reads: the oldest go, whichever stream they are on.
-    for exchange in [&mut one, &mut other] {
-        asked(exchange, 1, None);
+    let kept = |streams: &Streams| streams.streams().map(|stream| stream.ring.bytes()).sum::<usize>();
+    // No client reads: the oldest messages of all streams are dropped.
+    for streams in [&mut one, &mut other] {
+        asked(streams, 1, None);
         for number in 0..100 {
-            exchange.said(long(["a", "b"][number % 2]).as_bytes(), now);
-            exchange.limit_memory(now);
+            streams.deliver(long(["a", "b"][number % 2]).as_bytes(), now);
+            streams.limit_memory(now);
         }
     }
     assert!(kept(&one) + kept(&other) <= most, "{} {}", kept(&one), kept(&other));
     assert!(!one.is_full() && !other.is_full());
-    // A reader gets the rest, and all that comes; nothing of it is dropped before it is read.
+    // A reader gets the rest and all new messages; none is dropped before it is read.
     let (reader, first) = other.open(Some("b"), None).unwrap();
     assert!(first.is_some());
     while !other.is_full() {
-        other.said(long("b").as_bytes(), now);
+        other.deliver(long("b").as_bytes(), now);
         other.limit_memory(now);
     }
     let events = read(&mut other, Some("b"), reader);
@@ -325,46 +327,46 @@ fn over_the_memory_limit_the_oldest_messages_go_and_a_reader_makes_the_agent_wai
     assert!(numbers.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{numbers:?}");
     other.limit_memory(now);
     assert!(!other.is_full());
-    // A reader that does not read is done without, and what waited for it goes.
+    // A reader that does not read is removed, and its unread messages are dropped.
     while !other.is_full() {
-        other.said(long("b").as_bytes(), now);
+        other.deliver(long("b").as_bytes(), now);
         other.limit_memory(now);
     }
     other.drop_slow(now);
     assert!(!other.is_read() && kept(&one) + kept(&other) <= most);
-    // What one gives up is for the other.
+    // The freed memory is available to the other one.
     drop(one);
     for _ in 0..5 {
-        other.said(long("b").as_bytes(), now);
+        other.deliver(long("b").as_bytes(), now);
         other.limit_memory(now);
     }
     assert!(kept(&other) > 50 << 10, "{}", kept(&other));
 }
 
 #[test]
-fn who_reads_slowly_makes_the_agent_wait_and_is_done_without_in_the_end() {
-    let mut exchange = unlimited(KEEP);
-    let (reader, _) = exchange.open(Some("a"), None).unwrap();
+fn a_slow_reader_slows_the_agent_and_is_removed_in_the_end() {
+    let mut streams = unlimited(KEEP);
+    let (reader, _) = streams.open(Some("a"), None).unwrap();
     let mut number = 0;
-    while !exchange.is_full() {
+    while !streams.is_full() {
         number += 1;
-        exchange.said(update("a", number).as_bytes(), Instant::now());
+        streams.deliver(update("a", number).as_bytes(), Instant::now());
     }
-    assert!(read(&mut exchange, Some("a"), reader).len() == number && !exchange.is_full());
-    while !exchange.is_full() {
-        exchange.said(update("a", number).as_bytes(), Instant::now());
+    assert!(read(&mut streams, Some("a"), reader).len() == number && !streams.is_full());
+    while !streams.is_full() {
+        streams.deliver(update("a", number).as_bytes(), Instant::now());
     }
-    exchange.drop_slow(Instant::now());
-    assert!(!exchange.is_full() && !exchange.is_read());
-    assert_eq!(exchange.next(Some("a"), reader, Instant::now(), Waker::noop()), Next::Replaced);
+    streams.drop_slow(Instant::now());
+    assert!(!streams.is_full() && !streams.is_read());
+    assert_eq!(streams.next(Some("a"), reader, Instant::now(), Waker::noop()), Next::Replaced);
 }
 
-/// What happens to a client that reads one session.
+/// An event in the life of a client that reads one session.
 #[derive(Clone, Debug)]
 enum Step {
     Said(usize),
     Read,
-    /// The socket is lost: of what was read last, so much did not arrive.
+    /// The socket is lost; this many of the events read last did not arrive.
     Cut(usize),
 }
 
@@ -378,9 +380,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn nothing_is_lost_doubled_or_out_of_order_or_it_is_said(steps in steps()) {
-        let mut exchange = unlimited(KEEP);
-        let (mut reader, _) = exchange.open(Some("a"), None).unwrap();
+    fn nothing_is_lost_doubled_or_out_of_order_without_a_gap_event(steps in steps()) {
+        let mut streams = unlimited(KEEP);
+        let (mut reader, _) = streams.open(Some("a"), None).unwrap();
         let mut said = 0;
         let mut got: Vec<u64> = Vec::new();
         let (mut last, mut sure) = (0, 0);
@@ -389,25 +391,25 @@ proptest! {
             match step {
                 Step::Said(count) => for _ in 0..count {
                     said += 1;
-                    exchange.said(update("a", said).as_bytes(), Instant::now());
+                    streams.deliver(update("a", said).as_bytes(), Instant::now());
                 },
-                Step::Read => for (id, message) in read(&mut exchange, Some("a"), reader) {
+                Step::Read => for (id, message) in read(&mut streams, Some("a"), reader) {
                     last = id.unwrap();
                     prop_assert_eq!(message["params"]["number"].as_u64(), id);
                     got.push(last);
                 },
                 Step::Cut(lost) => {
-                    // What it said it had it has.
+                    // Everything up to the cursor has arrived.
                     got.truncate(got.len().saturating_sub(lost).max(sure));
                     sure = got.len();
                     let cursor = got.last().copied().unwrap_or(0);
-                    match exchange.open(Some("a"), Some(cursor)) {
+                    match streams.open(Some("a"), Some(cursor)) {
                         Ok((newest, first)) => {
                             prop_assert_eq!(first, None);
                             reader = newest;
                         }
                         Err(fault) => {
-                            // Only where more is missing than is kept.
+                            // Only if more is missing than is kept.
                             prop_assert_eq!(fault, OpenFault::Gap);
                             let missing: usize = (cursor + 1..=last).map(|number| update("a", number as usize).len() + 1).sum();
                             prop_assert!(missing + 100 > KEEP.bytes, "{}", missing);

@@ -1,4 +1,4 @@
-//! Certificates whose authority is removed while their clients are connected, and sessions of TLS that a client would resume.
+//! Client certificates whose authority is removed while their clients are connected, and TLS session resumption.
 
 use std::fs;
 use std::path::Path;
@@ -23,7 +23,8 @@ use super::secure::{authority, client_config, client_config_of, files, tls};
 use crate::tls::TlsFiles;
 use crate::tokens;
 
-/// A front that admits clients of two authorities. Its own certificate is of the first, and so is the client's.
+/// A server that admits clients of two authorities. The first has signed the certificates of the server and of the
+/// client.
 struct Setup {
     running: Running,
     first: TempDir,
@@ -31,7 +32,7 @@ struct Setup {
 }
 
 impl Setup {
-    /// `None` where there is no openssl.
+    /// Returns `None` without openssl.
     fn new(auth: Auth) -> Option<Self> {
         let (first, second) = (authority()?, authority()?);
         let accepted = first.path().join("accepted.pem");
@@ -47,7 +48,7 @@ impl Setup {
         self.running.handle.reload().unwrap();
     }
 
-    /// A socket of the client whose certificate is of the first authority.
+    /// Opens a socket with the client certificate of the first authority.
     async fn connect(&self, alpn: &[&str]) -> TlsStream<TcpStream> {
         let at = self.first.path();
         tls(self.running.address, at.join("ca.pem"), Some(at), alpn).await.unwrap()
@@ -62,14 +63,14 @@ impl Setup {
     }
 }
 
-/// Writes the file that `client_ca` names.
+/// Writes the `client_ca` file.
 fn accept(at: &Path, authorities: &[&Path]) {
     let all: Vec<String> =
         authorities.iter().map(|authority| fs::read_to_string(authority.join("ca.pem")).unwrap()).collect();
     fs::write(at.join("accepted.pem"), all.concat()).unwrap();
 }
 
-/// Asks for a connection over an open socket: the status, or `None` if the socket was closed.
+/// Sends `initialize` over an open socket. Returns the status, or `None` if the socket was closed.
 async fn post(stream: &mut BufReader<TlsStream<TcpStream>>, header: &str) -> Option<u16> {
     let body = initialize(0);
     let request = format!(
@@ -102,7 +103,7 @@ async fn a_request_on_an_open_connection_is_refused_once_its_authority_is_remove
     let mut stream = BufReader::new(setup.connect(&["http/1.1"]).await);
     assert_eq!(post(&mut stream, "").await, Some(200));
     setup.reload(&[setup.first.path()]);
-    assert_eq!(post(&mut stream, "").await, Some(200), "its own authority is still there");
+    assert_eq!(post(&mut stream, "").await, Some(200), "its authority is still accepted");
     setup.reload(&[setup.second.path()]);
     assert!(matches!(post(&mut stream, "").await, None | Some(401)));
     assert_eq!(post(&mut stream, "").await, None, "the connection is closed");
@@ -134,7 +135,7 @@ async fn a_web_socket_is_closed_once_its_authority_is_removed() {
     let mut socket = setup.web().await;
     setup.reload(&[setup.first.path()]);
     socket.send(Message::text(initialize(1))).await.unwrap();
-    assert!(socket.next().await.unwrap().unwrap().is_text(), "its own authority is still there");
+    assert!(socket.next().await.unwrap().unwrap().is_text(), "its authority is still accepted");
     setup.reload(&[setup.second.path()]);
     match timeout(LONG, socket.next()).await.expect("closed in time").unwrap().unwrap() {
         Message::Close(Some(frame)) => assert_eq!(u16::from(frame.code), 4401),
@@ -165,7 +166,7 @@ async fn an_idle_connection_is_closed_once_its_authority_is_removed() {
     assert_eq!(read.unwrap_or(0), 0);
 }
 
-/// Returns the kinds of two handshakes of one client, which resumes a session if the server lets it.
+/// Returns the kinds of two handshakes of one client, which resumes a session if the server permits it.
 async fn handshakes(
     version: &'static SupportedProtocolVersion,
     auth: Auth,
@@ -181,7 +182,7 @@ async fn handshakes(
     for kind in &mut kinds {
         let stream = TcpStream::connect(running.address).await.unwrap();
         let stream = connector.connect(ServerName::try_from("localhost").unwrap(), stream).await.unwrap();
-        // With the answer come the tickets.
+        // Tickets arrive with the response.
         let mut stream = BufReader::new(stream);
         assert_eq!(post(&mut stream, "").await, Some(200));
         *kind = stream.get_ref().get_ref().1.handshake_kind().unwrap();

@@ -1,4 +1,4 @@
-//! What somebody may try who knows the names of others, or hopes for a lot from a little.
+//! Attacks by clients that know the names of others, or send small requests with large effects.
 
 use std::process::{Command, Stdio};
 
@@ -9,7 +9,7 @@ use super::kit::{EVENTS, JSON, ask, connect, initialize, listener, start, start_
 use crate::tokens;
 
 #[tokio::test]
-async fn a_connection_of_another_is_as_unknown_as_none_whatever_is_asked_of_it() {
+async fn a_foreign_connection_is_indistinguishable_from_a_missing_one() {
     let (running, file, token) = start_with_token(Limits::default());
     let other = tokens::add(&file, "two", None, std::time::SystemTime::UNIX_EPOCH).unwrap();
     running.handle.reload().unwrap();
@@ -33,7 +33,7 @@ async fn a_connection_of_another_is_as_unknown_as_none_whatever_is_asked_of_it()
         assert_eq!(foreign.status, 404, "{method} {headers:?}");
         assert_eq!((foreign.status, foreign.body), (unknown.status, unknown.body), "{method} {headers:?}");
     }
-    // Nothing of it has reached the agent, and its owner has it still.
+    // Nothing has reached the agent, and the owner still has the connection.
     assert_eq!(running.agent.heard.lock().unwrap().len(), 1);
     let more = [JSON, ("authorization", &*owner), ("acp-connection-id", &*name)];
     assert_eq!(ask(running.address, "POST", &more, message).await.status, 202);
@@ -55,11 +55,11 @@ async fn nothing_is_compressed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_body_that_would_grow_is_not_unpacked() {
+async fn a_compressed_body_is_not_decompressed() {
     let running = start(listener(), Limits::default());
     let name = connect(running.address).await;
     let url = format!("http://{}/acp", running.address);
-    // A megabyte of spaces before a message, in a thousand bytes.
+    // A megabyte of spaces before a message, compressed to a thousand bytes.
     let script = "(head -c 1000000 /dev/zero | tr '\\0' ' '; printf '{\"jsonrpc\":\"2.0\",\"method\":\"_x\"}') | gzip -9 \
                   | curl -q --noproxy '*' -sS -o /dev/null -w '%{http_code}' --max-time 20 -H 'content-type: application/json' \
                   -H 'content-encoding: gzip' -H \"acp-connection-id: $1\" --data-binary @- \"$0\"";

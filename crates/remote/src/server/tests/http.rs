@@ -1,4 +1,4 @@
-//! The profile without WebSocket: one request at a time, and streams of events.
+//! Streamable HTTP: single requests and event streams.
 
 use std::process::Command;
 use std::time::Duration;
@@ -7,7 +7,8 @@ use serde_json::json;
 
 use super::super::Limits;
 use super::kit::{
-    Agent, EVENTS, JSON, LONG, Reader, Stream, ask, connect, initialize, listener, quick, start, start_with,
+    Agent, EVENTS, JSON, LONG, Reader, Stream, ask, connect, initialize, listener, short_timeouts, start,
+    start_with,
 };
 
 fn request(id: u32, method: &str, params: &serde_json::Value) -> String {
@@ -31,7 +32,7 @@ async fn a_whole_conversation() {
         (Some(1), json!({"jsonrpc": "2.0", "id": 1, "result": {"sessionId": "s1"}}))
     );
     let mut session = Stream::open(at, name, Some("s1"), None).await;
-    // The session comes from the header.
+    // The session is that of the header.
     let prompt = request(2, "session/prompt", &json!({"count": 3}));
     let posted = ask(at, "POST", &[JSON, connection, ("acp-session-id", "s1")], &prompt).await;
     assert_eq!(posted.status, 202);
@@ -42,7 +43,7 @@ async fn a_whole_conversation() {
     }
     let (id, end) = session.next().await.unwrap();
     assert_eq!((id, &end["id"], &end["result"]["echo"]["sessionId"]), (Some(4), &json!(2), &json!("s1")));
-    // The agent asks, and is answered.
+    // The agent sends a request, and receives the response.
     ask(
         at,
         "POST",
@@ -53,7 +54,7 @@ async fn a_whole_conversation() {
     assert_eq!(session.next().await.unwrap().1["method"], "session/request_permission");
     let answer = json!({"jsonrpc": "2.0", "id": "q", "result": {}}).to_string();
     assert_eq!(ask(at, "POST", &[JSON, connection, ("acp-session-id", "s1")], &answer).await.status, 202);
-    // Pretty, and therefore of several lines; it is one for the agent.
+    // Formatted over several lines; the agent receives one.
     let pretty =
         format!("{:#}\n", json!({"jsonrpc": "2.0", "id": 5, "method": "_x", "params": {"a": [1, 2]}}));
     assert_eq!(ask(at, "POST", &[JSON, connection], &pretty).await.status, 202);
@@ -67,7 +68,7 @@ async fn a_whole_conversation() {
     assert!(heard[4].contains("\"q\""), "{heard:?}");
 }
 
-/// A proxy may hold the head of a response back until some of its body comes.
+/// A proxy may hold back the head of a response until some of its body arrives.
 #[tokio::test]
 async fn every_event_stream_begins_with_a_comment_at_once() {
     let running = start(listener(), Limits::default());
@@ -75,19 +76,19 @@ async fn every_event_stream_begins_with_a_comment_at_once() {
     for (session, cursor) in [(None, None), (None, Some(0)), (Some("s1"), None)] {
         let mut stream = Stream::open(running.address, &name, session, cursor).await;
         let first = tokio::time::timeout(Duration::from_secs(10), stream.raw()).await;
-        // The periodic comment would come after 15 seconds.
-        let first = first.expect("a comment before anything happens");
+        // The first periodic comment would be sent after 15 seconds.
+        let first = first.expect("a comment on an idle stream");
         assert_eq!(first.as_deref(), Some(": \n\n"), "{session:?} {cursor:?}");
     }
 }
 
 #[tokio::test]
-async fn comments_go_on_while_nothing_happens() {
-    let running = start(listener(), quick());
+async fn comments_are_sent_while_a_stream_is_idle() {
+    let running = start(listener(), short_timeouts());
     let name = connect(running.address).await;
     let mut stream = Stream::open(running.address, &name, None, None).await;
     for _ in 0..4 {
-        let comment = tokio::time::timeout(LONG, stream.raw()).await.expect("another in time");
+        let comment = tokio::time::timeout(LONG, stream.raw()).await.expect("another comment in time");
         assert_eq!(comment.as_deref(), Some(": \n\n"));
     }
 }
@@ -149,13 +150,13 @@ async fn every_status_of_a_post() {
     let mut bad = Reader::send(at, "POST", "/acp", &[JSON, ("content-length", "3")], "").await;
     tokio::io::AsyncWriteExt::write_all(&mut bad.stream, b"\"\xff\"").await.unwrap();
     assert_eq!(bad.head().await.status, 400);
-    // A notification cannot make a connection.
+    // A notification cannot open a connection.
     assert_eq!(status(&[JSON], r#"{"jsonrpc":"2.0","method":"initialize","params":{}}"#).await, 400);
-    // One that the agent refuses is none.
+    // An `initialize` that the agent refuses opens no connection.
     let failed = ask(at, "POST", &[JSON], &request(1, "initialize", &json!({"fail": true}))).await;
     assert_eq!((failed.status, failed.header("acp-connection-id")), (200, None));
     assert_eq!(failed.json()["error"]["code"], -32603);
-    // Every initialize makes one of its own.
+    // Every `initialize` opens a connection of its own.
     let again = ask(at, "POST", &[JSON, connection], &initialize(9)).await;
     assert_ne!(again.header("acp-connection-id").unwrap(), name);
 }
@@ -203,10 +204,10 @@ async fn every_status_of_a_stream() {
 }
 
 #[tokio::test]
-async fn an_agent_that_goes_or_does_not_come() {
+async fn an_agent_that_ends_or_is_unavailable() {
     let refusing = start_with(listener(), Limits::default(), Agent { refuses: true, ..Agent::default() });
     assert_eq!(ask(refusing.address, "POST", &[JSON], &initialize(1)).await.status, 503);
-    let away = Agent { turns_away: Some("the bus is stopping"), ..Agent::default() };
+    let away = Agent { refuses_with: Some("the bus is stopping"), ..Agent::default() };
     let away = start_with(listener(), Limits::default(), away);
     for _ in 0..20 {
         let answer = ask(away.address, "POST", &[JSON], &initialize(1)).await;
@@ -215,7 +216,7 @@ async fn an_agent_that_goes_or_does_not_come() {
     }
     for (wait, seconds) in [(1, "1"), (1000, "1"), (1001, "2")] {
         let short =
-            Agent { turns_away: Some("short of memory"), retry_after_ms: Some(wait), ..Agent::default() };
+            Agent { refuses_with: Some("short of memory"), retry_after_ms: Some(wait), ..Agent::default() };
         let short = start_with(listener(), Limits::default(), short);
         let answer = ask(short.address, "POST", &[JSON], &initialize(1)).await;
         assert_eq!((answer.status, answer.header("retry-after")), (503, Some(seconds)));
@@ -231,8 +232,8 @@ async fn an_agent_that_goes_or_does_not_come() {
 }
 
 #[tokio::test]
-async fn a_stream_shows_that_it_is_there_and_a_connection_that_nobody_uses_ends() {
-    let limits = Limits { grace: Duration::from_millis(300), ..quick() };
+async fn a_stream_sends_comments_and_an_unused_connection_expires() {
+    let limits = Limits { grace: Duration::from_millis(300), ..short_timeouts() };
     let running = start(listener(), limits);
     let name = connect(running.address).await;
     let mut own = Stream::open(running.address, &name, None, None).await;
@@ -260,7 +261,7 @@ async fn a_shutdown_ends_streams() {
 async fn http_2_without_an_upgrade() {
     let running = start(listener(), Limits::default());
     let url = format!("http://{}/acp", running.address);
-    // Another test of this process may have been first.
+    // Another test of this process may have installed it before.
     _ = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder().http2_prior_knowledge().no_proxy().build().unwrap();
     let first = client

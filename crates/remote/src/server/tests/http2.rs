@@ -1,4 +1,4 @@
-//! Limits of HTTP/2: streams, frames, headers, and bodies that were not read.
+//! Limits of HTTP/2: streams, frames, headers and unread bodies.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ const FRAME_SIZE_ERROR: u32 = 6;
 const REFUSED_STREAM: u32 = 7;
 const INITIAL_WINDOW_SIZE: u16 = 4;
 
-/// The number in the last four bytes of a payload's head.
+/// Returns the number in four bytes of a payload.
 fn number_at(payload: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(payload[at..at + 4].try_into().unwrap())
 }
@@ -31,13 +31,13 @@ async fn the_server_announces_its_limits() {
         .collect();
     assert_eq!(announced.get(&3), Some(&100), "concurrent streams");
     assert_eq!(announced.get(&6), Some(&8192), "bytes of a header list");
-    // The protocol allows no less for a window than its default, which need not be announced.
+    // The protocol permits no smaller window than its default, which need not be announced.
     assert_eq!(announced.get(&INITIAL_WINDOW_SIZE).copied().unwrap_or(65_535), 65_535);
     assert_eq!(announced.get(&5).copied().unwrap_or(16_384), 16_384, "bytes of a frame");
 }
 
 #[tokio::test]
-async fn one_stream_too_many_is_refused_and_the_others_go_on() {
+async fn an_excess_stream_is_refused_and_the_others_continue() {
     let running = start(listener(), Limits::default());
     let json = [("content-type", "application/json")];
     let mut socket = begin(running.address, "/acp", &json).await;
@@ -71,7 +71,7 @@ async fn a_frame_that_is_too_long_ends_the_socket() {
 #[tokio::test]
 async fn too_many_headers_are_refused() {
     let running = start(listener(), Limits::default());
-    // Another test of this process may have been first.
+    // Another test of this process may have installed it before.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder().http2_prior_knowledge().no_proxy().build().unwrap();
     let post = |count: usize| {

@@ -1,4 +1,4 @@
-//! A front to test, an agent behind it, and clients that write every byte themselves.
+//! A server to test, an agent behind it, and clients that write every byte themselves.
 
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
@@ -23,24 +23,24 @@ use super::super::{Auth, Backend, Handle, HttpServer, Limits, Listener, Opening}
 use crate::identity::Identity;
 use crate::tokens;
 
-/// How long anything may take before a test has failed.
+/// Time limit of any step of a test.
 pub(super) const LONG: Duration = Duration::from_secs(20);
 
-/// An agent: `session/prompt` with `params.count` is answered with so many updates, everything else with what it was.
+/// Answers `session/prompt` with `params.count` updates before the response, and echoes every other request.
 #[derive(Default)]
 pub(in super::super) struct Agent {
     pub(super) opened: Mutex<Vec<Identity>>,
-    /// Where they came in.
+    /// The listeners of its connections.
     pub(super) listeners: Mutex<Vec<usize>>,
     pub(super) heard: Arc<Mutex<Vec<String>>>,
     pub(super) refuses: bool,
-    /// Says this to nobody in particular and hangs up.
-    pub(super) turns_away: Option<&'static str>,
-    /// And when to come back.
+    /// Sends an error with this message and closes the connection.
+    pub(super) refuses_with: Option<&'static str>,
+    /// The `retryAfterMs` of that error.
     pub(super) retry_after_ms: Option<u64>,
-    /// How many connections are at their end.
+    /// The number of ended connections.
     pub(super) ended: Arc<watch::Sender<usize>>,
-    /// How many connections there may be at once; 0 for any number.
+    /// The most concurrent connections; 0 for no limit.
     pub(super) most: AtomicUsize,
 }
 
@@ -53,14 +53,14 @@ impl Backend for Agent {
         self.opened.lock().unwrap().push(identity);
         self.listeners.lock().unwrap().push(listener);
         let heard = Arc::clone(&self.heard);
-        let (refuses, turns_away, ended) = (self.refuses, self.turns_away, Arc::clone(&self.ended));
+        let (refuses, refuses_with, ended) = (self.refuses, self.refuses_with, Arc::clone(&self.ended));
         let retry_after_ms = self.retry_after_ms;
         Box::pin(async move {
             if refuses {
                 return Err(io::Error::other("no"));
             }
             let (ours, theirs) = StdUnixStream::pair()?;
-            if let Some(words) = turns_away {
+            if let Some(words) = refuses_with {
                 let mut error =
                     json!({"jsonrpc": "2.0", "id": null, "error": {"code": -32016, "message": words}});
                 if let Some(wait) = retry_after_ms {
@@ -108,7 +108,7 @@ async fn act(stream: UnixStream, heard: Arc<Mutex<Vec<String>>>) {
                         out.push_str(&format!("{ask}\n"));
                     }
                     Some("session/prompt") => {
-                        // Written once: there are many, and the tests share a thread with this.
+                        // Written at once: there are many updates, and the tests share a thread with this one.
                         let update = json!({"number": "NUMBER", "text": params["text"]});
                         let update = json!({"sessionId": params["sessionId"], "update": update});
                         let update = json!({"jsonrpc": "2.0", "method": "session/update", "params": update});
@@ -143,7 +143,7 @@ async fn act(stream: UnixStream, heard: Arc<Mutex<Vec<String>>>) {
 }
 
 impl Agent {
-    /// Waits until so many connections are at their end.
+    /// Waits until this many connections have ended.
     pub(super) async fn ended(&self, count: usize) {
         let mut ended = self.ended.subscribe();
         tokio::time::timeout(LONG, ended.wait_for(|ended| *ended == count))
@@ -153,7 +153,7 @@ impl Agent {
     }
 }
 
-/// A front that is served until this is dropped.
+/// A server that runs until this is dropped.
 pub(super) struct Running {
     pub(super) address: SocketAddr,
     pub(super) handle: Handle,
@@ -168,7 +168,7 @@ impl Drop for Running {
     }
 }
 
-/// Waits until so many connections are counted as broken, resumed, with a gap, and expired.
+/// Waits until this many connections are counted as broken, resumed, with a gap, and expired.
 pub(super) async fn expect_disconnects(running: &Running, expected: [u64; 4]) {
     let counted = || running.handle.disconnects().into_iter().map(|(_, count)| count).collect::<Vec<_>>();
     let waiting = async {
@@ -205,7 +205,7 @@ pub(super) fn start_with(listener: Listener, limits: Limits, agent: Agent) -> Ru
     Running { address, handle, agent, directory, served }
 }
 
-/// A front that wants a token, its file and the token of "one".
+/// Starts a server with a token file. Returns the path of the file and the token of "one".
 pub(super) fn start_with_token(limits: Limits) -> (Running, PathBuf, String) {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("tokens.toml");
@@ -215,8 +215,8 @@ pub(super) fn start_with_token(limits: Limits) -> (Running, PathBuf, String) {
     (running, file, token)
 }
 
-/// Keeps a front from ending while a test has its address only.
-pub(super) fn quick() -> Limits {
+/// Limits with which a server survives a test that only has its address.
+pub(super) fn short_timeouts() -> Limits {
     Limits {
         header_timeout: Duration::from_millis(300),
         idle_timeout: Duration::from_millis(600),
@@ -224,7 +224,7 @@ pub(super) fn quick() -> Limits {
     }
 }
 
-/// What came back.
+/// A response.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: u16,
@@ -242,7 +242,7 @@ impl Answer {
     }
 }
 
-/// A request and its answer, over a socket of their own.
+/// Sends a request over a socket of its own and returns the response.
 pub(super) async fn ask(address: SocketAddr, method: &str, headers: &[(&str, &str)], body: &str) -> Answer {
     let mut reader = Reader::send(address, method, "/acp", headers, body).await;
     let mut answer = reader.head().await;
@@ -259,7 +259,7 @@ pub(super) fn initialize(id: u32) -> String {
     json!({"jsonrpc": "2.0", "id": id, "method": "initialize", "params": {"protocolVersion": 1}}).to_string()
 }
 
-/// A connection over HTTP.
+/// Opens a connection over HTTP and returns its name.
 pub(super) async fn connect(address: SocketAddr) -> String {
     let answer = ask(address, "POST", &[JSON], &initialize(0)).await;
     assert_eq!(answer.status, 200, "{answer:?}");
@@ -312,7 +312,7 @@ impl Reader {
         Answer { status, headers, body: Vec::new() }
     }
 
-    /// The next piece of a body that comes in pieces; `None` at its end, or when the socket is gone.
+    /// Returns the next chunk of a body; `None` at its end, or if the socket is closed.
     pub(super) async fn piece(&mut self) -> Option<Vec<u8>> {
         let size = usize::from_str_radix(self.line().await.trim_end(), 16).ok()?;
         let mut piece = vec![0; size + 2];
@@ -322,7 +322,7 @@ impl Reader {
     }
 }
 
-/// One stream of events.
+/// An event stream.
 pub(super) struct Stream {
     reader: Reader,
     text: String,
@@ -345,7 +345,7 @@ impl Stream {
         Self { reader, text: String::new() }
     }
 
-    /// The next event as it stands, or a comment; `None` at the end.
+    /// Returns the next event or comment verbatim; `None` at the end.
     pub(super) async fn raw(&mut self) -> Option<String> {
         loop {
             if let Some(end) = self.text.find("\n\n") {
@@ -356,7 +356,7 @@ impl Stream {
         }
     }
 
-    /// The next event: its number, if it has one, and its message.
+    /// Returns the next event: its number, if it has one, and its message.
     pub(super) async fn next(&mut self) -> Option<(Option<u64>, Value)> {
         loop {
             let event = self.raw().await?;
@@ -372,7 +372,7 @@ impl Stream {
 
 pub(super) type Web = WebSocketStream<TcpStream>;
 
-/// A WebSocket with the headers given, or the status with which it was refused.
+/// Opens a WebSocket with these headers, or returns the status of the refusal.
 pub(super) async fn web(
     address: SocketAddr,
     headers: &[(&'static str, &str)],
@@ -389,12 +389,12 @@ pub(super) async fn web(
     }
 }
 
-pub(super) async fn say(web: &mut Web, message: &Value) {
+pub(super) async fn send(web: &mut Web, message: &Value) {
     web.send(Message::text(message.to_string())).await.unwrap();
 }
 
-/// The next message; pings are passed over. `Err` is the code with which it was closed, or 0 without one.
-pub(super) async fn hear(web: &mut Web) -> Result<Value, u16> {
+/// Returns the next message and skips pings. `Err` is the close code, or 0 without one.
+pub(super) async fn receive(web: &mut Web) -> Result<Value, u16> {
     loop {
         match tokio::time::timeout(LONG, web.next()).await.expect("a message in time") {
             Some(Ok(Message::Text(text))) => return Ok(serde_json::from_str(&text).unwrap()),

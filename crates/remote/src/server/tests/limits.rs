@@ -1,4 +1,4 @@
-//! What one identity may have over all listeners, and what is counted of those who are refused.
+//! Limits of an identity over all listeners, and counts of refusals.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use tokio_tungstenite::tungstenite::Message;
 
 use super::super::{Auth, Backend, HttpServer, Limits, Listener};
 use super::kit::{
-    Agent, JSON, LONG, Reader, Running, ask, hear, initialize, listener, say, start, start_with,
+    Agent, JSON, LONG, Reader, Running, ask, initialize, listener, receive, send, start, start_with,
     start_with_token, web,
 };
 use super::secure::{authority, files};
 use crate::tokens;
 
-/// Two listeners of one front, with files of their own in which the same token is.
+/// Starts two listeners of one server, with separate files that contain the same token.
 fn two(limits: Limits) -> (Running, [std::net::SocketAddr; 2], String) {
     let directory = tempfile::tempdir().unwrap();
     let files = ["one.toml", "two.toml"].map(|name| directory.path().join(name));
@@ -45,23 +45,27 @@ async fn connections_are_counted_over_all_listeners() {
     assert_eq!(web(other, &proof).await.err(), Some(429));
     let post = ask(other, "POST", &[JSON, ("authorization", &known)], &initialize(1)).await;
     assert_eq!(post.status, 429);
-    say(&mut first, &serde_json::from_str(&initialize(0)).unwrap()).await;
-    hear(&mut first).await.unwrap();
+    send(&mut first, &serde_json::from_str(&initialize(0)).unwrap()).await;
+    receive(&mut first).await.unwrap();
     drop(first);
     running.agent.ended(1).await;
     let again = async {
         loop {
             match web(other, &proof).await {
                 Ok((socket, _)) => return socket,
-                // Its place is given back a moment later.
+                // The seat is released with a delay.
                 Err(_) => tokio::task::yield_now().await,
             }
         }
     };
     let mut second = tokio::time::timeout(LONG, again).await.unwrap();
-    say(&mut second, &serde_json::from_str(&initialize(0)).unwrap()).await;
-    hear(&mut second).await.unwrap();
-    assert_eq!(*running.agent.listeners.lock().unwrap(), [7, 8], "the agent is told where each came in");
+    send(&mut second, &serde_json::from_str(&initialize(0)).unwrap()).await;
+    receive(&mut second).await.unwrap();
+    assert_eq!(
+        *running.agent.listeners.lock().unwrap(),
+        [7, 8],
+        "the backend receives the listener of each client"
+    );
 }
 
 #[tokio::test]
@@ -75,25 +79,25 @@ async fn requests_are_counted_over_all_listeners() {
     assert!(seen.contains(&429), "{seen:?}");
 }
 
-/// The counts that are not nothing.
-fn counted(running: &Running) -> BTreeMap<&'static str, u64> {
+/// Returns the counts that are not zero.
+fn nonzero_counts(running: &Running) -> BTreeMap<&'static str, u64> {
     running.handle.refused().into_iter().filter(|(_, count)| *count > 0).collect()
 }
 
-/// Waits until it is counted so.
-async fn counts(running: &Running, expected: &[(&'static str, u64)]) {
+/// Waits for these counts.
+async fn expect_counts(running: &Running, expected: &[(&'static str, u64)]) {
     let expected = expected.iter().copied().collect();
     let waiting = async {
-        while counted(running) != expected {
+        while nonzero_counts(running) != expected {
             tokio::task::yield_now().await;
         }
     };
     let found = tokio::time::timeout(LONG, waiting).await;
-    assert!(found.is_ok(), "{:?} is not {expected:?}", counted(running));
+    assert!(found.is_ok(), "{:?} is not {expected:?}", nonzero_counts(running));
 }
 
 #[tokio::test]
-async fn who_is_refused_is_counted_by_why() {
+async fn refusals_are_counted_by_reason() {
     let (running, _, token) = start_with_token(Limits {
         max_failures: 2,
         max_connections_per_identity: 1,
@@ -104,35 +108,35 @@ async fn who_is_refused_is_counted_by_why() {
     let at = running.address;
     let known = format!("Bearer {token}");
     let proof = ("authorization", &*known);
-    assert!(running.handle.refused().len() > 10 && counted(&running).is_empty());
+    assert!(running.handle.refused().len() > 10 && nonzero_counts(&running).is_empty());
     ask(at, "POST", &[JSON, ("host", "evil.example")], &initialize(1)).await;
-    counts(&running, &[("host", 1)]).await;
+    expect_counts(&running, &[("host", 1)]).await;
     assert_eq!(web(at, &[("origin", "https://evil.example")]).await.err(), Some(403));
-    counts(&running, &[("host", 1), ("origin", 1)]).await;
+    expect_counts(&running, &[("host", 1), ("origin", 1)]).await;
     let (mut socket, _) = web(at, &[proof]).await.unwrap();
     ask(at, "POST", &[JSON], &initialize(1)).await;
     for _ in 0..3 {
         ask(at, "POST", &[JSON, ("authorization", "Bearer nrw_wrong")], &initialize(1)).await;
     }
     let mut expected = vec![("host", 1), ("origin", 1), ("token", 3), ("lockout", 1)];
-    counts(&running, &expected).await;
+    expect_counts(&running, &expected).await;
     ask(at, "POST", &[JSON, proof], &initialize(1)).await;
     expected.push(("limit", 1));
-    counts(&running, &expected).await;
+    expect_counts(&running, &expected).await;
     socket.send(Message::binary(b"{}".to_vec())).await.unwrap();
-    assert_eq!(hear(&mut socket).await, Err(1003));
+    assert_eq!(receive(&mut socket).await, Err(1003));
     expected.push(("frame", 1));
-    counts(&running, &expected).await;
+    expect_counts(&running, &expected).await;
     ask(at, "PUT", &[proof], "").await;
     expected.push(("path", 1));
-    counts(&running, &expected).await;
+    expect_counts(&running, &expected).await;
     ask(at, "POST", &[("content-type", "text/plain"), proof], "{}").await;
     ask(at, "POST", &[JSON, proof], &"x".repeat(1001)).await;
     expected.push(("body", 2));
-    counts(&running, &expected).await;
+    expect_counts(&running, &expected).await;
     ask(at, "POST", &[JSON, proof], "{}").await;
     expected.push(("request", 1));
-    counts(&running, &expected).await;
+    expect_counts(&running, &expected).await;
     for bytes in ["GARBAGE\r\n\r\n", "GET /acp HT"] {
         let mut raw = TcpStream::connect(at).await.unwrap();
         raw.write_all(bytes.as_bytes()).await.unwrap();
@@ -140,7 +144,7 @@ async fn who_is_refused_is_counted_by_why() {
         _ = tokio::time::timeout(LONG, raw.read_to_end(&mut rest)).await.unwrap();
     }
     expected.push(("headers", 2));
-    counts(&running, &expected).await;
+    expect_counts(&running, &expected).await;
     let again = async {
         while web(at, &[proof]).await.is_err() {
             tokio::task::yield_now().await;
@@ -150,26 +154,26 @@ async fn who_is_refused_is_counted_by_why() {
 }
 
 #[tokio::test]
-async fn agents_that_cannot_be_had_connections_that_are_gone_and_haste_are_counted() {
+async fn unavailable_agents_missing_connections_and_rate_limits_are_counted() {
     let running = start_with(listener(), Limits::default(), Agent { refuses: true, ..Agent::default() });
     assert_eq!(ask(running.address, "POST", &[JSON], &initialize(1)).await.status, 503);
     let (mut socket, _) = web(running.address, &[]).await.unwrap();
-    say(&mut socket, &serde_json::from_str(&initialize(0)).unwrap()).await;
-    while hear(&mut socket).await.is_ok() {}
-    counts(&running, &[("agent", 2)]).await;
+    send(&mut socket, &serde_json::from_str(&initialize(0)).unwrap()).await;
+    while receive(&mut socket).await.is_ok() {}
+    expect_counts(&running, &[("agent", 2)]).await;
     let running = start(listener(), Limits { max_requests_per_second: 1, ..Limits::default() });
     let (mut socket, _) = web(running.address, &[]).await.unwrap();
     let unknown = serde_json::json!({"jsonrpc": "2.0", "id": 1, "method": "_narrows/resume",
         "params": {"connection": "AAAAAAAAAAAAAAAAAAAAAA", "received": 0}});
-    say(&mut socket, &unknown).await;
-    while hear(&mut socket).await.is_ok() {}
-    counts(&running, &[("resume", 1)]).await;
+    send(&mut socket, &unknown).await;
+    while receive(&mut socket).await.is_ok() {}
+    expect_counts(&running, &[("resume", 1)]).await;
     while ask(running.address, "DELETE", &[], "").await.status != 429 {}
-    assert!(counted(&running)["rate"] >= 1);
+    assert!(nonzero_counts(&running)["rate"] >= 1);
 }
 
 #[tokio::test]
-async fn who_does_not_speak_tls_is_counted() {
+async fn failed_tls_handshakes_are_counted() {
     let Some(directory) = authority() else { return };
     let tls = files(directory.path(), false);
     let running = start(Listener { tls: Some(tls), ..listener() }, Limits::default());
@@ -177,18 +181,18 @@ async fn who_does_not_speak_tls_is_counted() {
     raw.write_all(b"GET /acp HTTP/1.1\r\n\r\n").await.unwrap();
     let mut rest = Vec::new();
     _ = tokio::time::timeout(LONG, raw.read_to_end(&mut rest)).await.unwrap();
-    counts(&running, &[("tls", 1)]).await;
+    expect_counts(&running, &[("tls", 1)]).await;
 }
 
-/// Waits until a socket is closed without an answer.
+/// Waits until a socket is closed without a response.
 async fn closed(socket: &mut TcpStream) {
     let mut rest = Vec::new();
     let read = tokio::time::timeout(LONG, socket.read_to_end(&mut rest)).await.expect("closed in time");
-    // HTTP/2 begins by itself.
+    // HTTP/2 sends its preface unasked.
     assert!(read.is_err() || !rest.starts_with(b"HTTP"), "{}", rest.escape_ascii());
 }
 
-/// A socket that says nothing, or nothing that shows who it is, once the front has it.
+/// Opens a socket that sends only `says`, and waits until the server has accepted it.
 async fn silent(at: std::net::SocketAddr, says: &[u8]) -> TcpStream {
     let mut socket = TcpStream::connect(at).await.unwrap();
     socket.write_all(says).await.unwrap();
@@ -196,7 +200,7 @@ async fn silent(at: std::net::SocketAddr, says: &[u8]) -> TcpStream {
 }
 
 #[tokio::test]
-async fn who_shows_nothing_makes_room_and_who_is_known_stays() {
+async fn unauthenticated_sockets_make_room_for_authenticated_ones() {
     let limits = Limits { max_sockets: 4, header_timeout: LONG * 10, ..Limits::default() };
     let (running, _, token) = start_with_token(limits);
     let at = running.address;
@@ -204,38 +208,38 @@ async fn who_shows_nothing_makes_room_and_who_is_known_stays() {
     let proof = [("authorization", &*known)];
     let opening: serde_json::Value = serde_json::from_str(&initialize(0)).unwrap();
     let mut first = web(at, &proof).await.unwrap().0;
-    say(&mut first, &opening).await;
-    hear(&mut first).await.unwrap();
+    send(&mut first, &opening).await;
+    receive(&mut first).await.unwrap();
     let mut others = Vec::new();
     for says in [&b""[..], b"GET /acp HTTP/1.1\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"", b"GET"] {
         others.push(silent(at, says).await);
     }
-    // Five for three places, and each who is known needs another one.
+    // Five sockets for three permits, and each authenticated client needs another one.
     let mut second = web(at, &proof).await.unwrap().0;
     let mut third = web(at, &proof).await.unwrap().0;
     for gone in &mut others[..4] {
         closed(gone).await;
     }
     for socket in [&mut second, &mut third] {
-        say(socket, &opening).await;
-        hear(socket).await.unwrap();
+        send(socket, &opening).await;
+        receive(socket).await.unwrap();
     }
-    counts(&running, &[("crowd", 4)]).await;
+    expect_counts(&running, &[("crowd", 4)]).await;
     let mut fourth = web(at, &proof).await.unwrap().0;
     closed(&mut others[4]).await;
-    // Nobody is unknown: one more waits, as long as it takes.
+    // All sockets are authenticated: another one waits without limit.
     let mut waiting = std::pin::pin!(web(at, &proof));
     let early = tokio::time::timeout(Duration::from_millis(200), &mut waiting).await;
-    assert!(early.is_err(), "there is no place for a fifth");
+    assert!(early.is_err(), "no permit for a fifth");
     for socket in [&mut second, &mut third, &mut fourth] {
-        say(socket, &opening).await;
-        hear(socket).await.unwrap();
+        send(socket, &opening).await;
+        receive(socket).await.unwrap();
     }
     drop(first);
     let mut fifth = tokio::time::timeout(LONG, waiting).await.unwrap().unwrap().0;
-    say(&mut fifth, &opening).await;
-    hear(&mut fifth).await.unwrap();
-    counts(&running, &[("crowd", 5)]).await;
+    send(&mut fifth, &opening).await;
+    receive(&mut fifth).await.unwrap();
+    expect_counts(&running, &[("crowd", 5)]).await;
 }
 
 #[tokio::test]
@@ -255,11 +259,11 @@ async fn sockets_without_a_request_make_room() {
     let asking = async { ask(at, "POST", &[JSON, ("authorization", &known)], &initialize(1)).await.status };
     assert_eq!(tokio::time::timeout(LONG, asking).await, Ok(200));
     closed(&mut held[0]).await;
-    assert_eq!(counted(&running).get("crowd"), Some(&1));
+    assert_eq!(nonzero_counts(&running).get("crowd"), Some(&1));
 }
 
 #[tokio::test]
-async fn who_does_not_begin_tls_makes_room() {
+async fn sockets_without_a_tls_handshake_make_room() {
     let Some(directory) = authority() else { return };
     let tls = files(directory.path(), false);
     let limits = Limits { max_sockets: 1, header_timeout: LONG * 10, ..Limits::default() };
@@ -269,7 +273,7 @@ async fn who_does_not_begin_tls_makes_room() {
     closed(&mut first).await;
     let _third = silent(running.address, b"").await;
     closed(&mut second).await;
-    counts(&running, &[("crowd", 2)]).await;
+    expect_counts(&running, &[("crowd", 2)]).await;
 }
 
 #[tokio::test]
@@ -296,10 +300,10 @@ async fn an_identity_has_a_limited_number_of_http_sockets() {
     assert_eq!((answer.status, answer.header("retry-after")), (429, Some("10")));
     let mut rest = Vec::new();
     tokio::time::timeout(LONG, refused.stream.read_to_end(&mut rest)).await.expect("closed in time").unwrap();
-    counts(&running, &[("request", 64), ("limit", 1)]).await;
-    assert_eq!(web(at, &[proof]).await.err(), Some(429), "an upgrade begins with a request");
-    // The sockets that it has can be used, and a place is free when one of them is closed.
+    expect_counts(&running, &[("request", 64), ("limit", 1)]).await;
+    assert_eq!(web(at, &[proof]).await.err(), Some(429), "an upgrade counts as a request");
+    // The open sockets remain usable, and a permit is free when one of them is closed.
     held.pop();
     let again = async { while request().await.1 != 406 {} };
-    tokio::time::timeout(LONG, again).await.expect("a place in time");
+    tokio::time::timeout(LONG, again).await.expect("a permit in time");
 }

@@ -1,4 +1,4 @@
-//! Whatever is logged, by us or by a library, no token is in it.
+//! No log message contains a token, neither of this crate nor of a library.
 
 use std::fmt::{Debug, Write};
 use std::sync::{Arc, Mutex};
@@ -8,11 +8,11 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
 use super::super::{Auth, Limits, Listener};
-use super::kit::{JSON, ask, hear, initialize, listener, say, start, start_with_token, web};
+use super::kit::{JSON, ask, initialize, listener, receive, send, start, start_with_token, web};
 use super::secure::{authority, files};
 use crate::tokens;
 
-/// Everything that is logged, at every level.
+/// All log messages of every level.
 #[derive(Clone, Default)]
 struct Logs(Arc<Mutex<String>>);
 
@@ -52,7 +52,7 @@ async fn no_token_is_logged() {
     let logs = Logs::default();
     let _guard = tracing::subscriber::set_default(logs.clone());
     let (running, _, token) = start_with_token(Limits { max_failures: 2, ..Limits::default() });
-    // Of the front's own clients: what they log is not ours.
+    // The log messages of the test's own WebSocket client are not recorded.
     let known = format!("Bearer {token}");
     assert_eq!(
         ask(running.address, "POST", &[JSON, ("authorization", &known)], &initialize(1)).await.status,
@@ -64,8 +64,8 @@ async fn no_token_is_logged() {
             .await
             .unwrap()
     };
-    say(&mut socket, &serde_json::json!({"jsonrpc": "2.0", "id": 1, "method": "_x"})).await;
-    hear(&mut socket).await.unwrap();
+    send(&mut socket, &serde_json::json!({"jsonrpc": "2.0", "id": 1, "method": "_x"})).await;
+    receive(&mut socket).await.unwrap();
     for _ in 0..4 {
         let wrong = "Bearer nrw_wrongwrongwrong";
         assert_ne!(
@@ -74,16 +74,16 @@ async fn no_token_is_logged() {
         );
     }
     let logs = logs.0.lock().unwrap();
-    assert!(logs.contains("a request is refused"), "{logs}");
+    assert!(logs.contains("request refused"), "{logs}");
     assert!(!logs.contains(&token[4..]) && !logs.contains("wrongwrong"), "{logs}");
-    for told in ["a token is not known", "their address is locked out"] {
-        assert_eq!(logs.matches(told).count(), 1, "{logs}");
+    for expected in ["unknown token", "address locked out"] {
+        assert_eq!(logs.matches(expected).count(), 1, "{logs}");
     }
     assert!(logs.contains("peer=127.0.0.1"), "{logs}");
 }
 
 #[tokio::test]
-async fn it_is_told_for_how_long_what_was_read_before_holds() {
+async fn an_invalid_file_is_logged_and_its_previous_content_kept() {
     let Some(directory) = authority() else { return };
     let file = directory.path().join("tokens.toml");
     tokens::add(&file, "one", None, std::time::SystemTime::UNIX_EPOCH).unwrap();
@@ -93,18 +93,14 @@ async fn it_is_told_for_how_long_what_was_read_before_holds() {
         start(Listener { auth: Auth::Token(file.clone()), tls: Some(tls), ..listener() }, Limits::default());
     let logs = Logs::default();
     let _guard = tracing::subscriber::set_default(logs.clone());
-    // Whoever looks for files by itself cannot come between: this does not wait.
-    for (path, told) in [
-        (&file, "what it said before holds for some ten seconds"),
-        (
-            &cert,
-            "certificate, key or client_ca have changed and cannot be used: those that were read before are used on",
-        ),
-    ] {
+    // The periodic check cannot run in between: the loop does not await.
+    for (path, expected) in
+        [(&file, "token file invalid"), (&cert, "TLS files invalid, keeping the previous ones")]
+    {
         std::fs::write(path, "broken, and of another length").unwrap();
-        running.handle.look();
+        running.handle.check_files();
         let said = std::mem::take(&mut *logs.0.lock().unwrap());
-        assert!(said.contains(told), "{said}");
-        assert_eq!(said.matches("before").count(), 1, "and of nothing else: {said}");
+        assert!(said.contains(expected), "{said}");
+        assert_eq!(said.matches("previous").count(), 1, "nothing else is logged: {said}");
     }
 }

@@ -1,4 +1,4 @@
-//! Every row of the table against everybody who could ask.
+//! Every row of the routing table, with every kind of client.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,15 +9,16 @@ use tokio::net::TcpStream;
 use super::super::route::{Access, ROUTES, Verb};
 use super::super::{Auth, Backend, BindError, HttpServer, Limits, Listener};
 use super::kit::{
-    Agent, JSON, LONG, Reader, Running, ask, initialize, listener, quick, start, start_with_token, web,
+    Agent, JSON, LONG, Reader, Running, ask, initialize, listener, short_timeouts, start, start_with_token,
+    web,
 };
 use crate::tls::TlsFiles;
 use crate::tokens;
 
 const KEY: (&str, &str) = ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==");
 
-/// Asks what a row is for, with `more` headers, and returns the status.
-async fn walk(running: &Running, row: &super::super::route::Route, more: &[(&str, &str)]) -> u16 {
+/// Sends the request that a row is for, with `more` headers, and returns the status.
+async fn request_status(running: &Running, row: &super::super::route::Route, more: &[(&str, &str)]) -> u16 {
     let mut headers = more.to_vec();
     let method = match row.method {
         Verb::Post => "POST",
@@ -58,12 +59,12 @@ async fn without_a_token_every_row_is_closed() {
             &[page],
             &[preflight],
         ] {
-            assert_eq!(walk(&running, row, headers).await, 401, "{row:?} {headers:?}");
+            assert_eq!(request_status(&running, row, headers).await, 401, "{row:?} {headers:?}");
         }
-        let of_page = walk(&running, row, &[page, preflight]).await;
+        let of_page = request_status(&running, row, &[page, preflight]).await;
         assert_eq!(of_page, if open { 204 } else { 401 }, "{row:?}");
-        // Whoever is known gets past; what is then wrong is the request.
-        let status = walk(&running, row, &[("authorization", &known)]).await;
+        // An authenticated client gets further; the remaining error is in the request.
+        let status = request_status(&running, row, &[("authorization", &known)]).await;
         assert!(![401, 403, 405, 429].contains(&status), "{row:?}: {status}");
         for foreign in [
             ("host", "evil.example"),
@@ -76,15 +77,19 @@ async fn without_a_token_every_row_is_closed() {
             ("origin", "https://app.example/"),
         ] {
             assert_eq!(
-                walk(&running, row, &[foreign, ("authorization", &known)]).await,
+                request_status(&running, row, &[foreign, ("authorization", &known)]).await,
                 403,
                 "{row:?} {foreign:?}"
             );
-            assert_eq!(walk(&running, row, &[foreign]).await, 403, "{row:?} {foreign:?}");
-            assert_eq!(walk(&running, row, &[foreign, preflight]).await, 403, "{row:?} {foreign:?}");
+            assert_eq!(request_status(&running, row, &[foreign]).await, 403, "{row:?} {foreign:?}");
+            assert_eq!(
+                request_status(&running, row, &[foreign, preflight]).await,
+                403,
+                "{row:?} {foreign:?}"
+            );
         }
     }
-    // One POST of somebody known, and nothing else, came to the agent.
+    // Only one POST of an authenticated client has reached the agent.
     assert_eq!(running.agent.opened.lock().unwrap().len(), 1);
     let identity = running.agent.opened.lock().unwrap()[0].clone();
     assert_eq!((&*identity.name, identity.scopes.as_deref()), ("one", Some(&["read".to_owned()][..])));
@@ -120,7 +125,7 @@ async fn hosts() {
             "{host}"
         );
     }
-    // Two are one too many, and what is in the target counts as well.
+    // Two headers are refused, and the host in the target is checked as well.
     let two =
         ask(running.address, "POST", &[JSON, ("host", "localhost"), ("host", "localhost")], &initialize(1))
             .await;
@@ -137,7 +142,7 @@ async fn hosts() {
 }
 
 #[tokio::test]
-async fn pages_of_allowed_origins_may_read_what_they_get_and_others_not() {
+async fn only_pages_of_allowed_origins_may_read_responses() {
     let running = start(listener(), Limits::default());
     let page = ("origin", "https://app.example");
     let answer = ask(running.address, "POST", &[JSON, page], &initialize(1)).await;
@@ -165,7 +170,7 @@ async fn pages_of_allowed_origins_may_read_what_they_get_and_others_not() {
     )
     .await;
     assert_eq!((answer.status, answer.header("access-control-allow-origin")), (403, None));
-    // The same for WebSocket, which knows no preflight.
+    // The same for WebSocket, which has no preflight.
     assert_eq!(web(running.address, &[("origin", "https://evil.example")]).await.err(), Some(403));
     assert!(web(running.address, &[page]).await.is_ok());
 }
@@ -189,7 +194,7 @@ async fn other_paths_and_methods() {
         assert_eq!(head.status, expected, "{method} {path}");
         assert_eq!(head.header("allow").is_some(), expected == 405);
     }
-    // A token in the address opens nothing.
+    // A token in the URL is not accepted.
     for path in [format!("/acp?token={token}"), format!("/acp?access_token={token}")] {
         let mut reader = Reader::send(running.address, "GET", &path, &[], "").await;
         assert_eq!(reader.head().await.status, 401);
@@ -197,7 +202,7 @@ async fn other_paths_and_methods() {
 }
 
 #[tokio::test]
-async fn a_browser_shows_its_token_as_a_protocol() {
+async fn a_browser_sends_its_token_as_a_subprotocol() {
     let (running, _, token) = start_with_token(Limits::default());
     let (_, response) =
         web(running.address, &[("sec-websocket-protocol", &format!("acp, narrows.bearer.{token}"))])
@@ -232,18 +237,18 @@ async fn wrong_tokens_are_locked_out_and_a_valid_one_never_is() {
     assert_eq!(post(&second).await.status, 200, "it is valid, though it was never used");
     assert_eq!(post("nrw_other").await.status, 429, "wrong ones are still refused");
     assert_eq!(post(&token).await.status, 200);
-    assert_eq!(ask(running.address, "POST", &[JSON], &initialize(1)).await.status, 401, "nothing was shown");
+    assert_eq!(ask(running.address, "POST", &[JSON], &initialize(1)).await.status, 401, "no token was sent");
 }
 
 #[tokio::test]
-async fn what_one_identity_may_have_is_bounded() {
+async fn the_connections_of_an_identity_are_limited() {
     let running = start(listener(), Limits { max_connections_per_identity: 2, ..Limits::default() });
     let first = web(running.address, &[]).await.unwrap();
     let _second = super::kit::connect(running.address).await;
     assert_eq!(web(running.address, &[]).await.err(), Some(429));
     assert_eq!(ask(running.address, "POST", &[JSON], &initialize(1)).await.status, 429);
     drop(first);
-    // The front has to notice it first.
+    // The server needs a moment to notice.
     let again = async {
         while web(running.address, &[]).await.is_err() {
             tokio::task::yield_now().await;
@@ -259,36 +264,33 @@ async fn what_one_identity_may_have_is_bounded() {
 }
 
 #[tokio::test]
-async fn a_slow_head_is_not_waited_for() {
-    let running = start(listener(), Limits { max_sockets: 1, ..quick() });
+async fn a_slow_request_head_times_out() {
+    let running = start(listener(), Limits { max_sockets: 1, ..short_timeouts() });
     for part in ["", "P", "POST /acp HTTP/1.1\r\nhost: localhost\r\nx:", "PRI * HTTP/2.0\r\n\r\nSM\r\n"] {
         let mut stream = TcpStream::connect(running.address).await.unwrap();
         stream.write_all(part.as_bytes()).await.unwrap();
         let mut rest = Vec::new();
-        // Nothing, or the word that it took too long.
-        tokio::time::timeout(LONG, stream.read_to_end(&mut rest))
-            .await
-            .expect("it is hung up on")
-            .unwrap_or(0);
+        // Either no response, or 408.
+        tokio::time::timeout(LONG, stream.read_to_end(&mut rest)).await.expect("closed in time").unwrap_or(0);
     }
-    // There was one place, and it is free again.
+    // The only permit is free again.
     super::kit::connect(running.address).await;
 }
 
 #[tokio::test]
-async fn a_body_that_does_not_come_is_not_waited_for() {
-    let running = start(listener(), quick());
+async fn a_missing_body_times_out() {
+    let running = start(listener(), short_timeouts());
     let head = [JSON, ("content-length", "100")];
     let mut reader = Reader::send(running.address, "POST", "/acp", &head, "").await;
     assert_eq!(reader.head().await.status, 408);
     let mut idle = Reader::send(running.address, "DELETE", "/acp", &[], "").await;
     assert_eq!(idle.head().await.status, 400);
     let mut rest = Vec::new();
-    tokio::time::timeout(LONG, idle.stream.read_to_end(&mut rest)).await.expect("it is hung up on").unwrap();
+    tokio::time::timeout(LONG, idle.stream.read_to_end(&mut rest)).await.expect("closed in time").unwrap();
 }
 
 #[tokio::test]
-async fn one_file_that_cannot_be_read_keeps_no_other_from_being_read() {
+async fn an_unreadable_file_does_not_block_the_reload_of_others() {
     let directory = tempfile::tempdir().unwrap();
     let files = ["one.toml", "two.toml"].map(|name| directory.path().join(name));
     let listeners = files.iter().map(|file| {
@@ -315,7 +317,7 @@ fn check_bind(listener: Listener, expected: &str) {
 }
 
 #[tokio::test]
-async fn what_must_not_be_bound_is_not() {
+async fn unsafe_listeners_are_not_bound() {
     let everywhere = "0.0.0.0:0".parse().unwrap();
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("tokens.toml");
@@ -341,7 +343,7 @@ async fn what_must_not_be_bound_is_not() {
         "nowhere",
     );
     check_bind(Listener { auth: Auth::Token(nowhere), ..listener() }, "nowhere");
-    check_bind(Listener { path: "acp".to_owned(), ..listener() }, "not a path");
+    check_bind(Listener { path: "acp".to_owned(), ..listener() }, "invalid path");
     check_bind(listener(), "");
     let taken = start(listener(), Limits::default());
     let again = HttpServer::bind(
@@ -353,8 +355,8 @@ async fn what_must_not_be_bound_is_not() {
 }
 
 #[tokio::test]
-async fn a_token_that_is_taken_back_ends_what_it_opened() {
-    // The new token is shown until it is known.
+async fn a_revoked_token_ends_its_connections() {
+    // The client retries with the new token until it is accepted.
     let (running, file, token) = start_with_token(Limits { max_failures: 1000, ..Limits::default() });
     let known = format!("Bearer {token}");
     let (mut socket, _) = web(running.address, &[("authorization", &known)]).await.unwrap();
@@ -363,7 +365,7 @@ async fn a_token_that_is_taken_back_ends_what_it_opened() {
     let other = tokens::add(&file, "two", None, std::time::SystemTime::UNIX_EPOCH).unwrap();
     let other = format!("Bearer {other}");
     let text = std::fs::read_to_string(&file).unwrap();
-    // Noticed without being told, and nobody loses anything by it.
+    // The file is re-read without a reload, and other clients are not affected.
     let noticed = async {
         while web(running.address, &[("authorization", &other)]).await.is_err() {
             tokio::time::sleep(Duration::from_millis(100)).await; // sleep: the file is looked at by the clock
@@ -373,14 +375,14 @@ async fn a_token_that_is_taken_back_ends_what_it_opened() {
     let foreign =
         ask(running.address, "DELETE", &[("acp-connection-id", connection), ("authorization", &other)], "")
             .await;
-    assert_eq!(foreign.status, 404, "it belongs to somebody else");
-    // What cannot be read changes nothing.
+    assert_eq!(foreign.status, 404, "the connection belongs to another identity");
+    // An invalid file changes nothing.
     std::fs::write(&file, "broken").unwrap();
     assert!(running.handle.reload().is_err());
     assert!(web(running.address, &[("authorization", &known)]).await.is_ok());
     std::fs::write(&file, &text[text.rfind("\n[[token]]").unwrap()..]).unwrap();
     running.handle.reload().unwrap();
-    assert_eq!(super::kit::hear(&mut socket).await, Err(4401));
+    assert_eq!(super::kit::receive(&mut socket).await, Err(4401));
     assert_eq!(web(running.address, &[("authorization", &known)]).await.err(), Some(401));
     let gone =
         ask(running.address, "DELETE", &[("acp-connection-id", connection), ("authorization", &other)], "")

@@ -1,4 +1,4 @@
-//! Requests over HTTP/2 that are refused while their bodies are on the way.
+//! HTTP/2 requests that are refused while their bodies are being sent.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -23,10 +23,10 @@ pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// The head of a `POST`, with names and values as they are.
+/// Returns the head of a `POST` with literal names and values.
 pub(super) fn head(address: SocketAddr, stream: u32, path: &str, headers: &[(&str, &str)]) -> Vec<u8> {
     let text = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
-    // `:method: POST` and `:scheme: http` of the static table, and two names of it.
+    // `:method: POST` and `:scheme: http` of the static table, and two of its names.
     let mut block = vec![0x83, 0x86, 0x04];
     block.extend(text(path));
     block.push(0x01);
@@ -39,8 +39,8 @@ pub(super) fn head(address: SocketAddr, stream: u32, path: &str, headers: &[(&st
     frame(HEADERS, END_HEADERS, stream, &block)
 }
 
-/// The kinds of the frames that came on the stream, up to that which ends it, and what its body says.
-async fn hear(socket: &mut TcpStream) -> (Vec<u8>, String) {
+/// Reads up to the end of the stream. Returns the kinds of its frames and its body.
+async fn read_response(socket: &mut TcpStream) -> (Vec<u8>, String) {
     let (mut kinds, mut said) = (Vec::new(), String::new());
     loop {
         let Received { kind, flags, stream, payload } = receive(socket).await;
@@ -65,7 +65,6 @@ pub(super) struct Received {
     pub(super) payload: Vec<u8>,
 }
 
-/// Reads the next frame.
 pub(super) async fn receive(socket: &mut TcpStream) -> Received {
     let mut head = [0; 9];
     timeout(LONG, socket.read_exact(&mut head)).await.expect("a frame in time").unwrap();
@@ -75,7 +74,7 @@ pub(super) async fn receive(socket: &mut TcpStream) -> Received {
     Received { kind, flags, stream: u32::from_be_bytes(stream), payload }
 }
 
-/// A request whose head is there and whose body is not.
+/// Sends the head of a request without its body.
 pub(super) async fn begin(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> TcpStream {
     let mut socket = TcpStream::connect(address).await.unwrap();
     socket.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
@@ -84,22 +83,22 @@ pub(super) async fn begin(address: SocketAddr, path: &str, headers: &[(&str, &st
     socket
 }
 
-/// Nothing is said before the body; by then the server has told how much it takes.
+/// Checks that there is no response before the body; by then the server has announced its window.
 async fn unanswered(socket: &mut TcpStream) {
-    let early = timeout(Duration::from_millis(100), hear(socket)).await;
+    let early = timeout(Duration::from_millis(100), read_response(socket)).await;
     assert!(early.is_err(), "before the body: {early:?}");
 }
 
 #[tokio::test]
-async fn a_short_body_is_heard_out_before_its_refusal() {
+async fn a_short_body_is_read_before_its_refusal() {
     let (running, _, token) = start_with_token(Limits { max_message: 1000, ..Limits::default() });
     let known = format!("Bearer {token}");
     let (known, json) = (("authorization", &*known), ("content-type", "application/json"));
     for (path, headers, expected) in [
-        ("/acp", &[("authorization", "Bearer nrw_wrong")][..], "not authorised\n"),
-        ("/acp", &[("origin", "https://evil.example")], "this origin is not on the list\n"),
-        ("/other", &[known], "there is nothing here\n"),
-        ("/acp", &[known], "only application/json is taken\n"),
+        ("/acp", &[("authorization", "Bearer nrw_wrong")][..], "not authorized\n"),
+        ("/acp", &[("origin", "https://evil.example")], "origin not allowed\n"),
+        ("/other", &[known], "not found\n"),
+        ("/acp", &[known], "only application/json is accepted\n"),
         ("/acp", &[known, json], "the message is too long\n"),
     ] {
         let mut socket = begin(running.address, path, headers).await;
@@ -107,28 +106,28 @@ async fn a_short_body_is_heard_out_before_its_refusal() {
         for flags in [0, 0, 0, END_STREAM] {
             socket.write_all(&frame(DATA, flags, 1, &[b'x'; 16 << 10])).await.unwrap();
         }
-        assert_eq!(hear(&mut socket).await, (vec![HEADERS, DATA], expected.to_owned()));
+        assert_eq!(read_response(&mut socket).await, (vec![HEADERS, DATA], expected.to_owned()));
     }
 }
 
 #[tokio::test]
-async fn a_long_body_or_one_that_does_not_come_is_not_waited_for() {
+async fn a_long_or_missing_body_does_not_delay_a_refusal() {
     let running = start(listener(), Limits::default());
-    let refused = (vec![HEADERS, DATA], "only application/json is taken\n".to_owned());
+    let refused = (vec![HEADERS, DATA], "only application/json is accepted\n".to_owned());
     let began = Instant::now();
     let mut socket = begin(running.address, "/acp", &[]).await;
-    assert_eq!(hear(&mut socket).await, refused);
+    assert_eq!(read_response(&mut socket).await, refused);
     assert!(began.elapsed() < LONG / 2);
     let mut socket = begin(running.address, "/acp", &[]).await;
     unanswered(&mut socket).await;
     for _ in 0..5 {
         socket.write_all(&frame(DATA, 0, 1, &[b'x'; 16 << 10])).await.unwrap();
     }
-    assert_eq!(hear(&mut socket).await, refused);
+    assert_eq!(read_response(&mut socket).await, refused);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn curl_knows_the_status() {
+async fn curl_receives_the_status() {
     if Command::new("curl").arg("--version").output().is_err() {
         println!("skipped: there is no curl");
         return;
@@ -143,7 +142,7 @@ async fn curl_knows_the_status() {
         command.args(["-H", &format!("origin: {origin}"), &url]);
         let done = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
         let (said, error) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
-        // A curl that knows no HTTP/2 says that alone.
+        // Without HTTP/2 support, curl reports only that.
         assert!(done.status.code() == Some(1) || (said == status && done.status.success()), "{said} {error}");
     }
 }

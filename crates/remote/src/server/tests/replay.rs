@@ -1,4 +1,4 @@
-//! Streams of events that are cut, at every single event.
+//! Event streams that are cut at every event.
 
 use serde_json::json;
 
@@ -13,10 +13,10 @@ async fn prompt(address: std::net::SocketAddr, connection: &str, id: u64) {
     assert_eq!(posted.status, 202);
 }
 
-/// Whether the event is the one that must come as number `number`.
+/// Returns `true` if an event is the one with the number `number`.
 #[track_caller]
 fn check(event: Option<(Option<u64>, serde_json::Value)>, number: u64) {
-    let (id, message) = event.expect("there is one more");
+    let (id, message) = event.expect("another event");
     assert_eq!(id, Some(number));
     match number {
         ..=COUNT => assert_eq!(message["params"]["update"]["number"], number),
@@ -25,7 +25,7 @@ fn check(event: Option<(Option<u64>, serde_json::Value)>, number: u64) {
 }
 
 #[tokio::test]
-async fn a_stream_that_is_cut_at_any_event_goes_on_behind_it() {
+async fn a_stream_that_is_cut_at_any_event_resumes_after_it() {
     let running = start(listener(), Limits::default());
     let at = running.address;
     for cut in 0..=COUNT + 1 {
@@ -35,13 +35,13 @@ async fn a_stream_that_is_cut_at_any_event_goes_on_behind_it() {
         for number in 1..=cut {
             check(stream.next().await, number);
         }
-        // The old socket is still there when the new one comes: who comes back is the newest.
+        // The old socket is still open when the new one arrives: the newest reader wins.
         let mut next = Stream::open(at, &connection, Some("s"), Some(cut)).await;
         for number in cut + 1..=COUNT + 1 {
             check(next.next().await, number);
         }
         drop(stream);
-        // And once more: of what was not said to have come, everything is still there.
+        // Once more: events that were not acknowledged are still kept.
         let mut again = Stream::open(at, &connection, Some("s"), Some(cut)).await;
         for number in cut + 1..=COUNT + 1 {
             check(again.next().await, number);
@@ -49,13 +49,13 @@ async fn a_stream_that_is_cut_at_any_event_goes_on_behind_it() {
         assert_eq!(ask(at, "DELETE", &[("acp-connection-id", &connection)], "").await.status, 202);
         assert_eq!(again.next().await, None);
     }
-    // Each was cut off twice, and each time somebody has come back.
+    // Each stream was cut twice and resumed twice.
     let times = 2 * (COUNT + 2);
     expect_disconnects(&running, [times, times, 0, 0]).await;
 }
 
 #[tokio::test]
-async fn what_is_no_longer_kept_is_said_to_be_lost() {
+async fn messages_that_are_no_longer_kept_are_reported_as_a_gap() {
     let running = start(listener(), Limits { replay_bytes: 1000, ..Limits::default() });
     let at = running.address;
     let connection = connect(at).await;
@@ -70,14 +70,14 @@ async fn what_is_no_longer_kept_is_said_to_be_lost() {
     assert_eq!((gap.status, &gap.json()["error"]["data"]["condition"]), (410, &json!("cursor_gap")));
     let mut rest = Stream::open(at, &connection, Some("s"), Some(COUNT)).await;
     check(rest.next().await, COUNT + 1);
-    // A session that nobody read in time.
+    // A session whose events were not read in time.
     let message = json!({"jsonrpc": "2.0", "id": 2, "method": "session/prompt", "params": {"sessionId": "t", "count": 500}});
     let behind = json!({"jsonrpc": "2.0", "id": 3, "method": "session/list", "params": {}});
     for message in [message, behind] {
         ask(at, "POST", &[JSON, ("acp-connection-id", &connection)], &message.to_string()).await;
     }
     let mut own = Stream::open(at, &connection, None, None).await;
-    assert_eq!(own.next().await.unwrap().1["id"], 3, "all of the turn has been said");
+    assert_eq!(own.next().await.unwrap().1["id"], 3, "the turn is complete");
     let mut late = Stream::open(at, &connection, Some("t"), None).await;
     let (id, notice) = late.next().await.unwrap();
     assert_eq!(
@@ -93,7 +93,7 @@ async fn what_is_no_longer_kept_is_said_to_be_lost() {
 }
 
 #[tokio::test]
-async fn who_leaves_in_order_was_not_broken() {
+async fn a_regular_end_does_not_count_as_broken() {
     let running = start(listener(), Limits::default());
     let at = running.address;
     let connection = connect(at).await;
@@ -101,10 +101,10 @@ async fn who_leaves_in_order_was_not_broken() {
         Stream::open(at, &connection, None, None).await,
         Stream::open(at, &connection, Some("s"), None).await,
     );
-    // As clients do it: the streams are closed, and then the connection.
+    // In the order of real clients: first the streams are closed, then the connection.
     drop((own, session));
     assert_eq!(ask(at, "DELETE", &[("acp-connection-id", &connection)], "").await.status, 202);
-    // And one that comes back after a cut, which is counted as soon as that is known.
+    // A client that returns after a cut, which is counted once that is known.
     let connection = connect(at).await;
     drop(Stream::open(at, &connection, Some("s"), None).await);
     let _again = Stream::open(at, &connection, Some("s"), Some(0)).await;

@@ -1,4 +1,4 @@
-//! TLS with an authority that is made for the test.
+//! TLS with an authority that is created for the test.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,7 +19,7 @@ use super::super::{Auth, Limits, Listener};
 use super::kit::{initialize, listener, start};
 use crate::tls::{TlsFiles, certificates};
 
-/// Runs openssl in `directory`; `false` if there is none.
+/// Runs openssl in `directory`. Returns `false` if it is not installed.
 fn openssl(directory: &Path, arguments: &str) -> bool {
     let done = Command::new("openssl").current_dir(directory).args(arguments.split(' ')).output();
     match done {
@@ -31,7 +31,7 @@ fn openssl(directory: &Path, arguments: &str) -> bool {
     }
 }
 
-/// An authority, a certificate for localhost and one for a client; `None`, with a word, where there is no openssl.
+/// Creates an authority, a server certificate for localhost and a client certificate. Returns `None` without openssl.
 pub(in super::super) fn authority() -> Option<tempfile::TempDir> {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
@@ -70,12 +70,12 @@ pub(in super::super) fn files(at: &Path, client_ca: bool) -> TlsFiles {
     }
 }
 
-/// What a client begins TLS with: whom it trusts, and its certificate if it has one.
+/// Returns the TLS configuration of a client that trusts `ca`, with a certificate if `client` is given.
 pub(super) fn client_config(ca: &Path, client: Option<&Path>, alpn: &[&str]) -> ClientConfig {
     client_config_of(DEFAULT_VERSIONS, ca, client, alpn)
 }
 
-/// [`client_config`] with these versions of TLS.
+/// [`client_config`] with these TLS versions.
 pub(super) fn client_config_of(
     versions: &[&'static SupportedProtocolVersion],
     ca: &Path,
@@ -112,7 +112,7 @@ pub(super) async fn tls(
 }
 
 #[tokio::test]
-async fn over_tls_everything_is_as_without() {
+async fn everything_works_over_tls() {
     let Some(directory) = authority() else { return };
     let at = directory.path();
     let running = start(Listener { tls: Some(files(at, false)), ..listener() }, Limits::default());
@@ -130,7 +130,7 @@ async fn over_tls_everything_is_as_without() {
     assert_eq!(both.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
     let stream = tls(running.address, at.join("ca.pem"), None, &[]).await.unwrap();
     let (mut socket, _) = tokio_tungstenite::client_async("wss://localhost/acp", stream).await.unwrap();
-    // Enough to fill every buffer on the way, so that nothing is held back.
+    // Enough to fill every buffer, so that nothing is held back.
     let prompt = json!({"jsonrpc": "2.0", "id": 1, "method": "session/prompt", "params": {"count": 5000, "text": "x".repeat(500)}});
     socket.send(Message::text(prompt.to_string())).await.unwrap();
     for number in 1..=5000 {
@@ -145,13 +145,13 @@ async fn over_tls_everything_is_as_without() {
     curl.args(["-H", "content-type: application/json", "--data-binary", &body, &url]);
     match tokio::task::spawn_blocking(move || curl.output()).await.unwrap() {
         Err(_) => println!("skipped: there is no curl"),
-        // One that knows no HTTP/2 does with what it knows.
+        // Without HTTP/2 support, curl uses HTTP/1.1.
         Ok(done) => {
             let answer = String::from_utf8_lossy(&done.stdout);
             assert!(answer.starts_with("HTTP/2 200") || answer.starts_with("HTTP/1.1 200"), "{done:?}");
         }
     }
-    // Cleartext is not understood, and nobody is harmed.
+    // Cleartext is refused without harm to other clients.
     let mut clear = TcpStream::connect(running.address).await.unwrap();
     clear.write_all(b"GET /acp HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     let mut rest = Vec::new();
@@ -160,7 +160,7 @@ async fn over_tls_everything_is_as_without() {
 }
 
 #[tokio::test]
-async fn a_certificate_says_who_comes() {
+async fn a_client_certificate_proves_the_identity() {
     let Some(directory) = authority() else { return };
     let at = directory.path();
     let running =
@@ -170,7 +170,7 @@ async fn a_certificate_says_who_comes() {
     socket.send(Message::text(initialize(0))).await.unwrap();
     assert!(socket.next().await.unwrap().unwrap().is_text());
     assert_eq!(running.agent.opened.lock().unwrap()[0].name, "laptop");
-    // In TLS 1.3 the refusal comes with the first read.
+    // In TLS 1.3 the refusal arrives with the first read.
     let refused = async {
         let mut stream = tls(running.address, at.join("ca.pem"), None, &[]).await?;
         stream.write_all(b"GET /acp HTTP/1.1\r\nhost: localhost\r\n\r\n").await?;
@@ -187,7 +187,7 @@ async fn a_certificate_says_who_comes() {
 }
 
 #[tokio::test]
-async fn a_new_certificate_is_used_and_nobody_is_dropped() {
+async fn a_new_certificate_is_used_without_dropping_clients() {
     let (Some(old), Some(new)) = (authority(), authority()) else { return };
     let at = old.path();
     let running = start(Listener { tls: Some(files(at, false)), ..listener() }, Limits::default());

@@ -1,4 +1,4 @@
-//! Networks that are slow, and peers that are gone without a word.
+//! Slow networks, and peers that vanish.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::Instant;
 
 use super::super::Limits;
-use super::kit::{LONG, hear, listener, say, start, web};
+use super::kit::{LONG, listener, receive, send, start, web};
 
-/// How much goes through at a time, and how long the next has to wait.
+/// The bytes per step of the slow network, and the pause between steps.
 const PIECE: usize = 16 << 10;
 const PAUSE: Duration = Duration::from_millis(16);
 
-/// A way to `to` on which little goes through at a time from there, and which holds little itself.
+/// Starts a proxy to `to` that passes on little at a time from there, and buffers little.
 async fn trickle(to: SocketAddr) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
@@ -40,8 +40,8 @@ async fn trickle(to: SocketAddr) -> SocketAddr {
 }
 
 #[tokio::test]
-async fn who_is_slow_but_there_stays_and_gets_everything_once() {
-    // What is on its way takes longer than somebody may be silent, and a ping waits behind all of it.
+async fn a_slow_client_stays_and_receives_everything_once() {
+    // The data in flight takes longer than the idle timeout, and a ping waits behind all of it.
     let idle = Duration::from_secs(2);
     let running = start(listener(), Limits { idle_timeout: idle, ..Limits::default() });
     let began = Instant::now();
@@ -49,37 +49,38 @@ async fn who_is_slow_but_there_stays_and_gets_everything_once() {
     let text = "x".repeat(1000);
     let count = 4000;
     let prompt = json!({"sessionId": "s", "count": count, "text": text});
-    say(&mut socket, &json!({"jsonrpc": "2.0", "id": 1, "method": "session/prompt", "params": prompt})).await;
+    send(&mut socket, &json!({"jsonrpc": "2.0", "id": 1, "method": "session/prompt", "params": prompt}))
+        .await;
     for number in 1..=count {
-        assert_eq!(hear(&mut socket).await.unwrap()["params"]["update"]["number"], number);
+        assert_eq!(receive(&mut socket).await.unwrap()["params"]["update"]["number"], number);
     }
-    assert_eq!(hear(&mut socket).await.unwrap()["id"], 1);
+    assert_eq!(receive(&mut socket).await.unwrap()["id"], 1);
     assert!(began.elapsed() > idle, "{:?} is not slow", began.elapsed());
 }
 
 #[tokio::test]
-async fn who_is_gone_without_a_word_is_noticed_in_time() {
+async fn a_dead_client_is_detected_in_time() {
     let limits = Limits::default();
     for busy in [false, true] {
         let running = start(listener(), limits.clone());
         let (mut socket, _) = web(running.address, &[]).await.unwrap();
-        say(&mut socket, &json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {}})).await;
-        hear(&mut socket).await.unwrap();
+        send(&mut socket, &json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {}})).await;
+        receive(&mut socket).await.unwrap();
         if busy {
-            // More than anybody holds on the way.
+            // More than all buffers hold.
             let prompt = json!({"sessionId": "s", "count": 40_000, "text": "x".repeat(1000)});
             let message = json!({"jsonrpc": "2.0", "id": 1, "method": "session/prompt", "params": prompt});
-            say(&mut socket, &message).await;
-            hear(&mut socket).await.unwrap();
+            send(&mut socket, &message).await;
+            receive(&mut socket).await.unwrap();
         }
-        // From here on nobody reads and nobody answers; the hours of a test are short.
+        // From here on the peer neither reads nor responds; the timeouts of the test are short.
         tokio::time::pause();
         let began = Instant::now();
         let mut ended = running.agent.ended.subscribe();
         ended.wait_for(|ended| *ended == 1).await.unwrap();
         let gone = began.elapsed();
         tokio::time::resume();
-        // With a moment for the timers, which count in milliseconds.
+        // With some slack for timers, which have a resolution of milliseconds.
         assert!(gone <= limits.idle_timeout + Duration::from_millis(100), "{busy}: {gone:?}");
         assert!(gone >= limits.idle_timeout / 3, "{busy}: {gone:?}");
         drop(socket);
@@ -87,7 +88,7 @@ async fn who_is_gone_without_a_word_is_noticed_in_time() {
 }
 
 #[tokio::test]
-async fn a_socket_is_given_up_by_the_system_in_time() {
+async fn the_kernel_gives_a_dead_socket_up_in_time() {
     let listening = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let _client = TcpStream::connect(listening.local_addr().unwrap()).await.unwrap();
     let (stream, _) = tokio::time::timeout(LONG, listening.accept()).await.unwrap().unwrap();
@@ -97,6 +98,6 @@ async fn a_socket_is_given_up_by_the_system_in_time() {
     assert_eq!(rustix::net::sockopt::tcp_keepidle(&stream).unwrap(), third);
     assert_eq!(rustix::net::sockopt::tcp_keepintvl(&stream).unwrap(), third);
     assert_eq!(rustix::net::sockopt::tcp_keepcnt(&stream).unwrap(), 2);
-    // What is said just before the first question is asked may stay unconfirmed for this long: all in all it is `idle`.
+    // Data sent just before the first probe may stay unacknowledged for this long: together it is `idle`.
     assert_eq!(rustix::net::sockopt::tcp_user_timeout(&stream).unwrap(), 30_000);
 }

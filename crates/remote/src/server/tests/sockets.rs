@@ -1,4 +1,4 @@
-//! WebSockets: messages of every shape, and clients that do what they should not.
+//! WebSockets: messages of every shape, and clients that violate the protocol.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::Frame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 
 use super::super::Limits;
-use super::kit::{Agent, LONG, Reader, hear, listener, quick, say, start, start_with, web};
+use super::kit::{Agent, LONG, Reader, listener, receive, send, short_timeouts, start, start_with, web};
 
 fn prompt(id: u32, count: usize) -> serde_json::Value {
     json!({"jsonrpc": "2.0", "id": id, "method": "session/prompt", "params": {"sessionId": "s", "count": count}})
@@ -25,14 +25,14 @@ async fn messages_both_ways() {
     assert_eq!(response.status(), 101);
     assert!(response.headers().contains_key("acp-connection-id"));
     assert!(!response.headers().contains_key("sec-websocket-extensions"));
-    assert!(running.agent.opened.lock().unwrap().is_empty(), "nothing is opened before something is said");
-    say(&mut socket, &json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {}})).await;
-    assert_eq!(hear(&mut socket).await.unwrap()["result"]["protocolVersion"], 1);
-    say(&mut socket, &prompt(1, 3000)).await;
+    assert!(running.agent.opened.lock().unwrap().is_empty(), "no backend is opened before the first message");
+    send(&mut socket, &json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {}})).await;
+    assert_eq!(receive(&mut socket).await.unwrap()["result"]["protocolVersion"], 1);
+    send(&mut socket, &prompt(1, 3000)).await;
     for number in 1..=3000 {
-        assert_eq!(hear(&mut socket).await.unwrap()["params"]["update"]["number"], number);
+        assert_eq!(receive(&mut socket).await.unwrap()["params"]["update"]["number"], number);
     }
-    assert_eq!(hear(&mut socket).await.unwrap()["id"], 1);
+    assert_eq!(receive(&mut socket).await.unwrap()["id"], 1);
     // Many at once, and longer than any buffer.
     let long = "x".repeat(3 << 20);
     for number in 0..500 {
@@ -42,7 +42,7 @@ async fn messages_both_ways() {
     }
     socket.flush().await.unwrap();
     for number in 0..500 {
-        let answer = hear(&mut socket).await.unwrap();
+        let answer = receive(&mut socket).await.unwrap();
         assert_eq!(answer["id"], number);
         assert_eq!(
             answer["result"]["echo"]["text"].as_str().unwrap().len(),
@@ -50,29 +50,29 @@ async fn messages_both_ways() {
         );
     }
     socket.close(None).await.unwrap();
-    assert_eq!(hear(&mut socket).await, Err(1000));
+    assert_eq!(receive(&mut socket).await, Err(1000));
     assert_eq!(running.agent.opened.lock().unwrap().len(), 1);
 }
 
 #[tokio::test]
-async fn what_is_in_a_frame_is_one_line() {
+async fn a_message_in_a_frame_becomes_one_line() {
     let running = start(listener(), Limits::default());
     let (mut socket, _) = web(running.address, &[]).await.unwrap();
     let pretty =
         format!("{:#}\n", json!({"jsonrpc": "2.0", "id": 1, "method": "_x", "params": {"a": ["b\nc"]}}));
     socket.send(Message::text(pretty)).await.unwrap();
-    assert_eq!(hear(&mut socket).await.unwrap()["result"]["echo"], json!({"a": ["b\nc"]}));
-    // No JSON before, and none after.
+    assert_eq!(receive(&mut socket).await.unwrap()["result"]["echo"], json!({"a": ["b\nc"]}));
+    // Invalid JSON stays invalid.
     socket.send(Message::text("{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"a\nb\"}")).await.unwrap();
-    assert_eq!(hear(&mut socket).await.unwrap()["error"]["code"], -32700);
+    assert_eq!(receive(&mut socket).await.unwrap()["error"]["code"], -32700);
     for blank in ["", " ", "\n\n"] {
         socket.send(Message::text(blank)).await.unwrap();
-        assert_eq!(hear(&mut socket).await.unwrap()["error"]["code"], -32700, "{blank:?}");
+        assert_eq!(receive(&mut socket).await.unwrap()["error"]["code"], -32700, "{blank:?}");
     }
-    // A batch is carried like everything else.
+    // A batch is passed on like any other message.
     socket.send(Message::text("[1,2]")).await.unwrap();
     socket.send(Message::text(prompt(7, 0).to_string())).await.unwrap();
-    while hear(&mut socket).await.unwrap()["id"] != 7 {}
+    while receive(&mut socket).await.unwrap()["id"] != 7 {}
     let heard = running.agent.heard.lock().unwrap();
     assert_eq!(heard.len(), 4);
     assert_eq!(heard[2], "[1,2]");
@@ -94,21 +94,21 @@ async fn fragments() {
     socket.flush().await.unwrap();
     let pong = socket.next().await.unwrap().unwrap();
     assert_eq!(pong, Message::Pong("between".into()));
-    assert_eq!(hear(&mut socket).await.unwrap()["id"], 1);
+    assert_eq!(receive(&mut socket).await.unwrap()["id"], 1);
 }
 
 #[tokio::test]
-async fn codes_of_ends() {
+async fn close_codes() {
     let running = start(listener(), Limits { max_message: 1000, ..Limits::default() });
     let check = async |message: Message, code: u16| {
         for greeted in [false, true] {
             let (mut socket, _) = web(running.address, &[]).await.unwrap();
             if greeted {
-                say(&mut socket, &prompt(1, 0)).await;
-                hear(&mut socket).await.unwrap();
+                send(&mut socket, &prompt(1, 0)).await;
+                receive(&mut socket).await.unwrap();
             }
             socket.send(message.clone()).await.unwrap();
-            assert_eq!(hear(&mut socket).await, Err(code), "{message:?}");
+            assert_eq!(receive(&mut socket).await, Err(code), "{message:?}");
         }
     };
     check(Message::binary(b"{}".to_vec()), 1003).await;
@@ -116,21 +116,21 @@ async fn codes_of_ends() {
     check(Message::Frame(Frame::message(vec![0xff], OpCode::Data(Data::Text), true)), 1007).await;
     check(Message::Frame(Frame::message(vec![], OpCode::Data(Data::Continue), true)), 1002).await;
     let (mut socket, _) = web(running.address, &[]).await.unwrap();
-    say(&mut socket, &json!({"jsonrpc": "2.0", "method": "_test/close"})).await;
-    assert_eq!(hear(&mut socket).await, Err(1001), "the agent has gone");
+    send(&mut socket, &json!({"jsonrpc": "2.0", "method": "_test/close"})).await;
+    assert_eq!(receive(&mut socket).await, Err(1001), "the agent has closed");
     let (mut socket, _) = web(running.address, &[]).await.unwrap();
     running.handle.shutdown();
-    assert_eq!(hear(&mut socket).await, Err(1001));
+    assert_eq!(receive(&mut socket).await, Err(1001));
     let refusing = start_with(listener(), Limits::default(), Agent { refuses: true, ..Agent::default() });
     let (mut socket, _) = web(refusing.address, &[]).await.unwrap();
-    say(&mut socket, &prompt(1, 0)).await;
-    let answer = hear(&mut socket).await.unwrap();
+    send(&mut socket, &prompt(1, 0)).await;
+    let answer = receive(&mut socket).await.unwrap();
     assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(1), &json!(-32012)));
-    assert_eq!(hear(&mut socket).await, Err(1013));
+    assert_eq!(receive(&mut socket).await, Err(1013));
 }
 
 #[tokio::test]
-async fn what_is_no_upgrade() {
+async fn invalid_upgrades_are_refused() {
     let running = start(listener(), Limits::default());
     let upgrade = [("connection", "upgrade"), ("upgrade", "websocket")];
     let status = async |more: &[(&str, &str)]| {
@@ -151,12 +151,12 @@ async fn what_is_no_upgrade() {
 }
 
 #[tokio::test]
-async fn a_message_that_comes_with_the_upgrade_is_not_lost() {
+async fn a_message_sent_with_the_upgrade_is_not_lost() {
     let running = start(listener(), Limits::default());
     let mut stream = TcpStream::connect(running.address).await.unwrap();
     let mut bytes = b"GET /acp HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".to_vec();
     let message = br#"{"jsonrpc":"2.0","method":"_x"}"#;
-    // Masked with nothing. And the end in the same breath.
+    // A mask of zeros. The close frame is in the same write.
     bytes.extend([0x81, 0x80 | message.len() as u8, 0, 0, 0, 0]);
     bytes.extend(message);
     bytes.extend([0x88, 0x80, 0, 0, 0, 0]);
@@ -172,27 +172,27 @@ async fn a_message_that_comes_with_the_upgrade_is_not_lost() {
 }
 
 #[tokio::test]
-async fn a_web_socket_that_carries_no_message_is_closed_though_it_answers_pings() {
-    let running = start(listener(), Limits { max_connections_per_identity: 1, ..quick() });
+async fn a_web_socket_without_a_message_is_closed_although_it_answers_pings() {
+    let running = start(listener(), Limits { max_connections_per_identity: 1, ..short_timeouts() });
     let (mut silent, _) = web(running.address, &[]).await.unwrap();
-    assert_eq!(web(running.address, &[]).await.err(), Some(429), "it has the only place");
-    // Reading it answers pings.
-    assert_eq!(hear(&mut silent).await, Err(1008));
+    assert_eq!(web(running.address, &[]).await.err(), Some(429), "the only slot is taken");
+    // Reading answers pings.
+    assert_eq!(receive(&mut silent).await, Err(1008));
     let again = async {
         while web(running.address, &[]).await.is_err() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(LONG, again).await.expect("its place is free");
+    tokio::time::timeout(LONG, again).await.expect("the slot is free");
 }
 
 #[tokio::test]
-async fn who_answers_pings_stays_and_who_does_not_is_gone() {
-    let running = start(listener(), quick());
+async fn a_client_that_answers_pings_stays_and_others_are_closed() {
+    let running = start(listener(), short_timeouts());
     let (mut alive, _) = web(running.address, &[]).await.unwrap();
-    say(&mut alive, &prompt(0, 0)).await;
-    assert_eq!(hear(&mut alive).await.unwrap()["id"], 0);
-    // Pings are answered while it is read.
+    send(&mut alive, &prompt(0, 0)).await;
+    assert_eq!(receive(&mut alive).await.unwrap()["id"], 0);
+    // Pings are answered while the socket is read.
     let pings = async {
         let mut count = 0;
         while count < 6 {
@@ -200,30 +200,30 @@ async fn who_answers_pings_stays_and_who_does_not_is_gone() {
         }
     };
     let (mut dead, _) = web(running.address, &[]).await.unwrap();
-    say(&mut dead, &prompt(1, 0)).await;
+    send(&mut dead, &prompt(1, 0)).await;
     let began = Instant::now();
     let half_open = async {
-        // Whoever only reads the socket and says nothing.
+        // This client only reads and never sends.
         let mut rest = Vec::new();
         dead.get_mut().read_to_end(&mut rest).await.unwrap();
         began.elapsed()
     };
     let (gone, ()) = tokio::time::timeout(LONG, async { tokio::join!(half_open, pings) }).await.unwrap();
     assert!(gone >= Duration::from_millis(550), "{gone:?}");
-    say(&mut alive, &prompt(1, 0)).await;
-    assert_eq!(hear(&mut alive).await.unwrap()["id"], 1);
+    send(&mut alive, &prompt(1, 0)).await;
+    assert_eq!(receive(&mut alive).await.unwrap()["id"], 1);
 }
 
 #[tokio::test]
-async fn who_does_not_read_holds_up_nobody_else_and_is_gone_in_the_end() {
-    let running = start(listener(), quick());
+async fn a_client_that_does_not_read_delays_no_other_and_is_closed() {
+    let running = start(listener(), short_timeouts());
     let (mut slow, _) = web(running.address, &[]).await.unwrap();
     let text = "x".repeat(1000);
-    say(&mut slow, &json!({"jsonrpc": "2.0", "id": 1, "method": "session/prompt", "params": {"count": 20_000, "text": text}})).await;
+    send(&mut slow, &json!({"jsonrpc": "2.0", "id": 1, "method": "session/prompt", "params": {"count": 20_000, "text": text}})).await;
     let (mut other, _) = web(running.address, &[]).await.unwrap();
     for id in 0..10 {
-        say(&mut other, &prompt(id, 100)).await;
-        while hear(&mut other).await.unwrap()["id"] != id {}
+        send(&mut other, &prompt(id, 100)).await;
+        while receive(&mut other).await.unwrap()["id"] != id {}
     }
     drop(other);
     running.agent.ended(2).await;
@@ -245,19 +245,19 @@ async fn garbage_ends_one_socket_and_nothing_else() {
         raw.write_all(&bytes).await.unwrap();
         raw.shutdown().await.unwrap();
         _ = tokio::time::timeout(LONG, raw.read_to_end(&mut rest)).await.unwrap();
-        say(&mut good, &prompt(seed.into(), 0)).await;
-        assert_eq!(hear(&mut good).await.unwrap()["id"], seed);
+        send(&mut good, &prompt(seed.into(), 0)).await;
+        assert_eq!(receive(&mut good).await.unwrap()["id"], seed);
     }
 }
 
-/// How much memory this process has, in bytes.
+/// Returns the resident memory of this process in bytes.
 fn resident() -> usize {
     let figures = std::fs::read_to_string("/proc/self/statm").unwrap();
     figures.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
 }
 
 #[tokio::test]
-async fn a_connection_on_which_nothing_moves_is_small() {
+async fn an_idle_connection_uses_little_memory() {
     const COUNT: usize = 400;
     let running = start(listener(), Limits::default());
     let open = async || {
@@ -281,7 +281,7 @@ async fn a_connection_on_which_nothing_moves_is_small() {
         frame[3] = u8::try_from(message.len()).unwrap();
         frame.extend(message.bytes());
         stream.write_all(&frame).await.unwrap();
-        // Whatever it is, it is the beginning of an answer.
+        // The frame starts with the beginning of the response, whatever it is.
         stream.read_u8().await.unwrap();
         stream
     };
@@ -292,7 +292,7 @@ async fn a_connection_on_which_nothing_moves_is_small() {
         kept.push(open().await);
     }
     let each = resident().saturating_sub(before) / COUNT;
-    // With the agent behind it and the client, both of this process.
+    // Includes the agent and the client, which are in the same process.
     assert!(each < 40 << 10, "{each} bytes");
     println!("{each} bytes each");
 }

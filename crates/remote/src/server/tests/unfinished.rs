@@ -1,4 +1,4 @@
-//! Messages that never come whole, and how much of them is held.
+//! Incomplete messages, and the limits of their memory.
 
 use std::net::SocketAddr;
 
@@ -11,7 +11,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 
 use super::super::Limits;
 use super::kit::{
-    JSON, LONG, Reader, ask, connect, hear, initialize, listener, quick, start, start_with_token,
+    JSON, LONG, Reader, ask, connect, initialize, listener, receive, short_timeouts, start, start_with_token,
 };
 use crate::identity::Identity;
 use crate::tokens;
@@ -19,10 +19,10 @@ use crate::tokens;
 const MIB: usize = 1 << 20;
 
 fn long() -> Limits {
-    Limits { max_message: 64 * MIB, ..quick() }
+    Limits { max_message: 64 * MIB, ..short_timeouts() }
 }
 
-/// Posts a body of which `sent` bytes come, and then nothing.
+/// Posts a body of which only `sent` bytes arrive.
 async fn unfinished(at: SocketAddr, token: &str, sent: usize) -> Reader {
     let known = format!("Bearer {token}");
     let length = (60 * MIB).to_string();
@@ -36,14 +36,14 @@ async fn unfinished(at: SocketAddr, token: &str, sent: usize) -> Reader {
             }
         }
     };
-    // What is not read any more cannot be sent.
+    // The server may stop reading, so sending may fail.
     _ = tokio::time::timeout(LONG / 4, sending).await;
     reader
 }
 
 #[tokio::test]
-async fn unfinished_bodies_of_one_identity_are_bounded_and_leave_others_alone() {
-    // A body that stops must not go away by itself before the others are there.
+async fn unfinished_bodies_of_one_identity_are_bounded_and_do_not_affect_others() {
+    // The first body must not time out before the others arrive.
     let limits = Limits { header_timeout: LONG, ..long() };
     let (running, file, one) = start_with_token(limits);
     let two = tokens::add(&file, "two", None, std::time::SystemTime::UNIX_EPOCH).unwrap();
@@ -59,7 +59,7 @@ async fn unfinished_bodies_of_one_identity_are_bounded_and_leave_others_alone() 
     };
     assert!(bytes("one") <= 64 * MIB, "{}", bytes("one"));
     assert!(bytes("one") > 45 * MIB, "{}", bytes("one"));
-    // The other may do as it likes.
+    // The other identity is not affected.
     let known = format!("Bearer {two}");
     let answer = ask(at, "POST", &[JSON, ("authorization", &known)], &initialize(0)).await;
     assert_eq!(answer.status, 200);
@@ -74,7 +74,7 @@ async fn unfinished_bodies_of_one_identity_are_bounded_and_leave_others_alone() 
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(LONG, gone).await.expect("nothing is held of who has gone");
+    tokio::time::timeout(LONG, gone).await.expect("the memory of closed connections is released");
 }
 
 #[tokio::test]
@@ -85,7 +85,7 @@ async fn short_bodies_on_one_http2_socket_are_counted() {
     _ = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder().http2_prior_knowledge().no_proxy().build().unwrap();
     let url = format!("http://{}/acp", running.address);
-    // Opens the one socket that the others use.
+    // Opens the socket that all requests share.
     let first = client.post(&url).header(JSON.0, JSON.1).body(initialize(0)).send().await.unwrap();
     assert_eq!(first.status(), 200);
     let mut posting = tokio::task::JoinSet::new();
@@ -96,7 +96,7 @@ async fn short_bodies_on_one_http2_socket_are_counted() {
     }
     let part = running.handle.shared.unfinished.part(&Identity::local());
     let counted = async {
-        // One of them has the allowance of the socket.
+        // One of them uses the allowance of the socket.
         while part.held() < (COUNT - 1) * SENT {
             tokio::task::yield_now().await;
         }
@@ -108,12 +108,12 @@ async fn short_bodies_on_one_http2_socket_are_counted() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(LONG, gone).await.expect("nothing is held of who has gone");
+    tokio::time::timeout(LONG, gone).await.expect("the memory of closed connections is released");
 }
 
 #[tokio::test]
-async fn a_body_for_which_there_is_no_room_is_refused_and_a_short_one_is_not() {
-    let running = start(listener(), quick());
+async fn a_body_over_the_memory_limit_is_refused_and_a_short_one_is_not() {
+    let running = start(listener(), short_timeouts());
     let name = connect(running.address).await;
     let post = async |length: usize| {
         let text = "x".repeat(length);
@@ -131,18 +131,18 @@ async fn a_body_for_which_there_is_no_room_is_refused_and_a_short_one_is_not() {
 }
 
 #[tokio::test]
-async fn a_message_of_which_nothing_more_comes_ends_its_web_socket_though_that_answers_pings() {
-    let running = start(listener(), quick());
+async fn a_stalled_message_ends_its_web_socket_although_pings_are_answered() {
+    let running = start(listener(), short_timeouts());
     let (mut web, _) = super::kit::web(running.address, &[]).await.unwrap();
-    super::kit::say(&mut web, &serde_json::from_str(&initialize(0)).unwrap()).await;
-    hear(&mut web).await.unwrap();
+    super::kit::send(&mut web, &serde_json::from_str(&initialize(0)).unwrap()).await;
+    receive(&mut web).await.unwrap();
     let begun = Frame::message(vec![b'x'; 100 << 10], OpCode::Data(Data::Text), false);
     web.send(Message::Frame(begun)).await.unwrap();
-    // Reading it answers pings.
-    assert_eq!(hear(&mut web).await, Err(1013));
+    // Reading answers pings.
+    assert_eq!(receive(&mut web).await, Err(1013));
 }
 
-/// A WebSocket, byte by byte, on which a message of 60 MiB has begun.
+/// Opens a WebSocket, byte by byte, and begins a message of 60 MiB.
 async fn begun(at: SocketAddr) -> TcpStream {
     let mut stream = TcpStream::connect(at).await.unwrap();
     let head = format!(
@@ -160,7 +160,7 @@ async fn begun(at: SocketAddr) -> TcpStream {
 }
 
 #[tokio::test]
-async fn a_web_socket_whose_message_does_not_end_makes_room_when_there_is_none() {
+async fn a_web_socket_with_an_endless_message_makes_room() {
     let running = start(listener(), long());
     let mut all = running.handle.shared.unfinished.part(&Identity::local());
     assert!(all.resize(60 * MIB));
@@ -170,20 +170,20 @@ async fn a_web_socket_whose_message_does_not_end_makes_room_when_there_is_none()
     let (mut from, mut to) = stream.split();
     let sending = async {
         for _ in 0..10 {
-            // Nobody reads it any more once there is no room.
+            // The server stops reading once there is no room.
             _ = to.write_all(&piece).await;
         }
     };
     let reading = async { from.read_to_end(&mut answer).await };
     let (_, read) = tokio::join!(sending, tokio::time::timeout(LONG, reading));
-    _ = read.expect("it is hung up on");
+    _ = read.expect("closed in time");
     // A close frame with "try again later".
     assert_eq!(
         answer.get(..4).map(|head| (head[0], u16::from_be_bytes([head[2], head[3]]))),
         Some((0x88, 1013))
     );
-    // Others of the same identity, whose messages are short, are not concerned.
+    // Short messages of the same identity are not affected.
     let (mut web, _) = super::kit::web(running.address, &[]).await.unwrap();
-    super::kit::say(&mut web, &serde_json::from_str(&initialize(0)).unwrap()).await;
-    hear(&mut web).await.unwrap();
+    super::kit::send(&mut web, &serde_json::from_str(&initialize(0)).unwrap()).await;
+    receive(&mut web).await.unwrap();
 }
