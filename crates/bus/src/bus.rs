@@ -29,56 +29,56 @@ use crate::listen::{self, BoundListener, ListenError, Made};
 use crate::owner_store::{self, Index, OwnersError};
 use crate::spawner::{self, WorkerEventSender};
 
-/// How much news of processes can be under way.
+/// Worker events queued for the event loop.
 const MAX_WORKER_EVENTS: usize = 256;
 
-/// Why a bus could not be started, or not be changed.
+/// The reason why a bus could not be started or reloaded.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Nobody could come in.
+    /// A listener could not be opened.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// A worker could never be started.
+    /// A pool's program cannot be started.
     #[error("pool {pool:?}: {source}")]
     Program {
-        /// Whose.
+        /// The pool.
         pool: String,
-        /// What is wrong.
+        /// The cause.
         source: SpawnError,
     },
-    /// A limit that this machine cannot enforce.
+    /// A limit is configured that this machine cannot enforce.
     #[error("pool {pool:?}: `{}` cannot be enforced here: {}", source.controller, source.why)]
     Unlimited {
-        /// Whose.
+        /// The pool.
         pool: String,
-        /// Which, and why.
+        /// The limit, and the cause.
         source: Unenforceable,
     },
-    /// More workers than there can be.
+    /// The configured workers need more descriptors than this process may have.
     #[error("the workers of all pools and one client need {needed} descriptors, and there can be {limit}")]
     Descriptors {
-        /// How many.
+        /// Descriptors that are needed.
         needed: u64,
-        /// How many this process may have.
+        /// Descriptors that this process may have.
         limit: u64,
     },
-    /// It could not be written down whose sessions are.
+    /// The file of session owners could not be opened.
     #[error(transparent)]
     Owners(#[from] OwnersError),
-    /// Nobody said where that is to be written.
+    /// Session owners have to be recorded, but no file is given.
     #[error("there is no place to write down whose sessions are")]
     NoPlace,
-    /// The system has no room for it.
+    /// A system call failed.
     #[error("cannot start the bus: {0}")]
     Io(#[from] io::Error),
 }
 
-/// What a bus has to do with beside its settings.
+/// Options of [`Bus::start_within`] beside the configuration.
 #[derive(Default)]
 pub struct StartOptions {
-    /// The file in which it is written down whose sessions are; needed where clients are asked who they are.
+    /// The file that records the owners of sessions. Required if clients authenticate.
     pub owners: Option<PathBuf>,
-    /// Who serves connections that can be taken up again. Without, they are served here like any other.
+    /// Serves resumable connections. Without it, they are served like all others and cannot be resumed.
     pub hand_over: Option<HandOver>,
 }
 
@@ -88,21 +88,21 @@ impl fmt::Debug for StartOptions {
     }
 }
 
-/// How a bus ended.
+/// The end of a bus.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// As it was told to.
+    /// It has drained.
     Done,
-    /// By a fault of its own or of the system's.
+    /// It failed, for this reason.
     Failed(String),
 }
 
-/// There is nothing to be asked: the bus has ended, or too many ask.
+/// The bus has ended, or too many requests are pending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the bus does not answer")]
 pub struct NoAnswer;
 
-/// A bus that runs. It goes on until it is told to stop, also when this is dropped.
+/// A running bus. It runs until it is drained, also when this handle is dropped.
 pub struct Bus<B: Router = Core> {
     handle: Handle<B>,
     addresses: Vec<Door>,
@@ -110,20 +110,20 @@ pub struct Bus<B: Router = Core> {
 }
 
 impl Bus {
-    /// Starts a bus: finds its programs, opens its doors, and starts its threads.
+    /// Starts a bus: checks its programs, opens its listeners, and starts its threads.
     ///
-    /// `environment` is ours, of which workers get what their pools say.
+    /// Workers get the variables of `environment` that their pools select.
     ///
     /// # Errors
-    /// When something that is needed from the beginning is not there.
+    /// If a program, a listener or another resource is not available.
     pub fn start(config: Config, environment: Vec<(OsString, OsString)>) -> Result<Self, StartError> {
         Self::start_within(config, environment, StartOptions::default())
     }
 
-    /// The same, with more around it.
+    /// Starts a bus with options.
     ///
     /// # Errors
-    /// As there.
+    /// See [`Bus::start`].
     pub fn start_within(
         config: Config,
         environment: Vec<(OsString, OsString)>,
@@ -134,13 +134,13 @@ impl Bus {
 }
 
 impl<B: Router> Bus<B> {
-    /// Starts a bus whose decisions are made by what `brain` makes of the settings, which are those that can be kept to:
-    /// the number of connections is capped by the number of descriptors.
+    /// Starts a bus with another router, which `brain` makes from the configuration. Before that, `max_connections` is capped by
+    /// the descriptors of this process.
     ///
-    /// `environment` is ours, of which workers get what their pools say.
+    /// Workers get the variables of `environment` that their pools select.
     ///
     /// # Errors
-    /// When something that is needed from the beginning is not there.
+    /// See [`Bus::start`].
     pub fn start_with(
         config: Config,
         environment: Vec<(OsString, OsString)>,
@@ -216,7 +216,7 @@ impl<B: Router> Bus<B> {
             descriptors,
         };
         std::thread::Builder::new().name("narrows-bus".into()).spawn(move || {
-            // With the loop its end of the orders goes, and with that every process.
+            // The loop owns the sender of orders: when it is dropped, the spawner ends all processes.
             let result = catch_unwind(AssertUnwindSafe(move || Driver::new(parts).run()));
             mailbox.close();
             let mut end = match result {
@@ -238,18 +238,18 @@ impl<B: Router> Bus<B> {
         Ok(Self { handle, addresses, files })
     }
 
-    /// Removes its sockets from where they are, for whoever ends without waiting for it.
+    /// Removes the socket files, for a caller that exits without waiting for the end of the bus.
     pub fn forsake(&self) {
         self.files.iter().for_each(Made::remove);
     }
 
-    /// Where it listens, in the order of the settings; a port 0 has become a real one, and paths are whole.
+    /// Returns the listener addresses in the order of the configuration. A port 0 is replaced by the real one; paths are
+    /// absolute.
     #[must_use]
     pub fn addresses(&self) -> &[Door] {
         &self.addresses
     }
 
-    /// Another hold on it.
     #[must_use]
     pub fn handle(&self) -> Handle<B> {
         self.handle.clone()
@@ -263,7 +263,7 @@ impl<B: Router> Bus<B> {
     /// See [`Handle::reload`].
     ///
     /// # Errors
-    /// As there.
+    /// See [`Handle::reload`].
     pub fn reload(&self, config: Config) -> Result<Vec<Unmoved>, StartError> {
         self.handle.reload(config)
     }
@@ -271,7 +271,7 @@ impl<B: Router> Bus<B> {
     /// See [`Handle::status`].
     ///
     /// # Errors
-    /// As there.
+    /// See [`Handle::status`].
     pub async fn status(&self) -> Result<B::Status, NoAnswer> {
         self.handle.status().await
     }
@@ -282,7 +282,7 @@ impl<B: Router> Bus<B> {
     }
 }
 
-/// A hold on a bus, for whoever asks it or changes it.
+/// A handle to query, reconfigure and drain a bus.
 pub struct Handle<B: Router = Core> {
     mailbox: Arc<CommandQueue<B::Status>>,
     ended: watch::Receiver<Option<Ended>>,
@@ -291,20 +291,19 @@ pub struct Handle<B: Router = Core> {
 }
 
 impl<B: Router> Handle<B> {
-    /// Asks it to finish what it does and end.
+    /// Starts to drain the bus: it finishes active turns and ends.
     pub fn drain(&self) {
         self.mailbox.drain();
     }
 
-    /// Gives it other pools and limits. Listeners stay as they are but for their pools; what is returned says how that is
-    /// not what the settings say.
+    /// Applies another configuration. Of the listeners only their pools change; returns the other differences.
     ///
     /// # Errors
-    /// When it could not keep to them; then everything stays as it is.
+    /// If the configuration cannot be applied; then nothing changes.
     pub fn reload(&self, mut config: Config) -> Result<Vec<Unmoved>, StartError> {
         check(&config, &self.environment)?;
         cap(&mut config)?;
-        // Held until it is handed over, so that of two at once the same one is the last.
+        // Held until the configuration is queued: of two concurrent reloads, the last one here is the last one there.
         let mut standing = self.standing();
         let (listen, unmoved) = standing.keep(&config.listen);
         config.listen = listen;
@@ -314,19 +313,19 @@ impl<B: Router> Handle<B> {
         Ok(unmoved)
     }
 
-    /// Lets a client in through a socket that carries lines, which somebody else has made sure of. How long it may take
-    /// nothing of a full queue is up to them too: `stall_timeout` does not hold for it, unless it is being hung up on.
+    /// Connects a client through a socket that carries lines and that the caller has authenticated. The caller also bounds how
+    /// long a full queue may make no progress: `stall_timeout` applies only while the connection is being closed.
     ///
     /// # Errors
-    /// When it has ended, or too many wait to be let in; then the socket is closed.
+    /// If the bus has ended or too many connections wait to be accepted; then the socket is closed.
     pub fn connect(&self, socket: OwnedFd, from: IncomingClient) -> Result<(), NoAnswer> {
         self.mailbox.connect(socket, from).then_some(()).ok_or(NoAnswer)
     }
 
-    /// Lets a client in over a WebSocket without TLS. From here on it is served in the loop of the bus: frames, pings and the end.
+    /// Connects a client over a WebSocket without TLS. From here on the event loop serves its frames, pings and close.
     ///
     /// # Errors
-    /// When it has ended, or too many wait to be let in; then the socket comes back as it was.
+    /// If the bus has ended or too many connections wait to be accepted; then the socket is returned unchanged.
     pub fn connect_upgraded(
         &self,
         upgraded: WebSocketHandoff,
@@ -335,12 +334,12 @@ impl<B: Router> Handle<B> {
         self.mailbox.connect_upgraded(upgraded, from)
     }
 
-    /// Hangs up on a client that came in so, with this as the last word.
+    /// Closes a client of [`Handle::connect_upgraded`] with this code and reason.
     pub fn hang_up(&self, served: &WebSocketHandle, code: u16, reason: &'static str) {
         self.mailbox.hang_up(served, code, reason);
     }
 
-    /// How many connections there can be at once.
+    /// Returns the maximum number of connections.
     #[must_use]
     pub fn max_connections(&self) -> usize {
         self.standing().max_connections
@@ -350,18 +349,18 @@ impl<B: Router> Handle<B> {
         lock(&self.standing)
     }
 
-    /// How things stand.
+    /// Returns the status of the router.
     ///
     /// # Errors
-    /// When it has ended, or too many ask.
+    /// If the bus has ended or too many requests are pending.
     pub async fn status(&self) -> Result<B::Status, NoAnswer> {
         self.report().await.map(|(status, _)| status)
     }
 
-    /// The same, with what waits to be written.
+    /// Returns the status of the router and of the write queues.
     ///
     /// # Errors
-    /// As there.
+    /// See [`Handle::status`].
     pub async fn report(&self) -> Result<(B::Status, Queues), NoAnswer> {
         let answer = self.mailbox.status().ok_or(NoAnswer)?;
         tokio::select! {
@@ -371,7 +370,7 @@ impl<B: Router> Handle<B> {
         }
     }
 
-    /// Waits until it has ended and every process of its workers with it.
+    /// Waits until the bus and all processes of its workers have ended.
     pub async fn finished(&self) -> Ended {
         let mut ended = self.ended.clone();
         match ended.wait_for(Option::is_some).await {
@@ -404,13 +403,13 @@ impl<B: Router> fmt::Debug for Bus<B> {
     }
 }
 
-/// Which settings that limit a worker and all it starts this machine can enforce, and why not the others. Whoever sets one
-/// of those is refused.
+/// Returns the worker limits that this machine can enforce, and why it cannot enforce the others. A configuration that sets one
+/// of the others is refused.
 pub fn worker_limits() -> [(Controller, Result<(), Unenforceable>); 2] {
     [Controller::Memory, Controller::Pids].map(|controller| (controller, Limits::check(controller)))
 }
 
-/// Whether the workers of every pool could be started.
+/// Checks that the workers of every pool could be started.
 fn check(config: &Config, environment: &[(OsString, OsString)]) -> Result<(), StartError> {
     for pool in &config.pools {
         let spec = spawner::spec(pool, environment);
@@ -421,7 +420,7 @@ fn check(config: &Config, environment: &[(OsString, OsString)]) -> Result<(), St
     Ok(())
 }
 
-/// Lowers the number of connections to what there can be.
+/// Caps `max_connections` by the available descriptors.
 fn cap(config: &mut Config) -> Result<(), StartError> {
     let limit = driver::raise_descriptors();
     let needed = driver::needed_descriptors(config);
@@ -442,7 +441,8 @@ fn cap(config: &mut Config) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Whether more than a tenth of what somebody wanted is missing: then they should know. What is so by default nobody has asked for.
+/// Returns `true` if more than a tenth of an explicitly configured number is missing. The default is not what an administrator
+/// asked for.
 fn is_much_less(room: usize, wanted: usize) -> bool {
     wanted != crate::config::Limits::default().max_connections && room < wanted - wanted / 10
 }

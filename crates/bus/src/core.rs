@@ -85,11 +85,11 @@ use timer::Timers;
 #[derive(Debug)]
 pub struct Core {
     limits: Limits,
-    /// By [`PoolId`]; those that a reload took away stay as they are needed to find their successors.
+    /// Indexed by [`PoolId`]. Removed pools stay, so that their successors can be found.
     pools: Vec<PoolState>,
-    /// Those that there are, as the settings name them: the first serves whoever names none.
+    /// Configured pools in order. The first is the default.
     order: Vec<PoolId>,
-    /// The listeners, for the pools that each permits.
+    /// The listeners, each with the pools that it permits.
     listeners: Vec<Listen>,
     clients: Table<ClientState>,
     workers: Table<WorkerState>,
@@ -97,9 +97,9 @@ pub struct Core {
     children: Children,
     identities: Identities,
     owners: Owners,
-    /// Whether it is kept what sessions say, for those who come to watch.
+    /// `true` if session updates are stored for observers.
     watched: bool,
-    /// How many bytes of that.
+    /// Bytes of stored updates.
     watch_bytes: usize,
     memory: Memory,
     batches: Batches,
@@ -108,18 +108,18 @@ pub struct Core {
     awaited_creations: AwaitedCreations,
     random: fastrand::Rng,
     serial: u64,
-    /// How many ids of MCP servers were made.
+    /// Number of MCP server ids created.
     servers_made: u64,
     draining: bool,
     finished: bool,
-    /// Memory or descriptors are short: no new sessions.
+    /// Memory or descriptors are short: new sessions are refused.
     pressure: bool,
-    /// The same for clients that nothing is known of.
+    /// New sessions are refused to clients without an identity.
     anonymous_pressure: bool,
     counters: Counters,
 }
 
-/// One event on its way through the core.
+/// The context in which the core handles one event.
 struct Ctx<'a, O> {
     core: &'a mut Core,
     now: Time,
@@ -207,7 +207,7 @@ impl Core {
         }
     }
 
-    /// Refuses a message of a client that is not finished, because too much input is not. `head` is how it begins.
+    /// Refuses an incomplete message of a client because too much incomplete input is buffered. `head` is its beginning.
     pub fn refuse_unfinished<O: CoreOutput>(
         &mut self,
         now: Time,

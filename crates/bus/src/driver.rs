@@ -1,8 +1,8 @@
-//! The loop that carries bytes: one thread, one read per source and one write per destination in each round.
+//! The event loop: one thread, with one read per source and one write per destination in each round.
 //!
-//! Readiness is edge-triggered and remembered, so whoever had more than fits into one read stays on a list and is read
-//! again in the next round, after everybody else. All reads share one buffer; lines are cut in it where they stand and
-//! shown to the [`Router`], which appends to queues. When everybody was read, each queue is written once.
+//! Readiness is edge-triggered and remembered: a source with more data than one read stays listed and is read again in the next
+//! round, after all others. All reads share one buffer; lines are split in place and passed to the [`Router`], which appends to
+//! queues. After all reads, each queue is written once.
 
 mod clients;
 mod commands;
@@ -60,33 +60,32 @@ use panic_guard::About;
 use poll_token::PollToken;
 use websocket::{ClientDecoder, Framed};
 
-/// How much is read at a time: a few long lines, so that none has to be put together from two reads.
+/// Bytes per read: several long lines, so that few have to be joined from two reads.
 const READ_BYTES: usize = 512 << 10;
-/// How many events are taken at a time.
 const MAX_POLL_EVENTS: usize = 1024;
-/// How long a client that is hung up on may take for what waits for it.
+/// Timeout for a client that is being closed to take the rest of its queue.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
-/// The same for one that reads slowly, as long as it takes something.
+/// The same for a slow reader.
 const SLOW_LINGER_TIMEOUT: Duration = Duration::from_secs(3);
-/// The same when the bus stops.
+/// The same when the bus drains.
 const DRAIN_LINGER_TIMEOUT: Duration = Duration::from_secs(5);
-/// How much longer than it should a brain may take to stop if it has failed before, and may wait for what never comes.
+/// Extra time to drain for a router that has panicked before and may wait for an event that never comes.
 const DRAIN_GRACE: Duration = Duration::from_secs(5);
-/// How often writing is repeated because it made the core say more, before anything is read again.
+/// Write rounds before the next read, because a write can make the core queue more.
 const MAX_FLUSH_ROUNDS: usize = 8;
 
-/// Why a loop ended before it was told to.
+/// The reason why the loop ended early.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LoopError {
-    /// The system does not tell what happens.
+    /// Waiting for events failed.
     #[error("cannot wait for events: {0}")]
     Poll(io::Error),
-    /// Nobody starts processes any more.
+    /// The spawner thread has ended.
     #[error("the thread that starts processes is gone")]
     Nursery,
 }
 
-/// Everything a loop is made of.
+/// The parts of a driver.
 pub(crate) struct Parts<B: Router> {
     pub(crate) brain: B,
     pub(crate) poll: Poll,
@@ -98,21 +97,21 @@ pub(crate) struct Parts<B: Router> {
     pub(crate) mailbox: Arc<CommandQueue<B::Status>>,
     pub(crate) ledger: Option<OwnerWriter>,
     pub(crate) hand_over: Option<HandOver>,
-    /// How many descriptors connections may take.
+    /// Descriptors for connections.
     pub(crate) descriptors: usize,
 }
 
-/// The loop.
+/// The event loop.
 pub(crate) struct Driver<B: Router> {
     brain: B,
     poll: Poll,
     clock: Instant,
     ports: Connections,
-    /// What is unfinished of each client's, and of each worker's.
+    /// The incomplete input of each client and worker.
     client_cutters: Vec<ClientDecoder>,
     worker_lines: Vec<Splitter>,
     scratch: Box<[u8]>,
-    /// The list of those to be read while it is worked off; kept for its memory.
+    /// The list of ready sources while it is processed. Kept for its allocation.
     batch: Vec<PollToken>,
     outcome: Outcome,
     listeners: Vec<ListenerSlot>,
@@ -121,38 +120,37 @@ pub(crate) struct Driver<B: Router> {
     orders: Orders,
     news: Receiver<WorkerEvent>,
     mailbox: Arc<CommandQueue<B::Status>>,
-    /// Where it is written down whose sessions are.
+    /// The writer of session owners, if they are recorded.
     ledger: Option<OwnerWriter>,
     hand_over: Option<HandOver>,
-    /// When [`checks`] wants to look again.
+    /// The time of the next periodic check.
     next_check: Time,
     watch: periodic::Watch,
-    /// Those who have sent no message yet.
+    /// Clients that have sent no message yet.
     silent: silent_clients::Silent,
-    /// How many descriptors connections may take.
+    /// Descriptors for connections.
     descriptors: usize,
     draining: bool,
     failed: Option<LoopError>,
-    /// How often the brain has failed.
+    /// Number of panics of the router.
     panics: u64,
-    /// When a brain that has failed must have stopped, once it was told to.
+    /// The time at which a drain ends even if the router, after a panic, does not end it.
     drain_by: Time,
-    /// Before that, the brain is not told the time.
+    /// Timers of the router are not run before this time.
     tick_after: Time,
-    /// Threads that copy to a file, which are given a moment at the end.
+    /// Threads that copy to a file. They are waited for briefly at the end.
     copied: Vec<Receiver<()>>,
-    /// Connections that were refused because of their user.
     refused_users: LogLimit,
 }
 
-/// Where clients come in.
+/// A configured listener.
 struct ListenerSlot {
     entry: BoundListener,
     readable: bool,
     listed: bool,
 }
 
-/// The place of the waker that other threads use.
+/// Returns the token of the waker that other threads use.
 pub(crate) fn waker_token() -> mio::Token {
     PollToken::Waker.token()
 }
@@ -198,10 +196,10 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Carries until the core has finished.
+    /// Runs until the core has finished.
     ///
     /// # Errors
-    /// When that is no longer possible.
+    /// If the loop cannot continue.
     pub(crate) fn run(mut self) -> Result<(), LoopError> {
         let result = self.carry();
         let copied = std::mem::take(&mut self.copied);
@@ -288,7 +286,7 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Registers what is there from the beginning and tells the core.
+    /// Registers the listeners and starts the router.
     fn open(&mut self) -> Result<(), LoopError> {
         let mut own = Vec::new();
         for (slot, door) in self.listeners.iter_mut().enumerate() {
@@ -318,7 +316,7 @@ impl<B: Router> Driver<B> {
         Ok(())
     }
 
-    /// How long nothing needs to be done unless something happens.
+    /// Returns how long to wait for events.
     fn timeout(&self) -> Option<Duration> {
         if !self.ports.ready.is_empty() || self.ports.is_busy() {
             return Some(Duration::ZERO);
@@ -327,12 +325,12 @@ impl<B: Router> Driver<B> {
         (next != Time::MAX).then(|| next.saturating_sub(self.clock.elapsed()))
     }
 
-    /// Looks again at `when` at the latest.
+    /// Schedules a periodic check at `when` or earlier.
     fn check_by(&mut self, when: Time) {
         self.next_check = self.next_check.min(when);
     }
 
-    /// Reads once from everybody on the list. Who is put on it meanwhile waits for the next round.
+    /// Reads once from each listed source. Sources listed meanwhile wait for the next round.
     fn read_all(&mut self, now: Time) {
         std::mem::swap(&mut self.ports.ready, &mut self.batch);
         for index in 0..self.batch.len() {
@@ -346,7 +344,7 @@ impl<B: Router> Driver<B> {
         self.batch.clear();
     }
 
-    /// Does what the core ordered and writes what it said, until it says no more.
+    /// Performs the core's actions and writes its output until there is no more.
     fn settle(&mut self, now: Time) {
         for _ in 0..MAX_FLUSH_ROUNDS {
             self.carry_out(now);
@@ -363,7 +361,7 @@ impl<B: Router> Driver<B> {
                 self.drop_client(now, slot);
             }
             for place in std::mem::take(&mut self.outcome.drained) {
-                // Whoever was lost meanwhile is not told of again.
+                // A client lost meanwhile is already removed.
                 match place {
                     PollToken::Client(slot) if self.ports.client(slot).is_some() => {
                         self.ask(About::Client(slot), |brain, ports| {
@@ -384,7 +382,7 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Keeps everybody to other limits, also those who are there. What comes in frames keeps the length it was let in with.
+    /// Applies other limits, also to present connections. A WebSocket keeps its maximum message length.
     fn set_limits(&mut self, limits: &Limits) {
         self.limits = limits.clone();
         self.ports.queue_bytes = limits.queue_bytes;
@@ -395,7 +393,7 @@ impl<B: Router> Driver<B> {
         clients.chain(&mut self.worker_lines).for_each(|lines| lines.set_limit(limits.max_line));
     }
 
-    /// Does what handles of the bus were asked for.
+    /// Runs the commands from handles of the bus.
     fn run_commands(&mut self, now: Time) {
         let mail = self.mailbox.empty();
         if let Some(config) = mail.reload {
@@ -409,7 +407,7 @@ impl<B: Router> Driver<B> {
             self.drain_by = now + self.limits.drain_timeout + DRAIN_GRACE;
             self.check_by(self.drain_by);
             if self.ask(About::All, |brain, ports| brain.drain(now, ports)).is_none() {
-                // Whoever cannot stop gently still stops.
+                // A router that panics cannot drain, but the bus still stops.
                 self.ports.finished = true;
             }
         }
@@ -423,7 +421,7 @@ impl<B: Router> Driver<B> {
         self.send_away(&mail.farewells);
         for asker in mail.status {
             if let Some(status) = self.ask(About::All, |brain, _| brain.status(now)) {
-                // Whoever asked may have gone away.
+                // The receiver may be gone.
                 _ = asker.send((status, Queues::measure(&self.ports)));
             }
         }

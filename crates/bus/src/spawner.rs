@@ -1,4 +1,4 @@
-//! Starts and ends processes in a thread of its own, so that a fork delays no message.
+//! Starts and ends processes in a separate thread, so that a fork delays no message.
 
 mod stderr_log;
 
@@ -23,53 +23,53 @@ use tokio::time::timeout;
 use crate::config::Pool;
 use crate::driver;
 
-/// How many orders can be under way; more wait in the loop, which knows how many workers there are.
+/// Orders sent to the thread. Further ones wait in the event loop, which bounds the number of workers.
 const MAX_PENDING_ORDERS: usize = 256;
-/// How many processes are started at a time.
+/// Processes that are started concurrently.
 const MAX_CONCURRENT_STARTS: usize = 8;
-/// How much of a worker's stderr is kept, and how much of that is quoted.
+/// Bytes of a worker's stderr that are kept, and how much of that is quoted.
 const STDERR_TAIL_BYTES: usize = 16 << 10;
 const MAX_QUOTED_LINES: usize = 5;
 const MAX_QUOTED_CHARS: usize = 1000;
-/// How long the end of a worker is held back for the end of its stderr.
+/// Time to wait for the end of stderr before a worker's exit is reported.
 const LAST_STDERR_TIMEOUT: Duration = Duration::from_millis(300);
-/// For what outlives its worker: the guardian sees to it alone, unless it is kept from doing so.
+/// For processes that outlive their worker: normally the guardian ends them earlier.
 const LEFTOVER_LADDER: Ladder =
     Ladder { eof_grace: Duration::from_secs(4), term_grace: Duration::from_secs(1) };
-/// How long a guardian may take to kill before that is done without it.
+/// Time for a guardian to kill its tree before the bus does.
 const GUARDIAN_KILL_TIMEOUT: Duration = Duration::from_secs(3);
 const IMMEDIATE_LADDER: Ladder = Ladder { eof_grace: Duration::ZERO, term_grace: Duration::ZERO };
 
-/// What the loop wants. A serial number is a worker's own, whoever has its slot later.
+/// An order of the event loop. A serial identifies one worker; its slot may be reused.
 #[derive(Debug)]
 pub(crate) enum Order {
     Spawn { slot: u32, serial: u64, pool: String, spec: Box<Spec> },
     Stop { serial: u64, kill: bool },
 }
 
-/// What becomes of it.
+/// An event of a worker.
 #[derive(Debug)]
 pub(crate) enum WorkerEvent {
-    /// It runs, and these are our ends of its pipes, in non-blocking mode.
+    /// It runs. The descriptors are the bus's ends of its pipes, in non-blocking mode.
     Up { slot: u32, serial: u64, pid: u32, stdin: OwnedFd, stdout: OwnedFd },
-    /// It has ended or did not start. Nothing else comes about it.
+    /// It has exited or did not start. This is its last event.
     Gone { slot: u32, serial: u64, how: Ended },
 }
 
-/// How it ended.
+/// The exit of a worker.
 #[derive(Debug, Default)]
 pub(crate) struct Ended {
     /// The class of its exit, or why it did not start.
     pub(crate) reason: String,
     /// The end of its stderr, escaped, on one line.
     pub(crate) stderr: String,
-    /// It was killed for using too much memory.
+    /// It was killed because it used too much memory.
     pub(crate) oom: bool,
-    /// It did not start because we lack something.
+    /// It did not start because the bus lacks a resource.
     pub(crate) ours: bool,
 }
 
-/// The loop's end of the orders, on which it never waits.
+/// The event loop's side of the orders, which never blocks.
 #[derive(Debug)]
 pub(crate) struct Orders {
     sender: Sender<Order>,
@@ -77,12 +77,12 @@ pub(crate) struct Orders {
 }
 
 impl Orders {
-    /// To be sent next.
+    /// Queues an order.
     pub(crate) fn put(&mut self, order: Order) {
         self.waiting.push_back(order);
     }
 
-    /// Sends what can be sent; `false` if something has to wait.
+    /// Sends queued orders. Returns `false` if some have to wait.
     pub(crate) fn send_waiting(&mut self) -> bool {
         while let Some(order) = self.waiting.pop_front() {
             if let Err(TrySendError::Full(order)) = self.sender.try_send(order) {
@@ -93,13 +93,13 @@ impl Orders {
         true
     }
 
-    /// Whether nobody takes orders any more.
+    /// Returns `true` if the thread has ended.
     pub(crate) fn is_closed(&self) -> bool {
         self.sender.is_closed()
     }
 }
 
-/// The loop's ear.
+/// Sends worker events to the event loop.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkerEventSender {
     pub(crate) news: SyncSender<WorkerEvent>,
@@ -108,18 +108,18 @@ pub(crate) struct WorkerEventSender {
 
 impl WorkerEventSender {
     fn send(&self, news: WorkerEvent) {
-        // The loop takes news whatever else it does, so this waits for moments at most; it fails when the loop is gone,
-        // and then the end of the orders has been seen too.
+        // The loop reads events whatever else it does, so this blocks briefly at most. It fails when the loop has ended, and then
+        // the orders have ended too.
         if self.news.send(news).is_ok() {
             _ = self.waker.wake();
         }
     }
 }
 
-/// Starts the thread. It ends when the orders do and every process has ended.
+/// Starts the thread. It ends when the orders have ended and every process has exited.
 ///
 /// # Errors
-/// When there is no thread or no runtime to be had.
+/// If the thread or its runtime cannot be created.
 pub(crate) fn start(teller: WorkerEventSender) -> io::Result<(Orders, JoinHandle<()>)> {
     let (sender, orders) = channel(MAX_PENDING_ORDERS);
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -141,7 +141,7 @@ async fn run(mut orders: Receiver<Order>, teller: WorkerEventSender) {
             order = orders.recv() => match order {
                 None => break,
                 Some(Order::Spawn { slot, serial, pool, spec }) => {
-                    // A stop and a kill; what comes after changes nothing.
+                    // At most one stop and one kill; further orders change nothing.
                     let (stop, stops) = channel(2);
                     cribs.insert(serial, stop);
                     tasks.spawn(raise(slot, serial, pool, *spec, stops, teller.clone()));
@@ -158,12 +158,12 @@ async fn run(mut orders: Receiver<Order>, teller: WorkerEventSender) {
             },
         }
     }
-    // Nobody is left to stop them one by one.
+    // Dropping the senders stops all remaining workers.
     drop(cribs);
     while tasks.join_next().await.is_some() {}
 }
 
-/// Follows one worker from its start to the end of its tree.
+/// Runs one worker from its start to the end of its process tree.
 async fn raise(
     slot: u32,
     serial: u64,
@@ -231,7 +231,7 @@ async fn follow(heard: &mut Option<StderrLog>) {
     }
 }
 
-/// Takes the pipes out of a child, for a loop that is not tokio's.
+/// Takes the pipes out of a child, for a loop without tokio.
 fn part(mut child: Child) -> Result<(Child, OwnedFd, OwnedFd), String> {
     let fail = |error: io::Error| format!("its pipes cannot be used: {error}");
     let stdin = child.take_stdin().ok_or("it has no stdin")?.into_nonblocking_fd().map_err(fail)?;
@@ -239,7 +239,7 @@ fn part(mut child: Child) -> Result<(Child, OwnedFd, OwnedFd), String> {
     Ok((child, stdin, stdout))
 }
 
-/// What a worker said last, on one line.
+/// Returns the last stderr lines of a worker, as one line.
 fn last_words(child: &Child) -> String {
     let tail = child.stderr().tail(MAX_QUOTED_LINES);
     let tail = tail.trim();
@@ -249,7 +249,7 @@ fn last_words(child: &Child) -> String {
     format!("{cut}{}", tail[start..].replace('\n', " | "))
 }
 
-/// An error and what caused it.
+/// Returns an error with its causes.
 fn because(error: &SpawnError) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);
@@ -260,7 +260,7 @@ fn because(error: &SpawnError) -> String {
     text
 }
 
-/// A process of `pool`, where `environment` is ours.
+/// Returns the process specification of `pool`, with the variables of `environment` that it selects.
 pub(crate) fn spec(pool: &Pool, environment: &[(OsString, OsString)]) -> Spec {
     let allowed = match pool.whole_env {
         true => AllowList::new(["*"]),

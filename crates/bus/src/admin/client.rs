@@ -5,38 +5,37 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long the next piece of an answer may take.
+/// Timeout for each read of the answer.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
-/// The longest answer.
 const MAX_RESPONSE_BYTES: u64 = 64 << 20;
 
-/// Why there is no answer.
+/// The reason why a request to the admin API failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// Nobody is there.
+    /// No bus listens on the socket.
     #[error("no bus listens there: {0}")]
     Nobody(io::Error),
-    /// It has said nothing for so long.
+    /// No answer within this time.
     #[error("no answer within {} s", .0.as_secs())]
     Late(Duration),
-    /// The conversation broke off.
+    /// The connection failed.
     #[error("the bus does not answer: {0}")]
     Io(io::Error),
-    /// What answered speaks to clients.
+    /// The socket is a listener for clients, not for the admin API.
     #[error("clients come in there, and operators elsewhere")]
     Clients,
-    /// It said something else.
+    /// The answer has another status than 200.
     #[error("the bus answers with {0}")]
     Refused(String),
-    /// What answered is no bus.
+    /// The peer does not speak HTTP.
     #[error("what answers there is no bus")]
     Stranger,
 }
 
-/// Gets a page, such as `/status`, from the bus whose socket is at `path`.
+/// Gets a page, such as `/status`, from the bus whose admin socket is at `path`.
 ///
 /// # Errors
-/// When there is no bus, or it does not give it.
+/// If no bus listens there, or it does not answer with the page.
 pub fn ask(path: &Path, page: &str) -> Result<String, AskError> {
     ask_within(path, page, READ_TIMEOUT)
 }
@@ -49,14 +48,14 @@ fn ask_within(path: &Path, page: &str, patience: Duration) -> Result<String, Ask
     };
     stream.set_read_timeout(Some(patience)).map_err(failed)?;
     stream.set_write_timeout(Some(patience)).map_err(failed)?;
-    // An old version of HTTP is answered in one piece, whose end is the end of the connection.
+    // HTTP/1.0 has no chunks: the answer ends with the connection.
     stream.write_all(format!("GET {page} HTTP/1.0\r\nHost: localhost\r\n\r\n").as_bytes()).map_err(failed)?;
     let mut first = [0];
     stream.read_exact(&mut first).map_err(|error| match error.kind() {
         io::ErrorKind::UnexpectedEof => AskError::Stranger,
         _ => failed(error),
     })?;
-    // A bus tells a client that this is no message, and waits for the next.
+    // A bus answers a client's invalid line with a JSON-RPC error and waits for the next line.
     if first == *b"{" {
         return Err(AskError::Clients);
     }
@@ -65,7 +64,7 @@ fn ask_within(path: &Path, page: &str, patience: Duration) -> Result<String, Ask
     read(&answer)
 }
 
-/// The body of an answer that is a good one.
+/// Returns the body of an answer with status 200.
 fn read(answer: &[u8]) -> Result<String, AskError> {
     let answer = std::str::from_utf8(answer).map_err(|_| AskError::Stranger)?;
     let (head, body) = answer.split_once("\r\n\r\n").ok_or(AskError::Stranger)?;
@@ -118,7 +117,7 @@ mod tests {
                 if let Some(answer) = answer {
                     stream.write_all(answer.as_bytes()).unwrap();
                 }
-                // It stays until the other side has gone, but for one that has nothing to say.
+                // Only a peer with an empty answer closes first.
                 if answer != Some("") {
                     while stream.read(&mut asked).is_ok_and(|read| read > 0) {}
                 }

@@ -20,20 +20,16 @@ use crate::bus::Handle;
 use crate::core::Status;
 use crate::driver::Queues;
 
-/// How long the loop may take to tell how it is.
+/// Timeout for the event loop to report its status.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What there is, for those who ask for something else.
 const NOT_FOUND_TEXT: &str = "there are /health, /ready, /status and /metrics\n";
-/// Why somebody is sent away.
 const REMOTE_HOST_TEXT: &str =
     "this port is for this machine: ask for it as 127.0.0.1, [::1] or localhost, also in the Host header\n";
-/// Why a web page is refused.
 const ORIGIN_REFUSED_TEXT: &str = "this port is not for web pages: requests with an Origin are refused\n";
-/// The answer to a request that names several hosts.
 const MANY_HOSTS_TEXT: &str = "a request has one Host header\n";
 
-/// What answers are made of.
+/// State of the handlers.
 pub(super) struct Pages {
     pub(super) bus: Handle,
     pub(super) facts: Facts,
@@ -42,7 +38,7 @@ pub(super) struct Pages {
     pub(super) refused_users: Arc<AtomicU64>,
 }
 
-/// The pages for a socket that only one user can reach.
+/// Returns the routes for a unix socket, which only its user can reach.
 pub(super) fn private(pages: Arc<Pages>) -> Router {
     Router::new()
         .route("/health", get(health))
@@ -56,12 +52,12 @@ pub(super) fn private(pages: Arc<Pages>) -> Router {
         .with_state(pages)
 }
 
-/// The pages for a port, where browsers come by too.
+/// Returns the routes for a TCP port, which a browser can also reach.
 pub(super) fn local(pages: Arc<Pages>) -> Router {
     private(pages).layer(middleware::from_fn(only_this_machine))
 }
 
-/// A name that somebody made lead here (DNS rebinding) is not one of ours: a page of theirs must not read us.
+/// Refuses requests under a foreign host name (DNS rebinding), so that a web page cannot read the answers.
 async fn only_this_machine(request: Request, next: Next) -> Response {
     match check_host(&request) {
         Ok(()) => next.run(request).await,
@@ -69,8 +65,8 @@ async fn only_this_machine(request: Request, next: Next) -> Response {
     }
 }
 
-/// Accepts a request without an Origin whose one Host header names this machine. The host of a URL in the request line must do that, too: it
-/// takes precedence over the header (RFC 9112, section 3.2.2).
+/// Accepts a request that has no Origin and exactly one Host header, which names this machine. A host in the request line must
+/// name this machine too: it takes precedence over the header (RFC 9112, section 3.2.2).
 fn check_host(request: &Request) -> Result<(), (StatusCode, &'static str)> {
     let headers = request.headers();
     if headers.contains_key(header::ORIGIN) {
@@ -125,13 +121,13 @@ async fn ready(State(pages): State<Arc<Pages>>) -> Response {
     }
 }
 
-/// What keeps a bus from being ready, a line each.
+/// Returns the reasons why a bus is not ready, one per line.
 fn missing(status: &Status) -> Option<String> {
     let mut text = String::new();
     if status.draining {
         text.push_str("the bus is stopping\n");
     }
-    // What is leaving was replaced or is no longer wanted.
+    // A leaving pool was replaced or removed by a reload.
     for pool in status.pools.iter().filter(|pool| !matches!(pool.state, "ready" | "leaving")) {
         let why = if pool.state == "tripped" { ", its workers were lost too often" } else { "" };
         _ = writeln!(text, "pool {:?}: {}{why}", pool.name, pool.state);
@@ -139,7 +135,7 @@ fn missing(status: &Status) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Everything, in the order in which it is read.
+/// The status page. The order of the fields is the order of the output.
 #[derive(Serialize)]
 struct Everything<'a> {
     #[serde(flatten)]
@@ -148,9 +144,7 @@ struct Everything<'a> {
     #[serde(flatten)]
     status: Status,
     queues: Queues,
-    /// By the doors of the network, by the reason.
     network_refused: BTreeMap<&'static str, u64>,
-    /// Those over the network that were broken, and what became of them.
     network_connections: BTreeMap<&'static str, u64>,
 }
 

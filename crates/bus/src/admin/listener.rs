@@ -21,31 +21,30 @@ use crate::config::Door;
 use crate::listen::{self, BoundListener, Family, ListenError, Listener};
 use crate::log_limit::LogLimit;
 
-/// How many connections one door has at once.
+/// Connections per listener.
 const MAX_CONNECTIONS: usize = 64;
-/// How long a connection may neither send nor take anything.
+/// Closes a connection on which no byte moves for this long.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a request may take to come, once it has begun.
+/// Timeout for the rest of a request once its first byte has arrived.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long nobody is let in after the system had no room for one.
+/// Pause after a failed accept, for example without free descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(200);
-/// How many refused connections are answered at once. One more is closed without an answer.
+/// Refused connections that are answered at once. Further ones are closed without an answer.
 const MAX_REFUSALS: usize = 16;
-/// How much of the request of a refused user is read.
+/// Bytes read from the request of a refused user.
 const MAX_REFUSED_BYTES: usize = 16 << 10;
-/// The answer to a user that may not connect.
 const REFUSAL: &[u8] =
     b"HTTP/1.1 403 Forbidden\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 38\r\n\
     connection: close\r\n\r\nonly the user of this bus may connect\n";
 
-/// A door that is open.
+/// A bound listener of the admin API.
 #[derive(Debug)]
 pub(super) struct Entrance {
     listener: Listener,
 }
 
 impl Entrance {
-    /// Opens it. A port is for the user `only`, or if absent for every user. Also tells where it is.
+    /// Binds the listener. A TCP port accepts only the user `only`, or every user if `None`. Also returns the bound address.
     pub(super) fn open(door: &Door, only: Option<u32>) -> Result<(Self, Door), ListenError> {
         let (entry, address) = listen::open(door, IDLE_TIMEOUT)?;
         match entry {
@@ -53,12 +52,12 @@ impl Entrance {
                 listener.only = only;
                 Ok((Self { listener }, address))
             }
-            // Operators and clients cannot share it.
+            // Stdio carries the messages of a client and cannot be an admin listener.
             BoundListener::Stdio(_) | BoundListener::Elsewhere => Err(ListenError::StdioTwice),
         }
     }
 
-    /// Serves it until this is dropped.
+    /// Serves requests until it is dropped.
     pub(super) async fn serve(self, pages: Arc<Pages>) {
         if let Err(error) = self.try_serve(pages).await {
             tracing::error!(%error, "operators cannot be served");
@@ -96,21 +95,20 @@ enum Socket {
     Tcp(TcpListener),
 }
 
-/// Lets in who may come in, as far as there is room.
+/// Accepts permitted users while slots are free, and refuses the others.
 struct Guarded {
     socket: Socket,
     seats: Seats,
-    /// The only user that a port is for.
+    /// The only user whose TCP connections are accepted; `None`: all.
     only: Option<u32>,
-    /// How many connections were refused because of their user.
     refused_users: Arc<AtomicU64>,
     refused_log: LogLimit,
-    /// Connections that are being refused. They end with this.
+    /// Tasks that answer refused connections. Dropping the set ends them.
     refusals: JoinSet<()>,
 }
 
 impl Guarded {
-    /// Answers a user that may not connect, beside those that may: it takes no seat of theirs.
+    /// Answers a user that may not connect. Refusals have their own bound and take no slot from permitted users.
     fn refuse(&mut self, stream: Stream) {
         self.refused_users.fetch_add(1, Ordering::Relaxed);
         if let Some(count) = self.refused_log.count(std::time::Instant::now()) {
@@ -129,8 +127,8 @@ impl Guarded {
     }
 }
 
-/// Answers a request with 403, whatever it asks for. A socket that is closed with unread input is reset, and the answer with it, so the
-/// request is read first and the end of the connection is awaited.
+/// Answers a request with 403. Closing a socket with unread input resets it and loses the answer, so the request is read first
+/// and the peer's close is awaited.
 async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     let answer = async {
         let mut request = Vec::new();
@@ -146,7 +144,7 @@ async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
         let mut rest = stream.take(MAX_REFUSED_BYTES as u64);
         tokio::io::copy(&mut rest, &mut tokio::io::sink()).await
     };
-    // The peer may be gone, or do nothing: both are its own affair.
+    // A peer that is gone or idle is not an error.
     _ = timeout(REQUEST_TIMEOUT, answer).await;
 }
 
@@ -184,8 +182,8 @@ enum Stream {
 }
 
 impl Stream {
-    /// Returns `true` if the peer may connect: on a unix socket the user of the bus and root, on a port the user `only`, or
-    /// every user of this machine if that is absent.
+    /// Returns `true` if the peer may connect: on a unix socket the user of the bus and root, on a port the user `only`, or every
+    /// user of this machine if `only` is `None`.
     fn may_come_in(&self, only: Option<u32>) -> bool {
         match (self, only) {
             (Self::Unix(_), _) => {
@@ -196,7 +194,7 @@ impl Stream {
         }
     }
 
-    /// Returns the user at the other end, if the system knows it.
+    /// Returns the peer's user if the system knows it.
     fn user(&self) -> Option<u32> {
         match self {
             Self::Unix(stream) => stream.peer_cred().ok().map(|peer| peer.uid()),
@@ -205,7 +203,7 @@ impl Stream {
     }
 }
 
-/// A connection that ends when nothing moves on it, when a request does not come to its end, and when it has to make room.
+/// A connection that ends when it is idle, when its request is incomplete for too long, or when its slot is needed.
 struct Visit {
     stream: Stream,
     idle: Pin<Box<Sleep>>,
@@ -217,7 +215,7 @@ impl Visit {
         Self { stream, idle: Box::pin(sleep(IDLE_TIMEOUT)), seat }
     }
 
-    /// Something moved, so that there is this much time for the next to move; or nothing did: then it ends once the time is over.
+    /// Restarts the timer with `time` if bytes moved; otherwise fails once the timer has expired.
     fn watched<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -233,7 +231,7 @@ impl Visit {
         self.idle.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// How much time there is for the next to come after this was read; `None`: what is left of the time.
+    /// Returns the timeout for the next byte after `read`; `None` lets the current timer run on.
     fn record_read(&mut self, read: &[u8]) -> Option<Duration> {
         match self.seat.record_read(read) {
             (Request::Part(_), Request::Part(_)) => None,
@@ -290,7 +288,7 @@ impl AsyncWrite for Visit {
 mod tests {
     use super::*;
 
-    /// Long enough for a loaded machine; nothing waits for it unless something is wrong.
+    /// Generous for a loaded machine: only a failing test waits this long.
     const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
     #[tokio::test(start_paused = true)]
@@ -319,7 +317,7 @@ mod tests {
             }
         };
         assert_eq!((error.kind(), began.elapsed()), (io::ErrorKind::TimedOut, REQUEST_TIMEOUT));
-        // Whoever has asked has more time to take the answer.
+        // After a whole request there is more time to read the answer.
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let mut visit = Visit::new(Stream::Unix(ours), Seats::new(1).wait_for_seat().await);
         theirs.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
@@ -351,7 +349,7 @@ mod tests {
             drop(theirs);
             refused.await.unwrap();
         }
-        // One that asks nothing is not waited for.
+        // A peer that sends no request is closed after the timeout.
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let began = Instant::now();
         refuse(ours).await;
@@ -408,7 +406,7 @@ mod tests {
             reads.push(tokio::spawn(async move { visit.read_u8().await.map_err(|error| error.kind()) }));
         }
         for (number, read) in reads.into_iter().enumerate() {
-            // The first and the last have asked for something, and stay.
+            // The first and the last have sent a whole request and stay.
             if matches!(number, 0 | 4) {
                 assert!(!read.is_finished(), "{number}");
             } else {

@@ -1,7 +1,7 @@
-//! The figures of a bus in the text form of Prometheus.
+//! Metrics of a bus in the text format of Prometheus.
 //!
-//! The series are always the same but for the names of pools, listeners and identities, which stand in the configuration, in
-//! files of tokens and in certificates: nothing that a peer says can add one.
+//! The set of series is fixed except for the names of pools, listeners and identities. Those come from the configuration, token
+//! files and certificates, so no peer can add a series.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,13 +10,12 @@ use super::{Facts, Network};
 use crate::core::{Counters, IdentityStatus, PoolStatus, Status};
 use crate::driver::Queues;
 
-/// What the text is.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What a worker can be doing.
+/// States of a worker, as labels.
 const STATES: [&str; 6] = ["starting", "greeting", "ready", "busy", "retiring", "stopping"];
 
-/// Since the start: name, meaning, value.
+/// A counter since the start: name, help, value.
 type Counter = (&'static str, &'static str, fn(&Counters) -> u64);
 
 const COUNTERS: [Counter; 16] = [
@@ -38,7 +37,7 @@ const COUNTERS: [Counter; 16] = [
     ("users_refused", "Connections of users that may not connect.", |c| c.refused_users),
 ];
 
-/// Of an identity: name, kind, meaning, value.
+/// A series per identity: name, type, help, value.
 type Having = (&'static str, &'static str, &'static str, fn(&IdentityStatus) -> u64);
 
 const IDENTITY_GAUGES: [Having; 3] = [
@@ -49,7 +48,7 @@ const IDENTITY_GAUGES: [Having; 3] = [
     }),
 ];
 
-/// What is summed up of all workers with one name of a pool: after a reload there can be two pools of a name.
+/// Totals of all pools with one name: after a reload, a pool and its predecessor can share a name.
 #[derive(Default)]
 struct Sum {
     ready: bool,
@@ -81,7 +80,7 @@ impl Sum {
     }
 }
 
-/// Of a pool, now: name, meaning, value.
+/// A gauge per pool: name, help, value.
 type Gauge = (&'static str, &'static str, fn(&Sum) -> u64);
 
 const GAUGES: [Gauge; 8] = [
@@ -99,7 +98,7 @@ const GAUGES: [Gauge; 8] = [
     ("pool_queue_bytes", "What waits to be written to workers.", |sum| sum.queued),
 ];
 
-/// The figures.
+/// Renders all metrics.
 pub(super) fn text(
     facts: &Facts,
     max_connections: usize,
@@ -187,7 +186,7 @@ fn head(out: &mut String, name: &str, kind: &str, meaning: &str) {
     _ = writeln!(out, "# HELP narrows_bus_{name} {meaning}\n# TYPE narrows_bus_{name} {kind}");
 }
 
-/// A value between quotes.
+/// Escapes a label value.
 fn label(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
@@ -201,7 +200,7 @@ pub(super) mod tests {
     use super::*;
     use crate::core::WorkerStatus;
 
-    /// A bus in the middle of a reload.
+    /// A bus during a reload.
     pub(in super::super) fn status() -> Status {
         let worker = |state, sessions, paused| WorkerStatus {
             worker: 1,
@@ -280,7 +279,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Every series once, each behind its head, and nothing else in the text.
+    /// Checks that each series appears once, behind its own header, and that there are no other lines.
     #[track_caller]
     fn judge(text: &str) {
         let mut series = HashSet::new();

@@ -21,7 +21,8 @@ pub(super) fn session_in_use() -> RpcError {
         .with("retryable", json!(true))
 }
 
-/// Refuses to pass on the id of an MCP server that is not the session's: another client's server may have it.
+/// Returns the error for an MCP server id that is not of this session. The id may be of another client's server and is not
+/// forwarded.
 pub(super) fn unknown_server() -> RpcError {
     RpcError::new(Code::InvalidParams, "not an MCP server of this session")
 }

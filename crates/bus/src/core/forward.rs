@@ -18,7 +18,7 @@ use super::state::{InternalRequest, Opening, Pending, RequestKind, RequestLocati
 use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 
-/// The longest request to open a session that is kept until it is answered.
+/// Requests to open a session up to this size are kept until they are answered, to be sent to another worker if necessary.
 const MAX_KEPT_OPENING_BYTES: usize = 256 << 10;
 
 impl<O: CoreOutput> Ctx<'_, O> {
@@ -35,8 +35,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let tag = message.tag();
         let pool = self.pool_of_worker(worker);
         let is_v2 = self.core.worker(worker).is_some_and(|state| state.is_v2);
-        // Prompts and other requests were judged when they were routed, which was just now, and nothing is put into them. Messages to
-        // servers were not routed.
+        // Prompts and other requests were checked a moment ago, when they were routed, and nothing is inserted into them.
+        // Messages to MCP servers were not routed.
         let is_judged = match what {
             RequestKind::Prompt => true,
             RequestKind::Other => !is_about_server(message),
@@ -63,7 +63,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     return;
                 }
             };
-            // Where nothing is known of the protocol, progress tokens are exchanged instead, where they stand.
+            // In a pool without a known protocol, progress tokens are replaced instead, in place.
             let knows = !self.exchanges_tokens(worker);
             match self.opening_with_servers(&servers, message) {
                 Ok(line) => served = line.filter(|_| knows),
@@ -105,7 +105,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.rewind(key, what);
         }
         let identity = self.core.client(client).map_or(Identity::ANYONE, |state| state.identity);
-        // One that is too long to be kept is not tried elsewhere, nor taken up again.
+        // A longer one is not tried at another worker and not restored.
         let opens = what.creates() || what.reopens();
         let length = message.bytes().len();
         let is_kept = length <= MAX_KEPT_OPENING_BYTES && !(opens && self.core.is_too_much(identity, length));
@@ -193,7 +193,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.send_to_worker(worker, client, &Parts::new(message, edits));
     }
 
-    /// Asks a worker for something in the name of the bus.
+    /// Sends a request of the bus itself to a worker.
     pub(super) fn send_internal_request(
         &mut self,
         worker: WorkerKey,
@@ -235,7 +235,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.write_worker(worker, &parts);
     }
 
-    /// A worker's answer.
+    /// Handles a worker's response.
     pub(super) fn worker_response(&mut self, worker: WorkerKey, message: View<'_>) {
         if message.envelope().result.is_some() && message.envelope().error.is_some() {
             self.fail_answered(
@@ -285,7 +285,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.end_if_retired(worker);
     }
 
-    /// Where nobody is greeted, an answer shows that a worker works.
+    /// Closes the circuit breaker in a pool without `initialize`, where any response shows that a worker works.
     fn mark_healthy(&mut self, worker: WorkerKey) {
         let Some(pool) = self.core.worker(worker).map(|state| state.pool) else { return };
         let state = self.core.pool_of(pool);
@@ -294,7 +294,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Gives an answer to whoever it is for, with the session called `name` if it is given.
+    /// Forwards a response to the origin of the request, with the session named `name` if given.
     pub(super) fn forward_response(
         &mut self,
         worker: WorkerKey,
@@ -359,7 +359,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Ends a request for an answer of its worker's that cannot be passed on.
+    /// Ends a request whose response cannot be forwarded.
     pub(super) fn fail_answered(
         &mut self,
         worker: WorkerKey,
@@ -380,13 +380,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.end_if_retired(worker);
     }
 
-    /// A request that its worker never saw, as its client sent it.
+    /// Returns a request that its worker never read, as its client sent it.
     pub(super) fn unsent(&mut self, pending: &Pending, unsent: &[u8]) -> Option<Waiting> {
         let RequestOrigin::Client { client, id, batch } = &pending.asker else { return None };
         if let Some(state) = self.core.client(*client) {
             state.inflight.remove(id);
         }
-        // As its client sent it, whatever the worker calls the servers in it.
+        // The kept line has the client's own ids of MCP servers.
         if let Some(opening) = pending.opening.as_ref().filter(|opening| !opening.line.is_empty()) {
             let charge = self.core.charge_line(*client, &opening.line);
             return Some(Waiting {

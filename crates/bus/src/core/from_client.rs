@@ -18,9 +18,9 @@ use super::state::{
 use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 
-/// How MCP says that a request is to be given up on.
+/// MCP's notification that cancels a request.
 pub(super) const MCP_CANCELLED: &str = "notifications/cancelled";
-/// How MCP says that the answer to `initialize` has come, and how long that may be to be kept.
+/// MCP's notification that the result of `initialize` has arrived, and the size up to which it is kept.
 const MCP_INITIALIZED: &str = "notifications/initialized";
 const MAX_INITIALIZED_BYTES: usize = 4096;
 
@@ -99,7 +99,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.handle_client_message(client, message, None);
     }
 
-    /// Acts on one message of a client's.
+    /// Handles one message of a client.
     pub(super) fn handle_client_message(
         &mut self,
         client: ClientKey,
@@ -138,7 +138,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         if cancels_request {
-            // The request it means has another id at the worker, where the client's own may be that of another client's request.
+            // The worker knows the request by another id. There, the client's own id may be that of another client's request.
             let error = RpcError::new(Code::InvalidRequest, "cancellation is a notification");
             self.refuse(client, id, batch, tag, &error);
             return;
@@ -185,7 +185,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Refuses a request whose id is in use. Tells whether it is.
+    /// Refuses a request whose id is in use. Returns `true` if it is.
     pub(super) fn refuse_doubled(
         &mut self,
         client: ClientKey,
@@ -221,7 +221,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if RequestKind::from_method(&method) != RequestKind::Other
             && self.core.pools.iter().any(PoolState::is_acp)
         {
-            // Methods of requests mean nothing without an id, but an agent could act on them.
+            // Without an id, the method of a request has no meaning, but an agent could act on it.
             self.core.counters.dropped += 1;
             return;
         }
@@ -240,11 +240,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 self.forward_notification(client, worker, session, message);
             }
             Route::Backlog(worker) => self.queue_until_initialized(worker, client, message, None),
-            // There is nothing to be stopped but what waits itself.
+            // A session that is not being restored has no turn to cancel.
             Route::Revive(session) if method != method::SESSION_CANCEL || self.is_awaited(session) => {
                 self.await_session(session, client, message, None);
             }
-            // A bus that stops starts nothing that it could wait for.
+            // While draining, no worker is started that a notification could wait for.
             Route::Hold if !self.core.draining => self.hold(client, message.bytes(), None),
             Route::Hold
             | Route::Behind(_)
@@ -261,7 +261,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Passes a notification on.
+    /// Forwards a notification.
     fn forward_notification(
         &mut self,
         client: ClientKey,
@@ -292,7 +292,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// The request that a response of a client's is for.
+    /// Removes and returns the worker's request that a client's response answers.
     fn take_asked(&mut self, client: ClientKey, message: View<'_>) -> Option<Asked> {
         let number = request_id::parse(message.id()?)?;
         let asked = self.core.client(client)?.asked.remove(&number)?;
@@ -301,7 +301,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Some(asked)
     }
 
-    /// A client's answer cannot be passed on: whoever asked is told, and not left waiting.
+    /// Fails the worker's request that a client has answered with a response that cannot be forwarded.
     pub(super) fn fail_response(&mut self, client: ClientKey, message: View<'_>, error: &RpcError) {
         match self.take_asked(client, message) {
             Some(asked) => self.fail_asked(&asked, error),
@@ -313,7 +313,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if let Some(line) = message.refusal() {
             self.write_client(client, &[&line]);
         }
-        // An answer that cannot be passed on: whoever asked is told, and not left waiting.
+        // The response cannot be forwarded: the worker gets an error.
         if matches!(fault, Fault::LongResponse | Fault::BadResponse)
             && let Some(asked) = self.take_asked(client, message)
         {
@@ -340,7 +340,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let ends_bus = state.ends_bus;
         self.end_asked_requests(client);
         if ends_bus {
-            // It is served first: what it has said was said before it ended.
+            // Requests sent before the end of the input are answered first.
             let at = self.now + self.core.limits.drain_timeout;
             self.core.timers.set(at, Timer::Drained);
         } else {
@@ -349,7 +349,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.close_if_served(client);
     }
 
-    /// Hangs up on a client whose input has ended and that is owed nothing more.
+    /// Closes a client whose input has ended and all of whose requests are answered.
     pub(super) fn close_if_served(&mut self, client: ClientKey) {
         let Some(state) = self.core.client(client) else { return };
         if state.eof && state.inflight.is_empty() && state.held.is_none() && !state.catching_up {
@@ -361,7 +361,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Nobody will answer what a client was asked.
+    /// Ends the requests that a client will not answer any more.
     fn end_asked_requests(&mut self, client: ClientKey) {
         let Some(state) = self.core.client(client) else { return };
         let mut asked: Vec<_> = std::mem::take(&mut state.asked).into_iter().collect();
@@ -373,7 +373,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Answers a worker's request that no client will.
+    /// Answers a worker's request that no client will answer.
     pub(super) fn answer_without_client(&mut self, asked: &Asked) {
         if !asked.is_permission {
             self.fail_asked(asked, &RpcError::new(Code::Cancelled, "the client has gone"));
@@ -387,7 +387,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Lets the turns of a client end that will not see them.
+    /// Ends the turns of a client that will not see them, after the grace period.
     fn abandon_turns(&mut self, client: ClientKey) {
         let Some(state) = self.core.client(client) else { return };
         let sessions: Vec<SessionKey> = state.sessions.iter().copied().collect();
@@ -440,7 +440,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.finish_if_drained();
     }
 
-    /// Takes a client that is gone out of what is known of workers and pools.
+    /// Removes a client that is gone from workers and pools.
     fn forget_client(&mut self, client: ClientKey) {
         for worker in self.core.workers.values_mut() {
             worker.pausing.retain(|paused| *paused != client);
@@ -454,17 +454,17 @@ impl<O: CoreOutput> Ctx<'_, O> {
         for pool in &mut self.core.pools {
             pool.waiting.retain(|waiting| *waiting != client);
         }
-        // Also of sessions that were never its own: whoever is next in its place must not get its answers.
+        // This includes sessions that it did not own: a later client under the same number must not get its answers.
         self.core.sessions.forget_waiting(client);
         self.core.awaited_creations.forget(client);
         self.stop_idle();
     }
 }
 
-/// Returns the kind of a client's request, and whether it gives up on another one.
+/// Returns the kind of a client's request, and `true` if it cancels another one.
 #[inline]
 fn kind_of(message: View<'_>) -> Option<(RequestKind, bool)> {
-    // Most requests are prompts, which the bytes of the method show.
+    // Most requests are prompts, recognized by the bytes of the method.
     if message.is_method(method::SESSION_PROMPT) {
         return Some((RequestKind::Prompt, false));
     }
@@ -477,7 +477,7 @@ fn kind_of(message: View<'_>) -> Option<(RequestKind, bool)> {
     Some((kind, cancels_request(&method)))
 }
 
-/// Returns `true` if a method gives up on the request that `params.requestId` means.
+/// Returns `true` if a method cancels the request with the id `params.requestId`.
 fn cancels_request(method: &str) -> bool {
     matches!(method, method::CANCEL_REQUEST | MCP_CANCELLED)
 }

@@ -16,22 +16,22 @@ use super::splice::Parts;
 use super::state::{Asked, MAX_OPEN_REQUESTS, RequestOrigin, Tenants, WorkerLifecycle};
 use super::table::{ClientKey, WorkerKey};
 
-/// How often a worker may misbehave within a window before it is exchanged.
+/// Protocol violations within the restart window after which a worker is replaced.
 const MAX_STRIKES: usize = 3;
 
-/// Whom something of a worker's is for.
+/// The destination of a worker's message.
 enum Target {
-    /// A client, and the session it belongs to.
+    /// A client, and the session that the message belongs to.
     Client(ClientKey, Option<SessionKey>),
-    /// Somebody who has gone.
+    /// A client that is gone.
     Gone,
-    /// A session that is being opened.
+    /// A session that is being opened and not known yet.
     Stranger,
-    /// Nobody: it is said again what was said before.
+    /// No client: the message repeats the history of a session.
     Replay,
-    /// Nobody, for this reason.
+    /// No client, for this reason.
     Nobody(&'static str),
-    /// Nobody, and it had no right to.
+    /// No client: the worker may not use this session.
     Foreign,
 }
 
@@ -45,7 +45,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.handle_worker_message(worker, message, None);
     }
 
-    /// Acts on one message of a worker's.
+    /// Handles one message of a worker.
     pub(super) fn handle_worker_message(
         &mut self,
         worker: WorkerKey,
@@ -183,7 +183,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Writes something of a worker's to a client, under `number` if that is a request.
+    /// Writes a worker's message to a client, with the id `number` if it is a request.
     pub(super) fn forward_to_client(
         &mut self,
         worker: WorkerKey,
@@ -212,7 +212,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 respelled = self.respelled_kin(worker, key, message);
             }
         }
-        // Servers of clients are only asked, and told something outside of sessions.
+        // Servers of clients get requests, and notifications outside of sessions.
         if number.is_some() || session.is_none() {
             respelled = respelled.or_else(|| self.respelled_server(worker, client, message));
         }
@@ -231,7 +231,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             None => Parts::new(message, &edits[..count]),
         };
         self.deliver(client, worker, &parts);
-        // What is about a request that somebody was asked is for nobody else.
+        // Messages about a request that one client was asked are not for observers.
         if self.core.watched
             && number.is_none()
             && scope.is_none()
@@ -241,7 +241,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// The client's own id of the request that `params.requestId` means, if this is a message in which it means one.
+    /// Returns the client's own id of the request that `params.requestId` refers to, if the message refers to one.
     #[inline]
     fn scope_for(&self, worker: WorkerKey, message: View<'_>) -> Option<Box<[u8]>> {
         message.request_id()?;
@@ -264,8 +264,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// The client of the session that a worker spoke of last, if it speaks of it again: most lines are such, and are known
-    /// by the bytes of its name.
+    /// Returns the client of the session that the worker's last message was about, if this one is about it too. Most are, which a
+    /// comparison of the name's bytes shows.
     #[inline]
     fn recent_target(&self, worker: WorkerKey, message: View<'_>) -> Option<(ClientKey, SessionKey)> {
         let state = self.core.workers.get(worker)?;
@@ -274,7 +274,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let raw = message.bytes().get(message.part_range(Part::Session)?)?;
         let named = match &session.wire {
             Some(wire) => **wire == *raw,
-            // A name with a backslash is never written as it is, and its session never is the recent one.
+            // A name with a backslash is escaped on the wire, and its session is never the recent one.
             None => raw.strip_prefix(b"\"")?.strip_suffix(b"\"")? == session.name.as_bytes(),
         };
         let lives = matches!(session.place, SessionState::On(at) if at == worker);
@@ -283,7 +283,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     fn target(&self, worker: WorkerKey, message: View<'_>) -> Target {
-        // By the worker's own id for it, a client would take it for another.
+        // Under the worker's own id, a client would take the request for another one.
         if message.request_id().is_some()
             && message.method().is_some_and(|method| {
                 matches!(&*method, method::CANCEL_REQUEST | MCP_CANCELLED | method::ELICITATION_CREATE)
@@ -309,10 +309,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
             if state.client.is_none() && state.former.contains(name) {
                 return Target::Gone;
             }
-            // It may wait for the answer before it answers itself; if there is only one that it can be for, that one gets it.
+            // The worker may wait for this request before it answers the one that opens the session. If only one client can be
+            // meant, that client gets it.
             if message.kind() == Kind::Request {
                 match state.opener() {
-                    // A worker that has served several identities may mean a session that is forgotten.
+                    // A worker that has served several identities may refer to a forgotten session.
                     Opener::One(client) if state.tenants != Tenants::Several => {
                         return Target::Client(client, None);
                     }
@@ -321,8 +322,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 }
             }
             return match (state.creating, state.client) {
-                // It is this client's alone: whatever it says is the client's to judge. If the name is also another's it
-                // may get an alias, which is not known yet.
+                // Only this client uses the worker, so it gets everything. If the name is also in use elsewhere, it may get an
+                // alias, which is not known yet.
                 (0, Some(client)) => Target::Client(client, None),
                 (_, Some(client)) if self.core.sessions.find(name).is_none() => Target::Client(client, None),
                 (1.., _) => Target::Stranger,
@@ -354,7 +355,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             match self.owner_of_server(worker, message) {
                 Some(client) if self.core.clients.get(client).is_none() => return Target::Gone,
                 Some(client) => return Target::Client(client, None),
-                // It was the former client's, and is not to be had from the one that has the worker now.
+                // The server was the former client's. The client that has the worker now must not get its messages.
                 None if state.inherited => return Target::Gone,
                 None => {}
             }
@@ -365,7 +366,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Target::Nobody("it names no session, and many clients share this worker")
     }
 
-    /// What an update tells about its session: that it has a child, which is returned, and in v2 when a turn is over.
+    /// Handles an update of a session: the announcement of a child, whose name is returned, and in v2 the end of a turn.
     #[inline]
     fn track_update(
         &mut self,
@@ -386,7 +387,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// What a worker said in a child before that was known follows its announcement.
+    /// Delivers the messages in a child that arrived before its announcement.
     #[inline]
     fn deliver_early_messages_of(&mut self, worker: WorkerKey, child: Option<Box<str>>) {
         if let Some(child) = child {
@@ -394,7 +395,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// The same of what is said again: children that it tells of are there.
+    /// Handles an update that is replayed: the children that it announces exist.
     fn track_replayed_update(&mut self, worker: WorkerKey, message: View<'_>) {
         if self.core.workers.get(worker).is_some_and(|state| state.announces)
             && let Some(Told::Child(child)) = read_update(message)
@@ -407,7 +408,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     fn track_turn(&mut self, worker: WorkerKey, key: SessionKey, running: bool, message: View<'_>) {
         let is_v2 = self.core.workers.get(worker).is_some_and(|state| state.is_v2);
-        // Whether a child works says nothing about the turn of its session.
+        // The state of a child says nothing about the turn of its session.
         let is_childs = message.session().is_some_and(|name| self.child_of(worker, &name).is_some());
         if !is_v2 || is_childs {
             return;
@@ -446,8 +447,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// A worker said something that is no message: nobody is left waiting for an answer that cannot be read. Tells whether it was meant
-    /// as one.
+    /// Handles a line that is not a message. If it was meant as a response, the request fails, so that its client does not wait.
+    /// Returns `true` in that case.
     pub(super) fn fail_misdelivered(&mut self, worker: WorkerKey, message: View<'_>) -> bool {
         let is_answer = message.kind() == Kind::Invalid(Fault::BadResponse)
             || message.id().is_some() && !message.envelope().method.is_some();
@@ -460,7 +461,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         is_answer
     }
 
-    /// Counts a misdeed; too many within a window, and the worker is exchanged.
+    /// Records a protocol violation. After too many within the restart window, the worker is replaced.
     pub(super) fn strike(&mut self, worker: WorkerKey, what: &'static str) {
         self.core.counters.strikes += 1;
         let since = self.now.saturating_sub(self.core.limits.restart_window);
@@ -468,7 +469,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(state) = self.core.worker(worker) else { return };
         state.strikes.retain(|at| *at >= since);
         if state.strikes.len() >= MAX_STRIKES {
-            // It goes already, however much it adds before it can.
+            // It is being replaced already.
             return;
         }
         state.strikes.push(now);

@@ -1,7 +1,7 @@
 //! Several clients on one session: one controls it, the others observe it, and all may be asked for permission.
 //!
-//! Only where clients connect over a network, and in pools whose protocol is known. Updates of a session are kept in a ring, from which
-//! they are replayed to observers that join later.
+//! Only where clients connect over a network, and in pools with a known protocol. Updates of a session are kept in a ring, from
+//! which they are replayed to observers that join later.
 
 use std::collections::VecDeque;
 
@@ -25,56 +25,56 @@ use super::state::{
 use super::table::{ClientKey, WorkerKey};
 use super::turn_end::wire_name;
 
-/// The longest answer to the opening of a session that is kept for those who come later.
+/// Results of opening a session up to this size are kept for clients that join later.
 const MAX_RESULT_BYTES: usize = 64 << 10;
-/// How many may watch one session.
+/// Observers per session.
 const MAX_OBSERVERS: usize = 64;
 
-/// What is kept of a session for those who watch it.
+/// State of a session that clients may observe.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     observers: Vec<ClientKey>,
-    /// What it has said, as clients were told.
+    /// The session's latest updates, as clients got them.
     ring: VecDeque<Box<[u8]>>,
     bytes: usize,
-    /// What it said first is no longer there.
+    /// The ring does not reach back to the beginning.
     gone: bool,
-    /// What it says is a history for its controller, which others have heard.
+    /// The session's updates replay its history for its controller; the observers have it already.
     quiet: bool,
-    /// What it says is a history for one who has just come, or for nobody any more.
+    /// The session's updates replay its history for this new observer, or for no client if that is gone.
     reader: Option<Option<ClientKey>>,
-    /// The result that its opening had.
+    /// The result of opening the session.
     result: Box<[u8]>,
 }
 
 impl Watch {
-    /// Who is told its history, if anybody is.
+    /// Returns the client that the history is being replayed to, if it is.
     #[inline]
     pub(super) fn reader(&self) -> Option<Option<ClientKey>> {
         self.reader
     }
 }
 
-/// A request for permission that all who are there are asked.
+/// A permission request that the controller and all observers are asked.
 #[derive(Debug)]
 pub(super) struct Shared {
     session: SessionKey,
     line: Box<[u8]>,
     batch: Option<BatchKey>,
     _charge: Charge,
-    /// Who is asked beside the one who controls the session, and under which number.
+    /// The observers that are asked, each with the id of its request.
     takers: Vec<(ClientKey, u64)>,
 }
 
 impl Shared {
-    /// Who is asked beside the one who controls the session.
+    /// Returns the observers that are asked, each with the id of its request.
     pub(super) fn into_takers(self) -> Vec<(ClientKey, u64)> {
         self.takers
     }
 }
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// What is kept of a session that is new here.
+    /// Returns the state for a new session, if it may be observed.
     pub(super) fn new_watch(&self, pool: super::PoolId) -> Option<Box<Watch>> {
         (self.core.watched && self.core.pool_of(pool).is_acp()).then(Box::default)
     }
@@ -83,7 +83,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.sessions.get_mut(key)?.watch.as_deref_mut()
     }
 
-    /// Keeps what a session says to its client, and says it to whoever watches.
+    /// Keeps an update of a session and sends it to the observers.
     pub(super) fn record(&mut self, key: SessionKey, worker: WorkerKey, parts: &Parts<'_>) {
         let limit = self.core.limits.replay_bytes;
         let (most, _) = self.core.limits.replay_memory();
@@ -106,7 +106,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// A worker is asked to open a session that is known: what it says next is its whole history, or begins in the middle.
+    /// Clears the ring before a worker opens a known session again: a load replays the whole history, a resume starts in the
+    /// middle.
     pub(super) fn rewind(&mut self, key: SessionKey, what: RequestKind) {
         let Some(watch) = self.watch(key) else { return };
         let bytes = std::mem::take(&mut watch.bytes);
@@ -116,10 +117,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.watch_bytes -= bytes;
     }
 
-    /// A session was opened, with this answer, or was not.
+    /// Records the result of opening a session.
     pub(super) fn opened_with(&mut self, key: SessionKey, message: View<'_>) {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
-        // One that is not there yet is tried in the next worker.
+        // A provisional session is tried at the next worker.
         let provisional = session.provisional;
         let Some(watch) = session.watch.as_deref_mut() else { return };
         watch.quiet = provisional && message.result().is_none();
@@ -130,14 +131,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
         watch.result = Value::Object(result).to_string().into_bytes().into();
     }
 
-    /// A turn begins: what is said from now on is news, whatever has become of a history.
+    /// Ends the replay of a history: from the beginning of a turn on, updates are new.
     pub(super) fn mark_turn_begun(&mut self, key: SessionKey) {
         if let Some(watch) = self.watch(key) {
             watch.quiet = false;
         }
     }
 
-    /// Nothing is kept any more of a session that is no more, and nobody beside its controller is asked in it.
+    /// Removes the state of a session that has ended, and withdraws its permission requests from observers.
     pub(super) fn unwatch(&mut self, key: SessionKey, worker: Option<WorkerKey>, watch: &Watch) {
         self.core.watch_bytes -= watch.bytes;
         let asked = worker
@@ -152,8 +153,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// What is to be done with a message of a client's about a session that another controls; `None`: the same as if it was
-    /// its own.
+    /// Routes a client's message about a session that another client controls. `None`: like a message of the controller.
     pub(super) fn route_observer(
         &mut self,
         client: ClientKey,
@@ -174,13 +174,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 self.take_over(key, client);
                 None
             }
-            // Whoever watches may stop a turn, and steer it in no other way.
+            // An observer may cancel a turn, but steer it in no other way.
             RequestKind::Cancel if watches => None,
             _ => in_use,
         }
     }
 
-    /// Whether a turn runs in a session that several can have and that `client` has not begun: it came to control it since.
+    /// Returns `true` if a turn runs in an observable session that `client` did not start: it became the controller later.
     pub(super) fn is_anothers_turn(&self, client: ClientKey, key: SessionKey) -> bool {
         let Some(session) = self.core.sessions.get(key).filter(|session| session.watch.is_some()) else {
             return false;
@@ -193,7 +193,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         running.any(|pending| !is_own(&pending.asker))
     }
 
-    /// Whether the worker of a session has nothing to do but tell its history.
+    /// Returns `true` if the worker of a session is free to replay its history.
     fn can_tell(&self, key: SessionKey) -> bool {
         let Some(session) = self.core.sessions.get(key) else { return false };
         let SessionState::On(worker) = session.place else { return false };
@@ -204,8 +204,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             && session.waiting.is_empty()
     }
 
-    /// Lets a client watch a session, of which its worker tells it the history. It is asked for as its controller did, so
-    /// that nothing about it changes.
+    /// Adds an observer and has the worker replay the history to it. The session is loaded with the controller's params, so that
+    /// nothing about it changes.
     pub(super) fn tell_history(
         &mut self,
         client: ClientKey,
@@ -234,7 +234,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if params.get("mcpServers").is_none() {
             params["mcpServers"] = json!([]);
         }
-        // The present controller may not be the client that owns these servers.
+        // The servers may be those of an earlier controller.
         let Some(session) = self.core.sessions.get(key) else { return };
         if session.servers.rename_in(&mut params).is_err() {
             self.refuse(client, id, batch, message.tag(), &unknown_server());
@@ -259,7 +259,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// The history of a session was told, or will not be: whatever waited for that goes on.
+    /// Handles the end of a replay: messages that waited for it continue.
     pub(super) fn history_told(&mut self, key: SessionKey, succeeded: bool) {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         let waiting = std::mem::take(&mut session.waiting);
@@ -273,7 +273,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// A client watches a session from now on.
+    /// Adds an observer.
     fn enroll(&mut self, client: ClientKey, key: SessionKey) {
         if let Some(watch) = self.watch(key)
             && !watch.observers.contains(&client)
@@ -285,7 +285,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Makes an observer the one who controls a session, and the one who did an observer.
+    /// Makes an observer the controller, and the controller an observer.
     fn take_over(&mut self, key: SessionKey, client: ClientKey) {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         let before = session.owner.replace(client);
@@ -303,7 +303,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Gives a session whose client goes to one who watches it. Tells whether there is one.
+    /// Makes an observer the controller of a session whose client is gone. Returns `true` if there is one.
     pub(super) fn promote(&mut self, key: SessionKey) -> bool {
         let is_there = |core: &super::Core, client: &ClientKey| {
             core.clients.get(*client).is_some_and(|state| !state.eof && !state.closing)
@@ -318,7 +318,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         true
     }
 
-    /// A client watches a session from now on: it is told what was said before, what is asked for now, and that it is open.
+    /// Adds an observer: sends it the kept updates, the pending permission requests, and the result.
     pub(super) fn attach(
         &mut self,
         client: ClientKey,
@@ -365,11 +365,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// A client does not want to watch a session any more.
+    /// Removes an observer.
     pub(super) fn detach(&mut self, client: ClientKey, key: SessionKey) {
         if let Some(watch) = self.watch(key) {
             watch.observers.retain(|observer| *observer != client);
-            // What is still to come of a history is nobody's.
+            // The rest of the replay is for no client.
             if watch.reader == Some(Some(client)) {
                 watch.reader = Some(None);
             }
@@ -382,7 +382,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// It is no longer asked what all who watch are.
+    /// Withdraws the permission requests that an observer was asked.
     fn forget_taker(&mut self, client: ClientKey, worker: WorkerKey, key: SessionKey) {
         let Some(state) = self.core.worker(worker) else { return };
         let mut numbers = Vec::new();
@@ -395,7 +395,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.withdraw(numbers.into_iter().map(|number| (client, number)));
     }
 
-    /// Asks everybody who watches for a permission, too.
+    /// Sends a permission request to all observers too.
     pub(super) fn ask_observers(
         &mut self,
         worker: WorkerKey,
@@ -406,7 +406,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(id) = message.id() else { return };
         let Some(observers) = self.watch(key).map(|watch| watch.observers.clone()) else { return };
         let Some(identity) = self.core.sessions.get(key).map(|session| session.identity) else { return };
-        // Too much is kept already: then only the one is asked who controls the session.
+        // Over the memory limit only the controller is asked.
         if self.core.is_too_much(identity, message.bytes().len()) {
             self.core.counters.dropped += 1;
             return;
@@ -422,7 +422,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Asks one who has just come for what the others were asked before.
+    /// Sends the pending permission requests to a new observer.
     fn ask_late(&mut self, client: ClientKey, worker: WorkerKey, key: SessionKey) {
         let Some(state) = self.core.workers.get(worker) else { return };
         let is_open = |shared: &Shared| {
@@ -456,7 +456,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.forward_to_client(worker, client, Some(key), View::parse(&line), Some(number));
     }
 
-    /// Somebody has answered a worker's request: nobody else need.
+    /// Handles that one client has answered a worker's request: withdraws it from the others.
     pub(super) fn answered(&mut self, worker: WorkerKey, id: &[u8], by: (ClientKey, u64)) {
         let Some(state) = self.core.worker(worker) else { return };
         let first = state.asking.remove(id);
@@ -465,7 +465,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.withdraw(others.into_iter());
     }
 
-    /// A client will not answer a worker's request. Tells whether somebody else may.
+    /// Handles that a client will not answer a worker's request. Returns `true` if another client may.
     pub(super) fn another_may_answer(&mut self, client: ClientKey, number: u64, asked: &Asked) -> bool {
         let Some(state) = self.core.worker(asked.worker) else { return false };
         let first = state.asking.get(&asked.id).copied();
@@ -487,19 +487,19 @@ impl<O: CoreOutput> Ctx<'_, O> {
         true
     }
 
-    /// A worker gives up on a request that several are asked: those are told who are not told by the way.
+    /// Withdraws a permission request that its worker cancels. The client that gets the worker's own cancellation is left out.
     pub(super) fn give_up_on_all(&mut self, worker: WorkerKey, message: View<'_>) {
         let cancels_request = message.method().as_deref() == Some(method::CANCEL_REQUEST);
         let Some(raw) = message.request_id().filter(|_| cancels_request) else { return };
-        // They are not told again when the one answers whom the worker has told, and nobody else is asked.
+        // Removed here, so that an answer of that client does not withdraw the request a second time.
         let shared = self.core.worker(worker).and_then(|state| state.shared.remove(raw));
         self.withdraw(shared.into_iter().flat_map(Shared::into_takers));
     }
 }
 
-/// A message as one that was sent before.
+/// Marks a message as a replay.
 fn flagged(line: &[u8]) -> Option<String> {
-    // One that is too long to be read is sent without the mark.
+    // A message with too many values is sent without the mark.
     if has_more_values_than(line, MAX_PEER_VALUES) {
         return String::from_utf8(line.to_vec()).ok();
     }
@@ -508,7 +508,7 @@ fn flagged(line: &[u8]) -> Option<String> {
     Some(message.to_string())
 }
 
-/// Puts something of ours into `_meta`, beside what is there.
+/// Sets a member of `_meta.narrows` and keeps the others.
 fn mark(params: &mut Map<String, Value>, key: &str, value: Value) {
     let mut meta = inner(params, "_meta");
     let mut ours = inner(&mut meta, "narrows");
@@ -517,7 +517,7 @@ fn mark(params: &mut Map<String, Value>, key: &str, value: Value) {
     params.insert("_meta".to_owned(), Value::Object(meta));
 }
 
-/// Takes an object out of another; whatever else stood there is none.
+/// Removes and returns a member if it is an object.
 fn inner(object: &mut Map<String, Value>, key: &str) -> Map<String, Value> {
     match object.remove(key) {
         Some(Value::Object(inner)) => inner,

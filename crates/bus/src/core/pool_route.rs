@@ -17,7 +17,7 @@ use super::state::{RequestKind, WorkerLifecycle};
 use super::table::{ClientKey, WorkerKey};
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// The pool of a client's message, which becomes the client's.
+    /// Returns the pool of a client's message and makes it the client's.
     pub(super) fn choose_pool(
         &mut self,
         client: ClientKey,
@@ -42,7 +42,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if self.core.pool_of(pool).removed {
             return Err(RpcError::new(Code::NotFound, "the pool of this connection is no longer there"));
         }
-        // A reload may have taken it from the listener.
+        // A reload may have removed the pool from the listener.
         if !self.may_use(client, pool) {
             return Err(self.deny_pool(client));
         }
@@ -70,7 +70,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Ok(pool)
     }
 
-    /// In a pool that everybody shares and whose protocol is known.
+    /// Routes a message in a shared pool with a known protocol.
     pub(super) fn route_shared(
         &mut self,
         client: ClientKey,
@@ -110,7 +110,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     OpeningPlace::Nowhere => Route::Refuse(unknown_session()),
                 }
             }
-            // It would hold for all clients of the worker.
+            // It would apply to all clients of the worker.
             _ if has_scope(message, Scope::Connection) => {
                 Route::Refuse(RpcError::new(Code::MethodNotFound, "method not available at a shared worker"))
             }
@@ -120,8 +120,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// In a pool of which nothing is known but `sessionId`: whoever names one first has it from then on, and one that is
-    /// first named beside another lives where that one does.
+    /// Routes a message in a pool without a known protocol. Only `sessionId` is known there: the client that first names a
+    /// session owns it, and one first named together with another is in the same worker.
     pub(super) fn route_unknowing(&mut self, client: ClientKey, pool: PoolId, message: View<'_>) -> Route {
         let (deep, top) = (message.session(), message.top_session());
         if top.as_deref().is_some_and(|top| self.is_foreign(client, top)) {
@@ -129,7 +129,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         let mut home = None;
         if let Some(key) = top.as_deref().and_then(|top| self.core.sessions.find(top)) {
-            // Agents that speak ACP read no session there, and may know the other name as that of another session.
+            // An ACP agent does not read a session there, and may know the other name as that of another session.
             let session = self.core.sessions.get(key);
             if session.is_some_and(|session| self.core.pool_of(session.pool).is_acp()) {
                 return Route::Refuse(unknown_session());
@@ -165,7 +165,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Route::Worker { worker, session: Some(key) }
     }
 
-    /// The worker for what belongs to no session.
+    /// Returns the worker for a client's messages that belong to no session.
     fn sticky(&mut self, client: ClientKey, pool: PoolId) -> Route {
         if let Some(worker) = self.core.client(client).and_then(|state| state.worker)
             && self
@@ -186,7 +186,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// In a pool whose workers are for one client at a time.
+    /// Routes a message in a pool whose workers serve one client at a time.
     pub(super) fn route_own(&mut self, client: ClientKey, pool: PoolId, what: RequestKind) -> Route {
         let opens = what == RequestKind::New || what.reopens();
         let state = self.core.pool_of(pool);
@@ -203,7 +203,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             && !(opens && (state.stage == WorkerLifecycle::Retiring || per_session && state.used))
         {
             if state.stage == WorkerLifecycle::Greeting {
-                // The next session must not go there too.
+                // The next session must not go to this worker either.
                 state.used |= opens;
                 return Route::Backlog(worker);
             }
@@ -212,7 +212,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if what == RequestKind::Initialize
             && let Some(state) = self.core.client(client)
         {
-            // It is about to say it itself.
+            // The client is about to send `initialize` itself.
             (state.initialize, state.initialized) = (None, None);
         }
         let route = self.claim(client, pool);
@@ -261,8 +261,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Route::Worker { worker, session: None }
     }
 
-    /// Tells a worker with a gate who its client is and what it is narrowed to, before anything else: what a client says about that comes later, and
-    /// too late.
+    /// Sends a worker with a gate the identity and scopes of its client, before any line of the client: the gate must not judge a
+    /// line without them.
     fn name_client(
         &mut self,
         worker: WorkerKey,
@@ -285,8 +285,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 }
 
-/// Returns `true` if a client's message is one of ACP that belongs to a session, or to the connection, in any version. An agent that has
-/// sessions of several clients could apply one without a session to any of them, and what belongs to the connection to all.
+/// Returns `true` if a client's message belongs to a session, or to the connection, in any version of ACP. An agent with sessions
+/// of several clients could apply one without a session to any of them, and one for the connection to all.
 pub(super) fn has_scope(message: View<'_>, scope: Scope) -> bool {
     message.method().is_some_and(|name| {
         let mut methods = METHODS.iter().filter(|method| method.is_received_by(Side::Agent));

@@ -16,7 +16,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.listeners.clone_from(&config.listen);
         let before = std::mem::take(&mut self.core.order);
         self.core.order = config.pools.iter().map(|settings| self.settle_pool(settings)).collect();
-        // Only now: whoever loses something by it is served by the pools that there are.
+        // After all pools are settled, so that clients of a removed worker are served by the pools that remain.
         for pool in before {
             if self.core.order.contains(&pool) {
                 self.shrink(pool);
@@ -31,8 +31,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.fill_all();
     }
 
-    /// The pool with these settings: the one of this name if it can stay, else a new one in the place of that, which may
-    /// be one that was taken away before.
+    /// Returns the pool with these settings: the existing one if only adjustable settings differ, else a new one that replaces
+    /// it. A removed pool of the same name is replaced too.
     fn settle_pool(&mut self, settings: &Pool) -> PoolId {
         let is_it = |pool: &PoolState| pool.successor.is_none() && pool.settings.name == settings.name;
         let former = self.core.pools.iter().position(is_it).map(|index| PoolId(index as u32));
@@ -47,14 +47,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.pools.push(PoolState::new(settings.clone()));
         if let Some(former) = former {
             self.core.pool_mut(former).successor = Some(pool);
-            // Until it knows better, it can what its predecessor could.
+            // Until its workers are initialized, it is assumed to have its predecessor's capabilities.
             self.core.pool_mut(pool).abilities = self.core.pool_of(former).abilities;
             self.move_waiting(former, pool);
         }
         pool
     }
 
-    /// A client whose pool was taken away is as one that has none yet. Its sessions go on where they are.
+    /// Resets a client whose pool was removed, as if it had chosen none. Its sessions stay where they are.
     pub(super) fn leave_removed(&mut self, client: ClientKey) {
         let Some(pool) = self.core.clients.get(client).and_then(|state| state.pool) else {
             return;
@@ -64,7 +64,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         let Some(state) = self.core.client(client) else { return };
         state.pool = None;
-        // What it said to agents of that pool is not for those of another.
+        // What it sent to agents of that pool is not for those of another.
         state.initialize = None;
         state.authenticate = None;
         let Some(worker) = state.worker.take() else { return };
@@ -72,14 +72,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         let Some(state) = self.core.worker(worker) else { return };
-        // If it has something to do, it goes when that is over, as one in which a session was.
+        // A busy worker is stopped when it is idle.
         state.used = true;
         if state.sessions.is_empty() && state.pending.is_empty() && state.backlog.is_empty() {
             self.stop_worker(worker, false);
         }
     }
 
-    /// Whoever waits for a worker of a pool that is no more, and has none in its place, waits in vain.
+    /// Refuses clients and sessions that wait for a worker of a pool that was removed and not replaced.
     fn refuse_removed(&mut self, pool: PoolId) {
         let error = RpcError::new(Code::NotFound, "the pool of this connection is no longer there");
         for client in std::mem::take(&mut self.core.pool_mut(pool).waiting) {
@@ -90,7 +90,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Whoever waits for a worker of a pool that is no more waits for one of its successor.
+    /// Moves clients and sessions that wait for a worker of a replaced pool to its successor.
     fn move_waiting(&mut self, from: PoolId, to: PoolId) {
         let waiting = std::mem::take(&mut self.core.pool_mut(from).waiting);
         let revivals = std::mem::take(&mut self.core.pool_mut(from).revivals);
@@ -103,7 +103,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Lets the workers of a pool that is no more go: at once if nobody uses them, else when their turns end.
+    /// Stops the workers of a pool that is leaving: unused ones at once, others when their turns have ended.
     fn wind_down(&mut self, pool: PoolId) {
         let state = self.core.pool_of(pool);
         let shared = state.is_shared();
@@ -118,7 +118,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     self.end_later(worker);
                 }
             } else if per_session {
-                // No session begins there any more, not even the first.
+                // No session may be opened there any more, not even the first one.
                 state.used = true;
             }
         }
@@ -127,7 +127,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Lets go what a pool has more than it wants.
+    /// Retires workers beyond the configured number.
     fn shrink(&mut self, pool: PoolId) {
         let state = self.core.pool_of(pool);
         let live: Vec<(WorkerKey, &WorkerState)> = state
@@ -152,13 +152,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// After `drain_timeout`, ends a worker once no turn runs in it, though clients have sessions there.
+    /// After `drain_timeout`, stops a worker once no turn runs in it, even if clients have sessions there.
     fn end_later(&mut self, worker: WorkerKey) {
         let at = self.now + self.core.limits.drain_timeout;
         self.core.timers.set(at, Timer::Retired(worker));
     }
 
-    /// Lets a worker go that has done nothing wrong, when nobody needs it any more, however long that takes.
+    /// Retires a worker that has no fault, as soon as no client needs it, without a time limit.
     fn let_go(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
         if !matches!(state.stage, WorkerLifecycle::Retiring | WorkerLifecycle::Stopping) {
@@ -170,14 +170,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 }
 
-/// Of workers that everybody shares, those that are too many: first those that nobody would miss.
+/// Returns the surplus workers of a shared pool, least used first.
 fn surplus(pool: &PoolState, mut live: Vec<(WorkerKey, &WorkerState)>) -> Vec<WorkerKey> {
     let most = live.len().saturating_sub(pool.settings.instances as usize);
     live.sort_by_key(|(_, state)| state.sessions.len() + state.pending.len());
     live.into_iter().take(most).map(|(worker, _)| worker).collect()
 }
 
-/// Of workers that are for one client each, those that wait for clients and are too many: first those that are not ready.
+/// Returns the surplus unclaimed workers of a pool whose workers serve one client each, those not ready first.
 fn spare(pool: &PoolState, live: Vec<(WorkerKey, &WorkerState)>) -> Vec<WorkerKey> {
     let (claimed, mut free): (Vec<_>, Vec<_>) = live.into_iter().partition(|(_, state)| state.claimed);
     let wanted = pool.settings.instances as usize + pool.waiting.len() + pool.revivals.len();
@@ -187,7 +187,7 @@ fn spare(pool: &PoolState, live: Vec<(WorkerKey, &WorkerState)>) -> Vec<WorkerKe
     free.into_iter().take(most).map(|(worker, _)| worker).collect()
 }
 
-/// Whether workers of one pool are workers of the other.
+/// Returns `true` if workers of one pool can serve the other: only adjustable settings differ.
 fn is_same_kind(one: &Pool, other: &Pool) -> bool {
     let of_workers = |pool: &Pool| Pool {
         instances: 0,

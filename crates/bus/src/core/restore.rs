@@ -17,11 +17,11 @@ use super::state::{InternalRequest, RequestKind, WorkerLifecycle};
 use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 
-/// How many lines may wait for one session.
+/// Lines that may wait for one session.
 const MAX_WAITING_LINES: usize = 1024;
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Keeps a line until its session lives again.
+    /// Queues a line until its session is restored.
     pub(super) fn await_session(
         &mut self,
         key: SessionKey,
@@ -55,12 +55,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Whether lines wait for a session.
+    /// Returns `true` if lines wait for a session.
     pub(super) fn is_awaited(&self, key: SessionKey) -> bool {
         self.core.sessions.get(key).is_some_and(|session| !session.waiting.is_empty())
     }
 
-    /// Looks for a worker to take a session up in.
+    /// Selects a worker to restore a session in.
     pub(super) fn start_revival(&mut self, key: SessionKey) {
         let Some(session) = self.core.sessions.get(key) else { return };
         let SessionState::Lost(reason) = &session.place else { return };
@@ -93,7 +93,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             }
         } else {
             match self.core.client(client).and_then(|state| state.worker) {
-                // Its other sessions, if any, were moved there already.
+                // The client's other sessions, if any, are there already.
                 Some(worker) if !self.is_used_up(worker) && self.is_of(worker, pool) => {
                     Route::Worker { worker, session: None }
                 }
@@ -108,7 +108,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 }
                 if let Some(state) = self.core.worker(worker) {
                     state.sessions.insert(key);
-                    // The next session must not go there too.
+                    // The next session must not go to this worker too.
                     state.used = true;
                 }
                 self.restore_after_initialize(worker, key);
@@ -118,7 +118,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Whether a pool has workers besides these, or will have.
+    /// Returns `true` if a pool has, or is about to have, workers other than these.
     pub(super) fn has_others(&self, pool: PoolId, taken: &[WorkerKey]) -> bool {
         let state = self.core.pool_of(pool);
         let stays = |worker: &WorkerKey| {
@@ -132,13 +132,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
             || state.workers.iter().any(|worker| stays(worker) && !taken.contains(worker))
     }
 
-    /// Whether a worker is of a pool, or of what that has replaced: its client may have begun anew in another since.
+    /// Returns `true` if a worker belongs to a pool or to its successor. Its client may have moved to another pool since.
     fn is_of(&self, worker: WorkerKey, pool: PoolId) -> bool {
         let state = self.core.workers.get(worker);
         state.is_some_and(|state| self.core.current(state.pool) == pool)
     }
 
-    /// Whether a worker of one client cannot take another session.
+    /// Returns `true` if a worker of one client cannot take another session.
     fn is_used_up(&self, worker: WorkerKey) -> bool {
         let Some(state) = self.core.workers.get(worker) else { return true };
         let per_session = self.core.pool_of(state.pool).settings.share == Share::Session;
@@ -146,14 +146,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
             || per_session && state.used
     }
 
-    /// Takes up sessions that wait for a worker of `pool`.
+    /// Continues to restore the sessions that wait for a worker of `pool`.
     pub(super) fn serve_revivals(&mut self, pool: PoolId) {
         for key in std::mem::take(&mut self.core.pool_mut(pool).revivals) {
             self.start_revival(key);
         }
     }
 
-    /// Asks a worker to take a session up.
+    /// Asks a worker to load or resume a session.
     pub(super) fn send_revival(&mut self, key: SessionKey, worker: WorkerKey) {
         if !self.may_live_at(worker, key) || !self.has_scopes_of(worker, key) {
             self.fail_revival(key, &namesake());
@@ -167,7 +167,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let client = session.owner.or(session.waiting.first().map(|waiting| waiting.client));
         let (pool, params) = (session.pool, session.params.clone());
         let is_v2 = self.core.worker(worker).is_some_and(|state| state.is_v2);
-        // By the settings that hold now.
+        // Checked against the current configuration.
         let params = match self.permit_again(client, pool, is_v2, &params) {
             Ok(params) => params,
             Err(error) => {
@@ -208,9 +208,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         session.is_some_and(|session| matches!(session.place, SessionState::Reviving(at) if at == worker))
     }
 
-    /// A worker has taken a session up, or has not.
+    /// Handles a worker's response to a restore.
     pub(super) fn revived(&mut self, key: SessionKey, worker: WorkerKey, error: Option<RpcError>) {
-        // By now it may be given up on here, and be taken up elsewhere.
+        // The restore may have been cancelled here and started in another worker.
         if !self.is_revived_by(key, worker) {
             return;
         }
@@ -233,7 +233,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// A worker will not say whether it has taken a session up.
+    /// Handles a restore that its worker will not answer.
     pub(super) fn unrevived(&mut self, key: SessionKey, worker: WorkerKey, error: &RpcError) {
         let gone =
             [Code::WorkerLost, Code::Deadline, Code::Draining].into_iter().find(|code| error.is(*code));
@@ -251,15 +251,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Whether a session is taken up once more though a worker was lost over it: one may be chance.
+    /// Returns `true` if a restore is tried once more after its worker was lost: a single loss may be a coincidence.
     fn tries_again(&mut self, key: SessionKey) -> bool {
         let draining = self.core.draining;
         let Some(session) = self.core.sessions.get_mut(key) else { return false };
         !draining && !std::mem::replace(&mut session.retried, true)
     }
 
-    /// A session cannot be taken up: whatever waits for it is told so. It is no more if it never can be, and if that was
-    /// told; else it is tried again when it is next used.
+    /// Ends a failed restore: the waiting requests get the error. If the session does not exist any more and a client has learnt
+    /// so, it is dropped. Otherwise the next use tries again.
     pub(super) fn fail_revival(&mut self, key: SessionKey, error: &RpcError) {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         let waiting = std::mem::take(&mut session.waiting);
@@ -281,7 +281,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// A session that was being taken up lives nowhere, as before.
+    /// Marks a session that was being restored as lost again.
     fn lose_again(&mut self, key: SessionKey, error: &RpcError) {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         let Some(worker) = session.worker() else { return };
@@ -309,7 +309,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 }
 
-/// To take it up would be to hand somebody another's session.
+/// Returns the error for a session whose name another session has now. To restore it could give a client another identity's
+/// session.
 pub(super) fn namesake() -> RpcError {
     RpcError::new(Code::NotFound, "the session was lost, and its agent calls another one so by now")
 }

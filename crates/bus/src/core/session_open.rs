@@ -24,12 +24,12 @@ use super::state::{EarlyMessage, Opening, Pending, Raw, RequestLocation, Request
 use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 
-/// How much a worker may say about sessions that are not known yet.
+/// Bytes of a worker's messages about sessions that are not known yet.
 const MAX_EARLY_MESSAGE_BYTES: usize = 1 << 20;
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Enters a session that lives in `worker`, which calls it `name`. It is `identity`'s; absent: whose `owner` is, or the
-    /// worker.
+    /// Adds a session in `worker`, which knows it as `name`. It belongs to `identity`, or if absent to the identity of `owner` or
+    /// of the worker.
     pub(super) fn enter(
         &mut self,
         name: &str,
@@ -78,7 +78,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         };
         self.is_no_child(worker, name);
         self.supersede_lost(name, session.pool);
-        // A worker that counts its sessions calls them as others were called before, here or in another pool.
+        // A worker that numbers its sessions reuses names of earlier sessions, in this or another pool.
         let (owners, children) = (&self.core.owners, &self.core.children);
         let is_taken = |name: &str| owners.is_anothers(name, identity) || children.has(name);
         let key = self.core.sessions.insert(session, is_taken);
@@ -102,7 +102,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         key
     }
 
-    /// Marks a lost session whose name an agent of its pool, or of the pool that replaced it, gives to another session.
+    /// Marks a lost session whose name an agent of its pool, or of the pool's successor, gives to another session.
     fn supersede_lost(&mut self, name: &str, pool: super::PoolId) {
         let Some(key) = self.core.sessions.find(name) else { return };
         let Some(lost) = self.core.sessions.get(key) else { return };
@@ -116,12 +116,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Gives a session without a client its time.
+    /// Starts the grace period of a session without a client.
     pub(super) fn expire_later(&mut self, key: SessionKey) {
         let Some(session) = self.core.sessions.get(key) else { return };
         let (abilities, is_acp) = (self.core.abilities_of(session), self.core.pool_of(session.pool).is_acp());
         let limits = &self.core.limits;
-        // Nobody can come back to a session that cannot be opened again.
+        // No client can return to a session that cannot be opened again.
         let can_return = abilities.load || abilities.resume || !is_acp;
         let grace = if can_return { limits.session_grace } else { limits.disconnect_grace };
         let Some(session) = self.core.sessions.get_mut(key) else { return };
@@ -130,7 +130,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.timers.set(self.now + grace, Timer::Expired(key));
     }
 
-    /// Enters the session that a request is to open, so that its history finds its client before the answer does.
+    /// Adds the session that a request is to open, so that its replayed history reaches the client before the response.
     pub(super) fn enter_provisionally(
         &mut self,
         client: ClientKey,
@@ -146,7 +146,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Some(key)
     }
 
-    /// The answer to a request that opens a session.
+    /// Handles the response to a request that opens a session.
     pub(super) fn opened(&mut self, worker: WorkerKey, mut pending: Pending, message: View<'_>) {
         let Some(mut opening) = pending.opening.take() else { return };
         if pending.what.creates() {
@@ -156,7 +156,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// An answer that opens nothing by its method, and how clients call the session in it if its worker calls it otherwise.
+    /// Returns the clients' name of the session in a response, if the worker's differs. For methods that do not open sessions.
     pub(super) fn alias_in(
         &mut self,
         worker: WorkerKey,
@@ -170,11 +170,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Ok(aliased.map(|session| quoted(&session.name)))
     }
 
-    /// In a pool of which nothing is known but `sessionId`, any answer that names a session tells of one.
+    /// In a pool without a known protocol, adds the session that a response names.
     ///
     /// # Errors
     ///
-    /// If the client may have no session more, or the name is too long.
+    /// If the client may not have another session, or the name is too long.
     fn enter_unknowing(
         &mut self,
         worker: WorkerKey,
@@ -198,7 +198,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Ok(())
     }
 
-    /// Refuses a name that an agent gives a session if it is too long to be kept.
+    /// Refuses a session name of an agent that is too long to be kept.
     fn check_name(&mut self, worker: WorkerKey, name: &str) -> Result<(), RpcError> {
         if name.len() <= MAX_SESSION_NAME_BYTES {
             return Ok(());
@@ -230,7 +230,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let owner = pending.client();
         let known = self.session_of(worker, &name);
         let known_session = known.and_then(|key| self.core.sessions.get(key));
-        // One that another identity opened since the worker was asked for this one is this one.
+        // A session of the same name that another identity opened after the worker had received this request is this one.
         let is_made_meanwhile = known_session.is_some_and(|session| {
             session.identity != opening.identity && session.reopened_at > pending.start
         });
@@ -238,13 +238,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let is_reviving =
             known_session.is_some_and(|session| matches!(session.place, SessionState::Reviving(_)));
         if let Some(known) = known.filter(|_| is_reviving) {
-            // What is being restored under this name is not the worker's, which has just made it.
+            // The worker has just given the name to a new session, so the one being restored under it does not exist there.
             self.fail_revival(known, &namesake());
         } else if let Some(known) = known.filter(|_| !is_open) {
-            // Somebody wants to open what was not there yet; whoever it was made for has it.
+            // A request to open the session came before it existed. It belongs to the client it was created for.
             self.drop_session(known);
         } else if let Some(known) = known {
-            // The worker has given out the same session twice. It must not become two clients'.
+            // The worker has returned the same session twice. It must not get two owners.
             let same = self.core.sessions.get(known).is_some_and(|session| session.owner == owner);
             if same {
                 let alias = self.alias_in(worker, &pending, message).unwrap_or_default();
@@ -285,7 +285,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     ) {
         let Some(key) = pending.session else {
             let request = View::parse(&opening.line);
-            // It was given up on: meanwhile the name became that of another session.
+            // The request was cancelled, and the name belongs to another session by now.
             let name = request.session().filter(|_| message.result().is_some());
             match name.and_then(|name| self.name_conflict(worker, &name, opening.identity, None)) {
                 Some(NameConflict::Own) => self.fail(worker, pending, &session_in_use()),
@@ -308,7 +308,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             session.servers = std::mem::take(&mut opening.servers);
             self.core.sessions.keep_params(key, params, self.core.limits.session_params());
             self.record_owner(key, None);
-            // Another session that it names is not entered if it may not be.
+            // A further session that the response names is added only if that is permitted.
             let alias = self.alias_in(worker, &pending, message).unwrap_or_default();
             self.forward_response(worker, pending, message, alias.as_deref());
             return;
@@ -320,7 +320,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             && self.core.pool_of(self.pool_of_worker(worker)).is_shared()
         {
             let pool = self.pool_of_worker(worker);
-            // Meanwhile the name may be another session's there.
+            // The name may be another session's in some workers by now.
             let mut closed = self.workers_closed_to(pool, key);
             closed.extend(&opening.tried);
             if let Some(client) = pending.client() {
@@ -359,8 +359,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.forward_response(worker, pending, message, None);
     }
 
-    /// Takes a session from a client whose request to load or resume it failed, if it had no owner before. A session that
-    /// another client has resumed since stays where it is, as does one that the client has asked for twice.
+    /// Removes the owner from a session if its request to load or resume it failed and the session had no owner before. A session
+    /// that another client has resumed since, or with another such request pending, stays.
     pub(super) fn give_back(&mut self, key: SessionKey, client: ClientKey) {
         let Some(session) = self.core.sessions.get(key) else { return };
         let asks_again = |pending: &Pending| {
@@ -388,14 +388,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.expire_later(key);
     }
 
-    /// A session was not opened in a worker that is to have one: it can have another.
+    /// Allows a worker for one session to get another one, as the first was not opened.
     fn unuse(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
         let opens = state.pending.values().any(|pending| pending.opening.is_some());
         state.used = opens || !state.sessions.is_empty() || state.had;
     }
 
-    /// Sends the same request to the next worker that may know the session.
+    /// Sends the request to the next worker that may know the session.
     fn try_next(
         &mut self,
         worker: WorkerKey,
@@ -404,12 +404,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
         mut opening: Box<Opening>,
     ) {
         let params = View::parse(&opening.line).params().unwrap_or_default();
-        // What the worker before had is given back first, so that there is room for as much.
+        // The former worker's servers are released first, so that their memory can be charged again.
         opening.servers = ServerUse::default();
         opening.servers = self.enter_servers(worker, client, params).unwrap_or_default();
         _ = self.charge_servers(client, &mut opening.servers);
         let message = View::parse(&opening.line);
-        // The ids were entered from the same line.
+        // The ids were added from the same line.
         let served = self.opening_with_servers(&opening.servers, message).unwrap_or_default();
         let message = served.as_deref().map_or(message, View::parse);
         let Some(state) = self.core.worker(worker) else { return };
@@ -439,13 +439,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.workers.get(worker).map_or(super::PoolId(0), |state| state.pool)
     }
 
-    /// Makes a session live in another worker.
+    /// Moves a session to another worker.
     pub(super) fn move_session(&mut self, key: SessionKey, to: WorkerKey) {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         let from = session.worker();
         let params = session.params.clone();
         session.place = SessionState::On(to);
-        // Numbers of the one mean nothing to the other.
+        // Prompt numbers of one worker mean nothing to another.
         session.prompts.clear();
         session.stopped = 0;
         let agent_name = session.agent_name();
@@ -468,7 +468,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             }
         }
         self.move_children(key, from, Some(to));
-        // Its client's MCP servers are spoken to from there.
+        // The new worker talks to the client's MCP servers.
         let client = self.client_of_servers(key);
         if let Some(session) = self.core.sessions.get_mut(key) {
             session.servers = ServerUse::default();
@@ -483,7 +483,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Forgets a session.
+    /// Removes a session.
     pub(super) fn drop_session(&mut self, key: SessionKey) {
         let Some(mut session) = self.core.sessions.remove(key) else { return };
         self.forget_children(session.worker(), session.kin.take());
@@ -507,7 +507,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// The session that `worker` calls `name`, if it is one of its own.
+    /// Returns the session that `worker` knows as `name`.
     pub(super) fn session_of(&self, worker: WorkerKey, name: &str) -> Option<SessionKey> {
         let state = self.core.workers.get(worker)?;
         let is_it = |key: &SessionKey| {
@@ -515,14 +515,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 *session.name == *name && session.wire.is_none() && session.worker() == Some(worker)
             })
         };
-        // Mostly it speaks of the same session again and again.
+        // Most messages are about the same session as the one before.
         let recent = state.recent.filter(is_it);
         recent
             .or_else(|| self.core.sessions.find(name).filter(is_it))
             .or_else(|| state.aliases.get(name).copied())
     }
 
-    /// Keeps what a worker says about a session that it is about to tell us of. Tells whether there is room for it.
+    /// Queues a worker's message about a session that is not known yet. Returns `false` if there is no room for it.
     pub(super) fn keep_early_message(
         &mut self,
         worker: WorkerKey,
@@ -549,7 +549,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         true
     }
 
-    /// Delivers what a worker said about a session before it told us of it.
+    /// Handles the queued messages about a session that has become known.
     pub(super) fn deliver_early_messages(&mut self, worker: WorkerKey, name: &str) {
         let Some(state) = self.core.worker(worker) else { return };
         if state.strangers.is_empty() {
@@ -564,7 +564,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// No session is being created any more that a stranger could belong to.
+    /// Handles the remaining queued messages once no session is being created.
     pub(super) fn drop_early_messages(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
         if state.creating > 0 || state.strangers.is_empty() {

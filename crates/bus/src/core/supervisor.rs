@@ -14,7 +14,7 @@ use super::state::{Pending, RequestOrigin, Tenants, WorkerLifecycle, WorkerState
 use super::table::WorkerKey;
 use super::timer::Timer;
 
-/// The shortest and the longest rest after a loss.
+/// The shortest and the longest delay of a restart.
 pub(super) const RESTART_DELAYS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
 
 impl<O: CoreOutput> Ctx<'_, O> {
@@ -29,13 +29,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.fill_for(pool, 0);
     }
 
-    /// The same, for one more that is wanted now.
+    /// Starts the workers that a pool lacks, and one more that is needed now.
     pub(super) fn spawn_on_demand(&mut self, pool: PoolId) {
         if !self.core.pool_of(pool).is_shared() {
             self.fill_for(pool, 1);
             return;
         }
-        // Those that are ready serve somebody else, whom this client must not meet, or are full.
+        // The ready workers are full, or serve another identity.
         let state = self.core.pool_of(pool);
         let stages: Vec<WorkerLifecycle> =
             state.workers.iter().filter_map(|worker| Some(self.core.workers.get(*worker)?.stage)).collect();
@@ -50,7 +50,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if room && may {
             self.spawn(pool);
         } else if !room && !stages.contains(&WorkerLifecycle::Stopping) {
-            // Somebody else's that does nothing makes room.
+            // An idle worker of another identity is stopped to make room.
             let idle = state.workers.iter().copied().find(|worker| {
                 self.core.workers.get(*worker).is_some_and(|state| {
                     state.stage == WorkerLifecycle::Ready
@@ -89,8 +89,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             };
             let trying = match state.open_until {
                 Some(until) if until > self.now => false,
-                // One is tried; when it does well, the others follow. What was there all the time, or somebody has for
-                // himself, shows nothing.
+                // One worker is tried, and if it works, the others follow. Workers that existed before or are in use prove
+                // nothing.
                 Some(_) if state.is_shared() => coming == 0,
                 Some(_) => free == 0,
                 None => true,
@@ -173,7 +173,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// A worker can be used from now on.
+    /// Marks a worker as ready.
     pub(super) fn make_ready(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
         state.stage = WorkerLifecycle::Ready;
@@ -181,19 +181,19 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.log(Note::Ready(worker.into()));
         let state = self.core.pool_of(pool);
         if state.is_shared() && !state.is_acp() && state.open_until.is_some_and(|until| until <= self.now) {
-            // Nobody is greeted there: one that lasts for a moment does well.
+            // Without `initialize`, a worker counts as working if it does not exit at once.
             self.core.timers.set(self.now + RESTART_DELAYS.0 * 10, Timer::Respawn(pool));
         }
         self.serve_revivals(pool);
         self.serve_waiting(pool);
     }
 
-    /// A worker of the pool has shown that it works.
+    /// Closes the circuit breaker: a worker of the pool has shown that it works.
     pub(super) fn close_circuit(&mut self, pool: PoolId) {
         let now = self.now;
         let state = self.core.pool_mut(pool);
         state.failures = 0;
-        // One that does well does not speak for those that were lost just now.
+        // One working worker does not make up for others lost just now.
         if state.open_until.is_some_and(|until| until <= now) {
             state.open_until = None;
             state.losses.clear();
@@ -211,7 +211,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             Stuck::InputClosed { taken } => self.deafened(worker, taken),
             Stuck::OutputClosed => {
                 state.fault = Some("closed its output");
-                // Nothing new goes there; what it owes is told when it is gone.
+                // It gets nothing new. Its pending requests fail when it has exited.
                 state.stage = WorkerLifecycle::Retiring;
                 self.refresh_answer(worker);
                 self.out.act(Action::Stop { worker: worker.into(), kill: true });
@@ -223,7 +223,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// A worker hears nothing any more: what it has not read it never will. What it has, it may still answer.
+    /// Handles that a worker has closed its input: requests that it has not read fail, the others may still be answered.
     fn deafened(&mut self, worker: WorkerKey, taken: u64) {
         let Some(state) = self.core.worker(worker) else { return };
         state.input_closed = true;
@@ -237,14 +237,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
         for client in paused.into_iter().flatten() {
             self.resume_client(client);
         }
-        // First, or what comes next in an array would be sent there.
+        // Before the requests fail, or the rest of a batch would be sent there.
         self.retire(worker, "closed its input");
         for (_, pending) in unread {
             self.fail(worker, pending, &input_closed());
         }
     }
 
-    /// Ends a worker at once that does not do what it must in time.
+    /// Kills a worker that missed a deadline.
     pub(super) fn useless(&mut self, worker: WorkerKey, what: &'static str) {
         if let Some(state) = self.core.worker(worker) {
             state.fault = Some(what);
@@ -255,7 +255,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.stop_worker(worker, true);
     }
 
-    /// Fails every request that a worker owes.
+    /// Fails all pending requests of a worker.
     pub(super) fn fail_all(&mut self, worker: WorkerKey, error: &RpcError) {
         for (number, pending) in self.take_pending(worker) {
             self.forget_pending(worker, &pending, number);
@@ -263,7 +263,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// What a worker owes, in the order in which it was asked.
+    /// Removes and returns the pending requests of a worker in the order in which they were sent.
     pub(super) fn take_pending(&mut self, worker: WorkerKey) -> Vec<(u64, Pending)> {
         let Some(state) = self.core.worker(worker) else { return Vec::new() };
         let creates = std::mem::take(&mut state.creating) > 0;
@@ -275,7 +275,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         pending
     }
 
-    /// Takes a request that was not answered out of what its session knows.
+    /// Removes a request that will not be answered from its session.
     pub(super) fn forget_pending(&mut self, worker: WorkerKey, pending: &Pending, number: u64) {
         if pending.what.creates()
             && let Some(state) = self.core.worker(worker)
@@ -295,11 +295,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// A worker takes no new sessions, and goes when its turns end.
+    /// Retires a worker for a fault: it gets no new sessions and is stopped when its turns have ended.
     pub(super) fn retire(&mut self, worker: WorkerKey, why: &'static str) {
         let at = self.now + self.core.limits.drain_timeout;
         let Some(state) = self.core.worker(worker) else { return };
-        // One that was only not wanted has as much time as it needs, until it does something wrong.
+        // One that a reload retired has no time limit until it is at fault too.
         if state.stage == WorkerLifecycle::Stopping
             || state.stage == WorkerLifecycle::Retiring && !state.unwanted
         {
@@ -315,7 +315,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.end_if_retired(worker);
     }
 
-    /// Ends a worker that is to go and owes nothing more.
+    /// Stops a retiring worker that has no pending requests left.
     pub(super) fn end_if_retired(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
         let waits = state.pending.values().any(|pending| !matches!(pending.asker, RequestOrigin::Gone));
@@ -330,7 +330,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Whether a worker that is only not wanted any more has sessions that could not go on elsewhere.
+    /// Returns `true` if a worker that a reload retired has sessions that cannot be restored elsewhere.
     fn is_missed(&self, worker: WorkerKey) -> bool {
         let Some(state) = self.core.workers.get(worker) else { return false };
         let abilities = self.core.abilities_of_worker(worker);
@@ -341,7 +341,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             && state.sessions.iter().any(owned)
     }
 
-    /// A worker that is to go has had its time. One that has done nothing wrong finishes the turns that run in it, and nothing else.
+    /// Handles the end of a retiring worker's time. One without a fault may still finish its active turns.
     pub(super) fn time_is_up(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
         if !state.unwanted {
@@ -352,7 +352,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.end_if_retired(worker);
     }
 
-    /// Ends a worker that is to go, whatever it still owes.
+    /// Stops a retiring worker and fails its pending requests.
     pub(super) fn end_retired(&mut self, worker: WorkerKey) {
         let why = match self.core.worker(worker).and_then(|state| state.fault) {
             Some(fault) => format!("agent {fault} and was exchanged"),
@@ -374,7 +374,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.out.act(Action::Stop { worker: worker.into(), kill });
     }
 
-    /// Ends workers that were one client's and are nobody's any more.
+    /// Stops exclusive workers that no client uses any more.
     pub(super) fn stop_idle(&mut self) {
         let idle: Vec<WorkerKey> = self
             .core
@@ -388,7 +388,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     && !self.core.pool_of(state.pool).is_shared()
                     && match state.client.and_then(|client| self.core.clients.get(client)) {
                         None => true,
-                        // Of a client that has others, or one for each session, which is over.
+                        // Its client has another worker, or this one was for a session that has ended.
                         Some(client) => {
                             let per_session = self.core.pool_of(state.pool).settings.share == Share::Session;
                             let is_first = client.worker == Some(*key);
@@ -404,7 +404,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.forsake();
     }
 
-    /// Gives workers that were one client's and only owe what nobody waits for their time.
+    /// Starts the timeout of exclusive workers that only have requests left whose clients are gone.
     fn forsake(&mut self) {
         let at = self.now + self.core.limits.cancel_grace;
         for (key, state) in self.core.workers.iter_mut() {
@@ -415,7 +415,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// A worker has had its time to answer what nobody waits for.
+    /// Stops a worker that has not answered its remaining requests in time.
     pub(super) fn end_forsaken(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
         state.forsaken = false;
@@ -425,7 +425,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 }
 
-/// What is said of a request that a worker with closed input never read.
+/// Returns the error for a request that a worker with closed input never read.
 pub(super) fn input_closed() -> RpcError {
     RpcError::new(Code::WorkerLost, "the agent has closed its input").effects(Effects::None)
 }

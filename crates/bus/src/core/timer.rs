@@ -10,46 +10,46 @@ use super::session::SessionKey;
 use super::state::WorkerLifecycle;
 use super::table::{ClientKey, WorkerKey};
 
-/// What is to happen.
+/// The event of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
-    /// A worker has had its time to answer `initialize`.
+    /// Timeout of a worker's response to the bus's `initialize`.
     Greeted(WorkerKey),
-    /// The same, where a client asked for it by itself, with the number of its request.
+    /// Timeout of a worker's response to a client's `initialize`, with the number of the request.
     Unanswered(WorkerKey, u64),
-    /// A worker has had its time to open a session, with the number of the request.
+    /// Timeout of a worker's response to a request for a new session, with the number of the request.
     Unopened(WorkerKey, u64),
-    /// A worker has answered a request for a new session, for which others waited.
+    /// A worker has answered a request for a new session that others wait for.
     CreationSettled,
-    /// What a worker asks in a session that is not known yet has waited for long enough.
+    /// Timeout of a worker's requests in a session that is not known yet.
     EarlyRequest(WorkerKey),
-    /// A worker that is to go has had its time to finish.
+    /// Timeout of a retiring worker.
     Retired(WorkerKey),
-    /// A worker that owes nothing to anybody who is there has had its time.
+    /// Timeout of a worker whose pending requests have no client.
     Forsaken(WorkerKey),
-    /// A session that was told to stop has had its time.
+    /// Timeout of a session whose turn was cancelled.
     Cancelled(SessionKey),
-    /// The client of a session that was told to stop has had its time to answer what the agent asked in it.
+    /// Timeout of a client's answers to requests in a cancelled turn.
     CancelAsked(SessionKey),
-    /// The client of a session has been gone for long enough for its turn to end.
+    /// End of the grace period after which a turn without a client is cancelled.
     Abandoned(SessionKey),
-    /// A session has been without a client for long enough.
+    /// End of the grace period of a session without a client.
     Expired(SessionKey),
-    /// A session has waited for a worker for long enough.
+    /// Timeout of restoring a session.
     Unrevived(SessionKey),
-    /// The workers that are all asked have had their time.
+    /// Timeout of a fan-out.
     Fanned(FanKey),
-    /// A client has waited for a worker for long enough, with the serial of its wait.
+    /// Timeout of a client that waits for a worker, with the serial of the wait.
     Held(ClientKey, u64),
-    /// A client that had sent too much has rested.
+    /// A client over its rate limit may continue.
     Rested(ClientKey),
     /// A pool may start workers again.
     Respawn(PoolId),
-    /// The bus is to stop whatever still runs.
+    /// End of the drain timeout.
     Drained,
 }
 
-/// What is to happen, the next first.
+/// Pending timers, the next one first.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     heap: BinaryHeap<Reverse<(Time, Timer)>>,
@@ -64,7 +64,7 @@ impl Timers {
         self.heap.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// The next that is due, if any.
+    /// Removes and returns the next timer that is due.
     pub(super) fn due(&mut self, now: Time) -> Option<Timer> {
         if self.next()? > now {
             return None;
@@ -74,7 +74,7 @@ impl Timers {
 }
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Does what is due.
+    /// Handles a timer.
     pub(super) fn run_timer(&mut self, timer: Timer) {
         match timer {
             Timer::Greeted(worker) => {

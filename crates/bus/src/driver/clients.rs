@@ -18,9 +18,9 @@ use super::stream::Stream;
 use super::websocket::{self, ClientDecoder};
 use super::{About, Driver, LINGER_TIMEOUT, PollToken, Router};
 
-/// How often it is tried to write to a client that is being hung up on and takes nothing.
+/// Interval of attempts to write to a client that is being closed and whose queue is blocked.
 const LINGER_RETRY_INTERVAL: Duration = Duration::from_millis(50);
-/// How many are let in at a time before others have their turn.
+/// Connections accepted before other sources have their turn.
 const MAX_ACCEPTS_PER_ROUND: usize = 64;
 
 impl<B: Router> Driver<B> {
@@ -34,7 +34,7 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Lets in who waits at a listener.
+    /// Accepts the pending connections of a listener.
     pub(super) fn accept(&mut self, now: Time, slot: u32) {
         for _ in 0..MAX_ACCEPTS_PER_ROUND {
             let Some(door) = self.listeners.get_mut(slot as usize) else { return };
@@ -55,7 +55,7 @@ impl<B: Router> Driver<B> {
                     self.rest_from_accepting(now);
                     return;
                 }
-                // The peer has changed its mind, or the network has.
+                // The peer or the network has ended the connection already.
                 Err(error) => tracing::debug!(%error, "a connection came to nothing"),
             }
         }
@@ -108,25 +108,25 @@ impl<B: Router> Driver<B> {
         user != Some(only)
     }
 
-    /// Logs that a user may not connect, unless that was logged a short time ago.
+    /// Logs that a user may not connect, at most once per interval.
     fn log_refused_user(&mut self, listener: usize, user: Option<u32>) {
         if let Some(count) = self.refused_users.count(Instant::now()) {
             tracing::warn!(listener, user, count, "connections refused: not the user of the bus");
         }
     }
 
-    /// Takes a client that somebody else has let in.
+    /// Adds a client that the caller of [`Handle::connect`](crate::Handle::connect) has accepted.
     pub(super) fn admit_newcomer(&mut self, now: Time, socket: OwnedFd, from: &IncomingClient) {
         let from = from.arrival();
         let mut conn = ClientConn::new(Stream::socket(socket), None, false, true);
         conn.tended = true;
-        // Its own socket beside both ends of the one that leads to us.
+        // Its socket, and both ends of the connection that the caller bridges to it.
         conn.descriptors = 3;
         let lines = self.lines();
         self.admit_conn(now, from, conn, lines);
     }
 
-    /// Takes our own stdin and stdout for a client.
+    /// Adds stdin and stdout as a client.
     pub(super) fn open_stdio(&mut self, now: Time, listener: u32, ends: Ends) {
         let identity = user_name(rustix::process::geteuid().as_raw());
         self.copied.extend(ends.copied);
@@ -141,7 +141,7 @@ impl<B: Router> Driver<B> {
         ClientDecoder::Lines(Splitter::new(self.limits.max_line))
     }
 
-    /// Takes a connection, if there may be one more. The slot it has then.
+    /// Adds a connection if the limits permit. Returns its slot.
     pub(super) fn admit_conn(
         &mut self,
         now: Time,
@@ -192,7 +192,7 @@ impl<B: Router> Driver<B> {
         Some(client.0)
     }
 
-    /// Reads once from a client and shows its lines to the core.
+    /// Reads once from a client and passes its lines to the core.
     pub(super) fn read_client(&mut self, now: Time, slot: u32) {
         let Some(conn) = self.ports.client(slot) else { return };
         conn.intake.listed = false;
@@ -212,7 +212,7 @@ impl<B: Router> Driver<B> {
                 return self.drop_client(now, slot);
             }
         };
-        // A read that was not filled has emptied the source, unless its end is still to be read.
+        // A read that did not fill the buffer has emptied the source, except that its end may still be unread.
         conn.intake.readable = read == self.scratch.len() || conn.intake.hung_up;
         let (is_fresh, is_silent) = (conn.fresh.is_some(), conn.silent.is_some());
         if conn.hangup.is_none() && conn.framed.is_some() {
@@ -247,8 +247,8 @@ impl<B: Router> Driver<B> {
         self.ports.list_client(slot);
     }
 
-    /// On TCP, whoever does not begin like JSON is hung up on: a web page can reach a loopback port, but cannot speak
-    /// to it.
+    /// Closes a TCP connection that does not begin like JSON. A web page can reach a loopback port, but cannot send such a
+    /// beginning.
     fn turn_away(&mut self, slot: u32, read: usize) -> bool {
         let blank = |byte: &&u8| matches!(**byte, b' ' | b'\t' | b'\r' | b'\n');
         let Some(first) = self.scratch[..read].iter().find(|byte| !blank(byte)) else { return false };
@@ -267,10 +267,10 @@ impl<B: Router> Driver<B> {
         let Some(conn) = self.ports.client(slot) else { return };
         conn.intake.ended = true;
         if conn.hangup.is_some() {
-            // What is left of the hang-up is seen to when everything is written.
+            // The close continues when the queue is flushed.
             return;
         }
-        // Who speaks WebSocket says goodbye first.
+        // A WebSocket ends with a close frame. Without one the connection was lost.
         if conn.intake.dead || conn.framed.is_some() {
             return self.drop_client(now, slot);
         }
@@ -278,7 +278,7 @@ impl<B: Router> Driver<B> {
         self.ask(About::Client(slot), |brain, ports| brain.client_eof(now, ClientId(slot), ports));
     }
 
-    /// Takes what a client has said last before its input ended, though it has no line end, if it is a whole message.
+    /// Handles a client's last line without a line end, if it is a valid message.
     fn take_last(&mut self, now: Time, slot: u32) {
         let fresh = self.ports.client(slot).and_then(|conn| conn.fresh.take());
         let begun = fresh.map(|fresh| fresh.read).unwrap_or_default();
@@ -299,7 +299,7 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Closes a client's connection and tells the core.
+    /// Closes a client's connection and removes it from the core.
     pub(super) fn drop_client(&mut self, now: Time, slot: u32) {
         let Some(conn) = self.ports.take_client(slot) else { return };
         conn.deregister(self.poll.registry());
@@ -313,17 +313,17 @@ impl<B: Router> Driver<B> {
         self.accepts_soon(now);
     }
 
-    /// Goes on with those that are being hung up on.
+    /// Continues to close clients.
     ///
-    /// Closing a socket with unread input resets it, and what was written last would be lost on the way. So the peer is
-    /// told that nothing more comes, and what it still sends is read until it closes too.
+    /// Closing a socket with unread input resets it, and the last output would be lost. So the output is shut down first, and
+    /// input is read until the peer closes too.
     pub(super) fn hang_up(&mut self, now: Time) {
         let closing = std::mem::take(&mut self.ports.closing);
         let is_finished = self.ports.finished;
         for slot in closing {
             let Some(conn) = self.ports.client(slot) else { continue };
             let Some(hangup) = &mut conn.hangup else { continue };
-            // Whoever is owed something and takes it, however slowly, gets all of it.
+            // A client with pending output that makes progress, however slowly, gets all of it.
             let patience = if hangup.until.is_none() { self.limits.stall_timeout } else { LINGER_TIMEOUT };
             let stuck_at = conn.outflow.progress + patience;
             let has_time = hangup.reads_reason && !is_finished;
@@ -345,7 +345,7 @@ impl<B: Router> Driver<B> {
             let Some(conn) = self.ports.client(slot) else { continue };
             let shut = conn.hangup.is_some_and(|hangup| hangup.shut);
             let until = conn.hangup.and_then(|hangup| hangup.until);
-            // Two descriptors: there is no telling without closing.
+            // With two descriptors, the end of output cannot be signaled without closing.
             let done = shut && (conn.intake.ended || conn.output.is_some());
             if done || stuck || until.is_some_and(|until| now >= until) {
                 self.drop_client(now, slot);
@@ -359,14 +359,14 @@ impl<B: Router> Driver<B> {
     }
 }
 
-/// Shows the brain a line of a client, unless that is being hung up on.
+/// Passes a line of a client to the router, unless the client is being closed.
 #[inline]
 fn show<B: Router>(brain: &mut B, ports: &mut Connections, now: Time, slot: u32, piece: LineRef<'_>) {
     if !ports.is_heard(slot) {
         return;
     }
     match piece {
-        // For some workers it would be more than one, and the others nobody has looked at.
+        // Some agents would read it as several lines, of which only the first was checked.
         LineRef::Whole(line) if !is_one_line(line) => {
             let mut line = line.to_vec();
             make_line(&mut line);
@@ -376,7 +376,7 @@ fn show<B: Router>(brain: &mut B, ports: &mut Connections, now: Time, slot: u32,
     }
 }
 
-/// Tells a peer why it is not let in, if it can be told at once.
+/// Sends a refused peer the reason, if that does not block.
 pub(super) fn refuse(conn: &ClientConn, error: &RpcError) {
     let message = message::error(b"null", error);
     _ = conn.output().write(&match conn.framed {
@@ -386,23 +386,23 @@ pub(super) fn refuse(conn: &ClientConn, error: &RpcError) {
     conn.output().shut();
 }
 
-/// Tells a peer on TCP that it is not the user of this bus, if it can be told at once.
+/// Sends a refused TCP peer of another user the reason, if that does not block.
 fn refuse_user(peer: OwnedFd) {
     let error = RpcError::new(Code::PolicyDenied, "only the user of this bus may connect");
     refuse(&ClientConn::new(Stream::socket(peer), None, false, false), &error);
 }
 
-/// A user as an identity.
+/// Returns the identity of a user.
 fn user_name(user: u32) -> String {
     format!("uid:{user}")
 }
 
-/// Returns the user behind a unix socket.
+/// Returns the user of a unix socket's peer.
 fn peer_user(peer: &OwnedFd) -> Option<u32> {
     Some(rustix::net::sockopt::socket_peercred(peer.as_fd()).ok()?.uid.as_raw())
 }
 
-/// Returns `true` if a user may connect to a unix socket. The mode of the socket says the same, but not on every file
+/// Returns `true` if a user may connect to a unix socket. The mode of the socket has the same effect, but not on every file
 /// system.
 fn may_use_socket(user: u32) -> bool {
     user == rustix::process::geteuid().as_raw() || user == 0

@@ -26,43 +26,43 @@ use super::{DRAIN_LINGER_TIMEOUT, SLOW_LINGER_TIMEOUT};
 #[derive(Debug)]
 pub(super) struct ClientConn {
     pub(super) input: Stream,
-    /// If that is another descriptor.
+    /// The output, if it is another descriptor than the input.
     pub(super) output: Option<Stream>,
     pub(super) intake: Intake,
     pub(super) outflow: Outflow,
-    /// Whether it is told apart from a web browser yet.
+    /// `true` until the first byte shows that the peer is not a web browser.
     pub(super) guarded: bool,
-    /// It is seen to elsewhere that it is read from: by whoever let it in, who may hold it for one that is away, or by asking it.
+    /// `true` if the stall timeout does not apply: the caller bounds it, or pings do.
     pub(super) tended: bool,
-    /// Until its first line was seen, if that may say that it is another's to serve.
+    /// Buffers the first line, which may show that the connection is served elsewhere.
     pub(super) fresh: Option<Box<FirstLine>>,
-    /// If WebSocket is spoken on it.
+    /// State of a WebSocket.
     pub(super) framed: Option<Box<Framed>>,
-    /// Whether it is asked about room only while that is wanted: a unix socket wakes us for every read of its peer.
+    /// `true` if writability is awaited only while the queue is blocked: a unix socket signals it after every read of the peer.
     sparing: bool,
-    /// It is being hung up on.
+    /// State of a connection that is being closed.
     pub(super) hangup: Option<Hangup>,
     /// The account of its identity.
     pub(super) account: u32,
-    /// How many bytes of its input are no whole message yet, and since when there are some.
+    /// Bytes of an incomplete message, and since when.
     pub(super) unfinished: usize,
     pub(super) begun: Time,
-    /// It has sent no whole message yet: its number among those.
+    /// Its number among the connections that have sent no whole message yet.
     pub(super) silent: Option<u64>,
-    /// How many descriptors it takes.
+    /// Number of descriptors it uses.
     pub(super) descriptors: usize,
 }
 
-/// How far a hang-up has come.
+/// The progress of closing a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hangup {
-    /// When it ends in any case. Absent: as long as it takes what it is owed.
+    /// The deadline. `None`: as long as the queue makes progress.
     pub(super) until: Option<Time>,
-    /// Everything was written and the peer was told so.
+    /// The output was flushed and shut down.
     pub(super) shut: bool,
-    /// It was told why, and that was the last.
+    /// The reason was queued, and nothing more is.
     told: bool,
-    /// Nothing waits but the reason, for which there is time.
+    /// Only the reason is queued, and there is time to read it.
     pub(super) reads_reason: bool,
 }
 
@@ -87,12 +87,12 @@ impl ClientConn {
         }
     }
 
-    /// The socket of a client that is not served here.
+    /// Returns the socket of a client that is served elsewhere.
     pub(super) fn into_socket(self) -> OwnedFd {
         self.input.into_fd()
     }
 
-    /// Closes it, and says so.
+    /// Closes the connection and notifies the owner of its WebSocket.
     pub(super) fn close(mut self) {
         let framed = self.framed.take();
         drop(self);
@@ -126,7 +126,7 @@ impl ClientConn {
         }
     }
 
-    /// How messages stand on it.
+    /// Returns the framing of its messages.
     #[inline]
     pub(super) fn framing(&self) -> Framing {
         if self.framed.is_some() { Framing::Frames } else { Framing::Lines }
@@ -160,7 +160,7 @@ impl ClientConn {
 /// A worker's process, from the order to start it to its end.
 #[derive(Debug)]
 pub(super) struct WorkerConn {
-    /// Which of all that ever had this slot.
+    /// Distinguishes it from other workers in the same slot.
     pub(super) serial: u64,
     /// 0 until it runs.
     pub(super) pid: u32,
@@ -168,24 +168,24 @@ pub(super) struct WorkerConn {
     pub(super) stdout: Option<Stream>,
     pub(super) intake: Intake,
     pub(super) outflow: Outflow,
-    /// How many bytes were written to its stdin.
+    /// Bytes written to its stdin.
     pub(super) written: u64,
-    /// It was told to end.
+    /// It is being stopped.
     pub(super) stopping: bool,
-    /// When it was found stopped, if it was.
+    /// The time when it was found stopped (SIGSTOP).
     pub(super) stopped_since: Option<Time>,
-    /// When its stdin was found closed.
+    /// The time when its stdin was found closed.
     pub(super) deaf_since: Option<Time>,
-    /// When its stdout was found closed.
+    /// The time when its stdout was found closed.
     pub(super) mute_since: Option<Time>,
-    /// Its process has ended, and this is waited for the rest of its output.
+    /// Its process has exited, and the rest of its output is read.
     pub(super) ending: Option<Ending>,
 }
 
-/// What is known of the end of a worker.
+/// The exit of a worker whose output is still read.
 #[derive(Debug)]
 pub(super) struct Ending {
-    /// How long the rest of its output is waited for.
+    /// The deadline for the rest of its output.
     pub(super) by: Time,
     pub(super) how: Ended,
 }
@@ -209,35 +209,35 @@ impl WorkerConn {
     }
 }
 
-/// An order that cannot be carried out in the middle of something.
+/// An action that is performed after the current event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DeferredAction {
     Spawn(WorkerId, u64, PoolId),
     Stop(WorkerId, u64, bool),
 }
 
-/// Everybody who is connected.
+/// All connections.
 #[derive(Debug)]
 pub(super) struct Connections {
-    /// The moment of this wake-up.
+    /// The time of this wake-up.
     pub(super) now: Time,
     pub(super) queue_bytes: usize,
-    /// How many bytes were put into the queues of clients since the memory of the bus was last looked at.
+    /// Bytes queued for clients since the last memory check.
     pub(super) queued: usize,
-    /// How long a client that is disconnected because it reads too slowly may take to read the reason.
+    /// Time for a slow reader to read why it is disconnected.
     reason_timeout: Duration,
     pub(super) clients: Vec<Option<ClientConn>>,
     pub(super) accounts: Accounts,
     pub(super) workers: Vec<Option<WorkerConn>>,
-    /// Who has something to read.
+    /// Sources with data to read.
     pub(super) ready: Vec<PollToken>,
-    /// Who has something to be written.
+    /// Destinations with data to write.
     pub(super) dirty: Vec<PollToken>,
-    /// The same list while it is worked off; kept for its memory.
+    /// The same list while it is processed. Kept for its allocation.
     flushing: Vec<PollToken>,
-    /// Clients whose queue is full, and who have only so long to take something of it.
+    /// Clients with a full queue, to which the stall timeout applies.
     pub(super) full: Vec<u32>,
-    /// Clients that are being hung up on.
+    /// Clients that are being closed.
     pub(super) closing: Vec<u32>,
     pub(super) deeds: Vec<DeferredAction>,
     pub(super) names: Names,
@@ -247,14 +247,14 @@ pub(super) struct Connections {
     next_serial: u64,
 }
 
-/// What a round of writing brought to light.
+/// The results of a write round.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
-    /// Queues with room again.
+    /// Queues that were full and have room again.
     pub(super) drained: Vec<PollToken>,
-    /// Clients that are gone.
+    /// Clients whose connection is lost.
     pub(super) lost: Vec<u32>,
-    /// Whether a worker has begun to take nothing or has closed its stdin.
+    /// `true` if a worker is blocked now or has closed its stdin.
     pub(super) look: bool,
 }
 
@@ -292,13 +292,13 @@ impl Connections {
         self.workers.get_mut(slot as usize)?.as_mut()
     }
 
-    /// Whether lines of this client still count.
+    /// Returns `true` if lines of this client are still handled.
     #[inline]
     pub(super) fn is_heard(&self, slot: u32) -> bool {
         matches!(self.clients.get(slot as usize), Some(Some(conn)) if conn.hangup.is_none())
     }
 
-    /// Puts a client on the list of those to be read, if there is something to read and nothing against it.
+    /// Lists a client for reading if it has data and is not paused.
     #[inline]
     pub(super) fn list_client(&mut self, slot: u32) {
         if let Some(Some(conn)) = self.clients.get_mut(slot as usize)
@@ -309,7 +309,7 @@ impl Connections {
         }
     }
 
-    /// The same for a worker.
+    /// Lists a worker for reading if it has data and is not paused.
     #[inline]
     pub(super) fn list_worker(&mut self, slot: u32) {
         if let Some(Some(hand)) = self.workers.get_mut(slot as usize)
@@ -320,19 +320,19 @@ impl Connections {
         }
     }
 
-    /// A client takes bytes again.
+    /// Schedules a write to a client that has become writable.
     pub(super) fn unblock_client(&mut self, slot: u32) {
         if let Some(Some(conn)) = self.clients.get_mut(slot as usize)
             && conn.outflow.blocked
             && !conn.outflow.dirty
         {
-            // Stays blocked until the write: how long it took nothing is counted from the first time.
+            // It stays blocked until the write, so that the stall timeout runs from the first blocked write.
             conn.outflow.dirty = true;
             self.dirty.push(PollToken::Client(slot));
         }
     }
 
-    /// A worker takes bytes again.
+    /// Schedules a write to a worker that has become writable.
     pub(super) fn unblock_worker(&mut self, slot: u32) {
         if let Some(Some(hand)) = self.workers.get_mut(slot as usize)
             && hand.outflow.blocked
@@ -343,12 +343,12 @@ impl Connections {
         }
     }
 
-    /// Whether there is something to be written at once, or to be done.
+    /// Returns `true` if a write or an action is pending.
     pub(super) fn is_busy(&self) -> bool {
         !self.dirty.is_empty() || !self.deeds.is_empty()
     }
 
-    /// Hangs up on a client once it has what waits for it.
+    /// Closes a client after its queue is flushed or the linger timeout expires.
     pub(super) fn hang_up(&mut self, slot: u32, reason: Reason) {
         let until = match reason {
             Reason::Served => None,
@@ -363,28 +363,28 @@ impl Connections {
         }
     }
 
-    /// Hangs up on a client for a reason of our own, which is the last it is told if it takes what waits before.
+    /// Closes a client with a reason of the bus. Nothing is queued after the reason.
     pub(super) fn disconnect(&mut self, slot: u32, reason: &RpcError) {
         self.to_client(ClientId(slot), &[&message::error(b"null", reason)]);
         self.hang_up(slot, Reason::SlowReader);
         self.say_no_more(slot);
     }
 
-    /// The last message for a client that takes too little is the reason why it is disconnected: what waits before it is left out, but for
-    /// the message that it has a part of.
+    /// Removes all queued messages of a client except a partly written one and the last one, which is the reason why it is
+    /// disconnected.
     pub(super) fn skip_to_reason(&mut self, slot: u32) {
         let until = self.now + self.reason_timeout.max(SLOW_LINGER_TIMEOUT);
         if let Some(conn) = self.client(slot) {
             let framing = conn.framing();
             conn.outflow.outbox.keep_last(framing);
-            // It costs no more than the socket and this message.
+            // The kept bytes are only the socket and this message.
             if let Some(hangup) = &mut conn.hangup {
                 (hangup.until, hangup.reads_reason) = (Some(until), true);
             }
         }
     }
 
-    /// What waits for a client that is being hung up on is the last it is told.
+    /// Queues nothing more for a client that is being closed.
     pub(super) fn say_no_more(&mut self, slot: u32) {
         let now = self.now;
         if let Some(conn) = self.client(slot) {
@@ -395,7 +395,7 @@ impl Connections {
         }
     }
 
-    /// Puts bytes behind what waits for a client, as they are.
+    /// Queues raw bytes for a client.
     pub(super) fn put_raw(&mut self, slot: u32, bytes: &[u8]) {
         let Some(Some(conn)) = self.clients.get_mut(slot as usize) else { return };
         let flow = &mut conn.outflow;
@@ -406,10 +406,10 @@ impl Connections {
         }
     }
 
-    /// Writes to a client what it still takes.
+    /// Writes the last output of a client without waiting.
     pub(super) fn write_last(&mut self, slot: u32, registry: &Registry) {
         if let Some(Some(conn)) = self.clients.get_mut(slot as usize) {
-            // Whatever comes of it, there is no next time.
+            // An error has no consequence: the connection is closed next.
             _ = conn.flush(slot, self.now, self.queue_bytes, &mut self.spare, registry);
             conn.output().shut();
         }
@@ -428,7 +428,7 @@ impl Connections {
         }
     }
 
-    /// Writes once to everybody for whom something waits.
+    /// Writes once to each destination with pending output.
     pub(super) fn flush(&mut self, registry: &Registry, outcome: &mut Outcome) {
         std::mem::swap(&mut self.dirty, &mut self.flushing);
         for index in 0..self.flushing.len() {
@@ -520,7 +520,7 @@ impl CoreOutput for Connections {
                 self.deeds.push(DeferredAction::Spawn(worker, self.next_serial, pool));
             }
             Action::Stop { worker, kill } => {
-                // With its number, because before it is carried out the slot may be another's.
+                // Identified by serial: when the action is performed, the slot may belong to another worker.
                 if let Some(Some(hand)) = self.workers.get(worker.0 as usize) {
                     self.deeds.push(DeferredAction::Stop(worker, hand.serial, kill));
                 }
@@ -534,7 +534,7 @@ impl CoreOutput for Connections {
                 let now = self.now;
                 if let Some(hand) = self.worker(worker.0) {
                     hand.intake.paused = false;
-                    // One that could not write may not have read either.
+                    // A worker that could not write may not have read either.
                     hand.outflow.progress = now;
                 }
                 self.list_worker(worker.0);

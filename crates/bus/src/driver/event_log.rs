@@ -1,32 +1,33 @@
-//! Logs the notes of the core.
+//! Logs the events of the core.
 
 use std::sync::Arc;
 
 use crate::config::{Pool, Protocol, Share};
 use crate::core::{Note, PoolId, WorkerId};
 
-/// What pools are called, and whose the workers are: operators do not know our numbers of pools.
+/// Names of pools and of the workers' pools: administrators do not know the core's numbers.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     pools: Vec<Name>,
     workers: Vec<Name>,
 }
 
-/// Of a pool, or of one of its workers.
+/// The name of a pool, or of a worker's pool.
 #[derive(Clone, Debug, Default)]
 struct Name {
     name: Arc<str>,
     shared: bool,
-    /// Its workers are spoken to before they are ready.
+    /// Its workers are initialized before they are ready.
     greeted: bool,
-    /// Of a worker, its pool.
+    /// Of a worker: its pool.
     pool: usize,
-    /// Of a worker that has ended, its last words, if they are for the log alone; of a pool, why its last worker was lost.
+    /// Of a worker that has exited: its last stderr lines, if only the log may contain them. Of a pool: the reason of its last
+    /// loss.
     last: Option<String>,
 }
 
 impl Names {
-    /// A worker of a pool is to be started.
+    /// Records the name of a worker that is about to be started.
     pub(super) fn learn(&mut self, worker: u32, pool: PoolId, settings: &Pool) {
         let (worker, pool) = (worker as usize, pool.0 as usize);
         for (names, number) in [(&mut self.workers, worker), (&mut self.pools, pool)] {
@@ -43,7 +44,7 @@ impl Names {
         self.workers[worker] = Name { last: None, ..self.pools[pool].clone() };
     }
 
-    /// The pool of a worker.
+    /// Returns the name of a worker's pool.
     pub(super) fn pool_name(&self, worker: u32) -> &str {
         self.workers.get(worker as usize).map_or("", |name| &name.name)
     }
@@ -52,8 +53,8 @@ impl Names {
         self.pools.get(pool.0 as usize).map_or("", |name| &name.name)
     }
 
-    /// How a worker ended, for whoever has to do with it. Where all share one, its last words may be about somebody else:
-    /// they stand in the log alone, and as a warning only if it was lost.
+    /// Returns the reason of a worker's exit for its clients. The stderr of a shared worker may be about another client: it only
+    /// goes to the log, as a warning if the worker was lost.
     pub(super) fn end(&mut self, worker: u32, reason: String, stderr: &str) -> String {
         tracing::debug!(pool = self.pool_name(worker), worker, reason, stderr, "a worker has ended");
         match self.workers.get_mut(worker as usize) {
@@ -66,7 +67,7 @@ impl Names {
         }
     }
 
-    /// What was said last by a worker that was lost, if that is for the log alone. Its pool remembers why it was.
+    /// Returns the last stderr lines of a lost worker if only the log may contain them, and stores the reason with its pool.
     fn lose(&mut self, worker: WorkerId, reason: &str) -> Option<String> {
         let name = self.workers.get_mut(worker.0 as usize)?;
         let words = name.last.take();
@@ -78,7 +79,7 @@ impl Names {
         words
     }
 
-    /// Writes a note to the log.
+    /// Logs an event.
     pub(super) fn log(&mut self, note: &Note) {
         if let Note::Lost { worker, reason, requests, sessions } = note {
             let stderr = self.lose(*worker, reason);
@@ -90,7 +91,7 @@ impl Names {
         match note {
             Note::Ready(worker) => {
                 let greeted = self.workers.get(worker.0 as usize).is_some_and(|name| name.greeted);
-                // Whether one works that nobody has spoken to is not known.
+                // Without `initialize`, nothing shows that the worker works.
                 let what = if greeted { "a worker is ready" } else { "a worker was started" };
                 tracing::info!(pool = of(worker), worker = worker.0, "{what}");
             }
@@ -146,14 +147,14 @@ mod tests {
         assert_eq!(end(3, "oh"), "exit status 1; stderr: oh");
         assert_eq!(end(3, ""), "exit status 1");
         assert_eq!(end(0, "oh"), "exit status 1");
-        // They are told when it turns out that it was lost, once.
+        // They are logged once, when the worker turns out to be lost.
         assert_eq!(names.lose(WorkerId(3), "exit status 1; stderr: oh"), None);
         assert_eq!(names.lose(WorkerId(0), "exit status 1").as_deref(), Some("oh"));
         assert_eq!(names.lose(WorkerId(0), "exit status 2"), None);
         assert_eq!(names.lose(WorkerId(9), "exit status 2"), None);
         let last: Vec<_> = names.pools.iter().map(|pool| pool.last.as_deref()).collect();
         assert_eq!(last, [Some("exit status 2"), Some("exit status 1; stderr: oh")]);
-        // Another pool has its slot now.
+        // A worker of another pool has the slot now.
         names.end(0, "exit status 1".to_owned(), "oh");
         names.learn(0, PoolId(1), &own);
         assert_eq!(names.pool_name(0), "own");

@@ -1,4 +1,4 @@
-//! Derives the number of possible connections from the limit of file descriptors.
+//! Derives the maximum of connections from the limit of file descriptors.
 
 use std::sync::OnceLock;
 
@@ -6,25 +6,25 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::config::{Config, Door};
 
-/// What we need for ourselves.
+/// Descriptors of the bus itself.
 const OWN_DESCRIPTORS: u64 = 64;
-/// What a worker needs: its pipes, its guardian's socket and handle, and some while it is started.
+/// Descriptors per worker: its pipes, its guardian's socket and handle, and some more while it is started.
 const DESCRIPTORS_PER_WORKER: u64 = 8;
 
-/// The limit of this process before it was first raised, whoever did that: a process has but one.
+/// The process's limit before it was raised for the first time.
 static ORIGINAL_LIMIT: OnceLock<Option<u64>> = OnceLock::new();
 
-/// How many descriptors we could have before we asked for more; `None` for any number.
+/// Returns the limit before it was raised; `None`: unlimited.
 pub(crate) fn before() -> Option<u64> {
     *ORIGINAL_LIMIT.get_or_init(|| getrlimit(Resource::Nofile).current)
 }
 
-/// How many descriptors we could have if we asked for them.
+/// Returns the limit that can be set.
 pub(crate) fn most() -> u64 {
     getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX)
 }
 
-/// Raises the limit on descriptors as far as we may. Returns it.
+/// Raises the limit as far as permitted. Returns it.
 pub(crate) fn raise() -> u64 {
     before();
     let limit = getrlimit(Resource::Nofile);
@@ -38,13 +38,13 @@ pub(crate) fn raise() -> u64 {
     current
 }
 
-/// How many descriptors the workers that `config` keeps ready and one client need.
+/// Returns the descriptors that the permanent workers of `config` and one client need.
 pub(crate) fn needed(config: &Config) -> u64 {
     let workers: u64 = config.pools.iter().map(|pool| u64::from(pool.instances)).sum();
     OWN_DESCRIPTORS + DESCRIPTORS_PER_WORKER * workers + 1
 }
 
-/// How many descriptors connections may take beside the workers of `config`.
+/// Returns the descriptors for connections beside the workers of `config`.
 pub(crate) fn room(config: &Config) -> usize {
     room_under(config, getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))
 }
@@ -54,13 +54,13 @@ fn room_under(config: &Config, limit: u64) -> usize {
     usize::try_from(room).unwrap_or(usize::MAX)
 }
 
-/// How many connections fit under `limit` beside the workers of `config`, if that is less than it allows.
+/// Returns the maximum of connections beside the workers of `config`, if the limit permits fewer than configured.
 pub(crate) fn cap(config: &Config, limit: u64) -> Option<usize> {
     let room = room_under(config, limit);
     (room < config.limits.max_connections).then_some(room)
 }
 
-/// How many connections without an identity there may be: where others can come in, a tenth is kept for those.
+/// Returns the maximum of connections without an identity. If clients can also connect with one, a tenth is reserved for them.
 pub(crate) fn anonymous(config: &Config) -> usize {
     let is_others = |door: &Door| match door {
         Door::Tcp(..) => false,

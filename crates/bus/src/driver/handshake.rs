@@ -10,48 +10,47 @@ use crate::core::{ClientId, Time};
 
 use super::{About, Driver, Router};
 
-/// The longest first line that is looked into.
 const MAX_FIRST_LINE_BYTES: usize = 64 << 10;
-/// The request by which a connection is taken up again.
+/// The request that resumes a connection.
 const RESUME: &str = "_narrows/resume";
 
-/// A connection that another is to serve.
+/// A resumable connection for another server.
 #[derive(Debug)]
 pub struct Handoff {
     /// The socket.
     pub socket: OwnedFd,
-    /// What was read from it.
+    /// The bytes that were already read.
     pub read: Vec<u8>,
-    /// Which of the configured listeners it came through.
+    /// The index of the configured listener that it connected to.
     pub listener: usize,
-    /// Who it is.
+    /// Its identity.
     pub identity: String,
 }
 
-/// Who serves such connections. Called in the loop, so it must not wait.
+/// Serves resumable connections. Called in the event loop, so it must not block.
 pub type HandOver = Box<dyn FnMut(Handoff) + Send>;
 
-/// What is known of a connection until its first line was seen.
+/// State of a connection until its first line is complete.
 #[derive(Debug)]
 pub(super) struct FirstLine {
     pub(super) listener: usize,
     pub(super) identity: String,
-    /// What was read so far.
+    /// The bytes read so far.
     pub(super) read: Vec<u8>,
 }
 
-/// What becomes of what was read.
+/// The bytes to handle after a read.
 pub(super) enum First {
-    /// It is to be taken as it stands.
+    /// Those just read.
     Read,
-    /// This is.
+    /// These.
     All(Vec<u8>),
-    /// There is more to come, or the connection is another's.
+    /// None: the first line is incomplete, or the connection is served elsewhere.
     Nothing,
 }
 
 impl<B: Router> Driver<B> {
-    /// Looks at what was read from a connection whose first line was not seen yet.
+    /// Handles input of a connection whose first line is not complete.
     pub(super) fn look_first(&mut self, now: Time, slot: u32, read: usize) -> First {
         let Some(conn) = self.ports.client(slot) else { return First::Nothing };
         let Some(mut fresh) = conn.fresh.take() else { return First::Read };
@@ -85,7 +84,7 @@ impl<B: Router> Driver<B> {
     }
 }
 
-/// Whether a connection that begins with this line can be taken up again.
+/// Returns `true` if a connection with this first line is resumable.
 fn is_resumable(line: &[u8]) -> bool {
     if memchr::memmem::find(line, b"resume").is_none() {
         return false;

@@ -4,12 +4,11 @@ use std::io;
 
 use narrows_wire::websocket;
 
-/// The largest buffer that is kept for the next who needs one.
+/// Bytes of the largest buffer that is kept for reuse.
 const MAX_SPARE_BUFFER_BYTES: usize = 256 << 10;
-/// How many are kept.
 const MAX_SPARE_BUFFERS: usize = 32;
 
-/// Buffers that nobody uses at the moment: whoever has nothing to say holds none, and few are made.
+/// Unused buffers. A peer without queued output holds none, so few are allocated.
 #[derive(Debug, Default)]
 pub(super) struct Spare {
     buffers: Vec<Vec<u8>>,
@@ -28,20 +27,20 @@ impl Spare {
     }
 }
 
-/// How messages stand on a stream.
+/// The framing of messages on a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Framing {
-    /// One on each line.
+    /// One message per line.
     Lines,
-    /// One in each frame of a WebSocket.
+    /// One message per WebSocket frame.
     Frames,
 }
 
-/// Where the head of a frame is put together.
+/// Space for the header of a frame.
 pub(super) type Room = [u8; websocket::MAX_HEAD_BYTES];
 
 impl Framing {
-    /// What stands before and behind a message of so many bytes.
+    /// Returns the bytes before and after a message of this length.
     #[inline]
     pub(super) fn around(self, length: usize, room: &mut Room) -> (&[u8], &'static [u8]) {
         match self {
@@ -51,35 +50,34 @@ impl Framing {
     }
 }
 
-/// Messages in the order in which they are to be written.
+/// Messages in the order of writing.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     bytes: Vec<u8>,
-    /// How many of them have been written.
+    /// Bytes that are already written.
     head: usize,
-    /// How many at the beginning belong to a message whose beginning is not here any more.
+    /// Bytes at the beginning that continue a message whose beginning is no longer here.
     rest: usize,
-    /// How messages stand in it.
     framing: Option<Framing>,
 }
 
-/// What became of a [`Outbox::flush`].
+/// The result of [`Outbox::flush`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Flushed {
-    /// How many bytes were taken.
+    /// Bytes that were written.
     pub(super) written: usize,
-    /// Whether the peer takes no more for now.
+    /// `true` if the peer accepts no more for now.
     pub(super) blocked: bool,
 }
 
 impl Outbox {
-    /// How many bytes wait.
+    /// Returns the queued bytes.
     #[inline]
     pub(super) fn waiting(&self) -> usize {
         self.bytes.len() - self.head
     }
 
-    /// Puts one message at the end: the parts in a row, and what stands around it.
+    /// Appends one message with its framing.
     #[inline]
     pub(super) fn push(&mut self, framing: Framing, parts: &[&[u8]], spare: &mut Spare) {
         let length = parts.iter().map(|part| part.len()).sum::<usize>();
@@ -94,7 +92,7 @@ impl Outbox {
         self.bytes.extend_from_slice(end);
     }
 
-    /// Puts bytes at the end as they are.
+    /// Appends raw bytes.
     pub(super) fn append(&mut self, parts: &[&[u8]], spare: &mut Spare) {
         let length = parts.iter().map(|part| part.len()).sum::<usize>();
         if length > 0 {
@@ -105,13 +103,13 @@ impl Outbox {
         }
     }
 
-    /// The same with the rest of a message whose beginning was written already, if `begun`. Nothing waits.
+    /// Appends the rest of a message to the empty queue; `begun` if its beginning is written already.
     pub(super) fn append_rest(&mut self, parts: &[&[u8]], begun: bool, spare: &mut Spare) {
         self.append(parts, spare);
         self.rest = if begun { self.bytes.len() } else { 0 };
     }
 
-    /// Takes out the messages between the one that is being written and the last.
+    /// Removes the messages between the one that is being written and the last one.
     pub(super) fn keep_last(&mut self, framing: Framing) {
         let first = self.boundary(framing, self.head);
         let mut last = first;
@@ -129,7 +127,7 @@ impl Outbox {
         self.bytes.drain(first..last);
     }
 
-    /// Where the first message begins at or behind `at`.
+    /// Returns the position of the first message that begins at or after `at`.
     fn boundary(&self, framing: Framing, at: usize) -> usize {
         if at <= self.rest {
             return self.rest;
@@ -149,7 +147,7 @@ impl Outbox {
         }
     }
 
-    /// Where the frame ends that begins at `at`, if one does. Ours have no mask.
+    /// Returns the end of the frame at `at`. Frames of a server have no mask.
     fn frame_end(&self, at: usize) -> Option<usize> {
         let head = self.bytes.get(at..)?;
         let (length, size) = match *head.get(1)? {
@@ -162,7 +160,7 @@ impl Outbox {
 
     #[cold]
     fn take_out_written(&mut self) {
-        // Where the next begins is looked for only where it is lost: the ends of lines show it, and frames are walked in `boundary`.
+        // The boundary is searched for only where it would be lost: line ends show it, and frames are walked in `boundary`.
         let head = self.head;
         self.rest = match self.framing {
             Some(framing) => self.boundary(framing, head) - head,
@@ -178,7 +176,7 @@ impl Outbox {
             self.bytes = spare.take();
         }
         if self.bytes.capacity() - self.bytes.len() < length {
-            // What was written is taken out when that at least halves what would be moved into a larger buffer.
+            // Written bytes are removed when that at least halves what would be moved into a larger buffer.
             if self.head >= self.bytes.len() / 2 {
                 self.take_out_written();
             }
@@ -186,13 +184,13 @@ impl Outbox {
         }
     }
 
-    /// Writes once what waits, if anything does.
+    /// Writes once.
     ///
-    /// A write that takes less than it was offered has filled the peer's buffer: the edge that says that there is room
-    /// again is still to come, so a second attempt would only be told so.
+    /// A short write has filled the peer's buffer. The edge that reports room is still to come, so a second attempt would only
+    /// block.
     ///
     /// # Errors
-    /// When the peer is gone.
+    /// If the peer is gone.
     pub(super) fn flush(
         &mut self,
         spare: &mut Spare,
@@ -216,7 +214,7 @@ impl Outbox {
         Ok(Flushed { written, blocked })
     }
 
-    /// Everything that was not written.
+    /// Returns the bytes that were not written.
     pub(super) fn rest(self) -> Vec<u8> {
         let mut bytes = self.bytes;
         bytes.drain(..self.head);
@@ -262,7 +260,7 @@ mod tests {
         assert_eq!(outbox.rest(), b"bc\n");
     }
 
-    /// Pushes the numbers up to `count` as messages, of which `taken` bytes go out, and then a last one that overtakes the others.
+    /// Pushes `count` numbers as messages, writes `taken` bytes, and then pushes a last message that replaces those not begun.
     #[track_caller]
     fn check_last(framing: Framing, long: bool, count: usize, taken: usize) {
         let (mut outbox, mut spare) = (Outbox::default(), Spare::default());
@@ -276,7 +274,7 @@ mod tests {
         let all = whole.rest();
         let taken = taken.min(all.len() - 1);
         let mut seen = Vec::new();
-        // In two steps, between which what was written is taken out.
+        // In two steps, with the written bytes removed in between.
         for part in [taken / 2, taken - taken / 2] {
             outbox
                 .flush(&mut spare, |bytes| {
@@ -330,7 +328,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is pushed and however little is taken at a time, all of it comes out in order.
+        /// All bytes come out in order, whatever is pushed and however little each write accepts.
         #[test]
         fn order_is_kept(steps in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..300), 0usize..700), 1..80)) {
             let (mut outbox, mut spare) = (Outbox::default(), Spare::default());

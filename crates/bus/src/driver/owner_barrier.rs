@@ -6,21 +6,21 @@ use crate::owner_store::{OwnerEntry, OwnerStoreEvent, OwnerWriter};
 use super::connections::Connections;
 use super::{About, Driver, PollToken, Router};
 
-/// What waits to be written down, and who waits for that.
+/// Entries about session owners that are not on disk, and the clients that wait for them.
 #[derive(Debug, Default)]
 pub(super) struct OwnerBarrier {
-    /// Whether anything is written down at all.
+    /// `true` if owners are recorded.
     pub(super) on: bool,
     /// The number of the last entry.
     pub(super) last: u64,
-    /// Entries that are not under way yet.
+    /// Entries that were not sent to the writer yet.
     pub(super) entries: Vec<(u64, OwnerEntry)>,
-    /// The clients that wait, and for which entry.
+    /// Waiting clients, each with the entry it waits for.
     pub(super) clients: Vec<(u64, u32)>,
 }
 
 impl Connections {
-    /// Has an entry about the owner of a session written, and lets a client wait for it.
+    /// Queues an entry about a session owner, and holds a client's output until it is on disk.
     pub(super) fn add_entry(&mut self, entry: OwnerEntry, client: Option<ClientId>) {
         if !self.holding.on {
             return;
@@ -36,13 +36,13 @@ impl Connections {
         }
     }
 
-    /// Lets those go on who wait for an entry up to this.
+    /// Releases the clients that wait for an entry up to this number.
     pub(super) fn release(&mut self, number: u64) {
         let (free, held): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.holding.clients).into_iter().partition(|(entry, _)| *entry <= number);
         self.holding.clients = held;
         for (entry, slot) in free {
-            // Whoever waits for another since, or has its slot now, waits on.
+            // A client that waits for a later entry, or another client in its slot, keeps waiting.
             let Some(Some(conn)) = self.clients.get_mut(slot as usize) else { continue };
             if conn.outflow.held == Some(entry) {
                 conn.outflow.held = None;
@@ -56,7 +56,7 @@ impl Connections {
 }
 
 impl<B: Router> Driver<B> {
-    /// Sends what is to be written down on its way.
+    /// Sends the queued entries to the writer.
     #[inline]
     pub(super) fn send_entries(&mut self) {
         if self.ports.holding.entries.is_empty() {
@@ -70,7 +70,7 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Goes on with whom it was written down for.
+    /// Handles the events of the writer.
     pub(super) fn take_kept(&mut self) {
         let Some(told) = self.ledger.as_mut().map(OwnerWriter::take_events) else { return };
         let Some(told) = told else {

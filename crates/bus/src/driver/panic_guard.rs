@@ -10,20 +10,20 @@ use crate::core::{Action, CoreOutput, Time, WorkerId};
 use super::connections::Connections;
 use super::{Driver, Router};
 
-/// How long no deadline counts after a panic over one: it may still be the next.
+/// Pause of the router's timers after a panic: the same timer may be next.
 const DEADLINE_PAUSE: Duration = Duration::from_secs(1);
 
-/// Whom a question is about.
+/// The peer that an event is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum About {
     Client(u32),
     Worker(u32),
-    /// Nobody in particular.
+    /// No single peer.
     All,
 }
 
 impl<B: Router> Driver<B> {
-    /// Asks the brain something, or tells it; `None` if that was too much for it.
+    /// Calls the router; `None` if it panicked.
     #[inline]
     pub(super) fn ask<R>(
         &mut self,
@@ -35,7 +35,7 @@ impl<B: Router> Driver<B> {
         answer.map_err(|_| self.on_panic(about)).ok()
     }
 
-    /// After a panic: whom it is about is told and hung up on, or ended if it is a worker.
+    /// Handles a panic: closes the client or kills the worker that it is about.
     #[cold]
     pub(super) fn on_panic(&mut self, about: About) {
         self.panics += 1;
@@ -46,7 +46,7 @@ impl<B: Router> Driver<B> {
                 self.ports.disconnect(slot, &error);
             }
             About::Worker(slot) => {
-                // What was read with it is lost, so what comes next would begin within a line.
+                // The rest of its last read is lost, so the next line would begin in the middle.
                 if let Some(hand) = self.ports.worker(slot) {
                     hand.intake.ended = true;
                 }
@@ -56,7 +56,7 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Tells the brain the time if it wants to know.
+    /// Runs the router's timers that are due.
     pub(super) fn tick(&mut self, now: Time) {
         if self.deadline().is_some_and(|deadline| deadline <= now)
             && self.ask(About::All, |brain, ports| brain.tick(now, ports)).is_none()
@@ -65,7 +65,7 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// When the brain wants to be told the time.
+    /// Returns the time of the router's next timer.
     #[inline]
     pub(super) fn deadline(&self) -> Option<Time> {
         let deadline = catch_unwind(AssertUnwindSafe(|| self.brain.deadline())).unwrap_or_default()?;

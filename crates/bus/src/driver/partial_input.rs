@@ -1,4 +1,4 @@
-//! Limits of unfinished messages, for all clients together and for each identity. Over the limit the longest is dropped.
+//! Limits of incomplete messages, for all clients together and for each identity. Over the limit the longest is dropped.
 
 use std::collections::HashMap;
 
@@ -9,11 +9,11 @@ use crate::core::{ClientId, Time, unfinished_error};
 use super::websocket::ClientDecoder;
 use super::{About, Driver, Router};
 
-/// The part of its memory budget that the bus uses for unfinished input once memory is short.
+/// The fraction of the memory budget for incomplete messages, and for queues, once memory is short.
 const PRESSURE_DIVISOR: u64 = 8;
 
 impl ClientDecoder {
-    /// How many bytes of an unfinished message are held.
+    /// Returns the buffered bytes of an incomplete message.
     #[inline]
     fn partial(&self) -> usize {
         match self {
@@ -24,13 +24,13 @@ impl ClientDecoder {
 }
 
 impl<B: Router> Driver<B> {
-    /// Counts what is unfinished of a client's input after something was read.
+    /// Counts a client's incomplete message after a read.
     #[inline]
     pub(super) fn count_unfinished(&mut self, now: Time, slot: u32) {
         let Some(cutter) = self.client_cutters.get(slot as usize) else { return };
         let Some(Some(conn)) = self.ports.clients.get_mut(slot as usize) else { return };
         let bytes = cutter.partial() + conn.fresh.as_ref().map_or(0, |fresh| fresh.read.len());
-        // Mostly nothing was and nothing is.
+        // Usually both are zero.
         if bytes != conn.unfinished {
             self.ports.accounts.hold(conn, bytes, now);
             let account = conn.account;
@@ -48,7 +48,7 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Memory is short: little may be unfinished, and nothing for long.
+    /// Frees memory when it is short: drops incomplete messages over a lower limit and old ones, and disconnects slow readers.
     pub(super) fn relieve(&mut self, now: Time) {
         let most = usize::try_from(self.limits.memory / PRESSURE_DIVISOR).unwrap_or(usize::MAX);
         if self.ports.accounts.unfinished > most {
@@ -67,8 +67,8 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Hangs up on those who do not read what they have asked for, the largest of the identity for which most waits first, until no more than
-    /// `most` waits for all.
+    /// Disconnects slow readers until at most `most` bytes are queued: of the identity with the most queued bytes, the client
+    /// with the longest queue first.
     fn cut_outboxes(&mut self, most: usize) {
         let mut each: Vec<(u32, usize, u32)> = (0..)
             .zip(&self.ports.clients)
@@ -76,7 +76,7 @@ impl<B: Router> Driver<B> {
             .map(|(slot, conn)| (conn.account, conn.outflow.outbox.waiting(), slot))
             .filter(|(_, waiting, _)| *waiting > 0)
             .collect();
-        // The largest of each at the end.
+        // The largest of each identity comes last.
         each.sort_unstable();
         let mut sizes: HashMap<u32, usize> = HashMap::new();
         for (account, waiting, _) in &each {
@@ -95,7 +95,7 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Gives up the longest unfinished messages, of one identity or of all, until there is some room below `most`.
+    /// Drops the longest incomplete messages, of one identity or of all, until there is some room below `most`.
     fn drop_longest_input(&mut self, now: Time, account: Option<u32>, most: usize) {
         let mut each: Vec<(usize, u32)> = (0..)
             .zip(&self.ports.clients)
@@ -104,7 +104,7 @@ impl<B: Router> Driver<B> {
             .map(|(slot, conn)| (conn.unfinished, slot))
             .collect();
         each.sort_unstable();
-        // Not only just enough, or the next read of anybody would look at all of them again.
+        // With just enough room, the next read would search all of them again.
         let most = most - most / 8;
         while let Some((_, slot)) = each.pop() {
             let accounts = &self.ports.accounts;
@@ -116,7 +116,7 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Gives up the unfinished message of a client, which is told so. One that only sends lines can go on behind it.
+    /// Drops the incomplete message of a client, which gets an error. A client that sends lines can continue after it.
     fn drop_input(&mut self, now: Time, slot: u32) {
         let Some(conn) = self.ports.client(slot) else { return };
         let (bytes, is_fresh) = (conn.unfinished, conn.fresh.take().is_some());
@@ -133,7 +133,7 @@ impl<B: Router> Driver<B> {
             }
             _ => {
                 self.ports.disconnect(slot, &unfinished_error());
-                // What is still read of it is thrown away, whatever it is cut by.
+                // Its further input is discarded, whatever the decoder.
                 let lines = self.lines();
                 if let Some(cutter) = self.client_cutters.get_mut(slot as usize) {
                     *cutter = lines;

@@ -1,4 +1,4 @@
-//! Periodic checks of what no event reports.
+//! Periodic checks of conditions that no event reports.
 
 use std::time::Duration;
 
@@ -8,59 +8,58 @@ use crate::core::{Stuck, Time, WorkerId};
 
 use super::{About, Driver, Router};
 
-/// How often workers are looked at.
 const WORKER_CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// After how long a worker that was found stopped is looked at again.
+/// Time until a worker that was found stopped is checked again.
 const STOPPED_CHECK_DELAY: Duration = Duration::from_secs(1);
-/// How long a worker may take nothing of what waits for it.
+/// Timeout of a worker that reads nothing from its full pipe.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(15);
-/// How long nobody is let in when there are no descriptors left, unless somebody goes.
+/// Pause of accepting without free descriptors, unless one is closed earlier.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(250);
-/// How often our own memory is looked at, if it has a budget.
+/// Interval of memory checks, if there is a budget.
 const MEMORY_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// The part of the budget that can be queued for clients before the memory is looked at again.
+/// The fraction of the budget that may be queued for clients before memory is checked early.
 const QUEUED_DIVISOR: usize = 32;
-/// How often free memory of the heap is given back while the budget is nearly used up.
+/// Interval of releasing free heap memory while the budget is nearly used up.
 const RELEASE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What is being watched.
+/// State of the checks.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
-    /// Nobody is let in before this.
+    /// No connection is accepted before this time.
     accept_after: Option<Time>,
-    /// There were no descriptors left.
+    /// There were no free descriptors.
     short_of_descriptors: bool,
     short_of_memory: bool,
-    /// All of it is used, and not only what clients that nothing is known of may use.
+    /// The whole budget is used, not only the part for clients without an identity.
     out_of_memory: bool,
-    /// The owners of sessions are not written down as fast as there are new ones.
+    /// The owners of sessions are written more slowly than they arrive.
     owners_behind: bool,
     workers_at: Option<Time>,
     memory_at: Option<Time>,
-    /// The heap is not released before this.
+    /// The heap is not released before this time.
     release_after: Time,
     framed_at: Option<Time>,
 }
 
 impl Watch {
-    /// Whether nobody is let in at the moment.
+    /// Returns `true` if no connections are accepted at the moment.
     pub(super) fn accept_rests(&self) -> bool {
         self.accept_after.is_some()
     }
 
-    /// Whether the memory budget is nearly used up.
+    /// Returns `true` if the memory budget is used up for a client.
     pub(super) fn is_short_of_memory(&self, is_anonymous: bool) -> bool {
         self.out_of_memory || self.short_of_memory && is_anonymous
     }
 
-    /// Looks by then at those who speak WebSocket.
+    /// Schedules the check of WebSockets.
     pub(super) fn schedule_websocket_check(&mut self, by: Time) {
         self.framed_at = Some(self.framed_at.map_or(by, |at| at.min(by)));
     }
 }
 
 impl<B: Router> Driver<B> {
-    /// Looks at what is to be looked at regularly from now on.
+    /// Starts the regular checks that are needed.
     pub(super) fn start_watching(&mut self, now: Time) {
         if self.limits.memory > 0 && self.watch.memory_at.is_none() {
             self.watch.memory_at = Some(now);
@@ -72,7 +71,7 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Looks at everything whose time has come, and finds out when to look again.
+    /// Runs the checks that are due, and schedules the next.
     pub(super) fn check(&mut self, now: Time) {
         self.next_check = Time::MAX;
         if let Some(after) = self.watch.accept_after {
@@ -97,16 +96,17 @@ impl<B: Router> Driver<B> {
         if let Some(at) = self.watch.framed_at {
             self.check_by(at);
         }
-        // Those that are being hung up on are looked at every time something is written. That a little fits again is not told: it is tried.
+        // Clients that are being closed are checked at every write. No event reports a little room again, so a write is
+        // attempted.
         for slot in self.ports.closing.clone() {
             self.ports.unblock_client(slot);
         }
     }
 
-    /// Makes sure that queues that are not emptied are looked at in time.
+    /// Schedules the checks of queues that do not drain.
     pub(super) fn watch_queues(&mut self) {
         let now = self.ports.now;
-        // Progress can only be later than it is now: at worst this looks once too often.
+        // Progress can only become later, so this checks once too often at worst.
         if !self.ports.full.is_empty() {
             self.check_by(now + self.limits.stall_timeout);
         }
@@ -116,7 +116,7 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// A client that takes nothing of a full queue is closed, unless somebody else sees to that.
+    /// Disconnects clients whose full queue makes no progress, unless the caller bounds that.
     fn check_readers(&mut self, now: Time) {
         let patience = self.limits.stall_timeout;
         for slot in std::mem::take(&mut self.ports.full) {
@@ -124,7 +124,7 @@ impl<B: Router> Driver<B> {
             let until = conn.outflow.progress + patience;
             if conn.outflow.blocked && until <= now {
                 tracing::warn!(client = slot, "a client that takes nothing is disconnected");
-                // It hears so if it takes everything now, after all.
+                // The client gets the reason if it reads again after all.
                 let words = "this connection has taken nothing for too long";
                 self.ports.disconnect(slot, &RpcError::new(Code::Backpressure, words));
                 self.ports.skip_to_reason(slot);
@@ -152,8 +152,8 @@ impl<B: Router> Driver<B> {
             let pid = hand.pid;
             let until = hand.outflow.progress + DRAIN_TIMEOUT;
             let is_blocked = hand.outflow.blocked && hand.stdin.is_some();
-            // One that is not read for a client may be waiting for that before it reads: then its clock stands still. For one that is
-            // not read because it does not read, it goes on.
+            // A worker that is paused for a client may wait for its output to drain before it reads, so the timeout does not
+            // apply. For one that is paused because it does not read, it does.
             if is_blocked && !self.is_held_up(slot) {
                 if until > now {
                     self.check_by(until);
@@ -175,7 +175,7 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// A worker that stands still is looked at twice: debuggers and freezers stop a process for a moment.
+    /// Reports a stopped worker at the second check: debuggers and freezers stop a process for a moment.
     fn check_stopped(&mut self, now: Time, slot: u32, pid: u32, regular: bool) {
         let since = self.ports.worker(slot).and_then(|hand| hand.stopped_since);
         let due = since.map_or(regular, |since| now >= since + STOPPED_CHECK_DELAY);
@@ -205,8 +205,8 @@ impl<B: Router> Driver<B> {
         self.ask(About::Worker(slot), |brain, ports| brain.worker_stuck(now, WorkerId(slot), why, ports));
     }
 
-    /// Returns `true` if so much was queued for clients that the memory is to be looked at before its time: within a second, many workers
-    /// can say more than the whole budget.
+    /// Returns `true` if so much was queued for clients that memory has to be checked early: within a second, many workers can
+    /// send more than the whole budget.
     pub(super) fn has_queued_much(&self) -> bool {
         let budget = usize::try_from(self.limits.memory).unwrap_or(usize::MAX);
         self.watch.memory_at.is_some() && budget > 0 && self.ports.queued > budget / QUEUED_DIVISOR
@@ -221,7 +221,7 @@ impl<B: Router> Driver<B> {
         let budget = self.limits.memory;
         let nearly_all = budget / 10 * 9;
         let mut used = resident().filter(|_| budget > 0);
-        // What is free in the heap still counts as resident. Without this a bus would stay full after a burst.
+        // Free heap memory still counts as resident. Without the release, a bus would refuse clients long after a burst.
         if used.is_some_and(|used| used >= nearly_all) && now >= self.watch.release_after {
             narrows_process::release_heap();
             self.watch.release_after = now + RELEASE_INTERVAL;
@@ -243,7 +243,7 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// There are no descriptors for those who wait outside.
+    /// Pauses accepting while there are no free descriptors.
     pub(super) fn rest_from_accepting(&mut self, now: Time) {
         self.watch.accept_after = Some(now + ACCEPT_RETRY_DELAY);
         self.check_by(now + ACCEPT_RETRY_DELAY);
@@ -254,7 +254,7 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Somebody could be let in.
+    /// Handles that a connection was accepted.
     pub(super) fn accepts_again(&mut self) {
         if self.watch.short_of_descriptors {
             tracing::info!("descriptors are free again");
@@ -263,7 +263,7 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// A descriptor was closed, which others may be waiting for.
+    /// Resumes accepting after a descriptor was closed.
     pub(super) fn accepts_soon(&mut self, now: Time) {
         if self.watch.accept_rests() {
             self.watch.accept_after = Some(now);
@@ -278,13 +278,13 @@ impl<B: Router> Driver<B> {
                 self.list_listener(slot);
             }
         }
-        // Nobody waits any more: then there is nothing to be short of.
+        // No connection is waiting, so the shortage is over.
         if self.listeners.iter().all(|door| !door.readable) {
             self.accepts_again();
         }
     }
 
-    /// More than may waits to be written down about the owners of sessions, or no longer.
+    /// Handles that the backlog of session owners exceeds its limit, or no longer does.
     pub(super) fn check_owner_backlog(&mut self, behind: bool) {
         if self.watch.owners_behind != behind {
             tracing::warn!(behind, "session owner writer");
@@ -302,12 +302,12 @@ impl<B: Router> Driver<B> {
     }
 }
 
-/// Whether a process was stopped by a signal.
+/// Returns `true` if a process was stopped by a signal.
 fn is_stopped(pid: u32) -> bool {
     state_of(pid) == Some(b'T')
 }
 
-/// Whether a process has ended, reaped or not.
+/// Returns `true` if a process has exited, reaped or not.
 pub(super) fn is_dead(pid: u32) -> bool {
     matches!(state_of(pid), None | Some(b'Z' | b'X'))
 }
@@ -316,13 +316,13 @@ fn state_of(pid: u32) -> Option<u8> {
     state(&std::fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// The state in a line of `/proc/PID/stat`. The name before it can hold anything, also brackets.
+/// Returns the state in a line of `/proc/PID/stat`. The name before it can contain anything, also brackets.
 fn state(stat: &[u8]) -> Option<u8> {
     let name_end = stat.iter().rposition(|byte| *byte == b')')?;
     stat.get(name_end + 2).copied()
 }
 
-/// How much memory we use, in bytes.
+/// Returns the resident memory of this process in bytes.
 fn resident() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;

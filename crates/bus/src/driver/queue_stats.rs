@@ -6,16 +6,16 @@ use serde::Serialize;
 
 use super::connections::Connections;
 
-/// What waits to be written, in bytes.
+/// Bytes that wait to be written.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Queues {
-    /// For all clients.
+    /// To all clients.
     pub clients: u64,
-    /// For the client for whom most waits.
+    /// To the client with the longest queue.
     pub longest: u64,
-    /// How many clients have a queue that is full.
+    /// Number of clients with a full queue.
     pub full: usize,
-    /// For each worker, by its number; those for whom nothing waits are left out.
+    /// To each worker with a queue, by its number.
     pub workers: BTreeMap<u32, u64>,
 }
 

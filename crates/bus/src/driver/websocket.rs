@@ -1,4 +1,4 @@
-//! Clients that speak WebSocket: frames, pings, and closing.
+//! Clients that use WebSocket: frames, pings, and closing.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -16,43 +16,43 @@ use super::flow::{Intake, Outflow};
 use super::stream::Stream;
 use super::{About, Driver, Router};
 
-/// The code of a WebSocket that closes because we do.
+/// The close code when the bus closes.
 const GOING_AWAY_CODE: u16 = 1001;
-/// That of one for which there is no room now.
+/// The close code of a refused connection.
 const TRY_AGAIN_LATER_CODE: u16 = 1013;
-/// How often a client is asked whether it is there before it is taken for gone.
+/// Pings without an answer before a client counts as gone.
 const MAX_UNANSWERED_PINGS: u8 = 2;
-/// The part of the time to find out that nobody is there that may pass between two looks.
+/// The fraction of the idle timeout between two checks.
 const IDLE_CHECK_DIVISOR: u32 = 30;
-/// How much may wait for a client whose pings are answered at once.
+/// Maximum queue length at which pings are answered at once.
 const MAX_PONG_BACKLOG_BYTES: usize = 64 << 10;
 
-/// What cuts a client's bytes.
+/// Splits a client's bytes into messages.
 #[derive(Debug)]
 pub(super) enum ClientDecoder {
     Lines(Splitter),
     Frames(Decoder),
 }
 
-/// What is known of a client that speaks WebSocket.
+/// State of a client's WebSocket.
 #[derive(Debug)]
 pub(super) struct Framed {
-    /// What whoever let it in knows it by.
+    /// The number in its [`WebSocketHandle`](super::WebSocketHandle).
     number: u64,
     idle: Duration,
-    /// When it was last heard or asked.
+    /// The time of its last activity or of the last ping.
     since: Time,
-    /// How often it was asked since it was heard.
+    /// Pings since its last activity.
     pings: u8,
-    /// Its end was written, or waits to be.
+    /// A close frame is queued or written.
     closed: bool,
-    /// What the last ping was that is still to be answered.
+    /// The payload of the last ping that is not answered yet.
     pong: Option<Box<[u8]>>,
     fault: Option<Violation>,
     ended: oneshot::Sender<Option<Violation>>,
 }
 
-/// What is to be done about a client that may be gone.
+/// The result of an activity check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sign {
     Fine,
@@ -70,9 +70,9 @@ impl Framed {
         Self { number, idle, since: now, pings: 0, closed: false, pong: None, fault: None, ended }
     }
 
-    /// Tells whoever let it in that it is gone.
+    /// Notifies the [`WebSocketHandle`](super::WebSocketHandle) that the client is gone.
     pub(super) fn notify_closed(self) {
-        // Who does not want to know does not hear it.
+        // The handle may have been dropped.
         _ = self.ended.send(self.fault);
     }
 
@@ -81,9 +81,9 @@ impl Framed {
         self.pings = 0;
     }
 
-    /// Looks for a sign of life. Called every thirtieth of the time it has.
+    /// Checks for activity. Called every thirtieth of the idle timeout.
     fn look(&mut self, now: Time, intake: &Intake, flow: &Outflow) -> Sign {
-        // What it answers is not read, by our own wish.
+        // Reading is paused by the bus, so answers are not read.
         if intake.paused {
             self.record_activity(now);
         }
@@ -91,7 +91,7 @@ impl Framed {
             if now >= flow.progress + self.idle {
                 return Sign::Lost;
             }
-            // It takes something, however slowly, and the question waits its turn.
+            // Slow progress is activity, and the ping is still queued behind it.
             if flow.progress > self.since {
                 self.record_activity(flow.progress);
             }
@@ -109,7 +109,7 @@ impl Framed {
 }
 
 impl Connections {
-    /// Puts frames before a client that are no messages.
+    /// Queues control frames.
     fn put_frames(&mut self, slot: u32, write: impl FnOnce(&mut Vec<u8>)) {
         let mut bytes = Vec::new();
         write(&mut bytes);
@@ -121,12 +121,12 @@ impl Connections {
         if conn.outflow.outbox.waiting() < MAX_PONG_BACKLOG_BYTES {
             self.put_frames(slot, |out| websocket::put_pong(out, payload));
         } else if let Some(framed) = &mut conn.framed {
-            // Whoever asks without listening is answered when it does, and the last time only.
+            // A peer that does not read gets the answer to its last ping when it reads again.
             framed.pong = Some(payload.into());
         }
     }
 
-    /// Answers a ping that had to wait, if there is room.
+    /// Answers a delayed ping if the queue has room.
     fn pong_late(&mut self, slot: u32) {
         let waiting = self.client(slot).filter(|conn| conn.outflow.outbox.waiting() < MAX_PONG_BACKLOG_BYTES);
         let pong = waiting.and_then(|conn| conn.framed.as_mut()?.pong.take());
@@ -135,7 +135,7 @@ impl Connections {
         }
     }
 
-    /// Puts the end before a client, once, if it speaks WebSocket. Tells whether it did.
+    /// Queues a close frame if the client uses WebSocket and none was queued. Returns `true` if it did.
     pub(super) fn put_close(&mut self, slot: u32, code: u16, reason: &str) -> bool {
         let Some(framed) = self.client(slot).and_then(|conn| conn.framed.as_mut()) else { return false };
         if std::mem::replace(&mut framed.closed, true) {
@@ -145,12 +145,12 @@ impl Connections {
         true
     }
 
-    /// The same, because we have nothing more to say.
+    /// Queues a close frame because the bus ends the connection.
     pub(super) fn put_going(&mut self, slot: u32) -> bool {
         self.put_close(slot, GOING_AWAY_CODE, "going away")
     }
 
-    /// Hangs up with this as the last word.
+    /// Closes a client with this code and reason.
     fn send_away(&mut self, slot: u32, code: u16, reason: &str) {
         if self.put_close(slot, code, reason) {
             self.hang_up(slot, Reason::SlowReader);
@@ -160,7 +160,7 @@ impl Connections {
 }
 
 impl<B: Router> Driver<B> {
-    /// Takes a client that another has let in and that speaks WebSocket.
+    /// Adds a client whose WebSocket another server has accepted.
     pub(super) fn admit_upgraded(
         &mut self,
         now: Time,
@@ -172,7 +172,7 @@ impl<B: Router> Driver<B> {
         let from = from.arrival();
         let mut conn = ClientConn::new(Stream::socket(socket), None, false, false);
         conn.framed = Some(Box::new(framed));
-        // Whether it reads shows with whether it is there.
+        // Pings also show whether it reads.
         conn.tended = true;
         let Some(slot) = self.admit_conn(now, from, conn, ClientDecoder::Frames(decoder)) else { return };
         self.watch.schedule_websocket_check(now + idle / IDLE_CHECK_DIVISOR);
@@ -188,7 +188,7 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Shows the core what was read from a client.
+    /// Passes the messages of a read to the core.
     pub(super) fn read_frames(&mut self, now: Time, slot: u32, read: usize) {
         let Some(ClientDecoder::Frames(decoder)) = self.client_cutters.get_mut(slot as usize) else { return };
         let (brain, ports) = (&mut self.brain, &mut self.ports);
@@ -228,7 +228,7 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Asks those who said nothing for long whether they are there, and gives up those who are not.
+    /// Pings idle WebSockets, and drops those that do not answer.
     pub(super) fn check_framed(&mut self, now: Time) -> Option<Time> {
         let mut next: Option<Time> = None;
         for slot in 0..u32::try_from(self.ports.clients.len()).unwrap_or(u32::MAX) {
@@ -253,7 +253,7 @@ impl<B: Router> Driver<B> {
         next
     }
 
-    /// Hangs up on those whom whoever let them in does not want any longer.
+    /// Closes the WebSockets for which a handle requested it.
     pub(super) fn send_away(&mut self, farewells: &[CloseRequest]) {
         if farewells.is_empty() {
             return;
@@ -268,7 +268,7 @@ impl<B: Router> Driver<B> {
     }
 }
 
-/// What somebody is told in frames who is not let in.
+/// Returns the frames for a refused connection.
 pub(super) fn refusal(message: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     websocket::put_text(&mut bytes, message);
@@ -276,7 +276,7 @@ pub(super) fn refusal(message: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Shows the core one message.
+/// Passes one message to the core.
 fn handle_message<B: Router>(
     brain: &mut B,
     ports: &mut Connections,
@@ -302,7 +302,7 @@ mod tests {
         Framed::new(second(100), IDLE_TIMEOUT, 1, oneshot::channel().0)
     }
 
-    /// What becomes of somebody who is looked at every thirtieth of its time, until `to`.
+    /// Checks every thirtieth of the idle timeout until `to`. Returns the results that differ from `Fine`.
     fn watch(framed: &mut Framed, flow: &Outflow, from: u64, to: u64) -> Vec<(u128, Sign)> {
         let mut seen = Vec::new();
         let mut now = second(from);
@@ -340,7 +340,7 @@ mod tests {
         assert_eq!(watch(&mut framed, &flow, 100, 120), []);
         flow.progress = second(138);
         assert_eq!(watch(&mut framed, &flow, 138, 150), []);
-        // And whoever takes nothing is not, whatever it says.
+        // A client that reads nothing counts as gone, whatever it sends.
         framed.record_activity(second(182));
         assert_eq!(watch(&mut framed, &flow, 182, 190), [(183_500, Sign::Lost)]);
     }

@@ -15,16 +15,16 @@ use super::periodic::is_dead;
 use super::stream::Stream;
 use super::{About, Driver, LoopError, PollToken, READ_BYTES, Router};
 
-/// How long the rest of the output of a worker that has ended is waited for.
+/// Timeout for the rest of the output of a worker that has exited.
 const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long the end of a process may take to be told after the end of one of its pipes.
+/// Time between the end of a pipe and the report of the process's exit.
 const EXIT_REPORT_TIMEOUT: Duration = Duration::from_millis(500);
-/// Up to how many workers get larger pipes: the room for those of a user is limited, and when it is used up new pipes
-/// hold next to nothing.
+/// Number of workers up to which pipes are enlarged: the pipe memory of a user is limited, and when it is used up, new pipes hold
+/// next to nothing.
 const MAX_WIDE_PIPES: usize = 32;
 
 impl<B: Router> Driver<B> {
-    /// Does what the core has ordered for workers.
+    /// Performs the deferred actions.
     pub(super) fn carry_out(&mut self, now: Time) {
         while !self.ports.deeds.is_empty() {
             for deed in std::mem::take(&mut self.ports.deeds) {
@@ -70,7 +70,7 @@ impl<B: Router> Driver<B> {
         self.orders.put(Order::Stop { serial, kill });
     }
 
-    /// Ends a worker's input, after one attempt to write what waits.
+    /// Closes a worker's stdin after one attempt to write the rest of its queue.
     fn close_stdin(&mut self, slot: u32) {
         self.ports.unblock_worker(slot);
         self.ports.flush(self.poll.registry(), &mut self.outcome);
@@ -79,7 +79,7 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// What the spawner has to tell.
+    /// Handles the events of the spawner.
     pub(super) fn handle_worker_events(&mut self, now: Time) {
         while let Ok(news) = self.news.try_recv() {
             match news {
@@ -124,14 +124,14 @@ impl<B: Router> Driver<B> {
         self.ask(About::Worker(slot), |brain, ports| brain.worker_up(now, WorkerId(slot), pid, ports));
     }
 
-    /// The process has ended, or did not start.
+    /// Handles the exit of a process, or that it did not start.
     fn worker_ended(&mut self, now: Time, slot: u32, serial: u64, how: Ended) {
         let Some(hand) = self.ports.worker(slot).filter(|hand| hand.serial == serial) else { return };
         hand.ending = Some(Ending { by: now + LAST_OUTPUT_TIMEOUT, how });
         if hand.stdout.is_none() || hand.intake.ended {
             return self.finish_worker(now, slot);
         }
-        // What it said last is delivered even where nothing was wanted of it for now: a pipe holds little.
+        // Its last output is delivered even if it is paused: a pipe holds little.
         hand.intake.paused = false;
         hand.intake.readable = true;
         hand.intake.hung_up = true;
@@ -139,7 +139,7 @@ impl<B: Router> Driver<B> {
         self.check_by(now + LAST_OUTPUT_TIMEOUT);
     }
 
-    /// Tells the core of an end once all that can be known about it is known.
+    /// Removes a worker once its output is read, and reports its exit to the core.
     pub(super) fn finish_worker(&mut self, now: Time, slot: u32) {
         let Some(mut hand) = self.ports.workers.get_mut(slot as usize).and_then(Option::take) else { return };
         let mut taken = hand.written;
@@ -163,7 +163,7 @@ impl<B: Router> Driver<B> {
         self.accepts_soon(now);
     }
 
-    /// Reads once from a worker and shows its lines to the core.
+    /// Reads once from a worker and passes its lines to the core.
     pub(super) fn read_worker(&mut self, now: Time, slot: u32) {
         let Some(hand) = self.ports.worker(slot) else { return };
         hand.intake.listed = false;
@@ -206,7 +206,7 @@ impl<B: Router> Driver<B> {
         self.check_by(now + EXIT_REPORT_TIMEOUT);
     }
 
-    /// The other end of a worker's stdin was closed.
+    /// Handles that a worker has closed its stdin.
     pub(super) fn stdin_closed(&mut self, slot: u32) {
         let now = self.ports.now;
         let Some(hand) = self.ports.worker(slot) else { return };
@@ -216,7 +216,7 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Looks whether a worker whose pipes were closed has ended, and if not, tells the core. Returns when to look again.
+    /// Reports a worker with closed pipes to the core if it has not exited. Returns the time of the next check.
     pub(super) fn check_pipes(&mut self, now: Time, slot: u32) -> Option<Time> {
         let hand = self.ports.worker(slot)?;
         if let Some(ending) = &hand.ending {
@@ -239,10 +239,10 @@ impl<B: Router> Driver<B> {
             return Some(since + EXIT_REPORT_TIMEOUT);
         }
         if is_dead(hand.pid) {
-            // That is about to be told, with the reason.
+            // The spawner is about to report it, with the reason.
             return Some(now + EXIT_REPORT_TIMEOUT);
         }
-        // Told once; a worker that is being ended is not told of at all.
+        // Reported once, and not for a worker that is being stopped.
         let told = std::mem::replace(&mut hand.stopping, true);
         if !told {
             self.ask(About::Worker(slot), |brain, ports| brain.worker_stuck(now, WorkerId(slot), why, ports));
