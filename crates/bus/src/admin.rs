@@ -26,12 +26,12 @@ use std::sync::Arc;
 use crate::bus::Handle;
 use crate::config::{self, Door};
 use crate::listen::ListenError;
-use listener::Entrance;
+use listener::AdminListener;
 
 /// Listeners of the admin API, bound and not yet served.
 #[derive(Debug)]
 pub struct Admin {
-    entrances: Vec<Entrance>,
+    listeners: Vec<AdminListener>,
     addresses: Vec<Door>,
 }
 
@@ -43,11 +43,11 @@ impl Admin {
     pub fn bind(settings: &config::Admin) -> Result<Self, ListenError> {
         let socket = settings.socket.iter().map(|path| Door::Unix(path.clone()));
         let port = settings.port.iter().map(|address| Door::Tcp(address.clone()));
-        let mut admin = Self { entrances: Vec::new(), addresses: Vec::new() };
+        let mut admin = Self { listeners: Vec::new(), addresses: Vec::new() };
         let only = (!settings.is_open).then(|| rustix::process::geteuid().as_raw());
         for door in socket.chain(port) {
-            let (entrance, address) = Entrance::open(&door, only)?;
-            admin.entrances.push(entrance);
+            let (listener, address) = AdminListener::open(&door, only)?;
+            admin.listeners.push(listener);
             admin.addresses.push(address);
         }
         Ok(admin)
@@ -61,11 +61,11 @@ impl Admin {
 
     /// Serves requests until it is dropped. Must be polled inside a tokio runtime. `network` is called for each request.
     pub async fn serve(self, bus: Handle, facts: Facts, network: AskNetwork) {
-        let pages = Arc::new(handlers::Pages { bus, facts, network, refused_users: Default::default() });
+        let state = Arc::new(handlers::AdminState { bus, facts, network, refused_users: Default::default() });
         // Dropping the set ends the tasks.
         let mut served = tokio::task::JoinSet::new();
-        for entrance in self.entrances {
-            served.spawn(entrance.serve(Arc::clone(&pages)));
+        for listener in self.listeners {
+            served.spawn(listener.serve(Arc::clone(&state)));
         }
         while let Some(ended) = served.join_next().await {
             if let Err(error) = ended {

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use fixed_listeners::Standing;
+use fixed_listeners::FixedListeners;
 use mio::{Poll, Waker};
 use narrows_base::sync::lock;
 use narrows_link::WebSocketHandoff;
@@ -23,7 +23,7 @@ use tokio::sync::watch;
 use crate::config::{Auth, Config, Door};
 use crate::core::{Core, OwnedName};
 use crate::driver::{
-    self, CommandQueue, Driver, HandOver, IncomingClient, Parts, Queues, Router, WebSocketHandle,
+    self, CommandQueue, Driver, DriverParts, HandOver, IncomingClient, Queues, Router, WebSocketHandle,
 };
 use crate::listen::{self, BoundListener, ListenError, Made};
 use crate::owner_store::{self, Index, OwnersError};
@@ -73,7 +73,7 @@ pub enum StartError {
     Io(#[from] io::Error),
 }
 
-/// Options of [`Bus::start_within`] beside the configuration.
+/// Options of [`Bus::start_with_options`] beside the configuration.
 #[derive(Default)]
 pub struct StartOptions {
     /// The file that records the owners of sessions. Required if clients authenticate.
@@ -84,7 +84,7 @@ pub struct StartOptions {
 
 impl fmt::Debug for StartOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Edges").field("owners", &self.owners).finish_non_exhaustive()
+        f.debug_struct("StartOptions").field("owners", &self.owners).finish_non_exhaustive()
     }
 }
 
@@ -117,24 +117,24 @@ impl Bus {
     /// # Errors
     /// If a program, a listener or another resource is not available.
     pub fn start(config: Config, environment: Vec<(OsString, OsString)>) -> Result<Self, StartError> {
-        Self::start_within(config, environment, StartOptions::default())
+        Self::start_with_options(config, environment, StartOptions::default())
     }
 
     /// Starts a bus with options.
     ///
     /// # Errors
     /// See [`Bus::start`].
-    pub fn start_within(
+    pub fn start_with_options(
         config: Config,
         environment: Vec<(OsString, OsString)>,
-        edges: StartOptions,
+        options: StartOptions,
     ) -> Result<Self, StartError> {
-        Self::start_all(config, environment, edges, |config| Core::new(config, fastrand::u64(..)))
+        Self::start_all(config, environment, options, |config| Core::new(config, fastrand::u64(..)))
     }
 }
 
 impl<B: Router> Bus<B> {
-    /// Starts a bus with another router, which `brain` makes from the configuration. Before that, `max_connections` is capped by
+    /// Starts a bus with another router, which `router` makes from the configuration. Before that, `max_connections` is capped by
     /// the descriptors of this process.
     ///
     /// Workers get the variables of `environment` that their pools select.
@@ -144,16 +144,16 @@ impl<B: Router> Bus<B> {
     pub fn start_with(
         config: Config,
         environment: Vec<(OsString, OsString)>,
-        brain: impl FnOnce(&Config) -> B,
+        router: impl FnOnce(&Config) -> B,
     ) -> Result<Self, StartError> {
-        Self::start_all(config, environment, StartOptions::default(), brain)
+        Self::start_all(config, environment, StartOptions::default(), router)
     }
 
     fn start_all(
         mut config: Config,
         environment: Vec<(OsString, OsString)>,
-        edges: StartOptions,
-        brain: impl FnOnce(&Config) -> B,
+        options: StartOptions,
+        router: impl FnOnce(&Config) -> B,
     ) -> Result<Self, StartError> {
         check(&config, &environment)?;
         cap(&mut config)?;
@@ -175,50 +175,50 @@ impl<B: Router> Bus<B> {
         }
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), driver::waker_token())?);
-        let mailbox = Arc::new(CommandQueue::new(Arc::clone(&waker)));
-        let (teller, news) = sync_channel(MAX_WORKER_EVENTS);
+        let command_queue = Arc::new(CommandQueue::new(Arc::clone(&waker)));
+        let (event_sender, events) = sync_channel(MAX_WORKER_EVENTS);
         let (orders, spawner) =
-            spawner::start(WorkerEventSender { news: teller, waker: Arc::clone(&waker) })?;
-        let mut brain = brain(&config);
-        let (ledger, scribe) = match (config.keeps_owners(), edges.owners) {
+            spawner::start(WorkerEventSender { events: event_sender, waker: Arc::clone(&waker) })?;
+        let mut router = router(&config);
+        let (owner_writer, owner_thread) = match (config.keeps_owners(), options.owners) {
             (false, _) => (None, None),
             (true, None) => return Err(StartError::NoPlace),
             (true, Some(path)) => {
-                let learn = |session: &OwnedName, identity: &str| brain.know_owner(session, identity);
+                let learn = |session: &OwnedName, identity: &str| router.know_owner(session, identity);
                 let index = Index::open(&path, config.limits.owner_expiry, learn)?;
-                let (ledger, scribe) = owner_store::start(index, Arc::clone(&waker))?;
-                (Some(ledger), Some(scribe))
+                let (owner_writer, owner_thread) = owner_store::start(index, Arc::clone(&waker))?;
+                (Some(owner_writer), Some(owner_thread))
             }
         };
         let (tell_end, ended) = watch::channel(None);
         let handle = Handle {
-            mailbox: Arc::clone(&mailbox),
+            command_queue: Arc::clone(&command_queue),
             ended,
             environment: environment.clone().into(),
-            standing: Arc::new(Mutex::new(Standing {
+            fixed: Arc::new(Mutex::new(FixedListeners {
                 listen: config.listen,
                 addresses: addresses.clone(),
                 max_connections: config.limits.max_connections,
             })),
         };
         let limits = config.limits;
-        let parts = Parts {
-            brain,
+        let parts = DriverParts {
+            router,
             poll,
             entries,
             limits,
             environment,
             orders,
-            news,
-            mailbox: Arc::clone(&mailbox),
-            ledger,
-            hand_over: edges.hand_over,
+            events,
+            command_queue: Arc::clone(&command_queue),
+            owner_writer,
+            hand_over: options.hand_over,
             descriptors,
         };
         std::thread::Builder::new().name("narrows-bus".into()).spawn(move || {
             // The loop owns the sender of orders: when it is dropped, the spawner ends all processes.
             let result = catch_unwind(AssertUnwindSafe(move || Driver::new(parts).run()));
-            mailbox.close();
+            command_queue.close();
             let mut end = match result {
                 Ok(Ok(())) => Ended::Done,
                 Ok(Err(error)) => Ended::Failed(error.to_string()),
@@ -227,7 +227,7 @@ impl<B: Router> Bus<B> {
             if spawner.join().is_err() {
                 end = Ended::Failed("a panic in the thread that starts processes".to_owned());
             }
-            if scribe.is_some_and(|scribe| scribe.join().is_err()) {
+            if owner_thread.is_some_and(|owner_thread| owner_thread.join().is_err()) {
                 end = Ended::Failed("a panic in the thread that writes down whose sessions are".to_owned());
             }
             if let Ended::Failed(reason) = &end {
@@ -239,7 +239,7 @@ impl<B: Router> Bus<B> {
     }
 
     /// Removes the socket files, for a caller that exits without waiting for the end of the bus.
-    pub fn forsake(&self) {
+    pub fn remove_sockets(&self) {
         self.files.iter().for_each(Made::remove);
     }
 
@@ -250,6 +250,7 @@ impl<B: Router> Bus<B> {
         &self.addresses
     }
 
+    /// Returns a handle to the bus.
     #[must_use]
     pub fn handle(&self) -> Handle<B> {
         self.handle.clone()
@@ -284,16 +285,16 @@ impl<B: Router> Bus<B> {
 
 /// A handle to query, reconfigure and drain a bus.
 pub struct Handle<B: Router = Core> {
-    mailbox: Arc<CommandQueue<B::Status>>,
+    command_queue: Arc<CommandQueue<B::Status>>,
     ended: watch::Receiver<Option<Ended>>,
     environment: Arc<[(OsString, OsString)]>,
-    standing: Arc<Mutex<Standing>>,
+    fixed: Arc<Mutex<FixedListeners>>,
 }
 
 impl<B: Router> Handle<B> {
     /// Starts to drain the bus: it finishes active turns and ends.
     pub fn drain(&self) {
-        self.mailbox.drain();
+        self.command_queue.drain();
     }
 
     /// Applies another configuration. Of the listeners only their pools change; returns the other differences.
@@ -304,12 +305,12 @@ impl<B: Router> Handle<B> {
         check(&config, &self.environment)?;
         cap(&mut config)?;
         // Held until the configuration is queued: of two concurrent reloads, the last one here is the last one there.
-        let mut standing = self.standing();
-        let (listen, unmoved) = standing.keep(&config.listen);
+        let mut fixed = self.fixed();
+        let (listen, unmoved) = fixed.apply(&config.listen);
         config.listen = listen;
-        standing.listen.clone_from(&config.listen);
-        standing.max_connections = config.limits.max_connections;
-        self.mailbox.reload(Box::new(config));
+        fixed.listen.clone_from(&config.listen);
+        fixed.max_connections = config.limits.max_connections;
+        self.command_queue.reload(Box::new(config));
         Ok(unmoved)
     }
 
@@ -319,7 +320,7 @@ impl<B: Router> Handle<B> {
     /// # Errors
     /// If the bus has ended or too many connections wait to be accepted; then the socket is closed.
     pub fn connect(&self, socket: OwnedFd, from: IncomingClient) -> Result<(), NoAnswer> {
-        self.mailbox.connect(socket, from).then_some(()).ok_or(NoAnswer)
+        self.command_queue.connect(socket, from).then_some(()).ok_or(NoAnswer)
     }
 
     /// Connects a client over a WebSocket without TLS. From here on the event loop serves its frames, pings and close.
@@ -331,22 +332,22 @@ impl<B: Router> Handle<B> {
         upgraded: WebSocketHandoff,
         from: IncomingClient,
     ) -> Result<WebSocketHandle, WebSocketHandoff> {
-        self.mailbox.connect_upgraded(upgraded, from)
+        self.command_queue.connect_upgraded(upgraded, from)
     }
 
     /// Closes a client of [`Handle::connect_upgraded`] with this code and reason.
-    pub fn hang_up(&self, served: &WebSocketHandle, code: u16, reason: &'static str) {
-        self.mailbox.hang_up(served, code, reason);
+    pub fn close_websocket(&self, served: &WebSocketHandle, code: u16, reason: &'static str) {
+        self.command_queue.close_websocket(served, code, reason);
     }
 
     /// Returns the maximum number of connections.
     #[must_use]
     pub fn max_connections(&self) -> usize {
-        self.standing().max_connections
+        self.fixed().max_connections
     }
 
-    fn standing(&self) -> MutexGuard<'_, Standing> {
-        lock(&self.standing)
+    fn fixed(&self) -> MutexGuard<'_, FixedListeners> {
+        lock(&self.fixed)
     }
 
     /// Returns the status of the router.
@@ -362,7 +363,7 @@ impl<B: Router> Handle<B> {
     /// # Errors
     /// See [`Handle::status`].
     pub async fn report(&self) -> Result<(B::Status, Queues), NoAnswer> {
-        let answer = self.mailbox.status().ok_or(NoAnswer)?;
+        let answer = self.command_queue.status().ok_or(NoAnswer)?;
         tokio::select! {
             biased;
             answer = answer => answer.map_err(|_| NoAnswer),
@@ -383,10 +384,10 @@ impl<B: Router> Handle<B> {
 impl<B: Router> Clone for Handle<B> {
     fn clone(&self) -> Self {
         Self {
-            mailbox: Arc::clone(&self.mailbox),
+            command_queue: Arc::clone(&self.command_queue),
             ended: self.ended.clone(),
             environment: Arc::clone(&self.environment),
-            standing: Arc::clone(&self.standing),
+            fixed: Arc::clone(&self.fixed),
         }
     }
 }
@@ -422,7 +423,7 @@ fn check(config: &Config, environment: &[(OsString, OsString)]) -> Result<(), St
 
 /// Caps `max_connections` by the available descriptors.
 fn cap(config: &mut Config) -> Result<(), StartError> {
-    let limit = driver::raise_descriptors();
+    let limit = driver::raise_fd_limit();
     let needed = driver::needed_descriptors(config);
     if needed > limit {
         return Err(StartError::Descriptors { needed, limit });

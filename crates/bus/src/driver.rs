@@ -47,18 +47,17 @@ pub(crate) use commands::CommandQueue;
 use commands::Upgrade;
 pub use commands::{IncomingClient, WebSocketHandle};
 pub(crate) use fd_limit::{
-    anonymous as anonymous_connections, before as own_descriptors, cap as cap_connections,
-    most as most_descriptors, needed as needed_descriptors, raise as raise_descriptors,
-    room as room_for_connections,
+    anonymous_connections, cap_connections, max_fd_limit as most_descriptors, needed_descriptors,
+    original_fd_limit, raise_fd_limit, room_for_connections,
 };
 pub use handshake::{HandOver, Handoff};
 pub use queue_stats::Queues;
 pub use router::Router;
 
-use connections::{Connections, Outcome};
+use connections::{Connections, FlushOutcome};
 use panic_guard::About;
 use poll_token::PollToken;
-use websocket::{ClientDecoder, Framed};
+use websocket::{ClientDecoder, WebSocketState};
 
 /// Bytes per read: several long lines, so that few have to be joined from two reads.
 const READ_BYTES: usize = 512 << 10;
@@ -82,20 +81,20 @@ pub(crate) enum LoopError {
     Poll(io::Error),
     /// The spawner thread has ended.
     #[error("the thread that starts processes is gone")]
-    Nursery,
+    Spawner,
 }
 
 /// The parts of a driver.
-pub(crate) struct Parts<B: Router> {
-    pub(crate) brain: B,
+pub(crate) struct DriverParts<B: Router> {
+    pub(crate) router: B,
     pub(crate) poll: Poll,
     pub(crate) entries: Vec<BoundListener>,
     pub(crate) limits: Limits,
     pub(crate) environment: Vec<(OsString, OsString)>,
     pub(crate) orders: Orders,
-    pub(crate) news: Receiver<WorkerEvent>,
-    pub(crate) mailbox: Arc<CommandQueue<B::Status>>,
-    pub(crate) ledger: Option<OwnerWriter>,
+    pub(crate) events: Receiver<WorkerEvent>,
+    pub(crate) command_queue: Arc<CommandQueue<B::Status>>,
+    pub(crate) owner_writer: Option<OwnerWriter>,
     pub(crate) hand_over: Option<HandOver>,
     /// Descriptors for connections.
     pub(crate) descriptors: usize,
@@ -103,29 +102,29 @@ pub(crate) struct Parts<B: Router> {
 
 /// The event loop.
 pub(crate) struct Driver<B: Router> {
-    brain: B,
+    router: B,
     poll: Poll,
     clock: Instant,
-    ports: Connections,
+    conns: Connections,
     /// The incomplete input of each client and worker.
-    client_cutters: Vec<ClientDecoder>,
+    client_decoders: Vec<ClientDecoder>,
     worker_lines: Vec<Splitter>,
     scratch: Box<[u8]>,
     /// The list of ready sources while it is processed. Kept for its allocation.
     batch: Vec<PollToken>,
-    outcome: Outcome,
+    outcome: FlushOutcome,
     listeners: Vec<ListenerSlot>,
     limits: Limits,
     environment: Vec<(OsString, OsString)>,
     orders: Orders,
-    news: Receiver<WorkerEvent>,
-    mailbox: Arc<CommandQueue<B::Status>>,
+    events: Receiver<WorkerEvent>,
+    command_queue: Arc<CommandQueue<B::Status>>,
     /// The writer of session owners, if they are recorded.
-    ledger: Option<OwnerWriter>,
+    owner_writer: Option<OwnerWriter>,
     hand_over: Option<HandOver>,
     /// The time of the next periodic check.
     next_check: Time,
-    watch: periodic::Watch,
+    checks: periodic::PeriodicChecks,
     /// Clients that have sent no message yet.
     silent: silent_clients::Silent,
     /// Descriptors for connections.
@@ -156,21 +155,22 @@ pub(crate) fn waker_token() -> mio::Token {
 }
 
 impl<B: Router> Driver<B> {
-    pub(crate) fn new(parts: Parts<B>) -> Self {
-        let Parts { brain, poll, entries, limits, environment, orders, news, mailbox, .. } = parts;
-        let (ledger, hand_over, descriptors) = (parts.ledger, parts.hand_over, parts.descriptors);
-        let mut ports = Connections::new(limits.queue_bytes, limits.stall_timeout);
-        ports.holding.on = ledger.is_some();
+    pub(crate) fn new(parts: DriverParts<B>) -> Self {
+        let DriverParts { router, poll, entries, limits, environment, orders, events, command_queue, .. } =
+            parts;
+        let (owner_writer, hand_over, descriptors) = (parts.owner_writer, parts.hand_over, parts.descriptors);
+        let mut conns = Connections::new(limits.queue_bytes, limits.stall_timeout);
+        conns.barrier.on = owner_writer.is_some();
         Self {
-            brain,
+            router,
             poll,
             clock: Instant::now(),
-            ports,
-            client_cutters: Vec::new(),
+            conns,
+            client_decoders: Vec::new(),
             worker_lines: Vec::new(),
             scratch: vec![0; READ_BYTES].into_boxed_slice(),
             batch: Vec::new(),
-            outcome: Outcome::default(),
+            outcome: FlushOutcome::default(),
             listeners: entries
                 .into_iter()
                 .map(|entry| ListenerSlot { entry, readable: false, listed: false })
@@ -178,12 +178,12 @@ impl<B: Router> Driver<B> {
             limits,
             environment,
             orders,
-            news,
-            mailbox,
-            ledger,
+            events,
+            command_queue,
+            owner_writer,
             hand_over,
             next_check: Time::MAX,
-            watch: periodic::Watch::default(),
+            checks: periodic::PeriodicChecks::default(),
             silent: silent_clients::Silent::default(),
             descriptors,
             draining: false,
@@ -201,7 +201,7 @@ impl<B: Router> Driver<B> {
     /// # Errors
     /// If the loop cannot continue.
     pub(crate) fn run(mut self) -> Result<(), LoopError> {
-        let result = self.carry();
+        let result = self.run_rounds();
         let copied = std::mem::take(&mut self.copied);
         drop(self);
         for copied in copied {
@@ -210,14 +210,14 @@ impl<B: Router> Driver<B> {
         result
     }
 
-    fn carry(&mut self) -> Result<(), LoopError> {
+    fn run_rounds(&mut self) -> Result<(), LoopError> {
         let mut events = Events::with_capacity(MAX_POLL_EVENTS);
         self.open()?;
         loop {
             if let Some(error) = self.failed.take() {
                 return Err(error);
             }
-            if self.ports.finished && self.ports.closing.is_empty() && !self.ports.is_busy() {
+            if self.conns.finished && self.conns.closing.is_empty() && !self.conns.is_busy() {
                 return Ok(());
             }
             match self.poll.poll(&mut events, self.timeout()) {
@@ -226,13 +226,13 @@ impl<B: Router> Driver<B> {
                 Err(error) => return Err(LoopError::Poll(error)),
             }
             let now = self.clock.elapsed();
-            self.ports.now = now;
+            self.conns.now = now;
             let mut woken = false;
             for event in &events {
                 let place = PollToken::from_token(event.token());
                 match place {
                     PollToken::Client(slot) => {
-                        let Some(conn) = self.ports.client(slot) else { continue };
+                        let Some(conn) = self.conns.client(slot) else { continue };
                         if event.is_write_closed() && conn.output.is_none() {
                             conn.intake.dead = true;
                             if conn.intake.ended {
@@ -243,29 +243,29 @@ impl<B: Router> Driver<B> {
                         if event.is_readable() || event.is_read_closed() || event.is_error() {
                             conn.intake.readable = true;
                             conn.intake.hung_up |= event.is_read_closed() || event.is_error();
-                            self.ports.list_client(slot);
+                            self.conns.list_client(slot);
                         }
                         if event.is_writable() {
-                            self.ports.unblock_client(slot);
+                            self.conns.unblock_client(slot);
                         }
                     }
                     PollToken::Stdout(slot) => {
-                        let Some(hand) = self.ports.worker(slot) else { continue };
-                        hand.intake.readable = true;
-                        hand.intake.hung_up |= event.is_read_closed() || event.is_error();
-                        self.ports.list_worker(slot);
+                        let Some(conn) = self.conns.worker(slot) else { continue };
+                        conn.intake.readable = true;
+                        conn.intake.hung_up |= event.is_read_closed() || event.is_error();
+                        self.conns.list_worker(slot);
                     }
                     PollToken::Stdin(slot) => {
                         if event.is_write_closed() || event.is_error() {
                             self.stdin_closed(slot);
                         }
-                        self.ports.unblock_worker(slot);
+                        self.conns.unblock_worker(slot);
                     }
                     PollToken::ClientOutput(slot) => {
                         if event.is_write_closed() || event.is_error() {
                             self.drop_client(now, slot);
                         } else {
-                            self.ports.unblock_client(slot);
+                            self.conns.unblock_client(slot);
                         }
                     }
                     PollToken::Listener(slot) => self.list_listener(slot),
@@ -275,7 +275,7 @@ impl<B: Router> Driver<B> {
             if woken {
                 self.run_commands(now);
                 self.handle_worker_events(now);
-                self.take_kept();
+                self.handle_owner_events();
             }
             self.read_all(now);
             self.tick(now);
@@ -306,19 +306,19 @@ impl<B: Router> Driver<B> {
             }
         }
         let now = self.clock.elapsed();
-        self.ports.now = now;
-        self.brain.start(now, &mut self.ports);
+        self.conns.now = now;
+        self.router.start(now, &mut self.conns);
         for (listener, ends) in own {
             self.open_stdio(now, listener, ends);
         }
-        self.start_watching(now);
+        self.start_checks(now);
         self.settle(now);
         Ok(())
     }
 
     /// Returns how long to wait for events.
     fn timeout(&self) -> Option<Duration> {
-        if !self.ports.ready.is_empty() || self.ports.is_busy() {
+        if !self.conns.ready.is_empty() || self.conns.is_busy() {
             return Some(Duration::ZERO);
         }
         let next = self.deadline().unwrap_or(Time::MAX).min(self.next_check);
@@ -332,7 +332,7 @@ impl<B: Router> Driver<B> {
 
     /// Reads once from each listed source. Sources listed meanwhile wait for the next round.
     fn read_all(&mut self, now: Time) {
-        std::mem::swap(&mut self.ports.ready, &mut self.batch);
+        std::mem::swap(&mut self.conns.ready, &mut self.batch);
         for index in 0..self.batch.len() {
             match self.batch[index] {
                 PollToken::Client(slot) => self.read_client(now, slot),
@@ -347,14 +347,14 @@ impl<B: Router> Driver<B> {
     /// Performs the core's actions and writes its output until there is no more.
     fn settle(&mut self, now: Time) {
         for _ in 0..MAX_FLUSH_ROUNDS {
-            self.carry_out(now);
+            self.perform_actions(now);
             self.send_entries();
-            self.ports.flush(self.poll.registry(), &mut self.outcome);
-            if !self.ports.closing.is_empty() {
-                self.hang_up(now);
+            self.conns.flush(self.poll.registry(), &mut self.outcome);
+            if !self.conns.closing.is_empty() {
+                self.close_clients(now);
             }
-            if !self.ports.full.is_empty() || self.outcome.look {
-                self.outcome.look = false;
+            if !self.conns.full.is_empty() || self.outcome.must_check {
+                self.outcome.must_check = false;
                 self.watch_queues();
             }
             for slot in std::mem::take(&mut self.outcome.lost) {
@@ -363,20 +363,20 @@ impl<B: Router> Driver<B> {
             for place in std::mem::take(&mut self.outcome.drained) {
                 // A client lost meanwhile is already removed.
                 match place {
-                    PollToken::Client(slot) if self.ports.client(slot).is_some() => {
-                        self.ask(About::Client(slot), |brain, ports| {
-                            brain.client_drained(now, ClientId(slot), ports);
+                    PollToken::Client(slot) if self.conns.client(slot).is_some() => {
+                        self.call_router(About::Client(slot), |router, conns| {
+                            router.client_drained(now, ClientId(slot), conns);
                         });
                     }
-                    PollToken::Stdin(slot) if self.ports.worker(slot).is_some() => {
-                        self.ask(About::Worker(slot), |brain, ports| {
-                            brain.worker_drained(now, WorkerId(slot), ports);
+                    PollToken::Stdin(slot) if self.conns.worker(slot).is_some() => {
+                        self.call_router(About::Worker(slot), |router, conns| {
+                            router.worker_drained(now, WorkerId(slot), conns);
                         });
                     }
                     _ => {}
                 }
             }
-            if !self.ports.is_busy() {
+            if !self.conns.is_busy() {
                 return;
             }
         }
@@ -385,8 +385,8 @@ impl<B: Router> Driver<B> {
     /// Applies other limits, also to present connections. A WebSocket keeps its maximum message length.
     fn set_limits(&mut self, limits: &Limits) {
         self.limits = limits.clone();
-        self.ports.queue_bytes = limits.queue_bytes;
-        let clients = self.client_cutters.iter_mut().filter_map(|cutter| match cutter {
+        self.conns.queue_bytes = limits.queue_bytes;
+        let clients = self.client_decoders.iter_mut().filter_map(|decoder| match decoder {
             ClientDecoder::Lines(lines) => Some(lines),
             ClientDecoder::Frames(_) => None,
         });
@@ -395,34 +395,34 @@ impl<B: Router> Driver<B> {
 
     /// Runs the commands from handles of the bus.
     fn run_commands(&mut self, now: Time) {
-        let mail = self.mailbox.empty();
-        if let Some(config) = mail.reload {
+        let commands = self.command_queue.take();
+        if let Some(config) = commands.reload {
             self.set_limits(&config.limits);
-            self.descriptors = fd_limit::room(&config);
-            self.ask(About::All, |brain, ports| brain.reload(now, &config, ports));
-            self.start_watching(now);
+            self.descriptors = room_for_connections(&config);
+            self.call_router(About::All, |router, conns| router.reload(now, &config, conns));
+            self.start_checks(now);
         }
-        if mail.drain && !self.draining {
+        if commands.drain && !self.draining {
             self.draining = true;
             self.drain_by = now + self.limits.drain_timeout + DRAIN_GRACE;
             self.check_by(self.drain_by);
-            if self.ask(About::All, |brain, ports| brain.drain(now, ports)).is_none() {
+            if self.call_router(About::All, |router, conns| router.drain(now, conns)).is_none() {
                 // A router that panics cannot drain, but the bus still stops.
-                self.ports.finished = true;
+                self.conns.finished = true;
             }
         }
-        for (socket, from) in mail.newcomers {
-            self.admit_newcomer(now, socket, &from);
+        for (socket, from) in commands.incoming {
+            self.admit_incoming(now, socket, &from);
         }
-        for Upgrade { upgraded, from, number, ended } in mail.upgrades {
-            let framed = Framed::new(now, upgraded.idle, number, ended);
-            self.admit_upgraded(now, upgraded, &from, framed);
+        for Upgrade { upgraded, from, number, ended } in commands.upgrades {
+            let websocket = WebSocketState::new(now, upgraded.idle, number, ended);
+            self.admit_upgraded(now, upgraded, &from, websocket);
         }
-        self.send_away(&mail.farewells);
-        for asker in mail.status {
-            if let Some(status) = self.ask(About::All, |brain, _| brain.status(now)) {
+        self.send_away(&commands.close_requests);
+        for asker in commands.status {
+            if let Some(status) = self.call_router(About::All, |router, _| router.status(now)) {
                 // The receiver may be gone.
-                _ = asker.send((status, Queues::measure(&self.ports)));
+                _ = asker.send((status, Queues::measure(&self.conns)));
             }
         }
     }

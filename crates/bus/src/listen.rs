@@ -287,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_comes_second_takes_nothing_away() {
+    fn a_second_listener_does_not_remove_the_first() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("s");
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unix_socket_is_private_and_takes_nobodys_place() {
+    fn a_unix_socket_is_private_and_replaces_no_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("made").join("s");
         let _listener = unix(&path).unwrap();
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_of_a_socket_is_its_whole_path() {
+    fn the_address_of_a_socket_is_its_absolute_path() {
         let dir = tempfile::tempdir().unwrap();
         let here = std::env::current_dir().unwrap();
         let up: PathBuf = here.components().skip(1).map(|_| "..").collect();
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_socket_is_replaced_and_a_strangers_is_left_alone() {
+    fn a_stale_socket_is_replaced_and_one_of_another_listener_stays() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());

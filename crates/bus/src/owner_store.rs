@@ -65,7 +65,7 @@ pub(crate) struct Owned {
 pub(crate) struct OwnerWriter {
     sender: SyncSender<(u64, OwnerEntry)>,
     waiting: VecDeque<(u64, OwnerEntry)>,
-    told: Receiver<OwnerStoreEvent>,
+    events: Receiver<OwnerStoreEvent>,
 }
 
 impl OwnerWriter {
@@ -84,8 +84,8 @@ impl OwnerWriter {
     pub(crate) fn take_events(&mut self) -> Option<Vec<OwnerStoreEvent>> {
         let mut all = Vec::new();
         loop {
-            match self.told.try_recv() {
-                Ok(told) => all.push(told),
+            match self.events.try_recv() {
+                Ok(event) => all.push(event),
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) if all.is_empty() => return None,
                 Err(TryRecvError::Disconnected) => break,
@@ -116,7 +116,7 @@ impl Drop for OwnerWriter {
                 Err(TrySendError::Full(entry)) => {
                     self.waiting.push_front(entry);
                     // A full event channel would block the writer.
-                    while self.told.try_recv().is_ok() {}
+                    while self.events.try_recv().is_ok() {}
                     std::thread::yield_now();
                 }
                 Err(TrySendError::Disconnected(_)) => return,
@@ -128,9 +128,9 @@ impl Drop for OwnerWriter {
 /// Starts the writer thread. It ends when the [`OwnerWriter`] is dropped and all entries are written.
 pub(crate) fn start(index: Index, waker: Arc<Waker>) -> std::io::Result<(OwnerWriter, JoinHandle<()>)> {
     let (sender, entries) = sync_channel(MAX_PENDING_ENTRIES);
-    let (teller, told) = sync_channel(MAX_PENDING_ENTRIES);
-    let tell = move |news| {
-        if teller.send(news).is_ok()
+    let (event_sender, events) = sync_channel(MAX_PENDING_ENTRIES);
+    let tell = move |event| {
+        if event_sender.send(event).is_ok()
             && let Err(error) = waker.wake()
         {
             tracing::error!(%error, "the loop of the bus cannot be woken");
@@ -139,7 +139,7 @@ pub(crate) fn start(index: Index, waker: Arc<Waker>) -> std::io::Result<(OwnerWr
     let thread = std::thread::Builder::new()
         .name("narrows-owners".into())
         .spawn(move || index.serve(&entries, tell))?;
-    Ok((OwnerWriter { sender, waiting: VecDeque::new(), told }, thread))
+    Ok((OwnerWriter { sender, waiting: VecDeque::new(), events }, thread))
 }
 
 /// The known owners and their file.
@@ -298,7 +298,7 @@ impl Index {
     /// Removes the entries that were not used for too long.
     fn expire(&mut self, now: u64) -> Vec<OwnedName> {
         let since = now.saturating_sub(self.expiry.as_secs());
-        self.take(|owned| owned.used < since)
+        self.remove(|owned| owned.used < since)
     }
 
     /// Removes the least recently used entries of the identity with the most while there are too many, so that no identity loses
@@ -321,7 +321,7 @@ impl Index {
                 .collect();
             let at = times.len() / 16;
             let since = *times.select_nth_unstable(at).1;
-            let gone = self.take(|owned| owned.identity == largest && owned.used <= since);
+            let gone = self.remove(|owned| owned.identity == largest && owned.used <= since);
             if gone.is_empty() {
                 break;
             }
@@ -330,7 +330,7 @@ impl Index {
         forgotten
     }
 
-    fn take(&mut self, is_it: impl Fn(&Owned) -> bool) -> Vec<OwnedName> {
+    fn remove(&mut self, is_it: impl Fn(&Owned) -> bool) -> Vec<OwnedName> {
         // The agents' name for a session may be the clients' name for another identity's session. If only the agents' name were
         // forgotten, the owner of the other session could open this one.
         let guards = |session: &OwnedName, owned: &Owned| {

@@ -78,7 +78,7 @@ pub(crate) struct Orders {
 
 impl Orders {
     /// Queues an order.
-    pub(crate) fn put(&mut self, order: Order) {
+    pub(crate) fn queue(&mut self, order: Order) {
         self.waiting.push_back(order);
     }
 
@@ -102,15 +102,15 @@ impl Orders {
 /// Sends worker events to the event loop.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkerEventSender {
-    pub(crate) news: SyncSender<WorkerEvent>,
+    pub(crate) events: SyncSender<WorkerEvent>,
     pub(crate) waker: Arc<Waker>,
 }
 
 impl WorkerEventSender {
-    fn send(&self, news: WorkerEvent) {
+    fn send(&self, event: WorkerEvent) {
         // The loop reads events whatever else it does, so this blocks briefly at most. It fails when the loop has ended, and then
         // the orders have ended too.
-        if self.news.send(news).is_ok() {
+        if self.events.send(event).is_ok() {
             _ = self.waker.wake();
         }
     }
@@ -120,7 +120,7 @@ impl WorkerEventSender {
 ///
 /// # Errors
 /// If the thread or its runtime cannot be created.
-pub(crate) fn start(teller: WorkerEventSender) -> io::Result<(Orders, JoinHandle<()>)> {
+pub(crate) fn start(event_sender: WorkerEventSender) -> io::Result<(Orders, JoinHandle<()>)> {
     let (sender, orders) = channel(MAX_PENDING_ORDERS);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -129,12 +129,12 @@ pub(crate) fn start(teller: WorkerEventSender) -> io::Result<(Orders, JoinHandle
         .build()?;
     let thread = std::thread::Builder::new()
         .name("narrows-spawner".into())
-        .spawn(move || runtime.block_on(run(orders, teller)))?;
+        .spawn(move || runtime.block_on(run(orders, event_sender)))?;
     Ok((Orders { sender, waiting: VecDeque::new() }, thread))
 }
 
-async fn run(mut orders: Receiver<Order>, teller: WorkerEventSender) {
-    let mut cribs: FxHashMap<u64, Sender<bool>> = FxHashMap::default();
+async fn run(mut orders: Receiver<Order>, event_sender: WorkerEventSender) {
+    let mut workers: FxHashMap<u64, Sender<bool>> = FxHashMap::default();
     let mut tasks = JoinSet::new();
     loop {
         tokio::select! {
@@ -143,54 +143,59 @@ async fn run(mut orders: Receiver<Order>, teller: WorkerEventSender) {
                 Some(Order::Spawn { slot, serial, pool, spec }) => {
                     // At most one stop and one kill; further orders change nothing.
                     let (stop, stops) = channel(2);
-                    cribs.insert(serial, stop);
-                    tasks.spawn(raise(slot, serial, pool, *spec, stops, teller.clone()));
+                    workers.insert(serial, stop);
+                    tasks.spawn(run_worker(slot, serial, pool, *spec, stops, event_sender.clone()));
                 }
                 Some(Order::Stop { serial, kill }) => {
-                    if let Some(stop) = cribs.get(&serial) {
+                    if let Some(stop) = workers.get(&serial) {
                         _ = stop.try_send(kill);
                     }
                 }
             },
             Some(ended) = tasks.join_next() => match ended {
-                Ok(serial) => _ = cribs.remove(&serial),
+                Ok(serial) => _ = workers.remove(&serial),
                 Err(error) => tracing::error!(%error, "a task that follows a worker has failed"),
             },
         }
     }
     // Dropping the senders stops all remaining workers.
-    drop(cribs);
+    drop(workers);
     while tasks.join_next().await.is_some() {}
 }
 
 /// Runs one worker from its start to the end of its process tree.
-async fn raise(
+async fn run_worker(
     slot: u32,
     serial: u64,
     pool: String,
     spec: Spec,
     mut stops: Receiver<bool>,
-    teller: WorkerEventSender,
+    event_sender: WorkerEventSender,
 ) -> u64 {
-    let spawned = narrows_process::spawn(spec).await.map_err(|error| (because(&error), error.is_shortage()));
-    let child = match spawned.and_then(|child| part(child).map_err(|reason| (reason, false))) {
+    let spawned =
+        narrows_process::spawn(spec).await.map_err(|error| (with_causes(&error), error.is_shortage()));
+    let child = match spawned.and_then(|child| take_pipes(child).map_err(|reason| (reason, false))) {
         Ok((child, stdin, stdout)) => {
-            teller.send(WorkerEvent::Up { slot, serial, pid: child.pid(), stdin, stdout });
+            event_sender.send(WorkerEvent::Up { slot, serial, pid: child.pid(), stdin, stdout });
             Arc::new(child)
         }
         Err((reason, ours)) => {
-            teller.send(WorkerEvent::Gone { slot, serial, how: Ended { reason, ours, ..Ended::default() } });
+            event_sender.send(WorkerEvent::Gone {
+                slot,
+                serial,
+                how: Ended { reason, ours, ..Ended::default() },
+            });
             return serial;
         }
     };
-    let mut heard = stderr_log::is_wanted().then(|| StderrLog::new(pool, slot, child.stderr()));
+    let mut stderr_log = stderr_log::is_wanted().then(|| StderrLog::new(pool, slot, child.stderr()));
     let mut stopping = JoinSet::new();
     let ended = child.worker_ended();
     tokio::pin!(ended);
     let exit = loop {
         tokio::select! {
             exit = &mut ended => break exit,
-            () = follow(&mut heard) => {}
+            () = follow(&mut stderr_log) => {}
             order = stops.recv(), if !stops.is_closed() || !stops.is_empty() => {
                 let child = Arc::clone(&child);
                 if order.unwrap_or(true) {
@@ -207,11 +212,12 @@ async fn raise(
         }
     };
     let exit = timeout(LAST_STDERR_TIMEOUT, child.wait()).await.unwrap_or(exit);
-    if let Some(heard) = &mut heard {
-        heard.log_lines();
+    if let Some(stderr_log) = &mut stderr_log {
+        stderr_log.log_lines();
     }
-    let how = Ended { reason: exit.to_string(), stderr: last_words(&child), oom: exit.oom, ours: false };
-    teller.send(WorkerEvent::Gone { slot, serial, how });
+    let how =
+        Ended { reason: exit.to_string(), stderr: last_stderr_lines(&child), oom: exit.oom, ours: false };
+    event_sender.send(WorkerEvent::Gone { slot, serial, how });
     stopping.abort_all();
     let exit = child.stop(LEFTOVER_LADDER).await;
     if exit.survivors > 0 {
@@ -224,15 +230,15 @@ async fn raise(
     serial
 }
 
-async fn follow(heard: &mut Option<StderrLog>) {
-    match heard {
-        Some(heard) => heard.follow().await,
+async fn follow(stderr_log: &mut Option<StderrLog>) {
+    match stderr_log {
+        Some(stderr_log) => stderr_log.follow().await,
         None => std::future::pending().await,
     }
 }
 
 /// Takes the pipes out of a child, for a loop without tokio.
-fn part(mut child: Child) -> Result<(Child, OwnedFd, OwnedFd), String> {
+fn take_pipes(mut child: Child) -> Result<(Child, OwnedFd, OwnedFd), String> {
     let fail = |error: io::Error| format!("its pipes cannot be used: {error}");
     let stdin = child.take_stdin().ok_or("it has no stdin")?.into_nonblocking_fd().map_err(fail)?;
     let stdout = child.take_stdout().ok_or("it has no stdout")?.into_nonblocking_fd().map_err(fail)?;
@@ -240,7 +246,7 @@ fn part(mut child: Child) -> Result<(Child, OwnedFd, OwnedFd), String> {
 }
 
 /// Returns the last stderr lines of a worker, as one line.
-fn last_words(child: &Child) -> String {
+fn last_stderr_lines(child: &Child) -> String {
     let tail = child.stderr().tail(MAX_QUOTED_LINES);
     let tail = tail.trim();
     let excess = tail.chars().count().saturating_sub(MAX_QUOTED_CHARS);
@@ -250,7 +256,7 @@ fn last_words(child: &Child) -> String {
 }
 
 /// Returns an error with its causes.
-fn because(error: &SpawnError) -> String {
+fn with_causes(error: &SpawnError) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {
@@ -274,7 +280,7 @@ pub(crate) fn spec(pool: &Pool, environment: &[(OsString, OsString)]) -> Spec {
     spec.env.extend(pool.env.iter());
     spec.stderr_limit = STDERR_TAIL_BYTES;
     spec.limits = Limits { memory: pool.memory, pids: pool.pids };
-    spec.descriptors = driver::own_descriptors();
+    spec.descriptors = driver::original_fd_limit();
     spec
 }
 

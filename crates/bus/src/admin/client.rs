@@ -37,17 +37,17 @@ pub enum AskError {
 /// # Errors
 /// If no bus listens there, or it does not answer with the page.
 pub fn ask(path: &Path, page: &str) -> Result<String, AskError> {
-    ask_within(path, page, READ_TIMEOUT)
+    ask_with_timeout(path, page, READ_TIMEOUT)
 }
 
-fn ask_within(path: &Path, page: &str, patience: Duration) -> Result<String, AskError> {
+fn ask_with_timeout(path: &Path, page: &str, timeout: Duration) -> Result<String, AskError> {
     let mut stream = UnixStream::connect(path).map_err(AskError::Nobody)?;
     let failed = |error: io::Error| match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => AskError::Late(patience),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => AskError::Late(timeout),
         _ => AskError::Io(error),
     };
-    stream.set_read_timeout(Some(patience)).map_err(failed)?;
-    stream.set_write_timeout(Some(patience)).map_err(failed)?;
+    stream.set_read_timeout(Some(timeout)).map_err(failed)?;
+    stream.set_write_timeout(Some(timeout)).map_err(failed)?;
     // HTTP/1.0 has no chunks: the answer ends with the connection.
     stream.write_all(format!("GET {page} HTTP/1.0\r\nHost: localhost\r\n\r\n").as_bytes()).map_err(failed)?;
     let mut first = [0];
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_something_else_or_nothing_is_told_apart() {
+    fn other_peers_and_silent_ones_are_distinguished() {
         #[track_caller]
         fn check(answer: Option<&'static str>, expected: &str) {
             let directory = tempfile::tempdir().unwrap();
@@ -122,8 +122,8 @@ mod tests {
                     while stream.read(&mut asked).is_ok_and(|read| read > 0) {}
                 }
             });
-            let patience = Duration::from_millis(if answer.is_some() { 10_000 } else { 1 });
-            let found = ask_within(&path, "/status", patience).unwrap_err();
+            let timeout = Duration::from_millis(if answer.is_some() { 10_000 } else { 1 });
+            let found = ask_with_timeout(&path, "/status", timeout).unwrap_err();
             assert_eq!(found.to_string(), expected);
             other.join().unwrap();
         }

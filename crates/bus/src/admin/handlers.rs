@@ -30,7 +30,7 @@ const ORIGIN_REFUSED_TEXT: &str = "this port is not for web pages: requests with
 const MANY_HOSTS_TEXT: &str = "a request has one Host header\n";
 
 /// State of the handlers.
-pub(super) struct Pages {
+pub(super) struct AdminState {
     pub(super) bus: Handle,
     pub(super) facts: Facts,
     pub(super) network: AskNetwork,
@@ -39,22 +39,22 @@ pub(super) struct Pages {
 }
 
 /// Returns the routes for a unix socket, which only its user can reach.
-pub(super) fn private(pages: Arc<Pages>) -> Router {
+pub(super) fn private(state: Arc<AdminState>) -> Router {
     Router::new()
         .route("/health", get(health))
         .route("/ready", get(ready))
         .route("/status", get(status))
-        .route("/metrics", get(figures))
+        .route("/metrics", get(metrics_page))
         .fallback(|| async { (StatusCode::NOT_FOUND, format!("there is no such page; {NOT_FOUND_TEXT}")) })
         .method_not_allowed_fallback(|| async {
             (StatusCode::METHOD_NOT_ALLOWED, format!("pages can only be got; {NOT_FOUND_TEXT}"))
         })
-        .with_state(pages)
+        .with_state(state)
 }
 
 /// Returns the routes for a TCP port, which a browser can also reach.
-pub(super) fn local(pages: Arc<Pages>) -> Router {
-    private(pages).layer(middleware::from_fn(only_this_machine))
+pub(super) fn local(state: Arc<AdminState>) -> Router {
+    private(state).layer(middleware::from_fn(only_this_machine))
 }
 
 /// Refuses requests under a foreign host name (DNS rebinding), so that a web page cannot read the answers.
@@ -94,11 +94,11 @@ fn is_this_machine(host: &str) -> bool {
     matches!(name, "127.0.0.1" | "[::1]") || name.eq_ignore_ascii_case("localhost")
 }
 
-async fn ask(pages: &Pages) -> Result<(Status, Queues), Response> {
+async fn request_report(state: &AdminState) -> Result<(Status, Queues), Response> {
     let gone = |why: &'static str| (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
-    match timeout(STATUS_TIMEOUT, pages.bus.report()).await {
+    match timeout(STATUS_TIMEOUT, state.bus.report()).await {
         Ok(Ok((mut status, queues))) => {
-            status.counters.refused_users += pages.refused_users.load(Ordering::Relaxed);
+            status.counters.refused_users += state.refused_users.load(Ordering::Relaxed);
             Ok((status, queues))
         }
         Ok(Err(_)) => Err(gone("the bus does not answer\n")),
@@ -106,15 +106,15 @@ async fn ask(pages: &Pages) -> Result<(Status, Queues), Response> {
     }
 }
 
-async fn health(State(pages): State<Arc<Pages>>) -> Response {
-    match ask(&pages).await {
+async fn health(State(state): State<Arc<AdminState>>) -> Response {
+    match request_report(&state).await {
         Ok(_) => "alive\n".into_response(),
         Err(gone) => gone,
     }
 }
 
-async fn ready(State(pages): State<Arc<Pages>>) -> Response {
-    match ask(&pages).await.map(|(status, _)| missing(&status)) {
+async fn ready(State(state): State<Arc<AdminState>>) -> Response {
+    match request_report(&state).await.map(|(status, _)| missing(&status)) {
         Ok(None) => "ready\n".into_response(),
         Ok(Some(missing)) => (StatusCode::SERVICE_UNAVAILABLE, missing).into_response(),
         Err(gone) => gone,
@@ -137,7 +137,7 @@ fn missing(status: &Status) -> Option<String> {
 
 /// The status page. The order of the fields is the order of the output.
 #[derive(Serialize)]
-struct Everything<'a> {
+struct StatusPage<'a> {
     #[serde(flatten)]
     facts: &'a Facts,
     max_connections: usize,
@@ -148,22 +148,22 @@ struct Everything<'a> {
     network_connections: BTreeMap<&'static str, u64>,
 }
 
-async fn status(State(pages): State<Arc<Pages>>) -> Response {
-    let (status, queues) = match ask(&pages).await {
+async fn status(State(state): State<Arc<AdminState>>) -> Response {
+    let (status, queues) = match request_report(&state).await {
         Ok(report) => report,
         Err(gone) => return gone,
     };
-    let max_connections = pages.bus.max_connections();
-    let Network { refused, connections } = (pages.network)();
-    let everything = Everything {
-        facts: &pages.facts,
+    let max_connections = state.bus.max_connections();
+    let Network { refused, connections } = (state.network)();
+    let page = StatusPage {
+        facts: &state.facts,
         max_connections,
         status,
         queues,
         network_refused: refused.into_iter().collect(),
         network_connections: connections.into_iter().collect(),
     };
-    match serde_json::to_string(&everything) {
+    match serde_json::to_string(&page) {
         Ok(text) => with_type("application/json", text + "\n"),
         Err(error) => {
             tracing::error!(%error, "the state of the bus cannot be written");
@@ -172,15 +172,15 @@ async fn status(State(pages): State<Arc<Pages>>) -> Response {
     }
 }
 
-async fn figures(State(pages): State<Arc<Pages>>) -> Response {
-    match ask(&pages).await {
+async fn metrics_page(State(state): State<Arc<AdminState>>) -> Response {
+    match request_report(&state).await {
         Ok((status, queues)) => {
             let text = metrics::text(
-                &pages.facts,
-                pages.bus.max_connections(),
+                &state.facts,
+                state.bus.max_connections(),
                 &status,
                 &queues,
-                &(pages.network)(),
+                &(state.network)(),
             );
             with_type(metrics::CONTENT_TYPE, text)
         }

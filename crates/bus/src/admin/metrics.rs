@@ -38,9 +38,9 @@ const COUNTERS: [Counter; 16] = [
 ];
 
 /// A series per identity: name, type, help, value.
-type Having = (&'static str, &'static str, &'static str, fn(&IdentityStatus) -> u64);
+type IdentitySeries = (&'static str, &'static str, &'static str, fn(&IdentityStatus) -> u64);
 
-const IDENTITY_GAUGES: [Having; 3] = [
+const IDENTITY_GAUGES: [IdentitySeries; 3] = [
     ("identity_clients", "gauge", "Clients of an identity.", |has| has.clients as u64),
     ("identity_sessions", "gauge", "Sessions of an identity.", |has| has.sessions as u64),
     ("identity_refused_total", "counter", "What an identity was refused because it had too much.", |has| {
@@ -50,7 +50,7 @@ const IDENTITY_GAUGES: [Having; 3] = [
 
 /// Totals of all pools with one name: after a reload, a pool and its predecessor can share a name.
 #[derive(Default)]
-struct Sum {
+struct PoolTotals {
     ready: bool,
     open: bool,
     waiting: usize,
@@ -62,7 +62,7 @@ struct Sum {
     states: [usize; STATES.len()],
 }
 
-impl Sum {
+impl PoolTotals {
     fn add(&mut self, pool: &PoolStatus, queues: &Queues) {
         self.ready |= pool.state == "ready";
         self.open |= pool.state == "tripped";
@@ -81,7 +81,7 @@ impl Sum {
 }
 
 /// A gauge per pool: name, help, value.
-type Gauge = (&'static str, &'static str, fn(&Sum) -> u64);
+type Gauge = (&'static str, &'static str, fn(&PoolTotals) -> u64);
 
 const GAUGES: [Gauge; 8] = [
     ("pool_ready", "Whether a pool can be used.", |sum| u64::from(sum.ready)),
@@ -162,7 +162,7 @@ pub(super) fn text(
     for (event, count) in &network.connections {
         _ = writeln!(out, "narrows_bus_{name}{{event=\"{event}\"}} {count}");
     }
-    let mut pools: BTreeMap<&str, Sum> = BTreeMap::new();
+    let mut pools: BTreeMap<&str, PoolTotals> = BTreeMap::new();
     for pool in &status.pools {
         pools.entry(&pool.name).or_default().add(pool, queues);
     }

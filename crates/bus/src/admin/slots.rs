@@ -14,24 +14,24 @@ use tokio::time::timeout;
 const EVICTION_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The connection slots of a listener.
-pub(super) struct Seats {
+pub(super) struct Slots {
     slots: Arc<Semaphore>,
     /// Slots in use, oldest first.
-    taken: VecDeque<Taken>,
+    taken: VecDeque<UsedSlot>,
 }
 
-struct Taken {
+struct UsedSlot {
     has_asked: Arc<AtomicBool>,
     leave: oneshot::Sender<()>,
 }
 
 /// The slot of one connection.
-pub(super) struct Seat {
+pub(super) struct Slot {
     request: Request,
     has_asked: Arc<AtomicBool>,
     leave: Option<oneshot::Receiver<()>>,
     /// The connection is to be closed.
-    is_told: bool,
+    is_evicted: bool,
     _slot: OwnedSemaphorePermit,
 }
 
@@ -59,13 +59,13 @@ impl Request {
     }
 }
 
-impl Seats {
+impl Slots {
     pub(super) fn new(most: usize) -> Self {
         Self { slots: Arc::new(Semaphore::new(most)), taken: VecDeque::new() }
     }
 
     /// Waits for a free slot.
-    pub(super) async fn wait_for_seat(&mut self) -> Seat {
+    pub(super) async fn acquire(&mut self) -> Slot {
         let slot = loop {
             if let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() {
                 break slot;
@@ -80,13 +80,13 @@ impl Seats {
         self.taken.retain(|taken| !taken.leave.is_closed());
         let (tell, leave) = oneshot::channel();
         let has_asked = Arc::new(AtomicBool::new(false));
-        self.taken.push_back(Taken { has_asked: Arc::clone(&has_asked), leave: tell });
-        Seat { request: Request::Nothing, has_asked, leave: Some(leave), is_told: false, _slot: slot }
+        self.taken.push_back(UsedSlot { has_asked: Arc::clone(&has_asked), leave: tell });
+        Slot { request: Request::Nothing, has_asked, leave: Some(leave), is_evicted: false, _slot: slot }
     }
 
     /// Evicts the oldest connection that has sent no whole request.
     fn make_room(&mut self) {
-        let waits = |taken: &Taken| !taken.leave.is_closed() && !taken.has_asked.load(Ordering::Relaxed);
+        let waits = |taken: &UsedSlot| !taken.leave.is_closed() && !taken.has_asked.load(Ordering::Relaxed);
         if let Some(taken) = self.taken.iter().position(waits).and_then(|oldest| self.taken.remove(oldest)) {
             // If it has ended meanwhile, its slot is free too.
             _ = taken.leave.send(());
@@ -94,7 +94,7 @@ impl Seats {
     }
 }
 
-impl Seat {
+impl Slot {
     /// Records bytes that were read. Returns the state before and after.
     pub(super) fn record_read(&mut self, read: &[u8]) -> (Request, Request) {
         let before = self.request;
@@ -109,11 +109,11 @@ impl Seat {
             && let Poll::Ready(told) = Pin::new(leave).poll(cx)
         {
             // A dropped sender is no eviction.
-            self.is_told = told.is_ok();
+            self.is_evicted = told.is_ok();
             self.leave = None;
         }
         // A connection whose request is complete by now gets its answer first.
-        if self.is_told && self.request != Request::Whole { Poll::Ready(()) } else { Poll::Pending }
+        if self.is_evicted && self.request != Request::Whole { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 

@@ -29,7 +29,7 @@ impl fmt::Display for Unmoved {
 
 /// The listeners as opened at the start, with the settings applied since.
 #[derive(Debug)]
-pub(super) struct Standing {
+pub(super) struct FixedListeners {
     /// The open listeners, as configured.
     pub(super) listen: Vec<Listen>,
     /// The addresses they are bound to.
@@ -37,9 +37,9 @@ pub(super) struct Standing {
     pub(super) max_connections: usize,
 }
 
-impl Standing {
+impl FixedListeners {
     /// Returns the open listeners with the pools of `wanted`, and the differences that need a restart.
-    pub(super) fn keep(&self, wanted: &[Listen]) -> (Vec<Listen>, Vec<Unmoved>) {
+    pub(super) fn apply(&self, wanted: &[Listen]) -> (Vec<Listen>, Vec<Unmoved>) {
         let mut rest: Vec<&Listen> = wanted.iter().collect();
         let mut unmoved = Vec::new();
         let mut kept = Vec::with_capacity(self.listen.len());
@@ -88,8 +88,8 @@ mod tests {
         fn check(open: &[&str], wanted: &[&str], expected: &[&str], unmoved: &[&str]) {
             let listen = places(open);
             let addresses = listen.iter().map(|listen| listen.at.clone()).collect();
-            let standing = Standing { listen, addresses, max_connections: 1 };
-            let (kept, told) = standing.keep(&places(wanted));
+            let fixed = FixedListeners { listen, addresses, max_connections: 1 };
+            let (kept, told) = fixed.apply(&places(wanted));
             assert_eq!(kept, places(expected));
             let told: Vec<String> = told.iter().map(ToString::to_string).collect();
             assert_eq!(told, unmoved);

@@ -114,7 +114,7 @@ pub enum Action {
         session: OwnedName,
     },
     /// Log or count something.
-    Tell(Note),
+    Log(Note),
     /// The bus has drained.
     Finished,
 }

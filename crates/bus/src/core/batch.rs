@@ -19,7 +19,7 @@ const MAX_WORKER_ENTRIES: usize = 10_000;
 /// Answers up to this size are kept even over the memory limit: an error in their place would not be shorter.
 const MAX_ERROR_BYTES: usize = 512;
 
-pub(super) type BatchKey = Key<Open>;
+pub(super) type BatchKey = Key<OpenBatch>;
 
 /// The sender of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub(super) enum Sender {
 
 /// A batch that is not completely answered.
 #[derive(Debug)]
-pub(super) struct Open {
+pub(super) struct OpenBatch {
     sender: Sender,
     batch: Batch,
     /// Entries that wait for the one before them.
@@ -54,7 +54,7 @@ pub(super) struct Open {
     working: bool,
 }
 
-impl Open {
+impl OpenBatch {
     /// Updates the charge to what is still kept.
     fn recharge(&mut self) {
         let entries = if self.rest.is_empty() { 0 } else { self.length };
@@ -66,7 +66,7 @@ impl Open {
 
 #[derive(Debug, Default)]
 pub(super) struct Batches {
-    table: Table<Open>,
+    table: Table<OpenBatch>,
 }
 
 impl Batches {
@@ -109,7 +109,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             Sender::Client(client) => Some(self.core.charge(client, length)),
             Sender::Worker(_) => None,
         };
-        let open = Open {
+        let open = OpenBatch {
             sender,
             batch,
             length,
@@ -124,7 +124,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             working: false,
         };
         let key = self.core.batches.table.insert(open);
-        self.go_on(key);
+        self.continue_batch(key);
         self.take_answers_of_rest(key);
     }
 
@@ -162,7 +162,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Handles entries until one has to be answered before the next, or none is left.
-    fn go_on(&mut self, key: BatchKey) {
+    fn continue_batch(&mut self, key: BatchKey) {
         let Some(open) = self.core.batches.table.get_mut(key) else { return };
         if std::mem::replace(&mut open.working, true) {
             return;
@@ -301,13 +301,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
             }
         }
         if lifted {
-            self.go_on(key);
+            self.continue_batch(key);
         }
     }
 
     /// Sends a line to the client of a batch, after the array that answers it.
     pub(super) fn write_behind_batch(&mut self, key: BatchKey, client: ClientKey, line: Bytes) {
-        let is_unanswered = |open: &&mut Open| open.sender == Sender::Client(client) && !open.answered;
+        let is_unanswered = |open: &&mut OpenBatch| open.sender == Sender::Client(client) && !open.answered;
         match self.core.batches.table.get_mut(key).filter(is_unanswered) {
             Some(open) => {
                 open.bytes += line.len();

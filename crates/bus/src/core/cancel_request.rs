@@ -28,7 +28,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 let pending = self.core.worker(worker).and_then(|state| state.pending.get(&id));
                 let turn = pending.filter(|pending| pending.what == RequestKind::Prompt);
                 if let Some(session) = turn.and_then(|pending| pending.session) {
-                    self.cancelling(session);
+                    self.start_cancelling(session);
                 }
                 let digits = Digits::new(id);
                 // The cancel notifications of MCP and ACP name no session, so only the request id changes.
@@ -45,7 +45,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Returns `true` if the request to cancel is known here: sent, or queued within the searched lines.
-    pub(super) fn can_give_up(&mut self, client: ClientKey, message: View<'_>) -> bool {
+    pub(super) fn can_cancel(&mut self, client: ClientKey, message: View<'_>) -> bool {
         let Some(raw) = message.request_id() else { return false };
         let is_open = self.core.client(client).is_some_and(|state| state.inflight.contains_key(raw));
         is_open || self.place_among_held(client, raw).is_some()
@@ -85,7 +85,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.send_cancellation(client, &line, batch);
         if place == Some(0) {
             // The lines behind it may not have to wait.
-            self.release_anew(client);
+            self.release_again(client);
         }
     }
 

@@ -21,7 +21,12 @@ const CAPACITY_TRUST_DURATION: Time = Time::from_secs(60);
 
 impl<O: CoreOutput> Ctx<'_, O> {
     /// Returns the least loaded worker that `client` may use, except those in `but`, and assigns it to the client's identity.
-    pub(super) fn place(&mut self, pool: PoolId, client: ClientKey, but: &[WorkerKey]) -> Option<WorkerKey> {
+    pub(super) fn choose_worker(
+        &mut self,
+        pool: PoolId,
+        client: ClientKey,
+        but: &[WorkerKey],
+    ) -> Option<WorkerKey> {
         let identity = self.core.client(client)?.identity;
         let has_its_workers = self.has_its_workers(client, pool);
         let is_its = |other: Option<Identity>| other.map_or(!has_its_workers, |other| other == identity);
@@ -138,7 +143,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if self.has_its_workers(client, pool) {
             return self.wait_for_own(pool, client);
         }
-        self.wait_for(pool)
+        self.wait_for_worker(pool)
     }
 
     /// Handles a shared worker's refusal to open a session for lack of room: closes a session without a client and asks again, or
@@ -160,14 +165,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
             state.capacity = Some((state.sessions.len().max(1), until));
         }
         let RequestOrigin::Client { client, id, batch } = &pending.asker else { return Some(pending) };
-        if opening.again || opening.line.is_empty() {
+        if opening.is_repeat || opening.line.is_empty() {
             return Some(pending);
         }
         let (client, batch) = (*client, *batch);
         let charge = self.core.charge_line(client, &opening.line);
         let waiting = Waiting { client, line: (*opening.line).into(), batch, _charge: charge };
         if let Some(state) = self.core.client(client) {
-            state.again = Some(id.clone());
+            state.repeated = Some(id.clone());
             state.inflight.insert(id.clone(), super::state::RequestLocation::Elsewhere);
         }
         match self.oldest_left(worker) {
@@ -177,7 +182,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 }
                 self.evict(worker, key);
             }
-            None => self.take_refused(waiting),
+            None => self.retry_refused_line(waiting),
         }
         None
     }
@@ -219,18 +224,18 @@ impl<O: CoreOutput> Ctx<'_, O> {
     pub(super) fn retry_refused(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
         for waiting in std::mem::take(&mut state.refused) {
-            self.take_refused(waiting);
+            self.retry_refused_line(waiting);
         }
     }
 
     /// Repeats a request that was refused for lack of room. It comes before all held lines of its client.
-    fn take_refused(&mut self, waiting: Waiting) {
+    fn retry_refused_line(&mut self, waiting: Waiting) {
         self.forget_elsewhere(waiting.client, &waiting.line);
-        self.take_again(vec![waiting]);
+        self.handle_again(vec![waiting]);
     }
 
     /// Waits for a worker of the pool, or refuses if none is expected soon.
-    pub(super) fn wait_for(&mut self, pool: PoolId) -> Route {
+    pub(super) fn wait_for_worker(&mut self, pool: PoolId) -> Route {
         self.spawn_on_demand(pool);
         let state = self.core.pool_of(pool);
         let total = state.workers.len();
@@ -244,7 +249,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.core.workers.get(*worker).is_some_and(|state| state.stage == WorkerLifecycle::Stopping)
         });
         let exhausted = !any_coming && !any_going && total >= state.settings.max_instances as usize;
-        let rest_until = state.rest_until;
+        let delayed_until = state.delayed_until;
         if exhausted && !hopeless && self.make_room(pool, None) {
             return Route::Hold;
         }
@@ -253,7 +258,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         if !any_coming {
             // The circuit breaker may have closed meanwhile without starting a worker.
-            let at = rest_until.max(self.now);
+            let at = delayed_until.max(self.now);
             self.core.timers.set(at, Timer::Respawn(pool));
         }
         Route::Hold
@@ -294,7 +299,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Returns the error for a client that gets no worker.
     pub(super) fn no_worker(&self, pool: PoolId, code: Code) -> RpcError {
         let state = self.core.pool_of(pool);
-        let until = state.open_until.unwrap_or(state.rest_until);
+        let until = state.open_until.unwrap_or(state.delayed_until);
         let wait = until.saturating_sub(self.now);
         let words = match (&state.last_loss, state.open_until) {
             (Some(reason), Some(_)) => {

@@ -19,7 +19,7 @@ use super::batch::BatchKey;
 use super::errors::unknown_session;
 use super::former_names::NameUse;
 use super::identity::Identity;
-use super::restore::namesake;
+use super::restore::name_reused;
 use super::route::{MAX_SESSION_NAME_BYTES, Route};
 use super::session::{SessionKey, SessionState, quoted};
 use super::session_keys::decoded;
@@ -69,7 +69,7 @@ impl Child {
 
 /// The children of a session.
 #[derive(Debug, Default)]
-pub(super) struct Kin {
+pub(super) struct ChildSet {
     /// In the order of their announcement.
     children: VecDeque<ChildKey>,
     /// Bytes of the agent's ids.
@@ -99,7 +99,7 @@ impl Children {
     }
 
     /// Returns `true` if a child has this id for clients.
-    pub(super) fn has(&self, name: &str) -> bool {
+    pub(super) fn contains(&self, name: &str) -> bool {
         self.by_name.contains_key(name)
     }
 
@@ -141,7 +141,7 @@ impl Children {
 
 /// The content of an update that the bus acts on.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum UpdateEvent {
     /// `true` if the session works (v2).
     Running(bool),
     /// The session has a child of this id.
@@ -159,24 +159,24 @@ static END_FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(KIND
 /// Parses an update if the bus acts on its kind. Most others are recognized by the kind at its usual position, and the rest by
 /// one search of the text.
 #[inline]
-pub(super) fn read_update(message: View<'_>) -> Option<Told> {
+pub(super) fn read_update(message: View<'_>) -> Option<UpdateEvent> {
     match kind_at_usual_place(message) {
         Some(kind) if !kind.ends_with(KIND_END) => None,
         _ => parse_update(message.params()?),
     }
 }
 
-fn parse_update(params: &[u8]) -> Option<Told> {
+fn parse_update(params: &[u8]) -> Option<UpdateEvent> {
     let is_kind = |at: usize| KINDS.iter().any(|kind| params[..at].ends_with(kind));
     END_FINDER.find_iter(params).find(|at| is_kind(*at))?;
     let inner = |text: &'_ [u8], key: &str| member(text, key).ok().flatten();
     let update = params.get(inner(params, "update")?)?;
     let text = |key: &str| inner(update, key).and_then(|place| update.get(place)).and_then(decoded);
     match text("sessionUpdate")?.as_str() {
-        "state_update" => Some(Told::Running(text("state").as_deref() != Some("idle"))),
+        "state_update" => Some(UpdateEvent::Running(text("state").as_deref() != Some("idle"))),
         "subagent_update" => {
             let name = text("sessionId").filter(|name| !name.is_empty())?;
-            (name.len() <= MAX_SESSION_NAME_BYTES).then(|| Told::Child(name.into()))
+            (name.len() <= MAX_SESSION_NAME_BYTES).then(|| UpdateEvent::Child(name.into()))
         }
         _ => None,
     }
@@ -212,7 +212,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Handles the announcement of a child. Returns `true` if it is new. A known child stays unchanged.
-    pub(super) fn announced(&mut self, worker: WorkerKey, root: SessionKey, own: &str) -> bool {
+    pub(super) fn add_child(&mut self, worker: WorkerKey, root: SessionKey, own: &str) -> bool {
         let Some(identity) = self.core.sessions.get(root).map(|session| session.identity) else {
             return false;
         };
@@ -225,7 +225,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 return false;
             }
             // The other child moved here with its session. The name is this process's to give, so that child loses it.
-            self.is_no_child(worker, own);
+            self.forget_child_named(worker, own);
         }
         if !self.make_room_for_child(worker, root, own.len()) {
             self.log(Note::Dropped { worker: worker.into(), why: "too many child sessions of one identity" });
@@ -233,16 +233,16 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return false;
         }
         let (owners, children) = (&self.core.owners, &self.core.children);
-        let is_taken = |name: &str| owners.is_anothers(name, identity) || children.has(name);
+        let is_taken = |name: &str| owners.is_anothers(name, identity) || children.contains(name);
         let name = self.core.sessions.free_name(own, is_taken);
         let aliased = *name != *own;
         self.core.owners.know_child(&name, identity);
         let key = self.core.children.insert(root, identity, worker, name, own.into());
         if let Some(session) = self.core.sessions.get_mut(root) {
-            let kin = session.kin.get_or_insert_default();
-            kin.children.push_back(key);
-            kin.bytes += own.len();
-            kin.aliased |= aliased;
+            let child_set = session.child_set.get_or_insert_default();
+            child_set.children.push_back(key);
+            child_set.bytes += own.len();
+            child_set.aliased |= aliased;
         }
         if let Some(state) = self.core.worker(worker) {
             state.children.insert(own.into(), key);
@@ -254,7 +254,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Remembers a child that is announced in a session that the worker no longer has. Its name stays with the identity that had
     /// the session.
     pub(super) fn record_former_child(&mut self, worker: WorkerKey, message: View<'_>) {
-        let Some(Told::Child(child)) = read_update(message) else { return };
+        let Some(UpdateEvent::Child(child)) = read_update(message) else { return };
         let Some(state) = self.core.workers.get(worker) else { return };
         let owner = message.session().and_then(|name| state.former.owner(&name));
         let Some(identity) = owner else { return };
@@ -271,7 +271,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(session) = self.core.sessions.get(key) else { return };
         match session.place {
             _ if session.identity == identity => {}
-            SessionState::Reviving(_) => self.fail_revival(key, &namesake()),
+            SessionState::Restoring(_) => self.fail_restore(key, &name_reused()),
             _ if session.provisional => self.drop_session(key),
             _ => {}
         }
@@ -286,7 +286,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if state.announces || !pool.is_shared() || !pool.is_acp() {
             return false;
         }
-        let Some(Told::Child(child)) = read_update(message) else { return false };
+        let Some(UpdateEvent::Child(child)) = read_update(message) else { return false };
         let parent_owner = |name: &str| {
             let parent = self.session_of(worker, name).and_then(|key| self.core.sessions.get(key));
             parent.map(|parent| parent.identity).or_else(|| state.former.owner(name))
@@ -314,11 +314,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
             let Some(session) = self.core.sessions.get(root) else { return false };
             let (count, bytes) = self.core.children.held.get(&session.identity).copied().unwrap_or_default();
             let identity_is_full = count >= MAX_OF_IDENTITY || bytes + length > MAX_IDENTITY_BYTES;
-            let kin = session.kin.as_deref();
-            let session_is_full = kin.is_some_and(|kin| {
-                kin.children.len() >= MAX_OF_SESSION || kin.bytes + length > MAX_SESSION_BYTES
+            let child_set = session.child_set.as_deref();
+            let session_is_full = child_set.is_some_and(|child_set| {
+                child_set.children.len() >= MAX_OF_SESSION || child_set.bytes + length > MAX_SESSION_BYTES
             });
-            let own = kin.and_then(|kin| kin.children.front().copied());
+            let own = child_set.and_then(|child_set| child_set.children.front().copied());
             let Some(state) = self.core.workers.get(worker) else { return false };
             let oldest = if session_is_full || identity_is_full {
                 own
@@ -338,10 +338,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Forgets a child of a session in `worker`.
     fn forget_child(&mut self, worker: WorkerKey, key: ChildKey) {
         let Some(child) = self.core.children.remove(key) else { return };
-        let kin = self.core.sessions.get_mut(child.root).and_then(|session| session.kin.as_deref_mut());
-        if let Some(kin) = kin {
-            kin.children.retain(|other| *other != key);
-            kin.bytes -= child.own.len();
+        let child_set =
+            self.core.sessions.get_mut(child.root).and_then(|session| session.child_set.as_deref_mut());
+        if let Some(child_set) = child_set {
+            child_set.children.retain(|other| *other != key);
+            child_set.bytes -= child.own.len();
         }
         self.expect_no_more(worker, key, child);
     }
@@ -369,7 +370,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Forgets a child whose name the worker has given to a session.
-    pub(super) fn is_no_child(&mut self, worker: WorkerKey, name: &str) {
+    pub(super) fn forget_child_named(&mut self, worker: WorkerKey, name: &str) {
         let key = self.core.worker(worker).and_then(|state| state.children.get(name).copied());
         if let Some(key) = key {
             self.forget_child(worker, key);
@@ -377,8 +378,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Forgets the children of a session that has ended.
-    pub(super) fn forget_children(&mut self, worker: Option<WorkerKey>, kin: Option<Box<Kin>>) {
-        for key in kin.into_iter().flat_map(|kin| kin.children) {
+    pub(super) fn forget_children(&mut self, worker: Option<WorkerKey>, child_set: Option<Box<ChildSet>>) {
+        for key in child_set.into_iter().flat_map(|child_set| child_set.children) {
             if let Some(child) = self.core.children.remove(key)
                 && let Some(worker) = worker
             {
@@ -390,9 +391,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Moves the children of a session to another worker, unless that worker uses a child's name for something else or used it
     /// for another identity. The former worker may still mention them.
     pub(super) fn move_children(&mut self, root: SessionKey, from: Option<WorkerKey>, to: Option<WorkerKey>) {
-        let kin = self.core.sessions.get(root).and_then(|session| session.kin.as_deref());
-        let Some(kin) = kin.filter(|kin| !kin.children.is_empty()) else { return };
-        for key in kin.children.clone() {
+        let child_set = self.core.sessions.get(root).and_then(|session| session.child_set.as_deref());
+        let Some(child_set) = child_set.filter(|child_set| !child_set.children.is_empty()) else { return };
+        for key in child_set.children.clone() {
             let Some(child) = self.core.children.get(key) else { continue };
             let (own, identity) = (child.own.clone(), child.identity);
             if let Some(from) = from.and_then(|from| self.core.worker(from))
@@ -461,15 +462,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Returns a message with the clients' ids of child sessions in place of the agent's, or `None` if no id differs.
-    pub(super) fn respelled_kin(
+    pub(super) fn rename_children(
         &self,
         worker: WorkerKey,
         root: SessionKey,
         message: View<'_>,
     ) -> Option<Vec<u8>> {
         let session = self.core.sessions.get(root)?;
-        let kin = session.kin.as_deref()?;
-        if !(kin.aliased || session.wire.is_some())
+        let child_set = session.child_set.as_deref()?;
+        if !(child_set.aliased || session.wire.is_some())
             || message.method().as_deref() != Some(method::SESSION_UPDATE)
         {
             return None;
@@ -524,15 +525,21 @@ mod tests {
     #[test]
     fn updates_that_matter_are_read_and_others_are_not() {
         #[track_caller]
-        fn check(params: &str, expected: Option<&Told>) {
+        fn check(params: &str, expected: Option<&UpdateEvent>) {
             let line = format!(r#"{{"jsonrpc":"2.0","method":"session/update","params":{params}}}"#);
             assert_eq!(read_update(View::parse(line.as_bytes())).as_ref(), expected, "{params}");
         }
-        check(r#"{"update":{"sessionUpdate":"state_update","state":"idle"}}"#, Some(&Told::Running(false)));
-        check(r#"{"update":{"state":"running","sessionUpdate":"state_update"}}"#, Some(&Told::Running(true)));
+        check(
+            r#"{"update":{"sessionUpdate":"state_update","state":"idle"}}"#,
+            Some(&UpdateEvent::Running(false)),
+        );
+        check(
+            r#"{"update":{"state":"running","sessionUpdate":"state_update"}}"#,
+            Some(&UpdateEvent::Running(true)),
+        );
         check(
             r#"{"update":{"sessionUpdate":"subagent_update","sessionId":"c"}}"#,
-            Some(&Told::Child("c".into())),
+            Some(&UpdateEvent::Child("c".into())),
         );
         check(r#"{"update":{"sessionUpdate":"subagent_update","sessionId":7}}"#, None);
         check(r#"{"update":{"sessionUpdate":"subagent_update","sessionId":""}}"#, None);
@@ -543,7 +550,7 @@ mod tests {
         check(r#"{"other":{"sessionUpdate":"subagent_update","sessionId":"c"}}"#, None);
         check(
             r#"{"sessionId":"s","update":{"sessionUpdate":"subagent_update","sessionId":"c"}}"#,
-            Some(&Told::Child("c".into())),
+            Some(&UpdateEvent::Child("c".into())),
         );
         let tail = r#""sessionUpdate":"subagent_update","sessionId":"c"}}"#;
         for head in ["", r#""sessionId":"s","#, r#""sessionId":"s\"","#] {
@@ -551,7 +558,7 @@ mod tests {
         }
         // An update inside a session's name is not read as an update.
         let name = r#"s\",\"update\":{\"sessionUpdate\":\"plan\""#;
-        check(&format!(r#"{{"sessionId":"{name}","update":{{{tail}"#), Some(&Told::Child("c".into())));
+        check(&format!(r#"{{"sessionId":"{name}","update":{{{tail}"#), Some(&UpdateEvent::Child("c".into())));
         check("{}", None);
     }
 }

@@ -105,7 +105,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             if std::mem::take(&mut session.running)
                 && let Some(owner) = session.owner
             {
-                self.say_failed(owner, key, &error);
+                self.send_failed(owner, key, &error);
             }
         }
         self.finish_if_drained();

@@ -131,7 +131,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         if asked.is_empty() && cursors.is_none() {
             // Without a worker the list is unknown, not empty.
-            match self.wait_for(pool) {
+            match self.wait_for_worker(pool) {
                 Route::Refuse(error) => self.refuse(client, id, batch, message.tag(), &error),
                 _ => self.hold(client, message.bytes(), batch),
             }

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_stays_whose_it_was_until_it_is_given_out_again() {
+    fn a_name_keeps_its_owner_until_it_is_reused() {
         let mut identities = Identities::default();
         let (one, two) = (identities.number("one"), identities.number("two"));
         let mut names = FormerNames::default();

@@ -111,11 +111,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let is_kept = length <= MAX_KEPT_OPENING_BYTES && !(opens && self.core.is_too_much(identity, length));
         let line = if is_kept { message.bytes() } else { b"" };
         let charge = opens.then(|| self.core.charge(client, line.len()));
-        let again = self.core.client(client).and_then(|state| state.again.take_if(|again| **again == *id));
-        let again = again.is_some();
+        let repeated =
+            self.core.client(client).and_then(|state| state.repeated.take_if(|repeated| **repeated == *id));
+        let is_repeat = repeated.is_some();
         let opening = charge.map(|charge| {
             let (line, tried) = (line.into(), vec![worker]);
-            Box::new(Opening { line, identity, tried, again, is_overdue: false, servers, charge })
+            Box::new(Opening { line, identity, tried, is_repeat, is_overdue: false, servers, charge })
         });
         if what == RequestKind::Initialize || what == RequestKind::Authenticate {
             self.remember(client, message, what);
@@ -268,7 +269,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         if pending.opening.is_some() {
-            self.opened(worker, pending, message);
+            self.handle_opened(worker, pending, message);
         } else {
             let alias = match self.alias_in(worker, &pending, message) {
                 Ok(alias) => alias,
@@ -372,8 +373,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(pending) = state.pending.remove(&number) else { return };
         let error = RpcError::new(code, words).effects(Effects::Possible);
         self.forget_pending(worker, &pending, number);
-        if let Some(key) = pending.session.filter(|_| pending.what == RequestKind::Tell) {
-            self.history_told(key, false);
+        if let Some(key) = pending.session.filter(|_| pending.what == RequestKind::Replay) {
+            self.finish_replay(key, false);
         }
         self.fail(worker, pending, &error);
         self.drop_early_messages(worker);

@@ -55,11 +55,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
             charges: [None, None],
             notices: false,
             inflight: Default::default(),
-            again: None,
+            repeated: None,
             asked: Default::default(),
             next_ask: 0,
             sessions: Default::default(),
-            watching: Default::default(),
+            observing: Default::default(),
             held: None,
             catching_up: false,
             eof: false,
@@ -154,7 +154,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         match self.route(client, message, what) {
             Route::Worker { worker, session } => {
                 if let Some(session) = session.filter(|_| is_cancel) {
-                    self.cancelling(session);
+                    self.start_cancelling(session);
                 }
                 self.forward(client, message, batch, worker, session, what);
             }
@@ -162,8 +162,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 self.forward_to_child(client, message, batch, worker, wire.as_deref());
             }
             Route::Backlog(worker) => self.queue_until_initialized(worker, client, message, batch),
-            Route::Behind(worker) => self.await_creations(worker, client, message, batch),
-            Route::Revive(session) => self.await_session(session, client, message, batch),
+            Route::AwaitCreations(worker) => self.await_creations(worker, client, message, batch),
+            Route::Restore(session) => self.await_session(session, client, message, batch),
             Route::Close(session) => {
                 self.drop_session(session);
                 if let Ok(line) = message::response(id, &json!({})) {
@@ -171,7 +171,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 }
             }
             Route::Attach(session) => self.attach(client, message, batch, session),
-            Route::Tell(session) => self.tell_history(client, message, batch, session),
+            Route::Replay(session) => self.start_replay(client, message, batch, session),
             Route::Detach(session) => {
                 self.detach(client, session);
                 if let Ok(line) = message::response(id, &json!({})) {
@@ -180,7 +180,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             }
             Route::Hold => self.hold(client, message.bytes(), batch),
             Route::Initialize => self.answer_initialize(client, message, batch),
-            Route::Everywhere => self.ask_all_workers(client, message, batch, what),
+            Route::FanOut => self.ask_all_workers(client, message, batch, what),
             Route::Refuse(error) => self.refuse(client, id, batch, tag, &error),
         }
     }
@@ -235,26 +235,26 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 if method == method::SESSION_CANCEL
                     && let Some(session) = session
                 {
-                    self.cancelling(session);
+                    self.start_cancelling(session);
                 }
                 self.forward_notification(client, worker, session, message);
             }
             Route::Backlog(worker) => self.queue_until_initialized(worker, client, message, None),
             // A session that is not being restored has no turn to cancel.
-            Route::Revive(session) if method != method::SESSION_CANCEL || self.is_awaited(session) => {
+            Route::Restore(session) if method != method::SESSION_CANCEL || self.is_awaited(session) => {
                 self.await_session(session, client, message, None);
             }
             // While draining, no worker is started that a notification could wait for.
             Route::Hold if !self.core.draining => self.hold(client, message.bytes(), None),
             Route::Hold
-            | Route::Behind(_)
-            | Route::Revive(_)
+            | Route::AwaitCreations(_)
+            | Route::Restore(_)
             | Route::Close(_)
             | Route::Attach(_)
-            | Route::Tell(_)
+            | Route::Replay(_)
             | Route::Detach(_)
             | Route::Initialize
-            | Route::Everywhere
+            | Route::FanOut
             | Route::Refuse(_) => {
                 self.core.counters.dropped += 1;
             }
@@ -297,7 +297,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let number = request_id::parse(message.id()?)?;
         let asked = self.core.client(client)?.asked.remove(&number)?;
         self.core.worker(asked.worker)?;
-        self.answered(asked.worker, &asked.id, (client, number));
+        self.withdraw_others(asked.worker, &asked.id, (client, number));
         Some(asked)
     }
 
@@ -418,7 +418,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 pending.asker = RequestOrigin::Gone;
             }
         }
-        for key in state.watching {
+        for key in state.observing {
             self.detach(client, key);
         }
         let mut sessions: Vec<SessionKey> = state.sessions.into_iter().collect();

@@ -6,7 +6,7 @@ use narrows_wire::{Code, Fault, Kind, Part, RpcError, View, message};
 use super::Ctx;
 use super::api::{Action, CoreOutput, Note};
 use super::batch::{BatchKey, Sender};
-use super::children::{Told, read_update};
+use super::children::{UpdateEvent, read_update};
 use super::from_client::MCP_CANCELLED;
 use super::mcp_servers::is_about_server;
 use super::open_timeout::Opener;
@@ -26,11 +26,11 @@ enum Target {
     /// A client that is gone.
     Gone,
     /// A session that is being opened and not known yet.
-    Stranger,
+    Opening,
     /// No client: the message repeats the history of a session.
     Replay,
     /// No client, for this reason.
-    Nobody(&'static str),
+    Undeliverable(&'static str),
     /// No client: the worker may not use this session.
     Foreign,
 }
@@ -84,11 +84,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 let child = self.track_update(worker, session, message);
                 self.forward_to_client(worker, client, session, message, None);
                 self.deliver_early_messages_of(worker, child);
-                if self.core.watched {
-                    self.give_up_on_all(worker, message);
+                if self.core.is_observable {
+                    self.withdraw_cancelled(worker, message);
                 }
             }
-            Target::Stranger => {
+            Target::Opening => {
                 if let Some(name) = message.session() {
                     self.keep_early_message(worker, name, message, None);
                 }
@@ -104,7 +104,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 self.core.counters.unseen += 1;
             }
             Target::Replay => self.track_replayed_update(worker, message),
-            Target::Nobody(why) => {
+            Target::Undeliverable(why) => {
                 self.core.counters.dropped += 1;
                 self.log(Note::Dropped { worker: worker.into(), why });
             }
@@ -157,7 +157,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     state.asking.insert(id.into(), (client, number));
                 }
                 self.forward_to_client(worker, client, session, message, Some(number));
-                if let Some(key) = session.filter(|_| is_permission && self.core.watched) {
+                if let Some(key) = session.filter(|_| is_permission && self.core.is_observable) {
                     self.ask_observers(worker, key, message, batch);
                 }
             }
@@ -165,7 +165,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 let (id, session, server) = (id.into(), None, None);
                 self.answer_without_client(&Asked { worker, id, batch, is_permission, session, server });
             }
-            Target::Stranger => {
+            Target::Opening => {
                 if let Some(name) = message.session()
                     && !self.keep_early_message(worker, name, message, batch)
                 {
@@ -175,7 +175,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             Target::Replay => {
                 unanswered(self, RpcError::new(Code::Cancelled, "the session is only being taken up again"));
             }
-            Target::Nobody(why) => unanswered(self, RpcError::new(Code::MethodNotFound, why)),
+            Target::Undeliverable(why) => unanswered(self, RpcError::new(Code::MethodNotFound, why)),
             Target::Foreign => {
                 unanswered(self, RpcError::new(Code::InvalidParams, "the session is not this agent's"));
                 self.strike(worker, "named a session that is not its own");
@@ -207,9 +207,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 alias = Some(quoted(&session.name));
             }
             tag.clone_from(&session.tag);
-            if session.kin.is_some() {
+            if session.child_set.is_some() {
                 alias = self.child_alias(worker, message).unwrap_or(alias);
-                respelled = self.respelled_kin(worker, key, message);
+                respelled = self.rename_children(worker, key, message);
             }
         }
         // Servers of clients get requests, and notifications outside of sessions.
@@ -232,7 +232,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         };
         self.deliver(client, worker, &parts);
         // Messages about a request that one client was asked are not for observers.
-        if self.core.watched
+        if self.core.is_observable
             && number.is_none()
             && scope.is_none()
             && let Some(key) = session
@@ -279,7 +279,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         };
         let lives = matches!(session.place, SessionState::On(at) if at == worker);
         let plain = message.request_id().is_none() && self.core.pool_of(session.pool).is_acp();
-        (named && lives && plain).then_some((session.hearer()?, key))
+        (named && lives && plain).then_some((session.recipient()?, key))
     }
 
     fn target(&self, worker: WorkerKey, message: View<'_>) -> Target {
@@ -290,7 +290,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             })
             && self.scope_for(worker, message).is_none()
         {
-            return Target::Nobody("the request it is about is not open");
+            return Target::Undeliverable("the request it is about is not open");
         }
         let at_the_top = || {
             let state = self.core.workers.get(worker)?;
@@ -326,16 +326,16 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 // alias, which is not known yet.
                 (0, Some(client)) => Target::Client(client, None),
                 (_, Some(client)) if self.core.sessions.find(name).is_none() => Target::Client(client, None),
-                (1.., _) => Target::Stranger,
+                (1.., _) => Target::Opening,
                 (0, None) if state.claimed && !self.core.pool_of(state.pool).is_shared() => Target::Gone,
                 (0, None) => Target::Foreign,
             };
         };
         let Some(session) = self.core.sessions.get(key) else { return Target::Gone };
-        match (&session.place, session.hearer()) {
-            (SessionState::Reviving(_), _) => Target::Replay,
-            (_, Some(hearer)) => Target::Client(hearer, Some(key)),
-            (_, None) if session.is_told() => Target::Replay,
+        match (&session.place, session.recipient()) {
+            (SessionState::Restoring(_), _) => Target::Replay,
+            (_, Some(recipient)) => Target::Client(recipient, Some(key)),
+            (_, None) if session.is_replaying() => Target::Replay,
             (_, None) => Target::Gone,
         }
     }
@@ -363,7 +363,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if !self.core.pool_of(state.pool).is_shared() {
             return state.client.map_or(Target::Gone, |client| Target::Client(client, None));
         }
-        Target::Nobody("it names no session, and many clients share this worker")
+        Target::Undeliverable("it names no session, and many clients share this worker")
     }
 
     /// Handles an update of a session: the announcement of a child, whose name is returned, and in v2 the end of a turn.
@@ -379,11 +379,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return None;
         }
         match read_update(message)? {
-            Told::Running(running) => {
+            UpdateEvent::Running(running) => {
                 self.track_turn(worker, key, running, message);
                 None
             }
-            Told::Child(name) => self.announced(worker, key, &name).then_some(name),
+            UpdateEvent::Child(name) => self.add_child(worker, key, &name).then_some(name),
         }
     }
 
@@ -398,11 +398,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Handles an update that is replayed: the children that it announces exist.
     fn track_replayed_update(&mut self, worker: WorkerKey, message: View<'_>) {
         if self.core.workers.get(worker).is_some_and(|state| state.announces)
-            && let Some(Told::Child(child)) = read_update(message)
+            && let Some(UpdateEvent::Child(child)) = read_update(message)
             && let Some(name) = message.session()
             && let Some(key) = self.session_of(worker, &name).or_else(|| self.root_of(worker, &name))
         {
-            self.announced(worker, key, &child);
+            self.add_child(worker, key, &child);
         }
     }
 
@@ -481,6 +481,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     pub(super) fn log(&mut self, note: Note) {
-        self.out.act(Action::Tell(note));
+        self.out.act(Action::Log(note));
     }
 }

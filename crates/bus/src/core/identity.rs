@@ -24,7 +24,7 @@ const SEVERAL: &str = "several";
 
 /// State of an identity.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct IdentityState {
     pub(super) name: Arc<str>,
     /// Number of connections.
     pub(super) clients: usize,
@@ -38,7 +38,7 @@ pub(super) struct Known {
 /// All identities seen so far. None is removed: their number is bounded by tokens, certificates and users.
 #[derive(Debug)]
 pub(super) struct Identities {
-    known: Vec<Known>,
+    known: Vec<IdentityState>,
     by_name: HashMap<Arc<str>, Identity>,
 }
 
@@ -61,7 +61,7 @@ impl Identities {
         }
         let name: Arc<str> = name.into();
         let identity = Identity(self.known.len() as u32);
-        let known = Known {
+        let known = IdentityState {
             name: Arc::clone(&name),
             clients: 0,
             refused: 0,
@@ -80,16 +80,16 @@ impl Identities {
         self.known.get(identity.0 as usize).map_or_else(|| ANYONE.into(), |known| Arc::clone(&known.name))
     }
 
-    pub(super) fn get_mut(&mut self, identity: Identity) -> Option<&mut Known> {
+    pub(super) fn get_mut(&mut self, identity: Identity) -> Option<&mut IdentityState> {
         self.known.get_mut(identity.0 as usize)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Identity, &Known)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Identity, &IdentityState)> {
         (0..).map(Identity).zip(&self.known)
     }
 }
 
-impl Known {
+impl IdentityState {
     /// Counts messages. Returns how long the identity has to pause if it has sent too many. `rate` is messages per second and
     /// also the size of a burst.
     fn spend(&mut self, now: Time, rate: f64, messages: f64) -> Option<Duration> {

@@ -129,7 +129,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 Some(error) => self.fail_backlog(worker, &error, None),
                 None => self.finish_initialize_replay(worker),
             },
-            InternalRequest::Revive(key) => self.revived(key, worker, message.error()),
+            InternalRequest::Restore(key) => self.handle_restored(key, worker, message.error()),
             InternalRequest::Close => self.stop_idle(),
             InternalRequest::Evict => self.retry_refused(worker),
         }
@@ -146,7 +146,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             InternalRequest::Initialize | InternalRequest::Authenticate => {}
             InternalRequest::Close => self.stop_idle(),
             InternalRequest::Evict => self.retry_refused(worker),
-            InternalRequest::Revive(key) => self.unrevived(key, worker, error),
+            InternalRequest::Restore(key) => self.handle_restore_failure(key, worker, error),
         }
     }
 
@@ -205,9 +205,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(state) = self.core.worker(worker) else { return };
         state.stage = WorkerLifecycle::Ready;
         let backlog = std::mem::take(&mut state.backlog);
-        let revivals = std::mem::take(&mut state.revivals);
-        for key in revivals {
-            self.send_revival(key, worker);
+        let restores = std::mem::take(&mut state.restores);
+        for key in restores {
+            self.send_restore(key, worker);
         }
         for waiting in backlog {
             self.forget_elsewhere(waiting.client, &waiting.line);
@@ -226,7 +226,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     ) {
         let what = message.method().map_or(RequestKind::Other, |method| RequestKind::from_method(&method));
         let session = message.session().and_then(|name| self.core.sessions.find(&name));
-        let is_child = message.session().is_some_and(|name| self.core.children.has(&name));
+        let is_child = message.session().is_some_and(|name| self.core.children.contains(&name));
         let is_anew =
             session.is_none() && !is_child && !matches!(what, RequestKind::List | RequestKind::Delete);
         if message.id().is_some() && is_anew {
@@ -241,15 +241,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
     fn fail_backlog(&mut self, worker: WorkerKey, error: &RpcError, fault: Option<&'static str>) {
         let Some(state) = self.core.worker(worker) else { return };
         let backlog = std::mem::take(&mut state.backlog);
-        let revivals = std::mem::take(&mut state.revivals);
+        let restores = std::mem::take(&mut state.restores);
         for waiting in backlog {
             self.forget_elsewhere(waiting.client, &waiting.line);
             if let Some(id) = View::parse(&waiting.line).id() {
                 self.refuse(waiting.client, id, waiting.batch, None, error);
             }
         }
-        for key in revivals {
-            self.fail_revival(key, error);
+        for key in restores {
+            self.fail_restore(key, error);
         }
         // An agent that rejects its client's params is not faulty.
         if let Some(state) = self.core.worker(worker) {
@@ -434,7 +434,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Adds a session to those that are restored once a worker is initialized.
     pub(super) fn restore_after_initialize(&mut self, worker: WorkerKey, key: SessionKey) {
         if let Some(state) = self.core.worker(worker) {
-            state.revivals.push(key);
+            state.restores.push(key);
         }
     }
 }

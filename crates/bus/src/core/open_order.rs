@@ -49,7 +49,7 @@ pub(super) enum OpeningPlace {
 
 impl<O: CoreOutput> Ctx<'_, O> {
     /// Chooses a worker for a stored session of a client's identity, except those in `closed`.
-    pub(super) fn place_stored(
+    pub(super) fn choose_worker_for_stored(
         &mut self,
         pool: PoolId,
         client: ClientKey,
@@ -68,7 +68,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             .filter(|worker| self.creates_for_others(*worker, identity))
             .collect();
         closed.extend(&busy);
-        match (self.place(pool, client, &closed), busy.first()) {
+        match (self.choose_worker(pool, client, &closed), busy.first()) {
             (Some(worker), _) => OpeningPlace::At(worker),
             (None, Some(worker)) => OpeningPlace::Behind(*worker),
             (None, None) => OpeningPlace::Nowhere,
@@ -111,7 +111,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Restores a lost session once a worker has answered the requests for new sessions.
-    pub(super) fn revive_after_creations(&mut self, worker: WorkerKey, key: SessionKey) {
+    pub(super) fn restore_after_creations(&mut self, worker: WorkerKey, key: SessionKey) {
         self.core.awaited_creations.sessions.push((worker, key));
     }
 
@@ -147,9 +147,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         for waiting in &lines {
             self.forget_elsewhere(waiting.client, &waiting.line);
         }
-        self.take_again(lines);
+        self.handle_again(lines);
         for key in sessions {
-            self.start_revival(key);
+            self.start_restore(key);
         }
     }
 }

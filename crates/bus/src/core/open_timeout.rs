@@ -50,8 +50,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             let is_late = now >= early.since + EARLY_REQUEST_TIMEOUT;
             is_late && View::parse(&early.line).kind() == Kind::Request
         };
-        let due: Vec<EarlyMessage> = state.strangers.extract_if(.., is_due).collect();
-        state.strangers_bytes -= due.iter().map(|early| early.line.len()).sum::<usize>();
+        let due: Vec<EarlyMessage> = state.early_messages.extract_if(.., is_due).collect();
+        state.early_bytes -= due.iter().map(|early| early.line.len()).sum::<usize>();
         for EarlyMessage { line, batch, .. } in due {
             let message = View::parse(&line);
             let Some(id) = message.id() else { continue };

@@ -28,7 +28,7 @@ pub(super) enum Claim {
 
 /// How long owners of sessions are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Kept {
+enum OwnerRetention {
     /// All clients have the same identity.
     #[default]
     Never,
@@ -47,7 +47,7 @@ const MAX_REMEMBERED_NAMES: usize = 1 << 16;
 /// separator could tell them apart in one table.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
-    kept: Kept,
+    kept: OwnerRetention,
     by_name: HashMap<Box<str>, Identity>,
     /// By the pool's name, then by the name that its agents use.
     by_pool: HashMap<Box<str>, HashMap<Box<str>, Identity>>,
@@ -58,9 +58,9 @@ pub(super) struct Owners {
 impl Owners {
     pub(super) fn new(config: &Config) -> Self {
         let kept = match (config.keeps_owners(), config.tells_apart()) {
-            (true, _) => Kept::Always,
-            (false, true) => Kept::Running,
-            (false, false) => Kept::Never,
+            (true, _) => OwnerRetention::Always,
+            (false, true) => OwnerRetention::Running,
+            (false, false) => OwnerRetention::Never,
         };
         Self { kept, ..Self::default() }
     }
@@ -68,7 +68,7 @@ impl Owners {
     /// Returns `true` if owners are kept.
     #[inline]
     pub(super) fn are_kept(&self) -> bool {
-        self.kept != Kept::Never
+        self.kept != OwnerRetention::Never
     }
 
     /// Records the owner of a session. An owner that is known stays until it is forgotten.
@@ -81,7 +81,7 @@ impl Owners {
             None => &mut self.by_name,
         };
         table.insert(session.name.clone(), identity);
-        if self.kept == Kept::Running {
+        if self.kept == OwnerRetention::Running {
             self.remembered.entry(identity).or_default().push_back(session.clone());
             // The identity with the most entries loses one, so none loses one because of another.
             let count: usize = self.remembered.values().map(VecDeque::len).sum();
@@ -97,7 +97,7 @@ impl Owners {
     /// Records the owner of a child session in a bus where a session without a known owner is open to all. An agent may list the
     /// child, and open it elsewhere, after its session is closed.
     pub(super) fn know_child(&mut self, name: &str, identity: Identity) {
-        if self.kept == Kept::Running {
+        if self.kept == OwnerRetention::Running {
             self.know(&name.into(), identity);
         }
     }
@@ -151,7 +151,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         match live.or_else(|| self.core.owners.find_owner(name)) {
             Some(owner) if owner == identity => Claim::Own,
             Some(_) => Claim::Foreign,
-            None if self.core.owners.kept == Kept::Running => Claim::Own,
+            None if self.core.owners.kept == OwnerRetention::Running => Claim::Own,
             None => Claim::Unknown,
         }
     }

@@ -25,7 +25,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         what: RequestKind,
     ) -> Result<PoolId, RpcError> {
         if what == RequestKind::Initialize {
-            self.leave_removed(client);
+            self.reset_removed_pool(client);
         }
         let Some(state) = self.core.client(client) else { return Err(unknown_session()) };
         let now = state.pool;
@@ -86,12 +86,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 Route::Refuse(misnamed())
             }
             RequestKind::Initialize if ready => Route::Initialize,
-            RequestKind::List | RequestKind::Delete if ready => Route::Everywhere,
-            RequestKind::Initialize | RequestKind::List | RequestKind::Delete => self.wait_for(pool),
+            RequestKind::List | RequestKind::Delete if ready => Route::FanOut,
+            RequestKind::Initialize | RequestKind::List | RequestKind::Delete => self.wait_for_worker(pool),
             RequestKind::Authenticate | RequestKind::Logout => {
                 Route::Refuse(RpcError::new(Code::InvalidParams, "this pool has no ways to log in"))
             }
-            RequestKind::New => match self.place(pool, client, &[]) {
+            RequestKind::New => match self.choose_worker(pool, client, &[]) {
                 Some(worker) => Route::Worker { worker, session: None },
                 None => self.wait_for_room(pool, client),
             },
@@ -101,10 +101,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 let closed = named.map(|(name, identity)| self.workers_closed_to_name(pool, &name, identity));
                 let closed = closed.unwrap_or_default();
                 let identity = identity.unwrap_or(Identity::ANYONE);
-                match self.place_stored(pool, client, identity, closed.clone()) {
+                match self.choose_worker_for_stored(pool, client, identity, closed.clone()) {
                     OpeningPlace::At(worker) => Route::Worker { worker, session: None },
-                    OpeningPlace::Behind(worker) => Route::Behind(worker),
-                    OpeningPlace::Nowhere if closed.is_empty() || self.has_others(pool, &closed) => {
+                    OpeningPlace::Behind(worker) => Route::AwaitCreations(worker),
+                    OpeningPlace::Nowhere if closed.is_empty() || self.has_other_workers(pool, &closed) => {
                         self.wait_for_room(pool, client)
                     }
                     OpeningPlace::Nowhere => Route::Refuse(unknown_session()),
@@ -122,7 +122,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     /// Routes a message in a pool without a known protocol. Only `sessionId` is known there: the client that first names a
     /// session owns it, and one first named together with another is in the same worker.
-    pub(super) fn route_unknowing(&mut self, client: ClientKey, pool: PoolId, message: View<'_>) -> Route {
+    pub(super) fn route_without_protocol(
+        &mut self,
+        client: ClientKey,
+        pool: PoolId,
+        message: View<'_>,
+    ) -> Route {
         let (deep, top) = (message.session(), message.top_session());
         if top.as_deref().is_some_and(|top| self.is_foreign(client, top)) {
             return Route::Refuse(unknown_session());
@@ -149,8 +154,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if let Some(error) = self.refuse_session(client) {
             return Route::Refuse(error);
         }
-        let Some(worker) = home.map(|(worker, _)| worker).or_else(|| self.place(pool, client, &[])) else {
-            return self.wait_for(pool);
+        let Some(worker) = home.map(|(worker, _)| worker).or_else(|| self.choose_worker(pool, client, &[]))
+        else {
+            return self.wait_for_worker(pool);
         };
         let tag: Option<Box<[u8]>> = message.tag().map(Box::from);
         if let Some(top) = top.filter(|top| *top != name && home.is_none()) {
@@ -175,14 +181,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
         {
             return Route::Worker { worker, session: None };
         }
-        match self.place(pool, client, &[]) {
+        match self.choose_worker(pool, client, &[]) {
             Some(worker) => {
                 if let Some(state) = self.core.client(client) {
                     state.worker = Some(worker);
                 }
                 Route::Worker { worker, session: None }
             }
-            None => self.wait_for(pool),
+            None => self.wait_for_worker(pool),
         }
     }
 
@@ -194,7 +200,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let is_for_all =
             per_session && state.is_acp() && matches!(what, RequestKind::List | RequestKind::Delete);
         if is_for_all && !self.listeners(client, pool).is_empty() {
-            return Route::Everywhere;
+            return Route::FanOut;
         }
         if let Some(worker) = self.core.client(client).and_then(|state| state.worker)
             && let Some(state) = self.core.worker(worker)
@@ -235,7 +241,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if self.has_its_workers(client, pool) {
             return self.wait_for_own(pool, client);
         }
-        let Some(worker) = free else { return self.wait_for(pool) };
+        let Some(worker) = free else { return self.wait_for_worker(pool) };
         let first = self.core.client(client).and_then(|state| state.worker);
         let first = first.filter(|first| self.core.is_exclusive(*first));
         let is_first =

@@ -26,7 +26,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 self.core.pool_mut(pool).removed = true;
                 self.refuse_removed(pool);
             }
-            self.wind_down(pool);
+            self.stop_leaving_pool(pool);
         }
         self.fill_all();
     }
@@ -55,7 +55,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Resets a client whose pool was removed, as if it had chosen none. Its sessions stay where they are.
-    pub(super) fn leave_removed(&mut self, client: ClientKey) {
+    pub(super) fn reset_removed_pool(&mut self, client: ClientKey) {
         let Some(pool) = self.core.clients.get(client).and_then(|state| state.pool) else {
             return;
         };
@@ -85,17 +85,17 @@ impl<O: CoreOutput> Ctx<'_, O> {
         for client in std::mem::take(&mut self.core.pool_mut(pool).waiting) {
             self.refuse_held(client, &error);
         }
-        for key in std::mem::take(&mut self.core.pool_mut(pool).revivals) {
-            self.fail_revival(key, &error);
+        for key in std::mem::take(&mut self.core.pool_mut(pool).restores) {
+            self.fail_restore(key, &error);
         }
     }
 
     /// Moves clients and sessions that wait for a worker of a replaced pool to its successor.
     fn move_waiting(&mut self, from: PoolId, to: PoolId) {
         let waiting = std::mem::take(&mut self.core.pool_mut(from).waiting);
-        let revivals = std::mem::take(&mut self.core.pool_mut(from).revivals);
+        let restores = std::mem::take(&mut self.core.pool_mut(from).restores);
         self.core.pool_mut(to).waiting = waiting;
-        self.core.pool_mut(to).revivals = revivals;
+        self.core.pool_mut(to).restores = restores;
         for client in self.core.clients.values_mut() {
             if client.pool == Some(from) && client.held.is_some() {
                 client.pool = Some(to);
@@ -104,7 +104,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Stops the workers of a pool that is leaving: unused ones at once, others when their turns have ended.
-    fn wind_down(&mut self, pool: PoolId) {
+    fn stop_leaving_pool(&mut self, pool: PoolId) {
         let state = self.core.pool_of(pool);
         let shared = state.is_shared();
         let per_session = state.settings.share == Share::Session && state.is_acp();
@@ -113,9 +113,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
             if !state.claimed && (state.stage != WorkerLifecycle::Ready || state.pending.is_empty()) {
                 self.stop_worker(worker, false);
             } else if shared {
-                self.let_go(worker);
+                self.retire_unwanted(worker);
                 if self.core.pool_of(pool).removed {
-                    self.end_later(worker);
+                    self.schedule_retire_timeout(worker);
                 }
             } else if per_session {
                 // No session may be opened there any more, not even the first one.
@@ -142,24 +142,25 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 )
             })
             .collect();
-        let going = if state.is_shared() { surplus(state, live) } else { spare(state, live) };
+        let going =
+            if state.is_shared() { surplus_shared(state, live) } else { surplus_unclaimed(state, live) };
         for worker in going {
             if self.core.is_exclusive(worker) {
                 self.stop_worker(worker, false);
             } else {
-                self.let_go(worker);
+                self.retire_unwanted(worker);
             }
         }
     }
 
     /// After `drain_timeout`, stops a worker once no turn runs in it, even if clients have sessions there.
-    fn end_later(&mut self, worker: WorkerKey) {
+    fn schedule_retire_timeout(&mut self, worker: WorkerKey) {
         let at = self.now + self.core.limits.drain_timeout;
         self.core.timers.set(at, Timer::Retired(worker));
     }
 
     /// Retires a worker that has no fault, as soon as no client needs it, without a time limit.
-    fn let_go(&mut self, worker: WorkerKey) {
+    fn retire_unwanted(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
         if !matches!(state.stage, WorkerLifecycle::Retiring | WorkerLifecycle::Stopping) {
             state.stage = WorkerLifecycle::Retiring;
@@ -171,16 +172,16 @@ impl<O: CoreOutput> Ctx<'_, O> {
 }
 
 /// Returns the surplus workers of a shared pool, least used first.
-fn surplus(pool: &PoolState, mut live: Vec<(WorkerKey, &WorkerState)>) -> Vec<WorkerKey> {
+fn surplus_shared(pool: &PoolState, mut live: Vec<(WorkerKey, &WorkerState)>) -> Vec<WorkerKey> {
     let most = live.len().saturating_sub(pool.settings.instances as usize);
     live.sort_by_key(|(_, state)| state.sessions.len() + state.pending.len());
     live.into_iter().take(most).map(|(worker, _)| worker).collect()
 }
 
 /// Returns the surplus unclaimed workers of a pool whose workers serve one client each, those not ready first.
-fn spare(pool: &PoolState, live: Vec<(WorkerKey, &WorkerState)>) -> Vec<WorkerKey> {
+fn surplus_unclaimed(pool: &PoolState, live: Vec<(WorkerKey, &WorkerState)>) -> Vec<WorkerKey> {
     let (claimed, mut free): (Vec<_>, Vec<_>) = live.into_iter().partition(|(_, state)| state.claimed);
-    let wanted = pool.settings.instances as usize + pool.waiting.len() + pool.revivals.len();
+    let wanted = pool.settings.instances as usize + pool.waiting.len() + pool.restores.len();
     let room = (pool.settings.max_instances as usize).saturating_sub(claimed.len());
     let most = free.len().saturating_sub(wanted.min(room));
     free.sort_by_key(|(_, state)| state.stage == WorkerLifecycle::Ready);

@@ -50,8 +50,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         self.mark_elsewhere(client, message);
         if is_lost {
-            self.core.timers.set(at, Timer::Unrevived(key));
-            self.start_revival(key);
+            self.core.timers.set(at, Timer::RestoreOverdue(key));
+            self.start_restore(key);
         }
     }
 
@@ -61,7 +61,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Selects a worker to restore a session in.
-    pub(super) fn start_revival(&mut self, key: SessionKey) {
+    pub(super) fn start_restore(&mut self, key: SessionKey) {
         let Some(session) = self.core.sessions.get(key) else { return };
         let SessionState::Lost(reason) = &session.place else { return };
         let (reason, identity) = (reason.clone(), session.identity);
@@ -72,12 +72,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let is_kept = !session.params.is_empty();
         if state.removed || !is_kept || !(abilities.load || abilities.resume) {
             let error = RpcError::new(Code::NotFound, format!("the session was lost: {reason}"));
-            self.fail_revival(key, &error);
+            self.fail_restore(key, &error);
             return;
         }
         let shared = state.is_shared();
         if session.is_superseded {
-            self.fail_revival(key, &namesake());
+            self.fail_restore(key, &name_reused());
             return;
         }
         if let Some(session) = self.core.sessions.get_mut(key) {
@@ -85,26 +85,26 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         let route = if shared {
             let taken = self.workers_closed_to(pool, key);
-            match self.place_stored(pool, client, identity, taken.clone()) {
+            match self.choose_worker_for_stored(pool, client, identity, taken.clone()) {
                 OpeningPlace::At(worker) => Route::Worker { worker, session: None },
-                OpeningPlace::Behind(worker) => return self.revive_after_creations(worker, key),
-                OpeningPlace::Nowhere if self.has_others(pool, &taken) => self.wait_for(pool),
-                OpeningPlace::Nowhere => Route::Refuse(namesake()),
+                OpeningPlace::Behind(worker) => return self.restore_after_creations(worker, key),
+                OpeningPlace::Nowhere if self.has_other_workers(pool, &taken) => self.wait_for_worker(pool),
+                OpeningPlace::Nowhere => Route::Refuse(name_reused()),
             }
         } else {
             match self.core.client(client).and_then(|state| state.worker) {
                 // The client's other sessions, if any, are there already.
-                Some(worker) if !self.is_used_up(worker) && self.is_of(worker, pool) => {
+                Some(worker) if !self.is_used_up(worker) && self.is_in_pool(worker, pool) => {
                     Route::Worker { worker, session: None }
                 }
                 _ => self.claim(client, pool),
             }
         };
         match route {
-            Route::Worker { worker, .. } if self.is_initialized(worker) => self.send_revival(key, worker),
+            Route::Worker { worker, .. } if self.is_initialized(worker) => self.send_restore(key, worker),
             Route::Worker { worker, .. } | Route::Backlog(worker) => {
                 if let Some(session) = self.core.sessions.get_mut(key) {
-                    session.place = SessionState::Reviving(worker);
+                    session.place = SessionState::Restoring(worker);
                 }
                 if let Some(state) = self.core.worker(worker) {
                     state.sessions.insert(key);
@@ -113,13 +113,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 }
                 self.restore_after_initialize(worker, key);
             }
-            Route::Refuse(error) => self.fail_revival(key, &error),
-            _ => self.core.pool_mut(pool).revivals.push_back(key),
+            Route::Refuse(error) => self.fail_restore(key, &error),
+            _ => self.core.pool_mut(pool).restores.push_back(key),
         }
     }
 
     /// Returns `true` if a pool has, or is about to have, workers other than these.
-    pub(super) fn has_others(&self, pool: PoolId, taken: &[WorkerKey]) -> bool {
+    pub(super) fn has_other_workers(&self, pool: PoolId, taken: &[WorkerKey]) -> bool {
         let state = self.core.pool_of(pool);
         let stays = |worker: &WorkerKey| {
             let state = self.core.workers.get(*worker);
@@ -133,7 +133,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Returns `true` if a worker belongs to a pool or to its successor. Its client may have moved to another pool since.
-    fn is_of(&self, worker: WorkerKey, pool: PoolId) -> bool {
+    fn is_in_pool(&self, worker: WorkerKey, pool: PoolId) -> bool {
         let state = self.core.workers.get(worker);
         state.is_some_and(|state| self.core.current(state.pool) == pool)
     }
@@ -147,16 +147,16 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Continues to restore the sessions that wait for a worker of `pool`.
-    pub(super) fn serve_revivals(&mut self, pool: PoolId) {
-        for key in std::mem::take(&mut self.core.pool_mut(pool).revivals) {
-            self.start_revival(key);
+    pub(super) fn serve_restores(&mut self, pool: PoolId) {
+        for key in std::mem::take(&mut self.core.pool_mut(pool).restores) {
+            self.start_restore(key);
         }
     }
 
     /// Asks a worker to load or resume a session.
-    pub(super) fn send_revival(&mut self, key: SessionKey, worker: WorkerKey) {
+    pub(super) fn send_restore(&mut self, key: SessionKey, worker: WorkerKey) {
         if !self.may_live_at(worker, key) || !self.has_scopes_of(worker, key) {
-            self.fail_revival(key, &namesake());
+            self.fail_restore(key, &name_reused());
             return;
         }
         let Some(session) = self.core.sessions.get_mut(key) else { return };
@@ -171,7 +171,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let params = match self.permit_again(client, pool, is_v2, &params) {
             Ok(params) => params,
             Err(error) => {
-                self.fail_revival(key, &error);
+                self.fail_restore(key, &error);
                 return;
             }
         };
@@ -186,32 +186,32 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.move_session(key, worker);
         let renamed = self.core.sessions.get(key).map(|session| session.servers.rename_in(&mut params));
         if !matches!(renamed, Some(Ok(_))) {
-            self.fail_revival(key, &unknown_server());
+            self.fail_restore(key, &unknown_server());
             return;
         }
         if let Some(session) = self.core.sessions.get_mut(key) {
-            session.place = SessionState::Reviving(worker);
+            session.place = SessionState::Restoring(worker);
         }
         let method = if abilities.resume { method::SESSION_RESUME } else { method::SESSION_LOAD };
         self.core.counters.revived += 1;
         self.send_internal_request(
             worker,
-            InternalRequest::Revive(key),
+            InternalRequest::Restore(key),
             method,
             params.to_string().as_bytes(),
             Some(key),
         );
     }
 
-    fn is_revived_by(&self, key: SessionKey, worker: WorkerKey) -> bool {
+    fn is_restored_by(&self, key: SessionKey, worker: WorkerKey) -> bool {
         let session = self.core.sessions.get(key);
-        session.is_some_and(|session| matches!(session.place, SessionState::Reviving(at) if at == worker))
+        session.is_some_and(|session| matches!(session.place, SessionState::Restoring(at) if at == worker))
     }
 
     /// Handles a worker's response to a restore.
-    pub(super) fn revived(&mut self, key: SessionKey, worker: WorkerKey, error: Option<RpcError>) {
+    pub(super) fn handle_restored(&mut self, key: SessionKey, worker: WorkerKey, error: Option<RpcError>) {
         // The restore may have been cancelled here and started in another worker.
-        if !self.is_revived_by(key, worker) {
+        if !self.is_restored_by(key, worker) {
             return;
         }
         if let Some(error) = error {
@@ -219,7 +219,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 Code::NotFound,
                 format!("the session was lost and could not be taken up again: {error}"),
             );
-            self.fail_revival(key, &error);
+            self.fail_restore(key, &error);
             return;
         }
         let queued = self.core.worker(worker).map_or(0, |state| state.queued);
@@ -234,25 +234,25 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Handles a restore that its worker will not answer.
-    pub(super) fn unrevived(&mut self, key: SessionKey, worker: WorkerKey, error: &RpcError) {
+    pub(super) fn handle_restore_failure(&mut self, key: SessionKey, worker: WorkerKey, error: &RpcError) {
         let gone =
             [Code::WorkerLost, Code::Deadline, Code::Draining].into_iter().find(|code| error.is(*code));
         match gone {
-            Some(Code::WorkerLost) if self.is_revived_by(key, worker) && self.tries_again(key) => {
-                self.lose_again(key, error);
-                self.start_revival(key);
+            Some(Code::WorkerLost) if self.is_restored_by(key, worker) && self.may_retry(key) => {
+                self.mark_lost_again(key, error);
+                self.start_restore(key);
             }
-            Some(code) if self.is_revived_by(key, worker) => {
+            Some(code) if self.is_restored_by(key, worker) => {
                 let words = format!("the session could not be taken up again: {}", error.message);
-                self.fail_revival(key, &RpcError::new(code, words));
+                self.fail_restore(key, &RpcError::new(code, words));
             }
             Some(_) => {}
-            None => self.revived(key, worker, Some(error.clone())),
+            None => self.handle_restored(key, worker, Some(error.clone())),
         }
     }
 
     /// Returns `true` if a restore is tried once more after its worker was lost: a single loss may be a coincidence.
-    fn tries_again(&mut self, key: SessionKey) -> bool {
+    fn may_retry(&mut self, key: SessionKey) -> bool {
         let draining = self.core.draining;
         let Some(session) = self.core.sessions.get_mut(key) else { return false };
         !draining && !std::mem::replace(&mut session.retried, true)
@@ -260,20 +260,20 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     /// Ends a failed restore: the waiting requests get the error. If the session does not exist any more and a client has learnt
     /// so, it is dropped. Otherwise the next use tries again.
-    pub(super) fn fail_revival(&mut self, key: SessionKey, error: &RpcError) {
+    pub(super) fn fail_restore(&mut self, key: SessionKey, error: &RpcError) {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         let waiting = std::mem::take(&mut session.waiting);
         let is_told = waiting.iter().any(|waiting| View::parse(&waiting.line).id().is_some());
         if is_told && error.is(Code::NotFound) {
             self.drop_session(key);
         } else {
-            self.lose_again(key, error);
+            self.mark_lost_again(key, error);
         }
         for waiting in waiting {
             self.forget_elsewhere(waiting.client, &waiting.line);
             let message = View::parse(&waiting.line);
             if message.method().is_some_and(|method| RequestKind::from_method(&method).reopens()) {
-                self.give_back(key, waiting.client);
+                self.release_ownership(key, waiting.client);
             }
             if let Some(id) = message.id() {
                 self.refuse(waiting.client, id, waiting.batch, message.tag(), error);
@@ -282,19 +282,19 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Marks a session that was being restored as lost again.
-    fn lose_again(&mut self, key: SessionKey, error: &RpcError) {
+    fn mark_lost_again(&mut self, key: SessionKey, error: &RpcError) {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         let Some(worker) = session.worker() else { return };
         session.place = SessionState::Lost(error.message.as_ref().into());
         if let Some(state) = self.core.worker(worker) {
             state.sessions.remove(&key);
             state.aliases.retain(|_, other| *other != key);
-            state.revivals.retain(|other| *other != key);
+            state.restores.retain(|other| *other != key);
         }
         self.move_children(key, Some(worker), None);
     }
 
-    pub(super) fn revival_overdue(&mut self, key: SessionKey) {
+    pub(super) fn handle_restore_timeout(&mut self, key: SessionKey) {
         let timeout = self.core.limits.initialize_timeout;
         let Some(session) = self.core.sessions.get(key) else { return };
         let is_due = self.now >= session.awaited + timeout;
@@ -302,15 +302,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         for pool in &mut self.core.pools {
-            pool.revivals.retain(|other| *other != key);
+            pool.restores.retain(|other| *other != key);
         }
         let error = RpcError::new(Code::Deadline, "the session could not be taken up again in time");
-        self.fail_revival(key, &error);
+        self.fail_restore(key, &error);
     }
 }
 
 /// Returns the error for a session whose name another session has now. To restore it could give a client another identity's
 /// session.
-pub(super) fn namesake() -> RpcError {
+pub(super) fn name_reused() -> RpcError {
     RpcError::new(Code::NotFound, "the session was lost, and its agent calls another one so by now")
 }

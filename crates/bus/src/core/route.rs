@@ -49,15 +49,15 @@ pub(super) enum Route {
     /// Queue it until this worker is initialized.
     Backlog(WorkerKey),
     /// Queue it until this worker has answered the requests for new sessions.
-    Behind(WorkerKey),
+    AwaitCreations(WorkerKey),
     /// Queue it until its session is restored.
-    Revive(SessionKey),
+    Restore(SessionKey),
     /// Close a lost session.
     Close(SessionKey),
     /// Make the client an observer of a session that another client controls.
     Attach(SessionKey),
     /// The same, and have the worker replay the history.
-    Tell(SessionKey),
+    Replay(SessionKey),
     /// End the observation.
     Detach(SessionKey),
     /// Queue it, and all lines behind it, until there is a worker.
@@ -65,7 +65,7 @@ pub(super) enum Route {
     /// Answer it with the merged results of the workers.
     Initialize,
     /// Send it to every worker that the client uses or may use.
-    Everywhere,
+    FanOut,
     /// Answer it with an error.
     Refuse(RpcError),
 }
@@ -150,7 +150,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return route;
         }
         if self.has_too_many(client) {
-            return Route::Refuse(too_many());
+            return Route::Refuse(too_many_sessions());
         }
         if what.reopens()
             && let Some(error) = self.refuse_session(client)
@@ -196,14 +196,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return Route::Refuse(unknown_session());
         }
         if (what.reopens() || what == RequestKind::Delete)
-            && let Some(error) = name.as_deref().and_then(|name| self.is_called_otherwise(client, pool, name))
+            && let Some(error) = name.as_deref().and_then(|name| self.refuse_agent_name(client, pool, name))
         {
             return Route::Refuse(error);
         }
         let state = self.core.pool_of(pool);
         match (state.settings.share, state.is_acp()) {
             (Share::All, true) => self.route_shared(client, pool, message, what),
-            (Share::All, false) => self.route_unknowing(client, pool, message),
+            (Share::All, false) => self.route_without_protocol(client, pool, message),
             (Share::Connection | Share::Session, _) => self.route_own(client, pool, what),
         }
     }
@@ -253,10 +253,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return refused;
         }
         if self.has_too_many(client) {
-            return Some(too_many());
+            return Some(too_many_sessions());
         }
         let words = "whoever this connection belongs to has too many sessions";
-        (!self.may_open(client)).then(|| RpcError::new(Code::Backpressure, words))
+        (!self.may_open_session(client)).then(|| RpcError::new(Code::Backpressure, words))
     }
 
     fn has_too_many(&self, client: ClientKey) -> bool {
@@ -264,7 +264,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Returns `true` if the identity of a client may have one more session.
-    fn may_open(&mut self, client: ClientKey) -> bool {
+    fn may_open_session(&mut self, client: ClientKey) -> bool {
         let Some(state) = self.core.clients.get(client).filter(|state| state.metered) else {
             return true;
         };
@@ -320,43 +320,43 @@ impl<O: CoreOutput> Ctx<'_, O> {
             }
         }
         // While the history is replayed, other messages wait.
-        if self.core.sessions.get(key)?.is_told() {
-            return Some(Route::Revive(key));
+        if self.core.sessions.get(key)?.is_replaying() {
+            return Some(Route::Restore(key));
         }
         match self.core.sessions.get(key)?.place {
             SessionState::On(worker) => {
-                let moves_on = self.moves_on(key);
+                let can_move = self.can_move(key);
                 let state = self.core.worker(worker)?;
                 match state.stage {
                     WorkerLifecycle::Greeting => Some(Route::Backlog(worker)),
                     _ if state.input_closed => self.route_input_closed(client, key, worker, what),
-                    WorkerLifecycle::Retiring if state.unwanted && moves_on => {
-                        self.uproot(worker, key, &"its agent was exchanged".into());
+                    WorkerLifecycle::Retiring if state.unwanted && can_move => {
+                        self.remove_from_worker(worker, key, &"its agent was exchanged".into());
                         self.route_session(client, key, what)
                     }
                     _ => Some(Route::Worker { worker, session: Some(key) }),
                 }
             }
-            SessionState::Reviving(_) => Some(Route::Revive(key)),
+            SessionState::Restoring(_) => Some(Route::Restore(key)),
             // It is handled after the lines that wait for the session.
-            SessionState::Lost(_) if self.is_awaited(key) => Some(Route::Revive(key)),
+            SessionState::Lost(_) if self.is_awaited(key) => Some(Route::Restore(key)),
             SessionState::Lost(_) if what == RequestKind::Close => Some(Route::Close(key)),
             SessionState::Lost(_) if what.reopens() || what == RequestKind::Delete => {
                 let session = self.core.sessions.get(key)?;
                 let (name, pool) = (session.name.clone(), self.core.current(session.pool));
-                if let Some(error) = self.is_called_otherwise(client, pool, &name) {
-                    self.give_back(key, client);
+                if let Some(error) = self.refuse_agent_name(client, pool, &name) {
+                    self.release_ownership(key, client);
                     return Some(Route::Refuse(error));
                 }
                 self.drop_session(key);
                 None
             }
-            SessionState::Lost(_) => Some(Route::Revive(key)),
+            SessionState::Lost(_) => Some(Route::Restore(key)),
         }
     }
 
     /// Returns `true` if a session can or must move to another worker, and nothing of it is in progress.
-    fn moves_on(&self, key: SessionKey) -> bool {
+    fn can_move(&self, key: SessionKey) -> bool {
         let Some(session) = self.core.sessions.get(key) else { return false };
         let abilities = self.core.abilities_of(session);
         let worker = session.worker().and_then(|worker| self.core.workers.get(worker));
@@ -378,13 +378,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if session.is_busy() || session.provisional || session.unsure {
             return Some(Route::Refuse(input_closed()));
         }
-        self.uproot(worker, key, &"its agent has closed its input".into());
+        self.remove_from_worker(worker, key, &"its agent has closed its input".into());
         self.route_session(client, key, what)
     }
 
     /// Refuses a session that a worker of the pool knows by this name and clients by another: under this name it does not exist
     /// for them.
-    fn is_called_otherwise(&mut self, client: ClientKey, pool: PoolId, name: &str) -> Option<RpcError> {
+    fn refuse_agent_name(&mut self, client: ClientKey, pool: PoolId, name: &str) -> Option<RpcError> {
         let identity = self.core.client(client)?.identity;
         let mut workers = self.core.pool_of(pool).workers.iter();
         workers.find_map(|worker| match self.name_conflict(*worker, name, identity, None)? {
@@ -401,7 +401,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(session) = self.core.sessions.get(key) else { return false };
         let is_silent =
             self.core.clients.get(owner).is_some_and(|state| state.closing || state.eof && !state.ends_bus);
-        is_silent && session.watch.is_none() && self.core.pool_of(session.pool).is_shared()
+        is_silent && session.observation.is_none() && self.core.pool_of(session.pool).is_shared()
     }
 
     /// Makes `client` the owner of a session.
@@ -435,6 +435,6 @@ fn concerns_connection(message: View<'_>, what: RequestKind) -> bool {
     }
 }
 
-fn too_many() -> RpcError {
+fn too_many_sessions() -> RpcError {
     RpcError::new(Code::Backpressure, "this connection has too many sessions")
 }

@@ -7,11 +7,11 @@ use rustc_hash::FxHashMap;
 
 use super::api::{PoolId, Time};
 use super::batch::BatchKey;
-use super::children::Kin;
+use super::children::ChildSet;
 use super::identity::Identity;
 use super::mcp_server_table::ServerUse;
 use super::memory::{Charge, Memory};
-use super::observers::Watch;
+use super::observers::ObserverState;
 use super::splice::KeptLine;
 use super::state::Abilities;
 use super::table::{ClientKey, Key, Table, WorkerKey};
@@ -29,7 +29,7 @@ pub(super) enum SessionState {
     /// In no worker: its worker was lost, for this reason.
     Lost(Arc<str>),
     /// It is being restored in this worker.
-    Reviving(WorkerKey),
+    Restoring(WorkerKey),
 }
 
 /// A line that waits for its session.
@@ -94,15 +94,15 @@ pub(super) struct Session {
     /// The batch of the request that created it. Until the batch is answered, the client does not know the session's name.
     pub(super) named_in: Option<BatchKey>,
     /// State for observers.
-    pub(super) watch: Option<Box<Watch>>,
+    pub(super) observation: Option<Box<ObserverState>>,
     /// Its child sessions, if it ever had any.
-    pub(super) kin: Option<Box<Kin>>,
+    pub(super) child_set: Option<Box<ChildSet>>,
 }
 
 impl Session {
     pub(super) fn worker(&self) -> Option<WorkerKey> {
         match self.place {
-            SessionState::On(worker) | SessionState::Reviving(worker) => Some(worker),
+            SessionState::On(worker) | SessionState::Restoring(worker) => Some(worker),
             SessionState::Lost(_) => None,
         }
     }
@@ -115,13 +115,13 @@ impl Session {
 
     /// Returns the client that gets the worker's updates of it.
     #[inline]
-    pub(super) fn hearer(&self) -> Option<ClientKey> {
-        self.watch.as_deref().and_then(Watch::reader).unwrap_or(self.owner)
+    pub(super) fn recipient(&self) -> Option<ClientKey> {
+        self.observation.as_deref().and_then(ObserverState::reader).unwrap_or(self.owner)
     }
 
     /// Returns `true` while its worker replays its history to a new observer.
-    pub(super) fn is_told(&self) -> bool {
-        self.watch.as_deref().is_some_and(|watch| watch.reader().is_some())
+    pub(super) fn is_replaying(&self) -> bool {
+        self.observation.as_deref().is_some_and(|observation| observation.reader().is_some())
     }
 
     pub(super) fn is_busy(&self) -> bool {

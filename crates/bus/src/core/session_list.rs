@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn kept(result: &str) -> Result<String, i64> {
+    fn filtered(result: &str) -> Result<String, i64> {
         let list = SessionList::read(result.as_bytes()).map_err(|error| error.code)?;
         let mut entries = Vec::new();
         for session in list.sessions().filter(|session| session.name != "b") {
@@ -114,7 +114,7 @@ mod tests {
     fn entries_stay_as_they_are_but_for_their_names() {
         #[track_caller]
         fn check(result: &str, expected: &str) {
-            assert_eq!(kept(result).as_deref(), Ok(expected));
+            assert_eq!(filtered(result).as_deref(), Ok(expected));
         }
         check(
             r#"{"a": 1, "sessions" : [ {"sessionId":"a", "x": [1.0] } ,{"sessionId":"b"},{"y":0,"sessionId": "c"}], "_meta":{}}"#,
@@ -137,9 +137,9 @@ mod tests {
         let values = format!(r#"{{"sessions":[{}0]}}"#, "0,".repeat(MAX_LIST_VALUES));
         let cursor = format!(r#"{{"sessions":[],"nextCursor":"{}"}}"#, "x".repeat(MAX_CURSOR_BYTES));
         for too_long in [long, values, cursor] {
-            assert_eq!(kept(&too_long), Err(Code::MessageTooLarge.number().into()));
+            assert_eq!(filtered(&too_long), Err(Code::MessageTooLarge.number().into()));
         }
         let twice = r#"{"sessions":[],"sessions":[{"sessionId":"a"}]}"#;
-        assert_eq!(kept(twice), Err(Code::Internal.number().into()));
+        assert_eq!(filtered(twice), Err(Code::Internal.number().into()));
     }
 }

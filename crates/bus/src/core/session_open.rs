@@ -16,7 +16,7 @@ use super::open_order::OpeningPlace;
 use super::open_timeout::EARLY_REQUEST_TIMEOUT;
 use super::progress;
 use super::request_id::Digits;
-use super::restore::namesake;
+use super::restore::name_reused;
 use super::route::MAX_SESSION_NAME_BYTES;
 use super::session::{Session, SessionKey, SessionState, quoted};
 use super::splice::Parts;
@@ -43,7 +43,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let pool = self.core.worker(worker).map(|state| (state.pool, state.identity));
         let of_worker = pool.and_then(|(_, identity)| identity);
         let identity = identity.or(of_owner).or(of_worker).unwrap_or(Identity::ANYONE);
-        let watch = pool.and_then(|(pool, _)| self.new_watch(pool));
+        let observation = pool.and_then(|(pool, _)| self.new_observation(pool));
         let scopes = self.scopes_at(worker, owner);
         let session = Session {
             name: name.into(),
@@ -72,15 +72,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
             takes_over: self.core.workers.get(worker).and_then(|state| state.former.opened_by(name)),
             is_superseded: false,
             named_in: None,
-            watch,
-            kin: None,
+            observation,
+            child_set: None,
             servers: ServerUse::default(),
         };
-        self.is_no_child(worker, name);
+        self.forget_child_named(worker, name);
         self.supersede_lost(name, session.pool);
         // A worker that numbers its sessions reuses names of earlier sessions, in this or another pool.
         let (owners, children) = (&self.core.owners, &self.core.children);
-        let is_taken = |name: &str| owners.is_anothers(name, identity) || children.has(name);
+        let is_taken = |name: &str| owners.is_anothers(name, identity) || children.contains(name);
         let key = self.core.sessions.insert(session, is_taken);
         self.core.sessions.keep_params(key, params, self.core.limits.session_params());
         self.core.counters.sessions += 1;
@@ -147,12 +147,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Handles the response to a request that opens a session.
-    pub(super) fn opened(&mut self, worker: WorkerKey, mut pending: Pending, message: View<'_>) {
+    pub(super) fn handle_opened(&mut self, worker: WorkerKey, mut pending: Pending, message: View<'_>) {
         let Some(mut opening) = pending.opening.take() else { return };
         if pending.what.creates() {
-            self.created(worker, pending, &mut opening, message);
+            self.handle_created(worker, pending, &mut opening, message);
         } else {
-            self.reopened(worker, pending, opening, message);
+            self.handle_reopened(worker, pending, opening, message);
         }
     }
 
@@ -164,7 +164,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         message: View<'_>,
     ) -> Result<Option<Box<[u8]>>, RpcError> {
         let Some(name) = message.session() else { return Ok(None) };
-        self.enter_unknowing(worker, pending, message)?;
+        self.add_named_session(worker, pending, message)?;
         let session = self.session_of(worker, &name).and_then(|key| self.core.sessions.get(key));
         let aliased = session.filter(|session| session.wire.is_some());
         Ok(aliased.map(|session| quoted(&session.name)))
@@ -175,7 +175,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// # Errors
     ///
     /// If the client may not have another session, or the name is too long.
-    fn enter_unknowing(
+    fn add_named_session(
         &mut self,
         worker: WorkerKey,
         pending: &Pending,
@@ -207,14 +207,20 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Err(RpcError::new(Code::Internal, "the agent's session name is too long"))
     }
 
-    fn created(&mut self, worker: WorkerKey, pending: Pending, opening: &mut Opening, message: View<'_>) {
+    fn handle_created(
+        &mut self,
+        worker: WorkerKey,
+        pending: Pending,
+        opening: &mut Opening,
+        message: View<'_>,
+    ) {
         if let Some(state) = self.core.worker(worker) {
             state.creating = state.creating.saturating_sub(1);
         }
         self.creation_settled();
         let name = message.session().filter(|_| message.result().is_some());
         let Some(name) = name else {
-            self.unuse(worker);
+            self.clear_used(worker);
             if let Some(pending) = self.find_room(worker, pending, opening, message) {
                 self.forward_response(worker, pending, message, None);
             }
@@ -222,7 +228,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         };
         if let Err(error) = self.check_name(worker, &name) {
-            self.unuse(worker);
+            self.clear_used(worker);
             self.fail(worker, pending, &error.effects(Effects::Possible));
             self.drop_early_messages(worker);
             return;
@@ -235,11 +241,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
             session.identity != opening.identity && session.reopened_at > pending.start
         });
         let is_open = known_session.is_some_and(|session| !session.provisional) && !is_made_meanwhile;
-        let is_reviving =
-            known_session.is_some_and(|session| matches!(session.place, SessionState::Reviving(_)));
-        if let Some(known) = known.filter(|_| is_reviving) {
+        let is_restoring =
+            known_session.is_some_and(|session| matches!(session.place, SessionState::Restoring(_)));
+        if let Some(known) = known.filter(|_| is_restoring) {
             // The worker has just given the name to a new session, so the one being restored under it does not exist there.
-            self.fail_revival(known, &namesake());
+            self.fail_restore(known, &name_reused());
         } else if let Some(known) = known.filter(|_| !is_open) {
             // A request to open the session came before it existed. It belongs to the client it was created for.
             self.drop_session(known);
@@ -264,7 +270,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             session.named_in = pending.batch();
         }
         self.record_owner(key, owner);
-        self.opened_with(key, message);
+        self.record_open_result(key, message);
         self.deliver_early_messages(worker, &name);
         let alias = self
             .core
@@ -276,7 +282,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.drop_early_messages(worker);
     }
 
-    fn reopened(
+    fn handle_reopened(
         &mut self,
         worker: WorkerKey,
         mut pending: Pending,
@@ -295,7 +301,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         };
         let provisional = self.core.sessions.get(key).is_some_and(|session| session.provisional);
-        self.opened_with(key, message);
+        self.record_open_result(key, message);
         if message.result().is_some() {
             let params = View::parse(&opening.line).params().unwrap_or(b"{}");
             let asker = pending.client();
@@ -324,7 +330,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             let mut closed = self.workers_closed_to(pool, key);
             closed.extend(&opening.tried);
             if let Some(client) = pending.client() {
-                match self.place_stored(pool, client, opening.identity, closed) {
+                match self.choose_worker_for_stored(pool, client, opening.identity, closed) {
                     OpeningPlace::At(next) => {
                         opening.tried.push(next);
                         self.move_session(key, next);
@@ -333,7 +339,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     }
                     OpeningPlace::Behind(next) => {
                         self.drop_session(key);
-                        self.unuse(worker);
+                        self.clear_used(worker);
                         self.forget_elsewhere(client, &opening.line);
                         let batch = pending.batch();
                         self.await_creations(next, client, View::parse(&opening.line), batch);
@@ -346,14 +352,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if provisional {
             pending.session = None;
             self.drop_session(key);
-            self.unuse(worker);
+            self.clear_used(worker);
             pending = match self.find_room(worker, pending, &opening, message) {
                 None => return,
                 Some(pending) => pending,
             };
         } else {
             if let Some(client) = pending.client() {
-                self.give_back(key, client);
+                self.release_ownership(key, client);
             }
         }
         self.forward_response(worker, pending, message, None);
@@ -361,7 +367,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     /// Removes the owner from a session if its request to load or resume it failed and the session had no owner before. A session
     /// that another client has resumed since, or with another such request pending, stays.
-    pub(super) fn give_back(&mut self, key: SessionKey, client: ClientKey) {
+    pub(super) fn release_ownership(&mut self, key: SessionKey, client: ClientKey) {
         let Some(session) = self.core.sessions.get(key) else { return };
         let asks_again = |pending: &Pending| {
             let is_it = pending.session == Some(key) && pending.client() == Some(client);
@@ -389,7 +395,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Allows a worker for one session to get another one, as the first was not opened.
-    fn unuse(&mut self, worker: WorkerKey) {
+    fn clear_used(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
         let opens = state.pending.values().any(|pending| pending.opening.is_some());
         state.used = opens || !state.sessions.is_empty() || state.had;
@@ -486,9 +492,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Removes a session.
     pub(super) fn drop_session(&mut self, key: SessionKey) {
         let Some(mut session) = self.core.sessions.remove(key) else { return };
-        self.forget_children(session.worker(), session.kin.take());
-        if let Some(watch) = &session.watch {
-            self.unwatch(key, session.worker(), watch);
+        self.forget_children(session.worker(), session.child_set.take());
+        if let Some(observation) = &session.observation {
+            self.end_observation(key, session.worker(), observation);
         }
         if let Some(owner) = session.owner.and_then(|owner| self.core.client(owner)) {
             owner.sessions.remove(&key);
@@ -500,7 +506,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             worker.had |= !session.provisional;
             worker.sessions.remove(&key);
             worker.aliases.retain(|_, other| *other != key);
-            worker.revivals.retain(|other| *other != key);
+            worker.restores.retain(|other| *other != key);
             for pending in worker.pending.values_mut().filter(|pending| pending.session == Some(key)) {
                 pending.session = None;
             }
@@ -532,7 +538,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     ) -> bool {
         let now = self.now;
         let Some(state) = self.core.worker(worker) else { return true };
-        if state.strangers_bytes + message.bytes().len() > MAX_EARLY_MESSAGE_BYTES {
+        if state.early_bytes + message.bytes().len() > MAX_EARLY_MESSAGE_BYTES {
             self.core.counters.dropped += 1;
             self.log(Note::Dropped {
                 worker: worker.into(),
@@ -540,9 +546,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
             });
             return false;
         }
-        state.strangers_bytes += message.bytes().len();
+        state.early_bytes += message.bytes().len();
         let (name, line) = (name.into(), message.bytes().into());
-        state.strangers.push(EarlyMessage { name, line, batch, since: now });
+        state.early_messages.push(EarlyMessage { name, line, batch, since: now });
         if message.kind() == Kind::Request {
             self.core.timers.set(now + EARLY_REQUEST_TIMEOUT, Timer::EarlyRequest(worker));
         }
@@ -552,13 +558,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Handles the queued messages about a session that has become known.
     pub(super) fn deliver_early_messages(&mut self, worker: WorkerKey, name: &str) {
         let Some(state) = self.core.worker(worker) else { return };
-        if state.strangers.is_empty() {
+        if state.early_messages.is_empty() {
             return;
         }
         let (known, others): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut state.strangers).into_iter().partition(|stranger| *stranger.name == *name);
-        state.strangers_bytes = others.iter().map(|stranger| stranger.line.len()).sum();
-        state.strangers = others;
+            std::mem::take(&mut state.early_messages).into_iter().partition(|early| *early.name == *name);
+        state.early_bytes = others.iter().map(|early| early.line.len()).sum();
+        state.early_messages = others;
         for EarlyMessage { line, batch, .. } in known {
             self.handle_worker_message(worker, View::parse(&line), batch);
         }
@@ -567,11 +573,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Handles the remaining queued messages once no session is being created.
     pub(super) fn drop_early_messages(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
-        if state.creating > 0 || state.strangers.is_empty() {
+        if state.creating > 0 || state.early_messages.is_empty() {
             return;
         }
-        state.strangers_bytes = 0;
-        for EarlyMessage { line, batch, .. } in std::mem::take(&mut state.strangers) {
+        state.early_bytes = 0;
+        for EarlyMessage { line, batch, .. } in std::mem::take(&mut state.early_messages) {
             self.handle_worker_message(worker, View::parse(&line), batch);
         }
     }

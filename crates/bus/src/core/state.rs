@@ -16,7 +16,7 @@ use super::identity::Identity;
 use super::mcp_server_table::{ServerTable, ServerUse};
 use super::mcp_servers::AskedServer;
 use super::memory::{Charge, LINE_BYTES};
-use super::observers::Shared;
+use super::observers::SharedRequest;
 use super::session::{SessionKey, Waiting};
 use super::splice::KeptLine;
 use super::table::{ClientKey, WorkerKey};
@@ -46,7 +46,7 @@ pub(super) enum RequestKind {
     Delete,
     Prompt,
     /// A load that replays the history of a session to a new observer.
-    Tell,
+    Replay,
     /// The cancellation of a turn.
     Cancel,
     /// Any request to a child session.
@@ -105,7 +105,7 @@ pub(super) enum InternalRequest {
     /// The replay of the client's login.
     Authenticate,
     /// The restore of a session.
-    Revive(SessionKey),
+    Restore(SessionKey),
     /// The close of a session to which no client returned.
     Close,
     /// The close of a session to make room for another.
@@ -158,7 +158,7 @@ pub(super) struct Opening {
     /// The workers that do not know the session.
     pub(super) tried: Vec<WorkerKey>,
     /// It was refused once for lack of room and is repeated.
-    pub(super) again: bool,
+    pub(super) is_repeat: bool,
     /// Its client got an error because the worker did not answer in time.
     pub(super) is_overdue: bool,
     /// The MCP servers of the client that it names, until the session holds them.
@@ -259,12 +259,12 @@ pub(super) struct ClientState {
     pub(super) notices: bool,
     pub(super) inflight: HashMap<Raw, RequestLocation>,
     /// The id of a request that was refused once for lack of room and is repeated.
-    pub(super) again: Option<Raw>,
+    pub(super) repeated: Option<Raw>,
     pub(super) asked: FxHashMap<u64, Asked>,
     pub(super) next_ask: u64,
     pub(super) sessions: FxHashSet<SessionKey>,
     /// Sessions of other clients that it observes.
-    pub(super) watching: FxHashSet<SessionKey>,
+    pub(super) observing: FxHashSet<SessionKey>,
     pub(super) held: Option<Box<Held>>,
     /// Its held lines are being handled, so not all its pending requests are known yet.
     pub(super) catching_up: bool,
@@ -358,7 +358,7 @@ pub(super) struct WorkerState {
     /// Its requests that clients have not answered.
     pub(super) asking: HashMap<Raw, (ClientKey, u64)>,
     /// Those of them that observers are asked too.
-    pub(super) shared: HashMap<Raw, Shared>,
+    pub(super) shared: HashMap<Raw, SharedRequest>,
     pub(super) sessions: FxHashSet<SessionKey>,
     /// Sessions whose name here differs from the one for clients.
     pub(super) aliases: HashMap<Box<str>, SessionKey>,
@@ -379,8 +379,8 @@ pub(super) struct WorkerState {
     /// Number of its pending requests for new sessions.
     pub(super) creating: u32,
     /// Messages about sessions that are not known yet.
-    pub(super) strangers: Vec<EarlyMessage>,
-    pub(super) strangers_bytes: usize,
+    pub(super) early_messages: Vec<EarlyMessage>,
+    pub(super) early_bytes: usize,
     /// The number of sessions at which it was full, and until when that is assumed.
     pub(super) capacity: Option<(usize, Time)>,
     /// Requests that it refused for lack of room, until it has made some.
@@ -388,12 +388,12 @@ pub(super) struct WorkerState {
     /// Lines that wait until it is initialized.
     pub(super) backlog: Vec<Waiting>,
     /// Sessions to restore once it is initialized.
-    pub(super) revivals: Vec<SessionKey>,
+    pub(super) restores: Vec<SessionKey>,
     /// The MCP servers in clients.
     pub(super) servers: ServerTable,
     pub(super) strikes: Vec<Time>,
     /// Its last chance to answer requests without a client is running.
-    pub(super) forsaken: bool,
+    pub(super) abandoned: bool,
     /// It is retired by a reload, not for a fault.
     pub(super) unwanted: bool,
     /// It is stopped as soon as no turn runs in it, even if it has sessions.
@@ -415,7 +415,7 @@ pub(super) struct WorkerState {
 
 impl WorkerState {
     /// Returns `true` if it has no client and no session left, only pending requests whose clients are gone.
-    pub(super) fn is_forsaken(&self) -> bool {
+    pub(super) fn is_abandoned(&self) -> bool {
         self.claimed
             && self.client.is_none()
             && self.sessions.is_empty()
@@ -464,13 +464,13 @@ pub(super) struct PoolState {
     /// While the circuit breaker is open, no worker is started before this time.
     pub(super) open_until: Option<Time>,
     /// After a loss, no worker is started before this time.
-    pub(super) rest_until: Time,
+    pub(super) delayed_until: Time,
     /// The reason of the last loss.
     pub(super) last_loss: Option<Arc<str>>,
     /// Clients that wait for a worker.
     pub(super) waiting: VecDeque<ClientKey>,
     /// Sessions that wait for a worker to be restored in.
-    pub(super) revivals: VecDeque<SessionKey>,
+    pub(super) restores: VecDeque<SessionKey>,
     /// The common session capabilities of its workers, if they are shared.
     pub(super) abilities: Abilities,
     /// The workers' results of `initialize`, and the merged one, if they are shared.
@@ -488,10 +488,10 @@ impl PoolState {
             failures: 0,
             losses: VecDeque::new(),
             open_until: None,
-            rest_until: Time::ZERO,
+            delayed_until: Time::ZERO,
             last_loss: None,
             waiting: VecDeque::new(),
-            revivals: VecDeque::new(),
+            restores: VecDeque::new(),
             abilities: Abilities::default(),
             answers: FxHashMap::default(),
             answer: None,

@@ -43,7 +43,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let coming =
             stages.iter().any(|stage| matches!(stage, WorkerLifecycle::Starting | WorkerLifecycle::Greeting));
         let room = stages.len() < state.settings.max_instances as usize;
-        let may = state.open_until.is_none_or(|until| until <= self.now) && state.rest_until <= self.now;
+        let may = state.open_until.is_none_or(|until| until <= self.now) && state.delayed_until <= self.now;
         if !others || coming || state.is_leaving() || self.core.draining {
             return;
         }
@@ -67,7 +67,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     fn fill_for(&mut self, pool: PoolId, extra: usize) {
         loop {
             let state = self.core.pool_of(pool);
-            if self.core.draining || state.is_leaving() || state.rest_until > self.now {
+            if self.core.draining || state.is_leaving() || state.delayed_until > self.now {
                 return;
             }
             let (mut live, mut free, mut coming) = (0, 0, 0);
@@ -133,15 +133,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
             alike: Default::default(),
             overdue_turns: Vec::new(),
             creating: 0,
-            strangers: Vec::new(),
-            strangers_bytes: 0,
+            early_messages: Vec::new(),
+            early_bytes: 0,
             capacity: None,
             refused: Vec::new(),
             backlog: Vec::new(),
-            revivals: Vec::new(),
+            restores: Vec::new(),
             servers: Default::default(),
             strikes: Vec::new(),
-            forsaken: false,
+            abandoned: false,
             unwanted: false,
             overdue: false,
             input_closed: false,
@@ -184,7 +184,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             // Without `initialize`, a worker counts as working if it does not exit at once.
             self.core.timers.set(self.now + RESTART_DELAYS.0 * 10, Timer::Respawn(pool));
         }
-        self.serve_revivals(pool);
+        self.serve_restores(pool);
         self.serve_waiting(pool);
     }
 
@@ -208,7 +208,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         match why {
-            Stuck::InputClosed { taken } => self.deafened(worker, taken),
+            Stuck::InputClosed { taken } => self.handle_input_closed(worker, taken),
             Stuck::OutputClosed => {
                 state.fault = Some("closed its output");
                 // It gets nothing new. Its pending requests fail when it has exited.
@@ -218,13 +218,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
             }
             Stuck::Stopped | Stuck::Undrained => {
                 let what = if why == Stuck::Stopped { "was stopped" } else { "takes nothing any more" };
-                self.useless(worker, what);
+                self.kill_stuck(worker, what);
             }
         }
     }
 
     /// Handles that a worker has closed its input: requests that it has not read fail, the others may still be answered.
-    fn deafened(&mut self, worker: WorkerKey, taken: u64) {
+    fn handle_input_closed(&mut self, worker: WorkerKey, taken: u64) {
         let Some(state) = self.core.worker(worker) else { return };
         state.input_closed = true;
         let mut unread: Vec<(u64, Pending)> =
@@ -245,7 +245,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Kills a worker that missed a deadline.
-    pub(super) fn useless(&mut self, worker: WorkerKey, what: &'static str) {
+    pub(super) fn kill_stuck(&mut self, worker: WorkerKey, what: &'static str) {
         if let Some(state) = self.core.worker(worker) {
             state.fault = Some(what);
         }
@@ -291,7 +291,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         } else if pending.what.reopens()
             && let Some(client) = pending.client()
         {
-            self.give_back(key, client);
+            self.release_ownership(key, client);
         }
     }
 
@@ -322,7 +322,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if state.stage == WorkerLifecycle::Retiring && !waits && state.backlog.is_empty() {
             let sessions: Vec<SessionKey> = state.sessions.iter().copied().collect();
             let busy = sessions.iter().any(|key| self.core.sessions.get(*key).is_some_and(Session::is_busy));
-            if !busy && !self.is_missed(worker) {
+            if !busy && !self.has_unmovable_sessions(worker) {
                 self.end_retired(worker);
             }
         } else if self.core.draining {
@@ -331,7 +331,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Returns `true` if a worker that a reload retired has sessions that cannot be restored elsewhere.
-    fn is_missed(&self, worker: WorkerKey) -> bool {
+    fn has_unmovable_sessions(&self, worker: WorkerKey) -> bool {
         let Some(state) = self.core.workers.get(worker) else { return false };
         let abilities = self.core.abilities_of_worker(worker);
         let owned = |key: &SessionKey| self.core.sessions.get(*key).is_some_and(|it| it.owner.is_some());
@@ -342,7 +342,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Handles the end of a retiring worker's time. One without a fault may still finish its active turns.
-    pub(super) fn time_is_up(&mut self, worker: WorkerKey) {
+    pub(super) fn handle_retire_timeout(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
         if !state.unwanted {
             self.end_retired(worker);
@@ -401,25 +401,25 @@ impl<O: CoreOutput> Ctx<'_, O> {
         for worker in idle {
             self.stop_worker(worker, false);
         }
-        self.forsake();
+        self.schedule_abandoned();
     }
 
     /// Starts the timeout of exclusive workers that only have requests left whose clients are gone.
-    fn forsake(&mut self) {
+    fn schedule_abandoned(&mut self) {
         let at = self.now + self.core.limits.cancel_grace;
         for (key, state) in self.core.workers.iter_mut() {
             let shared = self.core.pools[state.pool.0 as usize].is_shared();
-            if !shared && state.is_forsaken() && !std::mem::replace(&mut state.forsaken, true) {
-                self.core.timers.set(at, Timer::Forsaken(key));
+            if !shared && state.is_abandoned() && !std::mem::replace(&mut state.abandoned, true) {
+                self.core.timers.set(at, Timer::AbandonedWorker(key));
             }
         }
     }
 
     /// Stops a worker that has not answered its remaining requests in time.
-    pub(super) fn end_forsaken(&mut self, worker: WorkerKey) {
+    pub(super) fn stop_abandoned(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
-        state.forsaken = false;
-        if state.is_forsaken() {
+        state.abandoned = false;
+        if state.is_abandoned() {
             self.stop_worker(worker, false);
         }
     }

@@ -26,7 +26,7 @@ pub(super) enum Timer {
     /// Timeout of a retiring worker.
     Retired(WorkerKey),
     /// Timeout of a worker whose pending requests have no client.
-    Forsaken(WorkerKey),
+    AbandonedWorker(WorkerKey),
     /// Timeout of a session whose turn was cancelled.
     Cancelled(SessionKey),
     /// Timeout of a client's answers to requests in a cancelled turn.
@@ -36,7 +36,7 @@ pub(super) enum Timer {
     /// End of the grace period of a session without a client.
     Expired(SessionKey),
     /// Timeout of restoring a session.
-    Unrevived(SessionKey),
+    RestoreOverdue(SessionKey),
     /// Timeout of a fan-out.
     Fanned(FanKey),
     /// Timeout of a client that waits for a worker, with the serial of the wait.
@@ -60,13 +60,13 @@ impl Timers {
         self.heap.push(Reverse((at, timer)));
     }
 
-    pub(super) fn next(&self) -> Option<Time> {
+    pub(super) fn next_deadline(&self) -> Option<Time> {
         self.heap.peek().map(|Reverse((at, _))| *at)
     }
 
     /// Removes and returns the next timer that is due.
-    pub(super) fn due(&mut self, now: Time) -> Option<Timer> {
-        if self.next()? > now {
+    pub(super) fn pop_due(&mut self, now: Time) -> Option<Timer> {
+        if self.next_deadline()? > now {
             return None;
         }
         self.heap.pop().map(|Reverse((_, timer))| timer)
@@ -84,7 +84,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             }
             Timer::Unanswered(worker, number) => {
                 if self.core.worker(worker).is_some_and(|state| state.pending.contains_key(&number)) {
-                    self.useless(worker, "did not answer initialize in time");
+                    self.kill_stuck(worker, "did not answer initialize in time");
                 }
             }
             Timer::Unopened(worker, number) => self.open_overdue(worker, number),
@@ -92,15 +92,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
             Timer::EarlyRequest(worker) => self.fail_early_requests(worker),
             Timer::Retired(worker) => {
                 if self.core.worker(worker).is_some_and(|state| state.stage == WorkerLifecycle::Retiring) {
-                    self.time_is_up(worker);
+                    self.handle_retire_timeout(worker);
                 }
             }
-            Timer::Forsaken(worker) => self.end_forsaken(worker),
+            Timer::AbandonedWorker(worker) => self.stop_abandoned(worker),
             Timer::Cancelled(key) => self.cancel_ignored(key),
-            Timer::CancelAsked(key) => self.cancel_asked(key),
+            Timer::CancelAsked(key) => self.answer_cancelled_requests(key),
             Timer::Abandoned(key) => self.abandon(key),
             Timer::Expired(key) => self.expire(key),
-            Timer::Unrevived(key) => self.revival_overdue(key),
+            Timer::RestoreOverdue(key) => self.handle_restore_timeout(key),
             Timer::Fanned(fan) => self.expire_fan_out(fan),
             Timer::Held(client, serial) => {
                 if self
@@ -109,7 +109,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     .and_then(|state| state.held.as_ref())
                     .is_some_and(|held| held.serial == serial)
                 {
-                    self.give_up_waiting(client);
+                    self.expire_held(client);
                 }
             }
             Timer::Rested(client) => self.end_rate_limit(client),

@@ -17,7 +17,7 @@ const PERMISSION_TIMEOUT: Time = Time::from_secs(2);
 
 impl<O: CoreOutput> Ctx<'_, O> {
     /// Starts the timeouts of a session whose turn was cancelled.
-    pub(super) fn cancelling(&mut self, key: SessionKey) {
+    pub(super) fn start_cancelling(&mut self, key: SessionKey) {
         let (now, grace) = (self.now, self.core.limits.cancel_grace);
         // Turns are unknown in a pool without a known protocol.
         let is_acp = self.core.sessions.get(key).is_some_and(|it| self.core.pool_of(it.pool).is_acp());
@@ -49,7 +49,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     /// Answers the agent's requests in a cancelled turn in place of the client. Otherwise a client that never answers makes an
     /// agent that waits for it look as if it ignored the cancellation, and turns of other clients end with the agent.
-    pub(super) fn cancel_asked(&mut self, key: SessionKey) {
+    pub(super) fn answer_cancelled_requests(&mut self, key: SessionKey) {
         let worker = self.core.sessions.get(key).and_then(super::session::Session::worker);
         let Some((worker, state)) = worker.and_then(|worker| Some((worker, self.core.workers.get(worker)?)))
         else {
@@ -76,7 +76,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             state.overdue_turns.push(key);
         }
         for (client, number, asked) in open {
-            self.answered(worker, &asked.id, (client, number));
+            self.withdraw_others(worker, &asked.id, (client, number));
             self.withdraw([(client, number)].into_iter());
             self.answer_cancelled(&asked);
         }
@@ -153,7 +153,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             && idles
             && let Some(owner) = owner
         {
-            self.say_idle(owner, key);
+            self.send_idle(owner, key);
         }
         self.retire(worker, "went on with a turn that was cancelled");
     }
@@ -168,11 +168,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let asker = std::mem::replace(&mut pending.asker, RequestOrigin::Gone);
         pending.session = None;
         let tag = pending.tag.take();
-        self.say_cancelled(asker, tag.as_deref());
+        self.send_cancelled(asker, tag.as_deref());
     }
 
     /// Answers a prompt as cancelled.
-    pub(super) fn say_cancelled(&mut self, asker: RequestOrigin, tag: Option<&[u8]>) {
+    pub(super) fn send_cancelled(&mut self, asker: RequestOrigin, tag: Option<&[u8]>) {
         let RequestOrigin::Client { client, id, batch } = asker else { return };
         if let Some(state) = self.core.client(client) {
             state.inflight.remove(&id);
@@ -183,13 +183,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Sends an update that the turn of a session is cancelled (v2).
-    fn say_idle(&mut self, client: ClientKey, key: SessionKey) {
+    fn send_idle(&mut self, client: ClientKey, key: SessionKey) {
         let update = json!({"sessionUpdate": "state_update", "state": "idle", "stopReason": "cancelled"});
         self.send_update(client, key, &update);
     }
 
     /// Sends an update that the turn of a session has failed (v2).
-    pub(super) fn say_failed(&mut self, client: ClientKey, key: SessionKey, error: &RpcError) {
+    pub(super) fn send_failed(&mut self, client: ClientKey, key: SessionKey, error: &RpcError) {
         let update =
             json!({"sessionUpdate": "state_update", "state": "idle", "stopReason": "error", "error": error});
         self.send_update(client, key, &update);
@@ -244,7 +244,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if let Ok(line) = message::notification(method::SESSION_CANCEL, &json!({"sessionId": name})) {
             self.write_worker(worker, &[&line]);
         }
-        self.cancelling(key);
+        self.start_cancelling(key);
     }
 
     /// Drops a session to which no client has returned.
@@ -296,7 +296,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     session.end_cancelling();
                 }
             }
-            RequestKind::Tell => self.history_told(key, succeeded),
+            RequestKind::Replay => self.finish_replay(key, succeeded),
             RequestKind::Close | RequestKind::Delete if succeeded => {
                 // A turn that its worker has not ended by now will not end.
                 if let Some(session) = self.core.sessions.get_mut(key)

@@ -28,12 +28,20 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Holds a line that was handled until the client's pool has a worker for it. It is placed before lines that were not handled
     /// yet: they came later, even if this one is the rest of a batch.
     pub(super) fn hold(&mut self, client: ClientKey, line: &[u8], batch: Option<BatchKey>) {
-        self.keep(client, HeldLine { line: line.into(), batch, accepted: true }, HeldPosition::Accepted);
+        self.insert_held(
+            client,
+            HeldLine { line: line.into(), batch, accepted: true },
+            HeldPosition::Accepted,
+        );
     }
 
     /// Holds a line behind the held lines of its client.
     pub(super) fn hold_behind(&mut self, client: ClientKey, line: &[u8]) {
-        self.keep(client, HeldLine { line: line.into(), batch: None, accepted: false }, HeldPosition::Back);
+        self.insert_held(
+            client,
+            HeldLine { line: line.into(), batch: None, accepted: false },
+            HeldPosition::Back,
+        );
     }
 
     /// Returns `true` if a message need not wait behind the held lines of its client: its session has a worker, or its order does
@@ -42,7 +50,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         match (message.kind(), message.method().as_deref()) {
             (Kind::Response | Kind::Invalid(_), _) => true,
             (Kind::Batch, _) => false,
-            (_, Some(CANCEL_REQUEST | MCP_CANCELLED)) => self.can_give_up(client, message),
+            (_, Some(CANCEL_REQUEST | MCP_CANCELLED)) => self.can_cancel(client, message),
             (_, method) => {
                 let Some(held) = self.core.client(client).and_then(|state| state.held.as_ref()) else {
                     return true;
@@ -61,7 +69,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     /// Handles lines of clients again, in order, because their worker was lost or had no room. Held lines that came after them
     /// stay behind them.
-    pub(super) fn take_again(&mut self, lines: Vec<Waiting>) {
+    pub(super) fn handle_again(&mut self, lines: Vec<Waiting>) {
         let waits = |core: &super::Core, client: ClientKey| {
             core.clients.get(client).is_some_and(|state| state.held.is_some())
         };
@@ -69,21 +77,21 @@ impl<O: CoreOutput> Ctx<'_, O> {
             lines.into_iter().partition(|line| waits(self.core, line.client));
         for line in behind.into_iter().rev() {
             let held = HeldLine { line: line.line, batch: line.batch, accepted: true };
-            self.keep(line.client, held, HeldPosition::Front);
+            self.insert_held(line.client, held, HeldPosition::Front);
         }
         for line in &free {
-            self.catch_up(line.client, true);
+            self.set_catching_up(line.client, true);
         }
         for line in &free {
             self.handle_client_message(line.client, View::parse(&line.line), line.batch);
         }
         for line in free {
-            self.catch_up(line.client, false);
+            self.set_catching_up(line.client, false);
             self.close_if_served(line.client);
         }
     }
 
-    fn keep(&mut self, client: ClientKey, line: HeldLine, place: HeldPosition) {
+    fn insert_held(&mut self, client: ClientKey, line: HeldLine, place: HeldPosition) {
         let limit = self.core.limits.queue_bytes;
         let at = self.now + self.core.limits.initialize_timeout;
         let serial = self.core.next_serial();
@@ -132,7 +140,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Releases a client whose first line was cancelled.
-    pub(super) fn release_anew(&mut self, client: ClientKey) {
+    pub(super) fn release_again(&mut self, client: ClientKey) {
         for pool in &mut self.core.pools {
             pool.waiting.retain(|waiting| *waiting != client);
         }
@@ -142,7 +150,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Handles the held lines of a client. Returns `true` if none is held afterwards.
     fn release(&mut self, client: ClientKey) -> bool {
         let Some(held) = self.take_held(client) else { return true };
-        self.catch_up(client, true);
+        self.set_catching_up(client, true);
         let mut lines = held.lines.into_iter();
         for HeldLine { line, batch, .. } in lines.by_ref() {
             self.handle_client_message(client, View::parse(&line), batch);
@@ -152,9 +160,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         // The line that had to wait again is the first of those held now.
         for line in lines {
-            self.keep(client, line, HeldPosition::Back);
+            self.insert_held(client, line, HeldPosition::Back);
         }
-        self.catch_up(client, false);
+        self.set_catching_up(client, false);
         let released = self.core.client(client).is_none_or(|state| state.held.is_none());
         if released {
             self.close_if_served(client);
@@ -163,7 +171,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// While set, a client without pending requests is not closed.
-    fn catch_up(&mut self, client: ClientKey, on: bool) {
+    fn set_catching_up(&mut self, client: ClientKey, on: bool) {
         if let Some(state) = self.core.client(client) {
             state.catching_up = on;
         }
@@ -178,7 +186,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Refuses the held lines of a client after the timeout.
-    pub(super) fn give_up_waiting(&mut self, client: ClientKey) {
+    pub(super) fn expire_held(&mut self, client: ClientKey) {
         let Some(pool) = self.core.client(client).and_then(|state| state.pool) else { return };
         let error = self.no_worker(pool, Code::Deadline);
         self.refuse_held(client, &error);
@@ -190,11 +198,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
         for pool in &mut self.core.pools {
             pool.waiting.retain(|waiting| *waiting != client);
         }
-        self.catch_up(client, true);
+        self.set_catching_up(client, true);
         for held in held.lines {
             // The next entry of a batch whose first one was refused may be held by now, and then all lines behind it are.
             if self.core.client(client).is_some_and(|state| state.held.is_some()) {
-                self.keep(client, held, HeldPosition::Back);
+                self.insert_held(client, held, HeldPosition::Back);
                 continue;
             }
             let HeldLine { line, batch, .. } = held;
@@ -210,7 +218,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 _ => self.core.counters.dropped += 1,
             }
         }
-        self.catch_up(client, false);
+        self.set_catching_up(client, false);
         self.close_if_served(client);
     }
 }

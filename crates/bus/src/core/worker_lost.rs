@@ -36,7 +36,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.core.worker(worker).map(|state| std::mem::take(&mut state.asking)).into_iter().collect();
         let sessions = self.core.worker(worker).map_or(0, |state| state.sessions.len());
         let shared = self.core.worker(worker).map(|state| std::mem::take(&mut state.shared));
-        let others = shared.into_iter().flatten().flat_map(|(_, shared)| shared.into_takers());
+        let others = shared.into_iter().flatten().flat_map(|(_, shared)| shared.into_recipients());
         self.withdraw(asking.into_iter().flatten().map(|(_, asked)| asked).chain(others));
         // Provisional sessions are dropped, not lost: no client has them yet.
         for (number, pending) in &pending {
@@ -55,15 +55,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
             .collect();
         self.lose_sessions(worker, &reason);
         let requests = pending.len();
-        let mut again = Vec::new();
+        let mut unread = Vec::new();
         for (number, pending) in pending {
             if pending.start >= written && matches!(pending.asker, RequestOrigin::Client { .. }) {
                 // A cancelled turn is not started in another worker.
                 match stopped.contains(&number) {
-                    true => self.say_cancelled(pending.asker, pending.tag.as_deref()),
+                    true => self.send_cancelled(pending.asker, pending.tag.as_deref()),
                     // Another worker may not know the child.
                     false if pending.what == RequestKind::Child => self.fail(worker, pending, &child_lost()),
-                    false => again.push(pending),
+                    false => unread.push(pending),
                 }
                 continue;
             }
@@ -80,11 +80,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if stage != WorkerLifecycle::Stopping || fault.is_some() {
             self.log(Note::Lost { worker: worker.into(), reason: reason.to_string(), requests, sessions });
             match end.ours {
-                true => self.rest_for_lack(pool, state.since, reason),
+                true => self.delay_after_shortage(pool, state.since, reason),
                 false => self.count_loss(pool, state.since, &reason),
             }
         }
-        let mut lines: Vec<Waiting> = again
+        let mut lines: Vec<Waiting> = unread
             .iter()
             .filter_map(|pending| self.unsent(pending, &end.unsent[(pending.start - written) as usize..]))
             .collect();
@@ -92,7 +92,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.forget_elsewhere(waiting.client, &waiting.line);
         }
         lines.extend(state.backlog);
-        self.take_again(lines);
+        self.handle_again(lines);
         self.fill(pool);
         if !self.core.pool_of(pool).waiting.is_empty() {
             self.spawn_on_demand(pool);
@@ -115,10 +115,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
         pool.workers.retain(|other| *other != worker);
         pool.answers.remove(&worker);
         self.refresh_pool(state.pool);
-        for key in &state.revivals {
+        for key in &state.restores {
             if let Some(session) = self.core.sessions.get_mut(*key) {
                 session.place = SessionState::Lost("its agent's process ended".into());
-                self.start_revival(*key);
+                self.start_restore(*key);
             }
         }
     }
@@ -142,9 +142,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
             let longest = RESTART_DELAYS.0.saturating_mul(1 << state.failures.min(20)).min(RESTART_DELAYS.1);
             state.failures += 1;
             let rest = longest.mul_f64(self.core.random.f64());
-            state.rest_until = now + rest;
+            state.delayed_until = now + rest;
         }
-        let mut next = state.rest_until;
+        let mut next = state.delayed_until;
         let opens = state.losses.len() >= budget.max(1);
         if opens {
             let was_open = state.open_until.is_some();
@@ -162,17 +162,17 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     /// Delays the next start after a worker could not be started for lack of resources. That is not counted as a loss, and the
     /// waiting clients get an error.
-    fn rest_for_lack(&mut self, pool: PoolId, since: Time, reason: Arc<str>) {
+    fn delay_after_shortage(&mut self, pool: PoolId, since: Time, reason: Arc<str>) {
         let state = &mut self.core.pools[pool.0 as usize];
         state.last_loss = Some(reason);
         // Workers that were started together and failed together count once.
-        if since >= state.rest_until {
+        if since >= state.delayed_until {
             let longest =
                 RESTART_DELAYS.0.saturating_mul(1 << state.failures.min(20)).min(MAX_SHORTAGE_DELAY);
             state.failures += 1;
-            state.rest_until = self.now + longest.mul_f64(self.core.random.f64());
+            state.delayed_until = self.now + longest.mul_f64(self.core.random.f64());
         }
-        let next = state.rest_until;
+        let next = state.delayed_until;
         self.refuse_waiting(pool);
         self.core.timers.set(next, Timer::Respawn(pool));
     }
@@ -193,8 +193,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         for client in waiting {
             self.refuse_held(client, &error);
         }
-        for key in std::mem::take(&mut self.core.pool_mut(pool).revivals) {
-            self.fail_revival(key, &error);
+        for key in std::mem::take(&mut self.core.pool_mut(pool).restores) {
+            self.fail_restore(key, &error);
         }
     }
 
@@ -211,26 +211,31 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Marks one session as lost and notifies its client.
     fn lose_session(&mut self, worker: WorkerKey, key: SessionKey, reason: &Arc<str>) {
         let was_running = self.core.sessions.get(key).is_some_and(|session| session.running);
-        if !self.uproot(worker, key, reason) {
+        if !self.remove_from_worker(worker, key, reason) {
             return;
         }
         let Some(session) = self.core.sessions.get(key) else { return };
-        let is_told = session.is_told();
+        let is_told = session.is_replaying();
         if let Some(owner) = session.owner {
             self.notify(owner, key, reason);
             if was_running {
                 let error = RpcError::new(Code::WorkerLost, format!("the turn was cut short: {reason}"));
-                self.say_failed(owner, key, &error.effects(Effects::Possible));
+                self.send_failed(owner, key, &error.effects(Effects::Possible));
             }
         }
         if is_told {
-            self.history_told(key, false);
+            self.finish_replay(key, false);
         }
     }
 
     /// Removes a session from its worker. Returns `true` if the session is lost now; one that is being restored is handled by
     /// that.
-    pub(super) fn uproot(&mut self, worker: WorkerKey, key: SessionKey, reason: &Arc<str>) -> bool {
+    pub(super) fn remove_from_worker(
+        &mut self,
+        worker: WorkerKey,
+        key: SessionKey,
+        reason: &Arc<str>,
+    ) -> bool {
         let opened = self.core.sessions.get(key).filter(|session| !session.provisional);
         let former = opened.map(|session| (session.agent_name(), session.identity));
         if let Some(state) = self.core.worker(worker) {
@@ -253,7 +258,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         session.running = false;
         session.cancelling = None;
         session.stopped = 0;
-        if matches!(session.place, SessionState::Reviving(_)) {
+        if matches!(session.place, SessionState::Restoring(_)) {
             return false;
         }
         session.place = SessionState::Lost(reason.clone());

@@ -51,7 +51,7 @@ impl IncomingClient {
     }
 
     /// Returns the same for the core.
-    pub(super) fn arrival(&self) -> ClientInfo<'_> {
+    pub(super) fn client_info(&self) -> ClientInfo<'_> {
         ClientInfo {
             scopes: self.scopes.as_deref(),
             metered: self.metered,
@@ -100,9 +100,9 @@ pub(super) struct LoopCommands<S> {
     pub(super) drain: bool,
     pub(super) reload: Option<Box<Config>>,
     pub(super) status: Vec<oneshot::Sender<(S, Queues)>>,
-    pub(super) newcomers: Vec<(OwnedFd, IncomingClient)>,
+    pub(super) incoming: Vec<(OwnedFd, IncomingClient)>,
     pub(super) upgrades: Vec<Upgrade>,
-    pub(super) farewells: Vec<CloseRequest>,
+    pub(super) close_requests: Vec<CloseRequest>,
     /// The loop has ended.
     closed: bool,
 }
@@ -113,9 +113,9 @@ impl<S> Default for LoopCommands<S> {
             drain: false,
             reload: None,
             status: Vec::new(),
-            newcomers: Vec::new(),
+            incoming: Vec::new(),
             upgrades: Vec::new(),
-            farewells: Vec::new(),
+            close_requests: Vec::new(),
             closed: false,
         }
     }
@@ -124,7 +124,7 @@ impl<S> Default for LoopCommands<S> {
 /// Commands from handles to the event loop.
 #[derive(Debug)]
 pub(crate) struct CommandQueue<S> {
-    mail: Mutex<LoopCommands<S>>,
+    commands: Mutex<LoopCommands<S>>,
     /// Number of WebSockets so far.
     upgrades: AtomicU64,
     waker: Arc<Waker>,
@@ -132,39 +132,39 @@ pub(crate) struct CommandQueue<S> {
 
 impl<S> CommandQueue<S> {
     pub(crate) fn new(waker: Arc<Waker>) -> Self {
-        Self { mail: Mutex::default(), upgrades: AtomicU64::new(0), waker }
+        Self { commands: Mutex::default(), upgrades: AtomicU64::new(0), waker }
     }
 
     /// Requests a drain.
     pub(crate) fn drain(&self) {
-        self.put(|mail| mail.drain = true);
+        self.update(|commands| commands.drain = true);
     }
 
     /// Requests another configuration. Of several pending ones the last is used.
     pub(crate) fn reload(&self, config: Box<Config>) {
-        self.put(|mail| mail.reload = Some(config));
+        self.update(|commands| commands.reload = Some(config));
     }
 
     /// Requests the status; `None` if too many requests are pending.
     pub(crate) fn status(&self) -> Option<oneshot::Receiver<(S, Queues)>> {
         let (asker, answer) = oneshot::channel();
-        self.put(|mail| {
+        self.update(|commands| {
             // Requests whose receiver is gone do not count.
-            mail.status.retain(|asker| !asker.is_closed());
-            if mail.status.len() >= MAX_STATUS_REQUESTS {
+            commands.status.retain(|asker| !asker.is_closed());
+            if commands.status.len() >= MAX_STATUS_REQUESTS {
                 return None;
             }
-            mail.status.push(asker);
+            commands.status.push(asker);
             Some(answer)
         })
     }
 
     /// Queues a connection. Returns `false` if it was not accepted.
     pub(crate) fn connect(&self, socket: OwnedFd, from: IncomingClient) -> bool {
-        self.put(|mail| {
-            let takes = !mail.closed && mail.newcomers.len() < MAX_HANDOVERS;
+        self.update(|commands| {
+            let takes = !commands.closed && commands.incoming.len() < MAX_HANDOVERS;
             if takes {
-                mail.newcomers.push((socket, from));
+                commands.incoming.push((socket, from));
             }
             takes
         })
@@ -176,39 +176,39 @@ impl<S> CommandQueue<S> {
         upgraded: WebSocketHandoff,
         from: IncomingClient,
     ) -> Result<WebSocketHandle, WebSocketHandoff> {
-        self.put(|mail| {
-            if mail.closed || mail.upgrades.len() >= MAX_HANDOVERS {
+        self.update(|commands| {
+            if commands.closed || commands.upgrades.len() >= MAX_HANDOVERS {
                 return Err(upgraded);
             }
             let number = self.upgrades.fetch_add(1, Ordering::Relaxed);
             let (sender, ended) = oneshot::channel();
-            mail.upgrades.push(Upgrade { upgraded, from, number, ended: sender });
+            commands.upgrades.push(Upgrade { upgraded, from, number, ended: sender });
             Ok(WebSocketHandle { number, ended })
         })
     }
 
     /// Queues the close of a WebSocket.
-    pub(crate) fn hang_up(&self, served: &WebSocketHandle, code: u16, reason: &'static str) {
-        let farewell = CloseRequest { number: served.number, code, reason };
-        self.put(|mail| {
-            if !mail.closed {
-                mail.farewells.push(farewell);
+    pub(crate) fn close_websocket(&self, served: &WebSocketHandle, code: u16, reason: &'static str) {
+        let request = CloseRequest { number: served.number, code, reason };
+        self.update(|commands| {
+            if !commands.closed {
+                commands.close_requests.push(request);
             }
         });
     }
 
     /// Rejects all further commands.
     pub(crate) fn close(&self) {
-        let mut mail = lock(&self.mail);
-        *mail = LoopCommands { closed: true, ..LoopCommands::default() };
+        let mut commands = lock(&self.commands);
+        *commands = LoopCommands { closed: true, ..LoopCommands::default() };
     }
 
-    pub(super) fn empty(&self) -> LoopCommands<S> {
-        std::mem::take(&mut *lock(&self.mail))
+    pub(super) fn take(&self) -> LoopCommands<S> {
+        std::mem::take(&mut *lock(&self.commands))
     }
 
-    fn put<R>(&self, write: impl FnOnce(&mut LoopCommands<S>) -> R) -> R {
-        let result = write(&mut lock(&self.mail));
+    fn update<R>(&self, write: impl FnOnce(&mut LoopCommands<S>) -> R) -> R {
+        let result = write(&mut lock(&self.commands));
         if let Err(error) = self.waker.wake() {
             tracing::error!(%error, "the loop of the bus cannot be woken");
         }

@@ -15,11 +15,11 @@ use super::event_log::Names;
 use super::flow::{Intake, Outflow};
 use super::handshake::FirstLine;
 use super::identity_usage::Accounts;
-use super::outbox::{Framing, Spare};
+use super::outbox::{BufferPool, Framing};
 use super::owner_barrier::OwnerBarrier;
 use super::poll_token::PollToken;
 use super::stream::Stream;
-use super::websocket::Framed;
+use super::websocket::WebSocketState;
 use super::{DRAIN_LINGER_TIMEOUT, SLOW_LINGER_TIMEOUT};
 
 /// A client's connection.
@@ -31,17 +31,17 @@ pub(super) struct ClientConn {
     pub(super) intake: Intake,
     pub(super) outflow: Outflow,
     /// `true` until the first byte shows that the peer is not a web browser.
-    pub(super) guarded: bool,
+    pub(super) checks_json: bool,
     /// `true` if the stall timeout does not apply: the caller bounds it, or pings do.
-    pub(super) tended: bool,
+    pub(super) has_own_timeout: bool,
     /// Buffers the first line, which may show that the connection is served elsewhere.
-    pub(super) fresh: Option<Box<FirstLine>>,
+    pub(super) first_line: Option<Box<FirstLine>>,
     /// State of a WebSocket.
-    pub(super) framed: Option<Box<Framed>>,
+    pub(super) websocket: Option<Box<WebSocketState>>,
     /// `true` if writability is awaited only while the queue is blocked: a unix socket signals it after every read of the peer.
     sparing: bool,
     /// State of a connection that is being closed.
-    pub(super) hangup: Option<Hangup>,
+    pub(super) close_state: Option<CloseState>,
     /// The account of its identity.
     pub(super) account: u32,
     /// Bytes of an incomplete message, and since when.
@@ -55,7 +55,7 @@ pub(super) struct ClientConn {
 
 /// The progress of closing a connection.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Hangup {
+pub(super) struct CloseState {
     /// The deadline. `None`: as long as the queue makes progress.
     pub(super) until: Option<Time>,
     /// The output was flushed and shut down.
@@ -67,18 +67,18 @@ pub(super) struct Hangup {
 }
 
 impl ClientConn {
-    pub(super) fn new(input: Stream, output: Option<Stream>, guarded: bool, sparing: bool) -> Self {
+    pub(super) fn new(input: Stream, output: Option<Stream>, checks_json: bool, sparing: bool) -> Self {
         Self {
             input,
             output,
             intake: Intake::default(),
             outflow: Outflow::default(),
-            guarded,
-            tended: false,
-            fresh: None,
-            framed: None,
+            checks_json,
+            has_own_timeout: false,
+            first_line: None,
+            websocket: None,
             sparing,
-            hangup: None,
+            close_state: None,
             account: 0,
             unfinished: 0,
             begun: Time::ZERO,
@@ -94,10 +94,10 @@ impl ClientConn {
 
     /// Closes the connection and notifies the owner of its WebSocket.
     pub(super) fn close(mut self) {
-        let framed = self.framed.take();
+        let websocket = self.websocket.take();
         drop(self);
-        if let Some(framed) = framed {
-            framed.notify_closed();
+        if let Some(websocket) = websocket {
+            websocket.notify_closed();
         }
     }
 
@@ -129,7 +129,7 @@ impl ClientConn {
     /// Returns the framing of its messages.
     #[inline]
     pub(super) fn framing(&self) -> Framing {
-        if self.framed.is_some() { Framing::Frames } else { Framing::Lines }
+        if self.websocket.is_some() { Framing::Frames } else { Framing::Lines }
     }
 
     pub(super) fn flush(
@@ -137,7 +137,7 @@ impl ClientConn {
         slot: u32,
         now: Time,
         queue_bytes: usize,
-        spare: &mut Spare,
+        spare: &mut BufferPool,
         registry: &Registry,
     ) -> io::Result<bool> {
         if self.outflow.held.is_some() {
@@ -175,9 +175,9 @@ pub(super) struct WorkerConn {
     /// The time when it was found stopped (SIGSTOP).
     pub(super) stopped_since: Option<Time>,
     /// The time when its stdin was found closed.
-    pub(super) deaf_since: Option<Time>,
+    pub(super) stdin_closed_at: Option<Time>,
     /// The time when its stdout was found closed.
-    pub(super) mute_since: Option<Time>,
+    pub(super) stdout_closed_at: Option<Time>,
     /// Its process has exited, and the rest of its output is read.
     pub(super) ending: Option<Ending>,
 }
@@ -202,8 +202,8 @@ impl WorkerConn {
             written: 0,
             stopping: false,
             stopped_since: None,
-            deaf_since: None,
-            mute_since: None,
+            stdin_closed_at: None,
+            stdout_closed_at: None,
             ending: None,
         }
     }
@@ -239,23 +239,23 @@ pub(super) struct Connections {
     pub(super) full: Vec<u32>,
     /// Clients that are being closed.
     pub(super) closing: Vec<u32>,
-    pub(super) deeds: Vec<DeferredAction>,
+    pub(super) actions: Vec<DeferredAction>,
     pub(super) names: Names,
-    pub(super) holding: OwnerBarrier,
+    pub(super) barrier: OwnerBarrier,
     pub(super) finished: bool,
-    spare: Spare,
+    spare: BufferPool,
     next_serial: u64,
 }
 
 /// The results of a write round.
 #[derive(Debug, Default)]
-pub(super) struct Outcome {
+pub(super) struct FlushOutcome {
     /// Queues that were full and have room again.
     pub(super) drained: Vec<PollToken>,
     /// Clients whose connection is lost.
     pub(super) lost: Vec<u32>,
     /// `true` if a worker is blocked now or has closed its stdin.
-    pub(super) look: bool,
+    pub(super) must_check: bool,
 }
 
 impl Connections {
@@ -273,11 +273,11 @@ impl Connections {
             flushing: Vec::new(),
             full: Vec::new(),
             closing: Vec::new(),
-            deeds: Vec::new(),
+            actions: Vec::new(),
             names: Names::default(),
-            holding: OwnerBarrier::default(),
+            barrier: OwnerBarrier::default(),
             finished: false,
-            spare: Spare::default(),
+            spare: BufferPool::default(),
             next_serial: 0,
         }
     }
@@ -294,8 +294,8 @@ impl Connections {
 
     /// Returns `true` if lines of this client are still handled.
     #[inline]
-    pub(super) fn is_heard(&self, slot: u32) -> bool {
-        matches!(self.clients.get(slot as usize), Some(Some(conn)) if conn.hangup.is_none())
+    pub(super) fn accepts_lines(&self, slot: u32) -> bool {
+        matches!(self.clients.get(slot as usize), Some(Some(conn)) if conn.close_state.is_none())
     }
 
     /// Lists a client for reading if it has data and is not paused.
@@ -312,10 +312,10 @@ impl Connections {
     /// Lists a worker for reading if it has data and is not paused.
     #[inline]
     pub(super) fn list_worker(&mut self, slot: u32) {
-        if let Some(Some(hand)) = self.workers.get_mut(slot as usize)
-            && hand.intake.wants()
+        if let Some(Some(conn)) = self.workers.get_mut(slot as usize)
+            && conn.intake.wants()
         {
-            hand.intake.listed = true;
+            conn.intake.listed = true;
             self.ready.push(PollToken::Stdout(slot));
         }
     }
@@ -334,31 +334,31 @@ impl Connections {
 
     /// Schedules a write to a worker that has become writable.
     pub(super) fn unblock_worker(&mut self, slot: u32) {
-        if let Some(Some(hand)) = self.workers.get_mut(slot as usize)
-            && hand.outflow.blocked
-            && !hand.outflow.dirty
+        if let Some(Some(conn)) = self.workers.get_mut(slot as usize)
+            && conn.outflow.blocked
+            && !conn.outflow.dirty
         {
-            hand.outflow.dirty = true;
+            conn.outflow.dirty = true;
             self.dirty.push(PollToken::Stdin(slot));
         }
     }
 
     /// Returns `true` if a write or an action is pending.
     pub(super) fn is_busy(&self) -> bool {
-        !self.dirty.is_empty() || !self.deeds.is_empty()
+        !self.dirty.is_empty() || !self.actions.is_empty()
     }
 
     /// Closes a client after its queue is flushed or the linger timeout expires.
-    pub(super) fn hang_up(&mut self, slot: u32, reason: Reason) {
+    pub(super) fn close_client(&mut self, slot: u32, reason: Reason) {
         let until = match reason {
             Reason::Served => None,
             Reason::Draining => Some(self.now + DRAIN_LINGER_TIMEOUT),
             Reason::SlowReader => Some(self.now + SLOW_LINGER_TIMEOUT),
         };
         if let Some(Some(conn)) = self.clients.get_mut(slot as usize)
-            && conn.hangup.is_none()
+            && conn.close_state.is_none()
         {
-            conn.hangup = Some(Hangup { until, shut: false, told: false, reads_reason: false });
+            conn.close_state = Some(CloseState { until, shut: false, told: false, reads_reason: false });
             self.closing.push(slot);
         }
     }
@@ -366,8 +366,8 @@ impl Connections {
     /// Closes a client with a reason of the bus. Nothing is queued after the reason.
     pub(super) fn disconnect(&mut self, slot: u32, reason: &RpcError) {
         self.to_client(ClientId(slot), &[&message::error(b"null", reason)]);
-        self.hang_up(slot, Reason::SlowReader);
-        self.say_no_more(slot);
+        self.close_client(slot, Reason::SlowReader);
+        self.seal_queue(slot);
     }
 
     /// Removes all queued messages of a client except a partly written one and the last one, which is the reason why it is
@@ -378,19 +378,19 @@ impl Connections {
             let framing = conn.framing();
             conn.outflow.outbox.keep_last(framing);
             // The kept bytes are only the socket and this message.
-            if let Some(hangup) = &mut conn.hangup {
-                (hangup.until, hangup.reads_reason) = (Some(until), true);
+            if let Some(close_state) = &mut conn.close_state {
+                (close_state.until, close_state.reads_reason) = (Some(until), true);
             }
         }
     }
 
     /// Queues nothing more for a client that is being closed.
-    pub(super) fn say_no_more(&mut self, slot: u32) {
+    pub(super) fn seal_queue(&mut self, slot: u32) {
         let now = self.now;
         if let Some(conn) = self.client(slot) {
             conn.outflow.progress = now;
-            if let Some(hangup) = &mut conn.hangup {
-                hangup.told = true;
+            if let Some(close_state) = &mut conn.close_state {
+                close_state.told = true;
             }
         }
     }
@@ -415,7 +415,7 @@ impl Connections {
         }
     }
 
-    fn flush_client(&mut self, slot: u32, registry: &Registry, outcome: &mut Outcome) {
+    fn flush_client(&mut self, slot: u32, registry: &Registry, outcome: &mut FlushOutcome) {
         let Some(Some(conn)) = self.clients.get_mut(slot as usize) else { return };
         conn.outflow.dirty = false;
         match conn.flush(slot, self.now, self.queue_bytes, &mut self.spare, registry) {
@@ -429,30 +429,30 @@ impl Connections {
     }
 
     /// Writes once to each destination with pending output.
-    pub(super) fn flush(&mut self, registry: &Registry, outcome: &mut Outcome) {
+    pub(super) fn flush(&mut self, registry: &Registry, outcome: &mut FlushOutcome) {
         std::mem::swap(&mut self.dirty, &mut self.flushing);
         for index in 0..self.flushing.len() {
             let place = self.flushing[index];
             match place {
                 PollToken::Client(slot) => self.flush_client(slot, registry, outcome),
                 PollToken::Stdin(slot) => {
-                    let Some(Some(hand)) = self.workers.get_mut(slot as usize) else { continue };
-                    hand.outflow.dirty = false;
-                    let Some(stdin) = &hand.stdin else { continue };
-                    let was_blocked = hand.outflow.blocked;
-                    match hand.outflow.flush(stdin, self.now, self.queue_bytes, &mut self.spare) {
+                    let Some(Some(conn)) = self.workers.get_mut(slot as usize) else { continue };
+                    conn.outflow.dirty = false;
+                    let Some(stdin) = &conn.stdin else { continue };
+                    let was_blocked = conn.outflow.blocked;
+                    match conn.outflow.flush(stdin, self.now, self.queue_bytes, &mut self.spare) {
                         Ok((written, drained)) => {
-                            hand.written += written as u64;
-                            outcome.look |= hand.outflow.blocked && !was_blocked;
+                            conn.written += written as u64;
+                            outcome.must_check |= conn.outflow.blocked && !was_blocked;
                             if drained {
                                 outcome.drained.push(place);
                             }
                         }
                         Err(error) => {
                             tracing::debug!(worker = slot, %error, "a worker has closed its stdin");
-                            hand.outflow.blocked = true;
-                            hand.deaf_since.get_or_insert(self.now);
-                            outcome.look = true;
+                            conn.outflow.blocked = true;
+                            conn.stdin_closed_at.get_or_insert(self.now);
+                            outcome.must_check = true;
                         }
                     }
                 }
@@ -470,7 +470,7 @@ impl CoreOutput for Connections {
     #[inline]
     fn to_client(&mut self, client: ClientId, parts: &[&[u8]]) -> usize {
         let Some(Some(conn)) = self.clients.get_mut(client.0 as usize) else { return 0 };
-        if conn.hangup.is_some_and(|hangup| hangup.shut || hangup.told) {
+        if conn.close_state.is_some_and(|close_state| close_state.shut || close_state.told) {
             return 0;
         }
         let framing = conn.framing();
@@ -486,7 +486,7 @@ impl CoreOutput for Connections {
         }
         if waiting > self.queue_bytes && !flow.over {
             flow.over = true;
-            if !conn.tended {
+            if !conn.has_own_timeout {
                 self.full.push(client.0);
             }
         }
@@ -495,10 +495,10 @@ impl CoreOutput for Connections {
 
     #[inline]
     fn to_worker(&mut self, worker: WorkerId, parts: &[&[u8]]) -> usize {
-        let Some(Some(hand)) = self.workers.get_mut(worker.0 as usize) else { return 0 };
-        let flow = &mut hand.outflow;
-        hand.written +=
-            flow.put(hand.stdin.as_ref(), Framing::Lines, parts, self.now, &mut self.spare) as u64;
+        let Some(Some(conn)) = self.workers.get_mut(worker.0 as usize) else { return 0 };
+        let flow = &mut conn.outflow;
+        conn.written +=
+            flow.put(conn.stdin.as_ref(), Framing::Lines, parts, self.now, &mut self.spare) as u64;
         let waiting = flow.outbox.waiting();
         if waiting > 0 && !flow.dirty && !flow.blocked {
             flow.dirty = true;
@@ -517,25 +517,25 @@ impl CoreOutput for Connections {
                 }
                 self.next_serial += 1;
                 self.workers[slot] = Some(WorkerConn::new(self.next_serial));
-                self.deeds.push(DeferredAction::Spawn(worker, self.next_serial, pool));
+                self.actions.push(DeferredAction::Spawn(worker, self.next_serial, pool));
             }
             Action::Stop { worker, kill } => {
                 // Identified by serial: when the action is performed, the slot may belong to another worker.
-                if let Some(Some(hand)) = self.workers.get(worker.0 as usize) {
-                    self.deeds.push(DeferredAction::Stop(worker, hand.serial, kill));
+                if let Some(Some(conn)) = self.workers.get(worker.0 as usize) {
+                    self.actions.push(DeferredAction::Stop(worker, conn.serial, kill));
                 }
             }
             Action::PauseWorker(worker) => {
-                if let Some(hand) = self.worker(worker.0) {
-                    hand.intake.paused = true;
+                if let Some(conn) = self.worker(worker.0) {
+                    conn.intake.paused = true;
                 }
             }
             Action::ResumeWorker(worker) => {
                 let now = self.now;
-                if let Some(hand) = self.worker(worker.0) {
-                    hand.intake.paused = false;
+                if let Some(conn) = self.worker(worker.0) {
+                    conn.intake.paused = false;
                     // A worker that could not write may not have read either.
-                    hand.outflow.progress = now;
+                    conn.outflow.progress = now;
                 }
                 self.list_worker(worker.0);
             }
@@ -558,7 +558,7 @@ impl CoreOutput for Connections {
                     );
                 }
                 tracing::debug!(client = client.0, ?reason, "hanging up");
-                self.hang_up(client.0, reason);
+                self.close_client(client.0, reason);
                 if reason == Reason::SlowReader {
                     self.skip_to_reason(client.0);
                 }
@@ -567,7 +567,7 @@ impl CoreOutput for Connections {
                 self.add_entry(OwnerEntry::Own { session, identity }, client);
             }
             Action::Disown { session } => self.add_entry(OwnerEntry::Disown { session }, None),
-            Action::Tell(note) => self.names.log(&note),
+            Action::Log(note) => self.names.log(&note),
             Action::Finished => self.finished = true,
         }
     }

@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn last_words_are_for_those_who_share_a_worker_with_nobody() {
+    fn stderr_is_reported_to_clients_of_exclusive_workers_only() {
         let mut names = Names::default();
         let own = Pool::new("own", vec!["a".to_owned()]);
         let shared = Pool { share: Share::All, ..Pool::new("shared", vec!["a".to_owned()]) };
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_was_greeted_is_known_to_be_ready() {
+    fn only_initialized_workers_are_logged_as_ready() {
         let mut names = Names::default();
         let pool =
             |name: &str, share, protocol| Pool { share, protocol, ..Pool::new(name, vec!["a".to_owned()]) };

@@ -4,7 +4,7 @@ use std::io::{self, IoSlice};
 
 use crate::core::Time;
 
-use super::outbox::{Framing, Outbox, Room, Spare};
+use super::outbox::{BufferPool, Framing, HeaderBuffer, Outbox};
 use super::stream::Stream;
 
 /// Messages from this size on are written without a copy if possible: copying them costs more than a system call.
@@ -62,7 +62,7 @@ impl Outflow {
         framing: Framing,
         parts: &[&[u8]],
         now: Time,
-        spare: &mut Spare,
+        spare: &mut BufferPool,
     ) -> usize {
         let length: usize = parts.iter().map(|part| part.len()).sum();
         match to {
@@ -90,10 +90,10 @@ impl Outflow {
         framing: Framing,
         parts: &[&[u8]],
         now: Time,
-        spare: &mut Spare,
+        spare: &mut BufferPool,
     ) -> usize {
-        let mut room = Room::default();
-        let (head, end) = framing.around(parts.iter().map(|part| part.len()).sum(), &mut room);
+        let mut room = HeaderBuffer::default();
+        let (head, end) = framing.delimiters(parts.iter().map(|part| part.len()).sum(), &mut room);
         let mut all = [b"".as_slice(); MAX_DIRECT_WRITE_PARTS + 2];
         for (slot, part) in all.iter_mut().zip([head].iter().chain(parts).chain(&[end])) {
             *slot = part;
@@ -119,7 +119,7 @@ impl Outflow {
         to: &Stream,
         now: Time,
         queue_bytes: usize,
-        spare: &mut Spare,
+        spare: &mut BufferPool,
     ) -> io::Result<(usize, bool)> {
         let flushed = self.outbox.flush(spare, |bytes| to.write(bytes))?;
         if flushed.written > 0 || !self.blocked {

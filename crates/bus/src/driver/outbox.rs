@@ -10,16 +10,16 @@ const MAX_SPARE_BUFFERS: usize = 32;
 
 /// Unused buffers. A peer without queued output holds none, so few are allocated.
 #[derive(Debug, Default)]
-pub(super) struct Spare {
+pub(super) struct BufferPool {
     buffers: Vec<Vec<u8>>,
 }
 
-impl Spare {
-    fn take(&mut self) -> Vec<u8> {
+impl BufferPool {
+    fn get(&mut self) -> Vec<u8> {
         self.buffers.pop().unwrap_or_default()
     }
 
-    fn give(&mut self, mut buffer: Vec<u8>) {
+    fn put_back(&mut self, mut buffer: Vec<u8>) {
         if self.buffers.len() < MAX_SPARE_BUFFERS && buffer.capacity() <= MAX_SPARE_BUFFER_BYTES {
             buffer.clear();
             self.buffers.push(buffer);
@@ -37,12 +37,12 @@ pub(super) enum Framing {
 }
 
 /// Space for the header of a frame.
-pub(super) type Room = [u8; websocket::MAX_HEAD_BYTES];
+pub(super) type HeaderBuffer = [u8; websocket::MAX_HEAD_BYTES];
 
 impl Framing {
     /// Returns the bytes before and after a message of this length.
     #[inline]
-    pub(super) fn around(self, length: usize, room: &mut Room) -> (&[u8], &'static [u8]) {
+    pub(super) fn delimiters(self, length: usize, room: &mut HeaderBuffer) -> (&[u8], &'static [u8]) {
         match self {
             Self::Lines => (b"", b"\n"),
             Self::Frames => (websocket::text_frame_head(length, room), b""),
@@ -79,10 +79,10 @@ impl Outbox {
 
     /// Appends one message with its framing.
     #[inline]
-    pub(super) fn push(&mut self, framing: Framing, parts: &[&[u8]], spare: &mut Spare) {
+    pub(super) fn push(&mut self, framing: Framing, parts: &[&[u8]], spare: &mut BufferPool) {
         let length = parts.iter().map(|part| part.len()).sum::<usize>();
-        let mut room = Room::default();
-        let (head, end) = framing.around(length, &mut room);
+        let mut room = HeaderBuffer::default();
+        let (head, end) = framing.delimiters(length, &mut room);
         self.framing = Some(framing);
         self.make_room(head.len() + length + end.len(), spare);
         self.bytes.extend_from_slice(head);
@@ -93,7 +93,7 @@ impl Outbox {
     }
 
     /// Appends raw bytes.
-    pub(super) fn append(&mut self, parts: &[&[u8]], spare: &mut Spare) {
+    pub(super) fn append(&mut self, parts: &[&[u8]], spare: &mut BufferPool) {
         let length = parts.iter().map(|part| part.len()).sum::<usize>();
         if length > 0 {
             self.make_room(length, spare);
@@ -104,7 +104,7 @@ impl Outbox {
     }
 
     /// Appends the rest of a message to the empty queue; `begun` if its beginning is written already.
-    pub(super) fn append_rest(&mut self, parts: &[&[u8]], begun: bool, spare: &mut Spare) {
+    pub(super) fn append_rest(&mut self, parts: &[&[u8]], begun: bool, spare: &mut BufferPool) {
         self.append(parts, spare);
         self.rest = if begun { self.bytes.len() } else { 0 };
     }
@@ -171,9 +171,9 @@ impl Outbox {
     }
 
     #[inline]
-    fn make_room(&mut self, length: usize, spare: &mut Spare) {
+    fn make_room(&mut self, length: usize, spare: &mut BufferPool) {
         if self.bytes.capacity() == 0 {
-            self.bytes = spare.take();
+            self.bytes = spare.get();
         }
         if self.bytes.capacity() - self.bytes.len() < length {
             // Written bytes are removed when that at least halves what would be moved into a larger buffer.
@@ -193,7 +193,7 @@ impl Outbox {
     /// If the peer is gone.
     pub(super) fn flush(
         &mut self,
-        spare: &mut Spare,
+        spare: &mut BufferPool,
         write: impl FnOnce(&[u8]) -> io::Result<usize>,
     ) -> io::Result<Flushed> {
         let waiting = &self.bytes[self.head..];
@@ -208,14 +208,14 @@ impl Outbox {
         let blocked = written < waiting.len();
         self.head += written;
         if !blocked {
-            spare.give(std::mem::take(&mut self.bytes));
+            spare.put_back(std::mem::take(&mut self.bytes));
             (self.head, self.rest) = (0, 0);
         }
         Ok(Flushed { written, blocked })
     }
 
     /// Returns the bytes that were not written.
-    pub(super) fn rest(self) -> Vec<u8> {
+    pub(super) fn into_unsent(self) -> Vec<u8> {
         let mut bytes = self.bytes;
         bytes.drain(..self.head);
         bytes
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn an_empty_one_holds_nothing_and_gets_its_buffer_back() {
-        let (mut outbox, mut spare) = (Outbox::default(), Spare::default());
+        let (mut outbox, mut spare) = (Outbox::default(), BufferPool::default());
         outbox.push(Framing::Lines, &[b"a", b"", b"bc"], &mut spare);
         let mut seen = Vec::new();
         let flushed = outbox.flush(&mut spare, |bytes| {
@@ -250,20 +250,20 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_told_and_loses_nothing() {
-        let (mut outbox, mut spare) = (Outbox::default(), Spare::default());
+    fn a_write_error_is_returned_and_loses_no_bytes() {
+        let (mut outbox, mut spare) = (Outbox::default(), BufferPool::default());
         outbox.push(Framing::Lines, &[b"abc"], &mut spare);
         let blocked = outbox.flush(&mut spare, |_| Err(io::ErrorKind::WouldBlock.into()));
         assert_eq!(blocked.unwrap(), Flushed { written: 0, blocked: true });
         assert!(outbox.flush(&mut spare, |_| Err(io::ErrorKind::BrokenPipe.into())).is_err());
         outbox.flush(&mut spare, |_| Ok(1)).unwrap();
-        assert_eq!(outbox.rest(), b"bc\n");
+        assert_eq!(outbox.into_unsent(), b"bc\n");
     }
 
     /// Pushes `count` numbers as messages, writes `taken` bytes, and then pushes a last message that replaces those not begun.
     #[track_caller]
     fn check_last(framing: Framing, long: bool, count: usize, taken: usize) {
-        let (mut outbox, mut spare) = (Outbox::default(), Spare::default());
+        let (mut outbox, mut spare) = (Outbox::default(), BufferPool::default());
         let mut whole = Outbox::default();
         let message =
             |number: usize| if long { vec![b'0'; 300 + number] } else { format!("{number}").into_bytes() };
@@ -271,7 +271,7 @@ mod tests {
             outbox.push(framing, &[&message(number)], &mut spare);
             whole.push(framing, &[&message(number)], &mut spare);
         }
-        let all = whole.rest();
+        let all = whole.into_unsent();
         let taken = taken.min(all.len() - 1);
         let mut seen = Vec::new();
         // In two steps, with the written bytes removed in between.
@@ -297,8 +297,8 @@ mod tests {
             end = expected.bytes.len();
         }
         expected.push(framing, &[b"why"], &mut spare);
-        seen.extend(outbox.rest());
-        assert!(seen == expected.rest(), "{framing:?} {long} {count} {taken}");
+        seen.extend(outbox.into_unsent());
+        assert!(seen == expected.into_unsent(), "{framing:?} {long} {count} {taken}");
     }
 
     #[test]
@@ -315,7 +315,7 @@ mod tests {
     #[test]
     fn the_rest_of_a_long_message_is_finished_before_the_last() {
         for framing in [Framing::Lines, Framing::Frames] {
-            let (mut outbox, mut spare) = (Outbox::default(), Spare::default());
+            let (mut outbox, mut spare) = (Outbox::default(), BufferPool::default());
             outbox.append_rest(&[b"end of it\n"], true, &mut spare);
             outbox.push(framing, &[b"other"], &mut spare);
             outbox.push(framing, &[b"why"], &mut spare);
@@ -323,7 +323,7 @@ mod tests {
             let mut expected = Outbox::default();
             expected.append(&[b"end of it\n"], &mut spare);
             expected.push(framing, &[b"why"], &mut spare);
-            assert_eq!(outbox.rest(), expected.rest());
+            assert_eq!(outbox.into_unsent(), expected.into_unsent());
         }
     }
 
@@ -331,7 +331,7 @@ mod tests {
         /// All bytes come out in order, whatever is pushed and however little each write accepts.
         #[test]
         fn order_is_kept(steps in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..300), 0usize..700), 1..80)) {
-            let (mut outbox, mut spare) = (Outbox::default(), Spare::default());
+            let (mut outbox, mut spare) = (Outbox::default(), BufferPool::default());
             let (mut expected, mut seen) = (Vec::new(), Vec::new());
             for (line, room) in steps {
                 let (first, second) = line.split_at(line.len() / 3);
@@ -346,7 +346,7 @@ mod tests {
                 prop_assert_eq!(flushed.blocked, outbox.waiting() > 0);
                 prop_assert_eq!(seen.len() + outbox.waiting(), expected.len());
             }
-            seen.extend(outbox.rest());
+            seen.extend(outbox.into_unsent());
             prop_assert_eq!(seen, expected);
         }
     }

@@ -22,25 +22,25 @@ pub(super) struct OwnerBarrier {
 impl Connections {
     /// Queues an entry about a session owner, and holds a client's output until it is on disk.
     pub(super) fn add_entry(&mut self, entry: OwnerEntry, client: Option<ClientId>) {
-        if !self.holding.on {
+        if !self.barrier.on {
             return;
         }
-        self.holding.last += 1;
-        let number = self.holding.last;
-        self.holding.entries.push((number, entry));
+        self.barrier.last += 1;
+        let number = self.barrier.last;
+        self.barrier.entries.push((number, entry));
         if let Some(client) = client
             && let Some(conn) = self.client(client.0)
         {
             conn.outflow.held = Some(number);
-            self.holding.clients.push((number, client.0));
+            self.barrier.clients.push((number, client.0));
         }
     }
 
     /// Releases the clients that wait for an entry up to this number.
     pub(super) fn release(&mut self, number: u64) {
         let (free, held): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.holding.clients).into_iter().partition(|(entry, _)| *entry <= number);
-        self.holding.clients = held;
+            std::mem::take(&mut self.barrier.clients).into_iter().partition(|(entry, _)| *entry <= number);
+        self.barrier.clients = held;
         for (entry, slot) in free {
             // A client that waits for a later entry, or another client in its slot, keeps waiting.
             let Some(Some(conn)) = self.clients.get_mut(slot as usize) else { continue };
@@ -59,35 +59,35 @@ impl<B: Router> Driver<B> {
     /// Sends the queued entries to the writer.
     #[inline]
     pub(super) fn send_entries(&mut self) {
-        if self.ports.holding.entries.is_empty() {
+        if self.conns.barrier.entries.is_empty() {
             return;
         }
-        let entries = std::mem::take(&mut self.ports.holding.entries);
-        if let Some(ledger) = &mut self.ledger {
-            entries.into_iter().for_each(|(number, entry)| ledger.put(number, entry));
-            let is_behind = ledger.is_behind();
+        let entries = std::mem::take(&mut self.conns.barrier.entries);
+        if let Some(owner_writer) = &mut self.owner_writer {
+            entries.into_iter().for_each(|(number, entry)| owner_writer.put(number, entry));
+            let is_behind = owner_writer.is_behind();
             self.check_owner_backlog(is_behind);
         }
     }
 
     /// Handles the events of the writer.
-    pub(super) fn take_kept(&mut self) {
-        let Some(told) = self.ledger.as_mut().map(OwnerWriter::take_events) else { return };
-        let Some(told) = told else {
+    pub(super) fn handle_owner_events(&mut self) {
+        let Some(events) = self.owner_writer.as_mut().map(OwnerWriter::take_events) else { return };
+        let Some(events) = events else {
             tracing::error!("nobody writes down any more whose sessions are");
-            self.ledger = None;
-            self.ports.holding.on = false;
-            self.ports.release(u64::MAX);
+            self.owner_writer = None;
+            self.conns.barrier.on = false;
+            self.conns.release(u64::MAX);
             return;
         };
-        let is_behind = self.ledger.as_ref().is_some_and(OwnerWriter::is_behind);
+        let is_behind = self.owner_writer.as_ref().is_some_and(OwnerWriter::is_behind);
         self.check_owner_backlog(is_behind);
-        for told in told {
-            match told {
-                OwnerStoreEvent::Kept(number) => self.ports.release(number),
+        for event in events {
+            match event {
+                OwnerStoreEvent::Kept(number) => self.conns.release(number),
                 OwnerStoreEvent::Forgotten(sessions) => {
-                    self.ask(About::All, |brain, _| {
-                        sessions.iter().for_each(|session| brain.forget_owner(session));
+                    self.call_router(About::All, |router, _| {
+                        sessions.iter().for_each(|session| router.forget_owner(session));
                     });
                 }
             }

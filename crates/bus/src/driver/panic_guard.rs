@@ -25,13 +25,13 @@ pub(super) enum About {
 impl<B: Router> Driver<B> {
     /// Calls the router; `None` if it panicked.
     #[inline]
-    pub(super) fn ask<R>(
+    pub(super) fn call_router<R>(
         &mut self,
         about: About,
         question: impl FnOnce(&mut B, &mut Connections) -> R,
     ) -> Option<R> {
-        let (brain, ports) = (&mut self.brain, &mut self.ports);
-        let answer = catch_unwind(AssertUnwindSafe(|| question(brain, ports)));
+        let (router, conns) = (&mut self.router, &mut self.conns);
+        let answer = catch_unwind(AssertUnwindSafe(|| question(router, conns)));
         answer.map_err(|_| self.on_panic(about)).ok()
     }
 
@@ -43,14 +43,14 @@ impl<B: Router> Driver<B> {
         match about {
             About::Client(slot) => {
                 let error = RpcError::new(Code::Internal, "an internal error ended this connection");
-                self.ports.disconnect(slot, &error);
+                self.conns.disconnect(slot, &error);
             }
             About::Worker(slot) => {
                 // The rest of its last read is lost, so the next line would begin in the middle.
-                if let Some(hand) = self.ports.worker(slot) {
-                    hand.intake.ended = true;
+                if let Some(conn) = self.conns.worker(slot) {
+                    conn.intake.ended = true;
                 }
-                self.ports.act(Action::Stop { worker: WorkerId(slot), kill: true });
+                self.conns.act(Action::Stop { worker: WorkerId(slot), kill: true });
             }
             About::All => {}
         }
@@ -59,7 +59,7 @@ impl<B: Router> Driver<B> {
     /// Runs the router's timers that are due.
     pub(super) fn tick(&mut self, now: Time) {
         if self.deadline().is_some_and(|deadline| deadline <= now)
-            && self.ask(About::All, |brain, ports| brain.tick(now, ports)).is_none()
+            && self.call_router(About::All, |router, conns| router.tick(now, conns)).is_none()
         {
             self.tick_after = now + DEADLINE_PAUSE;
         }
@@ -68,7 +68,7 @@ impl<B: Router> Driver<B> {
     /// Returns the time of the router's next timer.
     #[inline]
     pub(super) fn deadline(&self) -> Option<Time> {
-        let deadline = catch_unwind(AssertUnwindSafe(|| self.brain.deadline())).unwrap_or_default()?;
+        let deadline = catch_unwind(AssertUnwindSafe(|| self.router.deadline())).unwrap_or_default()?;
         Some(deadline.max(self.tick_after))
     }
 }

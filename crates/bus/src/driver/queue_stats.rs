@@ -20,16 +20,16 @@ pub struct Queues {
 }
 
 impl Queues {
-    pub(super) fn measure(ports: &Connections) -> Self {
+    pub(super) fn measure(conns: &Connections) -> Self {
         let mut queues = Self::default();
-        for conn in ports.clients.iter().flatten() {
+        for conn in conns.clients.iter().flatten() {
             let waiting = conn.outflow.outbox.waiting() as u64;
             queues.clients += waiting;
             queues.longest = queues.longest.max(waiting);
             queues.full += usize::from(conn.outflow.over);
         }
-        for (number, hand) in (0..).zip(&ports.workers) {
-            let waiting = hand.as_ref().map_or(0, |hand| hand.outflow.outbox.waiting() as u64);
+        for (number, conn) in (0..).zip(&conns.workers) {
+            let waiting = conn.as_ref().map_or(0, |conn| conn.outflow.outbox.waiting() as u64);
             if waiting > 0 {
                 queues.workers.insert(number, waiting);
             }

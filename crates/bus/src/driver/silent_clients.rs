@@ -45,7 +45,7 @@ impl<B: Router> Driver<B> {
 
     /// Returns `true` if more than half of the connections without an identity, or of the descriptors, are in use.
     fn is_crowded(&self) -> bool {
-        let accounts = &self.ports.accounts;
+        let accounts = &self.conns.accounts;
         accounts.anonymous() > self.limits.max_anonymous_connections / 2
             || accounts.descriptors > self.descriptors / 2
     }
@@ -54,7 +54,7 @@ impl<B: Router> Driver<B> {
     pub(super) fn await_first(&mut self, now: Time, slot: u32, family: Family) {
         self.silent.count += 1;
         let number = self.silent.count;
-        if let Some(conn) = self.ports.client(slot) {
+        if let Some(conn) = self.conns.client(slot) {
             conn.silent = Some(number);
         }
         let waiting = Waiting { since: now, slot, number };
@@ -66,27 +66,27 @@ impl<B: Router> Driver<B> {
     }
 
     fn is_silent(&self, waiting: Waiting) -> bool {
-        matches!(self.ports.clients.get(waiting.slot as usize), Some(Some(conn)) if conn.silent == Some(waiting.number) && conn.hangup.is_none())
+        matches!(self.conns.clients.get(waiting.slot as usize), Some(Some(conn)) if conn.silent == Some(waiting.number) && conn.close_state.is_none())
     }
 
     /// Disconnects the connections whose deadline has passed.
     pub(super) fn check_silent(&mut self, now: Time) {
         for family in [Family::Tcp, Family::Unix] {
-            let patience = self.first_message_timeout(family);
+            let timeout = self.first_message_timeout(family);
             loop {
                 let queue = match family {
                     Family::Tcp => &mut self.silent.tcp,
                     Family::Unix => &mut self.silent.unix,
                 };
                 let Some(first) = queue.front().copied() else { break };
-                if first.since + patience > now {
-                    self.check_by(first.since + patience);
+                if first.since + timeout > now {
+                    self.check_by(first.since + timeout);
                     break;
                 }
                 queue.pop_front();
                 if self.is_silent(first) {
                     tracing::debug!(client = first.slot, "no message in time");
-                    self.ports.disconnect(first.slot, &RpcError::new(Code::Deadline, "no message in time"));
+                    self.conns.disconnect(first.slot, &RpcError::new(Code::Deadline, "no message in time"));
                 }
             }
         }
@@ -97,7 +97,7 @@ impl<B: Router> Driver<B> {
         while let Some(first) = self.silent.tcp.pop_front() {
             if self.is_silent(first) {
                 tracing::debug!(client = first.slot, "a silent connection makes room");
-                if let Some(conn) = self.ports.client(first.slot) {
+                if let Some(conn) = self.conns.client(first.slot) {
                     refuse(conn, &crowded_error());
                 }
                 self.drop_client(now, first.slot);
@@ -108,7 +108,7 @@ impl<B: Router> Driver<B> {
     }
 
     /// Closes several of them, because descriptors are short.
-    pub(super) fn evict_some(&mut self, now: Time) -> bool {
+    pub(super) fn evict_several(&mut self, now: Time) -> bool {
         (0..MAX_EVICTED_CLIENTS).filter(|_| self.evict_silent(now)).count() > 0
     }
 
@@ -123,14 +123,14 @@ impl<B: Router> Driver<B> {
             return None;
         }
         let is_anonymous = from.identity == ANYONE;
-        if self.watch.is_short_of_memory(is_anonymous) {
+        if self.checks.is_short_of_memory(is_anonymous) {
             let wait = u64::try_from(MEMORY_RETRY_DELAY.as_millis()).unwrap_or_default();
             let error = RpcError::new(Code::Backpressure, "the bus is short of memory");
             return Some(error.with("retryAfterMs", wait.into()));
         }
         let most = self.limits.max_anonymous_connections;
-        while self.ports.accounts.descriptors + conn.descriptors > self.descriptors
-            || is_anonymous && self.ports.accounts.anonymous() >= most
+        while self.conns.accounts.descriptors + conn.descriptors > self.descriptors
+            || is_anonymous && self.conns.accounts.anonymous() >= most
         {
             if !self.evict_silent(now) {
                 return Some(crowded_error());

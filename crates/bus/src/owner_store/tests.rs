@@ -56,7 +56,7 @@ fn what_was_written_is_known_again() {
 }
 
 #[test]
-fn what_is_ones_does_not_become_anothers() {
+fn a_session_does_not_change_its_owner() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("owners");
     let now = seconds();
@@ -77,7 +77,7 @@ fn what_is_ones_does_not_become_anothers() {
 }
 
 #[test]
-fn what_nobody_uses_is_forgotten() {
+fn unused_owners_expire() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("owners");
     let (mut index, _) = open(&path);
@@ -178,7 +178,7 @@ fn what_is_used_within_its_time_stays() {
 }
 
 #[test]
-fn nobody_loses_sessions_because_of_another_who_has_more() {
+fn no_identity_loses_sessions_because_another_has_more() {
     let directory = tempfile::tempdir().unwrap();
     let (mut index, _) = open(&directory.path().join("owners"));
     let now = seconds();
@@ -241,8 +241,8 @@ fn what_is_missing_is_appended_when_there_is_little_room() {
         100 - written + usize::from(written > 50),
         "the disk is left alone for a while"
     );
-    let (ledger, thread) = started(index);
-    drop(ledger);
+    let (owner_writer, thread) = started(index);
+    drop(owner_writer);
     thread.join().unwrap();
     assert_eq!(open(&path).1.len(), 199);
 }
@@ -262,11 +262,11 @@ fn a_disk_that_refused_gets_everything_without_a_new_session() {
     index.write([own("a", "x")].into_iter(), seconds());
     assert!(!std::fs::read_to_string(&path).unwrap().contains("\"a\""));
     index.behind = index.behind.and_then(|since| since.checked_sub(WRITE_RETRY_DELAY));
-    let (ledger, thread) = started(index);
+    let (owner_writer, thread) = started(index);
     while !std::fs::read_to_string(&path).unwrap().contains("\"a\"") {
         std::thread::yield_now();
     }
-    drop(ledger);
+    drop(owner_writer);
     thread.join().unwrap();
 }
 
@@ -276,35 +276,35 @@ fn what_the_disk_refused_is_written_at_the_end_at_the_latest() {
     let path = directory.path().join("owners");
     let (mut index, _) = open(&path);
     index.fall_behind(&std::io::Error::other("full"));
-    let (mut ledger, thread) = started(index);
+    let (mut owner_writer, thread) = started(index);
     let many = 3 * MAX_PENDING_ENTRIES as u64;
     for number in 1..=many {
-        ledger.put(number, own(&format!("s{number}"), "x"));
+        owner_writer.put(number, own(&format!("s{number}"), "x"));
     }
-    drop(ledger);
+    drop(owner_writer);
     thread.join().unwrap();
     assert_eq!(open(&path).1.len(), many as usize);
 }
 
 #[test]
-fn the_loop_is_told_what_is_on_the_disk() {
+fn the_loop_learns_which_entries_are_on_disk() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("owners");
-    let (mut ledger, thread) = started(open(&path).0);
+    let (mut owner_writer, thread) = started(open(&path).0);
     let many = 3 * MAX_PENDING_ENTRIES as u64;
     for number in 1..=many {
-        ledger.put(number, own(&format!("s{number}"), "x"));
+        owner_writer.put(number, own(&format!("s{number}"), "x"));
     }
     let mut kept = 0;
     while kept < many {
-        for told in ledger.take_events().unwrap() {
+        for told in owner_writer.take_events().unwrap() {
             let OwnerStoreEvent::Kept(number) = told else { panic!("{told:?}") };
             assert!(number > kept);
             kept = number;
         }
         std::thread::yield_now();
     }
-    drop(ledger);
+    drop(owner_writer);
     thread.join().unwrap();
     assert_eq!(open(&path).1.len(), many as usize);
 }

@@ -31,7 +31,7 @@ struct Noted {
 
 /// What is wrong with `claims`, and how many requests were begun.
 pub(crate) fn judge(log: &Path, claims: &[(String, Claim)]) -> (Vec<String>, usize) {
-    let mut wrongs = Vec::new();
+    let mut problems = Vec::new();
     let mut noted: HashMap<String, Noted> = HashMap::new();
     for file in std::fs::read_dir(log).unwrap() {
         for line in std::fs::read_to_string(file.unwrap().path()).unwrap().lines() {
@@ -40,7 +40,7 @@ pub(crate) fn judge(log: &Path, claims: &[(String, Claim)]) -> (Vec<String>, usi
                 "begin" => noted.entry(rest.to_owned()).or_default().begun += 1,
                 "sent" => noted.entry(rest.to_owned()).or_default().sent += 1,
                 "answered" => noted.entry(rest.to_owned()).or_default().answered = true,
-                _ => wrongs.push(format!("a worker noted: {line}")),
+                _ => problems.push(format!("a worker noted: {line}")),
             }
         }
     }
@@ -55,7 +55,7 @@ pub(crate) fn judge(log: &Path, claims: &[(String, Claim)]) -> (Vec<String>, usi
             Claim::Failed { died: true, seen } if noted.sent > seen => "updates of it were written, and lost",
             _ => continue,
         };
-        wrongs.push(format!("{tag}: {wrong} ({claim:?}, {noted:?})"));
+        problems.push(format!("{tag}: {wrong} ({claim:?}, {noted:?})"));
     }
-    (wrongs, noted.len())
+    (problems, noted.len())
 }

@@ -9,10 +9,10 @@ use narrows_bus::config::Door;
 use serde_json::{Value, json};
 
 use super::claims::Claim;
-use super::conn::{Conn, Heard, What};
+use super::conn::{Conn, Progress, RequestType};
 
 /// Longer than a line may be.
-const GIANT: usize = 100 << 10;
+const OVERSIZE_BYTES: usize = 100 << 10;
 /// What a slow reader is sent: together more than a socket and a queue hold.
 const FLOOD: (u64, u64) = (60, 40 << 10);
 
@@ -27,7 +27,7 @@ const BROKEN: [&[u8]; 6] =
 /// A client that comes back again and again.
 pub(crate) struct Client<'a> {
     pub(crate) number: usize,
-    pub(crate) door: &'a Door,
+    pub(crate) listener: &'a Door,
     /// Whether others use its workers, so that it is hung up on when it does not read.
     pub(crate) shared: bool,
     pub(crate) random: Rng,
@@ -51,7 +51,7 @@ impl Client<'_> {
         let mut report = Report::default();
         let mut sessions = Vec::new();
         while !self.enough.load(Ordering::SeqCst) {
-            let mut conn = Conn::open(self.door, self.number, report.connections)?;
+            let mut conn = Conn::open(self.listener, self.number, report.connections)?;
             report.connections += 1;
             self.converse(&mut conn, &mut sessions)?;
             report.updates += conn.updates;
@@ -72,7 +72,11 @@ impl Client<'_> {
 
     fn converse(&mut self, conn: &mut Conn, sessions: &mut Vec<String>) -> Result<(), String> {
         while !conn.initialized {
-            conn.request(What::Plain, "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
+            conn.request(
+                RequestType::Plain,
+                "initialize",
+                &json!({"protocolVersion": 1, "clientCapabilities": {}}),
+            );
             conn.send()?;
             conn.settle()?;
         }
@@ -82,7 +86,7 @@ impl Client<'_> {
         for _ in 0..self.random.u32(1..6) {
             self.burst(conn);
             conn.send()?;
-            if conn.settle()? == Heard::End {
+            if conn.settle()? == Progress::End {
                 return Ok(());
             }
             if self.enough.load(Ordering::SeqCst) {
@@ -99,15 +103,15 @@ impl Client<'_> {
         }
         if conn.idle.is_empty() || self.random.u32(0..8) == 0 && conn.idle.len() < 3 {
             let params = json!({"cwd": "/", "mcpServers": [], "_meta": {"tag": conn.tag()}});
-            conn.request(What::New, "session/new", &params);
+            conn.request(RequestType::New, "session/new", &params);
         }
         for _ in 0..self.random.u32(1..7) {
             match self.random.u32(0..24) {
                 0..=4 => conn.echo(),
-                5 => conn.request(What::Plain, "session/list", &json!({})),
+                5 => conn.request(RequestType::Plain, "session/list", &json!({})),
                 6 => conn.batch(self.random.usize(1..5)),
                 7 => conn.broken(BROKEN[self.random.usize(..BROKEN.len())]),
-                8 if self.random.bool() => conn.giant(GIANT),
+                8 if self.random.bool() => conn.giant(OVERSIZE_BYTES),
                 9 => conn.notify("_chaos/nothing", &json!({})),
                 _ => self.turn(conn),
             }
@@ -164,8 +168,8 @@ impl Client<'_> {
                 } else {
                     conn.send()?;
                     for _ in 0..self.random.u32(0..6) {
-                        if conn.is_owed() {
-                            conn.hear()?;
+                        if conn.has_pending() {
+                            conn.read_line()?;
                         }
                     }
                 }
@@ -179,7 +183,7 @@ impl Client<'_> {
                 conn.shut();
             }
         }
-        while conn.hear()? == Heard::Line {}
+        while conn.read_line()? == Progress::Line {}
         Ok(())
     }
 
@@ -198,5 +202,5 @@ impl Client<'_> {
 
 fn load(conn: &mut Conn, session: &str) {
     let params: Value = json!({"sessionId": session, "cwd": "/", "mcpServers": []});
-    conn.request(What::Load, "session/load", &params);
+    conn.request(RequestType::Load, "session/load", &params);
 }

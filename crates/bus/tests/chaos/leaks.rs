@@ -4,7 +4,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 /// The promise about everything that is to end.
-const GONE_AFTER: Duration = Duration::from_secs(10);
+const END_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What this process has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
@@ -49,7 +49,7 @@ pub(crate) fn eventually(look: impl Fn() -> Result<(), String>) -> Result<(), St
     let since = Instant::now();
     loop {
         match look() {
-            Err(wrong) if since.elapsed() > GONE_AFTER => return Err(wrong),
+            Err(wrong) if since.elapsed() > END_TIMEOUT => return Err(wrong),
             Err(_) => std::thread::sleep(Duration::from_millis(20)), // sleep: processes are watched by looking again
             Ok(()) => return Ok(()),
         }

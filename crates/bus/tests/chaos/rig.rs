@@ -15,7 +15,7 @@ use tokio::runtime::Runtime;
 use super::leaks::{Holdings, none_alive, variable};
 
 /// Longer than a bus may take to stop.
-const STOPPED_AFTER: Duration = Duration::from_secs(40);
+const STOP_TIMEOUT: Duration = Duration::from_secs(40);
 
 /// A bus, and where its workers keep what outlives them.
 pub(crate) struct Rig {
@@ -28,7 +28,7 @@ pub(crate) struct Rig {
 
 /// What was done to workers.
 #[derive(Debug, Default)]
-pub(crate) struct Deeds {
+pub(crate) struct KillCounts {
     pub(crate) kills: u64,
     pub(crate) stops: u64,
     /// Kills of workers that owed something.
@@ -86,7 +86,7 @@ impl Rig {
         Self { bus, dir, mark, runtime, before }
     }
 
-    pub(crate) fn door(&self, listener: usize) -> (&Door, bool) {
+    pub(crate) fn listener(&self, listener: usize) -> (&Door, bool) {
         (&self.bus.addresses()[listener], listener == 0 || listener == 3)
     }
 
@@ -99,12 +99,18 @@ impl Rig {
     }
 
     /// Kills workers until so many were, or something has gone wrong; a few are only stopped.
-    pub(crate) fn torment(&self, random: &mut Rng, kills: u64, stops: u64, enough: &AtomicBool) -> Deeds {
-        let mut deeds = Deeds::default();
-        while deeds.kills < kills && !enough.load(Ordering::SeqCst) {
+    pub(crate) fn kill_workers(
+        &self,
+        random: &mut Rng,
+        kills: u64,
+        stops: u64,
+        enough: &AtomicBool,
+    ) -> KillCounts {
+        let mut counts = KillCounts::default();
+        while counts.kills < kills && !enough.load(Ordering::SeqCst) {
             let workers: Vec<WorkerStatus> =
                 self.status().pools.into_iter().flat_map(|pool| pool.workers).collect();
-            let stop = deeds.stops < stops && deeds.kills >= (deeds.stops + 1) * kills / (stops + 1);
+            let stop = counts.stops < stops && counts.kills >= (counts.stops + 1) * kills / (stops + 1);
             let signal = if stop { Signal::STOP } else { Signal::KILL };
             // Mostly one that has something to do, and sometimes several at once.
             let wants_busy = random.u32(0..4) > 0;
@@ -114,15 +120,15 @@ impl Rig {
             let several = if random.u32(0..20) == 0 && !stop { 4 } else { 1 };
             for victim in victims.into_iter().take(several) {
                 if self.signal(victim.pid, signal) {
-                    deeds.busy += u64::from(victim.pending > 0);
-                    deeds.stops += u64::from(stop);
-                    deeds.kills += u64::from(!stop);
+                    counts.busy += u64::from(victim.pending > 0);
+                    counts.stops += u64::from(stop);
+                    counts.kills += u64::from(!stop);
                 }
             }
             let pause = random.u64(5..90);
             std::thread::sleep(Duration::from_millis(pause)); // sleep: between two blows there is some time
         }
-        deeds
+        counts
     }
 
     /// Sends a signal to a worker of ours, and to nobody else who may have its number now.
@@ -138,7 +144,7 @@ impl Rig {
         self.bus.drain();
         let ended = self
             .runtime
-            .block_on(async { tokio::time::timeout(STOPPED_AFTER, self.bus.finished()).await })
+            .block_on(async { tokio::time::timeout(STOP_TIMEOUT, self.bus.finished()).await })
             .map_err(|_| "the bus does not end".to_owned())?;
         if ended != Ended::Done {
             return Err(format!("the bus has ended badly: {ended:?}"));

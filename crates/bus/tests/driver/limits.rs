@@ -17,14 +17,14 @@ impl Real {
     fn connect(&self) -> Peer {
         let Door::Tcp(at) = &self.bus.addresses()[0] else { panic!("a port") };
         let socket = TcpStream::connect(at).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         Peer { reader: BufReader::new(socket) }
     }
 
     fn finish(self) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         self.bus.drain();
-        let ended = runtime.block_on(async { tokio::time::timeout(PATIENCE, self.bus.finished()).await });
+        let ended = runtime.block_on(async { tokio::time::timeout(TEST_TIMEOUT, self.bus.finished()).await });
         assert_eq!(ended.unwrap(), Ended::Done);
     }
 }
@@ -33,14 +33,14 @@ impl Peer {
     /// Has been heard: what is no message is answered at once.
     #[track_caller]
     fn speaks(&mut self) {
-        self.say("{}\n");
-        let answer = self.hear();
+        self.send("{}\n");
+        let answer = self.read_line();
         assert!(answer.contains("-32600"), "{answer}");
     }
 
     fn begins(&mut self, id: u32, bytes: usize) {
         let text = "x".repeat(bytes);
-        self.say(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"m","params":["{text}"#));
+        self.send(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"m","params":["{text}"#));
     }
 }
 
@@ -59,14 +59,14 @@ fn the_longest_unfinished_message_of_an_identity_is_refused_when_there_is_too_mu
     // Each by itself would be let in; of two, the longer one has to go.
     peers[0].begins(7, 3 << 20);
     peers[1].begins(8, 2 << 20);
-    let answer = peers[0].hear();
+    let answer = peers[0].read_line();
     assert_eq!(answer, too_much(7));
     // Its connection goes on behind that message, and the others are not harmed.
-    peers[0].say("\"]}\n");
+    peers[0].send("\"]}\n");
     peers[0].speaks();
     peers[2].speaks();
-    peers[1].say("]\"\n");
-    assert!(peers[1].hear().contains("-32700"), "its message was read to the end");
+    peers[1].send("]\"\n");
+    assert!(peers[1].read_line().contains("-32700"), "its message was read to the end");
     drop(peers);
     real.finish();
 }
@@ -79,12 +79,12 @@ fn unfinished_messages_are_refused_at_once_when_memory_is_short_and_no_new_clien
     peer.begins(7, 3 << 20);
     let short = Limits { memory: 4 << 20, ..Limits::default() };
     real.bus.reload(Config { limits: short, ..config("exec cat") }).unwrap();
-    let answer = peer.hear();
+    let answer = peer.read_line();
     assert_eq!(answer, too_much(7));
-    let answer = real.connect().rest();
+    let answer = real.connect().read_rest();
     assert!(answer.contains("-32012") && answer.contains("retryAfterMs"), "{answer}");
     // Who is there goes on.
-    peer.say("\"]}\n");
+    peer.send("\"]}\n");
     peer.speaks();
     drop(peer);
     real.finish();
@@ -101,9 +101,9 @@ fn a_client_that_sends_no_message_is_disconnected_with_a_reason() {
     let mut spoken = real.connect();
     spoken.speaks();
     let mut begun = real.connect();
-    begun.say("{\"jsonrpc\"");
+    begun.send("{\"jsonrpc\"");
     for peer in [&mut real.connect(), &mut begun] {
-        let answer = peer.rest();
+        let answer = peer.read_rest();
         assert!(answer.contains("-32011") && answer.lines().count() == 1, "{answer}");
     }
     spoken.speaks();
@@ -117,10 +117,10 @@ fn the_oldest_silent_connection_makes_room_for_another() {
     let (mut first, mut second) = (real.connect(), real.connect());
     let mut third = real.connect();
     third.speaks();
-    assert!(first.rest().contains("-32012"));
+    assert!(first.read_rest().contains("-32012"));
     second.speaks();
     // Those who have spoken stay.
-    assert!(real.connect().rest().contains("-32012"));
+    assert!(real.connect().read_rest().contains("-32012"));
     second.speaks();
     third.speaks();
     drop((second, third));
@@ -137,9 +137,9 @@ fn connections_without_identity_leave_room_for_users_of_this_machine() {
     let real = Real { bus: Bus::start(config, Vec::new()).unwrap() };
     let mut peers: Vec<Peer> = (0..9).map(|_| real.connect()).collect();
     peers.iter_mut().for_each(Peer::speaks);
-    assert!(real.connect().rest().contains("-32012"));
+    assert!(real.connect().read_rest().contains("-32012"));
     let mut socket = UnixStream::connect(&path).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     socket.write_all(b"{}\n").unwrap();
     let mut line = String::new();
     BufReader::new(socket).read_line(&mut line).unwrap();
@@ -153,7 +153,7 @@ fn the_number_of_connections_without_identity_can_be_set() {
     let real = Real::new(Limits { max_anonymous_connections: 1, ..Limits::default() });
     let mut first = real.connect();
     first.speaks();
-    assert!(real.connect().rest().contains("-32012"));
+    assert!(real.connect().read_rest().contains("-32012"));
     drop(first);
     real.finish();
 }

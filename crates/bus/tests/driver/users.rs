@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use narrows_bus::config::{Auth, Config, Door, Listen};
 
-use super::brain::{Event, Mode};
+use super::simple_router::{Event, Mode};
 use super::{Rig, config};
 
 /// A user that the tests do not run as.
@@ -49,8 +49,8 @@ fn another_user_is_refused_before_it_is_heard_and_the_own_one_is_not() {
             assert!(heard.contains("-32015") && heard.contains("only the user of this bus"), "{heard:?}");
         }
         let mut own = rig.connect();
-        own.say("[2]\n");
-        assert_eq!(own.hear(), "[2]\n");
+        own.send("[2]\n");
+        assert_eq!(own.read_line(), "[2]\n");
         // The brain knows of no other.
         let opened = rig.events.try_iter().filter(|event| matches!(event, Event::Open(_))).count();
         assert_eq!(opened, 1);

@@ -58,7 +58,7 @@ impl Digest {
                 self.number(11, 0);
                 self.owned_name(session);
             }
-            Action::Tell(note) => self.note(note),
+            Action::Log(note) => self.note(note),
             Action::Finished => self.number(12, 0),
         }
     }

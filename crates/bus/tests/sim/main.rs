@@ -109,17 +109,17 @@ fn days_without_faults() {
 #[test]
 fn several_clients_on_one_session() {
     let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
-    let mut deeds = watched::Deeds::new();
+    let mut counts = watched::MoveCounts::new();
     if let Some(seed) = number("NARROWS_SIM_SEED") {
-        watched::Watched::new(seed, &mut deeds).run(400);
+        watched::Watched::new(seed, &mut counts).run(400);
         return;
     }
     let mut record = Record::new("observers");
     for seed in 0..number("NARROWS_SIM_SEEDS").unwrap_or(300) {
-        record.add(seed, watched::Watched::new(seed, &mut deeds).run(400));
+        record.add(seed, watched::Watched::new(seed, &mut counts).run(400));
     }
     record.write();
-    println!("{deeds:?}");
+    println!("{counts:?}");
     for deed in [
         "attached",
         "told a history",
@@ -137,6 +137,6 @@ fn several_clients_on_one_session() {
         "intruded",
         "was not let steer",
     ] {
-        assert!(deeds.get(deed).is_some_and(|times| *times > 50), "{deed}: {deeds:?}");
+        assert!(counts.get(deed).is_some_and(|times| *times > 50), "{deed}: {counts:?}");
     }
 }

@@ -4,7 +4,7 @@ use narrows_bus::core::{Action, ClientId, CoreOutput, PoolId, Reason, WorkerId};
 
 use crate::client::SimClient;
 use crate::digest::Digest;
-use crate::oracle::{Conn, Hand, Oracle};
+use crate::oracle::{ConnIndex, Oracle, WorkerIndex};
 use crate::worker::SimWorker;
 
 /// A client's end.
@@ -55,7 +55,7 @@ pub(crate) struct Net {
     /// `None` in the second run, which must only be the same.
     pub(crate) oracle: Option<Oracle>,
     pub(crate) conns: usize,
-    pub(crate) hands: usize,
+    pub(crate) workers: usize,
     pub(crate) finished: bool,
     pub(crate) limit: usize,
     /// Of everything that came out.
@@ -64,7 +64,7 @@ pub(crate) struct Net {
 }
 
 impl Net {
-    pub(crate) fn note(&mut self, what: impl FnOnce() -> String) {
+    pub(crate) fn trace_line(&mut self, what: impl FnOnce() -> String) {
         if let Some(trace) = &mut self.trace {
             trace.push(what());
         }
@@ -78,12 +78,12 @@ impl Net {
         self.procs.get_mut(slot).and_then(Option::as_mut)
     }
 
-    pub(crate) fn conn(&mut self, client: ClientId) -> Option<Conn> {
+    pub(crate) fn conn(&mut self, client: ClientId) -> Option<ConnIndex> {
         self.port(client.0 as usize).map(|port| port.client.conn)
     }
 
-    pub(crate) fn hand(&mut self, worker: WorkerId) -> Option<Hand> {
-        self.proc(worker.0 as usize).map(|proc| proc.worker.hand)
+    pub(crate) fn worker_index(&mut self, worker: WorkerId) -> Option<WorkerIndex> {
+        self.proc(worker.0 as usize).map(|proc| proc.worker.worker_index)
     }
 
     fn wrong(&mut self, what: String) {
@@ -97,7 +97,7 @@ impl CoreOutput for Net {
     fn to_client(&mut self, client: ClientId, parts: &[&[u8]]) -> usize {
         self.digest.client_line(client.0, parts);
         let line = parts.concat();
-        self.note(|| format!("  -> client {} {}", client.0, String::from_utf8_lossy(&line)));
+        self.trace_line(|| format!("  -> client {} {}", client.0, String::from_utf8_lossy(&line)));
         let limit = self.limit;
         let Some(port) = self.port(client.0 as usize) else {
             self.wrong(format!("a line for client {}, who is not there", client.0));
@@ -123,44 +123,44 @@ impl CoreOutput for Net {
     fn to_worker(&mut self, worker: WorkerId, parts: &[&[u8]]) -> usize {
         self.digest.worker_line(worker.0, parts);
         let line = parts.concat();
-        self.note(|| format!("  -> worker {} {}", worker.0, String::from_utf8_lossy(&line)));
+        self.trace_line(|| format!("  -> worker {} {}", worker.0, String::from_utf8_lossy(&line)));
         let limit = self.limit;
         let Some(proc) = self.proc(worker.0 as usize) else {
             self.wrong(format!("a line for worker {}, which is not there", worker.0));
             return 0;
         };
-        let (start, hand) = (proc.queued, proc.worker.hand);
+        let (start, worker_index) = (proc.queued, proc.worker.worker_index);
         proc.queue.extend_from_slice(&line);
         proc.queue.push(b'\n');
         proc.queued += line.len() as u64 + 1;
         let waits = proc.queue.len();
         proc.over |= waits > limit;
         if waits > limit + line.len() + 24_000 {
-            self.wrong(format!("I6 {waits} bytes wait for worker {hand}"));
+            self.wrong(format!("I6 {waits} bytes wait for worker {worker_index}"));
         }
         if let Some(oracle) = &mut self.oracle {
-            oracle.worker_hears(hand, start, &line);
+            oracle.worker_hears(worker_index, start, &line);
         }
         waits
     }
 
     fn act(&mut self, action: Action) {
-        self.note(|| format!("  => {action:?}"));
+        self.trace_line(|| format!("  => {action:?}"));
         self.digest.action(&action);
         match action {
             Action::Spawn { worker, pool } => {
                 self.spawns.push((worker, pool));
             }
             Action::Stop { worker, kill } => {
-                let hand = self.hand(worker);
+                let worker_index = self.worker_index(worker);
                 if self.spawns.iter().any(|(spawned, _)| *spawned == worker) {
                     // Ordered in the same breath: it has not been made yet.
                     self.stops.push((worker, kill));
                 } else if let Some(proc) = self.proc(worker.0 as usize) {
                     proc.stop = Some(kill || proc.stop == Some(true));
                 }
-                if let (Some(oracle), Some(hand)) = (&mut self.oracle, hand) {
-                    oracle.hand_spent(hand);
+                if let (Some(oracle), Some(worker_index)) = (&mut self.oracle, worker_index) {
+                    oracle.worker_given_up(worker_index);
                 }
             }
             Action::PauseWorker(worker) => {
@@ -184,7 +184,7 @@ impl CoreOutput for Net {
                     oracle.conn_closed(conn, reason != Reason::SlowReader);
                 }
             }
-            Action::Tell(_) | Action::Own { .. } | Action::Disown { .. } => {}
+            Action::Log(_) | Action::Own { .. } | Action::Disown { .. } => {}
             Action::Finished => self.finished = true,
         }
     }

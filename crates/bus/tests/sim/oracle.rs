@@ -13,9 +13,9 @@ pub(crate) use text::{entries, number_in, stripped, text_of};
 use std::collections::{HashMap, VecDeque};
 
 /// A connection, counted from the first one there ever was.
-pub(crate) type Conn = usize;
+pub(crate) type ConnIndex = usize;
 /// A worker, counted likewise.
-pub(crate) type Hand = usize;
+pub(crate) type WorkerIndex = usize;
 /// A session as it really is, whatever it is called.
 pub(crate) type Truth = usize;
 /// The number in a message.
@@ -30,11 +30,11 @@ pub(crate) const TOO_LONG: &str = "(too long)";
 
 /// One thing a client says.
 #[derive(Debug)]
-pub(crate) enum Said {
+pub(crate) enum ClientMessage {
     /// A request.
-    Ask { tag: Tag, id: Vec<u8>, method: &'static str, session: Option<String>, text: Vec<u8> },
+    Request { tag: Tag, id: Vec<u8>, method: &'static str, session: Option<String>, text: Vec<u8> },
     /// A notification; `about` is the request that it takes back.
-    Tell { tag: Tag, session: Option<String>, about: Option<Tag>, text: Vec<u8> },
+    Notify { tag: Tag, session: Option<String>, about: Option<Tag>, text: Vec<u8> },
     /// An answer to what a worker asked, or what pretends to be one.
     Answer { id: Vec<u8>, text: Vec<u8> },
     /// What is answered by an error without an id.
@@ -43,7 +43,7 @@ pub(crate) enum Said {
 
 /// One thing a worker says.
 #[derive(Debug)]
-pub(crate) enum Reply {
+pub(crate) enum WorkerMessage {
     /// An answer. `opens`: the session that is now here, and what it is called here.
     Answer { id: Vec<u8>, opens: Option<(Truth, String)>, closes: Option<String>, text: Vec<u8> },
     /// A session is refused for lack of room: it may be asked for again, here or elsewhere.
@@ -51,9 +51,9 @@ pub(crate) enum Reply {
     /// What has the id of an answer but is none, and what whoever asked is told then.
     Malformed { id: Vec<u8>, code: i64 },
     /// A request. `scope`: the request that it was asked and that this belongs to.
-    Ask { tag: Tag, id: Vec<u8>, truth: Option<Truth>, scope: Option<Vec<u8>>, text: Vec<u8> },
+    Request { tag: Tag, id: Vec<u8>, truth: Option<Truth>, scope: Option<Vec<u8>>, text: Vec<u8> },
     /// A notification; `about` is the request of its own that it takes back.
-    Tell { tag: Tag, truth: Option<Truth>, about: Option<Vec<u8>>, text: Vec<u8> },
+    Notify { tag: Tag, truth: Option<Truth>, about: Option<Vec<u8>>, text: Vec<u8> },
     /// What is no message, or answers nothing.
     Noise,
     /// What is longer than may be.
@@ -75,12 +75,12 @@ pub(crate) struct Kind {
 
 #[derive(Debug)]
 struct Asked {
-    conn: Conn,
+    conn: ConnIndex,
     method: &'static str,
     session: Option<String>,
     text: Vec<u8>,
     array: Option<usize>,
-    handed: Vec<(Hand, u64, Vec<u8>)>,
+    handed: Vec<(WorkerIndex, u64, Vec<u8>)>,
     truth: Option<Truth>,
     /// Of a list: the sessions that workers have told, by what they call them.
     listed: Vec<(String, Truth)>,
@@ -97,7 +97,7 @@ struct Asked {
 
 #[derive(Debug)]
 struct Told {
-    conn: Conn,
+    conn: ConnIndex,
     session: Option<String>,
     about: Option<Tag>,
     text: Vec<u8>,
@@ -114,12 +114,12 @@ struct About {
 
 #[derive(Debug)]
 struct FromWorker {
-    hand: Hand,
+    worker: WorkerIndex,
     id: Option<Vec<u8>>,
     truth: Option<Truth>,
     about: About,
     text: Vec<u8>,
-    delivered: Option<Conn>,
+    delivered: Option<ConnIndex>,
     said: Option<Vec<u8>>,
     answered: bool,
 }
@@ -153,7 +153,7 @@ struct ConnState {
 }
 
 #[derive(Debug)]
-struct HandState {
+struct WorkerRecord {
     kind: Kind,
     alive: bool,
     /// Nothing more is wanted of it.
@@ -165,7 +165,7 @@ struct HandState {
     asked: HashMap<Vec<u8>, Tag>,
     /// What it asked, by its own id.
     asking: HashMap<Vec<u8>, Tag>,
-    users: Vec<Conn>,
+    users: Vec<ConnIndex>,
     identity: Option<u32>,
     opened: usize,
 }
@@ -173,10 +173,10 @@ struct HandState {
 #[derive(Debug)]
 struct TruthState {
     identity: u32,
-    owner: Option<Conn>,
+    owner: Option<ConnIndex>,
     /// The request by which its owner wants to take it up, while that has no answer.
     taking: Option<Tag>,
-    hand: Hand,
+    worker: WorkerIndex,
     visible: Option<String>,
     /// Messages within a turn that its client must have before the turn's end.
     undelivered: VecDeque<Tag>,
@@ -189,11 +189,11 @@ pub(crate) struct Oracle {
     strict: bool,
     things: Vec<Thing>,
     conns: Vec<ConnState>,
-    hands: Vec<HandState>,
+    workers: Vec<WorkerRecord>,
     truths: Vec<Option<TruthState>>,
     visible: HashMap<String, Truth>,
     /// Plain sessions: who used a name, and where it is.
-    names: HashMap<String, (Vec<Conn>, Hand)>,
+    names: HashMap<String, (Vec<ConnIndex>, WorkerIndex)>,
     arrays: Vec<usize>,
     /// What must have happened when the core returns.
     due: Vec<Due>,
@@ -244,7 +244,7 @@ impl Oracle {
         Self { strict, ..Self::default() }
     }
 
-    pub(crate) fn conn_open(&mut self, identity: u32) -> Conn {
+    pub(crate) fn conn_open(&mut self, identity: u32) -> ConnIndex {
         self.conns.push(ConnState {
             open: true,
             silent: false,
@@ -260,12 +260,12 @@ impl Oracle {
     }
 
     /// A client has ended its input.
-    pub(crate) fn conn_silent(&mut self, conn: Conn) {
+    pub(crate) fn conn_silent(&mut self, conn: ConnIndex) {
         self.conns[conn].silent = true;
     }
 
     /// A client is hung up on, or has gone. `owed`: nothing may be open any more.
-    pub(crate) fn conn_closed(&mut self, conn: Conn, owed: bool) {
+    pub(crate) fn conn_closed(&mut self, conn: ConnIndex, owed: bool) {
         if owed && self.conns[conn].open {
             self.nothing_open(conn, "hung up on");
         }
@@ -276,7 +276,7 @@ impl Oracle {
         state.last.clear();
     }
 
-    fn nothing_open(&mut self, conn: Conn, when: &str) {
+    fn nothing_open(&mut self, conn: ConnIndex, when: &str) {
         let state = &self.conns[conn];
         let mut lost: Vec<Tag> = state.flight.values().copied().collect();
         lost.extend(state.doubled.iter().map(|(_, tag)| *tag));
@@ -296,8 +296,8 @@ impl Oracle {
     }
 
     /// A worker is being started.
-    pub(crate) fn hand_born(&mut self, kind: Kind) -> Hand {
-        self.hands.push(HandState {
+    pub(crate) fn worker_started(&mut self, kind: Kind) -> WorkerIndex {
+        self.workers.push(WorkerRecord {
             kind,
             alive: true,
             spent: false,
@@ -309,22 +309,22 @@ impl Oracle {
             identity: None,
             opened: 0,
         });
-        self.hands.len() - 1
+        self.workers.len() - 1
     }
 
     /// A worker has read its input up to here.
-    pub(crate) fn hand_read(&mut self, hand: Hand, read: u64) {
-        self.hands[hand].read = read;
+    pub(crate) fn worker_read(&mut self, worker: WorkerIndex, read: u64) {
+        self.workers[worker].read = read;
     }
 
     /// The core has given a worker up, or it was found stuck.
-    pub(crate) fn hand_spent(&mut self, hand: Hand) {
-        self.hands[hand].spent = true;
+    pub(crate) fn worker_given_up(&mut self, worker: WorkerIndex) {
+        self.workers[worker].spent = true;
     }
 
     /// A worker has ended and may have read `taken` bytes.
-    pub(crate) fn hand_gone(&mut self, hand: Hand, taken: u64) {
-        let state = &mut self.hands[hand];
+    pub(crate) fn worker_exited(&mut self, worker: WorkerIndex, taken: u64) {
+        let state = &mut self.workers[worker];
         state.alive = false;
         state.read = taken;
         state.asking.clear();
@@ -345,9 +345,9 @@ impl Oracle {
                 }
                 Due::Returned(tag) => {
                     let Some(thing) = self.of_worker(tag) else { continue };
-                    let (hand, answered) = (thing.hand, thing.answered || thing.about.array.is_some());
-                    if !answered && self.hands[hand].alive && !self.hands[hand].spent {
-                        self.wrong(format!("the client's answer to #{tag}# did not reach worker {hand}"));
+                    let (worker, answered) = (thing.worker, thing.answered || thing.about.array.is_some());
+                    if !answered && self.workers[worker].alive && !self.workers[worker].spent {
+                        self.wrong(format!("the client's answer to #{tag}# did not reach worker {worker}"));
                     }
                 }
             }
@@ -361,11 +361,11 @@ impl Oracle {
                 self.nothing_open(conn, "all is settled");
             }
         }
-        for hand in 0..self.hands.len() {
-            let state = &self.hands[hand];
+        for worker in 0..self.workers.len() {
+            let state = &self.workers[worker];
             if state.alive && !state.spent && !state.asking.is_empty() {
                 let tags: Vec<Tag> = state.asking.values().copied().collect();
-                self.wrong(format!("worker {hand} has no answer to its requests {tags:?}"));
+                self.wrong(format!("worker {worker} has no answer to its requests {tags:?}"));
             }
         }
     }

@@ -31,7 +31,7 @@ impl Random {
     }
 
     /// One of these.
-    pub(crate) fn of<T: Copy>(&mut self, these: &[T]) -> T {
+    pub(crate) fn pick<T: Copy>(&mut self, these: &[T]) -> T {
         these[self.below(these.len())]
     }
 }

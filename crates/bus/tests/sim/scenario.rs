@@ -9,7 +9,7 @@ use crate::random::Random;
 
 /// How the workers of a pool are.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Breed {
+pub(crate) struct PoolTraits {
     pub(crate) share: Share,
     pub(crate) protocol: Protocol,
     pub(crate) load: bool,
@@ -21,7 +21,7 @@ pub(crate) struct Breed {
     pub(crate) announces: bool,
 }
 
-impl Breed {
+impl PoolTraits {
     /// The version that its clients ask for.
     pub(crate) fn version(self) -> u32 {
         if self.protocol == Protocol::V2 { 2 } else { 1 }
@@ -45,7 +45,7 @@ impl Breed {
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
     pub(crate) config: Config,
-    pub(crate) breeds: Vec<Breed>,
+    pub(crate) traits_of: Vec<PoolTraits>,
     /// How many bytes a worker's pipe holds.
     pub(crate) pipe: usize,
     pub(crate) identities: u32,
@@ -66,12 +66,12 @@ impl Scenario {
     pub(crate) fn new(family: Family, seed: u64, calm: bool) -> Self {
         let random = &mut Random::new(seed ^ 0x5EED);
         let count = 1 + random.below(3);
-        let mut breeds = Vec::new();
+        let mut traits_of = Vec::new();
         let mut pools = Vec::new();
         for at in 0..count {
-            let protocol = random.of(family.protocols);
-            let breed = Breed {
-                share: random.of(family.shares),
+            let protocol = random.pick(family.protocols);
+            let traits = PoolTraits {
+                share: random.pick(family.shares),
                 protocol,
                 load: protocol == Protocol::V1 && random.one_in(2),
                 resume: protocol == Protocol::V2 || random.one_in(3),
@@ -82,14 +82,14 @@ impl Scenario {
             let mut pool = Pool::new(format!("p{at}"), vec!["agent".to_owned()]);
             pool.client_meta = vec!["n".to_owned()];
             pool.instances = 1 + u32::try_from(random.below(3)).unwrap_or(0);
-            pool.max_instances = if calm { 64 } else { random.of(&[4, 16, 64]) };
-            pool.share = breed.share;
-            pool.protocol = breed.protocol;
-            pool.mix_identities = breed.mixed;
-            if breed.announces {
+            pool.max_instances = if calm { 64 } else { random.pick(&[4, 16, 64]) };
+            pool.share = traits.share;
+            pool.protocol = traits.protocol;
+            pool.mix_identities = traits.mixed;
+            if traits.announces {
                 pool.client_capabilities = serde_json::json!({"subagents": {}});
             }
-            breeds.push(breed);
+            traits_of.push(traits);
             pools.push(pool);
         }
         // Clients may use every pool: agents of different pools give out the same names.
@@ -108,18 +108,18 @@ impl Scenario {
             max_batch: 6,
             max_connections: 12,
             queue_bytes: if tight { 2_000 + random.below(4_000) } else { 1 << 20 },
-            disconnect_grace: Duration::from_secs(random.of(&[0, 0, 5])),
+            disconnect_grace: Duration::from_secs(random.pick(&[0, 0, 5])),
             restart_budget: if random.one_in(2) { 5 } else { 1_000 },
             ..Limits::default()
         };
         let mut scenario = Self {
             config: Config { listen, pools, limits, admin: Admin::default() },
-            breeds,
+            traits_of,
             pipe: if tight { 200 + random.below(800) } else { 1 << 16 },
             identities: if random.one_in(2) { 1 } else { 2 },
             clients: 2 + random.below(5),
             steps: 300 + random.below(500),
-            faults: if calm { 0 } else { random.of(&[2, 3, 3, 6, 20]) },
+            faults: if calm { 0 } else { random.pick(&[2, 3, 3, 6, 20]) },
         };
         if random.one_in(3) {
             scenario.ask_who();

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, VecDeque};
 use narrows_bus::config::Share;
 use narrows_wire::{Kind, View};
 
-use crate::oracle::{Hand, Reply, Tag, Truth, entries, number_in, stripped, text_of};
+use crate::oracle::{Tag, Truth, WorkerIndex, WorkerMessage, entries, number_in, stripped, text_of};
 use crate::random::Random;
-use crate::scenario::Breed;
+use crate::scenario::PoolTraits;
 
 /// How many sessions a worker takes that takes only a few.
-const MOST: usize = 4;
+const MAX_SESSIONS: usize = 4;
 
 /// A request that the worker works on.
 #[derive(Debug)]
@@ -46,9 +46,9 @@ impl Store {
 /// A made-up worker.
 #[derive(Debug)]
 pub(crate) struct SimWorker {
-    pub(crate) hand: Hand,
+    pub(crate) worker_index: WorkerIndex,
     pub(crate) pool: usize,
-    pub(crate) breed: Breed,
+    pub(crate) traits: PoolTraits,
     pub(crate) tasks: Vec<Task>,
     pub(crate) sessions: BTreeMap<String, Truth>,
     /// The child sessions that it has announced, and the sessions they belong to.
@@ -56,24 +56,24 @@ pub(crate) struct SimWorker {
     /// The MCP servers of its sessions, which live in clients.
     servers: BTreeMap<String, String>,
     /// Lines on their way to the bus, with what they mean.
-    pub(crate) out: VecDeque<(Vec<u8>, Vec<Reply>)>,
+    pub(crate) out: VecDeque<(Vec<u8>, Vec<WorkerMessage>)>,
     /// Requests of its own that have no answer, by id.
     pub(crate) asking: Vec<Vec<u8>>,
     /// Ids it answered, for saying it again.
     pub(crate) answered: Vec<Vec<u8>>,
     /// Never answers `initialize`.
-    pub(crate) mute: bool,
+    pub(crate) never_initializes: bool,
     /// Does not stop when told.
-    pub(crate) deaf: bool,
+    pub(crate) ignores_cancel: bool,
     counter: usize,
 }
 
 impl SimWorker {
-    pub(crate) fn new(hand: Hand, pool: usize, breed: Breed) -> Self {
+    pub(crate) fn new(worker_index: WorkerIndex, pool: usize, traits: PoolTraits) -> Self {
         Self {
-            hand,
+            worker_index,
             pool,
-            breed,
+            traits,
             tasks: Vec::new(),
             sessions: BTreeMap::new(),
             children: Vec::new(),
@@ -81,8 +81,8 @@ impl SimWorker {
             out: VecDeque::new(),
             asking: Vec::new(),
             answered: Vec::new(),
-            mute: false,
-            deaf: false,
+            never_initializes: false,
+            ignores_cancel: false,
             counter: 0,
         }
     }
@@ -129,7 +129,7 @@ impl SimWorker {
         }
     }
 
-    fn say(&mut self, text: String, reply: impl FnOnce(Vec<u8>) -> Reply) {
+    fn send(&mut self, text: String, reply: impl FnOnce(Vec<u8>) -> WorkerMessage) {
         let text = text.into_bytes();
         let reply = reply(stripped(View::parse(&text)));
         self.out.push_back((text, vec![reply]));
@@ -139,7 +139,7 @@ impl SimWorker {
     pub(crate) fn update(&mut self, name: &str, truth: Option<Truth>, pad: usize, store: &mut Store) {
         let tag = store.tag();
         let pad = "y".repeat(pad);
-        let text = if self.breed.is_plain() {
+        let text = if self.traits.is_plain() {
             format!(
                 "{{\"jsonrpc\":\"2.0\",\"method\":\"progress\",\"params\":{{\"sessionId\":\"{name}\",\"of\":\"#{tag}#\",\"pad\":\"{pad}\"}}}}"
             )
@@ -148,7 +148,7 @@ impl SimWorker {
                 "{{\"jsonrpc\":\"2.0\",\"method\":\"session/update\",\"params\":{{\"sessionId\":\"{name}\",\"update\":{{\"sessionUpdate\":\"agent_message_chunk\",\"content\":{{\"type\":\"text\",\"text\":\"{pad}\"}},\"_meta\":\"#{tag}#\"}}}}}}"
             )
         };
-        self.say(text, |text| Reply::Tell { tag, truth, about: None, text });
+        self.send(text, |text| WorkerMessage::Notify { tag, truth, about: None, text });
     }
 
     /// Announces a child of a session.
@@ -159,12 +159,12 @@ impl SimWorker {
             "{{\"jsonrpc\":\"2.0\",\"method\":\"session/update\",\"params\":{{\"sessionId\":\"{name}\",\"update\":{{\"sessionUpdate\":\"subagent_update\",\"sessionId\":\"{child}\",\"_meta\":\"#{tag}#\"}}}}}}"
         );
         self.children.push((child, truth));
-        self.say(text, |text| Reply::Tell { tag, truth: Some(truth), about: None, text });
+        self.send(text, |text| WorkerMessage::Notify { tag, truth: Some(truth), about: None, text });
     }
 
     /// Does something about the children of a session. Tells whether it did.
-    fn raise(&mut self, name: &str, truth: Truth, store: &mut Store, random: &mut Random) -> bool {
-        if !self.breed.announces || !random.one_in(4) {
+    fn act_on_children(&mut self, name: &str, truth: Truth, store: &mut Store, random: &mut Random) -> bool {
+        if !self.traits.announces || !random.one_in(4) {
             return false;
         }
         let own: Vec<String> = self
@@ -191,7 +191,7 @@ impl SimWorker {
         let text = format!(
             "{{\"jsonrpc\":\"2.0\",\"method\":\"session/update\",\"params\":{{\"sessionId\":\"{name}\",\"update\":{{\"sessionUpdate\":\"state_update\",\"state\":{state},\"_meta\":\"#{tag}#\"}}}}}}"
         );
-        self.say(text, |text| Reply::Tell { tag, truth, about: None, text });
+        self.send(text, |text| WorkerMessage::Notify { tag, truth, about: None, text });
     }
 
     /// An id for a request of its own.
@@ -214,7 +214,7 @@ impl SimWorker {
             "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"elicitation/create\",\"params\":{{\"requestId\":{about},\"mode\":\"form\",\"message\":\"#{tag}#\"}}}}"
         );
         let id = id.into_bytes();
-        self.say(text, |text| Reply::Ask { tag, id, truth: None, scope: Some(scope), text });
+        self.send(text, |text| WorkerMessage::Request { tag, id, truth: None, scope: Some(scope), text });
     }
 
     /// Says something to an MCP server.
@@ -224,17 +224,17 @@ impl SimWorker {
             "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"mcp/message\",\"params\":{{\"serverId\":\"{server}\",\"message\":\"#{tag}#\"}}}}"
         );
         let id = id.into_bytes();
-        self.say(text, |text| Reply::Ask { tag, id, truth: None, scope: None, text });
+        self.send(text, |text| WorkerMessage::Request { tag, id, truth: None, scope: None, text });
     }
 
     /// Takes back what it asked last, or says so.
-    pub(crate) fn take_back(&mut self, store: &mut Store) -> Option<()> {
+    pub(crate) fn cancel(&mut self, store: &mut Store) -> Option<()> {
         let about = self.asking.last()?.clone();
         let (tag, id) = (store.tag(), String::from_utf8_lossy(&about).into_owned());
         let text = format!(
             "{{\"jsonrpc\":\"2.0\",\"method\":\"$/cancel_request\",\"params\":{{\"requestId\":{id},\"_meta\":\"#{tag}#\"}}}}"
         );
-        self.say(text, |text| Reply::Tell { tag, truth: None, about: Some(about), text });
+        self.send(text, |text| WorkerMessage::Notify { tag, truth: None, about: Some(about), text });
         Some(())
     }
 
@@ -245,7 +245,7 @@ impl SimWorker {
         let text = format!(
             "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"session/request_permission\",\"params\":{{\"sessionId\":\"{name}\",\"toolCall\":{{\"toolCallId\":\"#{tag}#\"}},\"options\":[]}}}}"
         );
-        self.say(text, |text| Reply::Ask { tag, id: id.into_bytes(), truth, scope: None, text });
+        self.send(text, |text| WorkerMessage::Request { tag, id: id.into_bytes(), truth, scope: None, text });
     }
 
     fn truth_of(&self, name: &str) -> Option<Truth> {
@@ -258,17 +258,19 @@ impl SimWorker {
         let name = task.session.clone();
         let known = name.as_deref().and_then(|name| self.truth_of(name));
         // Even one that does not stop knows which sessions there are.
-        if self.mute && task.method == "initialize" || self.deaf && task.stopped && known.is_some() {
+        if self.never_initializes && task.method == "initialize"
+            || self.ignores_cancel && task.stopped && known.is_some()
+        {
             return;
         }
         let in_turn = matches!(&*task.method, "session/prompt" | "work") && !task.cancelled;
         if let Some(name) = &name
             && in_turn
-            && (known.is_some() || self.breed.is_plain())
+            && (known.is_some() || self.traits.is_plain())
             && !hurry
             && !random.one_in(3)
         {
-            if known.is_some_and(|truth| self.raise(name, truth, store, random)) {
+            if known.is_some_and(|truth| self.act_on_children(name, truth, store, random)) {
                 return;
             }
             let task = &self.tasks[at];
@@ -312,7 +314,7 @@ impl SimWorker {
                     "{{\"jsonrpc\":\"2.0\",\"id\":{},\"error\":{{\"code\":-32012,\"message\":\"full\",\"data\":{{{meta}}}}}}}",
                     String::from_utf8_lossy(&id)
                 );
-                return self.say(text, |text| Reply::Full { id, text });
+                return self.send(text, |text| WorkerMessage::Full { id, text });
             }
             "session/new" => {
                 let name = self.minted(store);
@@ -346,11 +348,11 @@ impl SimWorker {
                 closes = Some(name.clone());
                 format!("\"result\":{{{meta}}}")
             }
-            "session/prompt" if !self.breed.is_plain() && self.truth_of(&name).is_none() => missing,
+            "session/prompt" if !self.traits.is_plain() && self.truth_of(&name).is_none() => missing,
             _ if task.cancelled && random.one_in(3) => {
                 format!("\"error\":{{\"code\":-32800,\"message\":\"cancelled\",\"data\":{{{meta}}}}}")
             }
-            "session/prompt" if self.breed.version() == 2 => {
+            "session/prompt" if self.traits.version() == 2 => {
                 format!("\"result\":{{\"messageId\":\"m\",{meta}}}")
             }
             "session/prompt" if task.cancelled => {
@@ -371,7 +373,7 @@ impl SimWorker {
                     self.update(name, Some(*truth), 2, store);
                 }
             }
-            if self.breed.version() == 2 && task.method == "session/resume" {
+            if self.traits.version() == 2 && task.method == "session/resume" {
                 self.state(name, "\"idle\"", store);
             }
         }
@@ -385,9 +387,9 @@ impl SimWorker {
         let id = String::from_utf8_lossy(&task.id).into_owned();
         let text = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},{body}}}");
         self.answered.push(task.id.clone());
-        self.say(text, |text| Reply::Answer { id: id.into_bytes(), opens, closes, text });
+        self.send(text, |text| WorkerMessage::Answer { id: id.into_bytes(), opens, closes, text });
         if task.method == "session/prompt"
-            && self.breed.version() == 2
+            && self.traits.version() == 2
             && self.truth_of(&name).is_some()
             && body.contains("messageId")
         {
@@ -397,26 +399,26 @@ impl SimWorker {
     }
 
     fn greeting(&self, meta: &str) -> String {
-        if self.breed.version() == 2 {
+        if self.traits.version() == 2 {
             return format!(
                 "\"result\":{{\"protocolVersion\":2,\"info\":{{\"name\":\"w\",\"version\":\"1\"}},\"capabilities\":{{\"session\":{{}}}},{meta}}}"
             );
         }
-        let resume = if self.breed.resume { "\"resume\":{}," } else { "" };
+        let resume = if self.traits.resume { "\"resume\":{}," } else { "" };
         format!(
             "\"result\":{{\"protocolVersion\":1,\"agentCapabilities\":{{\"loadSession\":{},\"sessionCapabilities\":{{{resume}\"list\":{{}},\"close\":{{}}}}}},{meta}}}",
-            self.breed.load
+            self.traits.load
         )
     }
 
     /// Whether it has as many sessions as it takes.
     fn is_full(&self) -> bool {
-        self.breed.narrow && self.breed.share == Share::All && self.sessions.len() >= MOST
+        self.traits.narrow && self.traits.share == Share::All && self.sessions.len() >= MAX_SESSIONS
     }
 
     /// A name for a new session: those who can load one have names of their own, others count from one.
     fn minted(&mut self, store: &mut Store) -> String {
-        if self.breed.load || self.breed.resume {
+        if self.traits.load || self.traits.resume {
             let name = (1..)
                 .map(|at| format!("s{at}"))
                 .find(|name| !store.sessions.contains_key(&(self.pool, name.clone())))

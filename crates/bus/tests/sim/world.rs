@@ -12,7 +12,7 @@ use narrows_wire::View;
 use crate::client::{Line, SimClient};
 use crate::digest::Digest;
 use crate::net::{Net, Port, Proc};
-use crate::oracle::{Oracle, Reply};
+use crate::oracle::{Oracle, WorkerMessage};
 use crate::random::Random;
 use crate::scenario::Scenario;
 use crate::worker::{SimWorker, Store};
@@ -52,7 +52,7 @@ impl World {
             stops: Vec::new(),
             oracle: judged.then(|| Oracle::new(scenario.config.keeps_owners())),
             conns: 0,
-            hands: 0,
+            workers: 0,
             finished: false,
             limit: scenario.config.limits.queue_bytes,
             digest: Digest::default(),
@@ -124,11 +124,11 @@ impl World {
         for (worker, pool) in std::mem::take(&mut self.net.spawns) {
             let name = self.core.pool(pool).name.clone();
             let at = name.trim_start_matches('p').parse().unwrap_or(0);
-            let breed = self.scenario.breeds[at];
-            let hand = self.net.hands;
-            self.net.hands += 1;
+            let traits = self.scenario.traits_of[at];
+            let worker_index = self.net.workers;
+            self.net.workers += 1;
             if let Some(oracle) = &mut self.net.oracle {
-                oracle.hand_born(breed.kind());
+                oracle.worker_started(traits.kind());
             }
             let slot = worker.0 as usize;
             while self.net.procs.len() <= slot {
@@ -140,7 +140,7 @@ impl World {
             let stop = self.net.stops.iter().find(|(stopped, _)| *stopped == worker).map(|(_, kill)| *kill);
             self.net.stops.retain(|(stopped, _)| *stopped != worker);
             self.net.procs[slot] = Some(Proc {
-                worker: SimWorker::new(hand, at, breed),
+                worker: SimWorker::new(worker_index, at, traits),
                 up: false,
                 queue: Vec::new(),
                 queued: 0,
@@ -174,7 +174,7 @@ impl World {
         let identity = u32::try_from(self.random.below(self.scenario.identities as usize)).unwrap_or(0);
         let name = format!("token:{identity}");
         let arrival = ClientInfo { ends_bus, ..ClientInfo::new(listener, &name) };
-        self.net.note(|| {
+        self.net.trace_line(|| {
             format!("{:?} connect listener {listener} pool {wanted} identity {identity} {ends_bus}", self.now)
         });
         let client = self.core.client_open(self.now, arrival, &mut self.net)?;
@@ -187,7 +187,7 @@ impl World {
         while self.net.ports.len() <= slot {
             self.net.ports.push(None);
         }
-        let mut client = SimClient::new(conn, wanted, self.scenario.breeds[wanted], &mut self.random);
+        let mut client = SimClient::new(conn, wanted, self.scenario.traits_of[wanted], &mut self.random);
         client.chooses = wanted != listener;
         let port = Port {
             client,
@@ -210,7 +210,7 @@ impl World {
     fn client_says(&mut self, slot: usize, line: Line) {
         let Some(port) = self.net.port(slot) else { return };
         let conn = port.client.conn;
-        self.net.note(|| {
+        self.net.trace_line(|| {
             format!("{:?} client {slot} ({conn}) says {}", self.now, String::from_utf8_lossy(&line.text))
         });
         if let Some(oracle) = &mut self.net.oracle {
@@ -231,7 +231,7 @@ impl World {
         let (conn, pool, sessions) =
             (port.client.conn, port.client.pool, std::mem::take(&mut port.client.sessions));
         self.draining |= port.ends_bus;
-        self.net.note(|| format!("{:?} client {slot} ({conn}) is gone", self.now));
+        self.net.trace_line(|| format!("{:?} client {slot} ({conn}) is gone", self.now));
         self.left.extend(sessions.into_iter().map(|name| (pool, name)));
         if let Some(oracle) = &mut self.net.oracle {
             oracle.conn_closed(conn, false);
@@ -251,7 +251,7 @@ impl World {
             let Some(end) = memchr::memchr(b'\n', &port.queue[at..]) else { break };
             let line = at..at + end;
             at += end + 1;
-            port.client.hear(&port.queue[line]);
+            port.client.receive(&port.queue[line]);
         }
         port.queue.drain(..at);
         if at > 0 {
@@ -267,15 +267,16 @@ impl World {
     /// The bus reads a line of a worker's.
     fn worker_says(&mut self, slot: usize) {
         let Some(proc) = self.net.proc(slot) else { return };
-        let hand = proc.worker.hand;
+        let worker_index = proc.worker.worker_index;
         let Some((text, said)) = proc.worker.out.pop_front() else { return };
-        let long =
-            said.iter().any(|reply| matches!(reply, Reply::TooLong | Reply::Malformed { code: -32013, .. }));
-        self.net.note(|| {
-            format!("{:?} worker {slot} ({hand}) says {}", self.now, String::from_utf8_lossy(&text))
+        let long = said.iter().any(|reply| {
+            matches!(reply, WorkerMessage::TooLong | WorkerMessage::Malformed { code: -32013, .. })
+        });
+        self.net.trace_line(|| {
+            format!("{:?} worker {slot} ({worker_index}) says {}", self.now, String::from_utf8_lossy(&text))
         });
         if let Some(oracle) = &mut self.net.oracle {
-            oracle.worker_said(hand, said, text.first() == Some(&b'['));
+            oracle.worker_said(worker_index, said, text.first() == Some(&b'['));
         }
         let view = if long { View::too_long(&text) } else { View::parse(&text) };
         self.core.worker_line(self.now, worker_at(slot), view, &mut self.net);
@@ -286,7 +287,7 @@ impl World {
     fn worker_begins(&mut self, slot: usize) {
         let Some(proc) = self.net.proc(slot) else { return };
         proc.up = true;
-        self.net.note(|| format!("{:?} worker {slot} is up", self.now));
+        self.net.trace_line(|| format!("{:?} worker {slot} is up", self.now));
         self.core.worker_up(self.now, worker_at(slot), 1, &mut self.net);
         self.after();
     }
@@ -309,11 +310,11 @@ impl World {
             }
             proc.partial.drain(..at);
         }
-        let (hand, read) = (proc.worker.hand, proc.read);
+        let (worker_index, read) = (proc.worker.worker_index, proc.read);
         let drained = proc.over && proc.queue.len() < limit / 2;
         proc.over &= !drained;
         if let Some(oracle) = &mut self.net.oracle {
-            oracle.hand_read(hand, read);
+            oracle.worker_read(worker_index, read);
         }
         if drained {
             self.core.worker_drained(self.now, worker_at(slot), &mut self.net);
@@ -335,10 +336,11 @@ impl World {
             unsent: std::mem::take(&mut proc.queue),
             ..WorkerExit::default()
         };
-        let hand = proc.worker.hand;
-        self.net.note(|| format!("{:?} worker {slot} ({hand}) is gone, taken {taken}", self.now));
+        let worker_index = proc.worker.worker_index;
+        self.net
+            .trace_line(|| format!("{:?} worker {slot} ({worker_index}) is gone, taken {taken}", self.now));
         if let Some(oracle) = &mut self.net.oracle {
-            oracle.hand_gone(hand, taken);
+            oracle.worker_exited(worker_index, taken);
         }
         self.net.procs[slot] = None;
         self.core.worker_gone(self.now, worker_at(slot), &end, &mut self.net);
@@ -347,7 +349,7 @@ impl World {
 
     fn pass(&mut self, time: Duration) {
         self.now += time;
-        self.net.note(|| format!("{:?} tick", self.now));
+        self.net.trace_line(|| format!("{:?} tick", self.now));
         self.core.tick(self.now, &mut self.net);
         self.after();
     }
@@ -355,10 +357,10 @@ impl World {
     /// A worker is found to be of no use.
     fn worker_sticks(&mut self, slot: usize, why: Stuck) {
         let Some(proc) = self.net.proc(slot) else { return };
-        let hand = proc.worker.hand;
-        self.net.note(|| format!("{:?} worker {slot} is stuck: {why:?}", self.now));
+        let worker_index = proc.worker.worker_index;
+        self.net.trace_line(|| format!("{:?} worker {slot} is stuck: {why:?}", self.now));
         if let Some(oracle) = &mut self.net.oracle {
-            oracle.hand_spent(hand);
+            oracle.worker_given_up(worker_index);
         }
         self.core.worker_stuck(self.now, worker_at(slot), why, &mut self.net);
         self.after();
@@ -373,13 +375,13 @@ impl World {
         if let Some(oracle) = self.net.oracle.as_mut().filter(|_| !ends_bus) {
             oracle.conn_silent(conn);
         }
-        self.net.note(|| format!("{:?} client {slot} ends its input", self.now));
+        self.net.trace_line(|| format!("{:?} client {slot} ends its input", self.now));
         self.core.client_eof(self.now, client_at(slot), &mut self.net);
         self.after();
     }
 
     fn reload(&mut self) {
-        self.net.note(|| format!("{:?} reload {:?}", self.now, self.scenario.config.pools));
+        self.net.trace_line(|| format!("{:?} reload {:?}", self.now, self.scenario.config.pools));
         self.core.reload(self.now, &self.scenario.config, &mut self.net);
         self.after();
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use narrows_wire::Kind;
 
-use super::identities::asking;
+use super::identities::authenticating;
 use super::*;
 
 const IDENTITIES: [&str; 2] = ["token:a", "token:b"];
@@ -48,7 +48,7 @@ struct Client {
 }
 
 struct Run {
-    scene: Scene,
+    bus: TestBus,
     settings: Config,
     random: Random,
     protocol: Protocol,
@@ -69,11 +69,11 @@ impl Run {
         if random.below(2) == 0 {
             pool.client_capabilities = json!({"subagents": {}});
         }
-        let mut settings = asking(vec![pool]);
+        let mut settings = authenticating(vec![pool]);
         settings.limits.restart_budget = 1_000;
         settings.limits.session_grace = Duration::from_secs(30);
         Self {
-            scene: Scene::new(&settings),
+            bus: TestBus::new(&settings),
             settings,
             random,
             protocol,
@@ -87,15 +87,15 @@ impl Run {
 
     /// Judges what the core sent, until it sends nothing more.
     fn settle(&mut self) {
-        while !self.scene.sight.seen.is_empty() {
-            for line in std::mem::take(&mut self.scene.sight.seen) {
+        while !self.bus.output.seen.is_empty() {
+            for line in std::mem::take(&mut self.bus.output.seen) {
                 self.trace.push(line.clone());
                 if let Some(worker) = number_after(&line, "Spawn { worker: WorkerId(") {
                     self.agents.insert(worker, Agent::default());
-                    self.scene.up(worker);
+                    self.bus.up(worker);
                 } else if let Some(worker) = number_after(&line, "Stop { worker: WorkerId(") {
                     if self.agents.remove(&worker).is_some() {
-                        self.scene.dies(worker);
+                        self.bus.kill_worker(worker);
                     }
                 } else if let Some((who, text)) = line.split_once(" < ") {
                     let slot: u32 = who[1..].parse().unwrap();
@@ -104,7 +104,7 @@ impl Run {
                         true => self.client_hears(slot, &message),
                         false => self.agent_reads(slot, message, text),
                     }
-                    self.scene.sight.waiting.insert(who.to_owned(), 0);
+                    self.bus.output.waiting.insert(who.to_owned(), 0);
                 }
             }
         }
@@ -154,7 +154,7 @@ impl Run {
         for (server, identity) in servers.into_iter().flatten().zip(identity.into_iter().cycle()) {
             let server = server["serverId"].as_str().unwrap();
             // An id that no session has any more may be another's by now.
-            let holder = self.scene.holder_of_server(slot, server);
+            let holder = self.bus.holder_of_server(slot, server);
             if holder.is_some_and(|holder| holder != identity) {
                 fault = Some(format!("{text} is with the server of {holder:?} at worker {slot}"));
             }
@@ -202,8 +202,8 @@ impl Run {
             _ => Some(json!({})),
         };
         match result {
-            Some(result) => self.scene.answer(slot, id, &result),
-            None => self.scene.fail(slot, id, -32002),
+            Some(result) => self.bus.answer(slot, id, &result),
+            None => self.bus.fail(slot, id, -32002),
         }
     }
 
@@ -243,7 +243,7 @@ impl Run {
             line["id"] = json!(format!("r{}", agent.requests));
         }
         self.trace.push(format!("worker {slot}: {line}"));
-        self.scene.said(slot, &line.to_string());
+        self.bus.worker_sends(slot, &line.to_string());
     }
 
     fn client_acts(&mut self, slot: u32) {
@@ -270,7 +270,7 @@ impl Run {
                 let asked = client.asked.remove(0);
                 let line =
                     json!({"jsonrpc": "2.0", "id": asked, "result": {"outcome": {"outcome": "cancelled"}}});
-                self.scene.line(slot, &line.to_string());
+                self.bus.line(slot, &line.to_string());
                 return;
             }
             _ => ("session/prompt", json!({"sessionId": name, "cwd": cwd, "prompt": []})),
@@ -279,7 +279,7 @@ impl Run {
             client.opening.insert(id, name);
         }
         self.trace.push(format!("client {slot}: {id} {method} {params}"));
-        self.scene.ask(slot, id, method, &params);
+        self.bus.request(slot, id, method, &params);
     }
 
     fn step(&mut self) {
@@ -290,7 +290,7 @@ impl Run {
         match (self.random.below(100), worker, client) {
             (0..=3, ..) if clients.len() < 6 => {
                 let identity = self.random.below(IDENTITIES.len());
-                let slot = self.scene.open_as(IDENTITIES[identity]);
+                let slot = self.bus.open_as(IDENTITIES[identity]);
                 let (opening, asked) = (BTreeMap::new(), Vec::new());
                 let client = Client { identity, sessions: Vec::new(), opening, next_id: 0, asked };
                 self.clients.insert(slot, client);
@@ -299,22 +299,22 @@ impl Run {
             (4, _, Some(client)) => {
                 self.clients.remove(&client);
                 self.trace.push(format!("client {client} leaves"));
-                self.scene.leaves(client);
+                self.bus.disconnect(client);
             }
             (5..=6, Some(worker), _) => {
                 self.agents.remove(&worker);
                 self.trace.push(format!("worker {worker} dies"));
-                self.scene.dies(worker);
+                self.bus.kill_worker(worker);
             }
             (7, ..) => {
                 self.reloads += 1;
                 self.trace.push("reload".to_owned());
                 self.settings.pools[0].env.insert("X".to_owned(), self.reloads.to_string());
-                self.scene.core.reload(self.scene.now, &self.settings, &mut self.scene.sight);
+                self.bus.core.reload(self.bus.now, &self.settings, &mut self.bus.output);
             }
             (8..=10, ..) => {
                 let seconds = [0.5, 3.0, 40.0][self.random.below(3)];
-                self.scene.pass(seconds);
+                self.bus.advance(seconds);
             }
             (11..=35, _, Some(client)) => self.client_acts(client),
             (36..=60, Some(worker), _) => self.agent_speaks(worker),
@@ -325,7 +325,7 @@ impl Run {
     }
 }
 
-impl Scene {
+impl TestBus {
     /// The identity whose server a worker knows by this id, if its client is there.
     fn holder_of_server(&self, worker: u32, server: &str) -> Option<usize> {
         let state = self.core.workers.get(self.core.workers.key_at(worker)?)?;

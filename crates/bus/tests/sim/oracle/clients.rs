@@ -4,20 +4,24 @@ use narrows_wire::{Kind, View};
 
 use super::text::{is_same, value_of};
 use super::{
-    Asked, Conn, Due, Oracle, REPEATABLE, Said, TOO_LONG, Tag, Thing, Told, entries, number_in, stripped,
+    Asked, ClientMessage, ConnIndex, Due, Oracle, REPEATABLE, TOO_LONG, Tag, Thing, Told, entries, number_in,
+    stripped,
 };
 
 impl Oracle {
     /// A client has said this, in one line.
-    pub(crate) fn client_said(&mut self, conn: Conn, said: Vec<Said>, is_array: bool) {
+    pub(crate) fn client_said(&mut self, conn: ConnIndex, said: Vec<ClientMessage>, is_array: bool) {
         let array = is_array.then(|| {
-            let owed = said.iter().filter(|entry| matches!(entry, Said::Ask { .. } | Said::Broken)).count();
+            let owed = said
+                .iter()
+                .filter(|entry| matches!(entry, ClientMessage::Request { .. } | ClientMessage::Broken))
+                .count();
             self.arrays.push(owed);
             self.arrays.len() - 1
         });
         for entry in said {
             match entry {
-                Said::Ask { tag, id, method, session, text } => {
+                ClientMessage::Request { tag, id, method, session, text } => {
                     let asked = Asked {
                         conn,
                         method,
@@ -44,10 +48,10 @@ impl Oracle {
                         state.flight.insert(id, tag);
                     }
                 }
-                Said::Tell { tag, session, about, text } => {
+                ClientMessage::Notify { tag, session, about, text } => {
                     self.put(tag, Thing::Told(Told { conn, session, about, text, times: 0 }));
                 }
-                Said::Answer { id, text } => {
+                ClientMessage::Answer { id, text } => {
                     let Some(tag) = self.conns[conn].asked.remove(&id) else { continue };
                     if let Some(thing) = self.of_worker(tag)
                         && !thing.answered
@@ -57,7 +61,7 @@ impl Oracle {
                         self.due.push(Due::Returned(tag));
                     }
                 }
-                Said::Broken => {
+                ClientMessage::Broken => {
                     self.conns[conn].nameless += 1;
                 }
             }
@@ -65,7 +69,7 @@ impl Oracle {
     }
 
     /// A client is sent this line.
-    pub(crate) fn client_hears(&mut self, conn: Conn, line: &[u8]) {
+    pub(crate) fn client_hears(&mut self, conn: ConnIndex, line: &[u8]) {
         if !self.conns[conn].open {
             return;
         }
@@ -88,7 +92,7 @@ impl Oracle {
         }
     }
 
-    fn array_heard(&mut self, conn: Conn, line: &[u8]) {
+    fn array_heard(&mut self, conn: ConnIndex, line: &[u8]) {
         let mut named = None;
         let parts = entries(line);
         for entry in &parts {
@@ -114,7 +118,7 @@ impl Oracle {
     }
 
     /// Takes an answer in; gives the array that the request was in.
-    fn response_heard(&mut self, conn: Conn, view: View<'_>) -> Option<usize> {
+    fn response_heard(&mut self, conn: ConnIndex, view: View<'_>) -> Option<usize> {
         let id = view.id().unwrap_or(b"null").to_vec();
         let code = view.error().map(|error| error.code);
         if id == b"null" {
@@ -162,7 +166,7 @@ impl Oracle {
         asked.array
     }
 
-    fn judge_answer(&mut self, conn: Conn, tag: Tag, view: View<'_>, code: Option<i64>) {
+    fn judge_answer(&mut self, conn: ConnIndex, tag: Tag, view: View<'_>, code: Option<i64>) {
         let number = number_in(view.bytes());
         // What is in an array may be answered in its worker's place before the worker speaks; it is seen only later.
         let is_ahead = match code {
@@ -237,7 +241,7 @@ impl Oracle {
         if let Some(due) = malformed
             && code != due
             && handed.len() == 1
-            && self.hands[handed[0].0].alive
+            && self.workers[handed[0].0].alive
         {
             self.wrong(format!("F17 F23 what is no answer to #{tag}# became {code}, not {due}"));
         }
@@ -252,8 +256,8 @@ impl Oracle {
         }
         let effects = value_of(bytes, "effects");
         let in_array = self.asked(tag).is_some_and(|asked| asked.array.is_some());
-        let reached = handed.iter().any(|(hand, start, _)| self.hands[*hand].read > *start);
-        let waiting = handed.iter().any(|(hand, _, _)| self.hands[*hand].alive);
+        let reached = handed.iter().any(|(worker, start, _)| self.workers[*worker].read > *start);
+        let waiting = handed.iter().any(|(worker, _, _)| self.workers[*worker].alive);
         if reached && effects != Some(b"\"possible\"") {
             self.wrong(format!(
                 "I2 #{tag}# {method} reached a worker, but its error {code} says {:?}",

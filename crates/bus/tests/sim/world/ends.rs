@@ -6,12 +6,12 @@ use super::World;
 use crate::client::SimClient;
 
 /// How long everybody has to settle everything once no more faults happen; sessions without a client take longest.
-const SETTLE: Duration = Duration::from_secs(400);
+const SETTLE_TIME: Duration = Duration::from_secs(400);
 
 impl World {
     /// No more faults: everybody does what they should until nothing is left to do.
     pub(super) fn settle(&mut self) {
-        let end = self.now + SETTLE;
+        let end = self.now + SETTLE_TIME;
         self.core.set_pressure(false);
         let mut rounds = 0;
         while self.now < end && !self.is_wrong() && !self.net.finished {
@@ -97,20 +97,24 @@ impl World {
             self.wrong(format!("BW2 workers without a fault are said to have some: {left:?}"));
         }
         // One that does not stop when told may owe the answer to a prompt for ever, once its session was closed.
-        let deaf =
-            self.net.procs.iter().flatten().any(|proc| proc.worker.deaf && !proc.worker.tasks.is_empty());
+        let deaf = self
+            .net
+            .procs
+            .iter()
+            .flatten()
+            .any(|proc| proc.worker.ignores_cancel && !proc.worker.tasks.is_empty());
         if left.clients + left.sessions > 0 || left.pending > 0 && !deaf {
             self.wrong(format!("I6 without clients something is kept: {left:?}"));
         }
         for proc in self.net.procs.iter_mut().flatten() {
-            proc.worker.mute = false;
-            proc.worker.deaf = false;
+            proc.worker.never_initializes = false;
+            proc.worker.ignores_cancel = false;
         }
         for listener in 0..self.scenario.config.listen.len() {
             let Some(slot) = self.connect(listener, listener) else {
                 return self.wrong("a bus without clients takes none".to_owned());
             };
-            let plain = self.net.port(slot).is_some_and(|port| port.client.breed.is_plain());
+            let plain = self.net.port(slot).is_some_and(|port| port.client.traits.is_plain());
             let plan: &[&'static str] =
                 if plain { &["work", "work"] } else { &["initialize", "session/new", "session/prompt"] };
             for method in plan {
@@ -128,7 +132,7 @@ impl World {
             return self.wrong(format!("the last client of listener {listener} was hung up on"));
         };
         let session = (method == "session/prompt").then(|| port.client.sessions.first().cloned()).flatten();
-        let line = port.client.ask(tag, method, session, 2, &mut self.random);
+        let line = port.client.request(tag, method, session, 2, &mut self.random);
         let served = self.net.oracle.as_ref().map(|oracle| oracle.served);
         self.client_says(slot, line);
         for _ in 0..200 {
@@ -177,7 +181,7 @@ impl World {
     /// Tells the bus to stop.
     pub(super) fn drain(&mut self) {
         self.draining = true;
-        self.net.note(|| "drain".to_owned());
+        self.net.trace_line(|| "drain".to_owned());
         self.core.drain(self.now, &mut self.net);
         self.after();
     }
