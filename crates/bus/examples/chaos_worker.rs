@@ -1,8 +1,7 @@
-//! An agent by hand for the chaos test of the bus: it does what its prompts say, faults included, and keeps a log of it.
+//! A hand-written agent for the chaos test of the bus: it does what its prompts say, faults included, and logs it.
 //!
-//! It speaks JSON-RPC without any library for it, so that it shares no misunderstanding with the bus. Its sessions are
-//! files below `CHAOS_DIR`, so they outlive it, and so does its log: what it was asked is noted before anything is done
-//! about it, what it has said is noted after it was written.
+//! It parses JSON-RPC without a library, so that it shares no misunderstanding with the bus. Its sessions are files below
+//! `CHAOS_DIR` and outlive it, as does its log: requests are logged before they are handled, messages after they were written.
 
 #![expect(clippy::exit, reason = "it ends like programs that crash")]
 
@@ -18,25 +17,25 @@ use rustix::process::{Signal, getpid, kill_process};
 use rustix::stdio::{dup2_stdin, dup2_stdout};
 use serde_json::{Value, json};
 
-/// More than the bus takes in one line in this test.
+/// Longer than a line may be in this test.
 const OVERSIZE_BYTES: usize = 200 << 10;
 
 struct Worker {
     dir: PathBuf,
     log: File,
     out: File,
-    /// Whose each session is.
+    /// The owner of each session.
     sessions: HashMap<String, String>,
     /// Turns that wait for an answer to the request of this id, or for their end.
     asked_turns: HashMap<String, Turn>,
     held: Vec<Turn>,
     count: u64,
-    /// Whether it has closed its stdout, and its stdin.
+    /// It has closed its stdout, or its stdin.
     stdout_closed: bool,
     stdin_closed: bool,
 }
 
-/// A prompt under way.
+/// A running prompt.
 struct Turn {
     id: Value,
     session: String,
@@ -50,7 +49,7 @@ fn main() -> io::Result<()> {
     let log = dir.join("log").join(std::process::id().to_string());
     let log = OpenOptions::new().create(true).append(true).open(log)?;
     let out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-    // So that the end of `out` is the end of it.
+    // Afterwards, closing `out` closes stdout.
     dup2_stdout(OpenOptions::new().write(true).open("/dev/null")?)?;
     let mut worker = Worker {
         dir,
@@ -79,7 +78,7 @@ impl Worker {
         self.log.write_all(format!("{what}\n").as_bytes())
     }
 
-    /// Notes what was said, if anybody could hear it.
+    /// Logs a sent message unless stdout is closed.
     fn log_sent(&mut self, what: &str) -> io::Result<()> {
         if self.stdout_closed { Ok(()) } else { self.log(what) }
     }
@@ -216,7 +215,7 @@ impl Worker {
         self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
     }
 
-    /// An answer of a client's.
+    /// Handles a client's response.
     fn handle_answer(&mut self, message: &Value) -> io::Result<()> {
         let Some(turn) = message["id"].as_str().and_then(|id| self.asked_turns.remove(id)) else {
             return Ok(());
@@ -272,7 +271,7 @@ impl Worker {
         Ok(())
     }
 
-    /// What goes wrong in the middle of a turn.
+    /// Injects the fault of a turn.
     fn inject_fault(&mut self, turn: &Turn) -> io::Result<()> {
         match turn.fault.as_str() {
             "exit" => exit(0),
@@ -298,7 +297,7 @@ impl Worker {
             "stop" => {
                 _ = kill_process(getpid(), Signal::STOP);
             }
-            // One that ignores SIGTERM and one that has left the session, both with our stdout.
+            // One child ignores SIGTERM and one has left the session; both have this stdout.
             "daemon" => {
                 let stdout = Stdio::from(self.out.try_clone()?);
                 Command::new("/bin/sh")
@@ -314,13 +313,13 @@ impl Worker {
     }
 }
 
-/// As if somebody else had done it.
+/// Kills this process like a signal from outside.
 fn die() -> ! {
     _ = kill_process(getpid(), Signal::KILL);
     exit(9);
 }
 
-/// The client of a tag.
+/// Returns the client of a tag.
 fn owner(tag: &str) -> &str {
     tag.split('.').next().unwrap_or_default()
 }

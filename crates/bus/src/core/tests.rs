@@ -1,4 +1,4 @@
-//! Whole conversations through the core, as what everybody gets to see.
+//! Whole conversations through the core, as the lines and actions that it emits.
 
 mod access;
 mod batches;
@@ -38,14 +38,14 @@ use crate::config::{Admin, Config, Limits, Listen, Pool, Protocol, Share};
 
 use super::{ANYONE, Action, ClientId, ClientInfo, Core, CoreOutput, Time, WorkerExit, WorkerId};
 
-/// A core with nobody but the test around it.
+/// A core without a driver.
 struct TestBus {
     core: Core,
     now: Time,
     output: Output,
 }
 
-/// What goes out, as lines of text, and how much waits for each.
+/// The emitted lines and actions as text, and the bytes queued for each peer.
 #[derive(Default)]
 struct Output {
     seen: Vec<String>,
@@ -93,7 +93,7 @@ fn pool(share: Share) -> Pool {
     Pool { share, ..Pool::new("p", vec!["agent".into()]) }
 }
 
-/// What an agent that can do everything answers to `initialize`.
+/// An `initialize` result with all capabilities.
 fn able() -> Value {
     json!({"protocolVersion": 1, "agentCapabilities": {"loadSession": true,
         "sessionCapabilities": {"resume": {}, "list": {}, "close": {}}}, "authMethods": [{"id": "x", "name": "X"}]})
@@ -106,7 +106,7 @@ impl TestBus {
         bus
     }
 
-    /// One shared pool with `workers` workers that are up and have answered `initialize`.
+    /// Creates one shared pool with `workers` initialized workers.
     fn shared(workers: u32) -> Self {
         let mut bus = Self::new(&config(vec![Pool { instances: workers, ..pool(Share::All) }]));
         for worker in 0..workers {
@@ -124,7 +124,7 @@ impl TestBus {
         client
     }
 
-    /// Where all share the workers, a client that has said `initialize`, without showing that.
+    /// Marks a client as initialized where all pools are shared.
     fn initialized(&mut self, client: u32) {
         if self.core.pools.iter().all(|pool| pool.is_shared() && pool.is_acp())
             && let Some(state) = self.core.clients.key_at(client).and_then(|client| self.core.client(client))
@@ -171,13 +171,13 @@ impl TestBus {
         );
     }
 
-    /// A worker dies that has read all it was sent.
+    /// Ends a worker that has read all its input.
     fn kill_worker(&mut self, worker: u32) {
         let taken = self.output.queued.remove(&worker).unwrap_or_default().len() as u64;
         self.exit_worker(worker, taken, Vec::new());
     }
 
-    /// A worker dies that has read `taken` bytes and was never sent `unsent`.
+    /// Ends a worker that has read `taken` bytes and was never sent `unsent`.
     fn exit_worker(&mut self, worker: u32, taken: u64, unsent: Vec<u8>) {
         let end = WorkerExit { reason: "killed by SIGKILL".into(), taken, unsent, ..WorkerExit::default() };
         self.output.queued.remove(&worker);
@@ -188,7 +188,7 @@ impl TestBus {
         self.core.client_gone(self.now, ClientId(client), &mut self.output);
     }
 
-    /// Lets time pass, and what is due happen.
+    /// Advances the clock and runs the timers that are due.
     fn advance(&mut self, seconds: f64) {
         let until = self.now + Duration::from_secs_f64(seconds);
         while let Some(at) = self.core.deadline().filter(|at| *at <= until) {
@@ -198,7 +198,7 @@ impl TestBus {
         self.now = until;
     }
 
-    /// A session of `client`'s that `worker` calls `name`, without showing how it came to be.
+    /// Creates a session of `client` that `worker` names `name`, and drops the output.
     fn session(&mut self, client: u32, worker: u32, name: &str) {
         self.request(client, 1_000, "session/new", &json!({"cwd": "/"}));
         let id = self.last_id(worker);
@@ -206,18 +206,18 @@ impl TestBus {
         self.output.seen.clear();
     }
 
-    /// The id of the last request that `worker` got.
+    /// Returns the id of the last request to `worker`.
     fn last_id(&self, worker: u32) -> u64 {
         last_id_in(&self.output.seen.join("\n"), worker)
     }
 
-    /// What was seen since the last time, one thing a line.
+    /// Returns the output since the last call, one item per line.
     fn seen(&mut self) -> String {
         std::mem::take(&mut self.output.seen).join("\n")
     }
 }
 
-/// The id of the last request in what was seen that `worker` got.
+/// Returns the id of the last request to `worker` in an output.
 fn last_id_in(seen: &str, worker: u32) -> u64 {
     let start = format!("w{worker} < ");
     let line = seen.lines().rev().find_map(|line| line.strip_prefix(&start)).unwrap();

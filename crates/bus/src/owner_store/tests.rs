@@ -42,7 +42,7 @@ fn what_was_written_is_known_again() {
     drop(index);
     let (mut index, learned) = open(&path);
     assert_eq!(learned, pairs(&[("a", "token:two"), (odd, "uid:7")]));
-    // What says nothing new is not written, until it is old.
+    // An entry without a change is written only when the record is old.
     let lines = index.file.lines();
     index.write([own("a", "token:two"), disown("c")].into_iter(), now);
     assert_eq!(index.file.lines(), lines);
@@ -63,7 +63,7 @@ fn a_session_does_not_change_its_owner() {
     let (mut index, _) = open(&path);
     index.write([own("a", "token:one"), own("a", "token:two")].into_iter(), now);
     drop(index);
-    // Neither after a restart, nor when it has not been used for long.
+    // Also not after a restart, nor when it was not used for long.
     let (mut index, learned) = open(&path);
     assert_eq!(learned, pairs(&[("a", "token:one")]));
     index.write([own("a", "token:two")].into_iter(), now + 24 * 3600);
@@ -190,7 +190,7 @@ fn no_identity_loses_sessions_because_another_has_more() {
     assert!(index.known.len() <= 60 && index.known.contains_key(&"old".into()), "{gone:?}");
     assert!(gone.contains(&"m0".into()) && index.known.contains_key(&"m99".into()), "the oldest go first");
     assert_eq!(index.bytes, index.known.keys().map(OwnedName::bytes).sum::<usize>());
-    // So it is with what is long.
+    // The same for long names.
     index.write([own(&"x".repeat(4_000), "mallory")].into_iter(), now);
     let before = index.known.values().filter(|owned| &*owned.identity == "alice").count();
     index.shrink(usize::MAX, 1_000);
@@ -222,13 +222,13 @@ fn what_is_missing_is_appended_when_there_is_little_room() {
     let now = seconds();
     let many = |from: usize| (from..from + 100).map(|number| own(&format!("s{number:03}"), "x"));
     index.write(many(0), now);
-    // No room for a second copy, and for none of what follows.
+    // No room for a second copy or for any further entry.
     std::fs::create_dir(path.with_extension("new")).unwrap();
     let length = std::fs::metadata(&path).unwrap().len();
     index.file.room = Some(length);
     index.write(many(100), now);
     assert_eq!((index.file.lines(), index.missing.len(), index.behind.is_some()), (100, 100, true));
-    // For half of it, and then for all.
+    // Room for half of the entries, and then for all.
     index.file.room = Some(length + length / 2);
     index.catch_up();
     let written = index.file.lines() - 100;

@@ -1,4 +1,4 @@
-//! What a client does with its connections: bursts of requests, nonsense among them, and one of several ends.
+//! The behavior of a client: bursts of requests, invalid messages, and different ways to disconnect.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,10 +13,10 @@ use super::conn::{Conn, Progress, RequestType};
 
 /// Longer than a line may be.
 const OVERSIZE_BYTES: usize = 100 << 10;
-/// What a slow reader is sent: together more than a socket and a queue hold.
+/// Output for a slow reader: more than a socket and a queue hold.
 const FLOOD: (u64, u64) = (60, 40 << 10);
 
-/// What can go wrong in the middle of a turn, by the worker's own fault. It always notices these.
+/// Faults of a worker during a turn that it always logs.
 const FAULTS: [&str; 13] = [
     "noise", "noise", "stranger", "twice", "both", "huge", "giant", "exit", "half", "last", "mute", "deaf",
     "daemon",
@@ -24,19 +24,18 @@ const FAULTS: [&str; 13] = [
 const BROKEN: [&[u8]; 6] =
     [b"nonsense", b"{\"jsonrpc\":\"2.0\",\"id\":5,", b"{\"a\":\"\xff\"}", b"[]", b"\"text\"", b"{]"];
 
-/// A client that comes back again and again.
+/// A client that reconnects repeatedly.
 pub(crate) struct Client<'a> {
     pub(crate) number: usize,
     pub(crate) listener: &'a Door,
-    /// Whether others use its workers, so that it is hung up on when it does not read.
+    /// `true` if its workers are shared, so that it is disconnected when it does not read.
     pub(crate) shared: bool,
     pub(crate) random: Rng,
     pub(crate) enough: &'a AtomicBool,
-    /// How often it may stop a worker, which takes time to be noticed.
+    /// Number of workers that it may stop (SIGSTOP), which takes time to be noticed.
     pub(crate) stops: u32,
 }
 
-/// What came of it.
 #[derive(Default)]
 pub(crate) struct Report {
     pub(crate) claims: Vec<(String, Claim)>,
@@ -46,7 +45,7 @@ pub(crate) struct Report {
 }
 
 impl Client<'_> {
-    /// Goes on until it is enough.
+    /// Runs until the test is over.
     pub(crate) fn live(mut self) -> Result<Report, String> {
         let mut report = Report::default();
         let mut sessions = Vec::new();
@@ -58,12 +57,12 @@ impl Client<'_> {
             for (code, count) in &conn.tally {
                 *report.tally.entry(*code).or_default() += count;
             }
-            // A turn that still floods its session would drown whoever takes it up.
+            // A turn that still floods its session would block the next client of that session.
             let flooded = conn.slow;
             let (claims, left) = conn.leave();
             report.claims.extend(claims);
             sessions.extend(left.into_iter().filter(|_| !flooded));
-            // Those that are never taken up again run out of time.
+            // Sessions that are never resumed expire.
             let excess = sessions.len().saturating_sub(4);
             sessions.drain(..excess);
         }
@@ -96,7 +95,7 @@ impl Client<'_> {
         self.end(conn)
     }
 
-    /// Says several things at once.
+    /// Sends several messages at once.
     fn burst(&mut self, conn: &mut Conn) {
         for session in std::mem::take(&mut conn.lost) {
             load(conn, &session);
@@ -149,18 +148,18 @@ impl Client<'_> {
         }
     }
 
-    /// One of the ways to go.
+    /// Disconnects in a random way.
     fn end(&mut self, conn: &mut Conn) -> Result<(), String> {
         match self.random.u32(0..8) {
-            // With all in order.
+            // Everything is answered.
             0 | 1 => conn.shut(),
-            // In the middle of everything, but still listening.
+            // During a burst, but still reading.
             2 | 3 => {
                 self.burst(conn);
                 conn.send()?;
                 conn.shut();
             }
-            // In the middle of everything, by a reset or not.
+            // During a burst, with or without a reset.
             4 | 5 => {
                 self.burst(conn);
                 if self.random.bool() {

@@ -1,4 +1,4 @@
-//! One connection of a client: what it has asked, what it is owed, and a check of every line that comes.
+//! One connection of a client: its pending requests, and a check of every line that arrives.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
@@ -12,10 +12,9 @@ use serde_json::{Value, json};
 
 use super::claims::Claim;
 
-/// Longer than anything takes that is not lost, the longest wait of the bus included.
+/// Longer than anything takes that is not lost, including the longest timeout of the bus.
 const LINE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Either kind of socket.
 enum Socket {
     Tcp(TcpStream),
     Unix(UnixStream),
@@ -30,26 +29,26 @@ impl Read for Socket {
     }
 }
 
-/// What a request was.
+/// The type of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestType {
-    /// Its answer has no tag, and it may be done twice.
+    /// The response has no tag, and the request may be done twice.
     Plain,
     Echo,
     New,
     Load,
     Prompt,
-    /// It is refused, and never reaches a worker.
+    /// It is refused and never reaches a worker.
     Giant,
     Duplicate,
 }
 
-/// A request that is not answered yet.
+/// A pending request.
 struct PendingRequest {
     what: RequestType,
     tag: String,
     session: Option<String>,
-    /// What is wrong with it, and how it ends if nothing is.
+    /// The injected fault, and the ending without one.
     fault: &'static str,
     then: String,
     seen: u64,
@@ -62,39 +61,39 @@ impl PendingRequest {
     }
 }
 
-/// Whether there is more to hear.
+/// The state of the connection after a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
     Line,
     End,
 }
 
-/// A connection, and all that is remembered of it.
+/// A connection and its state.
 pub(crate) struct Conn {
     socket: BufReader<Socket>,
     client: String,
-    /// The tag of everything on this connection begins with it.
+    /// The prefix of all tags on this connection.
     name: String,
     next: u64,
     pending: BTreeMap<u64, Vec<PendingRequest>>,
     batches: Vec<BTreeSet<u64>>,
-    /// Refusals without an id that are still to come.
+    /// Errors without an id that are still expected.
     nulls: u32,
-    /// It was told why it is hung up on.
+    /// It got the reason why it is closed.
     dismissed: bool,
     output: Vec<u8>,
-    /// Sessions in which no turn is under way.
+    /// Sessions without a turn.
     pub(crate) idle: Vec<String>,
-    /// Sessions that were lost, but can be loaded.
+    /// Sessions that were lost but can be loaded.
     pub(crate) lost: Vec<String>,
     loads: u32,
-    /// Whether it may be hung up on.
+    /// It may be disconnected as a slow reader.
     pub(crate) slow: bool,
-    /// Whether it says nothing more, so that its turns are stopped.
+    /// It has ended its input, so its turns are cancelled.
     shut: bool,
     pub(crate) initialized: bool,
     pub(crate) claims: Vec<(String, Claim)>,
-    /// How many answers of each kind came.
+    /// Number of responses by error code.
     pub(crate) tally: HashMap<i64, u64>,
     pub(crate) updates: u64,
 }
@@ -137,12 +136,12 @@ impl Conn {
         })
     }
 
-    /// A tag that nothing else has.
+    /// Returns a unique tag.
     pub(crate) fn tag(&self) -> String {
         format!("{}.r{}", self.name, self.next)
     }
 
-    /// The text of a request, which is owed from now on.
+    /// Returns the text of a request and records it as pending.
     fn add_pending(&mut self, method: &str, params: &Value, pending: PendingRequest) -> String {
         let id = self.next;
         self.next += 1;
@@ -162,7 +161,7 @@ impl Conn {
         self.request(RequestType::Echo, "_chaos/echo", &params);
     }
 
-    /// A prompt in a session in which nothing is under way.
+    /// Sends a prompt in an idle session.
     pub(crate) fn prompt(&mut self, session: &str, mut order: Value, fault: &'static str) {
         let tag = self.tag();
         order["tag"] = json!(tag);
@@ -178,7 +177,7 @@ impl Conn {
         self.put(line.as_bytes());
     }
 
-    /// Several requests in one array, and something that is none.
+    /// Sends several requests and an invalid entry in one batch.
     pub(crate) fn batch(&mut self, count: usize) {
         let mut entries = vec![r#"{"jsonrpc":"2.0","method":"_chaos/nothing"}"#.to_owned()];
         let mut ids = BTreeSet::new();
@@ -196,7 +195,7 @@ impl Conn {
         self.put(format!("[{}]", entries.join(",")).as_bytes());
     }
 
-    /// A request under the id of the last one, which is not answered yet.
+    /// Sends a request with the id of the last one, which is pending.
     pub(crate) fn duplicate(&mut self) {
         let tag = format!("{}.again", self.tag());
         let id = self.next - 1;
@@ -211,13 +210,13 @@ impl Conn {
         );
     }
 
-    /// A line that is longer than may be.
+    /// Sends a line that is too long.
     pub(crate) fn giant(&mut self, length: usize) {
         let params = json!({"tag": self.tag(), "filling": "x".repeat(length)});
         self.request(RequestType::Giant, "_chaos/echo", &params);
     }
 
-    /// A line that is no message.
+    /// Sends an invalid line.
     pub(crate) fn broken(&mut self, line: &[u8]) {
         self.nulls += 1;
         self.put(line);
@@ -227,7 +226,7 @@ impl Conn {
         self.put(format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#).as_bytes());
     }
 
-    /// The id of the last request.
+    /// Returns the id of the last request.
     pub(crate) fn last(&self) -> u64 {
         self.next - 1
     }
@@ -237,7 +236,7 @@ impl Conn {
         self.output.push(b'\n');
     }
 
-    /// Sends what was put; somebody who was hung up on notices when reading.
+    /// Sends the queued lines. A disconnect is noticed when reading.
     pub(crate) fn send(&mut self) -> Result<(), String> {
         let output = std::mem::take(&mut self.output);
         let sent = match self.socket.get_mut() {
@@ -250,13 +249,13 @@ impl Conn {
         }
     }
 
-    /// Sends only a part of what was put: the rest is never said.
+    /// Sends only a part of the queued bytes and drops the rest.
     pub(crate) fn send_part(&mut self, length: usize) -> Result<(), String> {
         self.output.truncate(length);
         self.send()
     }
 
-    /// Ends our half.
+    /// Ends the output of this side.
     pub(crate) fn shut(&mut self) {
         self.shut = true;
         _ = match self.socket.get_ref() {
@@ -265,7 +264,7 @@ impl Conn {
         };
     }
 
-    /// Makes the end of the connection a reset, if there is such a thing.
+    /// Makes the end of a TCP connection a reset.
     pub(crate) fn reset(&self) {
         if let Socket::Tcp(socket) = self.socket.get_ref() {
             _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
@@ -276,7 +275,7 @@ impl Conn {
         !self.pending.is_empty() || self.nulls > 0
     }
 
-    /// Hears until everything is answered.
+    /// Reads until everything is answered.
     pub(crate) fn settle(&mut self) -> Result<Progress, String> {
         while self.has_pending() {
             if self.read_line()? == Progress::End {
@@ -286,7 +285,7 @@ impl Conn {
         Ok(Progress::Line)
     }
 
-    /// Takes one line, whatever it is.
+    /// Handles one line of any kind.
     pub(crate) fn read_line(&mut self) -> Result<Progress, String> {
         let mut line = Vec::new();
         let read = self.socket.read_until(b'\n', &mut line);
@@ -312,7 +311,7 @@ impl Conn {
         Ok(Progress::Line)
     }
 
-    /// What is owed, in words.
+    /// Describes the pending requests.
     fn list(&self) -> String {
         let words = |pending: &PendingRequest| {
             format!("{:?} {} {} seen {}", pending.what, pending.fault, pending.then, pending.seen)
@@ -352,7 +351,7 @@ impl Conn {
         *self.tally.entry(code).or_default() += 1;
         if message["id"].is_null() {
             if code == -32012 {
-                // Why a slow reader is hung up on, which is the last it hears.
+                // The reason why a slow reader is closed, which is its last line.
                 self.dismissed = true;
                 return Ok(());
             }
@@ -381,7 +380,7 @@ impl Conn {
                 RequestType::Load => tag != Some(&self.client),
                 RequestType::Echo | RequestType::New | RequestType::Duplicate => tag != Some(&pending.tag),
                 RequestType::Giant => true,
-                // The bus answers for a worker that is gone before it saw what is not wanted any more.
+                // The bus answers cancelled requests that a lost worker never read.
                 RequestType::Prompt if tag.is_none() => {
                     !(pending.then == "hold" || self.shut)
                         || message["result"] != json!({"stopReason": "cancelled"})
@@ -397,7 +396,7 @@ impl Conn {
             -32603 => pending.fault != "both",
             -32013 => !(pending.fault == "huge" || pending.what == RequestType::Giant),
             -32014 => pending.what != RequestType::Duplicate,
-            // Given up on while it waited for its session.
+            // Cancelled while it waited for its session.
             -32800 => pending.then != "hold" || error["data"]["effects"] != "none",
             _ => true,
         };
@@ -408,7 +407,7 @@ impl Conn {
         Ok(())
     }
 
-    /// Draws the conclusions of an answer.
+    /// Records the result of a response.
     fn settled(&mut self, pending: PendingRequest, several: bool, message: &Value) {
         let (result, error) = (&message["result"], &message["error"]);
         let words = error["message"].as_str().unwrap_or_default();
@@ -459,7 +458,7 @@ impl Conn {
             return if self.loads > 0 { Ok(()) } else { Err("nobody wanted the history".into()) };
         }
         if !tag.starts_with(&format!("{}.", self.name)) {
-            // A turn of an earlier connection, which goes on in a session that was taken over.
+            // A turn of an earlier connection in a session that was taken over.
             return Ok(());
         }
         let pending = self.pending.values_mut().flatten().find(|pending| pending.tag == tag);
@@ -493,7 +492,7 @@ impl Conn {
         self.send()
     }
 
-    /// What is left when nobody listens any more.
+    /// Returns the remaining claims and sessions when the connection ends.
     pub(crate) fn leave(mut self) -> (Vec<(String, Claim)>, Vec<String>) {
         let mut sessions = std::mem::take(&mut self.idle);
         sessions.append(&mut self.lost);
@@ -507,7 +506,7 @@ impl Conn {
     }
 }
 
-/// Whether the other end has hung up.
+/// Returns `true` if the peer has closed.
 fn is_gone(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::NotConnected)
 }

@@ -1,4 +1,4 @@
-//! Clients: lines, limits, hang-ups.
+//! Clients: lines, limits, disconnects.
 
 use std::os::unix::net::UnixStream;
 
@@ -56,7 +56,7 @@ fn a_whole_message_at_the_end_of_the_input_needs_no_line_end() {
     check(&format!("[1]\n{request}"), &format!("[1]\n{line}"));
     check(&format!("[{request}]"), &format!("[{line}").replace('\n', "]\n"));
     check(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#, "{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n");
-    // What was cut off is none.
+    // An incomplete message is dropped.
     check(&request[..request.len() - 1], "");
     check(&format!("{line}{{"), &line);
     check(&format!("{line}  "), &line);
@@ -107,7 +107,7 @@ fn a_unix_socket_works_like_a_port_also_when_it_is_full() {
     assert!(!path.exists(), "the socket goes with the bus");
 }
 
-/// Reads all that is left, some of it at a time, and returns the lines.
+/// Reads the rest slowly and returns its lines.
 fn read_slowly(mut socket: impl Read) -> Vec<String> {
     let (mut text, mut part) = (Vec::new(), [0; 20_000]);
     loop {
@@ -115,7 +115,7 @@ fn read_slowly(mut socket: impl Read) -> Vec<String> {
             0 => break,
             read => text.extend_from_slice(&part[..read]),
         }
-        // sleep: a reader that is slow, and not one that stands still
+        // sleep: a slow reader that still makes progress
         std::thread::sleep(Duration::from_millis(5));
     }
     String::from_utf8(text).unwrap().lines().map(str::to_owned).collect()
@@ -132,7 +132,7 @@ fn a_slow_reader_gets_the_reason_of_its_disconnect() {
                 false => Listen::new(Door::Tcp("127.0.0.1:0".into())),
             };
             let rig = Rig::new(Mode::Mirror, Config { listen: vec![listen], ..config("") });
-            // 8 MB, of which no socket takes all.
+            // 8 MB, more than any socket buffers.
             let request = b"[\"slow\",8000]\n";
             let reading: Box<dyn Read> = if is_unix {
                 let mut socket = UnixStream::connect(&path).unwrap();
@@ -144,7 +144,7 @@ fn a_slow_reader_gets_the_reason_of_its_disconnect() {
                 Box::new(peer.reader.into_inner())
             };
             rig.until(|event| *event == Event::Ticked);
-            // sleep: longer than others that are disconnected have time
+            // sleep: longer than the linger timeout of other disconnects
             std::thread::sleep(pause);
             let lines = read_slowly(reading);
             assert_eq!(lines.last().unwrap(), "[\"reason\"]", "unix: {is_unix}, {pause:?}");
@@ -215,7 +215,7 @@ fn a_client_accepted_elsewhere_has_no_stall_timeout() {
     let mut held = BufReader::new(ours);
     held.get_mut().write_all(b"[\"flood\",3000000]\n").unwrap();
     rig.until(|event| *event == Event::Open(0));
-    // Of two that take nothing, the one that came later and by itself is disconnected.
+    // Of two clients that read nothing, only the one that the bus accepted itself is disconnected.
     let mut peer = rig.connect();
     peer.send("[\"flood\",50000000]\n");
     let gone = rig.until(|event| matches!(event, Event::Gone(_)));
@@ -237,16 +237,16 @@ fn a_reader_that_wakes_up_too_late_hears_why_it_is_disconnected() {
     config.limits.queue_bytes = 64 << 10;
     config.limits.stall_timeout = Duration::from_millis(200);
     let rig = Rig::new(Mode::Mirror, config);
-    // It has a second for all of it, which on a busy machine may be too little.
+    // The linger timeout of a second may be too short on a busy machine.
     let heard = (0..10).any(|_| {
         let mut peer = rig.connect();
         peer.send("[\"flood\",12000000]\n");
         rig.until(|event| matches!(event, Event::Open(_)));
-        // sleep: it is a slow reader
+        // sleep: a slow reader
         std::thread::sleep(Duration::from_millis(500));
         peer.send("[2]\n");
         let mut said = Vec::new();
-        // Torn if it was too late even for that.
+        // The line is incomplete if the client was too late.
         _ = peer.reader.read_to_end(&mut said);
         let rest = said.splitn(2, |byte| *byte == b'\n').nth(1).unwrap_or_default();
         let rest = String::from_utf8_lossy(rest);
@@ -288,7 +288,7 @@ fn without_descriptors_no_connection_is_accepted_until_some_are_free() {
     let rig = Rig::new(Mode::Mirror, config(""));
     let mut first = rig.connect();
     rig.until(|event| *event == Event::Open(0));
-    // Who has said nothing would make room.
+    // A client without a message would be evicted.
     first.send("[1]\n");
     assert_eq!(first.read_line(), "[1]\n");
     let limit = getrlimit(Resource::Nofile);
@@ -329,7 +329,7 @@ fn another_longest_line_holds_for_those_that_are_there() {
     assert_eq!(peer.read_line(), "[1]\n");
     rig.bus.reload(with(100)).unwrap();
     rig.until(|event| *event == Event::Reloaded);
-    // Of the client and of its worker.
+    // For the client and for its worker.
     let line = format!("[{}]\n", "1".repeat(90));
     peer.send(&line);
     assert_eq!(peer.read_line(), line);

@@ -1,10 +1,10 @@
-//! What clients that send half messages, or nothing, can take from others. The core decides here as it does in a bus.
+//! Effects of clients with incomplete messages, or without any, on others. Uses the real core.
 
 use std::os::unix::net::UnixStream;
 
 use super::*;
 
-/// A bus with its real core; nothing here comes to a worker.
+/// A bus with the real core. Its workers never start.
 struct Real {
     bus: Bus,
 }
@@ -30,7 +30,7 @@ impl Real {
 }
 
 impl Peer {
-    /// Has been heard: what is no message is answered at once.
+    /// Checks that lines are handled: an invalid message is answered at once.
     #[track_caller]
     fn speaks(&mut self) {
         self.send("{}\n");
@@ -44,7 +44,7 @@ impl Peer {
     }
 }
 
-/// The refusal of an unfinished message. It is below `max_line`, so it may succeed later as it is.
+/// Returns the refusal of an incomplete message. It is shorter than `max_line`, so it may succeed later.
 fn too_much(id: u32) -> String {
     format!(
         r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32012,"message":"too much unfinished input on this bus","data":{{"condition":"backpressure","retryable":true,"effects":"none","retryAfterMs":1000}}}}}}"#
@@ -56,12 +56,12 @@ fn the_longest_unfinished_message_of_an_identity_is_refused_when_there_is_too_mu
     let limits = Limits { unfinished_input_per_identity: 4 << 20, ..Limits::default() };
     let real = Real::new(limits);
     let mut peers: Vec<Peer> = (0..3).map(|_| real.connect()).collect();
-    // Each by itself would be let in; of two, the longer one has to go.
+    // Each is within the limit, but of the two together the longer one is refused.
     peers[0].begins(7, 3 << 20);
     peers[1].begins(8, 2 << 20);
     let answer = peers[0].read_line();
     assert_eq!(answer, too_much(7));
-    // Its connection goes on behind that message, and the others are not harmed.
+    // Its connection continues after that message, and the others are not affected.
     peers[0].send("\"]}\n");
     peers[0].speaks();
     peers[2].speaks();
@@ -83,7 +83,7 @@ fn unfinished_messages_are_refused_at_once_when_memory_is_short_and_no_new_clien
     assert_eq!(answer, too_much(7));
     let answer = real.connect().read_rest();
     assert!(answer.contains("-32012") && answer.contains("retryAfterMs"), "{answer}");
-    // Who is there goes on.
+    // Connected clients continue.
     peer.send("\"]}\n");
     peer.speaks();
     drop(peer);
@@ -92,7 +92,7 @@ fn unfinished_messages_are_refused_at_once_when_memory_is_short_and_no_new_clien
 
 #[test]
 fn a_client_that_sends_no_message_is_disconnected_with_a_reason() {
-    // Most places are taken, so that the shorter time holds.
+    // Most slots are in use, so that the shorter timeout applies.
     let real = Real::new(Limits {
         header_timeout: Duration::from_millis(200),
         max_anonymous_connections: 4,
@@ -119,7 +119,7 @@ fn the_oldest_silent_connection_makes_room_for_another() {
     third.speaks();
     assert!(first.read_rest().contains("-32012"));
     second.speaks();
-    // Those who have spoken stay.
+    // Clients that have sent a message stay.
     assert!(real.connect().read_rest().contains("-32012"));
     second.speaks();
     third.speaks();

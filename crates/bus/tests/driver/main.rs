@@ -1,4 +1,4 @@
-//! The driver with real sockets and real processes, under a brain that decides next to nothing.
+//! The driver with real sockets and real processes, under a minimal router.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "these files are all tests")]
 #![expect(clippy::print_stderr, reason = "a test that cannot be run here says so")]
@@ -22,16 +22,16 @@ use narrows_bus::{Bus, Ended};
 
 use simple_router::{Event, Mode, SimpleRouter};
 
-/// Long enough for a loaded machine; nothing waits for it unless something is wrong.
+/// Generous for a loaded machine: only a failing test waits this long.
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A bus and what its brain was told.
+/// A bus and the events of its router.
 struct Rig {
     bus: Bus<SimpleRouter>,
     events: Receiver<Event>,
 }
 
-/// Settings of a bus on a free port, whose workers are `script` in a shell.
+/// Returns a configuration with a free port, whose workers run `script` in a shell.
 fn config(script: &str) -> Config {
     Config {
         listen: vec![Listen::new(Door::Tcp("127.0.0.1:0".into()))],
@@ -60,7 +60,7 @@ impl Rig {
         self.events.recv_timeout(TEST_TIMEOUT).expect("something happens")
     }
 
-    /// What comes until `wanted` does.
+    /// Returns the first event that matches.
     #[track_caller]
     fn until(&self, wanted: impl Fn(&Event) -> bool) -> Event {
         let mut seen = Vec::new();
@@ -81,7 +81,6 @@ impl Rig {
     }
 }
 
-/// A client.
 struct Peer {
     reader: BufReader<TcpStream>,
 }
@@ -91,7 +90,7 @@ impl Peer {
         self.reader.get_mut().write_all(text.as_bytes()).unwrap();
     }
 
-    /// The next line, with its end; empty at the end of the stream.
+    /// Returns the next line with its end; empty at the end of the stream.
     fn read_line(&mut self) -> String {
         let mut line = String::new();
         self.reader.read_line(&mut line).unwrap();

@@ -1,4 +1,4 @@
-//! Brains that decide as little as possible, and tell what they were told.
+//! Minimal routers that report their events.
 
 use std::cell::Cell;
 use std::sync::mpsc::SyncSender;
@@ -11,16 +11,16 @@ use narrows_bus::driver::Router;
 use narrows_wire::LineRef;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// What a [`SimpleRouter`] does with lines.
+/// The mode of a [`SimpleRouter`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Clients get them back.
+    /// Lines are returned to their clients.
     Mirror,
-    /// Each client has a worker of its own.
+    /// Each client has its own worker.
     Pairs,
 }
 
-/// What a [`SimpleRouter`] was told.
+/// An event of a [`SimpleRouter`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     Open(u32),
@@ -33,7 +33,7 @@ pub(crate) enum Event {
     Pressure(bool),
     Reloaded,
     Ticked,
-    /// It was asked whether a worker that it stops for a moment owes anything.
+    /// It was asked for the pending work of a worker that it has stopped (SIGSTOP).
     PendingWorkQueried,
 }
 
@@ -41,12 +41,12 @@ pub(crate) struct SimpleRouter {
     mode: Mode,
     pools: Vec<Pool>,
     max: usize,
-    /// Whether a client is there, and whether its worker is.
+    /// `true` if the client is connected, and if its worker is up.
     slots: Vec<(bool, bool)>,
     draining: bool,
-    /// What it panics over next.
+    /// The next event at which it panics.
     panic_at: Option<String>,
-    /// The worker that it stops at one look of the driver and continues at the next.
+    /// The worker that it stops at one check of the driver and continues at the next.
     paused: Cell<(Option<Pid>, bool)>,
     events: SyncSender<Event>,
 }
@@ -207,7 +207,7 @@ impl Router for SimpleRouter {
 
     fn tick(&mut self, _: Time, _: &mut impl CoreOutput) {
         self.report(Event::Ticked);
-        // It burns on.
+        // It keeps panicking.
         assert_ne!(self.panic_at.as_deref(), Some("tick"), "as asked for");
     }
 

@@ -1,4 +1,4 @@
-//! Clients that speak WebSocket with the loop itself, played by another implementation of it.
+//! WebSocket clients of the event loop, played by another implementation.
 
 use std::net::TcpListener;
 
@@ -12,13 +12,13 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 
 use super::*;
 
-/// The longest message that is taken.
+/// Maximum message length.
 const LIMIT: usize = 2 << 20;
 
 type Page = WebSocket<TcpStream>;
 
 impl Rig {
-    /// A client from whom `messages` have been read already.
+    /// Connects a client whose `messages` have been read already.
     fn upgrade(&self, messages: &[&'static str], idle: Duration) -> (Page, WebSocketHandle) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -37,7 +37,7 @@ impl Rig {
     }
 }
 
-/// What comes next: the text of a message, or the code of the end.
+/// Returns the next message, or the close code.
 #[track_caller]
 fn next_message(page: &mut Page) -> Result<String, u16> {
     loop {
@@ -91,7 +91,7 @@ fn an_unfinished_message_over_the_limit_ends_the_connection_with_a_reason() {
     let limits = Limits { unfinished_input_per_identity: 512 << 10, ..Limits::default() };
     let rig = Rig::new(Mode::Mirror, Config { limits, ..config("") });
     let (mut page, _served) = rig.upgrade(&[], TEST_TIMEOUT);
-    // A frame of one mebibyte, of which a part never comes.
+    // A frame of 1 MiB that never completes.
     page.get_mut().write_all(&[0x81, 0xff, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0]).unwrap();
     page.get_mut().write_all(&vec![b'1'; 700 << 10]).unwrap();
     let reason = next_message(&mut page).unwrap();
@@ -108,7 +108,7 @@ fn what_is_split_anywhere_is_put_together() {
     for text in ["[1]", "[\"two\"]"] {
         Frame::message(text, OpCode::Data(Data::Text), true).format(&mut bytes).unwrap();
     }
-    // Ours are not masked, and a client's must be.
+    // Frames of the server are not masked, and those of a client must be.
     let mut masked = Vec::new();
     for text in ["[1]", "[\"two\"]"] {
         masked.extend_from_slice(&[0x81, 0x80 | u8::try_from(text.len()).unwrap(), 0, 0, 0, 0]);
@@ -176,7 +176,7 @@ fn a_closed_websocket_gets_the_reason() {
     drop(page);
     assert_eq!(ended(served), None);
     assert_eq!(next_message(&mut other), Ok("[0]".to_owned()));
-    // Whoever is left at the end hears that it is the end.
+    // A client that is still connected gets a close frame.
     let handle = rig.bus.handle();
     handle.drain();
     assert_eq!(next_message(&mut other), Err(1001));
@@ -204,7 +204,7 @@ fn a_client_that_answers_no_ping_is_dropped() {
     let (mut page, served) = rig.upgrade(&[], Duration::from_millis(300));
     rig.until(|event| *event == Event::Gone(0));
     assert_eq!(ended(served), None);
-    // It was asked.
+    // It got pings.
     let mut pings = 0;
     loop {
         match page.read() {
@@ -235,7 +235,7 @@ fn pings_of_a_client_that_does_not_read_are_answered_with_a_bound() {
     let rig = Rig::new(Mode::Mirror, config(""));
     let (mut page, _served) = rig.upgrade(&["[\"flood\",15000000]"], Duration::from_secs(60));
     page.get_ref().set_write_timeout(Some(TEST_TIMEOUT)).unwrap();
-    // More than any buffer holds: it is read all the same, and nothing is kept of it but the last.
+    // More than any buffer holds: all are read, and only the last one is kept.
     for number in 0..60_000 {
         page.send(Message::Ping(format!("{number:120}").into())).unwrap();
     }

@@ -1,4 +1,4 @@
-//! Workers: pipes, ends, and what became of what they were sent.
+//! Workers: pipes, exits, and the fate of unread requests.
 
 use narrows_bus::StartError;
 use narrows_bus::core::{Stuck, WorkerExit};
@@ -41,7 +41,7 @@ fn lines_go_through_a_worker_unchanged() {
         }
         sender.join().unwrap();
     }
-    // The end of input goes through, too, and only then the connection ends.
+    // The end of input reaches the worker, and only then the connection ends.
     peers[0].send("[\"last\"]\n");
     peers[0].shut();
     assert_eq!(peers[0].read_rest(), "[\"last\"]\n");
@@ -65,7 +65,7 @@ fn long_lines_pass_unchanged_to_slow_readers() {
             std::thread::spawn(move || writer.write_all(lines(number).concat().as_bytes()).unwrap())
         })
         .collect();
-    // One after the other, so that what is for the others waits.
+    // One after the other, so that lines for the others have to wait.
     for (number, peer) in peers.iter_mut().enumerate() {
         for line in lines(number) {
             assert!(peer.read_line() == line, "a line of {} bytes", line.len());
@@ -156,7 +156,7 @@ fn a_stopped_worker_is_noticed() {
     rig.finish();
 }
 
-/// Takes its six seconds: every five there is a look, and a second later another.
+/// Takes six seconds: there is a check every five, and another one a second later.
 #[test]
 fn a_worker_that_is_stopped_for_a_moment_is_kept() {
     let rig = Rig::new(Mode::Pairs, config("exec cat"));
@@ -172,7 +172,7 @@ fn a_worker_that_is_stopped_for_a_moment_is_kept() {
     rig.finish();
 }
 
-/// Takes its fifteen seconds.
+/// Takes fifteen seconds.
 #[test]
 fn a_worker_that_does_not_read_is_noticed() {
     let rig = Rig::new(Mode::Pairs, config("read a; sleep 1000"));
@@ -246,11 +246,11 @@ fn clients_that_disconnect_leave_no_descriptors() {
                 _ => {}
             }
         }
-        // The first round may have opened what stays, such as the pipe of a waker.
+        // The first round may have opened descriptors that stay, such as the pipe of a waker.
         let before = *before.get_or_insert_with(descriptors);
         let since = std::time::Instant::now();
         while descriptors() > before {
-            // The spawner lets go of a guardian a moment after the news.
+            // The spawner releases a guardian shortly after the exit event.
             assert!(since.elapsed() < TEST_TIMEOUT, "{} instead of {before} descriptors", descriptors());
             std::thread::yield_now();
         }
@@ -258,7 +258,7 @@ fn clients_that_disconnect_leave_no_descriptors() {
     rig.finish();
 }
 
-/// Whether this machine can enforce it.
+/// Returns `true` if this machine can enforce the limit.
 fn can(limit: Controller) -> bool {
     let (_, can) =
         narrows_bus::worker_limits().into_iter().find(|(controller, _)| *controller == limit).unwrap();
@@ -270,7 +270,7 @@ fn a_worker_that_forks_too_much_meets_the_limit_of_its_pool() {
     if !can(Controller::Pids) {
         return;
     }
-    // Whoever is in no group of its own does no harm.
+    // A worker without its own cgroup does no harm.
     let bomb = "bomb() { bomb & bomb & sleep 1000; }";
     let script = format!("grep -q narrows- /proc/self/cgroup || exit 9; {bomb}; bomb & read word; exit 4");
     let mut config = config(&script);

@@ -14,10 +14,10 @@ use narrows_bus::{Bus, Ended};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-/// Long enough for a loaded machine; nothing waits for it unless something is wrong.
+/// Generous for a loaded machine: only a failing test waits this long.
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Makes an answer of every request to `echo`; others it leaves without one.
+/// Answers every request to `echo` and ignores others.
 const ECHO: &str = r#"exec sed -u -n 's/"method":"echo","params":/"result":/p'"#;
 
 fn start(instances: u32) -> Bus {
@@ -55,7 +55,7 @@ fn wait<T>(future: impl Future<Output = T>) -> T {
     runtime.block_on(async { tokio::time::timeout(TEST_TIMEOUT, future).await.unwrap() })
 }
 
-/// The status once it is as wanted.
+/// Waits for a status.
 fn status(bus: &Bus, wanted: impl Fn(&Status) -> bool) -> Status {
     wait(async {
         loop {
@@ -103,7 +103,7 @@ fn a_killed_worker_costs_its_requests_and_is_replaced() {
     kill_process(Pid::from_raw(before.cast_signed()).unwrap(), Signal::KILL).unwrap();
     let lost = answer(&mut peer);
     assert_eq!((&lost["id"], &lost["error"]["code"]), (&json!("b"), &json!(-32010)), "{lost}");
-    // Before another is there it waits, and then it is answered.
+    // The request waits for another worker and is then answered.
     peer.get_mut().write_all(request("echo", &json!(1.5), &json!({"x": 1})).as_bytes()).unwrap();
     assert_eq!(answer(&mut peer), json!({"jsonrpc": "2.0", "id": 1.5, "result": {"x": 1}}));
     let after = status(&bus, |_| true).pools[0].workers[0].pid;

@@ -1,4 +1,4 @@
-//! A made-up client: what it says next, and what it makes of what it hears.
+//! A simulated client: chooses its next message and handles what it receives.
 
 use narrows_wire::{Kind, View};
 
@@ -6,7 +6,7 @@ use crate::oracle::{ClientMessage, ConnIndex, TOO_LONG, Tag, entries, stripped};
 use crate::random::Random;
 use crate::scenario::PoolTraits;
 
-/// A request that the client waits for.
+/// A pending request of the client.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(crate) id: Vec<u8>,
@@ -15,7 +15,6 @@ pub(crate) struct Waiting {
     pub(crate) session: Option<String>,
 }
 
-/// A made-up client.
 #[derive(Debug)]
 pub(crate) struct SimClient {
     pub(crate) conn: ConnIndex,
@@ -25,23 +24,23 @@ pub(crate) struct SimClient {
     pub(crate) greeting: bool,
     pub(crate) flight: Vec<Waiting>,
     pub(crate) sessions: Vec<String>,
-    /// What workers have asked it.
+    /// Pending requests of workers.
     pub(crate) questions: Vec<Vec<u8>>,
-    /// Reads nothing.
+    /// It reads nothing.
     pub(crate) asleep: bool,
-    /// Says which pool it wants, because its listener's is another.
+    /// It names a pool, because its listener has another one.
     pub(crate) chooses: bool,
     counter: usize,
     style: usize,
 }
 
-/// A line and what it means.
+/// A line and its meaning.
 #[derive(Debug)]
 pub(crate) struct Line {
     pub(crate) text: Vec<u8>,
     pub(crate) said: Vec<ClientMessage>,
     pub(crate) array: bool,
-    /// The text is only the beginning of a line that is longer than may be.
+    /// The text is only the beginning of a line that is too long.
     pub(crate) long: bool,
 }
 
@@ -63,12 +62,12 @@ impl SimClient {
         }
     }
 
-    /// Whether the bus knows by now what it wants.
+    /// Returns `true` if it has sent a message.
     pub(crate) fn has_asked(&self) -> bool {
         self.counter > 0
     }
 
-    /// An id that is not in use.
+    /// Returns an unused id.
     fn fresh_id(&mut self, random: &mut Random) -> Vec<u8> {
         loop {
             let style = if self.style == 3 { random.below(6) } else { self.style };
@@ -88,7 +87,7 @@ impl SimClient {
         }
     }
 
-    /// A request.
+    /// Returns a request.
     pub(crate) fn request(
         &mut self,
         tag: Tag,
@@ -101,7 +100,7 @@ impl SimClient {
         self.request_with_id(id, tag, method, session, pad, random)
     }
 
-    /// A request with this id.
+    /// Returns a request with this id.
     pub(crate) fn request_with_id(
         &mut self,
         id: Vec<u8>,
@@ -117,7 +116,7 @@ impl SimClient {
                 "\"protocolVersion\":{},\"clientCapabilities\":{{}},\"clientInfo\":{{\"name\":\"x\",\"version\":\"1\"}},\"info\":{{\"name\":\"x\",\"version\":\"1\"}},\"capabilities\":{{}},",
                 self.traits.version()
             ),
-            // The server is this connection's, and this session's.
+            // The server belongs to this connection and this session.
             "session/new" | "session/load" | "session/resume" if random.one_in(2) => format!(
                 "\"cwd\":\"/w\",\"mcpServers\":[{{\"type\":\"acp\",\"name\":\"m\",\"serverId\":\"m{}-{tag}\"}}],",
                 self.conn
@@ -155,7 +154,7 @@ impl SimClient {
         Line { text, said, array: false, long: false }
     }
 
-    /// The beginning of a request that is longer than may be.
+    /// Returns the beginning of a request that is too long.
     pub(crate) fn long_request(&mut self, tag: Tag, random: &mut Random) -> Line {
         let mut line = self.request(tag, "_x/custom", None, 0, random);
         line.text.truncate(30 + random.below(40));
@@ -172,7 +171,7 @@ impl SimClient {
         line
     }
 
-    /// A notification about a session.
+    /// Returns a notification about a session.
     pub(crate) fn notification(tag: Tag, method: &str, session: &str) -> Line {
         let text =
             format!("{{\"jsonrpc\":\"2.0\",\"method\":\"{method}\",\"params\":{{\"sessionId\":\"{session}\",\"_meta\":{{\"n\":\"#{tag}#\"}}}}}}").into_bytes();
@@ -185,7 +184,7 @@ impl SimClient {
         Line { text, said, array: false, long: false }
     }
 
-    /// Takes a request back.
+    /// Returns the cancellation of a request.
     pub(crate) fn cancel(tag: Tag, waiting: &Waiting) -> Line {
         let id = String::from_utf8_lossy(&waiting.id);
         let text =
@@ -199,7 +198,7 @@ impl SimClient {
         Line { text, said, array: false, long: false }
     }
 
-    /// An answer to what a worker asked with this id.
+    /// Returns a response to the worker's request with this id.
     pub(crate) fn answer(tag: Tag, id: &[u8], random: &mut Random) -> Line {
         let shown = String::from_utf8_lossy(id);
         let body = match random.below(3) {
@@ -212,7 +211,7 @@ impl SimClient {
         Line { text, said, array: false, long: false }
     }
 
-    /// Several lines as one array.
+    /// Returns several lines as one batch.
     pub(crate) fn batch(lines: Vec<Line>) -> Line {
         let mut text = vec![b'['];
         let mut said = Vec::new();
@@ -227,7 +226,7 @@ impl SimClient {
         Line { text, said, array: true, long: false }
     }
 
-    /// Reads one line.
+    /// Handles one line.
     pub(crate) fn receive(&mut self, line: &[u8]) {
         let view = View::parse(line);
         match view.kind() {

@@ -1,4 +1,4 @@
-//! Queues, pipes and processes as a driver would have them, made up.
+//! Simulated queues, pipes and processes of a driver.
 
 use narrows_bus::core::{Action, ClientId, CoreOutput, PoolId, Reason, WorkerId};
 
@@ -7,28 +7,28 @@ use crate::digest::Digest;
 use crate::oracle::{ConnIndex, Oracle, WorkerIndex};
 use crate::worker::SimWorker;
 
-/// A client's end.
+/// The driver's side of a client.
 #[derive(Debug)]
 pub(crate) struct Port {
     pub(crate) client: SimClient,
     pub(crate) queue: Vec<u8>,
-    /// Its queue was fuller than it may be, and has not been half empty since.
+    /// Its queue was full and has not been half empty since.
     pub(crate) over: bool,
     pub(crate) paused: bool,
     pub(crate) closing: bool,
     pub(crate) ended: bool,
-    /// The bus stops with it.
+    /// The bus drains when it ends.
     pub(crate) ends_bus: bool,
     pub(crate) stalled: u32,
 }
 
-/// A worker's end.
+/// The driver's side of a worker.
 #[derive(Debug)]
 pub(crate) struct Proc {
     pub(crate) worker: SimWorker,
     pub(crate) up: bool,
     pub(crate) queue: Vec<u8>,
-    /// How much was ever queued, and of that written to the pipe.
+    /// Bytes that were ever queued, and of those written to the pipe.
     pub(crate) queued: u64,
     pub(crate) written: u64,
     pub(crate) pipe: Vec<u8>,
@@ -36,29 +36,28 @@ pub(crate) struct Proc {
     pub(crate) partial: Vec<u8>,
     pub(crate) over: bool,
     pub(crate) paused: bool,
-    /// Told to end; at once if it is true.
+    /// It is to be stopped; `true`: killed.
     pub(crate) stop: Option<bool>,
-    /// It has closed its input.
     pub(crate) closed: bool,
     pub(crate) frozen: bool,
 }
 
-/// All ends there are, in the slots that the core numbers them by.
+/// All clients and workers, in the slots of the core.
 #[derive(Debug)]
 pub(crate) struct Net {
     pub(crate) ports: Vec<Option<Port>>,
     pub(crate) procs: Vec<Option<Proc>>,
-    /// Processes to be started.
+    /// Processes to start.
     pub(crate) spawns: Vec<(WorkerId, PoolId)>,
-    /// Those of them that are to end, and whether at once.
+    /// Processes to stop before they are started; `true`: to kill.
     pub(crate) stops: Vec<(WorkerId, bool)>,
-    /// `None` in the second run, which must only be the same.
+    /// `None` in the second run, which only has to be equal.
     pub(crate) oracle: Option<Oracle>,
     pub(crate) conns: usize,
     pub(crate) workers: usize,
     pub(crate) finished: bool,
     pub(crate) limit: usize,
-    /// Of everything that came out.
+    /// The digest of all output.
     pub(crate) digest: Digest,
     pub(crate) trace: Option<Vec<String>>,
 }
@@ -110,7 +109,7 @@ impl CoreOutput for Net {
         port.queue.push(b'\n');
         let (waits, conn) = (port.queue.len(), port.client.conn);
         port.over |= waits > limit;
-        // A full queue may take what was already under way: the rest of an array, errors for all that was open.
+        // A full queue may take messages that were in progress: the rest of a batch, errors for all pending requests.
         if waits > limit + line.len() + 24_000 {
             self.wrong(format!("I6 {waits} bytes wait for connection {conn}"));
         }
@@ -154,7 +153,7 @@ impl CoreOutput for Net {
             Action::Stop { worker, kill } => {
                 let worker_index = self.worker_index(worker);
                 if self.spawns.iter().any(|(spawned, _)| *spawned == worker) {
-                    // Ordered in the same breath: it has not been made yet.
+                    // The process was ordered in the same call and does not exist yet.
                     self.stops.push((worker, kill));
                 } else if let Some(proc) = self.proc(worker.0 as usize) {
                     proc.stop = Some(kill || proc.stop == Some(true));

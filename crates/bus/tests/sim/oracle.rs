@@ -1,7 +1,7 @@
-//! A naive judge of what goes in and out of a bus: plain maps, written from the promises and not from the router.
+//! An oracle for the input and output of a bus: plain maps, written from the specification and not from the router.
 //!
-//! It is told each line before the core is, and hears each line the core lets out. Every message that somebody makes up
-//! holds a number of its own, `#17#`, so that the judge knows a message again wherever it turns up.
+//! It gets each line before the core does, and each line that the core sends. Every generated message contains a unique number,
+//! `#17#`, by which the oracle recognizes it anywhere.
 
 mod clients;
 mod sessions;
@@ -12,64 +12,77 @@ pub(crate) use text::{entries, number_in, stripped, text_of};
 
 use std::collections::{HashMap, VecDeque};
 
-/// A connection, counted from the first one there ever was.
+/// The number of a connection, counted from the first.
 pub(crate) type ConnIndex = usize;
-/// A worker, counted likewise.
+/// The number of a worker, counted from the first.
 pub(crate) type WorkerIndex = usize;
-/// A session as it really is, whatever it is called.
+/// The number of a session, independent of its names.
 pub(crate) type Truth = usize;
 /// The number in a message.
 pub(crate) type Tag = usize;
 
-/// Requests that may be asked of several workers, and again.
+/// Requests that may be sent to several workers, and repeatedly.
 pub(crate) const REPEATABLE: [&str; 6] =
     ["initialize", "authenticate", "session/list", "session/load", "session/resume", "session/delete"];
 
-/// In place of the method of a request that is too long to be read.
+/// The method of a request that is too long to be parsed.
 pub(crate) const TOO_LONG: &str = "(too long)";
 
-/// One thing a client says.
+/// A message of a client.
 #[derive(Debug)]
 pub(crate) enum ClientMessage {
-    /// A request.
-    Request { tag: Tag, id: Vec<u8>, method: &'static str, session: Option<String>, text: Vec<u8> },
-    /// A notification; `about` is the request that it takes back.
-    Notify { tag: Tag, session: Option<String>, about: Option<Tag>, text: Vec<u8> },
-    /// An answer to what a worker asked, or what pretends to be one.
-    Answer { id: Vec<u8>, text: Vec<u8> },
-    /// What is answered by an error without an id.
+    Request {
+        tag: Tag,
+        id: Vec<u8>,
+        method: &'static str,
+        session: Option<String>,
+        text: Vec<u8>,
+    },
+    /// A notification; `about` is the request that it cancels.
+    Notify {
+        tag: Tag,
+        session: Option<String>,
+        about: Option<Tag>,
+        text: Vec<u8>,
+    },
+    /// A response to a worker, valid or not.
+    Answer {
+        id: Vec<u8>,
+        text: Vec<u8>,
+    },
+    /// A line that is answered by an error without an id.
     Broken,
 }
 
-/// One thing a worker says.
+/// A message of a worker.
 #[derive(Debug)]
 pub(crate) enum WorkerMessage {
-    /// An answer. `opens`: the session that is now here, and what it is called here.
+    /// A response. `opens`: the session that is here now, and its name here.
     Answer { id: Vec<u8>, opens: Option<(Truth, String)>, closes: Option<String>, text: Vec<u8> },
-    /// A session is refused for lack of room: it may be asked for again, here or elsewhere.
+    /// A session is refused for lack of room: the request may be repeated, here or elsewhere.
     Full { id: Vec<u8>, text: Vec<u8> },
-    /// What has the id of an answer but is none, and what whoever asked is told then.
+    /// An invalid response with a pending id, and the code that the client gets.
     Malformed { id: Vec<u8>, code: i64 },
-    /// A request. `scope`: the request that it was asked and that this belongs to.
+    /// A request. `scope`: the request of a client that it belongs to.
     Request { tag: Tag, id: Vec<u8>, truth: Option<Truth>, scope: Option<Vec<u8>>, text: Vec<u8> },
-    /// A notification; `about` is the request of its own that it takes back.
+    /// A notification; `about` is the request that it cancels.
     Notify { tag: Tag, truth: Option<Truth>, about: Option<Vec<u8>>, text: Vec<u8> },
-    /// What is no message, or answers nothing.
+    /// An invalid message, or a response to no request.
     Noise,
-    /// What is longer than may be.
+    /// A message that is too long.
     TooLong,
 }
 
-/// What the judge must know of a worker's pool.
+/// The properties of a worker's pool.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind {
     /// Each connection has its own worker.
     pub(crate) per_connection: bool,
     /// Each session has its own worker.
     pub(crate) per_session: bool,
-    /// Sessions are whatever clients call them.
+    /// Sessions have the names that clients use.
     pub(crate) plain: bool,
-    /// Users may share a worker.
+    /// Identities may share a worker.
     pub(crate) mixed: bool,
 }
 
@@ -82,15 +95,15 @@ struct Asked {
     array: Option<usize>,
     handed: Vec<(WorkerIndex, u64, Vec<u8>)>,
     truth: Option<Truth>,
-    /// Of a list: the sessions that workers have told, by what they call them.
+    /// Of a list: the sessions that workers listed, by their names there.
     listed: Vec<(String, Truth)>,
-    /// Of those, the ones that another user had then.
+    /// Those of them that belonged to another identity then.
     hidden: Vec<Truth>,
     said: Option<Vec<u8>>,
-    /// By a worker that was given up on: its answer may count or not.
+    /// The worker was given up: its response may count or not.
     late: bool,
     malformed: Option<i64>,
-    /// How a worker refused it for lack of room.
+    /// The refusal of a worker for lack of room.
     full: Option<Vec<u8>>,
     answered: bool,
 }
@@ -104,7 +117,7 @@ struct Told {
     times: u32,
 }
 
-/// What else a worker's message is about; of what it names it may be that nobody knows it any more.
+/// The other subject of a worker's message, which may be forgotten.
 #[derive(Clone, Copy, Debug)]
 struct About {
     scope: Option<Option<Tag>>,
@@ -135,20 +148,20 @@ enum Thing {
 #[derive(Debug)]
 struct ConnState {
     open: bool,
-    /// It has ended its input: what it holds may be taken by another of its identity where all share the workers.
+    /// It has ended its input: another client of its identity may take its sessions of a shared worker.
     silent: bool,
     identity: u32,
-    /// Requests without an answer, by id.
+    /// Pending requests, by id.
     flight: HashMap<Vec<u8>, Tag>,
-    /// Requests whose id was taken.
+    /// Requests whose id was in use.
     doubled: Vec<(Vec<u8>, Tag)>,
     /// Errors without an id that are due.
     nameless: usize,
-    /// It was told why it is hung up on.
+    /// It got the reason why it is closed.
     dismissed: bool,
-    /// What workers asked, by the id it came with.
+    /// Requests of workers, by the id they arrived with.
     asked: HashMap<Vec<u8>, Tag>,
-    /// The last message of each session that came.
+    /// The last message of each session that arrived.
     last: HashMap<Truth, Tag>,
 }
 
@@ -156,14 +169,14 @@ struct ConnState {
 struct WorkerRecord {
     kind: Kind,
     alive: bool,
-    /// Nothing more is wanted of it.
+    /// It was given up.
     spent: bool,
     read: u64,
-    /// Its sessions, as it calls them.
+    /// Its sessions, by its names.
     sessions: HashMap<String, Truth>,
-    /// What it was asked, by the id it was asked with.
+    /// Requests to it, by the id they were sent with.
     asked: HashMap<Vec<u8>, Tag>,
-    /// What it asked, by its own id.
+    /// Its own requests, by its id.
     asking: HashMap<Vec<u8>, Tag>,
     users: Vec<ConnIndex>,
     identity: Option<u32>,
@@ -174,32 +187,32 @@ struct WorkerRecord {
 struct TruthState {
     identity: u32,
     owner: Option<ConnIndex>,
-    /// The request by which its owner wants to take it up, while that has no answer.
+    /// The pending request by which its owner loads or resumes it.
     taking: Option<Tag>,
     worker: WorkerIndex,
     visible: Option<String>,
-    /// Messages within a turn that its client must have before the turn's end.
+    /// Messages of a turn that must arrive before the turn's end.
     undelivered: VecDeque<Tag>,
 }
 
-/// The judge.
+/// The oracle.
 #[derive(Debug, Default)]
 pub(crate) struct Oracle {
-    /// Sessions are for their identity alone also when nobody has them open.
+    /// Sessions without a client are visible to their identity only.
     strict: bool,
     things: Vec<Thing>,
     conns: Vec<ConnState>,
     workers: Vec<WorkerRecord>,
     truths: Vec<Option<TruthState>>,
     visible: HashMap<String, Truth>,
-    /// Plain sessions: who used a name, and where it is.
+    /// Plain sessions: the users of a name, and its worker.
     names: HashMap<String, (Vec<ConnIndex>, WorkerIndex)>,
     arrays: Vec<usize>,
-    /// What must have happened when the core returns.
+    /// Events that must have happened when the core returns.
     due: Vec<Due>,
-    /// What was found.
+    /// The violations.
     pub(crate) wrongs: Vec<String>,
-    /// How many answers of workers reached their clients.
+    /// Number of workers' responses that reached their clients.
     pub(crate) served: usize,
 }
 
@@ -239,7 +252,7 @@ impl Oracle {
         self.truths.get_mut(truth).and_then(Option::as_mut)
     }
 
-    /// A client came in.
+    /// Creates an oracle.
     pub(crate) fn new(strict: bool) -> Self {
         Self { strict, ..Self::default() }
     }
@@ -259,12 +272,12 @@ impl Oracle {
         self.conns.len() - 1
     }
 
-    /// A client has ended its input.
+    /// Records that a client has ended its input.
     pub(crate) fn conn_silent(&mut self, conn: ConnIndex) {
         self.conns[conn].silent = true;
     }
 
-    /// A client is hung up on, or has gone. `owed`: nothing may be open any more.
+    /// Records that a client is closed. `owed`: no request may be pending.
     pub(crate) fn conn_closed(&mut self, conn: ConnIndex, owed: bool) {
         if owed && self.conns[conn].open {
             self.nothing_open(conn, "hung up on");
@@ -295,7 +308,7 @@ impl Oracle {
         }
     }
 
-    /// A worker is being started.
+    /// Records that a worker is started.
     pub(crate) fn worker_started(&mut self, kind: Kind) -> WorkerIndex {
         self.workers.push(WorkerRecord {
             kind,
@@ -312,17 +325,17 @@ impl Oracle {
         self.workers.len() - 1
     }
 
-    /// A worker has read its input up to here.
+    /// Records how much of its input a worker has read.
     pub(crate) fn worker_read(&mut self, worker: WorkerIndex, read: u64) {
         self.workers[worker].read = read;
     }
 
-    /// The core has given a worker up, or it was found stuck.
+    /// Records that the core gave a worker up, or that it was found stuck.
     pub(crate) fn worker_given_up(&mut self, worker: WorkerIndex) {
         self.workers[worker].spent = true;
     }
 
-    /// A worker has ended and may have read `taken` bytes.
+    /// Records that a worker has exited and may have read `taken` bytes.
     pub(crate) fn worker_exited(&mut self, worker: WorkerIndex, taken: u64) {
         let state = &mut self.workers[worker];
         state.alive = false;
@@ -330,7 +343,7 @@ impl Oracle {
         state.asking.clear();
     }
 
-    /// The core has returned: what it had to do at once is done.
+    /// Checks what must have happened when the core returns.
     pub(crate) fn returned(&mut self) {
         for due in std::mem::take(&mut self.due) {
             match due {
@@ -354,7 +367,7 @@ impl Oracle {
         }
     }
 
-    /// Everybody has had time to answer everything: nothing may be open.
+    /// Checks that nothing is pending after enough time.
     pub(crate) fn settle(&mut self) {
         for conn in 0..self.conns.len() {
             if self.conns[conn].open {

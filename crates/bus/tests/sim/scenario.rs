@@ -1,4 +1,4 @@
-//! What kind of bus, workers and clients one run has.
+//! The bus, workers and clients of a run.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use narrows_bus::config::{Admin, Auth, Config, Door, Limits, Listen, Pool, Proto
 use crate::oracle::Kind;
 use crate::random::Random;
 
-/// How the workers of a pool are.
+/// The properties of a pool's workers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PoolTraits {
     pub(crate) share: Share,
@@ -15,14 +15,14 @@ pub(crate) struct PoolTraits {
     pub(crate) load: bool,
     pub(crate) resume: bool,
     pub(crate) mixed: bool,
-    /// Whether they take only a few sessions at once.
+    /// They accept only a few sessions at once.
     pub(crate) narrow: bool,
-    /// Whether they announce child sessions.
+    /// They announce child sessions.
     pub(crate) announces: bool,
 }
 
 impl PoolTraits {
-    /// The version that its clients ask for.
+    /// Returns the protocol version that its clients request.
     pub(crate) fn version(self) -> u32 {
         if self.protocol == Protocol::V2 { 2 } else { 1 }
     }
@@ -41,21 +41,21 @@ impl PoolTraits {
     }
 }
 
-/// A bus and who uses it.
+/// A bus and its users.
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
     pub(crate) config: Config,
     pub(crate) traits_of: Vec<PoolTraits>,
-    /// How many bytes a worker's pipe holds.
+    /// Bytes that a worker's pipe holds.
     pub(crate) pipe: usize,
     pub(crate) identities: u32,
     pub(crate) clients: usize,
     pub(crate) steps: usize,
-    /// One step out of so many is a fault; 0 is a day without any.
+    /// One step in this many is a fault; 0: none.
     pub(crate) faults: usize,
 }
 
-/// Which kinds of pools a run may have.
+/// The kinds of pools that a run may have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Family {
     pub(crate) shares: &'static [Share],
@@ -127,7 +127,7 @@ impl Scenario {
         scenario
     }
 
-    /// Clients prove who they are, and each session is kept for whom it was made; nobody may watch.
+    /// Lets clients authenticate, so that sessions have owners and no observers.
     fn ask_who(&mut self) {
         for listen in &mut self.config.listen {
             let Ok(Listen { at: Door::Web(mut web), .. }) = Listen::parse("http://127.0.0.1:1/acp") else {

@@ -1,4 +1,4 @@
-//! Several clients on one session: chance decides who comes, goes, speaks and answers, and what the bus says is foretold.
+//! Several clients on one session, with random moves and a model that predicts the output.
 
 mod model;
 mod moves;
@@ -14,10 +14,10 @@ use crate::digest::Digest;
 use crate::random::Random;
 use model::{Ask, Session};
 
-/// How often each thing has happened, over all runs.
+/// Number of occurrences of each move, over all runs.
 pub(crate) type MoveCounts = BTreeMap<&'static str, usize>;
 
-/// What came out.
+/// The output of the core.
 #[derive(Default)]
 struct Net {
     to_clients: Vec<(u32, Vec<u8>)>,
@@ -47,11 +47,10 @@ impl CoreOutput for Net {
     }
 }
 
-/// Somebody who is connected.
 struct ConnectedClient {
     identity: usize,
     next: u64,
-    /// What somebody else has answered, or what it need not answer any more.
+    /// Requests that it need not answer any more.
     stale: Vec<Value>,
 }
 
@@ -61,9 +60,9 @@ pub(crate) struct Watched<'a> {
     net: Net,
     random: Random,
     worker: WorkerId,
-    /// Whether the worker can tell the history of a session.
+    /// The worker can replay the history of a session.
     tells: bool,
-    /// How much is kept of a session.
+    /// Bytes kept per session.
     limit: usize,
     clients: BTreeMap<u32, ConnectedClient>,
     sessions: BTreeMap<String, Session>,
@@ -90,7 +89,7 @@ fn config(limit: usize) -> Config {
 }
 
 impl<'a> Watched<'a> {
-    /// A bus whose one worker is ready.
+    /// Returns a bus with one ready worker.
     pub(crate) fn new(seed: u64, counts: &'a mut MoveCounts) -> Self {
         let mut random = Random::new(seed);
         let (limit, tells) = (random.pick(&[400, 1 << 20]), random.one_in(2));
@@ -119,7 +118,7 @@ impl<'a> Watched<'a> {
         watched
     }
 
-    /// Takes so many random steps, and returns the digest of the run.
+    /// Runs this many random steps, and returns the digest of the run.
     pub(crate) fn run(mut self, steps: usize) -> Digest {
         for _ in 0..steps {
             self.step();
@@ -132,7 +131,7 @@ impl<'a> Watched<'a> {
         *self.counts.entry(what).or_default() += 1;
     }
 
-    /// A number that nothing else has.
+    /// Returns a unique number.
     fn number(&mut self) -> u64 {
         self.counter += 1;
         self.counter
@@ -149,7 +148,7 @@ impl<'a> Watched<'a> {
         client
     }
 
-    /// A client asks for something.
+    /// Sends a request of a client.
     fn request(&mut self, client: u32, method: &str, params: &Value) -> Value {
         let client_state = self.clients.get_mut(&client).expect("it is there");
         client_state.next += 1;
@@ -172,7 +171,7 @@ impl<'a> Watched<'a> {
         self.worker_says(&json!({"jsonrpc": "2.0", "id": id, "result": result}));
     }
 
-    /// All that clients were sent, each with whom.
+    /// Returns all lines sent to clients.
     fn client_lines(&mut self) -> Vec<(u32, Value)> {
         let lines = std::mem::take(&mut self.net.to_clients);
         lines
@@ -181,12 +180,12 @@ impl<'a> Watched<'a> {
             .collect()
     }
 
-    /// What the worker was sent.
+    /// Returns the lines sent to the worker.
     fn worker_lines(&mut self) -> Vec<Value> {
         std::mem::take(&mut self.net.to_worker)
     }
 
-    /// The one line that the worker was sent, which asks for this.
+    /// Returns the only line sent to the worker, which has this method.
     #[track_caller]
     fn only_handed(&mut self, method: &str) -> Value {
         let handed = self.worker_lines();
@@ -198,7 +197,7 @@ impl<'a> Watched<'a> {
         handed.into_iter().next().unwrap_or_default()
     }
 
-    /// The answer to a request, which is all that anybody was sent.
+    /// Returns the response to a request, which is the only line sent to any client.
     #[track_caller]
     fn only_answer(&mut self, client: u32, id: &Value) -> Value {
         let heard = self.client_lines();
@@ -211,7 +210,7 @@ impl<'a> Watched<'a> {
         heard.into_iter().next().map(|(_, answer)| answer).unwrap_or_default()
     }
 
-    /// A request is refused with this code, and the worker has not heard of it.
+    /// Checks that a request is refused with this code and did not reach the worker.
     #[track_caller]
     fn is_refused(&mut self, client: u32, id: &Value, code: i64) {
         let answer = self.only_answer(client, id);

@@ -1,4 +1,4 @@
-//! A made-up worker: what it makes of what it reads, and what it says next.
+//! A simulated worker: handles what it reads and chooses its next message.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,10 +9,10 @@ use crate::oracle::{Tag, Truth, WorkerIndex, WorkerMessage, entries, number_in, 
 use crate::random::Random;
 use crate::scenario::PoolTraits;
 
-/// How many sessions a worker takes that takes only a few.
+/// Sessions of a worker that accepts only a few.
 const MAX_SESSIONS: usize = 4;
 
-/// A request that the worker works on.
+/// A request in progress.
 #[derive(Debug)]
 pub(crate) struct Task {
     pub(crate) id: Vec<u8>,
@@ -21,13 +21,13 @@ pub(crate) struct Task {
     pub(crate) session: Option<String>,
     server: Option<String>,
     pub(crate) cancelled: bool,
-    /// By the session's cancellation, not by that of the one request.
+    /// By the cancellation of the session, not of the request.
     pub(crate) stopped: bool,
-    /// Answered, with the turn still going on.
+    /// Answered, but the turn continues.
     pub(crate) begun: bool,
 }
 
-/// What all workers of a pool keep on disk, and what is counted for all.
+/// The sessions on disk of all workers of a pool, and global counters.
 #[derive(Debug, Default)]
 pub(crate) struct Store {
     /// By pool and name.
@@ -43,7 +43,6 @@ impl Store {
     }
 }
 
-/// A made-up worker.
 #[derive(Debug)]
 pub(crate) struct SimWorker {
     pub(crate) worker_index: WorkerIndex,
@@ -51,19 +50,19 @@ pub(crate) struct SimWorker {
     pub(crate) traits: PoolTraits,
     pub(crate) tasks: Vec<Task>,
     pub(crate) sessions: BTreeMap<String, Truth>,
-    /// The child sessions that it has announced, and the sessions they belong to.
+    /// Announced child sessions, and the sessions they belong to.
     children: Vec<(String, Truth)>,
-    /// The MCP servers of its sessions, which live in clients.
+    /// The MCP servers of its sessions, which are in clients.
     servers: BTreeMap<String, String>,
-    /// Lines on their way to the bus, with what they mean.
+    /// Lines on their way to the bus, with their meaning.
     pub(crate) out: VecDeque<(Vec<u8>, Vec<WorkerMessage>)>,
-    /// Requests of its own that have no answer, by id.
+    /// Pending requests of its own, by id.
     pub(crate) asking: Vec<Vec<u8>>,
-    /// Ids it answered, for saying it again.
+    /// Ids that it has answered, for a second answer.
     pub(crate) answered: Vec<Vec<u8>>,
-    /// Never answers `initialize`.
+    /// It never answers `initialize`.
     pub(crate) never_initializes: bool,
-    /// Does not stop when told.
+    /// It ignores cancellations.
     pub(crate) ignores_cancel: bool,
     counter: usize,
 }
@@ -87,7 +86,7 @@ impl SimWorker {
         }
     }
 
-    /// Reads one line.
+    /// Handles one line.
     pub(crate) fn read(&mut self, line: &[u8]) {
         let view = View::parse(line);
         match view.kind() {
@@ -95,7 +94,7 @@ impl SimWorker {
             Kind::Request => {
                 let method = view.method().unwrap_or_default().into_owned();
                 let session = view.session().or_else(|| view.top_session()).map(std::borrow::Cow::into_owned);
-                // A session that comes to be later is not meant.
+                // A session that is created later is not meant.
                 let is_meant = |name: &String| method != "session/delete" || self.sessions.contains_key(name);
                 self.tasks.push(Task {
                     id: view.id().unwrap_or_default().to_vec(),
@@ -135,7 +134,7 @@ impl SimWorker {
         self.out.push_back((text, vec![reply]));
     }
 
-    /// Says something of its own in a session.
+    /// Sends an update in a session.
     pub(crate) fn update(&mut self, name: &str, truth: Option<Truth>, pad: usize, store: &mut Store) {
         let tag = store.tag();
         let pad = "y".repeat(pad);
@@ -162,7 +161,7 @@ impl SimWorker {
         self.send(text, |text| WorkerMessage::Notify { tag, truth: Some(truth), about: None, text });
     }
 
-    /// Does something about the children of a session. Tells whether it did.
+    /// Sends a message about the children of a session. Returns `true` if it did.
     fn act_on_children(&mut self, name: &str, truth: Truth, store: &mut Store, random: &mut Random) -> bool {
         if !self.traits.announces || !random.one_in(4) {
             return false;
@@ -174,7 +173,7 @@ impl SimWorker {
             .map(|(child, _)| child.clone())
             .collect();
         if own.is_empty() || random.one_in(4) && own.len() < 4 {
-            // A child may have children, too.
+            // A child may have children too.
             let parent = own.first().filter(|_| random.one_in(2)).cloned();
             self.announce(parent.as_deref().unwrap_or(name), truth, store);
         } else if random.one_in(4) && self.asking.len() < 3 {
@@ -194,7 +193,7 @@ impl SimWorker {
         self.send(text, |text| WorkerMessage::Notify { tag, truth, about: None, text });
     }
 
-    /// An id for a request of its own.
+    /// Returns an id for its own request.
     fn own_id(&mut self) -> String {
         self.counter += 1;
         let id = if self.counter.is_multiple_of(2) {
@@ -206,7 +205,7 @@ impl SimWorker {
         id
     }
 
-    /// Asks something about a request that it was asked.
+    /// Sends a request about a request of a client.
     fn elicit(&mut self, scope: Vec<u8>, store: &mut Store) {
         let tag = store.tag();
         let (id, about) = (self.own_id(), String::from_utf8_lossy(&scope).into_owned());
@@ -217,7 +216,7 @@ impl SimWorker {
         self.send(text, |text| WorkerMessage::Request { tag, id, truth: None, scope: Some(scope), text });
     }
 
-    /// Says something to an MCP server.
+    /// Sends a message to an MCP server.
     fn call(&mut self, server: &str, store: &mut Store) {
         let (tag, id) = (store.tag(), self.own_id());
         let text = format!(
@@ -227,7 +226,7 @@ impl SimWorker {
         self.send(text, |text| WorkerMessage::Request { tag, id, truth: None, scope: None, text });
     }
 
-    /// Takes back what it asked last, or says so.
+    /// Cancels its last request, or another id.
     pub(crate) fn cancel(&mut self, store: &mut Store) -> Option<()> {
         let about = self.asking.last()?.clone();
         let (tag, id) = (store.tag(), String::from_utf8_lossy(&about).into_owned());
@@ -238,7 +237,7 @@ impl SimWorker {
         Some(())
     }
 
-    /// Asks something of its own in a session.
+    /// Sends a request in a session.
     pub(crate) fn question(&mut self, name: &str, truth: Option<Truth>, store: &mut Store) {
         let tag = store.tag();
         let id = self.own_id();
@@ -252,12 +251,12 @@ impl SimWorker {
         self.sessions.get(name).copied()
     }
 
-    /// Goes on with one of its tasks.
+    /// Continues one of its tasks.
     pub(crate) fn work(&mut self, at: usize, hurry: bool, store: &mut Store, random: &mut Random) {
         let task = &self.tasks[at];
         let name = task.session.clone();
         let known = name.as_deref().and_then(|name| self.truth_of(name));
-        // Even one that does not stop knows which sessions there are.
+        // A worker that ignores cancellations still knows which sessions exist.
         if self.never_initializes && task.method == "initialize"
             || self.ignores_cancel && task.stopped && known.is_some()
         {
@@ -379,7 +378,7 @@ impl SimWorker {
         }
         if let Some(name) = &closes {
             let closed = self.sessions.remove(name);
-            // Their names are not used again.
+            // Their names are not reused.
             for (_, truth) in self.children.iter_mut().filter(|(_, truth)| Some(*truth) == closed) {
                 *truth = Truth::MAX;
             }
@@ -411,12 +410,12 @@ impl SimWorker {
         )
     }
 
-    /// Whether it has as many sessions as it takes.
+    /// Returns `true` if it accepts no more sessions.
     fn is_full(&self) -> bool {
         self.traits.narrow && self.traits.share == Share::All && self.sessions.len() >= MAX_SESSIONS
     }
 
-    /// A name for a new session: those who can load one have names of their own, others count from one.
+    /// Returns a name for a new session: workers that can load sessions use unique names, others count from one.
     fn minted(&mut self, store: &mut Store) -> String {
         if self.traits.load || self.traits.resume {
             let name = (1..)

@@ -1,4 +1,4 @@
-//! One run: a bus, its clients and workers, and chance that decides who moves next.
+//! One run: a bus, its clients and workers, and random choices of the next move.
 
 mod ends;
 mod faults;
@@ -27,16 +27,16 @@ pub(crate) struct World {
     now: Time,
     faults: usize,
     draining: bool,
-    /// Names of sessions that clients had who are gone.
+    /// Names of sessions of disconnected clients.
     left: Vec<(usize, String)>,
 }
 
-/// How a run went.
+/// The result of a run.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) digest: Digest,
     pub(crate) faults: usize,
-    /// After how many steps it ended.
+    /// Number of steps until it ended.
     pub(crate) steps: usize,
     pub(crate) served: usize,
     pub(crate) wrongs: Vec<String>,
@@ -119,7 +119,7 @@ impl World {
         }
     }
 
-    /// The core has returned.
+    /// Handles the orders of the core after a call.
     fn after(&mut self) {
         for (worker, pool) in std::mem::take(&mut self.net.spawns) {
             let name = self.core.pool(pool).name.clone();
@@ -168,7 +168,7 @@ impl World {
         (0..self.net.procs.len()).filter(|slot| self.net.procs[*slot].is_some()).collect()
     }
 
-    /// A client comes in.
+    /// Connects a client.
     fn connect(&mut self, listener: usize, wanted: usize) -> Option<usize> {
         let ends_bus = self.scenario.faults > 0 && self.random.one_in(80);
         let identity = u32::try_from(self.random.below(self.scenario.identities as usize)).unwrap_or(0);
@@ -206,7 +206,7 @@ impl World {
         Some(slot)
     }
 
-    /// A client's line reaches the core, unless nothing is read from it now.
+    /// Passes a client's line to the core, unless the client is paused.
     fn client_says(&mut self, slot: usize, line: Line) {
         let Some(port) = self.net.port(slot) else { return };
         let conn = port.client.conn;
@@ -221,7 +221,7 @@ impl World {
         self.after();
     }
 
-    /// Whether the core would be given a line of this client now.
+    /// Returns `true` if the core would get a line of this client now.
     fn is_read(&mut self, slot: usize) -> bool {
         self.net.port(slot).is_some_and(|port| !port.paused && !port.closing && !port.ended)
     }
@@ -236,13 +236,13 @@ impl World {
         if let Some(oracle) = &mut self.net.oracle {
             oracle.conn_closed(conn, false);
         }
-        // Its slot is free only when the core has returned.
+        // The slot is free only when the core has returned.
         self.core.client_gone(self.now, client_at(slot), &mut self.net);
         self.net.ports[slot] = None;
         self.after();
     }
 
-    /// A client reads up to `most` lines of what waits for it.
+    /// Lets a client read up to `most` queued lines.
     fn client_reads(&mut self, slot: usize, most: usize) {
         let limit = self.net.limit;
         let Some(port) = self.net.port(slot) else { return };
@@ -264,7 +264,7 @@ impl World {
         }
     }
 
-    /// The bus reads a line of a worker's.
+    /// Lets the bus read a line of a worker.
     fn worker_says(&mut self, slot: usize) {
         let Some(proc) = self.net.proc(slot) else { return };
         let worker_index = proc.worker.worker_index;
@@ -283,7 +283,7 @@ impl World {
         self.after();
     }
 
-    /// A worker's process begins.
+    /// Starts a worker's process.
     fn worker_begins(&mut self, slot: usize) {
         let Some(proc) = self.net.proc(slot) else { return };
         proc.up = true;
@@ -292,7 +292,7 @@ impl World {
         self.after();
     }
 
-    /// What waits for a worker goes into its pipe, and it reads up to `most` bytes from there.
+    /// Writes the queue of a worker to its pipe, and lets it read up to `most` bytes.
     fn worker_reads(&mut self, slot: usize, most: usize) {
         let (limit, room) = (self.net.limit, self.scenario.pipe);
         let Some(proc) = self.net.proc(slot) else { return };
@@ -322,13 +322,13 @@ impl World {
         }
     }
 
-    /// A worker ends. What it has said to the end of a line is still heard.
+    /// Ends a worker. Its output up to the last line end still arrives.
     fn worker_dies(&mut self, slot: usize, last_words: usize) {
         for _ in 0..last_words {
             self.worker_says(slot);
         }
         let Some(proc) = self.net.proc(slot) else { return };
-        // Where the pipe cannot be asked, all that was written may have been read.
+        // If the pipe cannot be inspected, all written bytes count as read.
         let taken = if self.random.one_in(4) && !proc.closed { proc.written } else { proc.read };
         let end = WorkerExit {
             reason: "killed".to_owned(),
@@ -354,7 +354,7 @@ impl World {
         self.after();
     }
 
-    /// A worker is found to be of no use.
+    /// Reports a stuck worker.
     fn worker_sticks(&mut self, slot: usize, why: Stuck) {
         let Some(proc) = self.net.proc(slot) else { return };
         let worker_index = proc.worker.worker_index;
@@ -366,7 +366,7 @@ impl World {
         self.after();
     }
 
-    /// A client ends its input.
+    /// Ends a client's input.
     fn client_ends(&mut self, slot: usize) {
         let Some(port) = self.net.port(slot) else { return };
         port.ended = true;

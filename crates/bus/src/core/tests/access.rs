@@ -1,4 +1,4 @@
-//! What clients may use: MCP servers of their own, and pools.
+//! Access of clients to pools and to their own MCP servers.
 
 use serde_json::{Value, json};
 
@@ -23,7 +23,7 @@ fn open(bus: &mut TestBus, is_owner: bool) -> u32 {
     bus.core.client_open(bus.now, from, &mut bus.output).unwrap().0
 }
 
-/// A scene with one worker that has greeted `client`, or greets everybody if it is shared.
+/// Returns a bus with one worker that is initialized for `client`, or shared.
 fn bus(pool: Pool, is_owner: bool) -> (TestBus, u32) {
     let is_shared = pool.share == Share::All;
     let mut bus = TestBus::new(&config(vec![pool]));
@@ -45,7 +45,7 @@ fn stdio() -> Value {
     json!({"name": "x", "command": "/bin/sh", "args": ["-c", "id"], "env": []})
 }
 
-/// Whether a worker was sent something.
+/// Returns `true` if a worker got a line.
 fn reached(seen: &str) -> bool {
     seen.lines().any(|line| line.starts_with('w'))
 }
@@ -175,7 +175,7 @@ fn servers_in_batches_extensions_and_notifications_are_refused_too() {
     bus.notify(client, "session/new", &json!({"cwd": "/", "mcpServers": [stdio()]}));
     let seen = bus.seen();
     assert!(!reached(&seen), "{seen}");
-    // Other extensions and what people say are left alone.
+    // Other extension methods and the content of prompts are not checked.
     bus.request(client, 9, "_agent/open", &json!({"cwd": "mcpServers"}));
     assert!(reached(&bus.seen()));
 }
@@ -225,7 +225,7 @@ fn a_restored_session_has_the_servers_that_its_pool_permits_now() {
     bus.request(client, 2, "session/new", &json!({"cwd": "/", "mcpServers": [{"name": "files"}]}));
     bus.answer(0, 2, &json!({"sessionId": "s"}));
     bus.seen();
-    // The workers stay: none of what was changed is theirs.
+    // The changed settings do not concern the workers, so these stay.
     bus.core.reload(bus.now, &config(vec![listed("new")]), &mut bus.output);
     assert_eq!(bus.seen(), "");
     bus.kill_worker(0);
@@ -233,7 +233,7 @@ fn a_restored_session_has_the_servers_that_its_pool_permits_now() {
     bus.request(client, 3, "session/prompt", &super::prompt("s"));
     let seen = bus.seen();
     assert!(seen.contains("session/resume") && seen.contains(r#""command":"new""#), "{seen}");
-    // Without the server there is no such session any more.
+    // A session without its server cannot be restored.
     bus.answer(1, 2, &json!({}));
     let none = Pool { mcp: Some(McpAccess::None), mcp_servers: Vec::new(), ..listed("new") };
     bus.core.reload(bus.now, &config(vec![none]), &mut bus.output);
@@ -297,7 +297,7 @@ fn a_client_gets_only_the_pools_of_its_listener_and_its_token() {
     check(listener(Some("two"), None), None, None, Ok(1));
     check(listener(Some("two"), None), None, Some("two"), Ok(1));
     check(listener(Some("two"), None), None, Some("one"), Err(()));
-    // As little as of one that there is.
+    // The error is the same as for an existing pool.
     check(listener(Some("two"), None), None, Some("three"), Err(()));
     check(listener(None, Some(&["two"])), None, None, Ok(1));
     check(listener(None, Some(&["two"])), None, Some("one"), Err(()));
@@ -422,7 +422,7 @@ fn servers_of_a_client_that_could_be_read_in_two_ways_are_refused() {
         let seen = ask(&mut bus, server, more);
         assert!(!reached(&seen) && seen.contains("-32602"), "{server} {more}: {seen}");
     }
-    // However it is spelled, it is known, and another's of the same id gets another one.
+    // An escaped id is recognized, and an equal id of another client is renamed.
     let seen = ask(&mut bus, r#"{"type":"\u0061cp","name":"n","serverId":"sr\u0076"}"#, "");
     assert!(reached(&seen), "{seen}");
     let id = last_id_in(&seen, 0);
@@ -436,7 +436,7 @@ fn servers_of_a_client_that_could_be_read_in_two_ways_are_refused() {
     assert!(seen.contains(r#""serverId":"srv~2""#), "{seen}");
 }
 
-/// Clients of version 1 write the id under the key of either form of the protocol.
+/// Clients of version 1 write the same id under both keys.
 #[test]
 fn a_server_of_a_client_may_have_the_same_id_under_both_keys() {
     for share in [Share::Connection, Share::Session, Share::All] {

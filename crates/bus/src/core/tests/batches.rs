@@ -1,4 +1,4 @@
-//! Arrays that are answered late or have to wait, and what happens beside them.
+//! Batches that are answered late or have to wait, and lines sent meanwhile.
 
 use insta::assert_snapshot;
 
@@ -24,7 +24,7 @@ fn a_notice_about_a_session_follows_the_array_that_names_it() {
     c0 < [{"jsonrpc":"2.0","id":1,"result":{"sessionId":"b"}},{"jsonrpc":"2.0","id":2,"result":{"stopReason":"end_turn"}}]
     c0 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"b","update":{"sessionUpdate":"notice","severity":"warning","title":"The agent's process has ended","description":"killed by SIGKILL. The session is taken up again with the next prompt."}}}
     "#);
-    // A session whose name the client knows waits for no array.
+    // A session whose name the client knows does not wait for a batch.
     bus.line(client, r#"[{"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"a"}}]"#);
     bus.seen();
     bus.kill_worker(0);
@@ -33,7 +33,7 @@ fn a_notice_about_a_session_follows_the_array_that_names_it() {
     assert!(notice.is_some() && notice < array, "{seen}");
 }
 
-/// A client with session `a` in pool `p`, beside a pool `q` without a ready worker. The agent of `a` waits for an answer.
+/// Returns a client with session `a` in pool `p`, and a pool `q` without a ready worker. The agent of `a` waits for an answer.
 fn asked_beside_slow_pool() -> (TestBus, u32) {
     let slow = Pool { name: "q".into(), ..pool(Share::All) };
     let mut bus = TestBus::new(&config(vec![Pool { instances: 1, ..pool(Share::All) }, slow]));
@@ -63,10 +63,10 @@ fn answers_in_an_array_do_not_wait_for_the_lines_before_it() {
     let answer = |result: u64| json!({"jsonrpc": "2.0", "id": 1, "result": result});
     bus.line(client, &json!([request(2, "session/new", "q"), answer(1), {"x": 1}]).to_string());
     assert_eq!(bus.seen(), RETURNED);
-    // The first answer is the one that counts.
+    // Only the first answer counts.
     bus.line(client, &answer(2).to_string());
     assert_eq!(bus.seen(), "");
-    // The rest of the array waits, and has its own answer.
+    // The rest of the batch waits and gets its own response.
     bus.up(1);
     bus.answer(1, 1, &able());
     bus.answer(1, 2, &json!({"sessionId": "b"}));
@@ -110,7 +110,7 @@ fn the_rest_of_an_array_waits_before_lines_that_came_after_it() {
     bus.up(1);
     bus.answer(1, 1, &able());
     let seen = bus.seen();
-    // The id is the array's: it came first.
+    // The request of the batch came first and has the id.
     assert!(seen.contains(r#"w1 < {"jsonrpc":"2.0","id":2,"method":"session/new""#), "{seen}");
     assert!(
         !seen.contains("_x/custom")

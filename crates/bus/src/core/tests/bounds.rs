@@ -1,9 +1,9 @@
-//! Bounds on what the bus reads of a message and keeps because of it, for each identity and for all.
+//! Bounds of what the bus parses and keeps of a message, per identity and in total.
 
 use super::identities::authenticating;
 use super::*;
 
-/// A worker that all share, with `memory` for all and a quarter of that for one identity.
+/// Returns a shared worker with a memory limit of `memory`, and a quarter of that per identity.
 fn bus(memory: usize, protocol: Protocol) -> TestBus {
     let mut settings = authenticating(vec![Pool { mix_identities: true, protocol, ..pool(Share::All) }]);
     settings.limits.unfinished_input = memory;
@@ -17,7 +17,7 @@ fn bus(memory: usize, protocol: Protocol) -> TestBus {
     bus
 }
 
-/// How many bytes are held for all.
+/// Returns the bytes held in total.
 fn held(bus: &TestBus) -> usize {
     bus.core.memory.held(super::super::identity::Identity::ANYONE).0
 }
@@ -114,7 +114,7 @@ fn sessions_that_are_first_named_in_any_message_count_for_the_limits() {
     }
     let seen = bus.seen();
     assert_eq!((seen.matches("w0 < ").count(), seen.matches("-32012").count()), (2, 3), "{seen}");
-    // Also those that an answer names, and two in one message.
+    // This includes sessions that a response names, and two in one message.
     let other = bus.open_as("token:two");
     for number in 0..5 {
         bus.request(other, number, "x", &json!({}));

@@ -1,8 +1,8 @@
-//! Requests that are given up on at every stage, and what need not wait behind others.
+//! Requests that are cancelled at every stage, and messages that need not wait behind others.
 
 use super::*;
 
-/// A client with session `a` in pool `p`, beside a pool `q` of which nobody is up yet.
+/// Returns a client with session `a` in pool `p`, and a pool `q` without a ready worker.
 fn beside() -> (TestBus, u32) {
     let slow = Pool { name: "q".into(), ..pool(Share::All) };
     let mut bus = TestBus::new(&config(vec![Pool { instances: 1, ..pool(Share::All) }, slow]));
@@ -28,7 +28,7 @@ fn what_has_its_worker_waits_for_no_other() {
     let seen = bus.seen();
     assert!(seen.starts_with(r#"w0 < {"jsonrpc":"2.0","method":"session/cancel""#), "{seen}");
     assert!(seen.contains(r#""method":"session/set_mode""#), "{seen}");
-    // But nothing goes before an array, in which there may be something for the same session.
+    // No message overtakes a batch, which may contain one for the same session.
     bus.line(
         client,
         r#"[{"jsonrpc":"2.0","id":4,"method":"session/prompt","params":{"sessionId":"a","prompt":[]}}]"#,
@@ -58,13 +58,13 @@ fn requests_that_wait_for_a_worker_are_cancelled_at_once() {
     };
     bus.notify(client, "$/cancel_request", &json!({"requestId": 2}));
     assert_eq!(bus.seen(), given_up(2));
-    // What is behind the first has no need to wait for its pool.
+    // The request behind the first one does not have to wait for its pool.
     bus.notify(client, "$/cancel_request", &json!({"requestId": 1}));
     let seen = bus.seen();
     let (first, rest) = seen.split_once('\n').unwrap();
     assert_eq!(first, given_up(1));
     assert!(rest.starts_with("w0 < ") && rest.contains("session/new"), "{rest}");
-    // One that is nobody's is dropped, then as before.
+    // The cancellation of an unknown request is dropped.
     bus.notify(client, "$/cancel_request", &json!({"requestId": 9}));
     assert_eq!(bus.seen(), "");
 }
@@ -108,7 +108,7 @@ fn an_incomplete_list_is_an_error() {
         bus.advance(6.0);
     });
     assert!(stopped.contains("-32016"), "{stopped}");
-    // One that cannot list has none.
+    // A worker that cannot list has no sessions.
     assert!(lists(&|bus| bus.fail(1, 2, -32601)).contains(r#"{"sessions":[{"sessionId":"x"}]}"#));
 }
 
@@ -142,7 +142,7 @@ fn where_nothing_is_known_initialize_is_a_request_like_others() {
     let (one, other) = (bus.open(), bus.open());
     bus.request(one, 1, "initialize", &json!({}));
     bus.request(other, 1, "work", &json!({}));
-    // As are those that elsewhere are about turns.
+    // Methods of turns have no special meaning there either.
     bus.request(other, 2, "session/prompt", &prompt("a"));
     bus.notify(other, "session/cancel", &json!({"sessionId": "a"}));
     bus.seen();

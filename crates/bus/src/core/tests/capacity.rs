@@ -1,4 +1,4 @@
-//! Shared workers that take no more sessions, and identities that have used up their share.
+//! Shared workers that accept no more sessions, and identities that have used up their share.
 
 use super::*;
 
@@ -72,7 +72,7 @@ fn another_worker_is_asked_if_one_is_full_and_then_another_is_started() {
     assert!(bus.seen().starts_with("w1 < "));
     let id = 3;
     bus.answer(1, id, &json!({"sessionId": "c"}));
-    // The one that is full is not asked again; the other says the same now.
+    // The full worker is not asked again. The other one is full now too.
     bus.seen();
     new(&mut bus, one, 8);
     let id = bus.last_id(1);
@@ -99,7 +99,7 @@ fn a_request_that_a_full_worker_refused_goes_before_lines_that_came_later() {
     new(&mut bus, one, 8);
     let second = bus.last_id(0);
     bus.fail(0, first, FULL);
-    // All lines of the client wait for the new worker now, also one whose id is in use.
+    // All lines of the client wait for the new worker, including one with an id in use.
     bus.request(one, 8, "session/list", &json!({}));
     bus.fail(0, second, FULL);
     bus.seen();
@@ -111,7 +111,7 @@ fn a_request_that_a_full_worker_refused_goes_before_lines_that_came_later() {
     assert!(!seen.contains("session/list"), "{seen}");
 }
 
-/// A worker that two identities share, and at which each may have two sessions.
+/// Returns a worker that two identities share, with two sessions for each at most.
 fn two_identities_at_one_worker() -> (TestBus, u32, u32) {
     let mut config = config(vec![Pool { mix_identities: true, ..pool(Share::All) }]);
     config.limits.max_sessions_per_worker = 2;
@@ -132,7 +132,7 @@ fn one_identity_leaves_room_for_others_at_a_worker_that_they_share() {
     assert!(seen.contains("-32012") && !seen.contains("Spawn"), "{seen}");
     new(&mut bus, two, 7);
     assert!(bus.seen().starts_with("w0 < "));
-    // With one less it may have another.
+    // After a close it may have another session.
     bus.request(one, 8, "session/close", &json!({"sessionId": "a"}));
     let id = bus.last_id(0);
     bus.answer(0, id, &json!({}));
@@ -174,7 +174,7 @@ fn a_client_that_leaves_while_room_is_made_is_forgotten() {
     bus.seen();
     bus.answer(0, close, &json!({}));
     assert_eq!(bus.seen(), "");
-    // So it is if the worker is lost meanwhile.
+    // The same if the worker is lost meanwhile.
     bus.session(three, 0, "b");
     bus.disconnect(three);
     let four = bus.open();
@@ -207,7 +207,7 @@ fn sessions_that_are_being_opened_count_for_the_share_of_an_identity() {
     assert!(seen.contains(r#"c0 < {"jsonrpc":"2.0","id":3,"error":{"code":-32012"#), "{seen}");
     new(&mut bus, two, 1);
     assert!(bus.seen().starts_with("w0 < "));
-    // What came to nothing does not count.
+    // A failed request does not count.
     bus.fail(0, 2, -32603);
     bus.seen();
     new(&mut bus, one, 4);
@@ -255,7 +255,7 @@ fn where_a_worker_takes_few_sessions_one_identity_may_have_half_of_them() {
     assert!(bus.seen().starts_with("w0 < "));
 }
 
-/// A pool of four workers that are up, for clients that are asked who they are.
+/// Returns a pool of four running workers for authenticated clients.
 fn four(share: Share) -> TestBus {
     let mut bus = TestBus::new(&config(vec![Pool { instances: 4, max_instances: 4, ..pool(share) }]));
     for worker in 0..4 {
@@ -319,7 +319,7 @@ fn workers_that_are_kept_for_one_identity_give_way_before_those_of_another() {
     bus.kill_worker(1);
     bus.up(1);
     assert!(bus.seen().contains("w1 < "));
-    // One that has its share has its own give way.
+    // An identity at its limit gives up one of its own workers.
     bus.disconnect(three);
     let one = bus.open_as("token:one");
     bus.request(one, 1, "initialize", &json!({"protocolVersion": 1}));
@@ -354,11 +354,11 @@ fn a_fork_counts_for_the_share_of_its_identity_at_a_worker() {
     assert!(seen.contains("-32012") && !seen.contains("w0 < "), "{seen}");
     bus.request(two, 7, "session/fork", &json!({"sessionId": "c", "cwd": "/"}));
     assert!(bus.seen().starts_with("w0 < "));
-    // One that is being made counts too.
+    // A session that is being created counts too.
     bus.request(two, 8, "session/fork", &json!({"sessionId": "c", "cwd": "/"}));
     let seen = bus.seen();
     assert!(seen.contains("-32012") && !seen.contains("w0 < "), "{seen}");
-    // A session that its own clients have left gives way.
+    // A session of the same identity without a client is closed for it.
     let other = bus.open_as("token:one");
     bus.request(other, 1, "session/resume", &json!({"sessionId": "x"}));
     bus.disconnect(one);

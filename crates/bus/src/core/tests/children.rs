@@ -68,7 +68,7 @@ w0 < {"jsonrpc":"2.0","id":"p","result":{"outcome":{"outcome":"cancelled"}}}
 w0 < {"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"kid"}}
 w0 < {"jsonrpc":"2.0","id":4,"method":"_x/look","params":{"sessionId":"grandkid"}}"#
     );
-    // Another connection of the same identity has no more to do with them than with their parent.
+    // Another connection of the same identity has the same rights to a child as to its parent.
     bus.request(two, 8, "_x/look", &json!({"sessionId": "kid"}));
     assert!(bus.seen().contains("session_in_use"));
     assert_eq!(bus.strikes(), 0);
@@ -79,15 +79,15 @@ fn a_session_that_was_never_announced_is_a_protocol_violation() {
     let mut bus = bus();
     let one = bus.open();
     bus.session(one, 0, "a");
-    // Announced in a session that is nobody's, it is not known either.
+    // A child announced in an unknown session is unknown too.
     bus.announce(0, "nowhere", "kid");
     bus.update(0, "kid", "hi");
     assert_eq!(bus.strikes(), 2);
     assert!(!bus.seen().contains("c0 <"));
 }
 
-/// In version 1 clients have to have said that they show children. An agent that has some all the same does no harm to the others of its
-/// worker.
+/// In version 1 a client must have declared that it shows children. An agent that announces them nevertheless does no harm to the
+/// other sessions of its worker.
 #[test]
 fn children_that_clients_do_not_show_are_dropped_and_not_held_against_the_worker() {
     let mut bus = TestBus::shared(1);
@@ -111,7 +111,7 @@ fn children_that_clients_do_not_show_are_dropped_and_not_held_against_the_worker
     assert_eq!(bus.strikes(), 0);
     bus.update(0, "a", "hi");
     assert!(bus.seen().starts_with("c0 <"));
-    // What was never announced is another matter, and so is what was announced nowhere.
+    // A child that was not announced, or was announced in an unknown session, is a violation.
     bus.announce(0, "nowhere", "other");
     bus.update(0, "other", "hi");
     assert_eq!(bus.strikes(), 2);
@@ -203,7 +203,7 @@ fn children_end_with_their_parent_and_are_not_held_against_the_worker() {
     assert_eq!((bus.seen().as_str(), bus.strikes()), ("", 0));
     bus.request(one, 4, "session/prompt", &prompt("kid"));
     assert!(bus.seen().contains("-32002"));
-    // A new session may be called so.
+    // A new session may have this name.
     bus.session(one, 0, "kid");
     bus.update(0, "kid", "hi");
     assert!(bus.seen().starts_with("c0 < "));
@@ -217,7 +217,7 @@ fn children_go_with_their_parent_to_another_worker() {
     bus.announce(0, "a", "kid");
     bus.kill_worker(0);
     bus.seen();
-    // What is asked in the child waits for its session.
+    // A request in the child waits for its session.
     bus.request(one, 5, "_x/look", &json!({"sessionId": "kid"}));
     let id = bus.last_id(1);
     assert!(bus.seen().contains("session/resume"));
@@ -258,7 +258,7 @@ fn what_a_child_says_before_its_announcement_is_taken_waits_for_it() {
     let id = bus.last_id(0);
     bus.request(two, 1, "session/new", &json!({"cwd": "/"}));
     bus.seen();
-    // The agent speaks in a session, and in a child of it, before it has answered.
+    // The agent sends messages in a session and its child before it answers the request that opens the session.
     bus.announce(0, "a", "kid");
     bus.update(0, "kid", "one");
     bus.answer(0, id, &json!({"sessionId": "a"}));
@@ -288,7 +288,7 @@ fn other_identities_do_not_see_children() {
     }
     bus.notify(two, "session/cancel", &json!({"sessionId": "kid"}));
     assert_eq!(bus.seen(), "");
-    // Neither when their parent is closed.
+    // The same after their parent is closed.
     bus.request(one, 3, "session/close", &json!({"sessionId": "a"}));
     let id = bus.last_id(0);
     bus.answer(0, id, &json!({}));
@@ -346,7 +346,7 @@ fn children_are_bounded_for_each_session_and_identity_in_number_and_bytes() {
     let held: usize = bus.core.children.bytes();
     assert!(held <= (2 << 20) + 10, "{held}");
     assert!(!bus.seen().contains("Own {"));
-    // The other has what it had, and may have more.
+    // The other identity keeps its children and may have more.
     bus.announce(0, "b", "of-two-2");
     bus.seen();
     bus.request(two, 1, "_x/look", &json!({"sessionId": "of-two"}));
@@ -452,13 +452,13 @@ fn a_child_that_came_with_its_session_gives_way_to_one_that_its_worker_announces
         let id = bus.last_id(0);
         bus.answer(0, id, &json!({}));
     }
-    // The next process counts anew.
+    // The next process numbers its sessions from the beginning.
     bus.announce(0, "b", "kid");
     bus.seen();
     bus.update(0, "kid", "hi");
     let seen = bus.seen();
     assert!(seen.starts_with("c1 < ") && !seen.contains("c0 < "), "{seen}");
-    // It is announced once.
+    // A second announcement changes nothing.
     bus.announce(0, "a", "kid");
     bus.seen();
     bus.update(0, "kid", "hi");

@@ -1,4 +1,4 @@
-//! Cases that were got wrong once, each as the few lines that show it.
+//! Regression tests: each case failed once.
 
 use super::super::Stuck;
 use super::*;
@@ -17,7 +17,7 @@ fn unknowing(instances: u32) -> TestBus {
     bus
 }
 
-/// A client with a worker of its own, and a session in it if that is wanted.
+/// Returns a client with an exclusive worker, and with a session if wanted.
 fn exclusive(share: Share, most: u32, session: bool) -> (TestBus, u32) {
     let mut bus = TestBus::new(&config(vec![Pool { max_instances: most, ..pool(share) }]));
     bus.up(0);
@@ -126,7 +126,7 @@ fn a_list_without_a_worker_or_with_a_missing_part_is_an_error() {
     bus.answer(0, 2, &json!({"sessions": [{"sessionId": "x"}]}));
     bus.kill_worker(1);
     assert!(bus.seen().contains(r#"c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32010"#));
-    // What was to be deleted may be.
+    // A deletion by one worker is enough.
     let mut bus = TestBus::shared(1);
     let client = bus.open();
     bus.request(client, 1, "session/delete", &json!({"sessionId": "stored"}));
@@ -151,7 +151,7 @@ fn a_reload_cuts_no_turn_short_and_no_session_off() {
         seen.starts_with("c0 < ") && seen.ends_with("Stop { worker: WorkerId(0), kill: false }"),
         "{seen}"
     );
-    // One whose agent cannot take sessions up again keeps it.
+    // A session whose agent cannot restore it stays.
     let mut bus = TestBus::new(&config(vec![pool(Share::All)]));
     bus.up(0);
     bus.answer(0, 1, &json!({"protocolVersion": 1}));

@@ -1,10 +1,10 @@
-//! What one client's messages cost everybody. The inputs are so large that work which grows with their square does not end
-//! within the time of a test.
+//! Costs that one client can cause for all. The inputs are so large that work growing with their square does not end within the
+//! time of a test.
 
 use super::identities::authenticating;
 use super::*;
 
-/// A worker that all share, with room for any number of queued bytes.
+/// Returns a shared worker with unlimited queues.
 fn bus() -> TestBus {
     let mut bus = TestBus::new(&authenticating(vec![Pool { mix_identities: true, ..pool(Share::All) }]));
     bus.core.limits.queue_bytes = 1 << 30;
@@ -14,7 +14,7 @@ fn bus() -> TestBus {
     bus
 }
 
-/// `session/new` with these servers.
+/// Returns `session/new` with these servers.
 fn opening(id: usize, servers: &str) -> String {
     format!(
         r#"{{"jsonrpc":"2.0","id":{id},"method":"session/new","params":{{"cwd":"/","mcpServers":[{servers}]}}}}"#
@@ -92,7 +92,7 @@ fn a_client_that_does_not_read_gets_no_repeated_replays() {
     let seen = bus.seen();
     assert_eq!(seen.matches("xxxxx\"").count(), 2, "the queue is full behind the second");
     assert_eq!(seen.matches("-32012").count(), 998);
-    // It has read.
+    // The client has drained its queue.
     bus.output.waiting.clear();
     bus.core.client_drained(bus.now, ClientId(two), &mut bus.output);
     bus.request(two, 2_000, "session/resume", &json!({"sessionId": "a"}));
@@ -136,17 +136,17 @@ fn answers_of_arrays_that_are_not_complete_are_bounded_for_an_identity() {
             continue;
         }
         let last = last_id_in(&seen, 0);
-        // All but the last.
+        // All responses but the last.
         for number in last - 30..last {
             bus.answer(0, number, &json!({"text": "x".repeat(50_000)}));
         }
     }
     let held =
         bus.core.memory.held(bus.core.clients.get(bus.core.clients.key_at(one).unwrap()).unwrap().identity);
-    // The errors in place of further answers are kept, too, and are short.
+    // The errors in place of further responses are kept too, and are short.
     assert!((500_000..=5 << 18).contains(&held.1), "{held:?}");
     bus.disconnect(one);
-    // Requests that the worker has not answered stay in its table as long as it lives.
+    // Requests that the worker has not answered stay in its table until it exits.
     bus.kill_worker(0);
     let held = bus.core.memory.held(super::super::identity::Identity::ANYONE);
     assert_eq!(held.0, 0);
@@ -183,7 +183,7 @@ fn a_client_that_does_not_read_gets_no_repeated_initialize_results() {
     assert_eq!((seen.matches("xxxxx\"").count(), seen.matches("-32012").count()), (2, 98));
 }
 
-/// What opens a session is read whole.
+/// A message that opens a session is parsed as a whole.
 #[test]
 fn a_message_that_opens_a_session_is_bounded() {
     let mut bus = TestBus::new(&authenticating(vec![Pool { mix_identities: true, ..pool(Share::All) }]));

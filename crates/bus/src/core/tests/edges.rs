@@ -1,4 +1,4 @@
-//! What happens where two things meet: a turn and a deaf worker, a cancellation and a wait, a name and two sessions.
+//! Interactions of two conditions: a turn and closed input, a cancellation and a wait, a name and two sessions.
 
 use insta::assert_snapshot;
 
@@ -91,7 +91,7 @@ fn a_server_is_known_as_long_as_one_session_uses_it() {
         let id = bus.last_id(0);
         bus.answer(0, id, &json!({"sessionId": name}));
     }
-    // One that is not opened takes nothing away either.
+    // A session that is not opened removes nothing.
     bus.request(client, 2, "session/new", &servers("s"));
     let id = bus.last_id(0);
     bus.fail(0, id, -32_000);
@@ -115,7 +115,7 @@ fn a_worker_for_one_session_goes_with_it_even_if_it_was_the_first() {
     let client = bus.open();
     bus.request(client, 1, "initialize", &json!({"protocolVersion": 1}));
     bus.answer(0, 1, &able());
-    // One that could not be opened leaves its worker as it was.
+    // A session that could not be opened leaves its worker unchanged.
     bus.request(client, 2, "session/new", &json!({}));
     bus.fail(0, 2, -32_000);
     bus.request(client, 3, "session/new", &json!({}));
@@ -172,7 +172,7 @@ fn a_session_is_named_by_a_string() {
     "#);
 }
 
-/// An agent that reads sessions by other keys would reach those of others.
+/// An agent that reads sessions by other keys would reach those of other clients.
 #[test]
 fn an_extension_names_its_session_as_every_other_method_or_not_at_all() {
     let mut bus = TestBus::shared(1);
@@ -203,7 +203,7 @@ fn an_extension_names_its_session_as_every_other_method_or_not_at_all() {
         json!({"sessionId": ["a"]}),
     ] {
         check(params.clone(), false);
-        // Nor beside a session of its own.
+        // Also not beside the client's own session.
         let mut both = params;
         if both["sessionId"].is_null() {
             both["sessionId"] = json!("b");
@@ -259,7 +259,7 @@ fn workers_that_did_well_and_are_lost_together_are_one_loss() {
         bus.kill_worker(worker);
     }
     assert!(!bus.seen().contains("CircuitOpened"));
-    // Those that hardly began are a loop.
+    // Workers lost right after their start are a loop.
     bus.advance(1.0);
     for _ in 0..4 {
         for worker in 0..8 {
@@ -275,7 +275,7 @@ fn an_array_of_a_worker_loses_no_answer() {
     let mut bus = TestBus::shared(1);
     let client = bus.open();
     bus.session(client, 0, "a");
-    // Longer than one of a client's may be.
+    // Longer than a batch of a client may be.
     bus.request(client, 1, "session/prompt", &prompt("a"));
     let id = bus.last_id(0);
     bus.seen();
@@ -287,7 +287,7 @@ fn an_array_of_a_worker_loses_no_answer() {
     let seen = bus.seen();
     assert_eq!(seen.lines().count(), 151, "{seen}");
     assert!(seen.ends_with(r#"c0 < {"jsonrpc":"2.0","id":1,"result":{"stopReason":"end_turn"}}"#), "{seen}");
-    // What was meant as an answer is told to who waits for it.
+    // An invalid response fails the request, so that its client does not wait.
     bus.request(client, 2, "session/prompt", &prompt("a"));
     let id = bus.last_id(0);
     bus.seen();
@@ -297,7 +297,7 @@ fn an_array_of_a_worker_loses_no_answer() {
     Log(Strike { worker: WorkerId(0), what: "sent an answer that is none" })
     w0 < [{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"method is missing","data":{"condition":"invalid_request","retryable":false,"effects":"none"}}}]
     "#);
-    // Of one that is too long, nobody knows what was in it.
+    // The content of a batch that is too long is unknown.
     bus.request(client, 3, "session/prompt", &prompt("a"));
     bus.seen();
     bus.worker_sends(0, &format!("[{}1]", "1,".repeat(10_000)));
@@ -306,7 +306,7 @@ fn an_array_of_a_worker_loses_no_answer() {
     assert!(seen.contains(r#"c0 < {"jsonrpc":"2.0","id":3,"error":{"code":-320"#), "{seen}");
 }
 
-/// Some agents make a name of a list or of an object, or look for it elsewhere in the message.
+/// Some agents convert a list or an object to a name, or read the name from another place.
 #[test]
 fn no_method_names_a_session_of_others_to_a_shared_agent_by_another_form_or_place() {
     let mut bus =
@@ -366,7 +366,7 @@ fn no_method_names_a_session_of_others_to_a_shared_agent_by_another_form_or_plac
         let seen = bus.seen();
         assert!(!seen.contains("w0 <"), "{method}: {seen}");
     }
-    // A name that is its own, or nobody's, is a tag.
+    // A name of the client's own session, or of none, is a tag.
     bus.line(two, r#"{"jsonrpc":"2.0","id":3,"method":"session/prompt","sessionId":"b","params":{"sessionId":"b","prompt":[]}}"#);
     assert!(bus.seen().contains("w0 <"));
 }

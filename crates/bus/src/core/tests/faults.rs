@@ -1,4 +1,4 @@
-//! What happens when somebody dies, lies or does nothing.
+//! Peers that exit, send invalid messages, or do not respond.
 
 use insta::assert_snapshot;
 
@@ -30,7 +30,7 @@ fn a_dead_worker_owes_nothing_any_more_and_its_session_goes_on_elsewhere() {
     c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32010,"message":"the agent's process ended: killed by SIGKILL","data":{"condition":"worker_lost","retryable":true,"effects":"possible","worker":0}}}
     Log(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 1, sessions: 1 })
     "#);
-    // Its history is not shown again.
+    // The replay is not shown again.
     bus.request(client, 2, "session/prompt", &prompt("a"));
     bus.update(1, "a", "history");
     bus.answer(1, 2, &json!({}));
@@ -151,7 +151,7 @@ fn a_turn_that_was_cancelled_before_its_worker_saw_it_is_not_begun_elsewhere() {
     bus.notify(client, "session/cancel", &json!({"sessionId": "a"}));
     bus.request(client, 2, "session/prompt", &prompt("a"));
     bus.notify(client, "session/cancel", &json!({"sessionId": "a"}));
-    // The third is wanted.
+    // The third prompt is not cancelled.
     bus.request(client, 3, "session/prompt", &prompt("a"));
     bus.seen();
     let unsent = bus.output.queued[&0][taken..].to_vec();
@@ -213,7 +213,7 @@ fn a_worker_that_we_could_not_start_is_no_loss() {
         for id in 0..20 {
             bus.request(client, id, "initialize", &json!({"protocolVersion": 1}));
             bus.advance(5.0);
-            // Where nobody shares there is a second one, for those to come.
+            // A pool that is not shared has a spare worker for further clients.
             for worker in [0, 1].map(WorkerId) {
                 bus.core.worker_gone(bus.now, worker, &end, &mut bus.output);
             }
@@ -224,7 +224,7 @@ fn a_worker_that_we_could_not_start_is_no_loss() {
             assert!(!seen.contains("CircuitOpened"), "{seen}");
         }
         assert_eq!(bus.core.status(bus.now).counters.lost, 0);
-        // It goes on by itself.
+        // It recovers without another event.
         bus.advance(5.0);
         bus.request(client, 20, "initialize", &json!({"protocolVersion": 1}));
         bus.up(0);
@@ -365,7 +365,7 @@ fn a_turn_that_is_cancelled_ends_with_or_without_its_worker() {
     bus.advance(29.9);
     assert_snapshot!(bus.seen(), @"");
     bus.advance(0.2);
-    // What it says later is nobody's, and no misdeed.
+    // A late response is dropped and is no violation.
     bus.answer(0, 4, &json!({"stopReason": "end_turn"}));
     assert_snapshot!(bus.seen(), @r#"
     c0 < {"jsonrpc":"2.0","id":2,"result":{"stopReason":"cancelled"}}
@@ -514,7 +514,7 @@ fn one_message_beyond_the_limit_is_let_through_with_what_follows() {
 
 #[test]
 fn a_session_is_not_restored_in_a_worker_that_uses_its_name() {
-    // Agents that count their sessions, so that names meet.
+    // Agents that number their sessions, so that names are equal.
     for dead in [0, 1] {
         let mut bus = TestBus::shared(2);
         let (one, two) = (bus.open(), bus.open());
@@ -533,7 +533,7 @@ fn a_session_is_not_restored_in_a_worker_that_uses_its_name() {
         assert!(seen.contains(&format!("w{dead} < ")) && seen.contains("session/resume"), "{seen}");
         assert!(seen.contains(r#""sessionId":"s1""#), "{seen}");
     }
-    // Where all have one, it is lost.
+    // If every worker uses the name, the session is lost.
     let mut bus = TestBus::shared(1);
     let (one, two) = (bus.open(), bus.open());
     bus.session(one, 0, "s1");

@@ -1,4 +1,4 @@
-//! Workers with a gate: told first, and by nobody else, who their client is.
+//! Workers with a gate: the bus alone sends the identity of their client, before any other line.
 
 use serde_json::json;
 
@@ -9,7 +9,7 @@ fn bus(share: Share) -> TestBus {
     scene_of(config(vec![pool(share)]))
 }
 
-/// The same where several clients can have one session.
+/// The same with observable sessions.
 fn watched(share: Share) -> TestBus {
     let listen = vec![Listen::parse("http://127.0.0.1:1/acp").unwrap()];
     scene_of(Config { listen, ..config(vec![pool(share)]) })
@@ -34,7 +34,7 @@ fn open_narrowed(bus: &mut TestBus, identity: &str, scopes: Option<&[String]>) -
     bus.core.client_open(bus.now, from, &mut bus.output).unwrap().0
 }
 
-/// What a worker was told, in order.
+/// Returns the lines sent to a worker.
 fn sent_to(seen: &str, worker: u32) -> Vec<String> {
     let start = format!("w{worker} < ");
     seen.lines().filter_map(|line| line.strip_prefix(&start)).map(str::to_owned).collect()
@@ -91,7 +91,7 @@ fn each_further_worker_of_a_client_gets_its_identity() {
     assert!(lines[1].contains("initialize"), "{seen}");
 }
 
-/// A client that has initialized, with the worker that was claimed for it.
+/// Returns a client that has initialized, and the worker that was claimed for it.
 fn claimed(bus: &mut TestBus, identity: &str, scopes: Option<&[String]>) -> (u32, u32) {
     let client = open_narrowed(bus, identity, scopes);
     for worker in 0..8 {
@@ -172,7 +172,7 @@ fn a_lost_session_is_not_reachable_with_other_scopes() {
             let seen = bus.seen();
             assert!(seen.contains("session_in_use"), "{share:?} {method}: {seen}");
         }
-        // Its client has it restored, and leaves: nobody with other scopes is promoted.
+        // The client has the session restored and disconnects. No client with other scopes becomes its controller.
         for worker in 0..8 {
             bus.up(worker);
         }
@@ -200,7 +200,7 @@ fn a_refused_client_changes_nothing_for_others() {
         let mut bus = bus(share);
         let (ada, worker) = claimed(&mut bus, "token:ada", None);
         bus.session(ada, worker, "one");
-        // Its gate answers a stranger, too, and can do nothing for it.
+        // The gate also answers an unknown client, which cannot do anything there.
         let stranger = open(&mut bus, "token:mallory");
         bus.request(stranger, 1, "initialize", &json!({"protocolVersion": 1}));
         let seen = bus.seen();
@@ -216,7 +216,7 @@ fn a_refused_client_changes_nothing_for_others() {
         let seen = bus.seen();
         assert_eq!(sent_to(&seen, worker).len(), 1, "{share:?}");
         bus.answer(worker, last_id_in(&seen, worker), &json!({}));
-        // And what is lost is taken up again.
+        // A lost session is restored.
         bus.kill_worker(worker);
         bus.advance(1.0);
         bus.seen();

@@ -1,4 +1,4 @@
-//! Who sees what: sessions are their identity's, and of everybody else's nobody can tell that they are there.
+//! Visibility of sessions: a session of another identity is indistinguishable from a missing one.
 
 use insta::assert_snapshot;
 
@@ -18,7 +18,7 @@ const METHODS: [&str; 9] = [
     "session/cancel",
 ];
 
-/// Settings of a bus that asks its clients who they are.
+/// Returns a configuration with authentication.
 pub(super) fn authenticating(pools: Vec<Pool>) -> Config {
     let mut listen = Listen::parse("http://127.0.0.1:1/acp").unwrap();
     if let Door::Web(web) = &mut listen.at {
@@ -44,8 +44,8 @@ impl TestBus {
         Some(client)
     }
 
-    /// Two identities in a pool with a worker for each, or one for both; the first has `live-one`, and had `kept-one`
-    /// before the bus was started again, the second the like.
+    /// Returns two identities in a pool with a worker for each, or one for both. The first one has `live-one`, and had `kept-one`
+    /// before a restart of the bus; the second one likewise.
     fn two(share: Share, mix_identities: bool) -> (Self, [u32; 2]) {
         let pool = Pool { instances: 2, mix_identities, ..pool(share) };
         let mut bus = Self::new(&authenticating(vec![pool]));
@@ -251,7 +251,7 @@ fn sessions_of_clients_that_are_gone_are_for_their_identity_alone() {
     let again = bus.open_as("token:one");
     bus.request(again, 7, "session/load", &json!({"sessionId": "live-one"}));
     assert!(bus.seen().starts_with("w0 <"));
-    // Also when the bus has dropped it, and when its worker is gone.
+    // Also after the bus has dropped the session, and after its worker was lost.
     bus.disconnect(again);
     bus.advance(600.0);
     bus.seen();
@@ -323,7 +323,7 @@ fn a_name_of_another_identity_is_not_reused() {
             bus.disconnect(first);
             bus.advance(600.0);
         }
-        // The agent of another pool counts its sessions too.
+        // The agent of another pool numbers its sessions too.
         let second = bus.open_as("token:two");
         bus.seen();
         bus.line(
@@ -341,7 +341,7 @@ fn a_name_of_another_identity_is_not_reused() {
         let id = bus.last_id(1);
         assert!(bus.seen().contains(r#""sessionId":"session-1","#));
         bus.answer(1, id, &json!({"stopReason": "end_turn"}));
-        // It stays the first one's, also after the other has gone.
+        // It stays the first identity's, also after the other client has disconnected.
         bus.disconnect(second);
         bus.advance(600.0);
         let second = bus.open_as("token:two");
@@ -356,7 +356,7 @@ fn a_name_of_another_identity_is_not_reused() {
         assert!(bus.seen().starts_with("w0 <"));
         bus.fail(0, id, -32603);
         bus.seen();
-        // And the other's is not the first one's, though its agent calls it so.
+        // The other identity's session is not the first one's, although its agent uses the same name.
         bus.line(first, &load(1, "q", "session-1"));
         bus.line(first, &load(2, "q", "session-1").replace("/load", "/delete"));
         let seen = bus.seen();
@@ -365,7 +365,7 @@ fn a_name_of_another_identity_is_not_reused() {
         let id = bus.last_id(1);
         bus.answer(1, id, &json!({"sessions": [{"sessionId": "session-1", "cwd": "/"}]}));
         assert!(bus.seen().ends_with(r#""result":{"sessions":[]}}"#));
-        // Until it is given the name there itself.
+        // Until the first identity gets the name there itself.
         bus.line(first, r#"{"jsonrpc":"2.0","id":4,"method":"session/new","pool":"q","params":{"cwd":"/"}}"#);
         let id = bus.last_id(1);
         bus.answer(1, id, &json!({"sessionId": "session-1"}));
@@ -501,7 +501,7 @@ fn users_and_anyone_have_separate_sessions_while_the_bus_runs() {
     assert!(bus.seen().starts_with("w0 < "), "it is still its owner's");
 }
 
-/// An agent that counts its sessions uses a name again.
+/// An agent that numbers its sessions reuses a name.
 #[test]
 fn a_lost_session_is_not_restored_if_its_agent_gave_its_name_to_another_identity() {
     for asked in ["session/prompt", "session/load", "session/resume"] {

@@ -1,4 +1,5 @@
-//! Agents that serve several identities and count their names: whoever has had a name at a worker, nothing of one identity reaches another.
+//! Agents that serve several identities and number their sessions: whichever names were used in a worker, no message of one
+//! identity reaches another.
 
 use super::identities::authenticating;
 use super::*;
@@ -27,7 +28,7 @@ pub(super) fn mixed(workers: u32, protocol: Protocol) -> TestBus {
     bus
 }
 
-/// A server that lives in the client.
+/// Returns params with an MCP server in the client.
 fn files() -> Value {
     json!({"cwd": "/", "mcpServers": [{"type": "acp", "name": "files", "serverId": "files"}]})
 }
@@ -109,7 +110,7 @@ fn the_server_id_of_a_client_that_is_gone_is_not_given_out_while_a_session_has_i
     let seen = bus.seen();
     assert!(seen.starts_with(r#"w0 < {"jsonrpc":"2.0","id":"t","error":"#), "{seen}");
     assert_eq!(seen.lines().count(), 1, "{seen}");
-    // Once the session is closed, the id is free.
+    // The id is free once the session is closed.
     bus.closes(two, 0, "m");
     let opened = bus.session_with_files(victim, 0, "w");
     assert!(opened.contains(r#""serverId":"files~2""#), "the same server: {opened}");
@@ -166,7 +167,7 @@ fn a_flood_of_closed_sessions_does_not_make_a_name_of_another_identity_unknown()
 fn a_request_for_an_unknown_session_reaches_no_client_where_identities_share_a_worker() {
     let mut bus = mixed(1, Protocol::V1);
     let mallory = bus.open_as("token:mallory");
-    // The worker has had nobody else: there is only one whom it can mean.
+    // The worker has served no other identity, so only this client can be meant.
     bus.request(mallory, 1, "session/new", &json!({"cwd": "/"}));
     let id = bus.last_id(0);
     bus.seen();
@@ -181,7 +182,7 @@ fn a_request_for_an_unknown_session_reaches_no_client_where_identities_share_a_w
     bus.seen();
     bus.asks_permission(0, "kid");
     assert_eq!(bus.seen(), "");
-    // What its session asks for comes after the answer that names the session.
+    // The request is delivered after the response that names the session.
     bus.answer(0, id, &json!({"sessionId": "kid"}));
     let seen = bus.seen();
     assert!(seen.contains("request_permission") && seen.contains(r#""sessionId":"kid""#), "{seen}");
@@ -224,7 +225,7 @@ fn a_lost_session_is_not_restored_where_a_child_of_another_has_its_name() {
     bus.request(mallory, 1, "session/prompt", &prompt("s2"));
     let seen = bus.seen();
     assert!(!seen.contains("w0 < "), "{seen}");
-    // It is restored in the next one, which has no such child.
+    // It is restored in the next worker, which has no such child.
     bus.advance(5.0);
     bus.up(1);
     bus.answer(1, 1, &abilities(Protocol::V2));
@@ -254,7 +255,7 @@ fn the_children_of_a_restored_session_do_not_take_names_that_another_had_there()
     bus.session(mallory, 1, "m");
     bus.announces(1, "m", "kid");
     bus.announces(0, "v", "kid");
-    // The agent goes on in the child of a session that is closed.
+    // The agent continues in the child of a closed session.
     bus.closes(victim, 0, "v");
     bus.kill_worker(1);
     bus.request(mallory, 1, "session/prompt", &prompt("m"));
@@ -279,7 +280,7 @@ fn a_load_is_not_tried_at_a_worker_that_gave_its_name_to_another() {
     let seen = bus.seen();
     assert!(!seen.contains("w1 < "), "{seen}");
     assert!(seen.contains(r#"c1 < {"jsonrpc":"2.0","id":1,"error":{"code":-32002"#), "{seen}");
-    // What the victim's session says is the victim's.
+    // Messages of the victim's session reach the victim.
     bus.update(1, "z", "secret");
     assert!(bus.seen().starts_with("c0 < "));
 }
@@ -371,7 +372,7 @@ fn a_child_wins_over_a_session_of_another_identity_that_is_being_opened_under_it
         bus.request(mallory, 1, again, &json!({"sessionId": "s2", "cwd": "/", "prompt": []}));
         let resume = bus.last_id(1);
         assert!(bus.seen().contains(RESUMED));
-        // The worker has not read that yet.
+        // The worker has not read the request yet.
         bus.announces(1, "v", "s2");
         bus.answer(1, resume, &json!({}));
         let seen = bus.seen();
@@ -380,7 +381,7 @@ fn a_child_wins_over_a_session_of_another_identity_that_is_being_opened_under_it
         bus.update(1, "s2", "secret");
         let seen = bus.seen();
         match protocol {
-            // Clients of such a pool are not shown children.
+            // Clients of such a pool do not show children.
             Protocol::V1 => assert_eq!(seen, "", "{again}"),
             _ => assert!(seen.starts_with("c0 < ") && seen.lines().count() == 1, "{again}: {seen}"),
         }

@@ -1,10 +1,10 @@
-//! Keys of sessions, clients and workers that are remembered for longer than these live.
+//! Keys of sessions, clients and workers that outlive their entries.
 
 use super::super::Stuck;
 use super::identities::authenticating;
 use super::*;
 
-/// Two identities, each with a worker of its own, in a pool that all share.
+/// Returns two identities, each with its own worker of a shared pool.
 fn apart() -> (TestBus, u32, u32) {
     let settings = authenticating(vec![Pool { instances: 2, max_instances: 4, ..pool(Share::All) }]);
     let mut bus = TestBus::new(&settings);
@@ -53,7 +53,7 @@ fn requests_of_a_closed_session_are_sent_to_no_other_client() {
     let id = bus.last_id(0);
     bus.seen();
     bus.answer(0, id, &json!({}));
-    // Who watched need not answer any more.
+    // The request is withdrawn from the observer.
     let seen = bus.seen();
     assert!(seen.contains(&format!("c{hers} < ")) && seen.contains("$/cancel_request"), "{seen}");
     bus.session(mallory, 0, "m");

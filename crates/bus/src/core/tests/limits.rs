@@ -1,4 +1,4 @@
-//! Limits of what one identity may have.
+//! Limits of one identity.
 
 use super::identities::authenticating;
 use super::*;
@@ -47,7 +47,7 @@ fn a_client_over_its_rate_is_read_more_slowly() {
     assert_eq!(paused, ["PauseClient(ClientId(0))", "PauseClient(ClientId(1))"]);
     bus.advance(0.3);
     assert_eq!(bus.seen(), "ResumeClient(ClientId(0))\nResumeClient(ClientId(1))");
-    // One that goes while it rests is not woken.
+    // A client that disconnects while it is paused is not resumed.
     for _ in 0..20 {
         bus.notify(one, "x", &json!({}));
     }

@@ -1,4 +1,4 @@
-//! What is held for clients: bounded in bytes, for all and for each identity.
+//! Memory held for clients: bounded in bytes, per identity and in total.
 
 use insta::assert_snapshot;
 
@@ -7,7 +7,7 @@ use super::*;
 
 const PART: usize = 100 << 10;
 
-/// A worker that all share, and little room: 1 MiB for all, a quarter of that for one.
+/// Returns a shared worker with little memory: 1 MiB in total, a quarter of that per identity.
 fn bus() -> TestBus {
     let mut settings = authenticating(vec![Pool { mix_identities: true, ..pool(Share::All) }]);
     settings.limits.queue_bytes = 1_000;
@@ -21,7 +21,7 @@ fn bus() -> TestBus {
 }
 
 impl TestBus {
-    /// How many of `count` long prompts, each of its own client, reach the worker.
+    /// Sends `count` long prompts, each from its own client. Returns how many reach the worker.
     fn prompts(&mut self, identity: &str, count: usize) -> usize {
         let mut reached = 0;
         for number in 0..count {
@@ -61,7 +61,7 @@ fn unanswered_requests_to_open_a_session_are_bounded_in_bytes() {
     let one = bus.open_as("token:one");
     for id in 0..20 {
         bus.request(one, id, "session/new", &json!({"cwd": "/", "_meta": {"narrows": "x".repeat(PART)}}));
-        // It reads, and does not answer.
+        // The worker reads and does not respond.
         bus.core.worker_drained(bus.now, WorkerId(0), &mut bus.output);
     }
     let seen = bus.seen();
@@ -121,7 +121,7 @@ fn when_memory_is_short_clients_that_nothing_is_known_of_get_no_sessions_first()
     assert!(bus.seen().contains("-32012"));
 }
 
-/// The bytes of params that are kept for all sessions.
+/// Returns the bytes of params kept for all sessions.
 fn kept_params(bus: &TestBus) -> usize {
     bus.core.sessions.iter().map(|(_, session)| session.params.len()).sum()
 }
@@ -186,7 +186,7 @@ fn one_identity_leaves_room_to_keep_what_restores_the_sessions_of_others() {
     bus.seen();
     bus.request(two, 2, "session/prompt", &prompt("two"));
     assert!(bus.seen().contains(r#""method":"session/resume""#), "it is restored in the new worker");
-    // What is no longer there is not counted.
+    // Dropped sessions do not count.
     for number in 0..6 {
         let key = bus.core.sessions.find(&format!("one-{number}")).unwrap();
         bus.core.sessions.remove(key);

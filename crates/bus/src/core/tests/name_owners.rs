@@ -1,4 +1,4 @@
-//! Agents that count their sessions at each worker: a name that sessions of two identities have had opens neither for the other.
+//! Agents that number their sessions in each worker: a name that sessions of two identities have had opens neither for the other.
 
 use super::identities::authenticating;
 use super::identities_at_one_worker::mixed;
@@ -13,12 +13,12 @@ fn entries(names: &[&str]) -> Value {
     json!({"sessions": entries})
 }
 
-/// The workers that were sent something.
+/// Returns the workers that got a line.
 fn reached(seen: &str) -> Vec<u32> {
     (0..2).filter(|worker| seen.contains(&format!("w{worker} < "))).collect()
 }
 
-/// Alice has had session `1` at worker 0, which is open, and bob `1` at worker 1, which is closed.
+/// Returns a bus where alice has had session `1` at worker 0, which is open, and bob `1` at worker 1, which is closed.
 fn counted() -> (TestBus, u32, u32) {
     let mut bus = mixed(2, Protocol::V1);
     let (alice, bob) = (bus.open_as("token:alice"), bus.open_as("token:bob"));
@@ -29,7 +29,7 @@ fn counted() -> (TestBus, u32, u32) {
 }
 
 impl TestBus {
-    /// What a client is told that asks for its sessions, where each worker lists these.
+    /// Returns the list that a client gets when each worker lists these sessions.
     fn lists(&mut self, client: u32, listed: &[&[&str]]) -> String {
         self.request(client, 901, "session/list", &json!({}));
         let seen = self.seen();
@@ -103,7 +103,7 @@ fn a_stored_session_is_not_asked_for_while_a_worker_makes_one_for_another_identi
     bus.request(alice, 2, "session/resume", &open_params("2"));
     let seen = bus.seen();
     assert_eq!(reached(&seen), [0], "{seen}");
-    // The worker that does not know it is not the only one that may.
+    // Another worker may know the session.
     bus.fail(0, last_id_in(&seen, 0), -32002);
     let seen = bus.seen();
     assert_eq!(seen, "", "it waits");
@@ -236,7 +236,7 @@ fn a_lost_session_is_not_restored_while_a_worker_makes_one_for_another_identity(
         bus.answer(1, new, &json!({"sessionId": name}));
         bus.advance(0.0);
         let seen = bus.seen();
-        // Unless the new one has its name, it is restored now.
+        // It is restored now unless the new session has its name.
         assert_eq!(seen.contains(r#""method":"session/resume""#), name != "s1", "{seen}");
         assert_eq!(seen.contains(r#""id":1,"error":{"code":-32002"#), name == "s1", "{seen}");
     }

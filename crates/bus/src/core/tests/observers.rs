@@ -7,7 +7,7 @@ use super::*;
 const PERMISSION: &str = r#"{"jsonrpc":"2.0","id":"p","method":"session/request_permission","params":{"sessionId":"a","options":[]}}"#;
 const YES: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"outcome":{"outcome":"selected","optionId":"yes"}}}"#;
 
-/// A bus of the network with one worker for all.
+/// Returns a bus with a network listener and one shared worker.
 fn bus() -> TestBus {
     scene_with(Limits::default(), Share::All)
 }
@@ -24,7 +24,7 @@ fn scene_with(limits: Limits, share: Share) -> TestBus {
 }
 
 impl TestBus {
-    /// Two clients, of whom the first has session `a` and the second watches it.
+    /// Returns two clients: the first has session `a` and the second observes it.
     fn watched(&mut self) -> (u32, u32) {
         let (one, two) = (self.open(), self.open());
         self.session(one, 0, "a");
@@ -77,7 +77,7 @@ fn the_first_answer_wins_and_the_request_is_withdrawn_from_the_others() {
     let three = bus.open();
     bus.request(one, 2, "session/prompt", &prompt("a"));
     bus.worker_sends(0, PERMISSION);
-    // Who comes now is asked, too.
+    // A later observer gets the request too.
     bus.request(three, 1, "session/load", &json!({"sessionId": "a"}));
     bus.line(two, YES);
     bus.line(one, YES);
@@ -139,14 +139,14 @@ fn a_cancelled_permission_request_is_withdrawn_once_from_an_observer() {
     );
     bus.worker_sends(0, PERMISSION);
     bus.seen();
-    // Some name the session too. The number of each is another.
+    // Some cancellations name the session too. Each client has another id of the request.
     bus.worker_sends(
         0,
         r#"{"jsonrpc":"2.0","method":"$/cancel_request","params":{"sessionId":"a","requestId":"p"}}"#,
     );
     bus.line(one, r#"{"jsonrpc":"2.0","id":2,"error":{"code":-32800,"message":"cancelled"}}"#);
     bus.line(two, YES);
-    // Who comes now hears nothing of it.
+    // A later observer gets no withdrawn request.
     let three = bus.open();
     bus.request(three, 1, "session/resume", &json!({"sessionId": "a"}));
     assert_snapshot!(bus.seen(), @r#"
@@ -155,7 +155,7 @@ fn a_cancelled_permission_request_is_withdrawn_once_from_an_observer() {
     w0 < {"jsonrpc":"2.0","id":"p","error":{"code":-32800,"message":"cancelled"}}
     c2 < {"jsonrpc":"2.0","id":1,"result":{"_meta":{"narrows":{"replay":{"complete":true}}}}}
     "#);
-    // What is about no request of anybody's is for all.
+    // A message about no known request is for all.
     bus.worker_sends(0, r#"{"jsonrpc":"2.0","method":"_x","params":{"sessionId":"a","requestId":"p"}}"#);
     assert_snapshot!(bus.seen(), @r#"
     c0 < {"jsonrpc":"2.0","method":"_x","params":{"sessionId":"a","requestId":"p"}}
@@ -188,7 +188,7 @@ fn a_prompt_makes_the_controller_and_none_interrupts_another_turn() {
     c1 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"a","update":"both hear it"}}
     c0 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"a","update":"both hear it"}}
     "#);
-    // The one that controlled it watches, and may leave.
+    // The former controller observes and may detach.
     bus.request(one, 4, "session/close", &json!({"sessionId": "a"}));
     bus.update(0, "a", "one hears it");
     assert_snapshot!(bus.seen(), @r#"
@@ -219,7 +219,7 @@ fn a_turn_continues_while_an_observer_is_connected() {
     c1 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"a","update":"still there"}}
     w0 < {"jsonrpc":"2.0","id":4,"method":"session/prompt","params":{"sessionId":"a","prompt":[]}}
     "#);
-    // The last one goes, and it is as ever.
+    // After the last client has disconnected, the session is as usual.
     bus.disconnect(two);
     bus.advance(0.1);
     assert!(bus.seen().contains("session/cancel"));
@@ -243,7 +243,7 @@ fn an_observer_that_goes_is_asked_nothing_and_costs_nothing() {
     bus.worker_sends(0, PERMISSION);
     bus.disconnect(two);
     bus.seen();
-    // Whoever has its place is no observer.
+    // A later client with the same number is no observer.
     let next = bus.open();
     assert_eq!(next, two);
     bus.update(0, "a", "x");
@@ -348,7 +348,7 @@ fn the_agent_replays_an_idle_session_to_the_client_that_loads_it() {
         &json!({"sessionId": "a", "cwd": "/other", "mcpServers": [{"type": "acp", "name": "x", "id": "1"}]}),
     );
     bus.update(0, "a", "history");
-    // Whoever prompts meanwhile waits for its end.
+    // A prompt waits for the end of the replay.
     bus.request(one, 2, "session/prompt", &prompt("a"));
     bus.update(0, "a", "more history");
     let id = bus.last_id(0);
@@ -379,7 +379,7 @@ fn an_incomplete_replay_leaves_no_state_behind() {
         bus.seen();
         (bus, one, two, id)
     };
-    // The one who asked goes: nobody hears the rest, and whoever has its place is nobody.
+    // The requester disconnects: no client gets the rest, nor does a later client with the same number.
     let (mut bus, _, two, id) = start_replay(Share::All);
     bus.disconnect(two);
     bus.open();
@@ -390,14 +390,14 @@ fn an_incomplete_replay_leaves_no_state_behind() {
     let seen = bus.seen();
     assert!(seen.starts_with("w0 < ") && seen.contains("session/prompt"), "{seen}");
     assert_eq!(seen.matches("news").count(), 1, "{seen}");
-    // The agent does not want to: the one who asked does not watch.
+    // The agent refuses: the requester does not become an observer.
     let (mut bus, _, two, id) = start_replay(Share::All);
     bus.fail(0, id, -32603);
     bus.update(0, "a", "news");
     let seen = bus.seen();
     assert_eq!(seen.matches(&format!("c{two} <")).count(), 1, "{seen}");
     assert!(seen.contains("session/prompt"), "{seen}");
-    // The agent goes: the session is taken up elsewhere for whom it waits.
+    // The agent exits: the session is restored for the client that waits.
     let (mut bus, _, two, _) = start_replay(Share::All);
     bus.kill_worker(0);
     let seen = bus.seen();
@@ -410,7 +410,7 @@ fn an_incomplete_replay_leaves_no_state_behind() {
     assert!(seen.contains("session/resume"), "{seen}");
     bus.answer(0, id, &json!({}));
     assert!(bus.seen().contains("session/prompt"));
-    // It is closed by who controls it, after that.
+    // A close by the controller follows the replay.
     let (mut bus, one, _, id) = start_replay(Share::All);
     bus.request(one, 3, "session/close", &json!({"sessionId": "a"}));
     bus.answer(0, id, &json!({}));

@@ -1,8 +1,8 @@
-//! Sessions that are being opened while their agent asks for something, or does nothing at all.
+//! Sessions that are being opened while their agent sends a request or does not respond.
 
 use super::*;
 
-/// A worker that two clients of different identities have asked for a session, each by a request that it has not answered.
+/// Returns a worker with two pending requests for a session, from clients of different identities.
 fn two_openings() -> (TestBus, [u32; 2], [u64; 2]) {
     let mut bus = TestBus::new(&config(vec![Pool { mix_identities: true, ..pool(Share::All) }]));
     bus.up(0);
@@ -17,7 +17,7 @@ fn two_openings() -> (TestBus, [u32; 2], [u64; 2]) {
 }
 
 impl TestBus {
-    /// Worker 0 asks for something in session `x`, which nobody knows yet.
+    /// Worker 0 sends a request in session `x`, which is not known yet.
     fn asks_early(&mut self, id: &str, method: &str) {
         let params = json!({"sessionId": "x", "path": "/AGENTS.md", "options": []});
         self.worker_sends(
@@ -40,7 +40,7 @@ fn a_request_in_a_session_that_could_be_of_two_clients_is_answered_in_time() {
     assert_eq!(lines.len(), 2, "{seen}");
     assert!(lines[0].starts_with(r#"w0 < {"jsonrpc":"2.0","id":"f","error":{"code":-32011"#), "{seen}");
     assert_eq!(lines[1], r#"w0 < {"jsonrpc":"2.0","id":"p","result":{"outcome":{"outcome":"cancelled"}}}"#);
-    // The agent goes on, and what else it said is not lost.
+    // The agent continues, and its other messages are not lost.
     bus.answer(0, ids[1], &json!({"sessionId": "x"}));
     let seen = bus.seen();
     assert!(seen.starts_with("c1 < ") && seen.contains("said early"), "{seen}");
@@ -81,7 +81,7 @@ fn a_request_in_a_session_that_only_clients_that_are_gone_have_asked_for_is_answ
     bus.seen();
     bus.asks_early("f", "fs/read_text_file");
     assert!(bus.seen().starts_with(r#"w0 < {"jsonrpc":"2.0","id":"f","error":{"code":-32800"#));
-    // With one that is there it could be of either, and must not reach the wrong one.
+    // With a second candidate the request must not reach the wrong client.
     let other = bus.open_as("token:three");
     bus.request(other, 1, "session/new", &json!({"cwd": "/"}));
     bus.seen();
@@ -107,7 +107,7 @@ fn a_request_for_a_session_times_out_and_its_worker_stays() {
     assert!(lines[0].starts_with(r#"c0 < {"jsonrpc":"2.0","id":7,"error":{"code":-32011"#), "{seen}");
     assert!(lines[1].starts_with(r#"c1 < {"jsonrpc":"2.0","id":8,"error":{"code":-32011"#), "{seen}");
     assert!(lines[0].contains(r#""effects":"possible""#), "{seen}");
-    // What comes too late is a session of its identity that has no client.
+    // A late response creates a session of its identity without a client.
     bus.answer(0, ids[0], &json!({"sessionId": "late"}));
     assert_eq!(bus.seen(), "");
     bus.request(clients[0], 8, "session/resume", &json!({"sessionId": "late"}));

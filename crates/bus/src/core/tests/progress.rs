@@ -1,10 +1,10 @@
-//! Progress of requests whose clients chose the same tokens.
+//! Progress of requests with equal tokens.
 
 use insta::assert_snapshot;
 
 use super::*;
 
-/// A pool of a protocol that is not known, with one worker that all share.
+/// Returns a pool without a known protocol, with one shared worker.
 fn bus() -> TestBus {
     let mut bus = TestBus::new(&config(vec![Pool { protocol: Protocol::JsonRpc, ..pool(Share::All) }]));
     bus.up(0);
@@ -51,7 +51,7 @@ fn what_is_not_under_way_has_no_progress() {
     bus.request(one, 1, "tools/call", &call(&json!(5)));
     bus.request(two, 1, "tools/call", &json!({}));
     bus.seen();
-    // Another's request without a token, one never made, and the client's own word for it.
+    // A request of another client without a token, an unknown one, and the client's own token.
     for token in ["2", "3", "5", "\"1\"", "null", "1.0"] {
         bus.worker_sends(0, &progress(token));
     }
@@ -61,7 +61,7 @@ fn what_is_not_under_way_has_no_progress() {
     let seen = bus.seen();
     assert_eq!(seen.matches("of nothing that is under way").count(), 8, "{seen}");
     assert_eq!(seen.lines().filter(|line| line.starts_with('c')).count(), 1, "{seen}");
-    // Whoever has gone sees nothing.
+    // A disconnected client gets nothing.
     bus.request(one, 2, "tools/call", &call(&json!(5)));
     bus.disconnect(one);
     bus.seen();
@@ -80,7 +80,7 @@ fn a_token_that_stands_there_twice_is_refused() {
     assert_snapshot!(bus.seen(), @r#"c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"the progress token stands there twice","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}"#);
 }
 
-/// What a worker never read goes to the next as if it were new, with the token of the client.
+/// A request that a worker never read is sent to the next one with the client's token.
 #[test]
 fn a_request_that_is_sent_again_has_another_number() {
     let mut bus = bus();

@@ -1,9 +1,9 @@
-//! Pools that a reload changes, moves, adds and takes away, and whoever has them.
+//! Pools that a reload changes, reorders, adds and removes, and their clients.
 
 use super::super::state::WorkerLifecycle;
 use super::*;
 
-/// A pool of this name whose workers run `program`.
+/// Returns a pool of this name whose workers run `program`.
 fn named(name: &str, program: &str, share: Share) -> Pool {
     Pool { share, ..Pool::new(name, vec![program.into()]) }
 }
@@ -13,7 +13,7 @@ impl TestBus {
         self.core.reload(self.now, &config(pools), &mut self.output);
     }
 
-    /// The name of the pool that a client has.
+    /// Returns the name of a client's pool.
     fn pool_of(&self, client: u32) -> Option<&str> {
         let pool = self.core.clients.get(self.core.clients.key_at(client)?)?.pool?;
         Some(&self.core.pool_of(pool).settings.name)
@@ -22,7 +22,7 @@ impl TestBus {
 
 #[test]
 fn the_first_pool_of_the_file_serves_clients_that_name_none() {
-    /// `files` are read one after the other; each is a list of pools with what they run.
+    /// `files` are loaded one after the other. Each lists pools with their programs.
     #[track_caller]
     fn check(files: &[&str]) {
         for share in [Share::All, Share::Connection, Share::Session] {
@@ -53,7 +53,7 @@ fn the_first_pool_of_the_file_serves_clients_that_name_none() {
     check(&["a", "b", "a"]);
 }
 
-/// A client of a pool `p` with a session `a` at worker 0.
+/// Returns a client of a pool `p` with a session `a` at worker 0.
 fn with_session(share: Share) -> (TestBus, u32) {
     let mut bus = TestBus::new(&config(vec![named("p", "x", share)]));
     bus.up(0);
@@ -70,7 +70,7 @@ fn with_session(share: Share) -> (TestBus, u32) {
     (bus, client)
 }
 
-/// Starts whatever was ordered to be started, greeted where the bus greets. The numbers of those workers.
+/// Starts the ordered workers and initializes shared ones. Returns their numbers.
 fn started(bus: &mut TestBus) -> Vec<u32> {
     let seen = bus.seen();
     let number = |line: &str| line.strip_prefix("Spawn { worker: WorkerId(")?.split(')').next()?.parse().ok();
@@ -104,7 +104,7 @@ fn a_client_of_a_removed_pool_starts_again_with_initialize() {
             if share == Share::All {
                 assert!(seen.starts_with(r#"c0 < {"jsonrpc":"2.0","id":5,"result":"#), "{seen}");
             } else {
-                // Once, and nothing of what was said to those that are gone.
+                // Once, and without anything that was sent to removed workers.
                 assert!(seen.contains(&format!(r#"w{worker} < {{"jsonrpc":"2.0","id":1,"#)), "{seen}");
                 assert_eq!(seen.matches("\"initialize\"").count(), 1, "{seen}");
                 assert!(!seen.contains("authenticate"), "{seen}");
@@ -169,7 +169,7 @@ fn a_pool_that_is_added_again_serves_its_former_clients() {
             let worker = if share == Share::Connection { 0 } else { *workers.last().unwrap() };
             let seen = bus.seen();
             assert!(seen.contains(&format!("w{worker} < ")), "{share:?}: {seen}");
-            // And so is what was there before.
+            // The former session continues too.
             bus.request(client, 5, "session/prompt", &prompt("a"));
             let seen = bus.seen();
             let expected = if share == Share::All { format!("w{worker} < ") } else { "w0 < ".to_owned() };
@@ -180,8 +180,8 @@ fn a_pool_that_is_added_again_serves_its_former_clients() {
 
 #[test]
 fn unclaimed_workers_are_stopped_when_fewer_are_configured() {
-    /// `up` of four workers run, and `claimed` of those are somebody's. Which are stopped when there are to be `instances`
-    /// and at most `most`.
+    /// Checks which workers are stopped when `instances` and at most `most` are configured, while `up` of four workers run and
+    /// `claimed` of those are in use.
     #[track_caller]
     fn check(up: u32, claimed: u64, (instances, most): (u32, u32), stopped: &[u32]) {
         for share in [Share::Connection, Share::Session] {
@@ -205,10 +205,10 @@ fn unclaimed_workers_are_stopped_when_fewer_are_configured() {
     check(4, 0, (4, 256), &[]);
     check(4, 0, (1, 256), &[3, 2, 1]);
     check(4, 0, (3, 256), &[3]);
-    // Those first that are of no use yet.
+    // Workers that are not ready are stopped first.
     check(2, 0, (1, 256), &[3, 2, 1]);
     check(2, 0, (2, 256), &[3, 2]);
-    // For each that was claimed another was started.
+    // A further worker was started for each claimed one.
     check(4, 1, (2, 256), &[4, 3]);
     check(4, 2, (1, 256), &[5, 4, 3]);
     check(4, 2, (1, 2), &[5, 4, 3, 2]);
@@ -263,7 +263,7 @@ fn a_connection_keeps_its_worker_and_a_new_session_of_its_own_gets_a_new_one() {
                 bus.request(client, 5, "session/prompt", &prompt("a"));
                 assert!(bus.seen().starts_with("w0 < "), "{share:?}");
             }
-            // Whoever comes now has nothing to do with the old one.
+            // A new client does not get the old worker.
             let other = bus.open();
             bus.request(other, 1, "initialize", &json!({"protocolVersion": 1}));
             assert!(!bus.seen().contains("w0 < "), "{share:?}");
@@ -271,7 +271,7 @@ fn a_connection_keeps_its_worker_and_a_new_session_of_its_own_gets_a_new_one() {
     }
 }
 
-/// A shared pool of one worker that can do what `answer` says, and a client that has initialized and has session `a`.
+/// Returns a shared pool of one worker with the capabilities of `answer`, and an initialized client with session `a`.
 fn shared_with_session(answer: &Value) -> (TestBus, u32) {
     let mut bus = TestBus::new(&config(vec![pool(Share::All)]));
     bus.up(0);
@@ -291,7 +291,7 @@ fn initialize_is_repeated_to_the_workers_of_a_pool_that_is_no_longer_shared() {
         assert!(bus.seen().contains("Spawn { worker: WorkerId(1)"));
         bus.up(1);
         bus.seen();
-        // A session of before, and a new one.
+        // A former session and a new one.
         bus.request(client, 1, "session/prompt", &prompt("a"));
         let seen = bus.seen();
         let initialize =
@@ -389,7 +389,7 @@ fn a_removed_shared_pool_ends_after_its_time_though_a_client_has_an_idle_session
     assert!(bus.seen().contains("-32002"));
 }
 
-/// Agents that can load sessions, and such that cannot.
+/// With agents that can load sessions and agents that cannot.
 #[test]
 fn a_turn_that_runs_when_its_shared_pool_is_removed_ends_by_itself() {
     for agent in [able(), json!({"protocolVersion": 1, "agentCapabilities": {}})] {
@@ -402,7 +402,7 @@ fn a_turn_that_runs_when_its_shared_pool_is_removed_ends_by_itself() {
         bus.advance(100.0);
         let seen = bus.seen();
         assert!(!seen.contains("Stop { worker: WorkerId(0)") && !seen.contains("-32010"), "{seen}");
-        // Nothing else begins there.
+        // No other turn starts there.
         bus.request(client, 2, "session/prompt", &prompt("idle"));
         let seen = bus.seen();
         assert!(seen.contains("-32002") && !seen.contains("w0 <"), "{seen}");

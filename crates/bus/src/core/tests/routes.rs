@@ -1,4 +1,4 @@
-//! Who gets what, and under which id.
+//! Destinations and ids of messages.
 
 use insta::assert_snapshot;
 
@@ -60,7 +60,7 @@ fn a_session_method_that_names_no_session_does_not_reach_shared_agents() {
         let seen = bus.seen();
         assert!(!seen.contains("w0 <") && seen.contains("-32602"), "{name} {seen}");
     }
-    // An agent of the client's own has no sessions of others, and answers itself.
+    // An exclusive agent has no sessions of other clients and answers itself.
     let mut bus = TestBus::new(&config(vec![Pool { instances: 1, ..pool(Share::Connection) }]));
     bus.up(0);
     let client = bus.open();
@@ -81,7 +81,7 @@ fn ids_of_any_kind_come_back_as_they_were_and_never_meet() {
     }
     bus.line(one, r#"{"jsonrpc":"2.0","id":null,"method":"session/prompt","params":{"sessionId":"a"}}"#);
     bus.seen();
-    // Answered in the opposite order.
+    // Answered in reverse order.
     for id in (4..=13).rev() {
         bus.worker_sends(
             0,
@@ -120,7 +120,7 @@ fn a_session_goes_to_its_worker_and_everything_about_it_to_its_client() {
     bus.line(one, r#"{"jsonrpc":"2.0","id":1,"result":{"outcome":"mine"}}"#);
     bus.line(one, r#"{"jsonrpc":"2.0","id":1,"result":{"outcome":"twice"}}"#);
     bus.answer(0, 3, &json!({"stopReason": "end_turn"}));
-    // Another's session, and one that nobody has.
+    // A session of another client, and an unknown one.
     bus.request(two, 2, "session/prompt", &prompt("a"));
     bus.request(two, 3, "session/prompt", &prompt("z"));
     assert_snapshot!(bus.seen(), @r#"
@@ -172,7 +172,7 @@ fn cancellations_use_the_id_that_the_receiver_knows() {
         r#"{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{"requestId":3,"mode":"url"}}"#,
     );
     bus.worker_sends(0, r#"{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":"q"}}"#);
-    // An id of MCP's own is left as it is.
+    // An id in an MCP message stays unchanged.
     bus.worker_sends(0, r#"{"jsonrpc":"2.0","id":"m","method":"mcp/message","params":{"requestId":3,"serverId":"s","sessionId":"a"}}"#);
     assert_snapshot!(bus.seen(), @r#"
     w0 < {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"a"}}
@@ -442,7 +442,7 @@ fn equal_ids_of_servers_in_two_clients_of_one_worker_do_not_meet() {
     w0 < {"jsonrpc":"2.0","method":"mcp/message","params":{"serverId":"files","requestId":"r"}}
     w0 < {"jsonrpc":"2.0","method":"mcp/message","params":{"serverId":"files~2","requestId":"r"}}
     "#);
-    // The same ones again, and in another worker, to which the session goes with the client's own id.
+    // The same ids again, and in another worker, which gets the client's own id with the session.
     bus.request(two, 2, "session/new", &server);
     assert!(bus.seen().contains(r#""serverId":"files~2""#));
     bus.kill_worker(0);
@@ -475,7 +475,7 @@ fn a_renamed_server_has_its_new_id_under_both_keys() {
     assert_snapshot!(bus.seen(), @r#"c1 < {"jsonrpc":"2.0","id":1,"method":"mcp/message","params":{"serverId":"files"}}"#);
 }
 
-/// A worker that many share takes what a client says about a server for the word of that server.
+/// A shared worker cannot tell which client a message about a server comes from.
 #[test]
 fn a_client_speaks_for_its_own_mcp_servers_only() {
     let mut bus = TestBus::new(&config(vec![Pool { mix_identities: true, ..pool(Share::All) }]));

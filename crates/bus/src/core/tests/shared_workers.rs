@@ -1,4 +1,4 @@
-//! What a client of one identity may cause at a worker that has sessions of others.
+//! Effects that a client of one identity may have at a worker with sessions of others.
 
 use super::identities::authenticating;
 use super::identities_at_one_worker::mixed;
@@ -86,7 +86,8 @@ fn a_cancellation_with_an_id_reaches_no_worker() {
     }
 }
 
-/// Alice's current pool is another one than that of her session `mine` at worker 1, where bob has `victim`. Her request `q` is open there.
+/// Returns a bus where alice's current pool differs from that of her session `mine` at worker 1, where bob has `victim`. Her
+/// request `q` is pending there.
 fn in_another_pool(own: Pool) -> (TestBus, u32) {
     let shared = Pool { name: "shared".into(), mix_identities: true, ..pool(Share::All) };
     let raw = own.protocol == Protocol::JsonRpc;
@@ -171,7 +172,7 @@ fn a_name_beside_one_of_a_session_that_speaks_acp_is_no_name_at_its_worker() {
     assert!(!seen.contains("w1 < "), "{seen}");
 }
 
-/// Alice and bob with a turn each at one worker, where alice has an MCP server. Returns the worker's number of alice's prompt.
+/// Returns alice and bob with a turn each at one worker, where alice has an MCP server, and the worker's id of alice's prompt.
 fn two_turns() -> (TestBus, u32, u64) {
     let mut bus = mixed(1, Protocol::V1);
     let (alice, bob) = (bus.open_as("token:alice"), bus.open_as("token:bob"));

@@ -1,10 +1,10 @@
-//! Turns of version 2, which are over when their session says so, whoever shares the agent.
+//! Turns of version 2, which end with a state update, in all share modes.
 
 use super::*;
 
 const SHARES: [Share; 3] = [Share::All, Share::Connection, Share::Session];
 
-/// One client with a turn that runs in session `a` of worker 0.
+/// Returns a client with a turn that runs in session `a` of worker 0.
 fn running(share: Share) -> (TestBus, u32) {
     let mut bus = TestBus::new(&config(vec![Pool { instances: 1, protocol: Protocol::V2, ..pool(share) }]));
     let answer = json!({"protocolVersion": 2, "capabilities": {}});
@@ -26,7 +26,7 @@ fn running(share: Share) -> (TestBus, u32) {
 }
 
 impl TestBus {
-    /// Worker 0 says how its session is.
+    /// Sends a state update of worker 0.
     fn state(&mut self, state: &str) {
         let params = json!({"sessionId": "a", "update": {"sessionUpdate": "state_update", "state": state}});
         let line = json!({"jsonrpc": "2.0", "method": "session/update", "params": params});
@@ -89,7 +89,7 @@ fn a_bus_that_stops_waits_for_a_turn_and_says_when_it_does_no_more() {
     }
 }
 
-/// Two identities at one worker, each with a turn, in sessions `a` and `b`. Returns the ids of their prompts at the worker too.
+/// Returns two identities at one worker, each with a turn, in sessions `a` and `b`, and the worker's ids of their prompts.
 fn two_turns() -> (TestBus, u32, [u64; 2]) {
     let mut bus = TestBus::new(&config(vec![Pool { mix_identities: true, ..pool(Share::All) }]));
     bus.up(0);
@@ -106,7 +106,7 @@ fn two_turns() -> (TestBus, u32, [u64; 2]) {
 }
 
 impl TestBus {
-    /// Worker 0 asks the client of session `a` for something.
+    /// Sends a request of worker 0 to the client of session `a`.
     fn asks(&mut self, id: &str, method: &str) {
         let params = json!({"sessionId": "a", "options": [], "path": "/x"});
         self.worker_sends(
@@ -128,7 +128,7 @@ fn open_permission_requests_of_a_cancelled_turn_are_answered_as_cancelled() {
     let answer = r#"w0 < {"jsonrpc":"2.0","id":"p","result":{"outcome":{"outcome":"cancelled"}}}"#;
     assert!(seen.contains(answer), "{seen}");
     assert!(seen.contains(r#"c0 < {"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":1}}"#));
-    // One that the agent has asked for since is answered at once.
+    // A later request of the agent is answered at once.
     bus.asks("q", "session/request_permission");
     assert_eq!(bus.seen(), answer.replace(r#""p""#, r#""q""#));
     bus.answer(0, prompts[0], &json!({"stopReason": "cancelled"}));

@@ -1,4 +1,4 @@
-//! What clients say and hear: one answer to each request, on its connection, with its id, and the worker's own words.
+//! Checks of clients' lines: each request gets one response, on its connection, with its id, and with the worker's own bytes.
 
 use narrows_wire::{Kind, View};
 
@@ -9,7 +9,7 @@ use super::{
 };
 
 impl Oracle {
-    /// A client has said this, in one line.
+    /// Records a line of a client.
     pub(crate) fn client_said(&mut self, conn: ConnIndex, said: Vec<ClientMessage>, is_array: bool) {
         let array = is_array.then(|| {
             let owed = said
@@ -57,7 +57,7 @@ impl Oracle {
                         && !thing.answered
                     {
                         thing.said = Some(text);
-                        // Also from an array that has to wait itself, behind another line or in parts.
+                        // Also from a batch that has to wait, behind another line or in parts.
                         self.due.push(Due::Returned(tag));
                     }
                 }
@@ -68,7 +68,7 @@ impl Oracle {
         }
     }
 
-    /// A client is sent this line.
+    /// Checks a line to a client.
     pub(crate) fn client_hears(&mut self, conn: ConnIndex, line: &[u8]) {
         if !self.conns[conn].open {
             return;
@@ -117,13 +117,13 @@ impl Oracle {
         }
     }
 
-    /// Takes an answer in; gives the array that the request was in.
+    /// Checks a response. Returns the batch of its request.
     fn response_heard(&mut self, conn: ConnIndex, view: View<'_>) -> Option<usize> {
         let id = view.id().unwrap_or(b"null").to_vec();
         let code = view.error().map(|error| error.code);
         if id == b"null" {
             if code == Some(-32012) {
-                // The reason why a slow reader is hung up on: the last it hears.
+                // The reason why a slow reader is closed, which is its last line.
                 self.conns[conn].dismissed = true;
                 return None;
             }
@@ -138,7 +138,7 @@ impl Oracle {
             return None;
         }
         let state = &mut self.conns[conn];
-        // Once the first one is over, the next with its id is the one that those behind it double.
+        // After the first request with the id, the next one is the one that the others duplicate.
         let mut doubles = (0..state.doubled.len()).filter(|at| state.doubled[*at].0 == id);
         let (next, behind) = (doubles.next(), doubles.next());
         let doubled = if state.flight.contains_key(&id) { next } else { behind.or(next) };
@@ -150,7 +150,7 @@ impl Oracle {
             asked.answered = true;
             return asked.array;
         }
-        // The first one with this id may be over by the time the second one's turn comes.
+        // The first request with this id may be finished when the second one is handled.
         let later = next.filter(|_| !state.flight.contains_key(&id));
         let Some(tag) = state.flight.remove(&id).or_else(|| later.map(|at| state.doubled.remove(at).1))
         else {
@@ -168,7 +168,7 @@ impl Oracle {
 
     fn judge_answer(&mut self, conn: ConnIndex, tag: Tag, view: View<'_>, code: Option<i64>) {
         let number = number_in(view.bytes());
-        // What is in an array may be answered in its worker's place before the worker speaks; it is seen only later.
+        // An entry of a batch may be answered in place of its worker, which becomes visible only later.
         let is_ahead = match code {
             None => value_of(view.bytes(), "stopReason") == Some(b"\"cancelled\""),
             Some(code) => matches!(code, -32010 | -32011 | -32016),
@@ -215,7 +215,7 @@ impl Oracle {
         }
     }
 
-    /// An answer that the bus made itself.
+    /// Checks a response that the bus made itself.
     fn judge_own(
         &mut self,
         tag: Tag,
@@ -232,7 +232,7 @@ impl Oracle {
             if !cancelled && method != "session/close" && !REPEATABLE.contains(&method) {
                 self.wrong(format!("the bus made a result for #{tag}# {method}"));
             }
-            // A session that lives nowhere needs no worker to be closed.
+            // A lost session is closed without a worker.
             if method == "session/close" && handed.is_empty() {
                 self.forgotten(tag);
             }
@@ -264,7 +264,7 @@ impl Oracle {
                 effects.map(String::from_utf8_lossy)
             ));
         }
-        // One that stands still may have read it or not, and what is in an array was answered when more was open.
+        // A stopped worker may have read it or not, and an entry of a batch was answered while more was pending.
         if !reached && !waiting && !in_array && code != -32011 && effects == Some(b"\"possible\"") {
             self.wrong(format!(
                 "F1 #{tag}# {method} reached no worker, but its error {code} says that it may have"

@@ -1,4 +1,4 @@
-//! Who may speak in a session and hear of it, where it is, and in what order things come.
+//! Checks of sessions: which clients and workers may use one, where it is, and the order of messages.
 
 use narrows_wire::View;
 
@@ -6,7 +6,7 @@ use super::text::{is_same, names_in, text_of};
 use super::{About, ConnIndex, Oracle, Tag, Thing, Truth, TruthState, WorkerIndex, number_in, stripped};
 
 impl Oracle {
-    /// A client's message that names a session goes to a worker: the right one? Gives the session.
+    /// Checks that a client's message about a session goes to the right worker. Returns the session.
     pub(super) fn session_used(
         &mut self,
         worker: WorkerIndex,
@@ -30,7 +30,7 @@ impl Oracle {
             return here.or(meant);
         }
         if method == "session/delete" {
-            // Whoever does not know it is asked too.
+            // Workers that do not know it are asked too.
             let owner = here.and_then(|here| self.truth(here)?.owner).filter(|owner| self.conns[*owner].open);
             if owner.is_some_and(|owner| owner != conn) && !kind.per_connection {
                 self.wrong(format!("#{tag}# of connection {conn} deletes a session of {owner:?}"));
@@ -38,7 +38,7 @@ impl Oracle {
             return here;
         }
         let (Some(here), Some(meant)) = (here, meant) else {
-            // A worker that is this client's alone may judge for itself, and so may one that is to take the session up.
+            // An exclusive worker may decide itself, and so may one that is to load the session.
             if !self.is_users(worker, conn) && !self.is_taking_up(worker, conn, name) {
                 self.wrong(format!(
                     "#{tag}# {method} for session {name} was handed to worker {worker}, which has no {local}"
@@ -77,7 +77,7 @@ impl Oracle {
         }
     }
 
-    /// A client loads or resumes a session: may it?
+    /// Checks that a client may load or resume a session.
     fn taken_up(&mut self, conn: ConnIndex, tag: Tag, meant: Option<Truth>, shared: bool) {
         let Some(truth) = meant else { return };
         let identity = self.conns[conn].identity;
@@ -108,7 +108,7 @@ impl Oracle {
         }
     }
 
-    /// A client was refused what it asked for: if that was a session, it does not have it.
+    /// Records a refusal: a refused session does not belong to the client.
     pub(super) fn not_taken_up(&mut self, conn: ConnIndex, tag: Tag) {
         for state in self.truths.iter_mut().flatten().filter(|state| state.taking == Some(tag)) {
             state.taking = None;
@@ -116,7 +116,7 @@ impl Oracle {
         }
     }
 
-    /// The bus says that it knows a session no more: whoever had it has it no more.
+    /// Records that the bus does not know a session any more: its owner loses it.
     pub(super) fn forgotten(&mut self, tag: Tag) {
         let Some(asked) = self.asked(tag) else { return };
         let (conn, name) = (asked.conn, asked.session.clone());
@@ -128,7 +128,7 @@ impl Oracle {
         }
     }
 
-    /// An answer tells a client how a session is called.
+    /// Records the name of a session in a response.
     pub(super) fn session_named(
         &mut self,
         conn: ConnIndex,
@@ -157,7 +157,7 @@ impl Oracle {
                 }
             }
             "session/load" | "session/resume" => {
-                // Unless another has come for it since.
+                // Unless another client has requested it since.
                 let is_last = |state: &&mut TruthState| state.taking.is_none_or(|taking| taking == tag);
                 if let Some(state) = self.truth(truth).filter(is_last) {
                     state.owner = Some(conn);
@@ -168,7 +168,7 @@ impl Oracle {
         }
     }
 
-    /// A client is sent a request or a notification.
+    /// Checks a request or notification to a client.
     pub(super) fn message_heard(&mut self, conn: ConnIndex, view: View<'_>) {
         let Some(tag) = number_in(view.bytes()) else {
             return self.own_message(conn, view);
@@ -214,8 +214,8 @@ impl Oracle {
             return;
         }
         let Some(truth) = truth else {
-            // It may have the session by now, or wait for this worker to load or resume it: what the worker says in a
-            // session while it opens it is for the client that asked for it, by the name that the client asked for.
+            // The client may have the session by now, or wait for this worker to load or resume it: messages of the worker during
+            // the load are for the client that requested it, under the requested name.
             let name = view.session().unwrap_or_default();
             let own = self.visible.get(&*name).filter(|truth| {
                 self.truths[**truth]
@@ -240,7 +240,7 @@ impl Oracle {
         }
     }
 
-    /// A client is told its sessions: each once, none of another user's, and all that workers have told of its own.
+    /// Checks a list: each session once, none of another identity, and all that workers listed of the client's own.
     pub(super) fn list_heard(&mut self, conn: ConnIndex, tag: Tag, view: View<'_>) {
         let Some(asked) = self.asked(tag) else { return };
         let (listed, hidden, handed) = (asked.listed.clone(), asked.hidden.clone(), asked.handed.clone());
@@ -253,7 +253,7 @@ impl Oracle {
         if names.windows(2).any(|pair| pair[0] == pair[1]) {
             self.wrong(format!("#{tag}# lists a session twice: {names:?}"));
         }
-        // Another worker may have told one of the same name.
+        // Another worker may have listed one of the same name.
         let stranger =
             hidden.iter().filter_map(|truth| self.truths[*truth].as_ref()?.visible.clone()).find(|name| {
                 names.contains(name) && !listed.iter().any(|(told, at)| told == name && !hidden.contains(at))
@@ -261,7 +261,7 @@ impl Oracle {
         if let Some(name) = stranger {
             self.wrong(format!("CB4 #{tag}# lists {name} of another user"));
         }
-        // One that is lost to the bus is called as its worker calls it.
+        // A session that the bus does not know has its worker's name.
         let missing = listed.iter().find(|(told, truth)| {
             self.truths[*truth].as_ref().is_some_and(|state| {
                 let is_own = state.owner == Some(conn) && state.taking.is_none() && state.visible.is_some();
@@ -273,7 +273,7 @@ impl Oracle {
         }
     }
 
-    /// A client hears of a request: of its own or of what it was asked, by the id that it knows it by.
+    /// Checks a message about a request: the client's own or one to it, by the id that it knows.
     fn about_heard(&mut self, conn: ConnIndex, tag: Tag, about: About, view: View<'_>) {
         let id = view.request_id().unwrap_or_default();
         let state = &self.conns[conn];
@@ -289,13 +289,13 @@ impl Oracle {
         }
     }
 
-    /// Whether the worker is this client's alone.
+    /// Returns `true` if the worker is exclusive to this client.
     fn is_users(&self, worker: WorkerIndex, conn: ConnIndex) -> bool {
         let state = &self.workers[worker];
         (state.kind.per_connection || state.kind.per_session) && state.users.contains(&conn)
     }
 
-    /// Whether this client waits for the worker to load or resume a session.
+    /// Returns `true` if this client waits for the worker to load or resume a session.
     fn is_taking_up(&self, worker: WorkerIndex, conn: ConnIndex, name: &str) -> bool {
         self.conns[conn].flight.values().any(|tag| match &self.things[*tag] {
             Thing::Asked(asked) => {
@@ -307,7 +307,7 @@ impl Oracle {
         })
     }
 
-    /// Whether the worker may speak of a session that this client waits for.
+    /// Returns `true` if the worker may mention a session that this client waits for.
     fn is_opening(&self, worker: WorkerIndex, conn: ConnIndex) -> bool {
         self.conns[conn].flight.values().any(|tag| match &self.things[*tag] {
             Thing::Asked(asked) => {
@@ -331,15 +331,15 @@ impl Oracle {
         }
     }
 
-    /// A message that the bus made itself.
+    /// Checks a message that the bus made itself.
     fn own_message(&mut self, conn: ConnIndex, view: View<'_>) {
         let method = view.method().unwrap_or_default().into_owned();
         if !matches!(&*method, "session/update" | "$/cancel_request") {
             return self.wrong(format!("the bus itself sent {method} to connection {conn}"));
         }
         let Some(name) = view.session() else { return };
-        // Also while the answer that names a new session is part of an array that is not complete: the client knows the
-        // name before the bus says anything about the session.
+        // Also while the response that names a new session is part of an incomplete batch: the client must know the name before
+        // the bus mentions the session.
         let owner = self
             .visible
             .get(&*name)

@@ -1,4 +1,4 @@
-//! What workers say and hear: nothing twice, nothing from strangers, and only what clients said.
+//! Checks of workers' lines: nothing twice, nothing of foreign clients, and only what clients sent.
 
 use narrows_wire::{Kind, View};
 
@@ -9,7 +9,7 @@ use super::{
 };
 
 impl Oracle {
-    /// A worker has said this, in one line.
+    /// Records a line of a worker.
     pub(crate) fn worker_said(&mut self, worker: WorkerIndex, said: Vec<WorkerMessage>, is_array: bool) {
         let array = is_array.then(|| {
             self.arrays
@@ -98,7 +98,7 @@ impl Oracle {
         let tag = self.workers[worker].asked.remove(id);
         let asked =
             tag.and_then(|tag| self.asked(tag)).map(|asked| (asked.conn, asked.method, asked.answered));
-        // What the bus closed itself was nobody's, and may be taken up elsewhere by now.
+        // A session that the bus closed itself had no client, and may be loaded elsewhere by now.
         if let Some(name) = closes
             && let Some(truth) = self.workers[worker].sessions.remove(&name)
             && let Some((conn, "session/close" | "session/delete", _)) = asked
@@ -160,7 +160,7 @@ impl Oracle {
         }
     }
 
-    /// A worker tells its sessions.
+    /// Records the session list of a worker.
     fn list_told(&mut self, worker: WorkerIndex, conn: ConnIndex, tag: Tag, text: &[u8]) {
         let identity = self.conns[conn].identity;
         for name in names_in(text) {
@@ -176,7 +176,7 @@ impl Oracle {
         }
     }
 
-    /// A worker is sent this line; its first byte is the `start`th of all.
+    /// Checks a line to a worker; its first byte is the `start`th of all.
     pub(crate) fn worker_hears(&mut self, worker: WorkerIndex, start: u64, line: &[u8]) {
         let view = View::parse(line);
         match view.kind() {
@@ -260,7 +260,7 @@ impl Oracle {
         }
         let is_everybodys = matches!(method, "session/list" | "session/delete");
         if !is_everybodys || self.workers[worker].identity.is_some() {
-            // A session is taken up where it is, whoever else does the same with another that was left there.
+            // A session is loaded where it is, even if another identity loads one that was left there.
             let is_there = matches!(method, "session/load" | "session/resume")
                 && view.session().is_some_and(|name| self.workers[worker].sessions.contains_key(&*name));
             self.used_by(worker, conn, is_there);
@@ -317,7 +317,7 @@ impl Oracle {
             .is_some_and(|asked| asked.handed.iter().any(|(at, _, given)| *at == worker && given == id))
     }
 
-    /// The worker is given the answer to what it asked.
+    /// Checks the response to a worker's request.
     fn answer_returned(&mut self, worker: WorkerIndex, view: View<'_>) -> Option<usize> {
         let id = view.id().unwrap_or(b"null").to_vec();
         if id == b"null" {
@@ -353,7 +353,7 @@ impl Oracle {
         array
     }
 
-    /// A client uses a worker.
+    /// Records that a client uses a worker.
     fn used_by(&mut self, worker: WorkerIndex, conn: ConnIndex, is_there: bool) {
         let identity = self.conns[conn].identity;
         let open: Vec<bool> = self.workers[worker].users.iter().map(|user| self.conns[*user].open).collect();

@@ -1,4 +1,4 @@
-//! What may happen next, and what has to come of it.
+//! Random moves and their expected output.
 
 use narrows_bus::core::{ClientId, Time};
 use serde_json::{Value, json};
@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 use super::Watched;
 use super::model::{Ask, Session};
 
-/// There is no such session, as far as this client may know.
+/// The session does not exist for this client.
 const UNKNOWN: i64 = -32002;
-/// Somebody else has it.
+/// Another client has the session.
 const IN_USE: i64 = -32602;
 
-/// A message without the mark of one that is told again, and whether it had it.
+/// Removes the mark of a replay. Returns `true` if it was there.
 fn unmarked(mut message: Value) -> (Value, bool) {
     let Some(params) = message["params"].as_object_mut() else { return (message, false) };
     let marked = params.get("_meta").is_some_and(|meta| meta["narrows"]["replay"] == true);
@@ -22,7 +22,7 @@ fn unmarked(mut message: Value) -> (Value, bool) {
 }
 
 impl Watched<'_> {
-    /// Something happens.
+    /// Makes a random move.
     pub(super) fn step(&mut self) {
         match self.random.below(20) {
             0 | 1 if self.clients.len() < 6 => {
@@ -74,7 +74,7 @@ impl Watched<'_> {
         self.count("opened");
     }
 
-    /// Somebody wants to be on a session that is another's, or nobody's any more.
+    /// A client joins a session of another client, or without one.
     fn attaches(&mut self) {
         let Some(client) = self.some_client() else { return };
         let identity = self.clients[&client].identity;
@@ -105,7 +105,7 @@ impl Watched<'_> {
         if !session.observers.contains(&client) {
             session.observers.push(client);
         }
-        // First what was said, and then what is being asked.
+        // The kept updates come first, and then the pending requests.
         let asked = heard.split_off(kept.len().min(heard.len()));
         let told: Vec<Value> = heard
             .into_iter()
@@ -130,7 +130,7 @@ impl Watched<'_> {
         self.count("attached");
     }
 
-    /// The worker tells the history, to the one who asked for it only.
+    /// The worker replays the history to the requester only.
     fn is_told(&mut self, client: u32, id: &Value, name: &str, load: bool) {
         let asked = self.only_handed(if load { "session/load" } else { "session/resume" });
         assert_eq!(asked["params"]["sessionId"], json!(name));
@@ -164,7 +164,7 @@ impl Watched<'_> {
         }
     }
 
-    /// Somebody who watches does not want to any more.
+    /// An observer leaves.
     fn detaches(&mut self) {
         let Some(name) = self.some_session(|session| !session.observers.is_empty()) else { return };
         let observers = self.sessions[&name].observers.clone();
@@ -186,7 +186,7 @@ impl Watched<'_> {
         self.count("detached");
     }
 
-    /// Each of these, and nobody else, is told that it need not answer.
+    /// Checks that exactly these requests are withdrawn.
     #[track_caller]
     fn are_withdrawn(&mut self, heard: Vec<(u32, Value)>, mut due: Vec<(u32, Value)>) {
         for (client, message) in heard {
@@ -231,7 +231,7 @@ impl Watched<'_> {
         }
     }
 
-    /// The worker says something in a turn: everybody hears it, and nobody else.
+    /// The worker sends an update in a turn: all clients of the session get it.
     fn says_something(&mut self) {
         let Some(name) = self.some_session(|session| session.turn.is_some() && session.owner.is_some())
         else {
@@ -257,7 +257,7 @@ impl Watched<'_> {
         self.count(if count > 1 { "said to several" } else { "said" });
     }
 
-    /// The worker asks something in a turn: for a permission everybody, for a file the one who controls the session.
+    /// The worker sends a request in a turn: a permission request to all clients, a file request to the controller.
     fn wants_something(&mut self) {
         let Some(name) = self.some_session(|session| session.turn.is_some() && session.owner.is_some())
         else {
@@ -290,7 +290,7 @@ impl Watched<'_> {
         (!all.is_empty()).then(|| self.random.pick(&all))
     }
 
-    /// One of those who were asked answers: the worker has it, and the others are told that they need not.
+    /// One client answers: the worker gets the answer, and the request is withdrawn from the others.
     fn is_answered(&mut self) {
         let Some(number) = self.some_ask() else { return };
         let Ask { takers, .. } = self.asks.remove(&number).expect("it is open");
@@ -307,7 +307,7 @@ impl Watched<'_> {
         self.count(if several { "answered first" } else { "answered" });
     }
 
-    /// Somebody answers what was answered already, or what nobody asked.
+    /// A client answers a request that is already answered or unknown.
     fn answers_late(&mut self) {
         let Some(client) = self.some_client() else { return };
         let client_state = self.clients.get_mut(&client).expect("it is there");
@@ -325,7 +325,7 @@ impl Watched<'_> {
         self.count("answered late");
     }
 
-    /// The worker does not want to know any more: everybody who was asked is told.
+    /// The worker cancels its request, which is withdrawn from all clients.
     fn takes_back(&mut self) {
         let Some(number) = self.some_ask() else { return };
         self.worker_says(
@@ -341,7 +341,7 @@ impl Watched<'_> {
         told.sort();
         due.sort();
         assert_eq!(told, due, "seed {}", self.seed);
-        // The first of them has to say something to that; the others are done with it, and nobody else is asked.
+        // The first client has to answer the cancellation; the request is withdrawn from the others.
         let ask = self.asks.get_mut(&number).expect("it is open");
         ask.for_all = false;
         for (client, id) in ask.takers.split_off(1) {
@@ -366,11 +366,11 @@ impl Watched<'_> {
         self.count("ended a turn");
     }
 
-    /// Somebody who is gone hears nothing more; whoever watched longest has what was theirs.
+    /// A client disconnects and gets nothing more. The oldest observer becomes the controller.
     fn leaves(&mut self) {
         let Some(client) = self.some_client() else { return };
         self.core.client_gone(Time::ZERO, ClientId(client), &mut self.net);
-        // There is no grace for turns without a client, but it is the clock that ends them.
+        // The grace period is zero, but a timer ends the turn.
         self.core.tick(Time::ZERO, &mut self.net);
         self.clients.remove(&client);
         assert_eq!(self.client_lines(), [], "seed {}", self.seed);
@@ -388,7 +388,7 @@ impl Watched<'_> {
             promoted += usize::from(had && session.owner.is_some());
             left.extend((had && session.owner.is_none() && session.turn.is_some()).then(|| name.clone()));
         }
-        // Nobody is left to answer, and nobody to work for.
+        // No client is left to answer or to wait for the turn.
         let (stopped, answered): (Vec<Value>, Vec<Value>) =
             self.worker_lines().into_iter().partition(|line| line["method"] == "session/cancel");
         let mut numbers: Vec<u64> = answered.iter().filter_map(|line| line["id"].as_u64()).collect();
@@ -413,14 +413,14 @@ impl Watched<'_> {
         self.count(if promoted > 0 { "left to another" } else { "left" });
     }
 
-    /// Somebody of another identity, or who is not on the session, or names none that there is.
+    /// A client of another identity, or not on the session, or with an unknown name.
     fn intrudes(&mut self) {
         let Some(client) = self.some_client() else { return };
         let identity = self.clients[&client].identity;
         let foreign = self.some_session(|session| session.identity != identity);
         let method = self.random.pick(&["session/load", "session/resume", "session/prompt", "session/close"]);
         let is_foreign = foreign.is_some();
-        // A worker is asked about one that nobody knows.
+        // A request for an unknown session goes to the worker.
         if !is_foreign && method != "session/prompt" {
             return;
         }
@@ -431,7 +431,7 @@ impl Watched<'_> {
         self.count(if is_foreign { "intruded" } else { "named none" });
     }
 
-    /// Who controls a session may do other things in it, and is the only one answered; others may not.
+    /// The controller may send other requests and gets the only response. Other clients may not.
     fn does_other_things(&mut self) {
         let Some(name) = self.some_session(|session| session.owner.is_some()) else { return };
         let all = self.sessions[&name].all();
@@ -448,7 +448,7 @@ impl Watched<'_> {
         self.count("did something else");
     }
 
-    /// Who controls a session closes it, for everybody.
+    /// The controller closes the session for all clients.
     fn closes(&mut self) {
         let Some(name) = self.some_session(|session| session.owner.is_some() && session.turn.is_none())
         else {

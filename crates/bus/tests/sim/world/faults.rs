@@ -1,4 +1,4 @@
-//! What happens on a bad day.
+//! Moves that are faults.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::World;
 use crate::client::{Line, SimClient};
 use crate::oracle::{ClientMessage, WorkerMessage};
 
-/// Lines that are no messages.
+/// Invalid lines.
 const BROKEN: [&[u8]; 10] = [
     b"hello",
     b"{\"jsonrpc\":\"2.0\",\"method\":\"x\"",
@@ -23,7 +23,7 @@ const BROKEN: [&[u8]; 10] = [
 ];
 
 impl World {
-    /// Something goes wrong.
+    /// Makes a random fault.
     pub(super) fn fault(&mut self) {
         let happened = match self.random.below(34) {
             0..=3 => self.breaks_off(),
@@ -64,7 +64,7 @@ impl World {
         self.faults += usize::from(happened.is_some());
     }
 
-    /// A worker dies, whatever it was about to read or say.
+    /// A worker exits at a random point.
     fn breaks_off(&mut self) -> Option<()> {
         let slot = self.some_worker()?;
         let most = self.random.below(400);
@@ -88,7 +88,7 @@ impl World {
         ]);
         let listens = !matches!(why, Stuck::InputClosed { .. });
         let proc = self.net.proc(slot)?;
-        // One that only closed its input may still answer what it has read.
+        // A worker that has only closed its input may still answer what it has read.
         (proc.frozen, proc.closed) = (listens, !listens);
         self.worker_sticks(slot, why);
         if listens && self.net.proc(slot).is_some_and(|proc| proc.stop.is_none()) {
@@ -97,7 +97,7 @@ impl World {
         Some(())
     }
 
-    /// A client that the core listens to.
+    /// Returns a client that the core reads.
     fn speaker(&mut self) -> Option<usize> {
         let slot = self.some_client()?;
         self.is_read(slot).then_some(slot)
@@ -118,7 +118,7 @@ impl World {
         Some(())
     }
 
-    /// An array with more in it than may be, which counts as one thing that is wrong.
+    /// A batch with too many entries, which counts as one fault.
     fn too_many(&mut self) -> Option<()> {
         let slot = self.speaker()?;
         let text = format!("[{}{{}}]", "{},".repeat(self.scenario.config.limits.max_batch)).into_bytes();
@@ -148,7 +148,7 @@ impl World {
         Some(())
     }
 
-    /// A client answers what was asked of another, or of nobody.
+    /// A client answers a request to another client, or an unknown one.
     fn forges(&mut self) -> Option<()> {
         let slot = self.speaker()?;
         let other = self.some_client()?;
@@ -183,7 +183,7 @@ impl World {
         Some(())
     }
 
-    /// A worker answers what nobody asked, or twice, or in a way that is no answer, or speaks in another's session.
+    /// A worker answers an unknown request, or twice, or invalidly, or uses a session of another worker.
     fn worker_lies(&mut self) -> Option<()> {
         let slot = self.some_worker()?;
         let random = &mut self.random;
@@ -242,7 +242,7 @@ impl World {
         Some(())
     }
 
-    /// Several of a client's messages in one array, some of them broken.
+    /// Several messages of a client in one batch, some of them invalid.
     fn array(&mut self) -> Option<()> {
         let slot = self.speaker()?;
         let mut lines = Vec::new();
@@ -282,7 +282,7 @@ impl World {
         Some(())
     }
 
-    /// A client loads or resumes a session that another had, or still has.
+    /// A client loads or resumes a session that another client had or has.
     fn takes_up(&mut self) -> Option<()> {
         let slot = self.speaker()?;
         let held = |port: &crate::net::Port| {
@@ -308,7 +308,7 @@ impl World {
         Some(())
     }
 
-    /// A client speaks in a session of another, or in none that there is.
+    /// A client uses a session of another client, or an unknown one.
     fn stranger(&mut self) -> Option<()> {
         let slot = self.speaker()?;
         let names: Vec<String> =
@@ -332,11 +332,11 @@ impl World {
         Some(())
     }
 
-    /// Several of a worker's messages in one array.
+    /// Several messages of a worker in one batch.
     fn array_of_worker(&mut self) -> Option<()> {
         let slot = self.some_worker()?;
         let proc = self.net.proc(slot).filter(|proc| proc.worker.out.len() > 1)?;
-        // The end of a session ends its turns, whatever is said about them behind it.
+        // The end of a session ends its turns, whatever follows about them.
         let plain = |reply: &WorkerMessage| match reply {
             WorkerMessage::Noise
             | WorkerMessage::TooLong
@@ -364,7 +364,7 @@ impl World {
         Some(())
     }
 
-    /// New settings: other numbers, another environment of a pool, or a pool less.
+    /// Another configuration: other numbers, another environment of a pool, or one pool less.
     fn reloads(&mut self) -> Option<()> {
         if self.draining {
             return None;

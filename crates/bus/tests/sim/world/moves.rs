@@ -1,4 +1,4 @@
-//! What happens on a good day.
+//! Moves without faults.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::client::{Line, SimClient};
 use crate::net::Proc;
 
 impl World {
-    /// Somebody does something.
+    /// Makes a random move.
     pub(super) fn step(&mut self) {
         match self.random.below(24) {
             0 => {
@@ -60,14 +60,14 @@ impl World {
         (!slots.is_empty()).then(|| self.random.pick(&slots))
     }
 
-    /// One of the workers that have something to do.
+    /// Returns a worker with something to do.
     fn worker_with(&mut self, has: impl Fn(&Proc) -> bool) -> Option<usize> {
         let mut slots = self.worker_slots();
         slots.retain(|slot| self.net.procs[*slot].as_ref().is_some_and(&has));
         (!slots.is_empty()).then(|| self.random.pick(&slots))
     }
 
-    /// The driver's part in what the core ordered, and the worker's reading.
+    /// Performs the driver's part of an order, and lets the worker read.
     pub(super) fn worker_moves(&mut self, slot: usize, most: usize) {
         let Some(proc) = self.net.proc(slot) else { return };
         match (proc.up, proc.stop) {
@@ -103,7 +103,7 @@ impl World {
         self.client_says(slot, line);
     }
 
-    /// What a client says next, if it has something to say.
+    /// Returns the next line of a client, if it has one.
     pub(super) fn client_line(&mut self, slot: usize, in_array: bool) -> Option<Line> {
         let random = &mut self.random;
         let client = &mut self.net.ports[slot].as_mut()?.client;
@@ -160,7 +160,7 @@ impl World {
         })
     }
 
-    /// The driver hangs up on clients that take nothing though too much waits, and on those the core is done with.
+    /// Closes stalled clients, and clients that the core has closed.
     pub(super) fn stalls(&mut self, time: Duration) {
         let millis = u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
         for slot in self.client_slots() {
