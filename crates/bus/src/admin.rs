@@ -69,7 +69,7 @@ impl Admin {
         }
         while let Some(ended) = served.join_next().await {
             if let Err(error) = ended {
-                tracing::error!(%error, "a door for operators is closed");
+                tracing::error!(%error, "admin listener failed");
             }
         }
         // A listener that has failed must not end the future: its end would look like the end of the bus.

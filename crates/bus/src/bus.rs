@@ -47,7 +47,7 @@ pub enum StartError {
         source: SpawnError,
     },
     /// A limit is configured that this machine cannot enforce.
-    #[error("pool {pool:?}: `{}` cannot be enforced here: {}", source.controller, source.why)]
+    #[error("pool {pool:?}: cannot enforce `{}` on this machine: {}", source.controller, source.why)]
     Unlimited {
         /// The pool.
         pool: String,
@@ -55,7 +55,7 @@ pub enum StartError {
         source: Unenforceable,
     },
     /// The configured workers need more descriptors than this process may have.
-    #[error("the workers of all pools and one client need {needed} descriptors, and there can be {limit}")]
+    #[error("pools and one client need {needed} descriptors, the limit is {limit}")]
     Descriptors {
         /// Descriptors that are needed.
         needed: u64,
@@ -66,7 +66,7 @@ pub enum StartError {
     #[error(transparent)]
     Owners(#[from] OwnersError),
     /// Session owners have to be recorded, but no file is given.
-    #[error("there is no place to write down whose sessions are")]
+    #[error("no data directory for session owners")]
     NoPlace,
     /// A system call failed.
     #[error("cannot start the bus: {0}")]
@@ -99,7 +99,7 @@ pub enum Ended {
 
 /// The bus has ended, or too many requests are pending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the bus does not answer")]
+#[error("bus does not respond")]
 pub struct NoAnswer;
 
 /// A running bus. It runs until it is drained, also when this handle is dropped.
@@ -222,16 +222,16 @@ impl<B: Router> Bus<B> {
             let mut end = match result {
                 Ok(Ok(())) => Ended::Done,
                 Ok(Err(error)) => Ended::Failed(error.to_string()),
-                Err(_) => Ended::Failed("a panic in the loop of the bus".to_owned()),
+                Err(_) => Ended::Failed("event loop panicked".to_owned()),
             };
             if spawner.join().is_err() {
-                end = Ended::Failed("a panic in the thread that starts processes".to_owned());
+                end = Ended::Failed("spawner thread panicked".to_owned());
             }
             if owner_thread.is_some_and(|owner_thread| owner_thread.join().is_err()) {
-                end = Ended::Failed("a panic in the thread that writes down whose sessions are".to_owned());
+                end = Ended::Failed("session owner writer panicked".to_owned());
             }
             if let Ended::Failed(reason) = &end {
-                tracing::error!(reason, "the bus has failed");
+                tracing::error!(reason, "bus failed");
             }
             tell_end.send_replace(Some(end));
         })?;
@@ -376,7 +376,7 @@ impl<B: Router> Handle<B> {
         let mut ended = self.ended.clone();
         match ended.wait_for(Option::is_some).await {
             Ok(end) => end.clone().unwrap_or(Ended::Done),
-            Err(_) => Ended::Failed("the thread of the bus is gone".to_owned()),
+            Err(_) => Ended::Failed("bus thread exited".to_owned()),
         }
     }
 }
@@ -430,7 +430,7 @@ fn cap(config: &mut Config) -> Result<(), StartError> {
     }
     if let Some(room) = driver::cap_connections(config, limit) {
         let wanted = config.limits.max_connections;
-        let what = "there are descriptors for fewer connections than `max_connections`: `ulimit -n` before the start gives more";
+        let what = "max_connections lowered to the file descriptor limit";
         if is_much_less(room, wanted) {
             tracing::warn!(wanted, room, descriptors = limit, "{what}");
         } else {

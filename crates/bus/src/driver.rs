@@ -80,7 +80,7 @@ pub(crate) enum LoopError {
     #[error("cannot wait for events: {0}")]
     Poll(io::Error),
     /// The spawner thread has ended.
-    #[error("the thread that starts processes is gone")]
+    #[error("spawner thread exited")]
     Spawner,
 }
 

@@ -35,7 +35,7 @@ pub enum ListenError {
     #[error("{0}")]
     Unsafe(String),
     /// The host name does not resolve, or the address is not a socket.
-    #[error("{0:?} is no address")]
+    #[error("{0:?} is not a valid address")]
     NoAddress(String),
     /// Another process listens there.
     #[error("{0} is in use by another process")]

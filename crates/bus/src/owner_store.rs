@@ -133,7 +133,7 @@ pub(crate) fn start(index: Index, waker: Arc<Waker>) -> std::io::Result<(OwnerWr
         if event_sender.send(event).is_ok()
             && let Err(error) = waker.wake()
         {
-            tracing::error!(%error, "the loop of the bus cannot be woken");
+            tracing::error!(%error, "cannot wake the event loop");
         }
     };
     let thread = std::thread::Builder::new()
@@ -187,10 +187,7 @@ impl Index {
                     self.catch_up();
                     let sessions = self.missing.len();
                     if sessions > 0 {
-                        tracing::error!(
-                            sessions,
-                            "session owners not written, nobody will see these sessions"
-                        );
+                        tracing::error!(sessions, "session owners not written to disk");
                     }
                     return;
                 }
@@ -209,7 +206,7 @@ impl Index {
                 && self.behind.is_none()
                 && let Err(error) = self.rewrite()
             {
-                tracing::debug!(%error, "cannot shorten the file of session owners");
+                tracing::debug!(%error, "cannot compact session owners");
             }
             if !forgotten.is_empty() {
                 tell(OwnerStoreEvent::Forgotten(forgotten));
@@ -277,7 +274,7 @@ impl Index {
         }
         self.behind = None;
         if was_behind {
-            tracing::info!("session owners are written again");
+            tracing::info!("session owner writes recovered");
         }
     }
 
@@ -290,7 +287,7 @@ impl Index {
 
     fn fall_behind(&mut self, error: &std::io::Error) {
         if self.behind.is_none() {
-            tracing::error!(%error, "cannot write session owners, nobody will see new sessions after a restart");
+            tracing::error!(%error, "cannot write session owners");
         }
         self.behind = Some(std::time::Instant::now());
     }

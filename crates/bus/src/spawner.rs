@@ -154,7 +154,7 @@ async fn run(mut orders: Receiver<Order>, event_sender: WorkerEventSender) {
             },
             Some(ended) = tasks.join_next() => match ended {
                 Ok(serial) => _ = workers.remove(&serial),
-                Err(error) => tracing::error!(%error, "a task that follows a worker has failed"),
+                Err(error) => tracing::error!(%error, "worker task failed"),
             },
         }
     }
@@ -221,11 +221,7 @@ async fn run_worker(
     stopping.abort_all();
     let exit = child.stop(LEFTOVER_LADDER).await;
     if exit.survivors > 0 {
-        tracing::error!(
-            pid = child.pid(),
-            survivors = exit.survivors,
-            "processes of a worker could not be ended"
-        );
+        tracing::error!(pid = child.pid(), survivors = exit.survivors, "cannot end worker processes");
     }
     serial
 }
@@ -239,7 +235,7 @@ async fn follow(stderr_log: &mut Option<StderrLog>) {
 
 /// Takes the pipes out of a child, for a loop without tokio.
 fn take_pipes(mut child: Child) -> Result<(Child, OwnedFd, OwnedFd), String> {
-    let fail = |error: io::Error| format!("its pipes cannot be used: {error}");
+    let fail = |error: io::Error| format!("cannot use its pipes: {error}");
     let stdin = child.take_stdin().ok_or("it has no stdin")?.into_nonblocking_fd().map_err(fail)?;
     let stdout = child.take_stdout().ok_or("it has no stdout")?.into_nonblocking_fd().map_err(fail)?;
     Ok((child, stdin, stdout))

@@ -13,22 +13,22 @@ const MAX_RESPONSE_BYTES: u64 = 64 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
     /// No bus listens on the socket.
-    #[error("no bus listens there: {0}")]
+    #[error("no bus is listening: {0}")]
     Nobody(io::Error),
     /// No answer within this time.
-    #[error("no answer within {} s", .0.as_secs())]
+    #[error("no response within {} s", .0.as_secs())]
     Late(Duration),
     /// The connection failed.
-    #[error("the bus does not answer: {0}")]
+    #[error("no response from the bus: {0}")]
     Io(io::Error),
     /// The socket is a listener for clients, not for the admin API.
-    #[error("clients come in there, and operators elsewhere")]
+    #[error("this socket is for clients, not the admin API")]
     Clients,
     /// The answer has another status than 200.
-    #[error("the bus answers with {0}")]
+    #[error("the bus responded with {0}")]
     Refused(String),
     /// The peer does not speak HTTP.
-    #[error("what answers there is no bus")]
+    #[error("the peer is not a bus")]
     Stranger,
 }
 
@@ -96,10 +96,10 @@ mod tests {
         check("HTTP/1.1 200 OK\r\n\r\n", Ok(""));
         check(
             "HTTP/1.0 503 Service Unavailable\r\n\r\nno\n",
-            Err("the bus answers with 503 Service Unavailable: no"),
+            Err("the bus responded with 503 Service Unavailable: no"),
         );
         for stranger in ["", "\r\n\r\n", "HTTP/1.0 200 OK\r\n", "SSH-2.0-x\r\n\r\n", "HTTP/1.ä\r\n\r\n"] {
-            check(stranger, Err("what answers there is no bus"));
+            check(stranger, Err("the peer is not a bus"));
         }
     }
 
@@ -127,9 +127,9 @@ mod tests {
             assert_eq!(found.to_string(), expected);
             other.join().unwrap();
         }
-        check(Some("{\"jsonrpc\":\"2.0\"}\n"), "clients come in there, and operators elsewhere");
-        check(Some(""), "what answers there is no bus");
-        check(None, "no answer within 0 s");
+        check(Some("{\"jsonrpc\":\"2.0\"}\n"), "this socket is for clients, not the admin API");
+        check(Some(""), "the peer is not a bus");
+        check(None, "no response within 0 s");
     }
 
     proptest! {

@@ -23,11 +23,10 @@ use crate::driver::Queues;
 /// Timeout for the event loop to report its status.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 
-const NOT_FOUND_TEXT: &str = "there are /health, /ready, /status and /metrics\n";
-const REMOTE_HOST_TEXT: &str =
-    "this port is for this machine: ask for it as 127.0.0.1, [::1] or localhost, also in the Host header\n";
-const ORIGIN_REFUSED_TEXT: &str = "this port is not for web pages: requests with an Origin are refused\n";
-const MANY_HOSTS_TEXT: &str = "a request has one Host header\n";
+const NOT_FOUND_TEXT: &str = "available: /health, /ready, /status, /metrics\n";
+const REMOTE_HOST_TEXT: &str = "Host must be 127.0.0.1, [::1] or localhost\n";
+const ORIGIN_REFUSED_TEXT: &str = "requests with an Origin header are refused\n";
+const MANY_HOSTS_TEXT: &str = "exactly one Host header is required\n";
 
 /// State of the handlers.
 pub(super) struct AdminState {
@@ -45,9 +44,9 @@ pub(super) fn private(state: Arc<AdminState>) -> Router {
         .route("/ready", get(ready))
         .route("/status", get(status))
         .route("/metrics", get(metrics_page))
-        .fallback(|| async { (StatusCode::NOT_FOUND, format!("there is no such page; {NOT_FOUND_TEXT}")) })
+        .fallback(|| async { (StatusCode::NOT_FOUND, format!("not found; {NOT_FOUND_TEXT}")) })
         .method_not_allowed_fallback(|| async {
-            (StatusCode::METHOD_NOT_ALLOWED, format!("pages can only be got; {NOT_FOUND_TEXT}"))
+            (StatusCode::METHOD_NOT_ALLOWED, format!("method not allowed; {NOT_FOUND_TEXT}"))
         })
         .with_state(state)
 }
@@ -101,8 +100,8 @@ async fn request_report(state: &AdminState) -> Result<(Status, Queues), Response
             status.counters.refused_users += state.refused_users.load(Ordering::Relaxed);
             Ok((status, queues))
         }
-        Ok(Err(_)) => Err(gone("the bus does not answer\n")),
-        Err(_) => Err(gone("the bus does not answer in time\n")),
+        Ok(Err(_)) => Err(gone("bus does not respond\n")),
+        Err(_) => Err(gone("bus does not respond in time\n")),
     }
 }
 
@@ -125,11 +124,11 @@ async fn ready(State(state): State<Arc<AdminState>>) -> Response {
 fn missing(status: &Status) -> Option<String> {
     let mut text = String::new();
     if status.draining {
-        text.push_str("the bus is stopping\n");
+        text.push_str("bus is shutting down\n");
     }
     // A leaving pool was replaced or removed by a reload.
     for pool in status.pools.iter().filter(|pool| !matches!(pool.state, "ready" | "leaving")) {
-        let why = if pool.state == "tripped" { ", its workers were lost too often" } else { "" };
+        let why = if pool.state == "tripped" { ", circuit breaker is open" } else { "" };
         _ = writeln!(text, "pool {:?}: {}{why}", pool.name, pool.state);
     }
     (!text.is_empty()).then_some(text)
@@ -166,7 +165,7 @@ async fn status(State(state): State<Arc<AdminState>>) -> Response {
     match serde_json::to_string(&page) {
         Ok(text) => with_type("application/json", text + "\n"),
         Err(error) => {
-            tracing::error!(%error, "the state of the bus cannot be written");
+            tracing::error!(%error, "cannot serialize status");
             StatusCode::INTERNAL_SERVER_ERROR.into_response()
         }
     }
@@ -258,13 +257,10 @@ mod tests {
     #[test]
     fn what_is_missing_is_named() {
         let mut status = status();
-        assert_eq!(
-            missing(&status).as_deref(),
-            Some("pool \"spare\": tripped, its workers were lost too often\n")
-        );
+        assert_eq!(missing(&status).as_deref(), Some("pool \"spare\": tripped, circuit breaker is open\n"));
         status.pools.retain(|pool| pool.name != "spare");
         assert_eq!(missing(&status), None, "what is leaving keeps nobody from being ready");
         status.draining = true;
-        assert_eq!(missing(&status).as_deref(), Some("the bus is stopping\n"));
+        assert_eq!(missing(&status).as_deref(), Some("bus is shutting down\n"));
     }
 }

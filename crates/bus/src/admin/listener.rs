@@ -60,7 +60,7 @@ impl AdminListener {
     /// Serves requests until it is dropped.
     pub(super) async fn serve(self, state: Arc<AdminState>) {
         if let Err(error) = self.try_serve(state).await {
-            tracing::error!(%error, "operators cannot be served");
+            tracing::error!(%error, "admin listener failed");
         }
     }
 
@@ -164,7 +164,7 @@ impl Accepting for GuardedListener {
                 }
                 Ok(stream) => self.refuse(stream),
                 Err(error) => {
-                    tracing::debug!(%error, "an operator could not be let in");
+                    tracing::debug!(%error, "admin accept failed");
                     sleep(ACCEPT_RETRY_DELAY).await;
                 }
             }

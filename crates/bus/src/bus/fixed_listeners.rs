@@ -18,11 +18,11 @@ pub enum Unmoved {
 impl fmt::Display for Unmoved {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Open(door) => write!(out, "{door} stays open: closing it takes a restart of the bus"),
+            Self::Open(door) => write!(out, "{door} stays open until the bus is restarted"),
             Self::Changed(door) => {
-                write!(out, "{door} keeps its settings: changing them takes a restart of the bus")
+                write!(out, "{door} keeps its settings until the bus is restarted")
             }
-            Self::Closed(door) => write!(out, "{door} is not opened: that takes a restart of the bus"),
+            Self::Closed(door) => write!(out, "{door} is not opened until the bus is restarted"),
         }
     }
 }
@@ -106,16 +106,16 @@ mod tests {
             &["tcp://[::1]:2/a", "unix:/b", "stdio:"],
             &["tcp://[::1]:1/a", "unix:/b"],
             &[
-                "tcp://[::1]:1 stays open: closing it takes a restart of the bus",
-                "tcp://[::1]:2 is not opened: that takes a restart of the bus",
-                "stdio: is not opened: that takes a restart of the bus",
+                "tcp://[::1]:1 stays open until the bus is restarted",
+                "tcp://[::1]:2 is not opened until the bus is restarted",
+                "stdio: is not opened until the bus is restarted",
             ],
         );
         check(
             &["http://127.0.0.1:1/a", "http://127.0.0.1:2/a"],
             &["http://127.0.0.1:1/a", "http://127.0.0.1:2/b"],
             &["http://127.0.0.1:1/a", "http://127.0.0.1:2/a"],
-            &["http://127.0.0.1:2/a keeps its settings: changing them takes a restart of the bus"],
+            &["http://127.0.0.1:2/a keeps its settings until the bus is restarted"],
         );
         // Two listeners on any free port are two listeners.
         let free = "tcp://127.0.0.1:0";
@@ -123,7 +123,7 @@ mod tests {
             &[free],
             &[free, free],
             &[free],
-            &["tcp://127.0.0.1:0 is not opened: that takes a restart of the bus"],
+            &["tcp://127.0.0.1:0 is not opened until the bus is restarted"],
         );
     }
 }

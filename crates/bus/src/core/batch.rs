@@ -93,9 +93,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     (Sender::Client(_), _) => {}
                     // It may hold answers. The clients that wait for them get errors when the worker has exited.
                     (Sender::Worker(worker), Fault::TooManyEntries) => {
-                        self.retire(worker, "sent an array of too many messages");
+                        self.retire(worker, "sent a batch with too many messages");
                     }
-                    (Sender::Worker(worker), _) => self.strike(worker, "sent a line that is no message"),
+                    (Sender::Worker(worker), _) => self.strike(worker, "sent an invalid message"),
                 }
                 return;
             }
@@ -263,7 +263,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             && let Some(id) = View::parse(&answer).id()
         {
             // The array is one line and is limited like one.
-            let words = "the answers to this array are too long together; ask for them one by one";
+            let words = "batch response too long";
             let error = RpcError::new(Code::MessageTooLarge, words).effects(Effects::Possible);
             answer = message::error(id, &error);
         }
@@ -332,8 +332,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     let id = frame.id().unwrap_or(b"null");
                     let doubled =
                         self.core.client(client).is_some_and(|state| state.inflight.contains_key(id));
-                    let taken =
-                        RpcError::new(Code::DuplicateId, "a request with this id is still unanswered");
+                    let taken = RpcError::new(Code::DuplicateId, "duplicate request id");
                     message::error(id, if doubled { &taken } else { error })
                 }
                 BatchStep::Deliver(frame) => {

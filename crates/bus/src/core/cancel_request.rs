@@ -102,14 +102,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 self.write_worker(worker, &[&line]);
             }
         }
-        let error = RpcError::new(Code::Cancelled, "given up before all agents had answered");
+        let error = RpcError::new(Code::Cancelled, "cancelled before all agents responded");
         self.fail_fan(key, error);
     }
 
     fn send_cancellation(&mut self, client: ClientKey, line: &[u8], batch: Option<BatchKey>) {
         let message = View::parse(line);
         let error =
-            RpcError::new(Code::Cancelled, "given up before any agent was asked").effects(Effects::None);
+            RpcError::new(Code::Cancelled, "cancelled before reaching an agent").effects(Effects::None);
         if let Some(id) = message.id() {
             self.refuse(client, id, batch, message.tag(), &error);
         }

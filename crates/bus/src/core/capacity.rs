@@ -126,7 +126,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if is_going || self.make_room(pool, identity) {
             return Route::Hold;
         }
-        Route::Refuse(RpcError::new(Code::Backpressure, "worker limit of this identity reached in the pool"))
+        Route::Refuse(RpcError::new(Code::Backpressure, "worker limit of this identity reached"))
     }
 
     /// Routes a client for which no worker has room for one more session.
@@ -291,7 +291,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let count = |identity| kept.iter().filter(|(of, ..)| *of == identity).count();
         let oldest = kept.iter().min_by_key(|(of, since, worker)| (Reverse(count(*of)), *since, *worker));
         let Some((.., oldest)) = oldest.copied() else { return false };
-        self.lose_sessions(oldest, &"its agent made room for another client".into());
+        self.lose_sessions(oldest, &"agent stopped to make room".into());
         self.stop_worker(oldest, false);
         true
     }
@@ -303,7 +303,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let wait = until.saturating_sub(self.now);
         let words = match (&state.last_loss, state.open_until) {
             (Some(reason), Some(_)) => {
-                format!("the workers of pool {:?} keep dying: {reason}", state.settings.name)
+                format!("circuit breaker of pool {:?} is open: {reason}", state.settings.name)
             }
             (Some(reason), None) => format!("no worker of pool {:?} is ready: {reason}", state.settings.name),
             (None, _) => format!("no worker of pool {:?} is free", state.settings.name),
@@ -313,5 +313,5 @@ impl<O: CoreOutput> Ctx<'_, O> {
 }
 
 pub(super) fn share_used_up() -> RpcError {
-    RpcError::new(Code::Backpressure, "session limit of this identity reached at each worker")
+    RpcError::new(Code::Backpressure, "session limit per identity and worker reached")
 }

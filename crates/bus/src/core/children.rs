@@ -330,7 +330,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             };
             let Some(oldest) = oldest else { return false };
             self.forget_child(worker, oldest);
-            let why = "too many child sessions, the oldest is forgotten";
+            let why = "too many child sessions, oldest forgotten";
             self.log(Note::Dropped { worker: worker.into(), why });
         }
     }
@@ -514,8 +514,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
 /// Returns the error for a client's request that a child's worker never read.
 pub(super) fn child_lost() -> RpcError {
-    RpcError::new(narrows_wire::Code::WorkerLost, "the agent's process ended")
-        .effects(narrows_wire::Effects::None)
+    RpcError::new(narrows_wire::Code::WorkerLost, "agent process exited").effects(narrows_wire::Effects::None)
 }
 
 #[cfg(test)]

@@ -81,7 +81,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if !state.closing {
             state.closing = true;
             if reason == Reason::SlowReader {
-                let words = "this connection takes too slowly what an agent says that others use too";
+                let words = "client reads too slowly for a shared worker";
                 let line = message::error(b"null", &RpcError::new(Code::Backpressure, words));
                 self.out.to_client(client.into(), &[&line]);
             }

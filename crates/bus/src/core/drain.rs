@@ -16,7 +16,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.draining = true;
         let at = self.now + self.core.limits.drain_timeout;
         self.core.timers.set(at, Timer::Drained);
-        let error = RpcError::new(Code::Draining, "the bus is stopping");
+        let error = RpcError::new(Code::Draining, "bus is shutting down");
         for client in self.all_clients() {
             self.refuse_held(client, &error);
         }
@@ -56,12 +56,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Ends the drain: the time for active turns is over.
     pub(super) fn stop_waiting(&mut self) {
         self.drain();
-        let error = RpcError::new(Code::Draining, "the bus has stopped").effects(Effects::Possible);
+        let error = RpcError::new(Code::Draining, "bus stopped").effects(Effects::Possible);
         for worker in self.all_workers() {
             self.fail_all(worker, &error);
         }
         // The remaining lines were sent to no worker.
-        let error = RpcError::new(Code::Draining, "the bus has stopped");
+        let error = RpcError::new(Code::Draining, "bus stopped");
         let mut lines = Vec::new();
         for worker in self.core.workers.values_mut() {
             lines.append(&mut worker.backlog);

@@ -76,7 +76,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let params: Result<Option<Map<String, Value>>, _> =
             message.params().map_or(Ok(None), serde_json::from_slice);
         let Ok(params) = params else {
-            let error = RpcError::new(Code::InvalidParams, "params are not readable");
+            let error = RpcError::new(Code::InvalidParams, "invalid params");
             self.refuse(client, id, batch, message.tag(), &error);
             return;
         };
@@ -86,8 +86,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             Some(cursor) => match cursor.as_str().and_then(read_cursor) {
                 Some(cursors) => Some(cursors),
                 None => {
-                    let error =
-                        RpcError::new(Code::InvalidParams, "the cursor is none that the bus gave out");
+                    let error = RpcError::new(Code::InvalidParams, "invalid cursor");
                     self.refuse(client, id, batch, message.tag(), &error);
                     return;
                 }
@@ -96,7 +95,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let there = self.listeners(client, pool);
         let is_there = |wanted: &String| there.iter().any(|(serial, _)| serial == wanted);
         if cursors.as_ref().is_some_and(|cursors| !cursors.keys().all(is_there)) {
-            let words = "an agent whose sessions were being listed is gone; list them from the beginning";
+            let words = "cursor expired: an agent exited";
             let error = RpcError::new(Code::InvalidParams, words);
             self.refuse(client, id, batch, message.tag(), &error);
             return;
@@ -124,7 +123,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         // A request of the bus itself pauses no client, so this check bounds what such a worker is sent.
         let is_self_paused = |worker| self.core.workers.get(worker).is_some_and(|state| state.self_paused);
         if asked.iter().any(|(worker, _)| is_self_paused(*worker)) {
-            let error = RpcError::new(Code::Backpressure, "an agent does not read its input");
+            let error = RpcError::new(Code::Backpressure, "agent does not read its input");
             let error = error.with("retryAfterMs", json!(RETRY_MS));
             self.refuse(client, id, batch, message.tag(), &error);
             return;
@@ -206,7 +205,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Fails the parts of workers that have not answered within the timeout.
     pub(super) fn expire_fan_out(&mut self, key: FanKey) {
         let Some(fan) = self.core.fans.get_mut(key) else { return };
-        let error = RpcError::new(Code::Deadline, "an agent did not answer in time");
+        let error = RpcError::new(Code::Deadline, "agent did not respond in time");
         fan.fails(error.effects(fan.effects()));
         self.forget_fan_parts(key);
         self.finish_fan(key);
@@ -305,7 +304,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let is_whole = fan.what != RequestKind::List
             || fan.error.as_ref().is_none_or(|error| error.is(Code::MethodNotFound));
         if !fan.succeeded || !is_whole {
-            let error = fan.error.unwrap_or_else(|| RpcError::new(Code::WorkerLost, "no agent answered"));
+            let error = fan.error.unwrap_or_else(|| RpcError::new(Code::WorkerLost, "no agent responded"));
             self.refuse(fan.client, &fan.id, fan.batch, fan.tag.as_deref(), &error);
             return;
         }

@@ -86,13 +86,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let token = match self.exchanges_tokens(worker).then(|| progress::token_of_request(message)) {
             None => None,
             Some(Ok(place)) if place.as_ref().is_some_and(|place| place.len() > MAX_TOKEN_BYTES) => {
-                let error = RpcError::new(Code::InvalidParams, "the progress token is too long");
+                let error = RpcError::new(Code::InvalidParams, "progressToken too long");
                 self.refuse(client, id, batch, tag, &error);
                 return;
             }
             Some(Ok(place)) => place,
             Some(Err(DuplicateKey)) => {
-                let error = RpcError::new(Code::InvalidParams, "the progress token stands there twice");
+                let error = RpcError::new(Code::InvalidParams, "duplicate progressToken");
                 self.refuse(client, id, batch, tag, &error);
                 return;
             }
@@ -239,19 +239,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Handles a worker's response.
     pub(super) fn worker_response(&mut self, worker: WorkerKey, message: View<'_>) {
         if message.envelope().result.is_some() && message.envelope().error.is_some() {
-            self.fail_answered(
-                worker,
-                message,
-                Code::Internal,
-                "the agent's answer is both a result and an error",
-            );
-            self.strike(worker, "sent an answer that is none");
+            self.fail_answered(worker, message, Code::Internal, "agent response has both result and error");
+            self.strike(worker, "sent an invalid response");
             return;
         }
         let Some(state) = self.core.worker(worker) else { return };
         let number = message.id().and_then(request_id::parse);
         let Some(pending) = number.and_then(|number| state.pending.remove(&number)) else {
-            self.strike(worker, "answered what nobody asked");
+            self.strike(worker, "answered an unknown request");
             return;
         };
         let number = number.unwrap_or_default();
@@ -263,9 +258,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
             if let Some(client) = pending.client().and_then(|client| self.core.client(client)) {
                 client.initialize = None;
             }
-            let error = RpcError::new(Code::MessageTooLarge, "the agent's answer is too long");
+            let error = RpcError::new(Code::MessageTooLarge, "agent response too long");
             self.fail(worker, pending, &error.effects(Effects::Possible));
-            self.retire(worker, "sent too long an initialize answer");
+            self.retire(worker, "sent too long an initialize result");
             return;
         }
         if pending.opening.is_some() {

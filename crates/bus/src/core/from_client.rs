@@ -125,8 +125,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let is_long = id.len() + tag.map_or(0, <[u8]>::len) > LONG_ID_BYTES;
         let most = if is_long { MAX_LONG_IDS } else { MAX_OPEN_REQUESTS };
         if self.core.client(client).is_some_and(|state| state.inflight.len() >= most) {
-            let error =
-                RpcError::new(Code::Backpressure, "too many requests of this connection are unanswered");
+            let error = RpcError::new(Code::Backpressure, "too many pending requests of this connection");
             self.refuse(client, id, batch, tag, &error);
             return;
         }
@@ -134,12 +133,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         if self.core.draining {
-            self.refuse(client, id, batch, tag, &RpcError::new(Code::Draining, "the bus is stopping"));
+            self.refuse(client, id, batch, tag, &RpcError::new(Code::Draining, "bus is shutting down"));
             return;
         }
         if cancels_request {
             // The worker knows the request by another id. There, the client's own id may be that of another client's request.
-            let error = RpcError::new(Code::InvalidRequest, "cancellation is a notification");
+            let error = RpcError::new(Code::InvalidRequest, "cancellation must be a notification");
             self.refuse(client, id, batch, tag, &error);
             return;
         }
@@ -195,7 +194,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     ) -> bool {
         let doubled = self.core.client(client).is_some_and(|state| state.inflight.contains_key(id));
         if doubled {
-            let error = RpcError::new(Code::DuplicateId, "a request with this id is still unanswered");
+            let error = RpcError::new(Code::DuplicateId, "duplicate request id");
             self.refuse(client, id, batch, tag, &error);
         }
         doubled
@@ -318,10 +317,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             && let Some(asked) = self.take_asked(client, message)
         {
             let code = if fault == Fault::LongResponse { Code::MessageTooLarge } else { Code::Internal };
-            self.fail_asked(
-                &asked,
-                &RpcError::new(code, "the client's answer is no message that can be passed on"),
-            );
+            self.fail_asked(&asked, &RpcError::new(code, "invalid client response"));
         }
     }
 
@@ -376,7 +372,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Answers a worker's request that no client will answer.
     pub(super) fn answer_without_client(&mut self, asked: &Asked) {
         if !asked.is_permission {
-            self.fail_asked(asked, &RpcError::new(Code::Cancelled, "the client has gone"));
+            self.fail_asked(asked, &RpcError::new(Code::Cancelled, "client disconnected"));
             return;
         }
         let outcome = json!({"outcome": {"outcome": "cancelled"}});

@@ -108,7 +108,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 self.core.counters.dropped += 1;
                 self.log(Note::Dropped { worker: worker.into(), why });
             }
-            Target::Foreign => self.strike(worker, "named a session that is not its own"),
+            Target::Foreign => self.strike(worker, "named an unknown session"),
         }
     }
 
@@ -123,9 +123,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
             }
         };
         if state.asking.contains_key(id) {
-            let error = RpcError::new(Code::DuplicateId, "a request with this id is still unanswered");
+            let error = RpcError::new(Code::DuplicateId, "duplicate request id");
             unanswered(self, error);
-            self.strike(worker, "used an id twice");
+            self.strike(worker, "reused a pending request id");
             return;
         }
         let is_permission =
@@ -148,7 +148,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 }
                 if state.asked.len() >= MAX_OPEN_REQUESTS {
                     let error =
-                        RpcError::new(Code::Backpressure, "the client has too many requests to answer");
+                        RpcError::new(Code::Backpressure, "too many unanswered requests at this client");
                     self.fail_asked(&asked, &error);
                     return;
                 }
@@ -169,16 +169,19 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 if let Some(name) = message.session()
                     && !self.keep_early_message(worker, name, message, batch)
                 {
-                    unanswered(self, RpcError::new(Code::Backpressure, "too much waits for its session"));
+                    unanswered(
+                        self,
+                        RpcError::new(Code::Backpressure, "too many messages before the session opened"),
+                    );
                 }
             }
             Target::Replay => {
-                unanswered(self, RpcError::new(Code::Cancelled, "the session is only being taken up again"));
+                unanswered(self, RpcError::new(Code::Cancelled, "session is being restored"));
             }
             Target::Undeliverable(why) => unanswered(self, RpcError::new(Code::MethodNotFound, why)),
             Target::Foreign => {
-                unanswered(self, RpcError::new(Code::InvalidParams, "the session is not this agent's"));
-                self.strike(worker, "named a session that is not its own");
+                unanswered(self, RpcError::new(Code::InvalidParams, "not a session of this agent"));
+                self.strike(worker, "named an unknown session");
             }
         }
     }
@@ -290,7 +293,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             })
             && self.scope_for(worker, message).is_none()
         {
-            return Target::Undeliverable("the request it is about is not open");
+            return Target::Undeliverable("unknown requestId");
         }
         let at_the_top = || {
             let state = self.core.workers.get(worker)?;
@@ -363,7 +366,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if !self.core.pool_of(state.pool).is_shared() {
             return state.client.map_or(Target::Gone, |client| Target::Client(client, None));
         }
-        Target::Undeliverable("it names no session, and many clients share this worker")
+        Target::Undeliverable("no session named at a shared worker")
     }
 
     /// Handles an update of a session: the announcement of a child, whose name is returned, and in v2 the end of a turn.
@@ -425,8 +428,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
     fn worker_fault(&mut self, worker: WorkerKey, message: View<'_>, fault: Fault) {
         match fault {
             Fault::LongResponse => {
-                self.fail_answered(worker, message, Code::MessageTooLarge, "the agent's answer is too long");
-                self.retire(worker, "sent too long a line");
+                self.fail_answered(worker, message, Code::MessageTooLarge, "agent response too long");
+                self.retire(worker, "sent too long a message");
             }
             Fault::TooLong => {
                 if message.id().is_some()
@@ -434,7 +437,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 {
                     self.write_worker(worker, &[&line]);
                 }
-                self.retire(worker, "sent too long a line");
+                self.retire(worker, "sent too long a message");
             }
             _ => {
                 if !self.fail_misdelivered(worker, message)
@@ -453,10 +456,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let is_answer = message.kind() == Kind::Invalid(Fault::BadResponse)
             || message.id().is_some() && !message.envelope().method.is_some();
         if is_answer {
-            self.fail_answered(worker, message, Code::Internal, "the agent's answer is no valid response");
-            self.strike(worker, "sent an answer that is none");
+            self.fail_answered(worker, message, Code::Internal, "invalid agent response");
+            self.strike(worker, "sent an invalid response");
         } else {
-            self.strike(worker, "sent a line that is no message");
+            self.strike(worker, "sent an invalid message");
         }
         is_answer
     }

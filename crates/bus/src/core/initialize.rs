@@ -88,7 +88,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let held: usize = state.backlog.iter().map(|waiting| waiting.line.len()).sum();
         if held > limit || state.backlog.len() >= MAX_BACKLOG_LINES {
             if let Some(id) = message.id() {
-                let error = RpcError::new(Code::Backpressure, "too much waits for the agent to be ready");
+                let error = RpcError::new(Code::Backpressure, "too many requests waiting for the agent");
                 self.refuse(client, id, batch, message.tag(), &error);
             }
             return;
@@ -158,14 +158,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         let (pool, client) = (state.pool, state.client);
         if message.result().is_some_and(is_too_long) {
-            self.fail_initialize(worker, "sent too long an initialize answer");
+            self.fail_initialize(worker, "sent too long an initialize result");
             return;
         }
         let answer = message.result().and_then(|result| serde_json::from_slice::<Value>(result).ok());
         let Some(answer) = answer else {
             match (client, message.error()) {
                 (Some(_), Some(error)) => self.fail_backlog(worker, &error, None),
-                _ => self.fail_initialize(worker, "refused initialize"),
+                _ => self.fail_initialize(worker, "rejected initialize"),
             }
             return;
         };
@@ -187,7 +187,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             _ => 1,
         };
         if answer["protocolVersion"] != wanted {
-            self.fail_initialize(worker, "speaks another version of the protocol than its pool");
+            self.fail_initialize(worker, "has another protocol version than its pool");
             return;
         }
         self.core.pool_mut(pool).answers.insert(worker, answer);
@@ -260,7 +260,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     /// Gives up a worker that was not initialized successfully.
     pub(super) fn fail_initialize(&mut self, worker: WorkerKey, why: &'static str) {
-        let error = RpcError::new(Code::Deadline, format!("the agent {why}"));
+        let error = RpcError::new(Code::Deadline, format!("agent {why}"));
         self.fail_all(worker, &error);
         self.fail_backlog(worker, &error, Some(why));
     }
@@ -366,10 +366,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         };
         if wanted < own {
-            let error =
-                RpcError::new(Code::UnsupportedVersion, "this pool speaks a later version of the protocol")
-                    .with("requested", json!(wanted))
-                    .with("supported", json!([own]));
+            let error = RpcError::new(Code::UnsupportedVersion, "pool requires a later protocol version")
+                .with("requested", json!(wanted))
+                .with("supported", json!([own]));
             self.refuse(client, id, batch, tag, &error);
             return;
         }

@@ -87,8 +87,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         self.permit_meta(client, pool, message)?;
         if opens && self.core.pool_of(pool).is_acp() && !is_exact(message) {
-            let words = "mcpServers must be readable in one way, with one id for each server of the client, and at most \
-                         256 servers";
+            let words = "ambiguous mcpServers, or more than 256 servers";
             return Err(RpcError::new(Code::InvalidParams, words));
         }
         let access = self.mcp_access(Some(client), pool);

@@ -49,7 +49,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     ) -> Result<ServerUse, RpcError> {
         let ids = declared(params);
         if ids.iter().any(|id| id.len() > MAX_ID_BYTES) {
-            return Err(RpcError::new(Code::InvalidParams, "the id of a server is too long"));
+            return Err(RpcError::new(Code::InvalidParams, "MCP server id too long"));
         }
         let mut made = self.core.servers_made;
         let Some(state) = self.core.worker(worker).filter(|_| !ids.is_empty()) else {
@@ -79,7 +79,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         let identity = self.core.clients.get(client).map_or(Identity::ANYONE, |state| state.identity);
         let charge = self.core.sessions.charge_kept(identity, bytes, self.core.limits.session_params());
-        let error = || RpcError::new(Code::Backpressure, "too many MCP servers are kept");
+        let error = || RpcError::new(Code::Backpressure, "MCP server limit of this identity reached");
         servers.set_charge(charge.ok_or_else(error)?);
         Ok(())
     }

@@ -120,7 +120,7 @@ impl super::Core {
 
 /// Returns the error for a message that was incomplete when too much incomplete input was buffered. It may succeed later.
 pub(crate) fn unfinished_error() -> RpcError {
-    let error = RpcError::new(Code::Backpressure, "too much unfinished input on this bus");
+    let error = RpcError::new(Code::Backpressure, "too much incomplete input");
     error.with("retryAfterMs", json!(RETRY_MS))
 }
 
@@ -150,7 +150,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         {
             return false;
         }
-        let error = RpcError::new(Code::Backpressure, "too much of this client waits for agents");
+        let error = RpcError::new(Code::Backpressure, "queue limit of this identity reached");
         let error = error.with("retryAfterMs", json!(RETRY_MS));
         match (message.kind(), message.id()) {
             (Kind::Request, Some(id)) => {

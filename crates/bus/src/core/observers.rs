@@ -371,7 +371,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         let params = json!({"sessionId": name, "update": {"sessionUpdate": "notice", "severity": "info",
-            "title": "The beginning is missing", "description": "What follows is only the end of what was said in this session."},
+            "title": "Replay is incomplete", "description": "Older updates of this session are no longer available."},
             "_meta": {"narrows": {"replay": true}}});
         if let Ok(line) = message::notification(method::SESSION_UPDATE, &params) {
             self.write_client(client, &[&line]);

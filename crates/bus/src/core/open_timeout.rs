@@ -61,7 +61,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             if is_permission {
                 self.answer_without_client(&asked);
             } else {
-                self.fail_asked(&asked, &RpcError::new(Code::Deadline, "session not known yet"));
+                self.fail_asked(&asked, &RpcError::new(Code::Deadline, "session is not open yet"));
             }
         }
     }
@@ -82,7 +82,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             if let Some(state) = self.core.client(client) {
                 state.inflight.remove(&id);
             }
-            let error = RpcError::new(Code::Deadline, "the agent did not open the session in time");
+            let error = RpcError::new(Code::Deadline, "agent did not open the session in time");
             self.refuse(client, &id, batch, tag.as_deref(), &error.effects(Effects::Possible));
         }
         self.creation_settled();

@@ -40,7 +40,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             (None, None) => self.default_pool(client)?,
         };
         if self.core.pool_of(pool).removed {
-            return Err(RpcError::new(Code::NotFound, "the pool of this connection is no longer there"));
+            return Err(RpcError::new(Code::NotFound, "pool of this connection was removed"));
         }
         // A reload may have removed the pool from the listener.
         if !self.may_use(client, pool) {
@@ -52,7 +52,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 let own = own.filter(|worker| self.core.is_exclusive(*worker));
                 let both_shared = [now, pool].iter().all(|pool| self.core.pool_of(*pool).is_shared());
                 if !both_shared && self.core.current(now) != pool {
-                    let words = "a connection can change its pool only between pools that are shared by all";
+                    let words = "pool change requires shared pools";
                     return Err(RpcError::new(Code::InvalidParams, words));
                 }
                 if let Some(state) = self.core.client(client) {
@@ -89,7 +89,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             RequestKind::List | RequestKind::Delete if ready => Route::FanOut,
             RequestKind::Initialize | RequestKind::List | RequestKind::Delete => self.wait_for_worker(pool),
             RequestKind::Authenticate | RequestKind::Logout => {
-                Route::Refuse(RpcError::new(Code::InvalidParams, "this pool has no ways to log in"))
+                Route::Refuse(RpcError::new(Code::InvalidParams, "pool has no authentication methods"))
             }
             RequestKind::New => match self.choose_worker(pool, client, &[]) {
                 Some(worker) => Route::Worker { worker, session: None },

@@ -75,10 +75,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let known = pending.and_then(|pending| Some((pending, pending.progress.as_deref()?)));
         let (Some(place), Some((pending, token))) = (place, known) else {
             self.core.counters.dropped += 1;
-            self.log(Note::Dropped {
-                worker: worker.into(),
-                why: "it tells of the progress of nothing that is under way",
-            });
+            self.log(Note::Dropped { worker: worker.into(), why: "progress of an unknown request" });
             return true;
         };
         let RequestOrigin::Client { client, .. } = pending.asker else {

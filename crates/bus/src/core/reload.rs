@@ -81,7 +81,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     /// Refuses clients and sessions that wait for a worker of a pool that was removed and not replaced.
     fn refuse_removed(&mut self, pool: PoolId) {
-        let error = RpcError::new(Code::NotFound, "the pool of this connection is no longer there");
+        let error = RpcError::new(Code::NotFound, "pool of this connection was removed");
         for client in std::mem::take(&mut self.core.pool_mut(pool).waiting) {
             self.refuse_held(client, &error);
         }

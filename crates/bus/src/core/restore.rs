@@ -35,8 +35,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let held: usize = session.waiting.iter().map(|waiting| waiting.line.len()).sum();
         if held > limit || session.waiting.len() >= MAX_WAITING_LINES {
             if let Some(id) = message.id() {
-                let error =
-                    RpcError::new(Code::Backpressure, "too much waits for the session to be taken up again");
+                let error = RpcError::new(Code::Backpressure, "too many requests waiting for the session");
                 self.refuse(client, id, batch, message.tag(), &error);
             }
             return;
@@ -71,7 +70,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let state = self.core.pool_of(pool);
         let is_kept = !session.params.is_empty();
         if state.removed || !is_kept || !(abilities.load || abilities.resume) {
-            let error = RpcError::new(Code::NotFound, format!("the session was lost: {reason}"));
+            let error = RpcError::new(Code::NotFound, format!("session lost: {reason}"));
             self.fail_restore(key, &error);
             return;
         }
@@ -177,7 +176,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         };
         let mut params = serde_json::from_slice(&params).unwrap_or_else(|_| json!({}));
         let Some(session) = self.core.sessions.get_mut(key) else { return };
-        session.place = SessionState::Lost("it is being taken up again".into());
+        session.place = SessionState::Lost("being restored".into());
         let abilities = self.core.abilities_of_worker(worker);
         params["sessionId"] = name;
         if params.get("mcpServers").is_none() {
@@ -215,10 +214,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         if let Some(error) = error {
-            let error = RpcError::new(
-                Code::NotFound,
-                format!("the session was lost and could not be taken up again: {error}"),
-            );
+            let error = RpcError::new(Code::NotFound, format!("session lost and not restored: {error}"));
             self.fail_restore(key, &error);
             return;
         }
@@ -243,7 +239,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 self.start_restore(key);
             }
             Some(code) if self.is_restored_by(key, worker) => {
-                let words = format!("the session could not be taken up again: {}", error.message);
+                let words = format!("session not restored: {}", error.message);
                 self.fail_restore(key, &RpcError::new(code, words));
             }
             Some(_) => {}
@@ -304,7 +300,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         for pool in &mut self.core.pools {
             pool.restores.retain(|other| *other != key);
         }
-        let error = RpcError::new(Code::Deadline, "the session could not be taken up again in time");
+        let error = RpcError::new(Code::Deadline, "session not restored in time");
         self.fail_restore(key, &error);
     }
 }
@@ -312,5 +308,5 @@ impl<O: CoreOutput> Ctx<'_, O> {
 /// Returns the error for a session whose name another session has now. To restore it could give a client another identity's
 /// session.
 pub(super) fn name_reused() -> RpcError {
-    RpcError::new(Code::NotFound, "the session was lost, and its agent calls another one so by now")
+    RpcError::new(Code::NotFound, "session lost, its id was reused")
 }

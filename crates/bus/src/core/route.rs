@@ -75,12 +75,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let name = message.session();
         let longest = name.as_ref().map_or(0, |name| name.len()).max(message.tag().map_or(0, <[u8]>::len));
         if longest > MAX_SESSION_NAME_BYTES {
-            return Route::Refuse(RpcError::new(Code::InvalidParams, "the name of the session is too long"));
+            return Route::Refuse(RpcError::new(Code::InvalidParams, "session id too long"));
         }
         if matches!(what, RequestKind::Initialize | RequestKind::Authenticate)
             && message.bytes().len() > MAX_INITIALIZE_BYTES
         {
-            return Route::Refuse(RpcError::new(Code::MessageTooLarge, "this is too long to be kept"));
+            return Route::Refuse(RpcError::new(
+                Code::MessageTooLarge,
+                "initialize or authenticate too long",
+            ));
         }
         if (what.creates() || what.reopens())
             && (message.bytes().len() > MAX_OPENING_BYTES
@@ -159,7 +162,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         if what != RequestKind::Initialize && self.core.client(client).is_some_and(|state| state.pool_missing)
         {
-            let words = "initialize was refused: name a pool that is there first";
+            let words = "initialize failed: name an existing pool first";
             return Route::Refuse(RpcError::new(Code::InvalidRequest, words));
         }
         let chosen = self.choose_pool(client, message, what);
@@ -241,7 +244,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.core.clients.get(client).is_some_and(|state| state.identity == Identity::ANYONE);
         let refuses = self.core.pressure || self.core.anonymous_pressure && is_anonymous;
         refuses.then(|| {
-            let error = RpcError::new(Code::Backpressure, "the bus takes no new sessions now");
+            let error = RpcError::new(Code::Backpressure, "bus overloaded, no new sessions");
             error.with("retryAfterMs", json!(PRESSURE_RETRY_MS))
         })
     }
@@ -255,7 +258,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if self.has_too_many(client) {
             return Some(too_many_sessions());
         }
-        let words = "whoever this connection belongs to has too many sessions";
+        let words = "session limit of this identity reached";
         (!self.may_open_session(client)).then(|| RpcError::new(Code::Backpressure, words))
     }
 
@@ -314,8 +317,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             None if any_client || what.reopens() => self.adopt(key, client, what),
             None if matches!(what, RequestKind::Close | RequestKind::Delete) => {}
             None => {
-                let error =
-                    RpcError::new(Code::NotFound, "load or resume the session on this connection first");
+                let error = RpcError::new(Code::NotFound, "session must be loaded or resumed first");
                 return Some(Route::Refuse(error));
             }
         }
@@ -331,7 +333,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     WorkerLifecycle::Greeting => Some(Route::Backlog(worker)),
                     _ if state.input_closed => self.route_input_closed(client, key, worker, what),
                     WorkerLifecycle::Retiring if state.unwanted && can_move => {
-                        self.remove_from_worker(worker, key, &"its agent was exchanged".into());
+                        self.remove_from_worker(worker, key, &"agent was replaced".into());
                         self.route_session(client, key, what)
                     }
                     _ => Some(Route::Worker { worker, session: Some(key) }),
@@ -378,7 +380,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if session.is_busy() || session.provisional || session.unsure {
             return Some(Route::Refuse(input_closed()));
         }
-        self.remove_from_worker(worker, key, &"its agent has closed its input".into());
+        self.remove_from_worker(worker, key, &"agent closed its input".into());
         self.route_session(client, key, what)
     }
 
@@ -436,5 +438,5 @@ fn concerns_connection(message: View<'_>, what: RequestKind) -> bool {
 }
 
 fn too_many_sessions() -> RpcError {
-    RpcError::new(Code::Backpressure, "this connection has too many sessions")
+    RpcError::new(Code::Backpressure, "session limit of this connection reached")
 }

@@ -62,9 +62,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if state.client.is_some() || sessions.any(|session| session.owner.is_some()) {
             return false;
         }
-        let error = RpcError::new(Code::WorkerLost, "the agent was ended: its client has other scopes now");
+        let error = RpcError::new(Code::WorkerLost, "agent stopped: client scopes changed");
         self.fail_all(worker, &error.effects(Effects::Possible));
-        self.lose_sessions(worker, &"its client has other scopes now".into());
+        self.lose_sessions(worker, &"client scopes changed".into());
         self.stop_worker(worker, false);
         true
     }

@@ -44,16 +44,14 @@ impl<'a> SessionList<'a> {
     pub(super) fn read(result: &'a [u8]) -> Result<Self, RpcError> {
         let error = |code, words| RpcError::new(code, words).effects(Effects::None);
         if result.len() > MAX_LIST_BYTES || has_more_values_than(result, MAX_LIST_VALUES) {
-            return Err(error(Code::MessageTooLarge, "the agent's list of sessions is too long"));
+            return Err(error(Code::MessageTooLarge, "agent session list too long"));
         }
-        let find = |key| {
-            member(result, key)
-                .map_err(|_| error(Code::Internal, "the agent's list of sessions is ambiguous"))
-        };
+        let find =
+            |key| member(result, key).map_err(|_| error(Code::Internal, "agent session list is ambiguous"));
         let cursor = find("nextCursor")?.and_then(|place| result.get(place));
         let cursor = cursor.filter(|cursor| *cursor != b"null");
         if cursor.is_some_and(|cursor| cursor.len() > MAX_CURSOR_BYTES) {
-            return Err(error(Code::MessageTooLarge, "the agent's cursor is too long"));
+            return Err(error(Code::MessageTooLarge, "agent cursor too long"));
         }
         let is_array = |place: &Range<usize>| result.get(place.start) == Some(&b'[');
         Ok(Self { result, sessions: find("sessions")?.filter(is_array), cursor })

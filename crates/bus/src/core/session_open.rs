@@ -203,8 +203,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if name.len() <= MAX_SESSION_NAME_BYTES {
             return Ok(());
         }
-        self.strike(worker, "gave a session too long a name");
-        Err(RpcError::new(Code::Internal, "the agent's session name is too long"))
+        self.strike(worker, "returned too long a session id");
+        Err(RpcError::new(Code::Internal, "agent session id too long"))
     }
 
     fn handle_created(
@@ -256,8 +256,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 let alias = self.alias_in(worker, &pending, message).unwrap_or_default();
                 self.forward_response(worker, pending, message, alias.as_deref());
             } else {
-                self.strike(worker, "gave out a session twice");
-                let error = RpcError::new(Code::Internal, "the agent gave out a session that is in use");
+                self.strike(worker, "returned the same session twice");
+                let error = RpcError::new(Code::Internal, "agent returned a session already in use");
                 self.fail(worker, pending, &error.effects(Effects::Possible));
             }
             return;
@@ -542,7 +542,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.core.counters.dropped += 1;
             self.log(Note::Dropped {
                 worker: worker.into(),
-                why: "too much about a session that is not known yet",
+                why: "too many messages about an unknown session",
             });
             return false;
         }

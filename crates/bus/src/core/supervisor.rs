@@ -217,7 +217,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 self.out.act(Action::Stop { worker: worker.into(), kill: true });
             }
             Stuck::Stopped | Stuck::Undrained => {
-                let what = if why == Stuck::Stopped { "was stopped" } else { "takes nothing any more" };
+                let what = if why == Stuck::Stopped { "was stopped" } else { "does not read its input" };
                 self.kill_stuck(worker, what);
             }
         }
@@ -249,9 +249,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if let Some(state) = self.core.worker(worker) {
             state.fault = Some(what);
         }
-        let error = RpcError::new(Code::Deadline, format!("the agent's process {what}"));
+        let error = RpcError::new(Code::Deadline, format!("agent process {what}"));
         self.fail_all(worker, &error.effects(Effects::Possible));
-        self.lose_sessions(worker, &Arc::from(format!("its agent's process {what}")));
+        self.lose_sessions(worker, &Arc::from(format!("agent process {what}")));
         self.stop_worker(worker, true);
     }
 
@@ -355,12 +355,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Stops a retiring worker and fails its pending requests.
     pub(super) fn end_retired(&mut self, worker: WorkerKey) {
         let why = match self.core.worker(worker).and_then(|state| state.fault) {
-            Some(fault) => format!("agent {fault} and was exchanged"),
-            None => "agent was exchanged".to_owned(),
+            Some(fault) => format!("agent {fault} and was replaced"),
+            None => "agent was replaced".to_owned(),
         };
-        let error = RpcError::new(Code::WorkerLost, format!("the {why}"));
+        let error = RpcError::new(Code::WorkerLost, why.clone());
         self.fail_all(worker, &error.effects(Effects::Possible));
-        self.lose_sessions(worker, &Arc::from(format!("its {why}")));
+        self.lose_sessions(worker, &Arc::from(why));
         self.stop_worker(worker, false);
     }
 
@@ -427,5 +427,5 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
 /// Returns the error for a request that a worker with closed input never read.
 pub(super) fn input_closed() -> RpcError {
-    RpcError::new(Code::WorkerLost, "the agent has closed its input").effects(Effects::None)
+    RpcError::new(Code::WorkerLost, "agent closed its input").effects(Effects::None)
 }

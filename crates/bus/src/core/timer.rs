@@ -79,12 +79,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
         match timer {
             Timer::Greeted(worker) => {
                 if self.core.worker(worker).is_some_and(|state| state.stage == WorkerLifecycle::Greeting) {
-                    self.fail_initialize(worker, "did not answer initialize in time");
+                    self.fail_initialize(worker, "did not respond to initialize in time");
                 }
             }
             Timer::Unanswered(worker, number) => {
                 if self.core.worker(worker).is_some_and(|state| state.pending.contains_key(&number)) {
-                    self.kill_stuck(worker, "did not answer initialize in time");
+                    self.kill_stuck(worker, "did not respond to initialize in time");
                 }
             }
             Timer::Unopened(worker, number) => self.open_overdue(worker, number),

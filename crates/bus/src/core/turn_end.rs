@@ -123,7 +123,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if asked.is_permission {
             self.answer_without_client(asked);
         } else {
-            self.fail_asked(asked, &RpcError::new(Code::Cancelled, "the turn was cancelled"));
+            self.fail_asked(asked, &RpcError::new(Code::Cancelled, "turn cancelled"));
         }
     }
 
@@ -155,7 +155,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         {
             self.send_idle(owner, key);
         }
-        self.retire(worker, "went on with a turn that was cancelled");
+        self.retire(worker, "did not end a cancelled turn");
     }
 
     /// Answers a prompt in place of its worker, whose own response will be dropped.

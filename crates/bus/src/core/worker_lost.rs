@@ -28,7 +28,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         state.stage = WorkerLifecycle::Stopping;
         let written = state.queued.saturating_sub(end.unsent.len() as u64);
         let reason: Arc<str> = match fault {
-            Some(fault) => format!("it {fault}; {}", end.reason).into(),
+            Some(fault) => format!("{fault}; {}", end.reason).into(),
             None => end.reason.as_str().into(),
         };
         let pending = self.take_pending(worker);
@@ -68,7 +68,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 continue;
             }
             let effects = if pending.start >= end.taken { Effects::None } else { Effects::Possible };
-            let mut error = RpcError::new(Code::WorkerLost, format!("the agent's process ended: {reason}"));
+            let mut error = RpcError::new(Code::WorkerLost, format!("agent process exited: {reason}"));
             if end.oom {
                 error = error.with("oom", json!(true));
             }
@@ -117,7 +117,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.refresh_pool(state.pool);
         for key in &state.restores {
             if let Some(session) = self.core.sessions.get_mut(*key) {
-                session.place = SessionState::Lost("its agent's process ended".into());
+                session.place = SessionState::Lost("agent process exited".into());
                 self.start_restore(*key);
             }
         }
@@ -219,7 +219,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if let Some(owner) = session.owner {
             self.notify(owner, key, reason);
             if was_running {
-                let error = RpcError::new(Code::WorkerLost, format!("the turn was cut short: {reason}"));
+                let error = RpcError::new(Code::WorkerLost, format!("turn interrupted: {reason}"));
                 self.send_failed(owner, key, &error.effects(Effects::Possible));
             }
         }
@@ -277,12 +277,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         let abilities = self.core.abilities_of(session);
         let description = if abilities.load || abilities.resume {
-            format!("{reason}. The session is taken up again with the next prompt.")
+            format!("{reason}. The next prompt restores the session.")
         } else {
-            format!("{reason}. The agent cannot take the session up again.")
+            format!("{reason}. The agent cannot restore the session.")
         };
         let update = json!({"sessionUpdate": "notice", "severity": "warning",
-            "title": "The agent's process has ended", "description": description});
+            "title": "Agent process exited", "description": description});
         self.send_update(client, key, &update);
     }
 

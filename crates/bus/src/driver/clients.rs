@@ -56,7 +56,7 @@ impl<B: Router> Driver<B> {
                     return;
                 }
                 // The peer or the network has ended the connection already.
-                Err(error) => tracing::debug!(%error, "a connection came to nothing"),
+                Err(error) => tracing::debug!(%error, "accept failed"),
             }
         }
         self.list_listener(slot);
@@ -163,8 +163,8 @@ impl<B: Router> Driver<B> {
         }
         let Some(Some(client)) = opened else {
             let error = match opened {
-                None => RpcError::new(Code::Internal, "an internal error"),
-                Some(_) if self.draining => RpcError::new(Code::Draining, "the bus is stopping"),
+                None => RpcError::new(Code::Internal, "internal error"),
+                Some(_) if self.draining => RpcError::new(Code::Draining, "bus is shutting down"),
                 Some(_) => crowded_error(),
             };
             refuse(&conn, &error);
@@ -184,12 +184,12 @@ impl<B: Router> Driver<B> {
         let registered = conn.register(self.poll.registry(), client.0);
         self.conns.clients[slot] = Some(conn);
         if let Err(error) = registered {
-            tracing::warn!(%error, "cannot watch a connection");
+            tracing::warn!(%error, "cannot register client socket");
             self.drop_client(now, client.0);
             return None;
         }
         let identity = Some(from.identity).filter(|identity| *identity != ANYONE);
-        tracing::info!(client = slot, listener = from.listener, identity, "a client has come");
+        tracing::info!(client = slot, listener = from.listener, identity, "client connected");
         Some(client.0)
     }
 
@@ -209,7 +209,7 @@ impl<B: Router> Driver<B> {
                 return;
             }
             Err(error) => {
-                tracing::debug!(client = slot, %error, "a client cannot be read from");
+                tracing::debug!(client = slot, %error, "client read failed");
                 return self.drop_client(now, slot);
             }
         };
@@ -259,7 +259,7 @@ impl<B: Router> Driver<B> {
         if matches!(first, b'{' | b'[') {
             return false;
         }
-        tracing::warn!(client = slot, "a client does not speak JSON");
+        tracing::warn!(client = slot, "client does not speak JSON");
         self.conns.disconnect(slot, &Fault::Syntax.into());
         true
     }
@@ -291,7 +291,7 @@ impl<B: Router> Driver<B> {
                     LineRef::Whole(line) if !matches!(View::parse(line).kind(), Kind::Invalid(_)) => {
                         pass_line(router, conns, now, slot, piece);
                     }
-                    _ => tracing::debug!(client = slot, "a client ended its input within a line"),
+                    _ => tracing::debug!(client = slot, "client input ended within a line"),
                 });
             }
         }));
@@ -310,7 +310,7 @@ impl<B: Router> Driver<B> {
             *decoder = lines;
         }
         self.call_router(About::Client(slot), |router, conns| router.client_gone(now, ClientId(slot), conns));
-        tracing::info!(client = slot, "a client has gone");
+        tracing::info!(client = slot, "client disconnected");
         self.resume_accepting(now);
     }
 

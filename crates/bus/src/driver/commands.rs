@@ -210,7 +210,7 @@ impl<S> CommandQueue<S> {
     fn update<R>(&self, write: impl FnOnce(&mut LoopCommands<S>) -> R) -> R {
         let result = write(&mut lock(&self.commands));
         if let Err(error) = self.waker.wake() {
-            tracing::error!(%error, "the loop of the bus cannot be woken");
+            tracing::error!(%error, "cannot wake the event loop");
         }
         result
     }

@@ -422,7 +422,7 @@ impl Connections {
             Ok(true) => outcome.drained.push(PollToken::Client(slot)),
             Ok(false) => {}
             Err(error) => {
-                tracing::debug!(client = slot, %error, "a client is gone");
+                tracing::debug!(client = slot, %error, "client write failed");
                 outcome.lost.push(slot);
             }
         }
@@ -449,7 +449,7 @@ impl Connections {
                             }
                         }
                         Err(error) => {
-                            tracing::debug!(worker = slot, %error, "a worker has closed its stdin");
+                            tracing::debug!(worker = slot, %error, "worker closed its stdin");
                             conn.outflow.blocked = true;
                             conn.stdin_closed_at.get_or_insert(self.now);
                             outcome.must_check = true;
@@ -552,12 +552,9 @@ impl CoreOutput for Connections {
             }
             Action::Close { client, reason } => {
                 if reason == Reason::SlowReader {
-                    tracing::warn!(
-                        client = client.0,
-                        "a client that takes too slowly what others wait for is disconnected"
-                    );
+                    tracing::warn!(client = client.0, "closing slow client of a shared worker");
                 }
-                tracing::debug!(client = client.0, ?reason, "hanging up");
+                tracing::debug!(client = client.0, ?reason, "closing client");
                 self.close_client(client.0, reason);
                 if reason == Reason::SlowReader {
                     self.skip_to_reason(client.0);

@@ -56,7 +56,7 @@ impl Names {
     /// Returns the reason of a worker's exit for its clients. The stderr of a shared worker may be about another client: it only
     /// goes to the log, as a warning if the worker was lost.
     pub(super) fn end(&mut self, worker: u32, reason: String, stderr: &str) -> String {
-        tracing::debug!(pool = self.pool_name(worker), worker, reason, stderr, "a worker has ended");
+        tracing::debug!(pool = self.pool_name(worker), worker, reason, stderr, "worker exited");
         match self.workers.get_mut(worker as usize) {
             _ if stderr.is_empty() => reason,
             Some(name) if name.shared => {
@@ -84,7 +84,7 @@ impl Names {
         if let Note::Lost { worker, reason, requests, sessions } = note {
             let stderr = self.lose(*worker, reason);
             let (pool, stderr) = (self.pool_name(worker.0), stderr.as_deref());
-            tracing::warn!(pool, worker = worker.0, reason, stderr, requests, sessions, "a worker is gone");
+            tracing::warn!(pool, worker = worker.0, reason, stderr, requests, sessions, "worker lost");
             return;
         }
         let of = |worker: &WorkerId| self.pool_name(worker.0);
@@ -92,25 +92,25 @@ impl Names {
             Note::Ready(worker) => {
                 let greeted = self.workers.get(worker.0 as usize).is_some_and(|name| name.greeted);
                 // Without `initialize`, nothing shows that the worker works.
-                let what = if greeted { "a worker is ready" } else { "a worker was started" };
+                let what = if greeted { "worker ready" } else { "worker started" };
                 tracing::info!(pool = of(worker), worker = worker.0, "{what}");
             }
             Note::Lost { .. } => {}
             Note::Strike { worker, what } => {
-                tracing::warn!(pool = of(worker), worker = worker.0, what, "a worker misbehaves");
+                tracing::warn!(
+                    pool = of(worker),
+                    worker = worker.0,
+                    reason = what,
+                    "worker protocol violation"
+                );
             }
             Note::Dropped { worker, why } => {
                 let pool = of(worker);
-                tracing::debug!(pool, worker = worker.0, why, "a message of a worker was dropped");
+                tracing::debug!(pool, worker = worker.0, reason = why, "worker message dropped");
             }
             Note::CircuitOpened(pool) => {
                 let last = self.pools.get(pool.0 as usize).and_then(|name| name.last.as_deref());
-                tracing::error!(
-                    pool = self.pool(*pool),
-                    reason = last,
-                    "a pool's workers were lost too often: it rests, for a minute at most, and is then tried again. \
-                     Mend what the reason says; `narrows bus status` tells when it is tried"
-                );
+                tracing::error!(pool = self.pool(*pool), reason = last, "circuit breaker opened");
             }
             Note::McpRefused { client, pool } => {
                 let client = client.map(|client| client.0);
@@ -121,7 +121,7 @@ impl Names {
             }
             Note::PoolRefused(client) => tracing::info!(client = client.0, "pool refused"),
             Note::CircuitClosed(pool) => {
-                tracing::info!(pool = self.pool(*pool), "a pool works again");
+                tracing::info!(pool = self.pool(*pool), "circuit breaker closed");
             }
         }
     }

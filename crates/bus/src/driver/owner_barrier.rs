@@ -74,7 +74,7 @@ impl<B: Router> Driver<B> {
     pub(super) fn handle_owner_events(&mut self) {
         let Some(events) = self.owner_writer.as_mut().map(OwnerWriter::take_events) else { return };
         let Some(events) = events else {
-            tracing::error!("nobody writes down any more whose sessions are");
+            tracing::error!("session owner writer stopped");
             self.owner_writer = None;
             self.conns.barrier.on = false;
             self.conns.release(u64::MAX);

@@ -39,10 +39,10 @@ impl<B: Router> Driver<B> {
     #[cold]
     pub(super) fn on_panic(&mut self, about: About) {
         self.panics += 1;
-        tracing::error!(?about, panics = self.panics, "a panic while something was decided");
+        tracing::error!(?about, panics = self.panics, "router panicked");
         match about {
             About::Client(slot) => {
-                let error = RpcError::new(Code::Internal, "an internal error ended this connection");
+                let error = RpcError::new(Code::Internal, "internal error, closing connection");
                 self.conns.disconnect(slot, &error);
             }
             About::Worker(slot) => {

@@ -90,7 +90,7 @@ impl<B: Router> Driver<B> {
             let (_, waiting, slot) = each.remove(at);
             *size -= waiting;
             all -= waiting;
-            let error = RpcError::new(Code::Backpressure, "the bus is short of memory");
+            let error = RpcError::new(Code::Backpressure, "bus is short of memory");
             self.conns.disconnect(slot, &error);
             self.conns.skip_to_reason(slot);
         }
@@ -121,7 +121,7 @@ impl<B: Router> Driver<B> {
     fn drop_input(&mut self, now: Time, slot: u32) {
         let Some(conn) = self.conns.client(slot) else { return };
         let (bytes, is_fresh) = (conn.unfinished, conn.first_line.take().is_some());
-        tracing::warn!(client = slot, bytes, "unfinished input over the limit, the message is refused");
+        tracing::warn!(client = slot, bytes, "incomplete message over the limit refused");
         let head = match self.client_decoders.get_mut(slot as usize) {
             Some(ClientDecoder::Lines(lines)) => lines.abandon_line(),
             _ => None,

@@ -123,9 +123,9 @@ impl<B: Router> Driver<B> {
             let Some(conn) = self.conns.client(slot).filter(|conn| conn.outflow.over) else { continue };
             let until = conn.outflow.progress + timeout;
             if conn.outflow.blocked && until <= now {
-                tracing::warn!(client = slot, "a client that takes nothing is disconnected");
+                tracing::warn!(client = slot, "closing stalled client");
                 // The client gets the reason if it reads again after all.
-                let words = "this connection has taken nothing for too long";
+                let words = "client read nothing for too long";
                 self.conns.disconnect(slot, &RpcError::new(Code::Backpressure, words));
                 self.conns.skip_to_reason(slot);
             } else {
@@ -240,7 +240,7 @@ impl<B: Router> Driver<B> {
             self.check_by(now + MEMORY_CHECK_INTERVAL);
         }
         if (short, full) != (self.checks.short_of_memory, self.checks.out_of_memory) {
-            tracing::warn!(short, full, budget, "the memory of the bus");
+            tracing::warn!(short, full, budget, "memory pressure changed");
             (self.checks.short_of_memory, self.checks.out_of_memory) = (short, full);
             self.report_pressure();
         }
@@ -254,7 +254,7 @@ impl<B: Router> Driver<B> {
         self.checks.accept_after = Some(now + ACCEPT_RETRY_DELAY);
         self.check_by(now + ACCEPT_RETRY_DELAY);
         if !self.checks.short_of_descriptors {
-            tracing::warn!("no descriptors are left: nobody is let in for now");
+            tracing::warn!("file descriptor limit reached, not accepting connections");
             self.checks.short_of_descriptors = true;
             self.report_pressure();
         }
@@ -263,7 +263,7 @@ impl<B: Router> Driver<B> {
     /// Handles that a connection was accepted.
     pub(super) fn end_fd_shortage(&mut self) {
         if self.checks.short_of_descriptors {
-            tracing::info!("descriptors are free again");
+            tracing::info!("file descriptors available, accepting connections");
             self.checks.short_of_descriptors = false;
             self.report_pressure();
         }
@@ -293,7 +293,7 @@ impl<B: Router> Driver<B> {
     /// Handles that the backlog of session owners exceeds its limit, or no longer does.
     pub(super) fn check_owner_backlog(&mut self, behind: bool) {
         if self.checks.owners_behind != behind {
-            tracing::warn!(behind, "session owner writer");
+            tracing::warn!(behind, "session owner backlog changed");
             self.checks.owners_behind = behind;
             self.report_pressure();
         }

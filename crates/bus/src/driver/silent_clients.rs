@@ -85,7 +85,7 @@ impl<B: Router> Driver<B> {
                 }
                 queue.pop_front();
                 if self.is_silent(first) {
-                    tracing::debug!(client = first.slot, "no message in time");
+                    tracing::debug!(client = first.slot, "closing silent client");
                     self.conns.disconnect(first.slot, &RpcError::new(Code::Deadline, "no message in time"));
                 }
             }
@@ -96,7 +96,7 @@ impl<B: Router> Driver<B> {
     pub(super) fn evict_silent(&mut self, now: Time) -> bool {
         while let Some(first) = self.silent.tcp.pop_front() {
             if self.is_silent(first) {
-                tracing::debug!(client = first.slot, "a silent connection makes room");
+                tracing::debug!(client = first.slot, "closing silent client to make room");
                 if let Some(conn) = self.conns.client(first.slot) {
                     refuse(conn, &crowded_error());
                 }
@@ -125,7 +125,7 @@ impl<B: Router> Driver<B> {
         let is_anonymous = from.identity == ANYONE;
         if self.checks.is_short_of_memory(is_anonymous) {
             let wait = u64::try_from(MEMORY_RETRY_DELAY.as_millis()).unwrap_or_default();
-            let error = RpcError::new(Code::Backpressure, "the bus is short of memory");
+            let error = RpcError::new(Code::Backpressure, "bus is short of memory");
             return Some(error.with("retryAfterMs", wait.into()));
         }
         let most = self.limits.max_anonymous_connections;
@@ -142,5 +142,5 @@ impl<B: Router> Driver<B> {
 
 /// Returns the error for a connection over a limit.
 pub(super) fn crowded_error() -> RpcError {
-    RpcError::new(Code::Backpressure, "there are too many connections")
+    RpcError::new(Code::Backpressure, "too many connections")
 }

@@ -222,7 +222,7 @@ impl<B: Router> Driver<B> {
                 self.drop_client(now, slot);
             }
             (Ok(Err(fault)), None) => {
-                tracing::debug!(client = slot, %fault, "a client is hung up on");
+                tracing::debug!(client = slot, %fault, "closing client, protocol violation");
                 if let Some(websocket) = self.conns.client(slot).and_then(|conn| conn.websocket.as_mut()) {
                     websocket.fault = Some(fault);
                 }
@@ -251,7 +251,7 @@ impl<B: Router> Driver<B> {
                 Activity::Recent => {}
                 Activity::Ping => self.conns.put_frames(slot, websocket::put_ping),
                 Activity::Lost => {
-                    tracing::debug!(client = slot, "nobody is there any more");
+                    tracing::debug!(client = slot, "client did not answer pings");
                     self.drop_client(now, slot);
                 }
             }

@@ -55,7 +55,7 @@ impl<B: Router> Driver<B> {
             Some((settings.name.clone(), spawner::spec(settings, environment)))
         }));
         let Ok(Some((pool, spec))) = spec else {
-            let how = Ended { reason: "its pool is gone".into(), ..Ended::default() };
+            let how = Ended { reason: "pool was removed".into(), ..Ended::default() };
             return self.worker_ended(now, worker.0, serial, how);
         };
         self.orders.queue(Order::Spawn { slot: worker.0, serial, pool, spec: Box::new(spec) });
@@ -116,7 +116,7 @@ impl<B: Router> Driver<B> {
         conn.outflow.progress = now;
         let stopping = conn.stopping;
         if let Err(error) = registered {
-            tracing::warn!(%error, "cannot watch a worker");
+            tracing::warn!(%error, "cannot register worker pipes");
             self.conns.act(Action::Stop { worker: WorkerId(slot), kill: true });
             return;
         }
@@ -163,7 +163,12 @@ impl<B: Router> Driver<B> {
         if let Some(lines) = self.worker_lines.get_mut(slot as usize) {
             if lines.partial() > 0 {
                 let pool = self.conns.names.pool_name(slot);
-                tracing::debug!(pool, worker = slot, bytes = lines.partial(), "a worker ended within a line");
+                tracing::debug!(
+                    pool,
+                    worker = slot,
+                    bytes = lines.partial(),
+                    "worker output ended within a line"
+                );
             }
             *lines = Splitter::new(self.limits.max_line);
         }
@@ -192,7 +197,7 @@ impl<B: Router> Driver<B> {
                 return;
             }
             Err(error) => {
-                tracing::warn!(pool = self.conns.names.pool_name(slot), worker = slot, %error, "a worker cannot be read");
+                tracing::warn!(pool = self.conns.names.pool_name(slot), worker = slot, %error, "worker read failed");
                 return self.stdout_closed(now, slot);
             }
         };

@@ -84,7 +84,7 @@ fn copier(name: &str, from: OwnedFd, to: OwnedFd) -> io::Result<Receiver<()>> {
     std::thread::Builder::new().name(name.into()).stack_size(256 << 10).spawn(move || {
         let _done = done;
         if let Err(error) = copy(&from, &to) {
-            tracing::debug!(%error, "copying stdin or stdout has ended");
+            tracing::debug!(%error, "stdio copy ended");
         }
     })?;
     Ok(copied)

@@ -22,10 +22,10 @@ pub enum OwnersError {
     #[error("{0:?} is in use by another bus of this user")]
     InUse(PathBuf),
     /// It has another format.
-    #[error("{0:?} is no index of owners that this version knows")]
+    #[error("{0:?} is not a session owners file of a known version")]
     Unknown(PathBuf),
     /// A system call failed.
-    #[error("cannot use {path:?}: {source}")]
+    #[error("cannot open {path:?}: {source}")]
     Io {
         /// The path.
         path: PathBuf,
@@ -249,7 +249,7 @@ fn read(file: &fs::File) -> io::Result<Option<Read>> {
         }
     }
     if bad > 0 {
-        tracing::warn!(lines = bad, "some of what was written down about owners cannot be read");
+        tracing::warn!(lines = bad, "invalid lines in the session owners file");
     }
     Ok(Some(read))
 }

@@ -52,7 +52,7 @@ impl StderrLog {
         }
         if lines.len() > MAX_BURST_LINES {
             let more = lines.len() - MAX_BURST_LINES;
-            tracing::debug!(target: TARGET, pool, worker, more, "more lines than are told at once");
+            tracing::debug!(target: TARGET, pool, worker, more, "stderr lines skipped");
         }
     }
 }

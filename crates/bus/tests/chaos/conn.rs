@@ -418,7 +418,7 @@ impl Conn {
             Some("none") => Claim::NotBegun,
             _ => {
                 let by_itself = !words.contains("process ended: it ");
-                let died = words.starts_with("the agent's process ended: ") && by_itself;
+                let died = words.starts_with("agent process exited: ") && by_itself;
                 Claim::Failed { died, seen: pending.seen }
             }
         };

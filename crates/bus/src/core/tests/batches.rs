@@ -22,7 +22,7 @@ fn a_notice_about_a_session_follows_the_array_that_names_it() {
     bus.answer(0, turn, &json!({"stopReason": "end_turn"}));
     assert_snapshot!(bus.seen(), @r#"
     c0 < [{"jsonrpc":"2.0","id":1,"result":{"sessionId":"b"}},{"jsonrpc":"2.0","id":2,"result":{"stopReason":"end_turn"}}]
-    c0 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"b","update":{"sessionUpdate":"notice","severity":"warning","title":"The agent's process has ended","description":"killed by SIGKILL. The session is taken up again with the next prompt."}}}
+    c0 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"b","update":{"sessionUpdate":"notice","severity":"warning","title":"Agent process exited","description":"killed by SIGKILL. The next prompt restores the session."}}}
     "#);
     // A session whose name the client knows does not wait for a batch.
     bus.line(client, r#"[{"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"a"}}]"#);

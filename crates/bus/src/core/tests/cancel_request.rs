@@ -53,7 +53,7 @@ fn requests_that_wait_for_a_worker_are_cancelled_at_once() {
     bus.seen();
     let given_up = |id: u64| {
         format!(
-            r#"c0 < {{"jsonrpc":"2.0","id":{id},"error":{{"code":-32800,"message":"given up before any agent was asked","data":{{"condition":"cancelled","retryable":false,"effects":"none"}}}}}}"#
+            r#"c0 < {{"jsonrpc":"2.0","id":{id},"error":{{"code":-32800,"message":"cancelled before reaching an agent","data":{{"condition":"cancelled","retryable":false,"effects":"none"}}}}}}"#
         )
     };
     bus.notify(client, "$/cancel_request", &json!({"requestId": 2}));

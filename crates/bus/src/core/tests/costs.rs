@@ -74,7 +74,7 @@ fn many_lists_that_are_overdue_end_without_looking_through_all_requests() {
     bus.seen();
     bus.advance(3_600.0);
     let seen = bus.seen();
-    assert_eq!(seen.matches("an agent did not answer in time").count(), 60_000, "{}", &seen[..300]);
+    assert_eq!(seen.matches("agent did not respond in time").count(), 60_000, "{}", &seen[..300]);
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn answers_of_arrays_that_are_not_complete_are_bounded_for_an_identity() {
             .collect();
         bus.line(one, &Value::from(entries).to_string());
         let seen = bus.seen();
-        if seen.contains("too much of this client waits") {
+        if seen.contains("queue limit of this identity") {
             assert!(array > 0 && !seen.contains("w0 < "));
             continue;
         }

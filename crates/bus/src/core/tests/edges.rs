@@ -25,8 +25,8 @@ fn unread_requests_of_a_worker_with_closed_input_fail_at_once_and_read_ones_may_
     bus.request(client, 4, "session/prompt", &prompt("b"));
     assert_snapshot!(bus.seen(), @r#"
     Spawn { worker: WorkerId(1), pool: PoolId(0) }
-    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32010,"message":"the agent has closed its input","data":{"condition":"worker_lost","retryable":true,"effects":"none"}}}
-    c0 < {"jsonrpc":"2.0","id":3,"error":{"code":-32010,"message":"the agent has closed its input","data":{"condition":"worker_lost","retryable":true,"effects":"none"}}}
+    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32010,"message":"agent closed its input","data":{"condition":"worker_lost","retryable":true,"effects":"none"}}}
+    c0 < {"jsonrpc":"2.0","id":3,"error":{"code":-32010,"message":"agent closed its input","data":{"condition":"worker_lost","retryable":true,"effects":"none"}}}
     "#);
     bus.up(1);
     bus.answer(1, 1, &able());
@@ -55,7 +55,7 @@ fn requests_that_wait_for_their_session_can_be_cancelled() {
     bus.seen();
     bus.notify(client, "$/cancel_request", &json!({"requestId": 1}));
     assert_snapshot!(bus.seen(), @r#"
-    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32800,"message":"given up before any agent was asked","data":{"condition":"cancelled","retryable":false,"effects":"none"}}}
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32800,"message":"cancelled before reaching an agent","data":{"condition":"cancelled","retryable":false,"effects":"none"}}}
     "#);
     bus.advance(1.0);
     bus.up(0);
@@ -78,7 +78,7 @@ fn a_session_that_is_lost_is_closed_without_a_worker() {
     bus.request(client, 2, "session/prompt", &prompt("a"));
     assert_snapshot!(bus.seen(), @r#"
     c0 < {"jsonrpc":"2.0","id":1,"result":{}}
-    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32002,"message":"the bus knows no such session","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
+    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32002,"message":"session not found","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
     "#);
 }
 
@@ -152,13 +152,13 @@ fn a_list_does_not_wait_for_ever_and_does_not_go_on_without_a_worker() {
     bus.advance(30.0);
     bus.answer(1, 2, &json!({"sessions": [{"sessionId": "late"}]}));
     assert_snapshot!(bus.seen(), @r#"
-    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32011,"message":"an agent did not answer in time","data":{"condition":"deadline","retryable":true,"effects":"none"}}}
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32011,"message":"agent did not respond in time","data":{"condition":"deadline","retryable":true,"effects":"none"}}}
     "#);
     bus.kill_worker(0);
     bus.seen();
     bus.request(client, 2, "session/list", &json!({"cursor": r#"{"1":"n"}"#}));
     assert_snapshot!(bus.seen(), @r#"
-    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32602,"message":"an agent whose sessions were being listed is gone; list them from the beginning","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
+    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32602,"message":"cursor expired: an agent exited","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
     "#);
 }
 
@@ -168,7 +168,7 @@ fn a_session_is_named_by_a_string() {
     let client = bus.open();
     bus.request(client, 1, "session/prompt", &json!({"sessionId": 7}));
     assert_snapshot!(bus.seen(), @r#"
-    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"a session is named by the string params.sessionId only","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"session id must be the string params.sessionId","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
     "#);
 }
 
@@ -293,8 +293,8 @@ fn an_array_of_a_worker_loses_no_answer() {
     bus.seen();
     bus.worker_sends(0, &json!([{"jsonrpc": "2.0", "id": id}]).to_string());
     assert_snapshot!(bus.seen(), @r#"
-    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32603,"message":"the agent's answer is no valid response","data":{"condition":"internal_error","retryable":false,"effects":"possible"}}}
-    Log(Strike { worker: WorkerId(0), what: "sent an answer that is none" })
+    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32603,"message":"invalid agent response","data":{"condition":"internal_error","retryable":false,"effects":"possible"}}}
+    Log(Strike { worker: WorkerId(0), what: "sent an invalid response" })
     w0 < [{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"method is missing","data":{"condition":"invalid_request","retryable":false,"effects":"none"}}}]
     "#);
     // The content of a batch that is too long is unknown.

@@ -26,8 +26,8 @@ fn a_dead_worker_owes_nothing_any_more_and_its_session_goes_on_elsewhere() {
     bus.kill_worker(0);
     assert_snapshot!(bus.seen(), @r#"
     c0 < {"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":1}}
-    c0 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"a","update":{"sessionUpdate":"notice","severity":"warning","title":"The agent's process has ended","description":"killed by SIGKILL. The session is taken up again with the next prompt."}}}
-    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32010,"message":"the agent's process ended: killed by SIGKILL","data":{"condition":"worker_lost","retryable":true,"effects":"possible","worker":0}}}
+    c0 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"a","update":{"sessionUpdate":"notice","severity":"warning","title":"Agent process exited","description":"killed by SIGKILL. The next prompt restores the session."}}}
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32010,"message":"agent process exited: killed by SIGKILL","data":{"condition":"worker_lost","retryable":true,"effects":"possible","worker":0}}}
     Log(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 1, sessions: 1 })
     "#);
     // The replay is not shown again.
@@ -60,8 +60,8 @@ fn what_a_dead_worker_never_saw_is_sent_again() {
     bus.up(0);
     bus.answer(0, 1, &able());
     assert_snapshot!(bus.seen(), @r#"
-    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32010,"message":"the agent's process ended: killed by SIGKILL","data":{"condition":"worker_lost","retryable":true,"effects":"possible","worker":0}}}
-    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32010,"message":"the agent's process ended: killed by SIGKILL","data":{"condition":"worker_lost","retryable":true,"effects":"none","worker":0}}}
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32010,"message":"agent process exited: killed by SIGKILL","data":{"condition":"worker_lost","retryable":true,"effects":"possible","worker":0}}}
+    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32010,"message":"agent process exited: killed by SIGKILL","data":{"condition":"worker_lost","retryable":true,"effects":"none","worker":0}}}
     Log(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 3, sessions: 0 })
     Spawn { worker: WorkerId(0), pool: PoolId(0) }
     w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
@@ -82,8 +82,8 @@ fn a_session_that_cannot_be_restored_is_lost_with_a_reason() {
     bus.request(client, 2, "session/prompt", &prompt("a"));
     assert_snapshot!(bus.seen(), @r#"
     Log(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 0, sessions: 1 })
-    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32002,"message":"the session was lost: killed by SIGKILL","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
-    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32002,"message":"the bus knows no such session","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32002,"message":"session lost: killed by SIGKILL","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
+    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32002,"message":"session not found","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
     "#);
 }
 
@@ -262,8 +262,8 @@ fn too_many_losses_open_the_circuit_and_health_closes_it() {
     w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
     Log(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 1, sessions: 0 })
     Log(CircuitOpened(PoolId(0)))
-    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32012,"message":"the workers of pool \"p\" keep dying: killed by SIGKILL","data":{"condition":"backpressure","retryable":true,"effects":"none","retryAfterMs":60000}}}
-    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32012,"message":"the workers of pool \"p\" keep dying: killed by SIGKILL","data":{"condition":"backpressure","retryable":true,"effects":"none","retryAfterMs":60000}}}
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32012,"message":"circuit breaker of pool \"p\" is open: killed by SIGKILL","data":{"condition":"backpressure","retryable":true,"effects":"none","retryAfterMs":60000}}}
+    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32012,"message":"circuit breaker of pool \"p\" is open: killed by SIGKILL","data":{"condition":"backpressure","retryable":true,"effects":"none","retryAfterMs":60000}}}
     "#);
     bus.advance(60.0);
     bus.up(0);
@@ -304,7 +304,7 @@ fn a_worker_that_does_not_answer_initialize_is_lost() {
     assert_snapshot!(bus.seen(), @r#"
     Stop { worker: WorkerId(0), kill: false }
     c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32011,"message":"no worker of pool \"p\" is free","data":{"condition":"deadline","retryable":true,"effects":"none","retryAfterMs":100}}}
-    Log(Lost { worker: WorkerId(0), reason: "it did not answer initialize in time; killed by SIGKILL", requests: 0, sessions: 0 })
+    Log(Lost { worker: WorkerId(0), reason: "did not respond to initialize in time; killed by SIGKILL", requests: 0, sessions: 0 })
     "#);
 }
 
@@ -321,9 +321,9 @@ fn a_worker_with_three_strikes_is_replaced_when_its_turn_has_ended() {
     bus.request(client, 2, "session/new", &json!({}));
     bus.answer(0, 3, &json!({"stopReason": "end_turn"}));
     assert_snapshot!(bus.seen(), @r#"
-    Log(Strike { worker: WorkerId(0), what: "sent a line that is no message" })
-    Log(Strike { worker: WorkerId(0), what: "answered what nobody asked" })
-    Log(Strike { worker: WorkerId(0), what: "named a session that is not its own" })
+    Log(Strike { worker: WorkerId(0), what: "sent an invalid message" })
+    Log(Strike { worker: WorkerId(0), what: "answered an unknown request" })
+    Log(Strike { worker: WorkerId(0), what: "named an unknown session" })
     Spawn { worker: WorkerId(1), pool: PoolId(0) }
     c0 < {"jsonrpc":"2.0","id":1,"result":{"stopReason":"end_turn"}}
     Stop { worker: WorkerId(0), kill: false }
@@ -342,9 +342,9 @@ fn invalid_responses_end_the_request() {
     let head = br#"{"jsonrpc":"2.0","id":4,"result":"xxxxxxx"#;
     bus.core.worker_line(bus.now, WorkerId(0), View::too_long(head), &mut bus.output);
     assert_snapshot!(bus.seen(), @r#"
-    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"the agent's answer is both a result and an error","data":{"condition":"internal_error","retryable":false,"effects":"possible"}}}
-    Log(Strike { worker: WorkerId(0), what: "sent an answer that is none" })
-    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32013,"message":"the agent's answer is too long","data":{"condition":"message_too_large","retryable":false,"effects":"possible"}}}
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"agent response has both result and error","data":{"condition":"internal_error","retryable":false,"effects":"possible"}}}
+    Log(Strike { worker: WorkerId(0), what: "sent an invalid response" })
+    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32013,"message":"agent response too long","data":{"condition":"message_too_large","retryable":false,"effects":"possible"}}}
     Spawn { worker: WorkerId(1), pool: PoolId(0) }
     Stop { worker: WorkerId(0), kill: false }
     "#);
@@ -385,9 +385,9 @@ fn a_stopped_worker_is_killed() {
     bus.update(0, "a", "too late");
     bus.kill_worker(0);
     assert_snapshot!(bus.seen(), @r#"
-    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32011,"message":"the agent's process was stopped","data":{"condition":"deadline","retryable":true,"effects":"possible"}}}
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32011,"message":"agent process was stopped","data":{"condition":"deadline","retryable":true,"effects":"possible"}}}
     Stop { worker: WorkerId(0), kill: true }
-    Log(Lost { worker: WorkerId(0), reason: "it was stopped; killed by SIGKILL", requests: 0, sessions: 0 })
+    Log(Lost { worker: WorkerId(0), reason: "was stopped; killed by SIGKILL", requests: 0, sessions: 0 })
     "#);
 }
 
@@ -418,7 +418,7 @@ fn clients_that_send_invalid_messages_get_errors_and_stay_connected() {
     c0 < {"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"id must be a string or a number, of at most 4096 bytes","data":{"condition":"invalid_request","retryable":false,"effects":"none"}}}
     c0 < {"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"not valid JSON","data":{"condition":"parse_error","retryable":false,"effects":"none"}}}
     w0 < {"jsonrpc":"2.0","id":2,"method":"session/new","params":{}}
-    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32014,"message":"a request with this id is still unanswered","data":{"condition":"duplicate_id","retryable":false,"effects":"none"}}}
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32014,"message":"duplicate request id","data":{"condition":"duplicate_id","retryable":false,"effects":"none"}}}
     "#);
 }
 
@@ -453,7 +453,7 @@ fn a_slow_reader_holds_up_its_own_worker_only() {
     bus.update(0, "a", "not delivered");
     bus.update(0, "b", "delivered");
     assert_snapshot!(bus.seen(), @r#"
-    c0 < {"jsonrpc":"2.0","id":null,"error":{"code":-32012,"message":"this connection takes too slowly what an agent says that others use too","data":{"condition":"backpressure","retryable":true,"effects":"none"}}}
+    c0 < {"jsonrpc":"2.0","id":null,"error":{"code":-32012,"message":"client reads too slowly for a shared worker","data":{"condition":"backpressure","retryable":true,"effects":"none"}}}
     Close { client: ClientId(0), reason: SlowReader }
     c1 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"b","update":"delivered"}}
     "#);
@@ -545,7 +545,7 @@ fn a_session_is_not_restored_in_a_worker_that_uses_its_name() {
     bus.answer(0, 2, &json!({"sessionId": "s1"}));
     bus.seen();
     bus.request(one, 7, "session/prompt", &prompt("s1"));
-    assert_snapshot!(bus.seen(), @r#"c0 < {"jsonrpc":"2.0","id":7,"error":{"code":-32002,"message":"the session was lost, and its agent calls another one so by now","data":{"condition":"not_found","retryable":false,"effects":"none"}}}"#);
+    assert_snapshot!(bus.seen(), @r#"c0 < {"jsonrpc":"2.0","id":7,"error":{"code":-32002,"message":"session lost, its id was reused","data":{"condition":"not_found","retryable":false,"effects":"none"}}}"#);
     bus.request(two, 8, "session/prompt", &prompt("s1~2"));
     assert!(bus.seen().starts_with("w0 < "), "the other goes on");
 }

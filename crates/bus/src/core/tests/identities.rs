@@ -96,7 +96,7 @@ fn a_session_of_another_identity_is_answered_like_a_missing_one() {
                 "session/cancel" => "",
                 _ => {
                     "c1 < {\"jsonrpc\":\"2.0\",\"id\":7,\"error\":{\"code\":-32002,\
-                     \"message\":\"the bus knows no such session\",\
+                     \"message\":\"session not found\",\
                      \"data\":{\"condition\":\"not_found\",\"retryable\":false,\"effects\":\"none\"}}}"
                 }
             };
@@ -225,7 +225,7 @@ fn the_owner_of_a_session_is_recorded_before_the_client_learns_of_it() {
     w0 < {"jsonrpc":"2.0","id":6,"method":"session/delete","params":{"sessionId":"b"}}
     Disown { session: "b" }
     c0 < {"jsonrpc":"2.0","id":5,"result":{}}
-    c0 < {"jsonrpc":"2.0","id":6,"error":{"code":-32002,"message":"the bus knows no such session","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
+    c0 < {"jsonrpc":"2.0","id":6,"error":{"code":-32002,"message":"session not found","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
     "#);
 }
 
@@ -443,10 +443,10 @@ fn names_of_an_unknown_protocol_belong_to_their_first_user() {
     assert_snapshot!(bus.seen(), @r#"
     Own { client: None, session: "new", identity: "token:one" }
     w0 < {"jsonrpc":"2.0","id":1,"method":"m","params":{"sessionId":"new"}}
-    c1 < {"jsonrpc":"2.0","id":1,"error":{"code":-32002,"message":"the bus knows no such session","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
-    c1 < {"jsonrpc":"2.0","id":2,"error":{"code":-32002,"message":"the bus knows no such session","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
-    c1 < {"sessionId":"kept","jsonrpc":"2.0","id":3,"error":{"code":-32002,"message":"the bus knows no such session","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
-    c1 < {"sessionId":"kept","jsonrpc":"2.0","id":4,"error":{"code":-32002,"message":"the bus knows no such session","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
+    c1 < {"jsonrpc":"2.0","id":1,"error":{"code":-32002,"message":"session not found","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
+    c1 < {"jsonrpc":"2.0","id":2,"error":{"code":-32002,"message":"session not found","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
+    c1 < {"sessionId":"kept","jsonrpc":"2.0","id":3,"error":{"code":-32002,"message":"session not found","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
+    c1 < {"sessionId":"kept","jsonrpc":"2.0","id":4,"error":{"code":-32002,"message":"session not found","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
     Own { client: None, session: "kept", identity: "token:one" }
     w0 < {"jsonrpc":"2.0","id":2,"method":"m","params":{"sessionId":"kept"}}
     "#);

@@ -21,7 +21,7 @@ fn an_identity_has_so_many_connections_and_sessions() {
     bus.request(two, 1, "session/new", &json!({}));
     bus.request(two, 2, "session/load", &json!({"sessionId": "b"}));
     let seen = bus.seen();
-    assert_eq!(seen.matches("has too many sessions").count(), 2, "{seen}");
+    assert_eq!(seen.matches("session limit of this identity").count(), 2, "{seen}");
     let status = bus.core.status(bus.now);
     let one = &status.identities["token:one"];
     assert_eq!((one.clients, one.sessions, one.refused), (2, 1, 3));

@@ -180,7 +180,7 @@ fn a_prompt_makes_the_controller_and_none_interrupts_another_turn() {
     bus.update(0, "a", "both hear it");
     assert_snapshot!(bus.seen(), @r#"
     w0 < {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"a","prompt":[]}}
-    c1 < {"jsonrpc":"2.0","id":2,"error":{"code":-32602,"message":"the session is in use by another connection","data":{"condition":"session_in_use","retryable":true,"effects":"none"}}}
+    c1 < {"jsonrpc":"2.0","id":2,"error":{"code":-32602,"message":"session in use by another connection","data":{"condition":"session_in_use","retryable":true,"effects":"none"}}}
     w0 < {"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"a"}}
     c0 < {"jsonrpc":"2.0","id":2,"result":{"stopReason":"cancelled"}}
     w0 < {"jsonrpc":"2.0","id":4,"method":"session/prompt","params":{"sessionId":"a","prompt":[]}}
@@ -271,7 +271,7 @@ fn an_observer_learns_that_the_beginning_is_missing() {
     bus.seen();
     bus.request(two, 7, "session/resume", &json!({"sessionId": "a"}));
     assert_snapshot!(bus.seen(), @r#"
-    c1 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"a","update":{"sessionUpdate":"notice","severity":"info","title":"The beginning is missing","description":"What follows is only the end of what was said in this session."},"_meta":{"narrows":{"replay":true}}}}
+    c1 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"a","update":{"sessionUpdate":"notice","severity":"info","title":"Replay is incomplete","description":"Older updates of this session are no longer available."},"_meta":{"narrows":{"replay":true}}}}
     c1 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"a","update":"7","_meta":{"narrows":{"replay":true}}}}
     c1 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"a","update":"8","_meta":{"narrows":{"replay":true}}}}
     c1 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"a","update":"9","_meta":{"narrows":{"replay":true}}}}

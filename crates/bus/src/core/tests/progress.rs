@@ -59,7 +59,7 @@ fn what_is_not_under_way_has_no_progress() {
     bus.answer(0, 1, &json!({}));
     bus.worker_sends(0, &progress("1"));
     let seen = bus.seen();
-    assert_eq!(seen.matches("of nothing that is under way").count(), 8, "{seen}");
+    assert_eq!(seen.matches("progress of an unknown request").count(), 8, "{seen}");
     assert_eq!(seen.lines().filter(|line| line.starts_with('c')).count(), 1, "{seen}");
     // A disconnected client gets nothing.
     bus.request(one, 2, "tools/call", &call(&json!(5)));
@@ -77,7 +77,7 @@ fn a_token_that_stands_there_twice_is_refused() {
         client,
         r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{"progressToken":1,"progressToken":2}}}"#,
     );
-    assert_snapshot!(bus.seen(), @r#"c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"the progress token stands there twice","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}"#);
+    assert_snapshot!(bus.seen(), @r#"c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"duplicate progressToken","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}"#);
 }
 
 /// A request that a worker never read is sent to the next one with the client's token.

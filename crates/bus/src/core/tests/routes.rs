@@ -30,9 +30,9 @@ fn a_shared_pool_answers_initialize_itself_with_what_every_worker_can() {
     assert_snapshot!(bus.seen(), @r#"
     Log(Ready(WorkerId(1)))
     c0 < {"jsonrpc":"2.0","id":8,"result":{"protocolVersion":1,"agentCapabilities":{"loadSession":false},"authMethods":[]}}
-    c0 < {"jsonrpc":"2.0","id":9,"error":{"code":-32022,"message":"this pool speaks a later version of the protocol","data":{"condition":"unsupported_version","retryable":false,"effects":"none","requested":0,"supported":[1]}}}
+    c0 < {"jsonrpc":"2.0","id":9,"error":{"code":-32022,"message":"pool requires a later protocol version","data":{"condition":"unsupported_version","retryable":false,"effects":"none","requested":0,"supported":[1]}}}
     c0 < {"jsonrpc":"2.0","id":10,"error":{"code":-32602,"message":"protocolVersion must be a number from 0 to 65535","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
-    c0 < {"jsonrpc":"2.0","id":11,"error":{"code":-32602,"message":"this pool has no ways to log in","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
+    c0 < {"jsonrpc":"2.0","id":11,"error":{"code":-32602,"message":"pool has no authentication methods","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
     "#);
 }
 
@@ -131,8 +131,8 @@ fn a_session_goes_to_its_worker_and_everything_about_it_to_its_client() {
     c0 < {"jsonrpc":"2.0","id":1,"method":"session/request_permission","params":{"sessionId":"a"}}
     w0 < {"jsonrpc":"2.0","id":"p","result":{"outcome":"mine"}}
     c0 < {"jsonrpc":"2.0","id":1,"result":{"stopReason":"end_turn"}}
-    c1 < {"jsonrpc":"2.0","id":2,"error":{"code":-32602,"message":"the session is in use by another connection","data":{"condition":"session_in_use","retryable":true,"effects":"none"}}}
-    c1 < {"jsonrpc":"2.0","id":3,"error":{"code":-32002,"message":"the bus knows no such session","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
+    c1 < {"jsonrpc":"2.0","id":2,"error":{"code":-32602,"message":"session in use by another connection","data":{"condition":"session_in_use","retryable":true,"effects":"none"}}}
+    c1 < {"jsonrpc":"2.0","id":3,"error":{"code":-32002,"message":"session not found","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
     "#);
 }
 
@@ -222,7 +222,7 @@ fn lists_are_merged() {
     assert_snapshot!(bus.seen(), @r#"
     w0 < {"jsonrpc":"2.0","id":3,"method":"session/list","params":{"cursor":"x"}}
     c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32603,"message":"no"}}
-    c0 < {"jsonrpc":"2.0","id":3,"error":{"code":-32602,"message":"the cursor is none that the bus gave out","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
+    c0 < {"jsonrpc":"2.0","id":3,"error":{"code":-32602,"message":"invalid cursor","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
     "#);
 }
 
@@ -314,7 +314,7 @@ fn of_unknown_protocols_the_session_is_known() {
     c0 < {"sessionId":"s","jsonrpc":"2.0","id":1,"result":2}
     c0 < {"sessionId":"s","jsonrpc":"2.0","method":"n","params":{"sessionId":"s"}}
     c0 < {"jsonrpc":"2.0","method":"n","sessionId":"s","params":{}}
-    Log(Strike { worker: WorkerId(0), what: "named a session that is not its own" })
+    Log(Strike { worker: WorkerId(0), what: "named an unknown session" })
     "#);
 }
 
@@ -338,7 +338,7 @@ fn a_pool_can_be_named() {
     bus.request(client, 3, "session/new", &json!({}));
     bus.request(client, 4, "session/new", &json!({"_meta": {"narrows/pool": "p"}}));
     assert_snapshot!(bus.seen(), @r#"
-    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"there is no pool of this name","data":{"condition":"invalid_params","retryable":false,"effects":"none","pool":"nobody's"}}}
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"unknown pool","data":{"condition":"invalid_params","retryable":false,"effects":"none","pool":"nobody's"}}}
     c0 < {"jsonrpc":"2.0","id":2,"result":{"protocolVersion":1,"agentCapabilities":{"loadSession":true,"sessionCapabilities":{"resume":{},"list":{},"close":{}}},"authMethods":[]}}
     w1 < {"jsonrpc":"2.0","id":2,"method":"session/new","params":{}}
     w0 < {"jsonrpc":"2.0","id":2,"method":"session/new","params":{"_meta":{"narrows/pool":"p"}}}
@@ -408,7 +408,7 @@ fn servers_in_clients_are_their_clients() {
     w0 < {"jsonrpc":"2.0","id":4,"method":"session/new","params":{"mcpServers":[{"type":"acp","name":"n","serverId":"s1~2"}]}}
     c1 < {"jsonrpc":"2.0","id":1,"method":"mcp/message","params":{"serverId":"s2","requestId":"r"}}
     w0 < {"jsonrpc":"2.0","method":"mcp/message","params":{"serverId":"s2","requestId":"r"}}
-    w0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32601,"message":"it names no session, and many clients share this worker","data":{"condition":"method_not_found","retryable":false,"effects":"none"}}}
+    w0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32601,"message":"no session named at a shared worker","data":{"condition":"method_not_found","retryable":false,"effects":"none"}}}
     "#);
 }
 
@@ -566,7 +566,7 @@ fn identities_that_must_not_mix_have_separate_workers() {
     w1 < {"jsonrpc":"2.0","id":2,"method":"session/new","params":{}}
     w1 < {"jsonrpc":"2.0","id":3,"method":"session/new","params":{}}
     c0 < {"jsonrpc":"2.0","id":1,"result":{"sessionId":"a"}}
-    c1 < {"jsonrpc":"2.0","id":3,"error":{"code":-32002,"message":"the bus knows no such session","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
+    c1 < {"jsonrpc":"2.0","id":3,"error":{"code":-32002,"message":"session not found","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
     "#);
 }
 

@@ -30,7 +30,7 @@ fn a_session_is_dropped_only_after_a_client_learnt_that_it_is_lost() {
     bus.seen();
     bus.notify(client, "_ext/note", &json!({"sessionId": "a"}));
     bus.request(client, 1, "session/prompt", &prompt("a"));
-    assert_snapshot!(bus.seen(), @r#"c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32002,"message":"the session was lost: killed by SIGKILL","data":{"condition":"not_found","retryable":false,"effects":"none"}}}"#);
+    assert_snapshot!(bus.seen(), @r#"c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32002,"message":"session lost: killed by SIGKILL","data":{"condition":"not_found","retryable":false,"effects":"none"}}}"#);
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn a_session_that_was_not_restored_in_time_is_tried_again() {
     w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
     Log(Ready(WorkerId(0)))
     w0 < {"jsonrpc":"2.0","id":2,"method":"session/resume","params":{"cwd":"/","sessionId":"a","mcpServers":[]}}
-    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32010,"message":"the session could not be taken up again: the agent's process ended: killed by SIGKILL","data":{"condition":"worker_lost","retryable":true,"effects":"none"}}}
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32010,"message":"session not restored: agent process exited: killed by SIGKILL","data":{"condition":"worker_lost","retryable":true,"effects":"none"}}}
     Log(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 1, sessions: 1 })
     Spawn { worker: WorkerId(0), pool: PoolId(0) }
     "#);
@@ -67,7 +67,7 @@ fn a_session_that_was_not_restored_in_time_is_tried_again() {
     bus.request(client, 2, "session/prompt", &prompt("a"));
     bus.advance(31.0);
     assert_snapshot!(bus.seen(), @r#"
-    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32011,"message":"the session could not be taken up again in time","data":{"condition":"deadline","retryable":true,"effects":"none"}}}
+    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32011,"message":"session not restored in time","data":{"condition":"deadline","retryable":true,"effects":"none"}}}
     "#);
     bus.up(0);
     bus.answer(0, 1, &able());
@@ -93,7 +93,7 @@ fn a_session_loaded_before_it_was_created_belongs_to_its_creator() {
     assert_snapshot!(bus.seen(), @r#"
     c1 < {"jsonrpc":"2.0","id":1,"result":{"sessionId":"a"}}
     c1 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"a","update":"hello"}}
-    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"the session is in use by another connection","data":{"condition":"session_in_use","retryable":true,"effects":"none"}}}
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"session in use by another connection","data":{"condition":"session_in_use","retryable":true,"effects":"none"}}}
     "#);
 }
 
@@ -133,7 +133,7 @@ fn what_waited_for_a_worker_goes_only_where_it_still_may() {
     bus.seen();
     bus.answer(2, 1, &json!({"protocolVersion": 1}));
     assert_snapshot!(bus.seen(), @r#"
-    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32602,"message":"the session is in use by another connection","data":{"condition":"session_in_use","retryable":true,"effects":"none"}}}
+    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32602,"message":"session in use by another connection","data":{"condition":"session_in_use","retryable":true,"effects":"none"}}}
     "#);
 }
 
@@ -151,8 +151,8 @@ fn a_session_is_not_reached_by_its_workers_name_for_it() {
     bus.request(one, 2, "session/load", &json!({"sessionId": "a"}));
     bus.request(one, 3, "session/delete", &json!({"sessionId": "a"}));
     assert_snapshot!(bus.seen(), @r#"
-    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32602,"message":"the session is in use by another connection","data":{"condition":"session_in_use","retryable":true,"effects":"none"}}}
-    c0 < {"jsonrpc":"2.0","id":3,"error":{"code":-32602,"message":"the session is in use by another connection","data":{"condition":"session_in_use","retryable":true,"effects":"none"}}}
+    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32602,"message":"session in use by another connection","data":{"condition":"session_in_use","retryable":true,"effects":"none"}}}
+    c0 < {"jsonrpc":"2.0","id":3,"error":{"code":-32602,"message":"session in use by another connection","data":{"condition":"session_in_use","retryable":true,"effects":"none"}}}
     "#);
 }
 
@@ -181,13 +181,13 @@ fn what_is_asked_too_early_is_answered_as_it_was_asked() {
     c0 < {"jsonrpc":"2.0","id":2,"method":"fs/read_text_file","params":{"sessionId":"a"}}
     c0 < {"jsonrpc":"2.0","id":1,"result":{"sessionId":"a"}}
     w0 < [{"jsonrpc":"2.0","id":"q","result":{}},{"jsonrpc":"2.0","id":"p","result":{}}]
-    Log(Dropped { worker: WorkerId(0), why: "the request it is about is not open" })
+    Log(Dropped { worker: WorkerId(0), why: "unknown requestId" })
     w0 < {"jsonrpc":"2.0","id":4,"method":"session/new","params":{}}
     c0 < {"jsonrpc":"2.0","id":3,"error":{"code":-32603,"message":"no"}}
-    c1 < {"jsonrpc":"2.0","id":2,"error":{"code":-32603,"message":"the agent's answer is no valid response","data":{"condition":"internal_error","retryable":false,"effects":"possible"}}}
-    w0 < {"jsonrpc":"2.0","id":"r","error":{"code":-32602,"message":"the session is not this agent's","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
-    Log(Strike { worker: WorkerId(0), what: "named a session that is not its own" })
-    Log(Strike { worker: WorkerId(0), what: "sent an answer that is none" })
+    c1 < {"jsonrpc":"2.0","id":2,"error":{"code":-32603,"message":"invalid agent response","data":{"condition":"internal_error","retryable":false,"effects":"possible"}}}
+    w0 < {"jsonrpc":"2.0","id":"r","error":{"code":-32602,"message":"not a session of this agent","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
+    Log(Strike { worker: WorkerId(0), what: "named an unknown session" })
+    Log(Strike { worker: WorkerId(0), what: "sent an invalid response" })
     "#);
 }
 
@@ -282,7 +282,7 @@ fn a_client_whose_resume_failed_with_its_worker_does_not_own_the_session() {
     bus.request(two, 8, "session/prompt", &prompt("a"));
     assert_eq!(
         bus.seen(),
-        r#"c1 < {"jsonrpc":"2.0","id":8,"error":{"code":-32002,"message":"load or resume the session on this connection first","data":{"condition":"not_found","retryable":false,"effects":"none"}}}"#
+        r#"c1 < {"jsonrpc":"2.0","id":8,"error":{"code":-32002,"message":"session must be loaded or resumed first","data":{"condition":"not_found","retryable":false,"effects":"none"}}}"#
     );
     // Another connection of the same identity can resume it.
     bus.advance(1.0);
@@ -348,7 +348,7 @@ fn a_client_whose_resume_waited_in_vain_does_not_own_the_session() {
     assert!(seen.contains(r#"c1 < {"jsonrpc":"2.0","id":8,"error""#), "{seen}");
     bus.request(two, 9, "session/prompt", &prompt("a"));
     let seen = bus.seen();
-    assert!(seen.contains("load or resume the session on this connection first"), "{seen}");
+    assert!(seen.contains("session must be loaded or resumed first"), "{seen}");
 }
 
 #[test]

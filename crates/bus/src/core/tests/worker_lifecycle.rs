@@ -28,7 +28,7 @@ fn a_client_that_goes_leaves_its_session_to_come_back_to() {
     bus.answer(0, 3, &json!({"stopReason": "cancelled"}));
     assert_snapshot!(bus.seen(), @r#"
     w0 < {"jsonrpc":"2.0","id":"p","result":{"outcome":{"outcome":"cancelled"}}}
-    w0 < {"jsonrpc":"2.0","id":"f","error":{"code":-32800,"message":"the client has gone","data":{"condition":"cancelled","retryable":false,"effects":"none"}}}
+    w0 < {"jsonrpc":"2.0","id":"f","error":{"code":-32800,"message":"client disconnected","data":{"condition":"cancelled","retryable":false,"effects":"none"}}}
     w0 < {"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"a"}}
     w0 < {"jsonrpc":"2.0","id":"q","result":{"outcome":{"outcome":"cancelled"}}}
     "#);
@@ -41,7 +41,7 @@ fn a_client_that_goes_leaves_its_session_to_come_back_to() {
     bus.advance(200.0);
     bus.request(other, 3, "session/prompt", &prompt("a"));
     assert_snapshot!(bus.seen(), @r#"
-    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32002,"message":"load or resume the session on this connection first","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32002,"message":"session must be loaded or resumed first","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
     w0 < {"jsonrpc":"2.0","id":4,"method":"session/load","params":{"sessionId":"a"}}
     c0 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"a","update":"history"}}
     c0 < {"jsonrpc":"2.0","id":2,"result":{}}
@@ -109,7 +109,7 @@ fn a_bus_that_stops_lets_turns_end_and_takes_no_more() {
     bus.disconnect(client);
     bus.kill_worker(0);
     assert_snapshot!(bus.seen(), @r#"
-    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32016,"message":"the bus is stopping","data":{"condition":"draining","retryable":true,"effects":"none"}}}
+    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32016,"message":"bus is shutting down","data":{"condition":"draining","retryable":true,"effects":"none"}}}
     c0 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"a","update":"last"}}
     c0 < {"jsonrpc":"2.0","id":1,"result":{"stopReason":"end_turn"}}
     Stop { worker: WorkerId(0), kill: false }
@@ -128,7 +128,7 @@ fn a_bus_that_stops_answers_behind_what_it_drops() {
     bus.seen();
     bus.notify(other, "_ext/note", &json!({}));
     bus.request(other, 1, "initialize", &json!({"protocolVersion": 1}));
-    assert_snapshot!(bus.seen(), @r#"c1 < {"jsonrpc":"2.0","id":1,"error":{"code":-32016,"message":"the bus is stopping","data":{"condition":"draining","retryable":true,"effects":"none"}}}"#);
+    assert_snapshot!(bus.seen(), @r#"c1 < {"jsonrpc":"2.0","id":1,"error":{"code":-32016,"message":"bus is shutting down","data":{"condition":"draining","retryable":true,"effects":"none"}}}"#);
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn a_bus_that_stops_waits_only_so_long() {
     bus.seen();
     bus.advance(0.2);
     assert_snapshot!(bus.seen(), @r#"
-    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32016,"message":"the bus has stopped","data":{"condition":"draining","retryable":true,"effects":"possible"}}}
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32016,"message":"bus stopped","data":{"condition":"draining","retryable":true,"effects":"possible"}}}
     Stop { worker: WorkerId(0), kill: false }
     Close { client: ClientId(0), reason: Draining }
     "#);
