@@ -25,7 +25,7 @@ use crate::core::{Core, OwnedName};
 use crate::driver::{
     self, CommandQueue, Driver, DriverParts, HandOver, IncomingClient, Queues, Router, WebSocketHandle,
 };
-use crate::listen::{self, BoundListener, ListenError, Made};
+use crate::listen::{self, BoundListener, ListenError, SocketFile};
 use crate::owner_store::{self, Index, OwnersError};
 use crate::spawner::{self, WorkerEventSender};
 
@@ -106,7 +106,7 @@ pub struct NoAnswer;
 pub struct Bus<B: Router = Core> {
     handle: Handle<B>,
     addresses: Vec<Door>,
-    files: Vec<Made>,
+    files: Vec<SocketFile>,
 }
 
 impl Bus {
@@ -240,7 +240,7 @@ impl<B: Router> Bus<B> {
 
     /// Removes the socket files, for a caller that exits without waiting for the end of the bus.
     pub fn remove_sockets(&self) {
-        self.files.iter().for_each(Made::remove);
+        self.files.iter().for_each(SocketFile::remove);
     }
 
     /// Returns the listener addresses in the order of the configuration. A port 0 is replaced by the real one; paths are

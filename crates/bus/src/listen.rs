@@ -16,7 +16,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockop
 
 use crate::config::Door;
 
-pub(crate) use stdio::Ends;
+pub(crate) use stdio::StdioStreams;
 
 /// Pending connections. The system has its own maximum.
 const LISTEN_BACKLOG: i32 = 4096;
@@ -68,7 +68,7 @@ pub(crate) enum BoundListener {
     /// A listening socket.
     Socket(Listener),
     /// Stdin and stdout, until they are taken.
-    Stdio(Option<Ends>),
+    Stdio(Option<StdioStreams>),
     /// An HTTP server that accepts the clients.
     Elsewhere,
 }
@@ -80,17 +80,17 @@ pub struct Listener {
     pub(crate) family: Family,
     /// The only user that is admitted over TCP; `None`: every user of this machine.
     pub(crate) only: Option<u32>,
-    file: Option<Made>,
+    file: Option<SocketFile>,
 }
 
 /// The file of a unix socket that was created here.
 #[derive(Clone, Debug)]
-pub(crate) struct Made {
+pub(crate) struct SocketFile {
     path: PathBuf,
     identity: (u64, u64),
 }
 
-impl Made {
+impl SocketFile {
     /// Removes it, unless another file is there by now.
     pub(crate) fn remove(&self) {
         if identity(&self.path) == Some(self.identity) {
@@ -101,7 +101,7 @@ impl Made {
 
 impl BoundListener {
     /// Returns the file of a unix socket.
-    pub(crate) fn file(&self) -> Option<&Made> {
+    pub(crate) fn file(&self) -> Option<&SocketFile> {
         match self {
             Self::Socket(listener) => listener.file.as_ref(),
             Self::Stdio(_) | Self::Elsewhere => None,
@@ -156,7 +156,7 @@ pub fn bind(door: &Door) -> Result<(Listener, Door), ListenError> {
 pub(crate) fn open(door: &Door, stall_timeout: Duration) -> Result<(BoundListener, Door), ListenError> {
     match door {
         Door::Stdio => {
-            let ends = stdio::take().map_err(|source| ListenError::Io { place: "stdio".into(), source })?;
+            let ends = stdio::take_stdio().map_err(|source| ListenError::Io { place: "stdio".into(), source })?;
             Ok((BoundListener::Stdio(Some(ends)), Door::Stdio))
         }
         Door::Tcp(host) => {
@@ -224,7 +224,7 @@ fn unix(path: &Path) -> Result<Listener, ListenError> {
     alone.lock().map_err(&failed)?;
     remove_stale(path, &place)?;
     let fd = bind_private(path, &parent).map_err(failed)?;
-    let file = identity(path).map(|identity| Made { path: path.to_owned(), identity });
+    let file = identity(path).map(|identity| SocketFile { path: path.to_owned(), identity });
     Ok(Listener { fd, family: Family::Unix, only: None, file })
 }
 

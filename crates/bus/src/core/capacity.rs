@@ -242,7 +242,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let hopeless = state.open_until.is_some_and(|until| until > self.now);
         let any_coming = state.workers.iter().any(|worker| {
             self.core.workers.get(*worker).is_some_and(|state| {
-                matches!(state.stage, WorkerLifecycle::Starting | WorkerLifecycle::Greeting)
+                matches!(state.stage, WorkerLifecycle::Starting | WorkerLifecycle::Initializing)
             })
         });
         let any_going = state.workers.iter().any(|worker| {

@@ -70,8 +70,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
     fn send_initialize(&mut self, worker: WorkerKey, params: &[u8]) {
         let at = self.now + self.core.limits.initialize_timeout;
         let Some(state) = self.core.worker(worker) else { return };
-        state.stage = WorkerLifecycle::Greeting;
-        self.core.timers.set(at, Timer::Greeted(worker));
+        state.stage = WorkerLifecycle::Initializing;
+        self.core.timers.set(at, Timer::InitializeTimeout(worker));
         self.send_internal_request(worker, InternalRequest::Initialize, method::INITIALIZE, params, None);
     }
 
@@ -153,7 +153,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Handles the response to `initialize` of the bus.
     fn handle_initialize_result(&mut self, worker: WorkerKey, message: View<'_>) {
         let Some(state) = self.core.worker(worker) else { return };
-        if state.stage != WorkerLifecycle::Greeting {
+        if state.stage != WorkerLifecycle::Initializing {
             return;
         }
         let (pool, client) = (state.pool, state.client);

@@ -75,12 +75,12 @@ impl SharedRequest {
 
 impl<O: CoreOutput> Ctx<'_, O> {
     /// Returns the state for a new session, if it may be observed.
-    pub(super) fn new_observation(&self, pool: super::PoolId) -> Option<Box<ObserverState>> {
+    pub(super) fn new_sharing(&self, pool: super::PoolId) -> Option<Box<ObserverState>> {
         (self.core.is_observable && self.core.pool_of(pool).is_acp()).then(Box::default)
     }
 
-    fn observation(&mut self, key: SessionKey) -> Option<&mut ObserverState> {
-        self.core.sessions.get_mut(key)?.observation.as_deref_mut()
+    fn sharing(&mut self, key: SessionKey) -> Option<&mut ObserverState> {
+        self.core.sessions.get_mut(key)?.sharing.as_deref_mut()
     }
 
     /// Keeps an update of a session and sends it to the observers.
@@ -88,21 +88,20 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let limit = self.core.limits.replay_bytes;
         let (most, _) = self.core.limits.replay_memory();
         let mut kept = self.core.kept_replay_bytes;
-        let Some(observation) = self.observation(key).filter(|observation| observation.reader.is_none())
-        else {
+        let Some(sharing) = self.sharing(key).filter(|sharing| sharing.reader.is_none()) else {
             return;
         };
         let line: Box<[u8]> = parts.as_slice().concat().into();
-        observation.bytes += line.len();
+        sharing.bytes += line.len();
         kept += line.len();
-        observation.ring.push_back(line);
-        while observation.bytes > limit || kept > most {
-            let Some(first) = observation.ring.pop_front() else { break };
-            observation.bytes -= first.len();
+        sharing.ring.push_back(line);
+        while sharing.bytes > limit || kept > most {
+            let Some(first) = sharing.ring.pop_front() else { break };
+            sharing.bytes -= first.len();
             kept -= first.len();
-            observation.gone = true;
+            sharing.gone = true;
         }
-        let observers = if observation.quiet { Vec::new() } else { observation.observers.clone() };
+        let observers = if sharing.quiet { Vec::new() } else { sharing.observers.clone() };
         self.core.kept_replay_bytes = kept;
         for observer in observers {
             self.deliver(observer, worker, parts);
@@ -112,11 +111,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Clears the ring before a worker opens a known session again: a load replays the whole history, a resume starts in the
     /// middle.
     pub(super) fn rewind(&mut self, key: SessionKey, what: RequestKind) {
-        let Some(observation) = self.observation(key) else { return };
-        let bytes = std::mem::take(&mut observation.bytes);
-        observation.ring.clear();
-        observation.quiet = true;
-        observation.gone = what != RequestKind::Load;
+        let Some(sharing) = self.sharing(key) else { return };
+        let bytes = std::mem::take(&mut sharing.bytes);
+        sharing.ring.clear();
+        sharing.quiet = true;
+        sharing.gone = what != RequestKind::Load;
         self.core.kept_replay_bytes -= bytes;
     }
 
@@ -125,36 +124,36 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         // A provisional session is tried at the next worker.
         let provisional = session.provisional;
-        let Some(observation) = session.observation.as_deref_mut() else { return };
-        observation.quiet = provisional && message.result().is_none();
-        observation.gone |= !provisional && message.result().is_none();
+        let Some(sharing) = session.sharing.as_deref_mut() else { return };
+        sharing.quiet = provisional && message.result().is_none();
+        sharing.gone |= !provisional && message.result().is_none();
         let Some(result) = message.result().filter(|result| result.len() <= MAX_RESULT_BYTES) else { return };
         let mut result: Map<String, Value> = serde_json::from_slice(result).unwrap_or_default();
         result.remove("sessionId");
-        observation.result = Value::Object(result).to_string().into_bytes().into();
+        sharing.result = Value::Object(result).to_string().into_bytes().into();
     }
 
     /// Ends the replay of a history: from the beginning of a turn on, updates are new.
     pub(super) fn mark_turn_begun(&mut self, key: SessionKey) {
-        if let Some(observation) = self.observation(key) {
-            observation.quiet = false;
+        if let Some(sharing) = self.sharing(key) {
+            sharing.quiet = false;
         }
     }
 
     /// Removes the state of a session that has ended, and withdraws its permission requests from observers.
-    pub(super) fn end_observation(
+    pub(super) fn end_sharing(
         &mut self,
         key: SessionKey,
         worker: Option<WorkerKey>,
-        observation: &ObserverState,
+        sharing: &ObserverState,
     ) {
-        self.core.kept_replay_bytes -= observation.bytes;
+        self.core.kept_replay_bytes -= sharing.bytes;
         let asked = worker
             .and_then(|worker| self.core.worker(worker))
             .map(|state| state.shared.extract_if(|_, shared| shared.session == key).collect::<Vec<_>>());
         let recipients = asked.into_iter().flatten().flat_map(|(_, shared)| shared.into_recipients());
         self.withdraw(recipients);
-        for observer in &observation.observers {
+        for observer in &sharing.observers {
             if let Some(state) = self.core.client(*observer) {
                 state.observing.remove(&key);
             }
@@ -171,9 +170,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let in_use = Some(Route::Refuse(session_in_use()));
         let Some(session) = self.core.sessions.get(key) else { return in_use };
         let (busy, settled) = (session.is_busy(), !session.provisional && !session.unsure);
-        let Some(observation) = session.observation.as_deref() else { return in_use };
-        let watches = observation.observers.contains(&client);
-        let room = observation.observers.len() < MAX_OBSERVERS;
+        let Some(sharing) = session.sharing.as_deref() else { return in_use };
+        let watches = sharing.observers.contains(&client);
+        let room = sharing.observers.len() < MAX_OBSERVERS;
         match what {
             RequestKind::Load if settled && (watches || room) && self.can_replay(key) => {
                 Some(Route::Replay(key))
@@ -192,8 +191,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     /// Returns `true` if a turn runs in an observable session that `client` did not start: it became the controller later.
     pub(super) fn is_anothers_turn(&self, client: ClientKey, key: SessionKey) -> bool {
-        let Some(session) = self.core.sessions.get(key).filter(|session| session.observation.is_some())
-        else {
+        let Some(session) = self.core.sessions.get(key).filter(|session| session.sharing.is_some()) else {
             return false;
         };
         let Some(worker) = session.worker().and_then(|worker| self.core.workers.get(worker)) else {
@@ -252,8 +250,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         self.add_observer(client, key);
-        if let Some(observation) = self.observation(key) {
-            observation.reader = Some(Some(client));
+        if let Some(sharing) = self.sharing(key) {
+            sharing.reader = Some(Some(client));
         }
         let asker = RequestOrigin::Client { client, id: id.into(), batch };
         let charge = self.core.charge(client, PENDING_BYTES);
@@ -274,8 +272,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     pub(super) fn finish_replay(&mut self, key: SessionKey, succeeded: bool) {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         let waiting = std::mem::take(&mut session.waiting);
-        let reader =
-            session.observation.as_deref_mut().and_then(|observation| observation.reader.take()).flatten();
+        let reader = session.sharing.as_deref_mut().and_then(|sharing| sharing.reader.take()).flatten();
         if let Some(reader) = reader.filter(|_| !succeeded) {
             self.detach(reader, key);
         }
@@ -287,10 +284,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     /// Adds an observer.
     fn add_observer(&mut self, client: ClientKey, key: SessionKey) {
-        if let Some(observation) = self.observation(key)
-            && !observation.observers.contains(&client)
+        if let Some(sharing) = self.sharing(key)
+            && !sharing.observers.contains(&client)
         {
-            observation.observers.push(client);
+            sharing.observers.push(client);
         }
         if let Some(state) = self.core.client(client) {
             state.observing.insert(key);
@@ -302,9 +299,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         let before = session.owner.replace(client);
         session.ownerless = None;
-        let Some(observation) = session.observation.as_deref_mut() else { return };
-        observation.observers.retain(|observer| *observer != client);
-        observation.observers.extend(before);
+        let Some(sharing) = session.sharing.as_deref_mut() else { return };
+        sharing.observers.retain(|observer| *observer != client);
+        sharing.observers.extend(before);
         if let Some(state) = self.core.client(client) {
             state.observing.remove(&key);
             state.sessions.insert(key);
@@ -320,8 +317,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let is_there = |core: &super::Core, client: &ClientKey| {
             core.clients.get(*client).is_some_and(|state| !state.eof && !state.closing)
         };
-        let observers =
-            self.observation(key).map(|observation| observation.observers.clone()).unwrap_or_default();
+        let observers = self.sharing(key).map(|sharing| sharing.observers.clone()).unwrap_or_default();
         let may_control =
             |client: &ClientKey| is_there(self.core, client) && !self.has_other_scopes(*client, key);
         let Some(next) = observers.into_iter().find(may_control) else {
@@ -347,10 +343,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.add_observer(client, key);
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         let (name, worker) = (session.name.clone(), session.worker());
-        let Some(observation) = session.observation.as_deref_mut() else { return };
-        let gone = observation.gone;
-        let told: Vec<String> = observation.ring.iter().filter_map(|line| marked_as_replay(line)).collect();
-        let mut result: Map<String, Value> = serde_json::from_slice(&observation.result).unwrap_or_default();
+        let Some(sharing) = session.sharing.as_deref_mut() else { return };
+        let gone = sharing.gone;
+        let told: Vec<String> = sharing.ring.iter().filter_map(|line| marked_as_replay(line)).collect();
+        let mut result: Map<String, Value> = serde_json::from_slice(&sharing.result).unwrap_or_default();
         set_meta(&mut result, "replay", json!({"complete": !gone}));
         if gone {
             self.send_truncated_notice(client, &name);
@@ -380,11 +376,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     /// Removes an observer.
     pub(super) fn detach(&mut self, client: ClientKey, key: SessionKey) {
-        if let Some(observation) = self.observation(key) {
-            observation.observers.retain(|observer| *observer != client);
+        if let Some(sharing) = self.sharing(key) {
+            sharing.observers.retain(|observer| *observer != client);
             // The rest of the replay is for no client.
-            if observation.reader == Some(Some(client)) {
-                observation.reader = Some(None);
+            if sharing.reader == Some(Some(client)) {
+                sharing.reader = Some(None);
             }
         }
         if let Some(state) = self.core.client(client) {
@@ -417,7 +413,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         batch: Option<BatchKey>,
     ) {
         let Some(id) = message.id() else { return };
-        let Some(observers) = self.observation(key).map(|observation| observation.observers.clone()) else {
+        let Some(observers) = self.sharing(key).map(|sharing| sharing.observers.clone()) else {
             return;
         };
         let Some(identity) = self.core.sessions.get(key).map(|session| session.identity) else { return };

@@ -208,7 +208,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             && !state.input_closed
             && !(opens && (state.stage == WorkerLifecycle::Retiring || per_session && state.used))
         {
-            if state.stage == WorkerLifecycle::Greeting {
+            if state.stage == WorkerLifecycle::Initializing {
                 // The next session must not go to this worker either.
                 state.used |= opens;
                 return Route::Backlog(worker);

@@ -138,7 +138,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             .filter(|(_, state)| {
                 matches!(
                     state.stage,
-                    WorkerLifecycle::Starting | WorkerLifecycle::Greeting | WorkerLifecycle::Ready
+                    WorkerLifecycle::Starting | WorkerLifecycle::Initializing | WorkerLifecycle::Ready
                 )
             })
             .collect();

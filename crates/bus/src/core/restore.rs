@@ -141,7 +141,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     fn is_used_up(&self, worker: WorkerKey) -> bool {
         let Some(state) = self.core.workers.get(worker) else { return true };
         let per_session = self.core.pool_of(state.pool).settings.share == Share::Session;
-        !matches!(state.stage, WorkerLifecycle::Greeting | WorkerLifecycle::Ready)
+        !matches!(state.stage, WorkerLifecycle::Initializing | WorkerLifecycle::Ready)
             || per_session && state.used
     }
 

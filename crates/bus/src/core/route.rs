@@ -330,7 +330,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 let can_move = self.can_move(key);
                 let state = self.core.worker(worker)?;
                 match state.stage {
-                    WorkerLifecycle::Greeting => Some(Route::Backlog(worker)),
+                    WorkerLifecycle::Initializing => Some(Route::Backlog(worker)),
                     _ if state.input_closed => self.route_input_closed(client, key, worker, what),
                     WorkerLifecycle::Retiring if state.unwanted && can_move => {
                         self.remove_from_worker(worker, key, &"agent was replaced".into());
@@ -403,7 +403,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(session) = self.core.sessions.get(key) else { return false };
         let is_silent =
             self.core.clients.get(owner).is_some_and(|state| state.closing || state.eof && !state.ends_bus);
-        is_silent && session.observation.is_none() && self.core.pool_of(session.pool).is_shared()
+        is_silent && session.sharing.is_none() && self.core.pool_of(session.pool).is_shared()
     }
 
     /// Makes `client` the owner of a session.

@@ -94,7 +94,7 @@ pub(super) struct Session {
     /// The batch of the request that created it. Until the batch is answered, the client does not know the session's name.
     pub(super) named_in: Option<BatchKey>,
     /// State for observers.
-    pub(super) observation: Option<Box<ObserverState>>,
+    pub(super) sharing: Option<Box<ObserverState>>,
     /// Its child sessions, if it ever had any.
     pub(super) child_set: Option<Box<ChildSet>>,
 }
@@ -116,12 +116,12 @@ impl Session {
     /// Returns the client that gets the worker's updates of it.
     #[inline]
     pub(super) fn recipient(&self) -> Option<ClientKey> {
-        self.observation.as_deref().and_then(ObserverState::reader).unwrap_or(self.owner)
+        self.sharing.as_deref().and_then(ObserverState::reader).unwrap_or(self.owner)
     }
 
     /// Returns `true` while its worker replays its history to a new observer.
     pub(super) fn is_replaying(&self) -> bool {
-        self.observation.as_deref().is_some_and(|observation| observation.reader().is_some())
+        self.sharing.as_deref().is_some_and(|sharing| sharing.reader().is_some())
     }
 
     pub(super) fn is_busy(&self) -> bool {

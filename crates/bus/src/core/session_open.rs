@@ -43,7 +43,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let pool = self.core.worker(worker).map(|state| (state.pool, state.identity));
         let of_worker = pool.and_then(|(_, identity)| identity);
         let identity = identity.or(of_owner).or(of_worker).unwrap_or(Identity::ANYONE);
-        let observation = pool.and_then(|(pool, _)| self.new_observation(pool));
+        let sharing = pool.and_then(|(pool, _)| self.new_sharing(pool));
         let scopes = self.scopes_at(worker, owner);
         let session = Session {
             name: name.into(),
@@ -72,7 +72,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             takes_over: self.core.workers.get(worker).and_then(|state| state.former.opened_by(name)),
             is_superseded: false,
             named_in: None,
-            observation,
+            sharing,
             child_set: None,
             servers: ServerUse::default(),
         };
@@ -398,7 +398,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     fn clear_used(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
         let opens = state.pending.values().any(|pending| pending.opening.is_some());
-        state.used = opens || !state.sessions.is_empty() || state.had;
+        state.used = opens || !state.sessions.is_empty() || state.had_session;
     }
 
     /// Sends the request to the next worker that may know the session.
@@ -493,8 +493,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
     pub(super) fn drop_session(&mut self, key: SessionKey) {
         let Some(mut session) = self.core.sessions.remove(key) else { return };
         self.forget_children(session.worker(), session.child_set.take());
-        if let Some(observation) = &session.observation {
-            self.end_observation(key, session.worker(), observation);
+        if let Some(sharing) = &session.sharing {
+            self.end_sharing(key, session.worker(), sharing);
         }
         if let Some(owner) = session.owner.and_then(|owner| self.core.client(owner)) {
             owner.sessions.remove(&key);
@@ -503,7 +503,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             let is_opened = !session.provisional && matches!(session.place, SessionState::On(_));
             let used = if is_opened { NameUse::Opened } else { NameUse::Asked };
             worker.former.add(session.agent_name(), session.identity, used);
-            worker.had |= !session.provisional;
+            worker.had_session |= !session.provisional;
             worker.sessions.remove(&key);
             worker.aliases.retain(|_, other| *other != key);
             worker.restores.retain(|other| *other != key);

@@ -290,7 +290,7 @@ pub(super) enum WorkerLifecycle {
     /// Its process is being started.
     Starting,
     /// `initialize` is pending.
-    Greeting,
+    Initializing,
     Ready,
     /// It gets no new sessions and is stopped when its turns have ended.
     Retiring,
@@ -365,7 +365,7 @@ pub(super) struct WorkerState {
     /// Child sessions, by their names here.
     pub(super) children: HashMap<Box<str>, ChildKey>,
     /// It had a session that has ended.
-    pub(super) had: bool,
+    pub(super) had_session: bool,
     pub(super) former: FormerNames,
     /// The identities that it has served, if it is shared.
     pub(super) tenants: Tenants,
@@ -420,7 +420,7 @@ impl WorkerState {
             && self.client.is_none()
             && self.sessions.is_empty()
             && !self.pending.is_empty()
-            && matches!(self.stage, WorkerLifecycle::Greeting | WorkerLifecycle::Ready)
+            && matches!(self.stage, WorkerLifecycle::Initializing | WorkerLifecycle::Ready)
     }
 
     /// Returns the number of its pending requests of an identity for new sessions.

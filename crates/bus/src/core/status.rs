@@ -172,7 +172,7 @@ impl Core {
                     pid: state.pid,
                     state: match state.stage {
                         WorkerLifecycle::Starting => "starting",
-                        WorkerLifecycle::Greeting => "greeting",
+                        WorkerLifecycle::Initializing => "greeting",
                         WorkerLifecycle::Ready if state.pending.is_empty() => "ready",
                         WorkerLifecycle::Ready => "busy",
                         WorkerLifecycle::Retiring => "retiring",

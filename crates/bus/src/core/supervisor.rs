@@ -40,8 +40,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let stages: Vec<WorkerLifecycle> =
             state.workers.iter().filter_map(|worker| Some(self.core.workers.get(*worker)?.stage)).collect();
         let others = stages.contains(&WorkerLifecycle::Ready);
-        let coming =
-            stages.iter().any(|stage| matches!(stage, WorkerLifecycle::Starting | WorkerLifecycle::Greeting));
+        let coming = stages
+            .iter()
+            .any(|stage| matches!(stage, WorkerLifecycle::Starting | WorkerLifecycle::Initializing));
         let room = stages.len() < state.settings.max_instances as usize;
         let may = state.open_until.is_none_or(|until| until <= self.now) && state.delayed_until <= self.now;
         if !others || coming || state.is_leaving() || self.core.draining {
@@ -74,7 +75,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             for worker in state.workers.iter().filter_map(|worker| self.core.workers.get(*worker)) {
                 let counts = matches!(
                     worker.stage,
-                    WorkerLifecycle::Starting | WorkerLifecycle::Greeting | WorkerLifecycle::Ready
+                    WorkerLifecycle::Starting | WorkerLifecycle::Initializing | WorkerLifecycle::Ready
                 );
                 live += usize::from(counts);
                 free += usize::from(counts && !worker.claimed);
@@ -126,7 +127,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             sessions: Default::default(),
             aliases: Default::default(),
             children: Default::default(),
-            had: false,
+            had_session: false,
             former: Default::default(),
             tenants: Tenants::default(),
             recent: None,
@@ -384,7 +385,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 state.claimed
                     && state.sessions.is_empty()
                     && state.pending.is_empty()
-                    && matches!(state.stage, WorkerLifecycle::Ready | WorkerLifecycle::Greeting)
+                    && matches!(state.stage, WorkerLifecycle::Ready | WorkerLifecycle::Initializing)
                     && !self.core.pool_of(state.pool).is_shared()
                     && match state.client.and_then(|client| self.core.clients.get(client)) {
                         None => true,

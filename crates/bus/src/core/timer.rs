@@ -14,7 +14,7 @@ use super::table::{ClientKey, WorkerKey};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
     /// Timeout of a worker's response to the bus's `initialize`.
-    Greeted(WorkerKey),
+    InitializeTimeout(WorkerKey),
     /// Timeout of a worker's response to a client's `initialize`, with the number of the request.
     Unanswered(WorkerKey, u64),
     /// Timeout of a worker's response to a request for a new session, with the number of the request.
@@ -77,8 +77,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// Handles a timer.
     pub(super) fn run_timer(&mut self, timer: Timer) {
         match timer {
-            Timer::Greeted(worker) => {
-                if self.core.worker(worker).is_some_and(|state| state.stage == WorkerLifecycle::Greeting) {
+            Timer::InitializeTimeout(worker) => {
+                if self.core.worker(worker).is_some_and(|state| state.stage == WorkerLifecycle::Initializing)
+                {
                     self.fail_initialize(worker, "did not respond to initialize in time");
                 }
             }

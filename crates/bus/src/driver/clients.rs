@@ -8,7 +8,7 @@ use narrows_wire::{Code, Fault, Kind, LineRef, RpcError, Splitter, View, is_one_
 use rustix::io::Errno;
 
 use crate::core::{ANYONE, ClientId, ClientInfo, Time};
-use crate::listen::{BoundListener, Ends, Family};
+use crate::listen::{BoundListener, Family, StdioStreams};
 
 use super::commands::IncomingClient;
 use super::connections::{ClientConn, Connections};
@@ -128,7 +128,7 @@ impl<B: Router> Driver<B> {
     }
 
     /// Adds stdin and stdout as a client.
-    pub(super) fn open_stdio(&mut self, now: Time, listener: u32, ends: Ends) {
+    pub(super) fn open_stdio(&mut self, now: Time, listener: u32, ends: StdioStreams) {
         let identity = user_name(rustix::process::geteuid().as_raw());
         self.copied.extend(ends.copied);
         let conn = ClientConn::new(ends.input, Some(ends.output), false, false);

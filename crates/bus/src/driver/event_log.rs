@@ -18,7 +18,7 @@ struct Name {
     name: Arc<str>,
     shared: bool,
     /// Its workers are initialized before they are ready.
-    greeted: bool,
+    initializes: bool,
     /// Of a worker: its pool.
     pool: usize,
     /// Of a worker that has exited: its last stderr lines, if only the log may contain them. Of a pool: the reason of its last
@@ -37,9 +37,9 @@ impl Names {
         }
         if *self.pools[pool].name != *settings.name {
             let shared = settings.share == Share::All;
-            let greeted = shared && settings.protocol != Protocol::JsonRpc;
+            let initializes = shared && settings.protocol != Protocol::JsonRpc;
             self.pools[pool] =
-                Name { name: settings.name.as_str().into(), shared, greeted, pool, last: None };
+                Name { name: settings.name.as_str().into(), shared, initializes, pool, last: None };
         }
         self.workers[worker] = Name { last: None, ..self.pools[pool].clone() };
     }
@@ -90,9 +90,9 @@ impl Names {
         let of = |worker: &WorkerId| self.pool_name(worker.0);
         match note {
             Note::Ready(worker) => {
-                let greeted = self.workers.get(worker.0 as usize).is_some_and(|name| name.greeted);
+                let initializes = self.workers.get(worker.0 as usize).is_some_and(|name| name.initializes);
                 // Without `initialize`, nothing shows that the worker works.
-                let what = if greeted { "worker ready" } else { "worker started" };
+                let what = if initializes { "worker ready" } else { "worker started" };
                 tracing::info!(pool = of(worker), worker = worker.0, "{what}");
             }
             Note::Lost { .. } => {}
@@ -166,14 +166,14 @@ mod tests {
         let mut names = Names::default();
         let pool =
             |name: &str, share, protocol| Pool { share, protocol, ..Pool::new(name, vec!["a".to_owned()]) };
-        for (number, pool, greeted) in [
+        for (number, pool, initializes) in [
             (0, pool("a", Share::All, Protocol::V1), true),
             (1, pool("b", Share::All, Protocol::V2), true),
             (2, pool("c", Share::All, Protocol::JsonRpc), false),
             (3, pool("d", Share::Session, Protocol::V1), false),
         ] {
             names.learn(number, PoolId(number), &pool);
-            assert_eq!(names.workers[number as usize].greeted, greeted, "{pool:?}");
+            assert_eq!(names.workers[number as usize].initializes, initializes, "{pool:?}");
         }
     }
 }

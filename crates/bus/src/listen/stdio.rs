@@ -15,7 +15,7 @@ const COPY_BYTES: usize = 64 << 10;
 
 /// The two descriptors of a client on stdio.
 #[derive(Debug)]
-pub(crate) struct Ends {
+pub(crate) struct StdioStreams {
     pub(crate) input: Stream,
     pub(crate) output: Stream,
     /// Disconnected when everything that was written to a file has been copied.
@@ -24,7 +24,7 @@ pub(crate) struct Ends {
 
 /// Takes descriptors 0 and 1 and replaces them by `/dev/null` and stderr: no print of a library can corrupt the output, and no
 /// child that inherits them can read the input.
-pub(super) fn take() -> io::Result<Ends> {
+pub(super) fn take_stdio() -> io::Result<StdioStreams> {
     // At least 3: a process started later would take a lower number for a standard stream.
     let input = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
     let output = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
@@ -34,7 +34,7 @@ pub(super) fn take() -> io::Result<Ends> {
     ends(input, output)
 }
 
-fn ends(input: OwnedFd, output: OwnedFd) -> io::Result<Ends> {
+fn ends(input: OwnedFd, output: OwnedFd) -> io::Result<StdioStreams> {
     let input = match usable(input, OFlags::RDONLY)? {
         Ok(stream) => stream,
         Err(input) => {
@@ -51,7 +51,7 @@ fn ends(input: OwnedFd, output: OwnedFd) -> io::Result<Ends> {
             (nonblocking(ours)?, Some(copied))
         }
     };
-    Ok(Ends { input, output, copied })
+    Ok(StdioStreams { input, output, copied })
 }
 
 /// Returns the descriptor in non-blocking mode if that affects no other process; otherwise unchanged.
