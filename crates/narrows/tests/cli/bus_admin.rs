@@ -199,7 +199,7 @@ fn a_pool_that_cannot_work_is_not_ready() {
         let answer = http(&mut stream, host, "/health");
         let expected = if allowed { "HTTP/1.1 200 OK" } else { "HTTP/1.1 403 Forbidden" };
         assert!(answer.starts_with(expected), "{host}: {answer}");
-        assert_eq!(answer.contains("as 127.0.0.1, [::1] or localhost"), !allowed, "{host}: {answer}");
+        assert_eq!(answer.contains("must be 127.0.0.1, [::1] or localhost"), !allowed, "{host}: {answer}");
     }
     for (host, page) in
         [("localhost", "http://evil.example/health"), ("localhost\r\nHost: evil.example", "/health")]

@@ -116,7 +116,7 @@ fn errors_are_reported_before_anything_is_started() {
         );
         let why = &error.why;
         let expected = format!(
-            "--- stderr ---\nerror: pool \"default\": `{setting}` cannot be enforced here: {why}\nhint: leave `memory` and `pids` of the pool out, or limit the whole bus from outside\n--- exit 2 ---\n"
+            "--- stderr ---\nerror: pool \"default\": cannot enforce `{setting}` on this machine: {why}\nhint: leave `memory` and `pids` of the pool out, or limit the whole bus from outside\n--- exit 2 ---\n"
         );
         assert_eq!(output(&["--config", "limited.toml"]), expected);
     }
