@@ -156,7 +156,8 @@ pub fn bind(door: &Door) -> Result<(Listener, Door), ListenError> {
 pub(crate) fn open(door: &Door, stall_timeout: Duration) -> Result<(BoundListener, Door), ListenError> {
     match door {
         Door::Stdio => {
-            let ends = stdio::take_stdio().map_err(|source| ListenError::Io { place: "stdio".into(), source })?;
+            let ends =
+                stdio::take_stdio().map_err(|source| ListenError::Io { place: "stdio".into(), source })?;
             Ok((BoundListener::Stdio(Some(ends)), Door::Stdio))
         }
         Door::Tcp(host) => {

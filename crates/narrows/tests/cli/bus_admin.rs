@@ -162,7 +162,10 @@ fn health_readiness_and_metrics() {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("UTF-8");
     assert!(answer.starts_with("HTTP/1.0 405 Method Not Allowed"), "{answer}");
-    assert!(answer.ends_with("method not allowed; available: /health, /ready, /status, /metrics\n"), "{answer}");
+    assert!(
+        answer.ends_with("method not allowed; available: /health, /ready, /status, /metrics\n"),
+        "{answer}"
+    );
     let figures = bus.page("/metrics");
     assert!(figures.contains("content-type: text/plain; version=0.0.4"), "{figures}");
     for line in [
@@ -185,9 +188,7 @@ fn a_pool_that_cannot_work_is_not_ready() {
         [limits]\nrestart_budget = 2\n[admin]\nport = 0\n";
     let mut bus = Bus::from_file(&dir, file);
     let port = bus.expect_text("operators come in at http://");
-    dir.wait_for(|| {
-        bus.page("/ready").ends_with("\r\n\r\npool \"bad\": tripped, circuit breaker is open\n")
-    });
+    dir.wait_for(|| bus.page("/ready").ends_with("\r\n\r\npool \"bad\": tripped, circuit breaker is open\n"));
     assert!(bus.page("/ready").starts_with("HTTP/1.1 503 Service Unavailable"));
     assert!(bus.page("/metrics").contains("narrows_bus_pool_circuit_open{pool=\"bad\"} 1\n"));
     let loss = bus.state()["pools"][1]["last_loss"].as_str().unwrap_or_default().to_owned();
