@@ -1,8 +1,7 @@
-//! An agent by hand for the chaos test of the bus: it does what its prompts say, faults included, and keeps a log of it.
+//! A hand-written agent for the chaos test of the bus: it does what its prompts say, faults included, and logs it.
 //!
-//! It speaks JSON-RPC without any library for it, so that it shares no misunderstanding with the bus. Its sessions are
-//! files below `CHAOS_DIR`, so they outlive it, and so does its log: what it was asked is noted before anything is done
-//! about it, what it has said is noted after it was written.
+//! It parses JSON-RPC without a library, so that it shares no misunderstanding with the bus. Its sessions are files below
+//! `CHAOS_DIR` and outlive it, as does its log: requests are logged before they are handled, messages after they were written.
 
 #![expect(clippy::exit, reason = "it ends like programs that crash")]
 
@@ -18,25 +17,25 @@ use rustix::process::{Signal, getpid, kill_process};
 use rustix::stdio::{dup2_stdin, dup2_stdout};
 use serde_json::{Value, json};
 
-/// More than the bus takes in one line in this test.
-const GIANT: usize = 200 << 10;
+/// Longer than a line may be in this test.
+const OVERSIZE_BYTES: usize = 200 << 10;
 
 struct Worker {
     dir: PathBuf,
     log: File,
     out: File,
-    /// Whose each session is.
+    /// The owner of each session.
     sessions: HashMap<String, String>,
     /// Turns that wait for an answer to the request of this id, or for their end.
-    asking: HashMap<String, Turn>,
+    asked_turns: HashMap<String, Turn>,
     held: Vec<Turn>,
     count: u64,
-    /// Whether it has closed its stdout, and its stdin.
-    mute: bool,
-    deaf: bool,
+    /// It has closed its stdout, or its stdin.
+    stdout_closed: bool,
+    stdin_closed: bool,
 }
 
-/// A prompt under way.
+/// A running prompt.
 struct Turn {
     id: Value,
     session: String,
@@ -50,23 +49,23 @@ fn main() -> io::Result<()> {
     let log = dir.join("log").join(std::process::id().to_string());
     let log = OpenOptions::new().create(true).append(true).open(log)?;
     let out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-    // So that the end of `out` is the end of it.
+    // Afterwards, closing `out` closes stdout.
     dup2_stdout(OpenOptions::new().write(true).open("/dev/null")?)?;
     let mut worker = Worker {
         dir,
         log,
         out,
         sessions: HashMap::new(),
-        asking: HashMap::new(),
+        asked_turns: HashMap::new(),
         held: Vec::new(),
         count: 0,
-        mute: false,
-        deaf: false,
+        stdout_closed: false,
+        stdin_closed: false,
     };
     for line in io::stdin().lock().lines() {
-        worker.take(&serde_json::from_str(&line?)?)?;
+        worker.handle(&serde_json::from_str(&line?)?)?;
     }
-    if !worker.deaf {
+    if !worker.stdin_closed {
         return Ok(());
     }
     loop {
@@ -75,30 +74,30 @@ fn main() -> io::Result<()> {
 }
 
 impl Worker {
-    fn note(&mut self, what: &str) -> io::Result<()> {
+    fn log(&mut self, what: &str) -> io::Result<()> {
         self.log.write_all(format!("{what}\n").as_bytes())
     }
 
-    /// Notes what was said, if anybody could hear it.
-    fn said(&mut self, what: &str) -> io::Result<()> {
-        if self.mute { Ok(()) } else { self.note(what) }
+    /// Logs a sent message unless stdout is closed.
+    fn log_sent(&mut self, what: &str) -> io::Result<()> {
+        if self.stdout_closed { Ok(()) } else { self.log(what) }
     }
 
-    fn say(&mut self, message: &Value) -> io::Result<()> {
+    fn send(&mut self, message: &Value) -> io::Result<()> {
         let mut line = message.to_string();
         line.push('\n');
         self.out.write_all(line.as_bytes())
     }
 
     fn answer(&mut self, id: &Value, result: &Value) -> io::Result<()> {
-        self.say(&json!({"jsonrpc": "2.0", "id": id, "result": result}))
+        self.send(&json!({"jsonrpc": "2.0", "id": id, "result": result}))
     }
 
     fn refuse(&mut self, id: &Value, code: i32, words: &str) -> io::Result<()> {
-        self.say(&json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": words}}))
+        self.send(&json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": words}}))
     }
 
-    fn take(&mut self, message: &Value) -> io::Result<()> {
+    fn handle(&mut self, message: &Value) -> io::Result<()> {
         let (id, params) = (&message["id"], &message["params"]);
         match message["method"].as_str() {
             Some("initialize") => {
@@ -123,25 +122,25 @@ impl Worker {
             Some("session/prompt") => self.prompt(id, params),
             Some("session/cancel") => self.cancel(params["sessionId"].as_str().unwrap_or_default()),
             Some("_chaos/echo") => {
-                self.note(&format!("begin {}", params["tag"].as_str().unwrap_or_default()))?;
+                self.log(&format!("begin {}", params["tag"].as_str().unwrap_or_default()))?;
                 self.answer(id, &json!({"_meta": {"tag": params["tag"]}}))
             }
             Some(_) if id.is_null() => Ok(()),
             Some(_) => self.refuse(id, -32601, "no such method"),
-            None => self.heard(message),
+            None => self.handle_answer(message),
         }
     }
 
     fn create(&mut self, id: &Value, params: &Value) -> io::Result<()> {
         let tag = params["_meta"]["tag"].as_str().unwrap_or_default().to_owned();
-        self.note(&format!("begin {tag}"))?;
+        self.log(&format!("begin {tag}"))?;
         self.count += 1;
         let name = format!("s-{tag}-{}-{}", std::process::id(), self.count);
         let owner = owner(&tag).to_owned();
         fs::write(self.dir.join("sessions").join(&name), &owner)?;
         self.sessions.insert(name.clone(), owner);
         self.answer(id, &json!({"sessionId": name, "_meta": {"tag": tag}}))?;
-        self.said(&format!("answered {tag}"))
+        self.log_sent(&format!("answered {tag}"))
     }
 
     fn load(&mut self, id: &Value, params: &Value, replay: bool) -> io::Result<()> {
@@ -160,7 +159,7 @@ impl Worker {
         let content = json!({"type": "text", "text": text});
         let update = json!({"sessionUpdate": "agent_message_chunk", "content": content});
         let params = json!({"sessionId": session, "update": update});
-        self.say(&json!({"jsonrpc": "2.0", "method": "session/update", "params": params}))
+        self.send(&json!({"jsonrpc": "2.0", "method": "session/update", "params": params}))
     }
 
     fn prompt(&mut self, id: &Value, params: &Value) -> io::Result<()> {
@@ -168,13 +167,13 @@ impl Worker {
         let text = |key: &str| order[key].as_str().unwrap_or_default().to_owned();
         let (tag, fault, session) =
             (text("tag"), text("fault"), params["sessionId"].as_str().unwrap_or_default().to_owned());
-        self.note(&format!("begin {tag}"))?;
+        self.log(&format!("begin {tag}"))?;
         match self.sessions.get(&session) {
             None => {
-                self.note(&format!("stray {tag} {session}"))?;
+                self.log(&format!("stray {tag} {session}"))?;
                 return self.refuse(id, -32002, "no such session");
             }
-            Some(other) if other != owner(&tag) => self.note(&format!("crossed {tag} {session}"))?,
+            Some(other) if other != owner(&tag) => self.log(&format!("crossed {tag} {session}"))?,
             Some(_) => {}
         }
         let updates = order["updates"].as_u64().unwrap_or(0);
@@ -182,21 +181,21 @@ impl Worker {
         let mut turn = Turn { id: id.clone(), session, tag, sent: 0, fault };
         for index in 0..updates {
             if index == updates / 2 {
-                self.misbehave(&turn)?;
+                self.inject_fault(&turn)?;
             }
             let number = turn.sent;
             self.update(&turn.session, &format!("{}#{number}{filling}", turn.tag))?;
             turn.sent += 1;
-            self.said(&format!("sent {}", turn.tag))?;
+            self.log_sent(&format!("sent {}", turn.tag))?;
             if order["slowly"] == true {
                 std::thread::sleep(Duration::from_millis(2)); // sleep: an agent that thinks can be killed between two words
             }
         }
         if updates == 0 {
-            self.misbehave(&turn)?;
+            self.inject_fault(&turn)?;
         }
         match order["then"].as_str() {
-            Some("ask") => self.ask(turn),
+            Some("ask") => self.send_request(turn),
             Some("hold") => {
                 self.held.push(turn);
                 Ok(())
@@ -205,25 +204,27 @@ impl Worker {
         }
     }
 
-    fn ask(&mut self, turn: Turn) -> io::Result<()> {
+    fn send_request(&mut self, turn: Turn) -> io::Result<()> {
         self.count += 1;
         let id = format!("ask-{}", self.count);
         let options = json!([{"optionId": turn.tag, "name": "Yes", "kind": "allow_once"}]);
         let call = json!({"toolCallId": turn.tag, "title": turn.tag});
         let params = json!({"sessionId": turn.session, "toolCall": call, "options": options});
         let method = "session/request_permission";
-        self.asking.insert(id.clone(), turn);
-        self.say(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
+        self.asked_turns.insert(id.clone(), turn);
+        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
     }
 
-    /// An answer of a client's.
-    fn heard(&mut self, message: &Value) -> io::Result<()> {
-        let Some(turn) = message["id"].as_str().and_then(|id| self.asking.remove(id)) else { return Ok(()) };
+    /// Handles a client's response.
+    fn handle_answer(&mut self, message: &Value) -> io::Result<()> {
+        let Some(turn) = message["id"].as_str().and_then(|id| self.asked_turns.remove(id)) else {
+            return Ok(());
+        };
         let outcome = &message["result"]["outcome"];
         match (outcome["outcome"].as_str(), outcome["optionId"].as_str()) {
             (Some("selected"), Some(option)) => {
                 if option != turn.tag {
-                    self.note(&format!("crossed {} {option}", turn.tag))?;
+                    self.log(&format!("crossed {} {option}", turn.tag))?;
                 }
                 self.end(&turn, "end_turn")
             }
@@ -233,12 +234,12 @@ impl Worker {
 
     fn cancel(&mut self, session: &str) -> io::Result<()> {
         let ids: Vec<String> = self
-            .asking
+            .asked_turns
             .iter()
             .filter(|(_, turn)| turn.session == session)
             .map(|(id, _)| id.clone())
             .collect();
-        let mut turns: Vec<Turn> = ids.iter().filter_map(|id| self.asking.remove(id)).collect();
+        let mut turns: Vec<Turn> = ids.iter().filter_map(|id| self.asked_turns.remove(id)).collect();
         let (held, others) =
             std::mem::take(&mut self.held).into_iter().partition(|turn| turn.session == session);
         self.held = others;
@@ -251,9 +252,10 @@ impl Worker {
         match turn.fault.as_str() {
             "both" => {
                 let error = json!({"code": 1, "message": "both"});
-                return self.say(&json!({"jsonrpc": "2.0", "id": turn.id, "result": result, "error": error}));
+                return self
+                    .send(&json!({"jsonrpc": "2.0", "id": turn.id, "result": result, "error": error}));
             }
-            "huge" => result["_meta"]["filling"] = json!("x".repeat(GIANT)),
+            "huge" => result["_meta"]["filling"] = json!("x".repeat(OVERSIZE_BYTES)),
             _ => {}
         }
         self.answer(&turn.id, &result)?;
@@ -262,15 +264,15 @@ impl Worker {
             "twice" => self.answer(&turn.id, &result)?,
             _ => {}
         }
-        self.said(&format!("answered {}", turn.tag))?;
+        self.log_sent(&format!("answered {}", turn.tag))?;
         if turn.fault == "last" {
             die();
         }
         Ok(())
     }
 
-    /// What goes wrong in the middle of a turn.
-    fn misbehave(&mut self, turn: &Turn) -> io::Result<()> {
+    /// Injects the fault of a turn.
+    fn inject_fault(&mut self, turn: &Turn) -> io::Result<()> {
         match turn.fault.as_str() {
             "exit" => exit(0),
             "crash" => die(),
@@ -283,19 +285,19 @@ impl Worker {
                 self.answer(&json!(9_999_999), &json!({"_meta": {"tag": turn.tag}}))?;
                 self.update(&format!("nobody-{}", turn.tag), &format!("{}#stranger", turn.tag))?;
             }
-            "giant" => self.update(&turn.session, &"x".repeat(GIANT))?,
+            "giant" => self.update(&turn.session, &"x".repeat(OVERSIZE_BYTES))?,
             "mute" => {
-                self.mute = true;
+                self.stdout_closed = true;
                 self.out = OpenOptions::new().write(true).open("/dev/null")?;
             }
             "deaf" => {
-                self.deaf = true;
+                self.stdin_closed = true;
                 dup2_stdin(File::open("/dev/null")?)?;
             }
             "stop" => {
                 _ = kill_process(getpid(), Signal::STOP);
             }
-            // One that ignores SIGTERM and one that has left the session, both with our stdout.
+            // One child ignores SIGTERM and one has left the session; both have this stdout.
             "daemon" => {
                 let stdout = Stdio::from(self.out.try_clone()?);
                 Command::new("/bin/sh")
@@ -311,13 +313,13 @@ impl Worker {
     }
 }
 
-/// As if somebody else had done it.
+/// Kills this process like a signal from outside.
 fn die() -> ! {
     _ = kill_process(getpid(), Signal::KILL);
     exit(9);
 }
 
-/// The client of a tag.
+/// Returns the client of a tag.
 fn owner(tag: &str) -> &str {
     tag.split('.').next().unwrap_or_default()
 }

@@ -1,11 +1,16 @@
-//! Where operators come in: health, state and figures of a bus, over HTTP on a private socket.
+//! The admin API: health, status and metrics of a bus, over HTTP on a private socket.
 //!
-//! | path | answer |
+//! | path
+//! answer |
 //! |---|---|
-//! | `/health` | 200 if the bus lives, that is if its loop answers |
-//! | `/ready` | 200 if every pool can be used, else 503 and which cannot |
-//! | `/status` | everything there is to know, as JSON |
-//! | `/metrics` | the figures, for Prometheus |
+//! | `/health`
+//! 200 if the event loop answers |
+//! | `/ready`
+//! 200 if every pool is ready, else 503 and the pools that are not |
+//! | `/status`
+//! the whole status, as JSON |
+//! | `/metrics`
+//! metrics, for Prometheus |
 
 mod client;
 mod handlers;
@@ -21,81 +26,80 @@ use std::sync::Arc;
 use crate::bus::Handle;
 use crate::config::{self, Door};
 use crate::listen::ListenError;
-use listener::Entrance;
+use listener::AdminListener;
 
-/// The doors for operators, bound and not yet served.
+/// Listeners of the admin API, bound and not yet served.
 #[derive(Debug)]
 pub struct Admin {
-    entrances: Vec<Entrance>,
+    listeners: Vec<AdminListener>,
     addresses: Vec<Door>,
 }
 
 impl Admin {
-    /// Opens the doors.
+    /// Binds the configured listeners.
     ///
     /// # Errors
-    /// When one cannot be opened; then none is.
+    /// If one cannot be bound; then none is.
     pub fn bind(settings: &config::Admin) -> Result<Self, ListenError> {
         let socket = settings.socket.iter().map(|path| Door::Unix(path.clone()));
         let port = settings.port.iter().map(|address| Door::Tcp(address.clone()));
-        let mut admin = Self { entrances: Vec::new(), addresses: Vec::new() };
+        let mut admin = Self { listeners: Vec::new(), addresses: Vec::new() };
         let only = (!settings.is_open).then(|| rustix::process::geteuid().as_raw());
         for door in socket.chain(port) {
-            let (entrance, address) = Entrance::open(&door, only)?;
-            admin.entrances.push(entrance);
+            let (listener, address) = AdminListener::open(&door, only)?;
+            admin.listeners.push(listener);
             admin.addresses.push(address);
         }
         Ok(admin)
     }
 
-    /// Where they are; a port 0 has become a real one.
+    /// Returns the bound addresses. A port 0 is replaced by the real one.
     #[must_use]
     pub fn addresses(&self) -> &[Door] {
         &self.addresses
     }
 
-    /// Answers until this is dropped. Must be polled inside a runtime; `facts` is what the bus itself does not know.
-    /// `network` is asked each time.
+    /// Serves requests until it is dropped. Must be polled inside a tokio runtime. `network` is called for each request.
     pub async fn serve(self, bus: Handle, facts: Facts, network: AskNetwork) {
-        let pages = Arc::new(handlers::Pages { bus, facts, network, refused_users: Default::default() });
+        let state = Arc::new(handlers::AdminState { bus, facts, network, refused_users: Default::default() });
         // Dropping the set ends the tasks.
         let mut served = tokio::task::JoinSet::new();
-        for entrance in self.entrances {
-            served.spawn(entrance.serve(Arc::clone(&pages)));
+        for listener in self.listeners {
+            served.spawn(listener.serve(Arc::clone(&state)));
         }
         while let Some(ended) = served.join_next().await {
             if let Err(error) = ended {
-                tracing::error!(%error, "a door for operators is closed");
+                tracing::error!(%error, "admin listener failed");
             }
         }
-        // Nobody is let in, but whoever waits for us must not think that it is over.
+        // A listener that has failed must not end the future: its end would look like the end of the bus.
         std::future::pending::<()>().await;
     }
 }
 
-/// What the doors of the network have counted since the start. The names are always the same.
+/// Counters of the HTTP server since the start. The set of names is constant.
 #[derive(Clone, Debug, Default)]
 pub struct Network {
-    /// How often somebody was refused, by the reason.
+    /// Refused requests and sockets, by reason.
     pub refused: Vec<(&'static str, u64)>,
-    /// How often connections were broken, and what became of them.
+    /// Interrupted connections, by outcome.
     pub connections: Vec<(&'static str, u64)>,
 }
 
-/// Whom to ask for it.
+/// Reads the current counters of the HTTP server.
 pub type AskNetwork = Box<dyn Fn() -> Network + Send + Sync>;
 
-/// What is told about a bus beside its state.
+/// Static facts about a bus, shown beside its status.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct Facts {
     /// The version of the program.
     pub version: String,
-    /// Its process.
+    /// The id of the process.
     pub pid: u32,
-    /// Where clients come in.
+    /// The addresses on which clients connect.
     pub listen: Vec<String>,
-    /// Which limits of workers can be enforced.
+    /// Worker limits that this machine can enforce.
     pub worker_limits: Vec<String>,
-    /// Which cannot, and why.
+    /// Worker limits that it cannot enforce, each with the reason.
     pub worker_limits_missing: BTreeMap<String, String>,
 }

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use fixed_listeners::Standing;
+use fixed_listeners::FixedListeners;
 use mio::{Poll, Waker};
 use narrows_base::sync::lock;
 use narrows_link::WebSocketHandoff;
@@ -23,137 +23,137 @@ use tokio::sync::watch;
 use crate::config::{Auth, Config, Door};
 use crate::core::{Core, OwnedName};
 use crate::driver::{
-    self, CommandQueue, Driver, HandOver, IncomingClient, Parts, Queues, Router, WebSocketHandle,
+    self, CommandQueue, Driver, DriverParts, HandOver, IncomingClient, Queues, Router, WebSocketHandle,
 };
-use crate::listen::{self, BoundListener, ListenError, Made};
+use crate::listen::{self, BoundListener, ListenError, SocketFile};
 use crate::owner_store::{self, Index, OwnersError};
 use crate::spawner::{self, WorkerEventSender};
 
-/// How much news of processes can be under way.
+/// Worker events queued for the event loop.
 const MAX_WORKER_EVENTS: usize = 256;
 
-/// Why a bus could not be started, or not be changed.
+/// The reason why a bus could not be started or reloaded.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Nobody could come in.
+    /// A listener could not be opened.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// A worker could never be started.
+    /// A pool's program cannot be started.
     #[error("pool {pool:?}: {source}")]
     Program {
-        /// Whose.
+        /// The pool.
         pool: String,
-        /// What is wrong.
+        /// The cause.
         source: SpawnError,
     },
-    /// A limit that this machine cannot enforce.
-    #[error("pool {pool:?}: `{}` cannot be enforced here: {}", source.controller, source.why)]
+    /// A limit is configured that this machine cannot enforce.
+    #[error("pool {pool:?}: cannot enforce `{}` on this machine: {}", source.controller, source.why)]
     Unlimited {
-        /// Whose.
+        /// The pool.
         pool: String,
-        /// Which, and why.
+        /// The limit, and the cause.
         source: Unenforceable,
     },
-    /// More workers than there can be.
-    #[error("the workers of all pools and one client need {needed} descriptors, and there can be {limit}")]
+    /// The configured workers need more descriptors than this process may have.
+    #[error("pools and one client need {needed} descriptors, the limit is {limit}")]
     Descriptors {
-        /// How many.
+        /// Descriptors that are needed.
         needed: u64,
-        /// How many this process may have.
+        /// Descriptors that this process may have.
         limit: u64,
     },
-    /// It could not be written down whose sessions are.
+    /// The file of session owners could not be opened.
     #[error(transparent)]
     Owners(#[from] OwnersError),
-    /// Nobody said where that is to be written.
-    #[error("there is no place to write down whose sessions are")]
+    /// Session owners have to be recorded, but no file is given.
+    #[error("no data directory for session owners")]
     NoPlace,
-    /// The system has no room for it.
+    /// A system call failed.
     #[error("cannot start the bus: {0}")]
     Io(#[from] io::Error),
 }
 
-/// What a bus has to do with beside its settings.
+/// Options of [`Bus::start_with_options`] beside the configuration.
 #[derive(Default)]
 pub struct StartOptions {
-    /// The file in which it is written down whose sessions are; needed where clients are asked who they are.
+    /// The file that records the owners of sessions. Required if clients authenticate.
     pub owners: Option<PathBuf>,
-    /// Who serves connections that can be taken up again. Without, they are served here like any other.
+    /// Serves resumable connections. Without it, they are served like all others and cannot be resumed.
     pub hand_over: Option<HandOver>,
 }
 
 impl fmt::Debug for StartOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Edges").field("owners", &self.owners).finish_non_exhaustive()
+        f.debug_struct("StartOptions").field("owners", &self.owners).finish_non_exhaustive()
     }
 }
 
-/// How a bus ended.
+/// The end of a bus.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// As it was told to.
+    /// It has drained.
     Done,
-    /// By a fault of its own or of the system's.
+    /// It failed, for this reason.
     Failed(String),
 }
 
-/// There is nothing to be asked: the bus has ended, or too many ask.
+/// The bus has ended, or too many requests are pending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the bus does not answer")]
+#[error("bus does not respond")]
 pub struct NoAnswer;
 
-/// A bus that runs. It goes on until it is told to stop, also when this is dropped.
+/// A running bus. It runs until it is drained, also when this handle is dropped.
 pub struct Bus<B: Router = Core> {
     handle: Handle<B>,
     addresses: Vec<Door>,
-    files: Vec<Made>,
+    files: Vec<SocketFile>,
 }
 
 impl Bus {
-    /// Starts a bus: finds its programs, opens its doors, and starts its threads.
+    /// Starts a bus: checks its programs, opens its listeners, and starts its threads.
     ///
-    /// `environment` is ours, of which workers get what their pools say.
+    /// Workers get the variables of `environment` that their pools select.
     ///
     /// # Errors
-    /// When something that is needed from the beginning is not there.
+    /// If a program, a listener or another resource is not available.
     pub fn start(config: Config, environment: Vec<(OsString, OsString)>) -> Result<Self, StartError> {
-        Self::start_within(config, environment, StartOptions::default())
+        Self::start_with_options(config, environment, StartOptions::default())
     }
 
-    /// The same, with more around it.
+    /// Starts a bus with options.
     ///
     /// # Errors
-    /// As there.
-    pub fn start_within(
+    /// See [`Bus::start`].
+    pub fn start_with_options(
         config: Config,
         environment: Vec<(OsString, OsString)>,
-        edges: StartOptions,
+        options: StartOptions,
     ) -> Result<Self, StartError> {
-        Self::start_all(config, environment, edges, |config| Core::new(config, fastrand::u64(..)))
+        Self::start_all(config, environment, options, |config| Core::new(config, fastrand::u64(..)))
     }
 }
 
 impl<B: Router> Bus<B> {
-    /// Starts a bus whose decisions are made by what `brain` makes of the settings, which are those that can be kept to:
-    /// the number of connections is capped by the number of descriptors.
+    /// Starts a bus with another router, which `router` makes from the configuration. Before that, `max_connections` is capped by
+    /// the descriptors of this process.
     ///
-    /// `environment` is ours, of which workers get what their pools say.
+    /// Workers get the variables of `environment` that their pools select.
     ///
     /// # Errors
-    /// When something that is needed from the beginning is not there.
+    /// See [`Bus::start`].
     pub fn start_with(
         config: Config,
         environment: Vec<(OsString, OsString)>,
-        brain: impl FnOnce(&Config) -> B,
+        router: impl FnOnce(&Config) -> B,
     ) -> Result<Self, StartError> {
-        Self::start_all(config, environment, StartOptions::default(), brain)
+        Self::start_all(config, environment, StartOptions::default(), router)
     }
 
     fn start_all(
         mut config: Config,
         environment: Vec<(OsString, OsString)>,
-        edges: StartOptions,
-        brain: impl FnOnce(&Config) -> B,
+        options: StartOptions,
+        router: impl FnOnce(&Config) -> B,
     ) -> Result<Self, StartError> {
         check(&config, &environment)?;
         cap(&mut config)?;
@@ -175,81 +175,82 @@ impl<B: Router> Bus<B> {
         }
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), driver::waker_token())?);
-        let mailbox = Arc::new(CommandQueue::new(Arc::clone(&waker)));
-        let (teller, news) = sync_channel(MAX_WORKER_EVENTS);
+        let command_queue = Arc::new(CommandQueue::new(Arc::clone(&waker)));
+        let (event_sender, events) = sync_channel(MAX_WORKER_EVENTS);
         let (orders, spawner) =
-            spawner::start(WorkerEventSender { news: teller, waker: Arc::clone(&waker) })?;
-        let mut brain = brain(&config);
-        let (ledger, scribe) = match (config.keeps_owners(), edges.owners) {
+            spawner::start(WorkerEventSender { events: event_sender, waker: Arc::clone(&waker) })?;
+        let mut router = router(&config);
+        let (owner_writer, owner_thread) = match (config.keeps_owners(), options.owners) {
             (false, _) => (None, None),
             (true, None) => return Err(StartError::NoPlace),
             (true, Some(path)) => {
-                let learn = |session: &OwnedName, identity: &str| brain.know_owner(session, identity);
+                let learn = |session: &OwnedName, identity: &str| router.know_owner(session, identity);
                 let index = Index::open(&path, config.limits.owner_expiry, learn)?;
-                let (ledger, scribe) = owner_store::start(index, Arc::clone(&waker))?;
-                (Some(ledger), Some(scribe))
+                let (owner_writer, owner_thread) = owner_store::start(index, Arc::clone(&waker))?;
+                (Some(owner_writer), Some(owner_thread))
             }
         };
         let (tell_end, ended) = watch::channel(None);
         let handle = Handle {
-            mailbox: Arc::clone(&mailbox),
+            command_queue: Arc::clone(&command_queue),
             ended,
             environment: environment.clone().into(),
-            standing: Arc::new(Mutex::new(Standing {
+            fixed: Arc::new(Mutex::new(FixedListeners {
                 listen: config.listen,
                 addresses: addresses.clone(),
                 max_connections: config.limits.max_connections,
             })),
         };
         let limits = config.limits;
-        let parts = Parts {
-            brain,
+        let parts = DriverParts {
+            router,
             poll,
             entries,
             limits,
             environment,
             orders,
-            news,
-            mailbox: Arc::clone(&mailbox),
-            ledger,
-            hand_over: edges.hand_over,
+            events,
+            command_queue: Arc::clone(&command_queue),
+            owner_writer,
+            hand_over: options.hand_over,
             descriptors,
         };
         std::thread::Builder::new().name("narrows-bus".into()).spawn(move || {
-            // With the loop its end of the orders goes, and with that every process.
+            // The loop owns the sender of orders: when it is dropped, the spawner ends all processes.
             let result = catch_unwind(AssertUnwindSafe(move || Driver::new(parts).run()));
-            mailbox.close();
+            command_queue.close();
             let mut end = match result {
                 Ok(Ok(())) => Ended::Done,
                 Ok(Err(error)) => Ended::Failed(error.to_string()),
-                Err(_) => Ended::Failed("a panic in the loop of the bus".to_owned()),
+                Err(_) => Ended::Failed("event loop panicked".to_owned()),
             };
             if spawner.join().is_err() {
-                end = Ended::Failed("a panic in the thread that starts processes".to_owned());
+                end = Ended::Failed("spawner thread panicked".to_owned());
             }
-            if scribe.is_some_and(|scribe| scribe.join().is_err()) {
-                end = Ended::Failed("a panic in the thread that writes down whose sessions are".to_owned());
+            if owner_thread.is_some_and(|owner_thread| owner_thread.join().is_err()) {
+                end = Ended::Failed("session owner writer panicked".to_owned());
             }
             if let Ended::Failed(reason) = &end {
-                tracing::error!(reason, "the bus has failed");
+                tracing::error!(reason, "bus failed");
             }
             tell_end.send_replace(Some(end));
         })?;
         Ok(Self { handle, addresses, files })
     }
 
-    /// Removes its sockets from where they are, for whoever ends without waiting for it.
-    pub fn forsake(&self) {
-        self.files.iter().for_each(Made::remove);
+    /// Removes the socket files, for a caller that exits without waiting for the end of the bus.
+    pub fn remove_sockets(&self) {
+        self.files.iter().for_each(SocketFile::remove);
     }
 
-    /// Where it listens, in the order of the settings; a port 0 has become a real one, and paths are whole.
+    /// Returns the listener addresses in the order of the configuration. A port 0 is replaced by the real one; paths are
+    /// absolute.
     #[must_use]
     pub fn addresses(&self) -> &[Door] {
         &self.addresses
     }
 
-    /// Another hold on it.
+    /// Returns a handle to the bus.
     #[must_use]
     pub fn handle(&self) -> Handle<B> {
         self.handle.clone()
@@ -263,7 +264,7 @@ impl<B: Router> Bus<B> {
     /// See [`Handle::reload`].
     ///
     /// # Errors
-    /// As there.
+    /// See [`Handle::reload`].
     pub fn reload(&self, config: Config) -> Result<Vec<Unmoved>, StartError> {
         self.handle.reload(config)
     }
@@ -271,7 +272,7 @@ impl<B: Router> Bus<B> {
     /// See [`Handle::status`].
     ///
     /// # Errors
-    /// As there.
+    /// See [`Handle::status`].
     pub async fn status(&self) -> Result<B::Status, NoAnswer> {
         self.handle.status().await
     }
@@ -282,88 +283,87 @@ impl<B: Router> Bus<B> {
     }
 }
 
-/// A hold on a bus, for whoever asks it or changes it.
+/// A handle to query, reconfigure and drain a bus.
 pub struct Handle<B: Router = Core> {
-    mailbox: Arc<CommandQueue<B::Status>>,
+    command_queue: Arc<CommandQueue<B::Status>>,
     ended: watch::Receiver<Option<Ended>>,
     environment: Arc<[(OsString, OsString)]>,
-    standing: Arc<Mutex<Standing>>,
+    fixed: Arc<Mutex<FixedListeners>>,
 }
 
 impl<B: Router> Handle<B> {
-    /// Asks it to finish what it does and end.
+    /// Starts to drain the bus: it finishes active turns and ends.
     pub fn drain(&self) {
-        self.mailbox.drain();
+        self.command_queue.drain();
     }
 
-    /// Gives it other pools and limits. Listeners stay as they are but for their pools; what is returned says how that is
-    /// not what the settings say.
+    /// Applies another configuration. Of the listeners only their pools change; returns the other differences.
     ///
     /// # Errors
-    /// When it could not keep to them; then everything stays as it is.
+    /// If the configuration cannot be applied; then nothing changes.
     pub fn reload(&self, mut config: Config) -> Result<Vec<Unmoved>, StartError> {
         check(&config, &self.environment)?;
         cap(&mut config)?;
-        // Held until it is handed over, so that of two at once the same one is the last.
-        let mut standing = self.standing();
-        let (listen, unmoved) = standing.keep(&config.listen);
+        // Held until the configuration is queued: of two concurrent reloads, the last one here is the last one there.
+        let mut fixed = self.fixed();
+        let (listen, unmoved) = fixed.apply(&config.listen);
         config.listen = listen;
-        standing.listen.clone_from(&config.listen);
-        standing.max_connections = config.limits.max_connections;
-        self.mailbox.reload(Box::new(config));
+        fixed.listen.clone_from(&config.listen);
+        fixed.max_connections = config.limits.max_connections;
+        self.command_queue.reload(Box::new(config));
         Ok(unmoved)
     }
 
-    /// Lets a client in through a socket that carries lines, which somebody else has made sure of. How long it may take
-    /// nothing of a full queue is up to them too: `stall_timeout` does not hold for it, unless it is being hung up on.
+    /// Connects a client through a socket that carries lines and that the caller has authenticated. The caller also bounds how
+    /// long a full queue may make no progress: `stall_timeout` applies only while the connection is being closed.
     ///
     /// # Errors
-    /// When it has ended, or too many wait to be let in; then the socket is closed.
+    /// If the bus has ended or too many connections wait to be accepted; then the socket is closed.
     pub fn connect(&self, socket: OwnedFd, from: IncomingClient) -> Result<(), NoAnswer> {
-        self.mailbox.connect(socket, from).then_some(()).ok_or(NoAnswer)
+        self.command_queue.connect(socket, from).then_some(()).ok_or(NoAnswer)
     }
 
-    /// Lets a client in over a WebSocket without TLS. From here on it is served in the loop of the bus: frames, pings and the end.
+    /// Connects a client over a WebSocket without TLS. From here on the event loop serves its frames, pings and close.
     ///
     /// # Errors
-    /// When it has ended, or too many wait to be let in; then the socket comes back as it was.
+    /// If the bus has ended or too many connections wait to be accepted; then the socket is returned unchanged.
     pub fn connect_upgraded(
         &self,
         upgraded: WebSocketHandoff,
         from: IncomingClient,
     ) -> Result<WebSocketHandle, WebSocketHandoff> {
-        self.mailbox.connect_upgraded(upgraded, from)
+        self.command_queue.connect_upgraded(upgraded, from)
     }
 
-    /// Hangs up on a client that came in so, with this as the last word.
-    pub fn hang_up(&self, served: &WebSocketHandle, code: u16, reason: &'static str) {
-        self.mailbox.hang_up(served, code, reason);
+    /// Closes a client of [`Handle::connect_upgraded`] with this code and reason.
+    pub fn close_websocket(&self, served: &WebSocketHandle, code: u16, reason: &'static str) {
+        self.command_queue.close_websocket(served, code, reason);
     }
 
-    /// How many connections there can be at once.
+    /// Returns the maximum number of connections.
     #[must_use]
     pub fn max_connections(&self) -> usize {
-        self.standing().max_connections
+        self.fixed().max_connections
     }
 
-    fn standing(&self) -> MutexGuard<'_, Standing> {
-        lock(&self.standing)
+    fn fixed(&self) -> MutexGuard<'_, FixedListeners> {
+        lock(&self.fixed)
     }
 
-    /// How things stand.
+    /// Returns the status of the router.
     ///
     /// # Errors
-    /// When it has ended, or too many ask.
+    /// If the bus has ended or too many requests are pending.
     pub async fn status(&self) -> Result<B::Status, NoAnswer> {
         self.report().await.map(|(status, _)| status)
     }
 
-    /// The same, with what waits to be written.
+    /// Returns the status of the router and of the write queues.
     ///
     /// # Errors
-    /// As there.
+    /// See [`Handle::status`].
     pub async fn report(&self) -> Result<(B::Status, Queues), NoAnswer> {
-        let answer = self.mailbox.status().ok_or(NoAnswer)?;
+        let answer = self.command_queue.status().ok_or(NoAnswer)?;
         tokio::select! {
             biased;
             answer = answer => answer.map_err(|_| NoAnswer),
@@ -371,12 +371,12 @@ impl<B: Router> Handle<B> {
         }
     }
 
-    /// Waits until it has ended and every process of its workers with it.
+    /// Waits until the bus and all processes of its workers have ended.
     pub async fn finished(&self) -> Ended {
         let mut ended = self.ended.clone();
         match ended.wait_for(Option::is_some).await {
             Ok(end) => end.clone().unwrap_or(Ended::Done),
-            Err(_) => Ended::Failed("the thread of the bus is gone".to_owned()),
+            Err(_) => Ended::Failed("bus thread exited".to_owned()),
         }
     }
 }
@@ -384,10 +384,10 @@ impl<B: Router> Handle<B> {
 impl<B: Router> Clone for Handle<B> {
     fn clone(&self) -> Self {
         Self {
-            mailbox: Arc::clone(&self.mailbox),
+            command_queue: Arc::clone(&self.command_queue),
             ended: self.ended.clone(),
             environment: Arc::clone(&self.environment),
-            standing: Arc::clone(&self.standing),
+            fixed: Arc::clone(&self.fixed),
         }
     }
 }
@@ -404,13 +404,13 @@ impl<B: Router> fmt::Debug for Bus<B> {
     }
 }
 
-/// Which settings that limit a worker and all it starts this machine can enforce, and why not the others. Whoever sets one
-/// of those is refused.
+/// Returns the worker limits that this machine can enforce, and why it cannot enforce the others. A configuration that sets one
+/// of the others is refused.
 pub fn worker_limits() -> [(Controller, Result<(), Unenforceable>); 2] {
     [Controller::Memory, Controller::Pids].map(|controller| (controller, Limits::check(controller)))
 }
 
-/// Whether the workers of every pool could be started.
+/// Checks that the workers of every pool could be started.
 fn check(config: &Config, environment: &[(OsString, OsString)]) -> Result<(), StartError> {
     for pool in &config.pools {
         let spec = spawner::spec(pool, environment);
@@ -421,16 +421,16 @@ fn check(config: &Config, environment: &[(OsString, OsString)]) -> Result<(), St
     Ok(())
 }
 
-/// Lowers the number of connections to what there can be.
+/// Caps `max_connections` by the available descriptors.
 fn cap(config: &mut Config) -> Result<(), StartError> {
-    let limit = driver::raise_descriptors();
+    let limit = driver::raise_fd_limit();
     let needed = driver::needed_descriptors(config);
     if needed > limit {
         return Err(StartError::Descriptors { needed, limit });
     }
     if let Some(room) = driver::cap_connections(config, limit) {
         let wanted = config.limits.max_connections;
-        let what = "there are descriptors for fewer connections than `max_connections`: `ulimit -n` before the start gives more";
+        let what = "max_connections lowered to the file descriptor limit";
         if is_much_less(room, wanted) {
             tracing::warn!(wanted, room, descriptors = limit, "{what}");
         } else {
@@ -442,7 +442,8 @@ fn cap(config: &mut Config) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Whether more than a tenth of what somebody wanted is missing: then they should know. What is so by default nobody has asked for.
+/// Returns `true` if more than a tenth of an explicitly configured number is missing. The default is not what an administrator
+/// asked for.
 fn is_much_less(room: usize, wanted: usize) -> bool {
     wanted != crate::config::Limits::default().max_connections && room < wanted - wanted / 10
 }

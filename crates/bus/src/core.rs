@@ -85,11 +85,11 @@ use timer::Timers;
 #[derive(Debug)]
 pub struct Core {
     limits: Limits,
-    /// By [`PoolId`]; those that a reload took away stay as they are needed to find their successors.
+    /// Indexed by [`PoolId`]. Removed pools stay, so that their successors can be found.
     pools: Vec<PoolState>,
-    /// Those that there are, as the settings name them: the first serves whoever names none.
+    /// Configured pools in order. The first is the default.
     order: Vec<PoolId>,
-    /// The listeners, for the pools that each permits.
+    /// The listeners, each with the pools that it permits.
     listeners: Vec<Listen>,
     clients: Table<ClientState>,
     workers: Table<WorkerState>,
@@ -97,10 +97,10 @@ pub struct Core {
     children: Children,
     identities: Identities,
     owners: Owners,
-    /// Whether it is kept what sessions say, for those who come to watch.
-    watched: bool,
-    /// How many bytes of that.
-    watch_bytes: usize,
+    /// `true` if session updates are stored for observers.
+    is_observable: bool,
+    /// Bytes of stored updates.
+    kept_replay_bytes: usize,
     memory: Memory,
     batches: Batches,
     fans: Table<FanOut>,
@@ -108,18 +108,18 @@ pub struct Core {
     awaited_creations: AwaitedCreations,
     random: fastrand::Rng,
     serial: u64,
-    /// How many ids of MCP servers were made.
+    /// Number of MCP server ids created.
     servers_made: u64,
     draining: bool,
     finished: bool,
-    /// Memory or descriptors are short: no new sessions.
+    /// Memory or descriptors are short: new sessions are refused.
     pressure: bool,
-    /// The same for clients that nothing is known of.
+    /// New sessions are refused to clients without an identity.
     anonymous_pressure: bool,
     counters: Counters,
 }
 
-/// One event on its way through the core.
+/// The context in which the core handles one event.
 struct Ctx<'a, O> {
     core: &'a mut Core,
     now: Time,
@@ -141,8 +141,8 @@ impl Core {
             children: Children::default(),
             identities: Identities::default(),
             owners: Owners::new(config),
-            watched: config.is_remote() && config.limits.replay_bytes > 0,
-            watch_bytes: 0,
+            is_observable: config.is_remote() && config.limits.replay_bytes > 0,
+            kept_replay_bytes: 0,
             memory: Memory::default(),
             batches: Batches::default(),
             fans: Table::default(),
@@ -159,13 +159,13 @@ impl Core {
         }
     }
 
-    fn pass<'a, O: CoreOutput>(&'a mut self, now: Time, out: &'a mut O) -> Ctx<'a, O> {
+    fn context<'a, O: CoreOutput>(&'a mut self, now: Time, out: &'a mut O) -> Ctx<'a, O> {
         Ctx { core: self, now, out }
     }
 
     /// Starts the workers that are to be ready.
     pub fn start<O: CoreOutput>(&mut self, now: Time, out: &mut O) {
-        self.pass(now, out).fill_all();
+        self.context(now, out).fill_all();
     }
 
     /// Records that a session that is not open belongs to this identity. Has an effect only where owners are kept.
@@ -186,7 +186,7 @@ impl Core {
         from: ClientInfo<'_>,
         out: &mut O,
     ) -> Option<ClientId> {
-        self.pass(now, out).client_open(from).map(Into::into)
+        self.context(now, out).client_open(from).map(Into::into)
     }
 
     /// Counts a connection that was refused because its user may not connect.
@@ -203,11 +203,11 @@ impl Core {
         out: &mut O,
     ) {
         if let Some(client) = self.clients.key_at(client.0) {
-            self.pass(now, out).client_line(client, message);
+            self.context(now, out).client_line(client, message);
         }
     }
 
-    /// Refuses a message of a client that is not finished, because too much input is not. `head` is how it begins.
+    /// Refuses an incomplete message of a client because too much incomplete input is buffered. `head` is its beginning.
     pub fn refuse_unfinished<O: CoreOutput>(
         &mut self,
         now: Time,
@@ -216,35 +216,35 @@ impl Core {
         out: &mut O,
     ) {
         if let Some(client) = self.clients.key_at(client.0) {
-            self.pass(now, out).refuse_unfinished(client, View::too_long(head));
+            self.context(now, out).refuse_unfinished(client, View::too_long(head));
         }
     }
 
     /// Handles the end of a client's input. The client may still read.
     pub fn client_eof<O: CoreOutput>(&mut self, now: Time, client: ClientId, out: &mut O) {
         if let Some(client) = self.clients.key_at(client.0) {
-            self.pass(now, out).client_eof(client);
+            self.context(now, out).client_eof(client);
         }
     }
 
     /// Removes a client whose connection is closed. Its number may be reused.
     pub fn client_gone<O: CoreOutput>(&mut self, now: Time, client: ClientId, out: &mut O) {
         if let Some(client) = self.clients.key_at(client.0) {
-            self.pass(now, out).client_gone(client);
+            self.context(now, out).client_gone(client);
         }
     }
 
     /// Handles that the queue of a client, which was full, is less than half full.
     pub fn client_drained<O: CoreOutput>(&mut self, now: Time, client: ClientId, out: &mut O) {
         if let Some(client) = self.clients.key_at(client.0) {
-            self.pass(now, out).client_drained(client);
+            self.context(now, out).client_drained(client);
         }
     }
 
     /// Handles the start of a worker's process.
     pub fn worker_up<O: CoreOutput>(&mut self, now: Time, worker: WorkerId, pid: u32, out: &mut O) {
         if let Some(worker) = self.workers.key_at(worker.0) {
-            self.pass(now, out).worker_up(worker, pid);
+            self.context(now, out).worker_up(worker, pid);
         }
     }
 
@@ -257,7 +257,7 @@ impl Core {
         out: &mut O,
     ) {
         if let Some(worker) = self.workers.key_at(worker.0) {
-            self.pass(now, out).worker_line(worker, message);
+            self.context(now, out).worker_line(worker, message);
         }
     }
 
@@ -282,45 +282,45 @@ impl Core {
     /// Handles that the queue of a worker, which was full, is less than half full.
     pub fn worker_drained<O: CoreOutput>(&mut self, now: Time, worker: WorkerId, out: &mut O) {
         if let Some(worker) = self.workers.key_at(worker.0) {
-            self.pass(now, out).worker_drained(worker);
+            self.context(now, out).worker_drained(worker);
         }
     }
 
     /// Handles a worker that can no longer be used although its process may still run.
     pub fn worker_stuck<O: CoreOutput>(&mut self, now: Time, worker: WorkerId, why: Stuck, out: &mut O) {
         if let Some(worker) = self.workers.key_at(worker.0) {
-            self.pass(now, out).worker_stuck(worker, why);
+            self.context(now, out).worker_stuck(worker, why);
         }
     }
 
     /// Removes a worker that has exited or could not be started. Its number may be reused.
     pub fn worker_gone<O: CoreOutput>(&mut self, now: Time, worker: WorkerId, end: &WorkerExit, out: &mut O) {
         if let Some(worker) = self.workers.key_at(worker.0) {
-            self.pass(now, out).worker_gone(worker, end);
+            self.context(now, out).worker_gone(worker, end);
         }
     }
 
     /// Runs the timers that are due.
     pub fn tick<O: CoreOutput>(&mut self, now: Time, out: &mut O) {
-        while let Some(timer) = self.timers.due(now) {
-            self.pass(now, out).run_timer(timer);
+        while let Some(timer) = self.timers.pop_due(now) {
+            self.context(now, out).run_timer(timer);
         }
     }
 
     /// Returns the time of the next timer.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
-        self.timers.next()
+        self.timers.next_deadline()
     }
 
     /// Starts to drain: accepts no new work, lets running turns end, and then ends all workers.
     pub fn drain<O: CoreOutput>(&mut self, now: Time, out: &mut O) {
-        self.pass(now, out).drain();
+        self.context(now, out).drain();
     }
 
     /// Applies another configuration.
     pub fn reload<O: CoreOutput>(&mut self, now: Time, config: &Config, out: &mut O) {
-        self.pass(now, out).reload(config);
+        self.context(now, out).reload(config);
     }
 
     /// Sets whether memory or descriptors are short. While they are, new sessions are refused.

@@ -1,8 +1,8 @@
-//! The loop that carries bytes: one thread, one read per source and one write per destination in each round.
+//! The event loop: one thread, with one read per source and one write per destination in each round.
 //!
-//! Readiness is edge-triggered and remembered, so whoever had more than fits into one read stays on a list and is read
-//! again in the next round, after everybody else. All reads share one buffer; lines are cut in it where they stand and
-//! shown to the [`Router`], which appends to queues. When everybody was read, each queue is written once.
+//! Readiness is edge-triggered and remembered: a source with more data than one read stays listed and is read again in the next
+//! round, after all others. All reads share one buffer; lines are split in place and passed to the [`Router`], which appends to
+//! queues. After all reads, each queue is written once.
 
 mod clients;
 mod commands;
@@ -47,132 +47,130 @@ pub(crate) use commands::CommandQueue;
 use commands::Upgrade;
 pub use commands::{IncomingClient, WebSocketHandle};
 pub(crate) use fd_limit::{
-    anonymous as anonymous_connections, before as own_descriptors, cap as cap_connections,
-    most as most_descriptors, needed as needed_descriptors, raise as raise_descriptors,
-    room as room_for_connections,
+    anonymous_connections, cap_connections, max_fd_limit as most_descriptors, needed_descriptors,
+    original_fd_limit, raise_fd_limit, room_for_connections,
 };
 pub use handshake::{HandOver, Handoff};
 pub use queue_stats::Queues;
 pub use router::Router;
 
-use connections::{Connections, Outcome};
+use connections::{Connections, FlushOutcome};
 use panic_guard::About;
 use poll_token::PollToken;
-use websocket::{ClientDecoder, Framed};
+use websocket::{ClientDecoder, WebSocketState};
 
-/// How much is read at a time: a few long lines, so that none has to be put together from two reads.
+/// Bytes per read: several long lines, so that few have to be joined from two reads.
 const READ_BYTES: usize = 512 << 10;
-/// How many events are taken at a time.
 const MAX_POLL_EVENTS: usize = 1024;
-/// How long a client that is hung up on may take for what waits for it.
+/// Timeout for a client that is being closed to take the rest of its queue.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
-/// The same for one that reads slowly, as long as it takes something.
+/// The same for a slow reader.
 const SLOW_LINGER_TIMEOUT: Duration = Duration::from_secs(3);
-/// The same when the bus stops.
+/// The same when the bus drains.
 const DRAIN_LINGER_TIMEOUT: Duration = Duration::from_secs(5);
-/// How much longer than it should a brain may take to stop if it has failed before, and may wait for what never comes.
+/// Extra time to drain for a router that has panicked before and may wait for an event that never comes.
 const DRAIN_GRACE: Duration = Duration::from_secs(5);
-/// How often writing is repeated because it made the core say more, before anything is read again.
+/// Write rounds before the next read, because a write can make the core queue more.
 const MAX_FLUSH_ROUNDS: usize = 8;
 
-/// Why a loop ended before it was told to.
+/// The reason why the loop ended early.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LoopError {
-    /// The system does not tell what happens.
+    /// Waiting for events failed.
     #[error("cannot wait for events: {0}")]
     Poll(io::Error),
-    /// Nobody starts processes any more.
-    #[error("the thread that starts processes is gone")]
-    Nursery,
+    /// The spawner thread has ended.
+    #[error("spawner thread exited")]
+    Spawner,
 }
 
-/// Everything a loop is made of.
-pub(crate) struct Parts<B: Router> {
-    pub(crate) brain: B,
+/// The parts of a driver.
+pub(crate) struct DriverParts<B: Router> {
+    pub(crate) router: B,
     pub(crate) poll: Poll,
     pub(crate) entries: Vec<BoundListener>,
     pub(crate) limits: Limits,
     pub(crate) environment: Vec<(OsString, OsString)>,
     pub(crate) orders: Orders,
-    pub(crate) news: Receiver<WorkerEvent>,
-    pub(crate) mailbox: Arc<CommandQueue<B::Status>>,
-    pub(crate) ledger: Option<OwnerWriter>,
+    pub(crate) events: Receiver<WorkerEvent>,
+    pub(crate) command_queue: Arc<CommandQueue<B::Status>>,
+    pub(crate) owner_writer: Option<OwnerWriter>,
     pub(crate) hand_over: Option<HandOver>,
-    /// How many descriptors connections may take.
+    /// Descriptors for connections.
     pub(crate) descriptors: usize,
 }
 
-/// The loop.
+/// The event loop.
 pub(crate) struct Driver<B: Router> {
-    brain: B,
+    router: B,
     poll: Poll,
     clock: Instant,
-    ports: Connections,
-    /// What is unfinished of each client's, and of each worker's.
-    client_cutters: Vec<ClientDecoder>,
+    conns: Connections,
+    /// The incomplete input of each client and worker.
+    client_decoders: Vec<ClientDecoder>,
     worker_lines: Vec<Splitter>,
     scratch: Box<[u8]>,
-    /// The list of those to be read while it is worked off; kept for its memory.
+    /// The list of ready sources while it is processed. Kept for its allocation.
     batch: Vec<PollToken>,
-    outcome: Outcome,
+    outcome: FlushOutcome,
     listeners: Vec<ListenerSlot>,
     limits: Limits,
     environment: Vec<(OsString, OsString)>,
     orders: Orders,
-    news: Receiver<WorkerEvent>,
-    mailbox: Arc<CommandQueue<B::Status>>,
-    /// Where it is written down whose sessions are.
-    ledger: Option<OwnerWriter>,
+    events: Receiver<WorkerEvent>,
+    command_queue: Arc<CommandQueue<B::Status>>,
+    /// The writer of session owners, if they are recorded.
+    owner_writer: Option<OwnerWriter>,
     hand_over: Option<HandOver>,
-    /// When [`checks`] wants to look again.
+    /// The time of the next periodic check.
     next_check: Time,
-    watch: periodic::Watch,
-    /// Those who have sent no message yet.
+    checks: periodic::PeriodicChecks,
+    /// Clients that have sent no message yet.
     silent: silent_clients::Silent,
-    /// How many descriptors connections may take.
+    /// Descriptors for connections.
     descriptors: usize,
     draining: bool,
     failed: Option<LoopError>,
-    /// How often the brain has failed.
+    /// Number of panics of the router.
     panics: u64,
-    /// When a brain that has failed must have stopped, once it was told to.
+    /// The time at which a drain ends even if the router, after a panic, does not end it.
     drain_by: Time,
-    /// Before that, the brain is not told the time.
+    /// Timers of the router are not run before this time.
     tick_after: Time,
-    /// Threads that copy to a file, which are given a moment at the end.
+    /// Threads that copy to a file. They are waited for briefly at the end.
     copied: Vec<Receiver<()>>,
-    /// Connections that were refused because of their user.
     refused_users: LogLimit,
 }
 
-/// Where clients come in.
+/// A configured listener.
 struct ListenerSlot {
     entry: BoundListener,
     readable: bool,
     listed: bool,
 }
 
-/// The place of the waker that other threads use.
+/// Returns the token of the waker that other threads use.
 pub(crate) fn waker_token() -> mio::Token {
     PollToken::Waker.token()
 }
 
 impl<B: Router> Driver<B> {
-    pub(crate) fn new(parts: Parts<B>) -> Self {
-        let Parts { brain, poll, entries, limits, environment, orders, news, mailbox, .. } = parts;
-        let (ledger, hand_over, descriptors) = (parts.ledger, parts.hand_over, parts.descriptors);
-        let mut ports = Connections::new(limits.queue_bytes, limits.stall_timeout);
-        ports.holding.on = ledger.is_some();
+    pub(crate) fn new(parts: DriverParts<B>) -> Self {
+        let DriverParts { router, poll, entries, limits, environment, orders, events, command_queue, .. } =
+            parts;
+        let (owner_writer, hand_over, descriptors) = (parts.owner_writer, parts.hand_over, parts.descriptors);
+        let mut conns = Connections::new(limits.queue_bytes, limits.stall_timeout);
+        conns.barrier.on = owner_writer.is_some();
         Self {
-            brain,
+            router,
             poll,
             clock: Instant::now(),
-            ports,
-            client_cutters: Vec::new(),
+            conns,
+            client_decoders: Vec::new(),
             worker_lines: Vec::new(),
             scratch: vec![0; READ_BYTES].into_boxed_slice(),
             batch: Vec::new(),
-            outcome: Outcome::default(),
+            outcome: FlushOutcome::default(),
             listeners: entries
                 .into_iter()
                 .map(|entry| ListenerSlot { entry, readable: false, listed: false })
@@ -180,12 +178,12 @@ impl<B: Router> Driver<B> {
             limits,
             environment,
             orders,
-            news,
-            mailbox,
-            ledger,
+            events,
+            command_queue,
+            owner_writer,
             hand_over,
             next_check: Time::MAX,
-            watch: periodic::Watch::default(),
+            checks: periodic::PeriodicChecks::default(),
             silent: silent_clients::Silent::default(),
             descriptors,
             draining: false,
@@ -198,12 +196,12 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Carries until the core has finished.
+    /// Runs until the core has finished.
     ///
     /// # Errors
-    /// When that is no longer possible.
+    /// If the loop cannot continue.
     pub(crate) fn run(mut self) -> Result<(), LoopError> {
-        let result = self.carry();
+        let result = self.run_rounds();
         let copied = std::mem::take(&mut self.copied);
         drop(self);
         for copied in copied {
@@ -212,14 +210,14 @@ impl<B: Router> Driver<B> {
         result
     }
 
-    fn carry(&mut self) -> Result<(), LoopError> {
+    fn run_rounds(&mut self) -> Result<(), LoopError> {
         let mut events = Events::with_capacity(MAX_POLL_EVENTS);
         self.open()?;
         loop {
             if let Some(error) = self.failed.take() {
                 return Err(error);
             }
-            if self.ports.finished && self.ports.closing.is_empty() && !self.ports.is_busy() {
+            if self.conns.finished && self.conns.closing.is_empty() && !self.conns.is_busy() {
                 return Ok(());
             }
             match self.poll.poll(&mut events, self.timeout()) {
@@ -228,13 +226,13 @@ impl<B: Router> Driver<B> {
                 Err(error) => return Err(LoopError::Poll(error)),
             }
             let now = self.clock.elapsed();
-            self.ports.now = now;
+            self.conns.now = now;
             let mut woken = false;
             for event in &events {
                 let place = PollToken::from_token(event.token());
                 match place {
                     PollToken::Client(slot) => {
-                        let Some(conn) = self.ports.client(slot) else { continue };
+                        let Some(conn) = self.conns.client(slot) else { continue };
                         if event.is_write_closed() && conn.output.is_none() {
                             conn.intake.dead = true;
                             if conn.intake.ended {
@@ -245,29 +243,29 @@ impl<B: Router> Driver<B> {
                         if event.is_readable() || event.is_read_closed() || event.is_error() {
                             conn.intake.readable = true;
                             conn.intake.hung_up |= event.is_read_closed() || event.is_error();
-                            self.ports.list_client(slot);
+                            self.conns.list_client(slot);
                         }
                         if event.is_writable() {
-                            self.ports.unblock_client(slot);
+                            self.conns.unblock_client(slot);
                         }
                     }
                     PollToken::Stdout(slot) => {
-                        let Some(hand) = self.ports.worker(slot) else { continue };
-                        hand.intake.readable = true;
-                        hand.intake.hung_up |= event.is_read_closed() || event.is_error();
-                        self.ports.list_worker(slot);
+                        let Some(conn) = self.conns.worker(slot) else { continue };
+                        conn.intake.readable = true;
+                        conn.intake.hung_up |= event.is_read_closed() || event.is_error();
+                        self.conns.list_worker(slot);
                     }
                     PollToken::Stdin(slot) => {
                         if event.is_write_closed() || event.is_error() {
                             self.stdin_closed(slot);
                         }
-                        self.ports.unblock_worker(slot);
+                        self.conns.unblock_worker(slot);
                     }
                     PollToken::ClientOutput(slot) => {
                         if event.is_write_closed() || event.is_error() {
                             self.drop_client(now, slot);
                         } else {
-                            self.ports.unblock_client(slot);
+                            self.conns.unblock_client(slot);
                         }
                     }
                     PollToken::Listener(slot) => self.list_listener(slot),
@@ -277,7 +275,7 @@ impl<B: Router> Driver<B> {
             if woken {
                 self.run_commands(now);
                 self.handle_worker_events(now);
-                self.take_kept();
+                self.handle_owner_events();
             }
             self.read_all(now);
             self.tick(now);
@@ -288,7 +286,7 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Registers what is there from the beginning and tells the core.
+    /// Registers the listeners and starts the router.
     fn open(&mut self) -> Result<(), LoopError> {
         let mut own = Vec::new();
         for (slot, door) in self.listeners.iter_mut().enumerate() {
@@ -308,33 +306,33 @@ impl<B: Router> Driver<B> {
             }
         }
         let now = self.clock.elapsed();
-        self.ports.now = now;
-        self.brain.start(now, &mut self.ports);
+        self.conns.now = now;
+        self.router.start(now, &mut self.conns);
         for (listener, ends) in own {
             self.open_stdio(now, listener, ends);
         }
-        self.start_watching(now);
+        self.start_checks(now);
         self.settle(now);
         Ok(())
     }
 
-    /// How long nothing needs to be done unless something happens.
+    /// Returns how long to wait for events.
     fn timeout(&self) -> Option<Duration> {
-        if !self.ports.ready.is_empty() || self.ports.is_busy() {
+        if !self.conns.ready.is_empty() || self.conns.is_busy() {
             return Some(Duration::ZERO);
         }
         let next = self.deadline().unwrap_or(Time::MAX).min(self.next_check);
         (next != Time::MAX).then(|| next.saturating_sub(self.clock.elapsed()))
     }
 
-    /// Looks again at `when` at the latest.
+    /// Schedules a periodic check at `when` or earlier.
     fn check_by(&mut self, when: Time) {
         self.next_check = self.next_check.min(when);
     }
 
-    /// Reads once from everybody on the list. Who is put on it meanwhile waits for the next round.
+    /// Reads once from each listed source. Sources listed meanwhile wait for the next round.
     fn read_all(&mut self, now: Time) {
-        std::mem::swap(&mut self.ports.ready, &mut self.batch);
+        std::mem::swap(&mut self.conns.ready, &mut self.batch);
         for index in 0..self.batch.len() {
             match self.batch[index] {
                 PollToken::Client(slot) => self.read_client(now, slot),
@@ -346,85 +344,85 @@ impl<B: Router> Driver<B> {
         self.batch.clear();
     }
 
-    /// Does what the core ordered and writes what it said, until it says no more.
+    /// Performs the core's actions and writes its output until there is no more.
     fn settle(&mut self, now: Time) {
         for _ in 0..MAX_FLUSH_ROUNDS {
-            self.carry_out(now);
+            self.perform_actions(now);
             self.send_entries();
-            self.ports.flush(self.poll.registry(), &mut self.outcome);
-            if !self.ports.closing.is_empty() {
-                self.hang_up(now);
+            self.conns.flush(self.poll.registry(), &mut self.outcome);
+            if !self.conns.closing.is_empty() {
+                self.close_clients(now);
             }
-            if !self.ports.full.is_empty() || self.outcome.look {
-                self.outcome.look = false;
+            if !self.conns.full.is_empty() || self.outcome.must_check {
+                self.outcome.must_check = false;
                 self.watch_queues();
             }
             for slot in std::mem::take(&mut self.outcome.lost) {
                 self.drop_client(now, slot);
             }
             for place in std::mem::take(&mut self.outcome.drained) {
-                // Whoever was lost meanwhile is not told of again.
+                // A client lost meanwhile is already removed.
                 match place {
-                    PollToken::Client(slot) if self.ports.client(slot).is_some() => {
-                        self.ask(About::Client(slot), |brain, ports| {
-                            brain.client_drained(now, ClientId(slot), ports);
+                    PollToken::Client(slot) if self.conns.client(slot).is_some() => {
+                        self.call_router(About::Client(slot), |router, conns| {
+                            router.client_drained(now, ClientId(slot), conns);
                         });
                     }
-                    PollToken::Stdin(slot) if self.ports.worker(slot).is_some() => {
-                        self.ask(About::Worker(slot), |brain, ports| {
-                            brain.worker_drained(now, WorkerId(slot), ports);
+                    PollToken::Stdin(slot) if self.conns.worker(slot).is_some() => {
+                        self.call_router(About::Worker(slot), |router, conns| {
+                            router.worker_drained(now, WorkerId(slot), conns);
                         });
                     }
                     _ => {}
                 }
             }
-            if !self.ports.is_busy() {
+            if !self.conns.is_busy() {
                 return;
             }
         }
     }
 
-    /// Keeps everybody to other limits, also those who are there. What comes in frames keeps the length it was let in with.
+    /// Applies other limits, also to present connections. A WebSocket keeps its maximum message length.
     fn set_limits(&mut self, limits: &Limits) {
         self.limits = limits.clone();
-        self.ports.queue_bytes = limits.queue_bytes;
-        let clients = self.client_cutters.iter_mut().filter_map(|cutter| match cutter {
+        self.conns.queue_bytes = limits.queue_bytes;
+        let clients = self.client_decoders.iter_mut().filter_map(|decoder| match decoder {
             ClientDecoder::Lines(lines) => Some(lines),
             ClientDecoder::Frames(_) => None,
         });
         clients.chain(&mut self.worker_lines).for_each(|lines| lines.set_limit(limits.max_line));
     }
 
-    /// Does what handles of the bus were asked for.
+    /// Runs the commands from handles of the bus.
     fn run_commands(&mut self, now: Time) {
-        let mail = self.mailbox.empty();
-        if let Some(config) = mail.reload {
+        let commands = self.command_queue.take();
+        if let Some(config) = commands.reload {
             self.set_limits(&config.limits);
-            self.descriptors = fd_limit::room(&config);
-            self.ask(About::All, |brain, ports| brain.reload(now, &config, ports));
-            self.start_watching(now);
+            self.descriptors = room_for_connections(&config);
+            self.call_router(About::All, |router, conns| router.reload(now, &config, conns));
+            self.start_checks(now);
         }
-        if mail.drain && !self.draining {
+        if commands.drain && !self.draining {
             self.draining = true;
             self.drain_by = now + self.limits.drain_timeout + DRAIN_GRACE;
             self.check_by(self.drain_by);
-            if self.ask(About::All, |brain, ports| brain.drain(now, ports)).is_none() {
-                // Whoever cannot stop gently still stops.
-                self.ports.finished = true;
+            if self.call_router(About::All, |router, conns| router.drain(now, conns)).is_none() {
+                // A router that panics cannot drain, but the bus still stops.
+                self.conns.finished = true;
             }
         }
-        for (socket, from) in mail.newcomers {
-            self.admit_newcomer(now, socket, &from);
+        for (socket, from) in commands.incoming {
+            self.admit_incoming(now, socket, &from);
         }
-        for Upgrade { upgraded, from, number, ended } in mail.upgrades {
-            let framed = Framed::new(now, upgraded.idle, number, ended);
-            self.admit_upgraded(now, upgraded, &from, framed);
+        for Upgrade { upgraded, from, number, ended } in commands.upgrades {
+            let websocket = WebSocketState::new(now, upgraded.idle, number, ended);
+            self.admit_upgraded(now, upgraded, &from, websocket);
         }
-        self.send_away(&mail.farewells);
-        for asker in mail.status {
-            if let Some(status) = self.ask(About::All, |brain, _| brain.status(now)) {
-                // Whoever asked may have gone away.
-                _ = asker.send((status, Queues::measure(&self.ports)));
+        self.send_away(&commands.close_requests);
+        for asker in commands.status {
+            if let Some(status) = self.call_router(About::All, |router, _| router.status(now)) {
+                // The receiver may be gone.
+                _ = asker.send((status, Queues::measure(&self.conns)));
             }
         }
     }

@@ -16,83 +16,82 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockop
 
 use crate::config::Door;
 
-pub(crate) use stdio::Ends;
+pub(crate) use stdio::StdioStreams;
 
-/// How many may wait to be let in. The system has a limit of its own.
+/// Pending connections. The system has its own maximum.
 const LISTEN_BACKLOG: i32 = 4096;
-/// A peer that is gone without a word is noticed after 15 + 3 × 10 seconds.
+/// A dead peer is noticed after 15 + 3 × 10 seconds.
 const TCP_KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(15), Duration::from_secs(10), 3);
-/// The same for one that does not confirm what was sent to it.
+/// The same for a peer that does not acknowledge data.
 const UNCONFIRMED_TIMEOUT: Duration = Duration::from_secs(45);
 
-/// Why nobody could come in somewhere.
+/// The reason why a listener could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// Everybody on the network could have connected.
+    /// The address would be reachable from the network.
     #[error("{0} is not a loopback address")]
     NotLoopback(SocketAddr),
-    /// Not everybody who could connect may, or it lacks what it needs for that.
+    /// The configuration is unsafe or incomplete.
     #[error("{0}")]
     Unsafe(String),
-    /// The name leads nowhere.
-    #[error("{0:?} is no address")]
+    /// The host name does not resolve, or the address is not a socket.
+    #[error("{0:?} is not a valid address")]
     NoAddress(String),
     /// Another process listens there.
     #[error("{0} is in use by another process")]
     InUse(String),
-    /// The path is taken by something that is no socket.
+    /// The path exists and is not a socket.
     #[error("{0:?} exists and is not a socket")]
     NotASocket(PathBuf),
-    /// Stdin and stdout are only there once.
+    /// Stdin and stdout serve one client only.
     #[error("stdio can be used by one client only")]
     StdioTwice,
-    /// The system said no.
+    /// A system call failed.
     #[error("cannot listen on {place}: {source}")]
     Io {
-        /// Where.
+        /// The address.
         place: String,
-        /// What the system said.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// What kind of socket it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
     Tcp,
     Unix,
 }
 
-/// A place where clients come in.
+/// A listener for clients.
 #[derive(Debug)]
 pub(crate) enum BoundListener {
-    /// Any number of them.
+    /// A listening socket.
     Socket(Listener),
-    /// One, which is there already, until it was taken.
-    Stdio(Option<Ends>),
-    /// Any number, whom somebody else lets in.
+    /// Stdin and stdout, until they are taken.
+    Stdio(Option<StdioStreams>),
+    /// An HTTP server that accepts the clients.
     Elsewhere,
 }
 
-/// A listening socket. A unix socket is removed with it, if it is still the one that was made here.
+/// A listening socket. The file of a unix socket is removed with it, if it is still the one that was created here.
 #[derive(Debug)]
 pub struct Listener {
     pub(crate) fd: OwnedFd,
     pub(crate) family: Family,
     /// The only user that is admitted over TCP; `None`: every user of this machine.
     pub(crate) only: Option<u32>,
-    file: Option<Made>,
+    file: Option<SocketFile>,
 }
 
-/// The file of a unix socket that was made here.
+/// The file of a unix socket that was created here.
 #[derive(Clone, Debug)]
-pub(crate) struct Made {
+pub(crate) struct SocketFile {
     path: PathBuf,
     identity: (u64, u64),
 }
 
-impl Made {
-    /// Removes it, unless another has its place by now.
+impl SocketFile {
+    /// Removes it, unless another file is there by now.
     pub(crate) fn remove(&self) {
         if identity(&self.path) == Some(self.identity) {
             _ = std::fs::remove_file(&self.path);
@@ -101,8 +100,8 @@ impl Made {
 }
 
 impl BoundListener {
-    /// The file that goes with it.
-    pub(crate) fn file(&self) -> Option<&Made> {
+    /// Returns the file of a unix socket.
+    pub(crate) fn file(&self) -> Option<&SocketFile> {
         match self {
             Self::Socket(listener) => listener.file.as_ref(),
             Self::Stdio(_) | Self::Elsewhere => None,
@@ -111,15 +110,15 @@ impl BoundListener {
 }
 
 impl Listener {
-    /// The socket, for who lets others in by other means. It does not wait.
+    /// Returns the socket, in non-blocking mode, for an accept loop elsewhere.
     ///
     /// # Errors
-    /// When there is no descriptor left.
+    /// If there is no free descriptor.
     pub fn socket(&self) -> io::Result<OwnedFd> {
         self.fd.try_clone()
     }
 
-    /// The next who waits.
+    /// Accepts the next connection.
     pub(crate) fn accept(&self) -> Result<OwnedFd, Errno> {
         rustix::net::accept_with(&self.fd, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)
     }
@@ -133,11 +132,11 @@ impl Drop for Listener {
     }
 }
 
-/// Binds the socket of a door, for who lets clients in without a bus. Also tells where it is: a port 0 has become a real
-/// one, and a path is whole.
+/// Binds the socket of a listener, for use without a bus. Also returns its address: a port 0 is replaced by the real one, and a
+/// path is absolute.
 ///
 /// # Errors
-/// When that is not possible, or not safe, or it is no socket.
+/// If that is not possible, unsafe, or the address is not a socket.
 pub fn bind(door: &Door) -> Result<(Listener, Door), ListenError> {
     if *door == Door::Stdio {
         return Err(ListenError::NoAddress(door.to_string()));
@@ -150,14 +149,15 @@ pub fn bind(door: &Door) -> Result<(Listener, Door), ListenError> {
     }
 }
 
-/// Opens a door. Also tells where it is: a port 0 has become a real one, and a path is whole.
+/// Opens a listener. Also returns its address: a port 0 is replaced by the real one, and a path is absolute.
 ///
 /// # Errors
-/// When that is not possible, or not safe.
+/// If that is not possible or unsafe.
 pub(crate) fn open(door: &Door, stall_timeout: Duration) -> Result<(BoundListener, Door), ListenError> {
     match door {
         Door::Stdio => {
-            let ends = stdio::take().map_err(|source| ListenError::Io { place: "stdio".into(), source })?;
+            let ends =
+                stdio::take_stdio().map_err(|source| ListenError::Io { place: "stdio".into(), source })?;
             Ok((BoundListener::Stdio(Some(ends)), Door::Stdio))
         }
         Door::Tcp(host) => {
@@ -166,7 +166,7 @@ pub(crate) fn open(door: &Door, stall_timeout: Duration) -> Result<(BoundListene
         }
         Door::Unix(path) => {
             let listener = unix(path)?;
-            // What is told must be of use elsewhere; what is bound is as short as it was written.
+            // The returned path must be usable from other directories; the bound one is as short as configured.
             let whole = std::path::absolute(path).unwrap_or_else(|_| path.clone());
             Ok((BoundListener::Socket(listener), Door::Unix(whole)))
         }
@@ -197,8 +197,8 @@ fn tcp(host: &str, stall_timeout: Duration) -> Result<(Listener, SocketAddr), Li
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let fd = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
         sockopt::set_socket_reuseaddr(&fd, true)?;
-        // Whoever is let in inherits all of these. Lines are gathered before they are written, so waiting for more
-        // would only add delay.
+        // Accepted sockets inherit all of these options. Lines are gathered before they are written, so Nagle's algorithm would
+        // only add delay.
         sockopt::set_tcp_nodelay(&fd, true)?;
         sockopt::set_socket_keepalive(&fd, true)?;
         sockopt::set_tcp_keepidle(&fd, TCP_KEEPALIVE.0)?;
@@ -220,22 +220,22 @@ fn unix(path: &Path) -> Result<Listener, ListenError> {
     let place = format!("unix:{}", path.display());
     let failed = failed(&place);
     let parent = parent_of(path).map_err(&failed)?;
-    // Two that start at once look one after the other, or the second would remove what the first has just made.
+    // Locked, or the second of two that start at once would remove the first one's socket.
     let alone = std::fs::File::open(&parent).map_err(&failed)?;
     alone.lock().map_err(&failed)?;
     remove_stale(path, &place)?;
     let fd = bind_private(path, &parent).map_err(failed)?;
-    let file = identity(path).map(|identity| Made { path: path.to_owned(), identity });
+    let file = identity(path).map(|identity| SocketFile { path: path.to_owned(), identity });
     Ok(Listener { fd, family: Family::Unix, only: None, file })
 }
 
-/// Which file stands at `path`.
+/// Returns the identity of the file at `path`.
 fn identity(path: &Path) -> Option<(u64, u64)> {
     let found = std::fs::symlink_metadata(path).ok()?;
     Some((found.dev(), found.ino()))
 }
 
-/// Removes a socket that a dead process left behind; one that somebody listens on is an error.
+/// Removes a socket that a dead process left behind. One that is in use is an error.
 fn remove_stale(path: &Path, place: &str) -> Result<(), ListenError> {
     let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
     if !found.file_type().is_socket() {
@@ -249,7 +249,7 @@ fn remove_stale(path: &Path, place: &str) -> Result<(), ListenError> {
     }
 }
 
-/// The directory of `path`, which is made for us alone if it is not there.
+/// Returns the directory of `path`, and creates it for this user only if it is missing.
 fn parent_of(path: &Path) -> io::Result<PathBuf> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !parent.exists() {
@@ -258,16 +258,16 @@ fn parent_of(path: &Path) -> io::Result<PathBuf> {
     Ok(parent.to_owned())
 }
 
-/// A socket at `path` that only its owner can connect to, from its first moment on. Whatever stands there stays.
+/// Binds a socket at `path` that only its owner can connect to from the first moment. An existing file stays.
 fn bind_private(path: &Path, parent: &Path) -> io::Result<OwnedFd> {
-    // Bound under a name in a private directory and linked into place, it never stands there with another mode.
+    // Bound in a private directory and then linked, it never exists at `path` with another mode.
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let next = NEXT.fetch_add(1, Ordering::Relaxed);
     let private = parent.join(format!(".narrows-bus-{}-{next}", std::process::id()));
     std::fs::DirBuilder::new().mode(0o700).create(&private)?;
     let bind = || {
         let inner = private.join("s");
-        // By its descriptor: a path that is short enough itself need not be with another name behind it.
+        // Through a descriptor: the path in the private directory could be too long for a socket address.
         let directory = std::fs::File::open(&private)?;
         let name = format!("/proc/self/fd/{}/s", directory.as_raw_fd());
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -288,11 +288,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_comes_second_takes_nothing_away() {
+    fn a_second_listener_does_not_remove_the_first() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("s");
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-        // The first finds something stale, and the others find the first.
+        // The first finds a stale socket, and the others find the first.
         let made: Vec<_> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| unix(&path))).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unix_socket_is_private_and_takes_nobodys_place() {
+    fn a_unix_socket_is_private_and_replaces_no_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("made").join("s");
         let _listener = unix(&path).unwrap();
@@ -360,14 +360,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_of_a_socket_is_its_whole_path() {
+    fn the_address_of_a_socket_is_its_absolute_path() {
         let dir = tempfile::tempdir().unwrap();
         let here = std::env::current_dir().unwrap();
         let up: PathBuf = here.components().skip(1).map(|_| "..").collect();
         let path = up.join(dir.path().strip_prefix("/").unwrap()).join("s");
         let (entry, door) = open(&Door::Unix(path.clone()), Duration::ZERO).unwrap();
         assert_eq!(door, Door::Unix(here.join(&path)));
-        // Whoever does not wait for the end of the listener removes it before.
+        // A caller that does not wait for the listener's end removes it earlier.
         let file = entry.file().cloned().unwrap();
         file.remove();
         assert!(!path.exists());
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_socket_is_replaced_and_a_strangers_is_left_alone() {
+    fn a_stale_socket_is_replaced_and_one_of_another_listener_stays() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());

@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-/// The least time between two lines about the same kind of event.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Counts events of one kind between two lines of the log.

@@ -1,4 +1,4 @@
-//! The owners of sessions on disk. A thread of its own writes them, so that a slow disk delays no message.
+//! The owners of sessions on disk. A separate thread writes them, so that a slow disk delays no message.
 //!
 //! An entry is acknowledged once it is synced, and a client learns of its session after that. A session whose entry is lost, because a
 //! disk is full or broken, has no owner: no client sees it after a restart.
@@ -19,74 +19,73 @@ use crate::core::OwnedName;
 pub(crate) use file::File;
 pub use file::OwnersError;
 
-/// How many entries can be under way; more wait in the loop, which holds their clients.
+/// Entries sent to the writer. Further ones wait in the event loop, which holds their clients.
 const MAX_PENDING_ENTRIES: usize = 1024;
-/// How many are written at a time.
+/// Entries per write.
 const MAX_BATCH_ENTRIES: usize = 4096;
-/// Of how many sessions it is known at most whose they are. Beyond that, the identity that has most of them loses those that were not used
-/// for the longest.
+/// Sessions with a recorded owner. Beyond that, the identity with the most loses its least recently used ones.
 const MAX_OWNED_SESSIONS: usize = 1 << 20;
-/// How long the names of all these sessions may be together.
+/// Bytes of the names of all these sessions.
 const MAX_NAME_BYTES: usize = 256 << 20;
-/// How many entries may wait in the loop before no new sessions are taken.
+/// Entries that may wait in the event loop before new sessions are refused.
 const MAX_WAITING: usize = 16_384;
-/// How often what has expired is looked for, in an index that nothing is written to.
+/// Interval of removing expired entries from an idle index.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(3600);
-/// How long a disk that refused is left alone.
+/// Pause after a failed write.
 const WRITE_RETRY_DELAY: Duration = Duration::from_secs(5);
 
-/// What is to be written down.
+/// A change to the owners.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum OwnerEntry {
-    /// Whose a session is; again, if it was known: it was used.
+    /// The owner of a session. Repeated for a known session, it records that the session is in use.
     Own { session: OwnedName, identity: Arc<str> },
-    /// A session is no more.
+    /// A session was deleted.
     Disown { session: OwnedName },
 }
 
-/// What has become of it.
+/// An event of the writer.
 #[derive(Debug)]
 pub(crate) enum OwnerStoreEvent {
-    /// All up to this number is on the disk, or will not be.
+    /// All entries up to this number are on disk, or will not be.
     Kept(u64),
-    /// It is no longer known whose these sessions are.
+    /// The owners of these sessions were removed.
     Forgotten(Vec<OwnedName>),
 }
 
-/// What is known of a session.
+/// The owner of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Owned {
     pub(crate) identity: Arc<str>,
-    /// When it was last used, in seconds of the wall clock.
+    /// Time of the last use, in seconds since the epoch.
     pub(crate) used: u64,
 }
 
-/// The loop's end, on which it never waits.
+/// The event loop's side of the writer, which never blocks.
 #[derive(Debug)]
 pub(crate) struct OwnerWriter {
     sender: SyncSender<(u64, OwnerEntry)>,
     waiting: VecDeque<(u64, OwnerEntry)>,
-    told: Receiver<OwnerStoreEvent>,
+    events: Receiver<OwnerStoreEvent>,
 }
 
 impl OwnerWriter {
-    /// Has an entry written under a number, which is larger than all before.
+    /// Writes an entry under a number, which is larger than all before.
     pub(crate) fn put(&mut self, number: u64, entry: OwnerEntry) {
         self.waiting.push_back((number, entry));
         self.send();
     }
 
-    /// Returns `true` if so much waits to be written that no more is to be caused.
+    /// Returns `true` if so many entries wait that no new ones should be caused.
     pub(crate) fn is_behind(&self) -> bool {
         self.waiting.len() > MAX_WAITING
     }
 
-    /// What has become of earlier ones; `None` if nobody writes any more.
+    /// Returns the events since the last call; `None` if the writer has ended.
     pub(crate) fn take_events(&mut self) -> Option<Vec<OwnerStoreEvent>> {
         let mut all = Vec::new();
         loop {
-            match self.told.try_recv() {
-                Ok(told) => all.push(told),
+            match self.events.try_recv() {
+                Ok(event) => all.push(event),
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) if all.is_empty() => return None,
                 Err(TryRecvError::Disconnected) => break,
@@ -101,7 +100,7 @@ impl OwnerWriter {
             match self.sender.try_send(entry) {
                 Ok(()) => {}
                 Err(TrySendError::Full(entry)) => return self.waiting.push_front(entry),
-                // Nobody writes any more, which shows when somebody asks what has become of it.
+                // The writer has ended, which `take_events` reports.
                 Err(TrySendError::Disconnected(_)) => return,
             }
         }
@@ -109,15 +108,15 @@ impl OwnerWriter {
 }
 
 impl Drop for OwnerWriter {
-    /// What still waits is handed over, so that it is written before the thread ends.
+    /// Hands over the waiting entries, so that they are written before the thread ends.
     fn drop(&mut self) {
         while let Some(entry) = self.waiting.pop_front() {
             match self.sender.try_send(entry) {
                 Ok(()) => {}
                 Err(TrySendError::Full(entry)) => {
                     self.waiting.push_front(entry);
-                    // Or it could wait for us.
-                    while self.told.try_recv().is_ok() {}
+                    // A full event channel would block the writer.
+                    while self.events.try_recv().is_ok() {}
                     std::thread::yield_now();
                 }
                 Err(TrySendError::Disconnected(_)) => return,
@@ -126,39 +125,39 @@ impl Drop for OwnerWriter {
     }
 }
 
-/// Starts the thread that writes. It ends when the ledger is dropped and everything is written.
+/// Starts the writer thread. It ends when the [`OwnerWriter`] is dropped and all entries are written.
 pub(crate) fn start(index: Index, waker: Arc<Waker>) -> std::io::Result<(OwnerWriter, JoinHandle<()>)> {
     let (sender, entries) = sync_channel(MAX_PENDING_ENTRIES);
-    let (teller, told) = sync_channel(MAX_PENDING_ENTRIES);
-    let tell = move |news| {
-        if teller.send(news).is_ok()
+    let (event_sender, events) = sync_channel(MAX_PENDING_ENTRIES);
+    let tell = move |event| {
+        if event_sender.send(event).is_ok()
             && let Err(error) = waker.wake()
         {
-            tracing::error!(%error, "the loop of the bus cannot be woken");
+            tracing::error!(%error, "cannot wake the event loop");
         }
     };
     let thread = std::thread::Builder::new()
         .name("narrows-owners".into())
         .spawn(move || index.serve(&entries, tell))?;
-    Ok((OwnerWriter { sender, waiting: VecDeque::new(), told }, thread))
+    Ok((OwnerWriter { sender, waiting: VecDeque::new(), events }, thread))
 }
 
-/// The index itself: what is known, and the file.
+/// The known owners and their file.
 #[derive(Debug)]
 pub(crate) struct Index {
     file: File,
     known: HashMap<OwnedName, Owned>,
-    /// How long the names of these are together.
+    /// Bytes of the names in `known`.
     bytes: usize,
     expiry: Duration,
-    /// Sessions about which the file does not say what is known.
+    /// Sessions whose entry in the file is outdated.
     missing: BTreeSet<OwnedName>,
-    /// When the disk last refused to write.
+    /// The time of the last failed write.
     behind: Option<std::time::Instant>,
 }
 
 impl Index {
-    /// Reads what was written down, and makes it known to `learn`. What has expired is left out.
+    /// Reads the file and passes each owner to `learn`. Expired entries are left out.
     pub(crate) fn open(
         path: &std::path::Path,
         expiry: Duration,
@@ -188,10 +187,7 @@ impl Index {
                     self.catch_up();
                     let sessions = self.missing.len();
                     if sessions > 0 {
-                        tracing::error!(
-                            sessions,
-                            "session owners not written, nobody will see these sessions"
-                        );
+                        tracing::error!(sessions, "session owners not written to disk");
                     }
                     return;
                 }
@@ -200,7 +196,7 @@ impl Index {
             let batch: Vec<_> = first.into_iter().chain(entries.try_iter().take(MAX_BATCH_ENTRIES)).collect();
             let last = batch.last().map(|(number, _)| *number);
             self.write(batch.into_iter().map(|(_, entry)| entry), now);
-            // If the loop is gone, what it has left to write still is.
+            // The remaining entries are written even if the event loop has ended.
             if let Some(last) = last {
                 tell(OwnerStoreEvent::Kept(last));
             }
@@ -210,7 +206,7 @@ impl Index {
                 && self.behind.is_none()
                 && let Err(error) = self.rewrite()
             {
-                tracing::debug!(%error, "cannot shorten the file of session owners");
+                tracing::debug!(%error, "cannot compact session owners");
             }
             if !forgotten.is_empty() {
                 tell(OwnerStoreEvent::Forgotten(forgotten));
@@ -218,18 +214,18 @@ impl Index {
         }
     }
 
-    /// How long to wait for an entry: a disk that refused is tried again without one.
+    /// Returns how long to wait for an entry. After a failed write the next attempt needs none.
     fn next_write_delay(&self) -> Duration {
         self.behind.map_or(SWEEP_INTERVAL, |since| WRITE_RETRY_DELAY.saturating_sub(since.elapsed()))
     }
 
-    /// Writes entries down, if they say anything new.
+    /// Records entries that change something, and writes them.
     fn write(&mut self, entries: impl Iterator<Item = OwnerEntry>, now: u64) {
         let refresh = Limits::owner_refresh(self.expiry).as_secs();
         for entry in entries {
             match entry {
                 OwnerEntry::Own { session, identity } => {
-                    // What is one's does not become another's without being disowned, whoever says so.
+                    // An owner does not change without a deletion in between.
                     let is_new = self.known.get(&session).is_none_or(|known| {
                         known.identity == identity && known.used.saturating_add(refresh) <= now
                     });
@@ -254,7 +250,7 @@ impl Index {
         }
     }
 
-    /// Writes what is missing in the file, or as much of it as the disk has room for.
+    /// Writes the missing entries, or as many as the disk has room for.
     fn catch_up(&mut self) {
         let was_behind = self.behind.is_some();
         let mut count = self.missing.len();
@@ -269,20 +265,20 @@ impl Index {
                         self.missing.pop_first();
                     }
                 }
-                // There may be room for less.
+                // There may be room for fewer.
                 Err(_) if count > 1 => count /= 2,
-                // Unless the disk is full, the file may be at fault.
+                // Unless the disk is full, the file may be damaged.
                 Err(error) if is_full(&error) || self.rewrite().is_err() => return self.fall_behind(&error),
                 Err(_) => {}
             }
         }
         self.behind = None;
         if was_behind {
-            tracing::info!("session owners are written again");
+            tracing::info!("session owner writes recovered");
         }
     }
 
-    /// Puts a file with all that is known in place of the other, for which the disk needs room beside it.
+    /// Replaces the file by one with all known owners, for which the disk needs extra room.
     fn rewrite(&mut self) -> std::io::Result<()> {
         self.file.rewrite(&self.known)?;
         self.missing.clear();
@@ -291,19 +287,19 @@ impl Index {
 
     fn fall_behind(&mut self, error: &std::io::Error) {
         if self.behind.is_none() {
-            tracing::error!(%error, "cannot write session owners, nobody will see new sessions after a restart");
+            tracing::error!(%error, "cannot write session owners");
         }
         self.behind = Some(std::time::Instant::now());
     }
 
-    /// Takes out what nobody has used for too long.
+    /// Removes the entries that were not used for too long.
     fn expire(&mut self, now: u64) -> Vec<OwnedName> {
         let since = now.saturating_sub(self.expiry.as_secs());
-        self.take(|owned| owned.used < since)
+        self.remove(|owned| owned.used < since)
     }
 
-    /// Takes out what was not used for the longest of the identity that has most, if there is too much. Nobody loses a session because of
-    /// another who has more.
+    /// Removes the least recently used entries of the identity with the most while there are too many, so that no identity loses
+    /// a session because another one has more.
     fn shrink(&mut self, most: usize, most_bytes: usize) -> Vec<OwnedName> {
         let mut forgotten = Vec::new();
         while self.known.len() > most || self.bytes > most_bytes {
@@ -322,7 +318,7 @@ impl Index {
                 .collect();
             let at = times.len() / 16;
             let since = *times.select_nth_unstable(at).1;
-            let gone = self.take(|owned| owned.identity == largest && owned.used <= since);
+            let gone = self.remove(|owned| owned.identity == largest && owned.used <= since);
             if gone.is_empty() {
                 break;
             }
@@ -331,9 +327,9 @@ impl Index {
         forgotten
     }
 
-    fn take(&mut self, is_it: impl Fn(&Owned) -> bool) -> Vec<OwnedName> {
-        // What the agents of a pool call so is somebody else's than the session that clients call so: were that forgotten, whoever
-        // has the one could open the other.
+    fn remove(&mut self, is_it: impl Fn(&Owned) -> bool) -> Vec<OwnedName> {
+        // The agents' name for a session may be the clients' name for another identity's session. If only the agents' name were
+        // forgotten, the owner of the other session could open this one.
         let guards = |session: &OwnedName, owned: &Owned| {
             let plain = session.pool.as_ref().and_then(|_| self.known.get(&OwnedName::from(&*session.name)));
             plain.is_some_and(|plain| plain.identity != owned.identity && !is_it(plain))
@@ -356,7 +352,7 @@ fn is_full(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
 }
 
-/// The wall clock.
+/// Returns the seconds since the epoch.
 fn seconds() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }

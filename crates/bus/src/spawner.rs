@@ -1,4 +1,4 @@
-//! Starts and ends processes in a thread of its own, so that a fork delays no message.
+//! Starts and ends processes in a separate thread, so that a fork delays no message.
 
 mod stderr_log;
 
@@ -23,53 +23,53 @@ use tokio::time::timeout;
 use crate::config::Pool;
 use crate::driver;
 
-/// How many orders can be under way; more wait in the loop, which knows how many workers there are.
+/// Orders sent to the thread. Further ones wait in the event loop, which bounds the number of workers.
 const MAX_PENDING_ORDERS: usize = 256;
-/// How many processes are started at a time.
+/// Processes that are started concurrently.
 const MAX_CONCURRENT_STARTS: usize = 8;
-/// How much of a worker's stderr is kept, and how much of that is quoted.
+/// Bytes of a worker's stderr that are kept, and how much of that is quoted.
 const STDERR_TAIL_BYTES: usize = 16 << 10;
 const MAX_QUOTED_LINES: usize = 5;
 const MAX_QUOTED_CHARS: usize = 1000;
-/// How long the end of a worker is held back for the end of its stderr.
+/// Time to wait for the end of stderr before a worker's exit is reported.
 const LAST_STDERR_TIMEOUT: Duration = Duration::from_millis(300);
-/// For what outlives its worker: the guardian sees to it alone, unless it is kept from doing so.
+/// For processes that outlive their worker: normally the guardian ends them earlier.
 const LEFTOVER_LADDER: Ladder =
     Ladder { eof_grace: Duration::from_secs(4), term_grace: Duration::from_secs(1) };
-/// How long a guardian may take to kill before that is done without it.
+/// Time for a guardian to kill its tree before the bus does.
 const GUARDIAN_KILL_TIMEOUT: Duration = Duration::from_secs(3);
 const IMMEDIATE_LADDER: Ladder = Ladder { eof_grace: Duration::ZERO, term_grace: Duration::ZERO };
 
-/// What the loop wants. A serial number is a worker's own, whoever has its slot later.
+/// An order of the event loop. A serial identifies one worker; its slot may be reused.
 #[derive(Debug)]
 pub(crate) enum Order {
     Spawn { slot: u32, serial: u64, pool: String, spec: Box<Spec> },
     Stop { serial: u64, kill: bool },
 }
 
-/// What becomes of it.
+/// An event of a worker.
 #[derive(Debug)]
 pub(crate) enum WorkerEvent {
-    /// It runs, and these are our ends of its pipes, in non-blocking mode.
+    /// It runs. The descriptors are the bus's ends of its pipes, in non-blocking mode.
     Up { slot: u32, serial: u64, pid: u32, stdin: OwnedFd, stdout: OwnedFd },
-    /// It has ended or did not start. Nothing else comes about it.
+    /// It has exited or did not start. This is its last event.
     Gone { slot: u32, serial: u64, how: Ended },
 }
 
-/// How it ended.
+/// The exit of a worker.
 #[derive(Debug, Default)]
 pub(crate) struct Ended {
     /// The class of its exit, or why it did not start.
     pub(crate) reason: String,
     /// The end of its stderr, escaped, on one line.
     pub(crate) stderr: String,
-    /// It was killed for using too much memory.
+    /// It was killed because it used too much memory.
     pub(crate) oom: bool,
-    /// It did not start because we lack something.
+    /// It did not start because the bus lacks a resource.
     pub(crate) ours: bool,
 }
 
-/// The loop's end of the orders, on which it never waits.
+/// The event loop's side of the orders, which never blocks.
 #[derive(Debug)]
 pub(crate) struct Orders {
     sender: Sender<Order>,
@@ -77,12 +77,12 @@ pub(crate) struct Orders {
 }
 
 impl Orders {
-    /// To be sent next.
-    pub(crate) fn put(&mut self, order: Order) {
+    /// Queues an order.
+    pub(crate) fn queue(&mut self, order: Order) {
         self.waiting.push_back(order);
     }
 
-    /// Sends what can be sent; `false` if something has to wait.
+    /// Sends queued orders. Returns `false` if some have to wait.
     pub(crate) fn send_waiting(&mut self) -> bool {
         while let Some(order) = self.waiting.pop_front() {
             if let Err(TrySendError::Full(order)) = self.sender.try_send(order) {
@@ -93,34 +93,34 @@ impl Orders {
         true
     }
 
-    /// Whether nobody takes orders any more.
+    /// Returns `true` if the thread has ended.
     pub(crate) fn is_closed(&self) -> bool {
         self.sender.is_closed()
     }
 }
 
-/// The loop's ear.
+/// Sends worker events to the event loop.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkerEventSender {
-    pub(crate) news: SyncSender<WorkerEvent>,
+    pub(crate) events: SyncSender<WorkerEvent>,
     pub(crate) waker: Arc<Waker>,
 }
 
 impl WorkerEventSender {
-    fn send(&self, news: WorkerEvent) {
-        // The loop takes news whatever else it does, so this waits for moments at most; it fails when the loop is gone,
-        // and then the end of the orders has been seen too.
-        if self.news.send(news).is_ok() {
+    fn send(&self, event: WorkerEvent) {
+        // The loop reads events whatever else it does, so this blocks briefly at most. It fails when the loop has ended, and then
+        // the orders have ended too.
+        if self.events.send(event).is_ok() {
             _ = self.waker.wake();
         }
     }
 }
 
-/// Starts the thread. It ends when the orders do and every process has ended.
+/// Starts the thread. It ends when the orders have ended and every process has exited.
 ///
 /// # Errors
-/// When there is no thread or no runtime to be had.
-pub(crate) fn start(teller: WorkerEventSender) -> io::Result<(Orders, JoinHandle<()>)> {
+/// If the thread or its runtime cannot be created.
+pub(crate) fn start(event_sender: WorkerEventSender) -> io::Result<(Orders, JoinHandle<()>)> {
     let (sender, orders) = channel(MAX_PENDING_ORDERS);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -129,68 +129,73 @@ pub(crate) fn start(teller: WorkerEventSender) -> io::Result<(Orders, JoinHandle
         .build()?;
     let thread = std::thread::Builder::new()
         .name("narrows-spawner".into())
-        .spawn(move || runtime.block_on(run(orders, teller)))?;
+        .spawn(move || runtime.block_on(run(orders, event_sender)))?;
     Ok((Orders { sender, waiting: VecDeque::new() }, thread))
 }
 
-async fn run(mut orders: Receiver<Order>, teller: WorkerEventSender) {
-    let mut cribs: FxHashMap<u64, Sender<bool>> = FxHashMap::default();
+async fn run(mut orders: Receiver<Order>, event_sender: WorkerEventSender) {
+    let mut workers: FxHashMap<u64, Sender<bool>> = FxHashMap::default();
     let mut tasks = JoinSet::new();
     loop {
         tokio::select! {
             order = orders.recv() => match order {
                 None => break,
                 Some(Order::Spawn { slot, serial, pool, spec }) => {
-                    // A stop and a kill; what comes after changes nothing.
+                    // At most one stop and one kill; further orders change nothing.
                     let (stop, stops) = channel(2);
-                    cribs.insert(serial, stop);
-                    tasks.spawn(raise(slot, serial, pool, *spec, stops, teller.clone()));
+                    workers.insert(serial, stop);
+                    tasks.spawn(run_worker(slot, serial, pool, *spec, stops, event_sender.clone()));
                 }
                 Some(Order::Stop { serial, kill }) => {
-                    if let Some(stop) = cribs.get(&serial) {
+                    if let Some(stop) = workers.get(&serial) {
                         _ = stop.try_send(kill);
                     }
                 }
             },
             Some(ended) = tasks.join_next() => match ended {
-                Ok(serial) => _ = cribs.remove(&serial),
-                Err(error) => tracing::error!(%error, "a task that follows a worker has failed"),
+                Ok(serial) => _ = workers.remove(&serial),
+                Err(error) => tracing::error!(%error, "worker task failed"),
             },
         }
     }
-    // Nobody is left to stop them one by one.
-    drop(cribs);
+    // Dropping the senders stops all remaining workers.
+    drop(workers);
     while tasks.join_next().await.is_some() {}
 }
 
-/// Follows one worker from its start to the end of its tree.
-async fn raise(
+/// Runs one worker from its start to the end of its process tree.
+async fn run_worker(
     slot: u32,
     serial: u64,
     pool: String,
     spec: Spec,
     mut stops: Receiver<bool>,
-    teller: WorkerEventSender,
+    event_sender: WorkerEventSender,
 ) -> u64 {
-    let spawned = narrows_process::spawn(spec).await.map_err(|error| (because(&error), error.is_shortage()));
-    let child = match spawned.and_then(|child| part(child).map_err(|reason| (reason, false))) {
+    let spawned =
+        narrows_process::spawn(spec).await.map_err(|error| (with_causes(&error), error.is_shortage()));
+    let child = match spawned.and_then(|child| take_pipes(child).map_err(|reason| (reason, false))) {
         Ok((child, stdin, stdout)) => {
-            teller.send(WorkerEvent::Up { slot, serial, pid: child.pid(), stdin, stdout });
+            event_sender.send(WorkerEvent::Up { slot, serial, pid: child.pid(), stdin, stdout });
             Arc::new(child)
         }
         Err((reason, ours)) => {
-            teller.send(WorkerEvent::Gone { slot, serial, how: Ended { reason, ours, ..Ended::default() } });
+            event_sender.send(WorkerEvent::Gone {
+                slot,
+                serial,
+                how: Ended { reason, ours, ..Ended::default() },
+            });
             return serial;
         }
     };
-    let mut heard = stderr_log::is_wanted().then(|| StderrLog::new(pool, slot, child.stderr()));
+    let mut stderr_log = stderr_log::is_wanted().then(|| StderrLog::new(pool, slot, child.stderr()));
     let mut stopping = JoinSet::new();
     let ended = child.worker_ended();
     tokio::pin!(ended);
     let exit = loop {
         tokio::select! {
             exit = &mut ended => break exit,
-            () = follow(&mut heard) => {}
+            () = follow(&mut stderr_log) => {}
             order = stops.recv(), if !stops.is_closed() || !stops.is_empty() => {
                 let child = Arc::clone(&child);
                 if order.unwrap_or(true) {
@@ -207,40 +212,37 @@ async fn raise(
         }
     };
     let exit = timeout(LAST_STDERR_TIMEOUT, child.wait()).await.unwrap_or(exit);
-    if let Some(heard) = &mut heard {
-        heard.log_lines();
+    if let Some(stderr_log) = &mut stderr_log {
+        stderr_log.log_lines();
     }
-    let how = Ended { reason: exit.to_string(), stderr: last_words(&child), oom: exit.oom, ours: false };
-    teller.send(WorkerEvent::Gone { slot, serial, how });
+    let how =
+        Ended { reason: exit.to_string(), stderr: last_stderr_lines(&child), oom: exit.oom, ours: false };
+    event_sender.send(WorkerEvent::Gone { slot, serial, how });
     stopping.abort_all();
     let exit = child.stop(LEFTOVER_LADDER).await;
     if exit.survivors > 0 {
-        tracing::error!(
-            pid = child.pid(),
-            survivors = exit.survivors,
-            "processes of a worker could not be ended"
-        );
+        tracing::error!(pid = child.pid(), survivors = exit.survivors, "cannot end worker processes");
     }
     serial
 }
 
-async fn follow(heard: &mut Option<StderrLog>) {
-    match heard {
-        Some(heard) => heard.follow().await,
+async fn follow(stderr_log: &mut Option<StderrLog>) {
+    match stderr_log {
+        Some(stderr_log) => stderr_log.follow().await,
         None => std::future::pending().await,
     }
 }
 
-/// Takes the pipes out of a child, for a loop that is not tokio's.
-fn part(mut child: Child) -> Result<(Child, OwnedFd, OwnedFd), String> {
-    let fail = |error: io::Error| format!("its pipes cannot be used: {error}");
+/// Takes the pipes out of a child, for a loop without tokio.
+fn take_pipes(mut child: Child) -> Result<(Child, OwnedFd, OwnedFd), String> {
+    let fail = |error: io::Error| format!("cannot use its pipes: {error}");
     let stdin = child.take_stdin().ok_or("it has no stdin")?.into_nonblocking_fd().map_err(fail)?;
     let stdout = child.take_stdout().ok_or("it has no stdout")?.into_nonblocking_fd().map_err(fail)?;
     Ok((child, stdin, stdout))
 }
 
-/// What a worker said last, on one line.
-fn last_words(child: &Child) -> String {
+/// Returns the last stderr lines of a worker, as one line.
+fn last_stderr_lines(child: &Child) -> String {
     let tail = child.stderr().tail(MAX_QUOTED_LINES);
     let tail = tail.trim();
     let excess = tail.chars().count().saturating_sub(MAX_QUOTED_CHARS);
@@ -249,8 +251,8 @@ fn last_words(child: &Child) -> String {
     format!("{cut}{}", tail[start..].replace('\n', " | "))
 }
 
-/// An error and what caused it.
-fn because(error: &SpawnError) -> String {
+/// Returns an error with its causes.
+fn with_causes(error: &SpawnError) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {
@@ -260,7 +262,7 @@ fn because(error: &SpawnError) -> String {
     text
 }
 
-/// A process of `pool`, where `environment` is ours.
+/// Returns the process specification of `pool`, with the variables of `environment` that it selects.
 pub(crate) fn spec(pool: &Pool, environment: &[(OsString, OsString)]) -> Spec {
     let allowed = match pool.whole_env {
         true => AllowList::new(["*"]),
@@ -274,7 +276,7 @@ pub(crate) fn spec(pool: &Pool, environment: &[(OsString, OsString)]) -> Spec {
     spec.env.extend(pool.env.iter());
     spec.stderr_limit = STDERR_TAIL_BYTES;
     spec.limits = Limits { memory: pool.memory, pids: pool.pids };
-    spec.descriptors = driver::own_descriptors();
+    spec.descriptors = driver::original_fd_limit();
     spec
 }
 

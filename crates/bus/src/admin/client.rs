@@ -5,58 +5,57 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long the next piece of an answer may take.
+/// Timeout for each read of the answer.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
-/// The longest answer.
 const MAX_RESPONSE_BYTES: u64 = 64 << 20;
 
-/// Why there is no answer.
+/// The reason why a request to the admin API failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// Nobody is there.
-    #[error("no bus listens there: {0}")]
+    /// No bus listens on the socket.
+    #[error("no bus is listening: {0}")]
     Nobody(io::Error),
-    /// It has said nothing for so long.
-    #[error("no answer within {} s", .0.as_secs())]
+    /// No answer within this time.
+    #[error("no response within {} s", .0.as_secs())]
     Late(Duration),
-    /// The conversation broke off.
-    #[error("the bus does not answer: {0}")]
+    /// The connection failed.
+    #[error("no response from the bus: {0}")]
     Io(io::Error),
-    /// What answered speaks to clients.
-    #[error("clients come in there, and operators elsewhere")]
+    /// The socket is a listener for clients, not for the admin API.
+    #[error("this socket is for clients, not the admin API")]
     Clients,
-    /// It said something else.
-    #[error("the bus answers with {0}")]
+    /// The answer has another status than 200.
+    #[error("the bus responded with {0}")]
     Refused(String),
-    /// What answered is no bus.
-    #[error("what answers there is no bus")]
+    /// The peer does not speak HTTP.
+    #[error("the peer is not a bus")]
     Stranger,
 }
 
-/// Gets a page, such as `/status`, from the bus whose socket is at `path`.
+/// Gets a page, such as `/status`, from the bus whose admin socket is at `path`.
 ///
 /// # Errors
-/// When there is no bus, or it does not give it.
+/// If no bus listens there, or it does not answer with the page.
 pub fn ask(path: &Path, page: &str) -> Result<String, AskError> {
-    ask_within(path, page, READ_TIMEOUT)
+    ask_with_timeout(path, page, READ_TIMEOUT)
 }
 
-fn ask_within(path: &Path, page: &str, patience: Duration) -> Result<String, AskError> {
+fn ask_with_timeout(path: &Path, page: &str, timeout: Duration) -> Result<String, AskError> {
     let mut stream = UnixStream::connect(path).map_err(AskError::Nobody)?;
     let failed = |error: io::Error| match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => AskError::Late(patience),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => AskError::Late(timeout),
         _ => AskError::Io(error),
     };
-    stream.set_read_timeout(Some(patience)).map_err(failed)?;
-    stream.set_write_timeout(Some(patience)).map_err(failed)?;
-    // An old version of HTTP is answered in one piece, whose end is the end of the connection.
+    stream.set_read_timeout(Some(timeout)).map_err(failed)?;
+    stream.set_write_timeout(Some(timeout)).map_err(failed)?;
+    // HTTP/1.0 has no chunks: the answer ends with the connection.
     stream.write_all(format!("GET {page} HTTP/1.0\r\nHost: localhost\r\n\r\n").as_bytes()).map_err(failed)?;
     let mut first = [0];
     stream.read_exact(&mut first).map_err(|error| match error.kind() {
         io::ErrorKind::UnexpectedEof => AskError::Stranger,
         _ => failed(error),
     })?;
-    // A bus tells a client that this is no message, and waits for the next.
+    // A bus answers a client's invalid line with a JSON-RPC error and waits for the next line.
     if first == *b"{" {
         return Err(AskError::Clients);
     }
@@ -65,7 +64,7 @@ fn ask_within(path: &Path, page: &str, patience: Duration) -> Result<String, Ask
     read(&answer)
 }
 
-/// The body of an answer that is a good one.
+/// Returns the body of an answer with status 200.
 fn read(answer: &[u8]) -> Result<String, AskError> {
     let answer = std::str::from_utf8(answer).map_err(|_| AskError::Stranger)?;
     let (head, body) = answer.split_once("\r\n\r\n").ok_or(AskError::Stranger)?;
@@ -97,15 +96,15 @@ mod tests {
         check("HTTP/1.1 200 OK\r\n\r\n", Ok(""));
         check(
             "HTTP/1.0 503 Service Unavailable\r\n\r\nno\n",
-            Err("the bus answers with 503 Service Unavailable: no"),
+            Err("the bus responded with 503 Service Unavailable: no"),
         );
         for stranger in ["", "\r\n\r\n", "HTTP/1.0 200 OK\r\n", "SSH-2.0-x\r\n\r\n", "HTTP/1.ä\r\n\r\n"] {
-            check(stranger, Err("what answers there is no bus"));
+            check(stranger, Err("the peer is not a bus"));
         }
     }
 
     #[test]
-    fn who_says_something_else_or_nothing_is_told_apart() {
+    fn other_peers_and_silent_ones_are_distinguished() {
         #[track_caller]
         fn check(answer: Option<&'static str>, expected: &str) {
             let directory = tempfile::tempdir().unwrap();
@@ -118,19 +117,19 @@ mod tests {
                 if let Some(answer) = answer {
                     stream.write_all(answer.as_bytes()).unwrap();
                 }
-                // It stays until the other side has gone, but for one that has nothing to say.
+                // Only a peer with an empty answer closes first.
                 if answer != Some("") {
                     while stream.read(&mut asked).is_ok_and(|read| read > 0) {}
                 }
             });
-            let patience = Duration::from_millis(if answer.is_some() { 10_000 } else { 1 });
-            let found = ask_within(&path, "/status", patience).unwrap_err();
+            let timeout = Duration::from_millis(if answer.is_some() { 10_000 } else { 1 });
+            let found = ask_with_timeout(&path, "/status", timeout).unwrap_err();
             assert_eq!(found.to_string(), expected);
             other.join().unwrap();
         }
-        check(Some("{\"jsonrpc\":\"2.0\"}\n"), "clients come in there, and operators elsewhere");
-        check(Some(""), "what answers there is no bus");
-        check(None, "no answer within 0 s");
+        check(Some("{\"jsonrpc\":\"2.0\"}\n"), "this socket is for clients, not the admin API");
+        check(Some(""), "the peer is not a bus");
+        check(None, "no response within 0 s");
     }
 
     proptest! {

@@ -20,21 +20,16 @@ use crate::bus::Handle;
 use crate::core::Status;
 use crate::driver::Queues;
 
-/// How long the loop may take to tell how it is.
+/// Timeout for the event loop to report its status.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What there is, for those who ask for something else.
-const NOT_FOUND_TEXT: &str = "there are /health, /ready, /status and /metrics\n";
-/// Why somebody is sent away.
-const REMOTE_HOST_TEXT: &str =
-    "this port is for this machine: ask for it as 127.0.0.1, [::1] or localhost, also in the Host header\n";
-/// Why a web page is refused.
-const ORIGIN_REFUSED_TEXT: &str = "this port is not for web pages: requests with an Origin are refused\n";
-/// The answer to a request that names several hosts.
-const MANY_HOSTS_TEXT: &str = "a request has one Host header\n";
+const NOT_FOUND_TEXT: &str = "available: /health, /ready, /status, /metrics\n";
+const REMOTE_HOST_TEXT: &str = "Host must be 127.0.0.1, [::1] or localhost\n";
+const ORIGIN_REFUSED_TEXT: &str = "requests with an Origin header are refused\n";
+const MANY_HOSTS_TEXT: &str = "exactly one Host header is required\n";
 
-/// What answers are made of.
-pub(super) struct Pages {
+/// State of the handlers.
+pub(super) struct AdminState {
     pub(super) bus: Handle,
     pub(super) facts: Facts,
     pub(super) network: AskNetwork,
@@ -42,26 +37,26 @@ pub(super) struct Pages {
     pub(super) refused_users: Arc<AtomicU64>,
 }
 
-/// The pages for a socket that only one user can reach.
-pub(super) fn private(pages: Arc<Pages>) -> Router {
+/// Returns the routes for a unix socket, which only its user can reach.
+pub(super) fn private(state: Arc<AdminState>) -> Router {
     Router::new()
         .route("/health", get(health))
         .route("/ready", get(ready))
         .route("/status", get(status))
-        .route("/metrics", get(figures))
-        .fallback(|| async { (StatusCode::NOT_FOUND, format!("there is no such page; {NOT_FOUND_TEXT}")) })
+        .route("/metrics", get(metrics_page))
+        .fallback(|| async { (StatusCode::NOT_FOUND, format!("not found; {NOT_FOUND_TEXT}")) })
         .method_not_allowed_fallback(|| async {
-            (StatusCode::METHOD_NOT_ALLOWED, format!("pages can only be got; {NOT_FOUND_TEXT}"))
+            (StatusCode::METHOD_NOT_ALLOWED, format!("method not allowed; {NOT_FOUND_TEXT}"))
         })
-        .with_state(pages)
+        .with_state(state)
 }
 
-/// The pages for a port, where browsers come by too.
-pub(super) fn local(pages: Arc<Pages>) -> Router {
-    private(pages).layer(middleware::from_fn(only_this_machine))
+/// Returns the routes for a TCP port, which a browser can also reach.
+pub(super) fn local(state: Arc<AdminState>) -> Router {
+    private(state).layer(middleware::from_fn(only_this_machine))
 }
 
-/// A name that somebody made lead here (DNS rebinding) is not one of ours: a page of theirs must not read us.
+/// Refuses requests under a foreign host name (DNS rebinding), so that a web page cannot read the answers.
 async fn only_this_machine(request: Request, next: Next) -> Response {
     match check_host(&request) {
         Ok(()) => next.run(request).await,
@@ -69,8 +64,8 @@ async fn only_this_machine(request: Request, next: Next) -> Response {
     }
 }
 
-/// Accepts a request without an Origin whose one Host header names this machine. The host of a URL in the request line must do that, too: it
-/// takes precedence over the header (RFC 9112, section 3.2.2).
+/// Accepts a request that has no Origin and exactly one Host header, which names this machine. A host in the request line must
+/// name this machine too: it takes precedence over the header (RFC 9112, section 3.2.2).
 fn check_host(request: &Request) -> Result<(), (StatusCode, &'static str)> {
     let headers = request.headers();
     if headers.contains_key(header::ORIGIN) {
@@ -98,95 +93,93 @@ fn is_this_machine(host: &str) -> bool {
     matches!(name, "127.0.0.1" | "[::1]") || name.eq_ignore_ascii_case("localhost")
 }
 
-async fn ask(pages: &Pages) -> Result<(Status, Queues), Response> {
+async fn request_report(state: &AdminState) -> Result<(Status, Queues), Response> {
     let gone = |why: &'static str| (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
-    match timeout(STATUS_TIMEOUT, pages.bus.report()).await {
+    match timeout(STATUS_TIMEOUT, state.bus.report()).await {
         Ok(Ok((mut status, queues))) => {
-            status.counters.refused_users += pages.refused_users.load(Ordering::Relaxed);
+            status.counters.refused_users += state.refused_users.load(Ordering::Relaxed);
             Ok((status, queues))
         }
-        Ok(Err(_)) => Err(gone("the bus does not answer\n")),
-        Err(_) => Err(gone("the bus does not answer in time\n")),
+        Ok(Err(_)) => Err(gone("bus does not respond\n")),
+        Err(_) => Err(gone("bus does not respond in time\n")),
     }
 }
 
-async fn health(State(pages): State<Arc<Pages>>) -> Response {
-    match ask(&pages).await {
+async fn health(State(state): State<Arc<AdminState>>) -> Response {
+    match request_report(&state).await {
         Ok(_) => "alive\n".into_response(),
         Err(gone) => gone,
     }
 }
 
-async fn ready(State(pages): State<Arc<Pages>>) -> Response {
-    match ask(&pages).await.map(|(status, _)| missing(&status)) {
+async fn ready(State(state): State<Arc<AdminState>>) -> Response {
+    match request_report(&state).await.map(|(status, _)| missing(&status)) {
         Ok(None) => "ready\n".into_response(),
         Ok(Some(missing)) => (StatusCode::SERVICE_UNAVAILABLE, missing).into_response(),
         Err(gone) => gone,
     }
 }
 
-/// What keeps a bus from being ready, a line each.
+/// Returns the reasons why a bus is not ready, one per line.
 fn missing(status: &Status) -> Option<String> {
     let mut text = String::new();
     if status.draining {
-        text.push_str("the bus is stopping\n");
+        text.push_str("bus is shutting down\n");
     }
-    // What is leaving was replaced or is no longer wanted.
+    // A leaving pool was replaced or removed by a reload.
     for pool in status.pools.iter().filter(|pool| !matches!(pool.state, "ready" | "leaving")) {
-        let why = if pool.state == "tripped" { ", its workers were lost too often" } else { "" };
+        let why = if pool.state == "tripped" { ", circuit breaker is open" } else { "" };
         _ = writeln!(text, "pool {:?}: {}{why}", pool.name, pool.state);
     }
     (!text.is_empty()).then_some(text)
 }
 
-/// Everything, in the order in which it is read.
+/// The status page. The order of the fields is the order of the output.
 #[derive(Serialize)]
-struct Everything<'a> {
+struct StatusPage<'a> {
     #[serde(flatten)]
     facts: &'a Facts,
     max_connections: usize,
     #[serde(flatten)]
     status: Status,
     queues: Queues,
-    /// By the doors of the network, by the reason.
     network_refused: BTreeMap<&'static str, u64>,
-    /// Those over the network that were broken, and what became of them.
     network_connections: BTreeMap<&'static str, u64>,
 }
 
-async fn status(State(pages): State<Arc<Pages>>) -> Response {
-    let (status, queues) = match ask(&pages).await {
+async fn status(State(state): State<Arc<AdminState>>) -> Response {
+    let (status, queues) = match request_report(&state).await {
         Ok(report) => report,
         Err(gone) => return gone,
     };
-    let max_connections = pages.bus.max_connections();
-    let Network { refused, connections } = (pages.network)();
-    let everything = Everything {
-        facts: &pages.facts,
+    let max_connections = state.bus.max_connections();
+    let Network { refused, connections } = (state.network)();
+    let page = StatusPage {
+        facts: &state.facts,
         max_connections,
         status,
         queues,
         network_refused: refused.into_iter().collect(),
         network_connections: connections.into_iter().collect(),
     };
-    match serde_json::to_string(&everything) {
+    match serde_json::to_string(&page) {
         Ok(text) => with_type("application/json", text + "\n"),
         Err(error) => {
-            tracing::error!(%error, "the state of the bus cannot be written");
+            tracing::error!(%error, "cannot serialize status");
             StatusCode::INTERNAL_SERVER_ERROR.into_response()
         }
     }
 }
 
-async fn figures(State(pages): State<Arc<Pages>>) -> Response {
-    match ask(&pages).await {
+async fn metrics_page(State(state): State<Arc<AdminState>>) -> Response {
+    match request_report(&state).await {
         Ok((status, queues)) => {
             let text = metrics::text(
-                &pages.facts,
-                pages.bus.max_connections(),
+                &state.facts,
+                state.bus.max_connections(),
                 &status,
                 &queues,
-                &(pages.network)(),
+                &(state.network)(),
             );
             with_type(metrics::CONTENT_TYPE, text)
         }
@@ -264,13 +257,10 @@ mod tests {
     #[test]
     fn what_is_missing_is_named() {
         let mut status = status();
-        assert_eq!(
-            missing(&status).as_deref(),
-            Some("pool \"spare\": tripped, its workers were lost too often\n")
-        );
+        assert_eq!(missing(&status).as_deref(), Some("pool \"spare\": tripped, circuit breaker is open\n"));
         status.pools.retain(|pool| pool.name != "spare");
         assert_eq!(missing(&status), None, "what is leaving keeps nobody from being ready");
         status.draining = true;
-        assert_eq!(missing(&status).as_deref(), Some("the bus is stopping\n"));
+        assert_eq!(missing(&status).as_deref(), Some("bus is shutting down\n"));
     }
 }

@@ -15,37 +15,36 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
-use super::handlers::{self, Pages};
-use super::slots::{Request, Seat, Seats};
+use super::handlers::{self, AdminState};
+use super::slots::{Request, Slot, Slots};
 use crate::config::Door;
 use crate::listen::{self, BoundListener, Family, ListenError, Listener};
 use crate::log_limit::LogLimit;
 
-/// How many connections one door has at once.
+/// Connections per listener.
 const MAX_CONNECTIONS: usize = 64;
-/// How long a connection may neither send nor take anything.
+/// Closes a connection on which no byte moves for this long.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a request may take to come, once it has begun.
+/// Timeout for the rest of a request once its first byte has arrived.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long nobody is let in after the system had no room for one.
+/// Pause after a failed accept, for example without free descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(200);
-/// How many refused connections are answered at once. One more is closed without an answer.
+/// Refused connections that are answered at once. Further ones are closed without an answer.
 const MAX_REFUSALS: usize = 16;
-/// How much of the request of a refused user is read.
+/// Bytes read from the request of a refused user.
 const MAX_REFUSED_BYTES: usize = 16 << 10;
-/// The answer to a user that may not connect.
 const REFUSAL: &[u8] =
     b"HTTP/1.1 403 Forbidden\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 38\r\n\
     connection: close\r\n\r\nonly the user of this bus may connect\n";
 
-/// A door that is open.
+/// A bound listener of the admin API.
 #[derive(Debug)]
-pub(super) struct Entrance {
+pub(super) struct AdminListener {
     listener: Listener,
 }
 
-impl Entrance {
-    /// Opens it. A port is for the user `only`, or if absent for every user. Also tells where it is.
+impl AdminListener {
+    /// Binds the listener. A TCP port accepts only the user `only`, or every user if `None`. Also returns the bound address.
     pub(super) fn open(door: &Door, only: Option<u32>) -> Result<(Self, Door), ListenError> {
         let (entry, address) = listen::open(door, IDLE_TIMEOUT)?;
         match entry {
@@ -53,26 +52,26 @@ impl Entrance {
                 listener.only = only;
                 Ok((Self { listener }, address))
             }
-            // Operators and clients cannot share it.
+            // Stdio carries the messages of a client and cannot be an admin listener.
             BoundListener::Stdio(_) | BoundListener::Elsewhere => Err(ListenError::StdioTwice),
         }
     }
 
-    /// Serves it until this is dropped.
-    pub(super) async fn serve(self, pages: Arc<Pages>) {
-        if let Err(error) = self.try_serve(pages).await {
-            tracing::error!(%error, "operators cannot be served");
+    /// Serves requests until it is dropped.
+    pub(super) async fn serve(self, state: Arc<AdminState>) {
+        if let Err(error) = self.try_serve(state).await {
+            tracing::error!(%error, "admin listener failed");
         }
     }
 
-    async fn try_serve(self, pages: Arc<Pages>) -> io::Result<()> {
+    async fn try_serve(self, state: Arc<AdminState>) -> io::Result<()> {
         let fd = self.listener.fd.try_clone()?;
-        let seats = Seats::new(MAX_CONNECTIONS);
+        let slots = Slots::new(MAX_CONNECTIONS);
         let only = self.listener.only;
-        let refused_users = Arc::clone(&pages.refused_users);
-        let guarded = |socket| Guarded {
+        let refused_users = Arc::clone(&state.refused_users);
+        let guarded = |socket| GuardedListener {
             socket,
-            seats,
+            slots,
             only,
             refused_users,
             refused_log: LogLimit::default(),
@@ -81,11 +80,11 @@ impl Entrance {
         match self.listener.family {
             Family::Unix => {
                 let socket = Socket::Unix(UnixListener::from_std(StdUnixListener::from(fd))?);
-                axum::serve(guarded(socket), handlers::private(pages)).await
+                axum::serve(guarded(socket), handlers::private(state)).await
             }
             Family::Tcp => {
                 let socket = Socket::Tcp(TcpListener::from_std(fd.into())?);
-                axum::serve(guarded(socket), handlers::local(pages)).await
+                axum::serve(guarded(socket), handlers::local(state)).await
             }
         }
     }
@@ -96,21 +95,20 @@ enum Socket {
     Tcp(TcpListener),
 }
 
-/// Lets in who may come in, as far as there is room.
-struct Guarded {
+/// Accepts permitted users while slots are free, and refuses the others.
+struct GuardedListener {
     socket: Socket,
-    seats: Seats,
-    /// The only user that a port is for.
+    slots: Slots,
+    /// The only user whose TCP connections are accepted; `None`: all.
     only: Option<u32>,
-    /// How many connections were refused because of their user.
     refused_users: Arc<AtomicU64>,
     refused_log: LogLimit,
-    /// Connections that are being refused. They end with this.
+    /// Tasks that answer refused connections. Dropping the set ends them.
     refusals: JoinSet<()>,
 }
 
-impl Guarded {
-    /// Answers a user that may not connect, beside those that may: it takes no seat of theirs.
+impl GuardedListener {
+    /// Answers a user that may not connect. Refusals have their own bound and take no slot from permitted users.
     fn refuse(&mut self, stream: Stream) {
         self.refused_users.fetch_add(1, Ordering::Relaxed);
         if let Some(count) = self.refused_log.count(std::time::Instant::now()) {
@@ -129,8 +127,8 @@ impl Guarded {
     }
 }
 
-/// Answers a request with 403, whatever it asks for. A socket that is closed with unread input is reset, and the answer with it, so the
-/// request is read first and the end of the connection is awaited.
+/// Answers a request with 403. Closing a socket with unread input resets it and loses the answer, so the request is read first
+/// and the peer's close is awaited.
 async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     let answer = async {
         let mut request = Vec::new();
@@ -146,27 +144,27 @@ async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
         let mut rest = stream.take(MAX_REFUSED_BYTES as u64);
         tokio::io::copy(&mut rest, &mut tokio::io::sink()).await
     };
-    // The peer may be gone, or do nothing: both are its own affair.
+    // A peer that is gone or idle is not an error.
     _ = timeout(REQUEST_TIMEOUT, answer).await;
 }
 
-impl Accepting for Guarded {
-    type Io = Visit;
+impl Accepting for GuardedListener {
+    type Io = AdminConnection;
     type Addr = ();
 
-    async fn accept(&mut self) -> (Visit, ()) {
+    async fn accept(&mut self) -> (AdminConnection, ()) {
         loop {
             let stream = match &self.socket {
                 Socket::Unix(socket) => socket.accept().await.map(|(stream, _)| Stream::Unix(stream)),
                 Socket::Tcp(socket) => socket.accept().await.map(|(stream, _)| Stream::Tcp(stream)),
             };
             match stream {
-                Ok(stream) if stream.may_come_in(self.only) => {
-                    return (Visit::new(stream, self.seats.wait_for_seat().await), ());
+                Ok(stream) if stream.may_connect(self.only) => {
+                    return (AdminConnection::new(stream, self.slots.acquire().await), ());
                 }
                 Ok(stream) => self.refuse(stream),
                 Err(error) => {
-                    tracing::debug!(%error, "an operator could not be let in");
+                    tracing::debug!(%error, "admin accept failed");
                     sleep(ACCEPT_RETRY_DELAY).await;
                 }
             }
@@ -184,9 +182,9 @@ enum Stream {
 }
 
 impl Stream {
-    /// Returns `true` if the peer may connect: on a unix socket the user of the bus and root, on a port the user `only`, or
-    /// every user of this machine if that is absent.
-    fn may_come_in(&self, only: Option<u32>) -> bool {
+    /// Returns `true` if the peer may connect: on a unix socket the user of the bus and root, on a port the user `only`, or every
+    /// user of this machine if `only` is `None`.
+    fn may_connect(&self, only: Option<u32>) -> bool {
         match (self, only) {
             (Self::Unix(_), _) => {
                 self.user().is_some_and(|user| user == rustix::process::geteuid().as_raw() || user == 0)
@@ -196,7 +194,7 @@ impl Stream {
         }
     }
 
-    /// Returns the user at the other end, if the system knows it.
+    /// Returns the peer's user if the system knows it.
     fn user(&self) -> Option<u32> {
         match self {
             Self::Unix(stream) => stream.peer_cred().ok().map(|peer| peer.uid()),
@@ -205,19 +203,19 @@ impl Stream {
     }
 }
 
-/// A connection that ends when nothing moves on it, when a request does not come to its end, and when it has to make room.
-struct Visit {
+/// A connection that ends when it is idle, when its request is incomplete for too long, or when its slot is needed.
+struct AdminConnection {
     stream: Stream,
     idle: Pin<Box<Sleep>>,
-    seat: Seat,
+    slot: Slot,
 }
 
-impl Visit {
-    fn new(stream: Stream, seat: Seat) -> Self {
-        Self { stream, idle: Box::pin(sleep(IDLE_TIMEOUT)), seat }
+impl AdminConnection {
+    fn new(stream: Stream, slot: Slot) -> Self {
+        Self { stream, idle: Box::pin(sleep(IDLE_TIMEOUT)), slot }
     }
 
-    /// Something moved, so that there is this much time for the next to move; or nothing did: then it ends once the time is over.
+    /// Restarts the timer with `time` if bytes moved; otherwise fails once the timer has expired.
     fn watched<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -233,9 +231,9 @@ impl Visit {
         self.idle.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// How much time there is for the next to come after this was read; `None`: what is left of the time.
+    /// Returns the timeout for the next byte after `read`; `None` lets the current timer run on.
     fn record_read(&mut self, read: &[u8]) -> Option<Duration> {
-        match self.seat.record_read(read) {
+        match self.slot.record_read(read) {
             (Request::Part(_), Request::Part(_)) => None,
             (_, Request::Part(_)) => Some(REQUEST_TIMEOUT),
             (_, Request::Nothing | Request::Whole) => Some(IDLE_TIMEOUT),
@@ -243,7 +241,7 @@ impl Visit {
     }
 }
 
-impl AsyncRead for Visit {
+impl AsyncRead for AdminConnection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -254,7 +252,7 @@ impl AsyncRead for Visit {
             Stream::Unix(stream) => Pin::new(stream).poll_read(cx, into),
             Stream::Tcp(stream) => Pin::new(stream).poll_read(cx, into),
         };
-        if moved.is_pending() && self.seat.poll_leave(cx).is_ready() {
+        if moved.is_pending() && self.slot.poll_leave(cx).is_ready() {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
         let time = self.record_read(&into.filled()[before..]);
@@ -262,7 +260,7 @@ impl AsyncRead for Visit {
     }
 }
 
-impl AsyncWrite for Visit {
+impl AsyncWrite for AdminConnection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
         let moved = match &mut self.stream {
             Stream::Unix(stream) => Pin::new(stream).poll_write(cx, from),
@@ -290,42 +288,42 @@ impl AsyncWrite for Visit {
 mod tests {
     use super::*;
 
-    /// Long enough for a loaded machine; nothing waits for it unless something is wrong.
+    /// Generous for a loaded machine: only a failing test waits this long.
     const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
     #[tokio::test(start_paused = true)]
-    async fn who_does_nothing_is_hung_up_on() {
+    async fn an_idle_connection_is_closed() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
-        let mut seats = Seats::new(1);
+        let mut slots = Slots::new(1);
         let began = Instant::now();
-        let mut visit = Visit::new(Stream::Unix(ours), seats.wait_for_seat().await);
-        let error = visit.read_u8().await.unwrap_err();
+        let mut connection = AdminConnection::new(Stream::Unix(ours), slots.acquire().await);
+        let error = connection.read_u8().await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert!(began.elapsed() >= IDLE_TIMEOUT);
-        drop(visit);
-        assert!(timeout(Duration::ZERO, seats.wait_for_seat()).await.is_ok(), "there is room for the next");
+        drop(connection);
+        assert!(timeout(Duration::ZERO, slots.acquire()).await.is_ok(), "there is room for the next");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_request_that_has_begun_must_end_however_it_comes() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let began = Instant::now();
-        let mut visit = Visit::new(Stream::Unix(ours), Seats::new(1).wait_for_seat().await);
+        let mut connection = AdminConnection::new(Stream::Unix(ours), Slots::new(1).acquire().await);
         let error = loop {
             theirs.write_all(b"x").await.unwrap();
-            visit.read_u8().await.unwrap();
-            if let Ok(ended) = timeout(REQUEST_TIMEOUT / 4, visit.read_u8()).await {
+            connection.read_u8().await.unwrap();
+            if let Ok(ended) = timeout(REQUEST_TIMEOUT / 4, connection.read_u8()).await {
                 break ended.unwrap_err();
             }
         };
         assert_eq!((error.kind(), began.elapsed()), (io::ErrorKind::TimedOut, REQUEST_TIMEOUT));
-        // Whoever has asked has more time to take the answer.
+        // After a whole request there is more time to read the answer.
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let mut visit = Visit::new(Stream::Unix(ours), Seats::new(1).wait_for_seat().await);
+        let mut connection = AdminConnection::new(Stream::Unix(ours), Slots::new(1).acquire().await);
         theirs.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
-        visit.read_exact(&mut [0; 18]).await.unwrap();
+        connection.read_exact(&mut [0; 18]).await.unwrap();
         let began = Instant::now();
-        visit.read_u8().await.unwrap_err();
+        connection.read_u8().await.unwrap_err();
         assert!(began.elapsed() >= IDLE_TIMEOUT);
     }
 
@@ -351,7 +349,7 @@ mod tests {
             drop(theirs);
             refused.await.unwrap();
         }
-        // One that asks nothing is not waited for.
+        // A peer that sends no request is closed after the timeout.
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let began = Instant::now();
         refuse(ours).await;
@@ -363,9 +361,9 @@ mod tests {
         let (path, mut peers) = (tempfile::tempdir().unwrap(), Vec::new());
         let socket = Socket::Unix(UnixListener::bind(path.path().join("s")).unwrap());
         let refused_users = Arc::new(AtomicU64::new(0));
-        let mut door = Guarded {
+        let mut door = GuardedListener {
             socket,
-            seats: Seats::new(1),
+            slots: Slots::new(1),
             only: None,
             refused_users: Arc::clone(&refused_users),
             refused_log: LogLimit::default(),
@@ -384,31 +382,31 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_has_asked_nothing_yet_makes_room() {
+    async fn a_connection_without_a_request_makes_room() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("s");
         let socket = Socket::Unix(UnixListener::bind(&path).unwrap());
-        let mut door = Guarded {
+        let mut door = GuardedListener {
             socket,
-            seats: Seats::new(2),
+            slots: Slots::new(2),
             only: None,
             refused_users: Default::default(),
             refused_log: LogLimit::default(),
             refusals: JoinSet::new(),
         };
-        let mut visitors = Vec::new();
+        let mut peers = Vec::new();
         let mut reads = Vec::new();
         for said in ["GET / HTTP/1.1\r\n\r\n", "GET / HT", "GET /", "", "GET / HTTP/1.1\r\n\r\n"] {
-            let mut visitor = UnixStream::connect(&path).await.unwrap();
-            visitor.write_all(said.as_bytes()).await.unwrap();
-            visitors.push(visitor);
-            let (mut visit, ()) = timeout(TEST_TIMEOUT, door.accept()).await.unwrap();
+            let mut peer = UnixStream::connect(&path).await.unwrap();
+            peer.write_all(said.as_bytes()).await.unwrap();
+            peers.push(peer);
+            let (mut connection, ()) = timeout(TEST_TIMEOUT, door.accept()).await.unwrap();
             let mut heard = vec![0; said.len()];
-            visit.read_exact(&mut heard).await.unwrap();
-            reads.push(tokio::spawn(async move { visit.read_u8().await.map_err(|error| error.kind()) }));
+            connection.read_exact(&mut heard).await.unwrap();
+            reads.push(tokio::spawn(async move { connection.read_u8().await.map_err(|error| error.kind()) }));
         }
         for (number, read) in reads.into_iter().enumerate() {
-            // The first and the last have asked for something, and stay.
+            // The first and the last have sent a whole request and stay.
             if matches!(number, 0 | 4) {
                 assert!(!read.is_finished(), "{number}");
             } else {

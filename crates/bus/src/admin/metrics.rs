@@ -1,7 +1,7 @@
-//! The figures of a bus in the text form of Prometheus.
+//! Metrics of a bus in the text format of Prometheus.
 //!
-//! The series are always the same but for the names of pools, listeners and identities, which stand in the configuration, in
-//! files of tokens and in certificates: nothing that a peer says can add one.
+//! The set of series is fixed except for the names of pools, listeners and identities. Those come from the configuration, token
+//! files and certificates, so no peer can add a series.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,48 +10,50 @@ use super::{Facts, Network};
 use crate::core::{Counters, IdentityStatus, PoolStatus, Status};
 use crate::driver::Queues;
 
-/// What the text is.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What a worker can be doing.
+/// States of a worker, as labels.
 const STATES: [&str; 6] = ["starting", "greeting", "ready", "busy", "retiring", "stopping"];
 
-/// Since the start: name, meaning, value.
+/// A counter since the start: name, help, value.
 type Counter = (&'static str, &'static str, fn(&Counters) -> u64);
 
 const COUNTERS: [Counter; 16] = [
-    ("connections", "Connections that came in.", |c| c.connections),
-    ("lines_from_clients", "Lines that clients sent.", |c| c.from_clients),
-    ("lines_to_clients", "Lines of workers that went to clients.", |c| c.to_clients),
-    ("lines_from_workers", "Lines that workers sent.", |c| c.from_workers),
-    ("lines_to_workers", "Lines that went to workers.", |c| c.to_workers),
-    ("sessions_opened", "Sessions that were opened.", |c| c.sessions),
-    ("sessions_revived", "Sessions that were taken up again after a loss.", |c| c.revived),
+    ("connections", "Accepted connections.", |c| c.connections),
+    ("lines_from_clients", "Lines from clients.", |c| c.from_clients),
+    ("lines_to_clients", "Lines of workers sent to clients.", |c| c.to_clients),
+    ("lines_from_workers", "Lines from workers.", |c| c.from_workers),
+    ("lines_to_workers", "Lines sent to workers.", |c| c.to_workers),
+    ("sessions_opened", "Opened sessions.", |c| c.sessions),
+    ("sessions_revived", "Sessions restored after a loss.", |c| c.revived),
     ("requests_refused", "Requests that the bus answered with an error.", |c| c.refused),
-    ("messages_dropped", "Messages that could be delivered to nobody.", |c| c.dropped),
-    ("updates_unseen", "Updates of sessions whose client has gone.", |c| c.unseen),
-    ("worker_strikes", "Misdeeds of workers.", |c| c.strikes),
-    ("workers_spawned", "Workers that were started.", |c| c.spawned),
-    ("workers_lost", "Workers that were lost.", |c| c.lost),
-    ("mcp_refused", "Requests that named an MCP server that the pool does not permit.", |c| c.refused_mcp),
+    ("messages_dropped", "Messages without a recipient.", |c| c.dropped),
+    ("updates_unseen", "Updates of sessions whose client had disconnected.", |c| c.unseen),
+    ("worker_strikes", "Protocol violations of workers.", |c| c.strikes),
+    ("workers_spawned", "Started workers.", |c| c.spawned),
+    ("workers_lost", "Lost workers.", |c| c.lost),
+    ("mcp_refused", "Requests with an MCP server that the pool does not permit.", |c| c.refused_mcp),
     ("pools_refused", "Requests for a pool that the client may not use.", |c| c.refused_pools),
-    ("users_refused", "Connections of users that may not connect.", |c| c.refused_users),
+    ("users_refused", "Connections of other users.", |c| c.refused_users),
 ];
 
-/// Of an identity: name, kind, meaning, value.
-type Having = (&'static str, &'static str, &'static str, fn(&IdentityStatus) -> u64);
+/// A series per identity: name, type, help, value.
+type IdentitySeries = (&'static str, &'static str, &'static str, fn(&IdentityStatus) -> u64);
 
-const IDENTITY_GAUGES: [Having; 3] = [
-    ("identity_clients", "gauge", "Clients of an identity.", |has| has.clients as u64),
+const IDENTITY_GAUGES: [IdentitySeries; 3] = [
+    ("identity_clients", "gauge", "Connected clients of an identity.", |has| has.clients as u64),
     ("identity_sessions", "gauge", "Sessions of an identity.", |has| has.sessions as u64),
-    ("identity_refused_total", "counter", "What an identity was refused because it had too much.", |has| {
-        has.refused
-    }),
+    (
+        "identity_refused_total",
+        "counter",
+        "Connections and sessions refused because the identity had too many.",
+        |has| has.refused,
+    ),
 ];
 
-/// What is summed up of all workers with one name of a pool: after a reload there can be two pools of a name.
+/// Totals of all pools with one name: after a reload, a pool and its predecessor can share a name.
 #[derive(Default)]
-struct Sum {
+struct PoolTotals {
     ready: bool,
     open: bool,
     waiting: usize,
@@ -63,7 +65,7 @@ struct Sum {
     states: [usize; STATES.len()],
 }
 
-impl Sum {
+impl PoolTotals {
     fn add(&mut self, pool: &PoolStatus, queues: &Queues) {
         self.ready |= pool.state == "ready";
         self.open |= pool.state == "tripped";
@@ -81,25 +83,23 @@ impl Sum {
     }
 }
 
-/// Of a pool, now: name, meaning, value.
-type Gauge = (&'static str, &'static str, fn(&Sum) -> u64);
+/// A gauge per pool: name, help, value.
+type Gauge = (&'static str, &'static str, fn(&PoolTotals) -> u64);
 
 const GAUGES: [Gauge; 8] = [
-    ("pool_ready", "Whether a pool can be used.", |sum| u64::from(sum.ready)),
-    ("pool_circuit_open", "Whether a pool rests because its workers were lost too often.", |sum| {
-        u64::from(sum.open)
-    }),
+    ("pool_ready", "1 if the pool can be used.", |sum| u64::from(sum.ready)),
+    ("pool_circuit_open", "1 if the circuit breaker is open.", |sum| u64::from(sum.open)),
     ("pool_waiting_clients", "Clients that wait for a worker.", |sum| sum.waiting as u64),
-    ("pool_sessions", "Sessions at the workers of a pool.", |sum| sum.sessions as u64),
+    ("pool_sessions", "Sessions at the workers of the pool.", |sum| sum.sessions as u64),
     ("pool_pending_requests", "Requests that workers have not answered.", |sum| sum.pending as u64),
     ("pool_asked_requests", "Requests of workers that clients have not answered.", |sum| sum.asking as u64),
-    ("pool_paused_workers", "Workers that are not read from because a client reads slowly.", |sum| {
+    ("pool_paused_workers", "Workers that are not read, because a client reads slowly.", |sum| {
         sum.paused as u64
     }),
-    ("pool_queue_bytes", "What waits to be written to workers.", |sum| sum.queued),
+    ("pool_queue_bytes", "Bytes that wait for workers.", |sum| sum.queued),
 ];
 
-/// The figures.
+/// Renders all metrics.
 pub(super) fn text(
     facts: &Facts,
     max_connections: usize,
@@ -108,31 +108,35 @@ pub(super) fn text(
     network: &Network,
 ) -> String {
     let mut out = String::with_capacity(8 << 10);
-    head(&mut out, "info", "gauge", "The program.");
+    head(&mut out, "info", "gauge", "1, with the version of the program.");
     _ = writeln!(out, "narrows_bus_info{{version=\"{}\"}} 1", label(&facts.version));
     let whole = [
-        ("draining", "Whether the bus is stopping.", usize::from(status.draining)),
-        ("clients", "Clients that are connected.", status.clients),
-        ("max_clients", "Clients that there can be at once.", max_connections),
-        ("sessions", "Sessions that there are.", status.sessions),
+        ("draining", "1 while the bus is draining.", usize::from(status.draining)),
+        ("clients", "Connected clients.", status.clients),
+        ("max_clients", "Clients that can be connected at once.", max_connections),
+        ("sessions", "Known sessions.", status.sessions),
         ("pending_requests", "Requests that no worker has answered yet.", status.pending),
         ("full_clients", "Clients whose queue is full.", queues.full),
     ];
-    head(&mut out, "uptime_seconds", "gauge", "How long the bus has run.");
+    head(&mut out, "uptime_seconds", "gauge", "Seconds since the start.");
     _ = writeln!(out, "narrows_bus_uptime_seconds {:.3}", status.uptime);
     for (name, meaning, value) in whole {
         head(&mut out, name, "gauge", meaning);
         _ = writeln!(out, "narrows_bus_{name} {value}");
     }
     let queued = [
-        ("client_queue_bytes", "What waits to be written to all clients.", queues.clients),
-        ("client_queue_longest_bytes", "What waits for the client for whom most waits.", queues.longest),
+        ("client_queue_bytes", "Bytes that wait for all clients.", queues.clients),
+        (
+            "client_queue_longest_bytes",
+            "Bytes that wait for the client with the longest queue.",
+            queues.longest,
+        ),
     ];
     for (name, meaning, value) in queued {
         head(&mut out, name, "gauge", meaning);
         _ = writeln!(out, "narrows_bus_{name} {value}");
     }
-    head(&mut out, "listener_clients", "gauge", "Clients that are connected through a listener.");
+    head(&mut out, "listener_clients", "gauge", "Connected clients of a listener.");
     for (listener, count) in facts.listen.iter().zip(&status.listeners) {
         let listener = label(listener);
         _ = writeln!(out, "narrows_bus_listener_clients{{listener=\"{listener}\"}} {count}");
@@ -149,21 +153,16 @@ pub(super) fn text(
         _ = writeln!(out, "narrows_bus_{name} {}", value(&status.counters));
     }
     let name = "network_refused_total";
-    head(&mut out, name, "counter", "Requests and sockets that the doors of the network refused, by why.");
+    head(&mut out, name, "counter", "Requests and sockets refused by the HTTP server.");
     for (reason, count) in &network.refused {
         _ = writeln!(out, "narrows_bus_{name}{{reason=\"{reason}\"}} {count}");
     }
     let name = "network_connections_total";
-    head(
-        &mut out,
-        name,
-        "counter",
-        "Connections over the network that were broken, and what became of them.",
-    );
+    head(&mut out, name, "counter", "Lost network connections, and what became of them.");
     for (event, count) in &network.connections {
         _ = writeln!(out, "narrows_bus_{name}{{event=\"{event}\"}} {count}");
     }
-    let mut pools: BTreeMap<&str, Sum> = BTreeMap::new();
+    let mut pools: BTreeMap<&str, PoolTotals> = BTreeMap::new();
     for pool in &status.pools {
         pools.entry(&pool.name).or_default().add(pool, queues);
     }
@@ -173,7 +172,7 @@ pub(super) fn text(
             _ = writeln!(out, "narrows_bus_{name}{{pool=\"{}\"}} {}", label(pool), value(sum));
         }
     }
-    head(&mut out, "pool_workers", "gauge", "Workers, by what they do.");
+    head(&mut out, "pool_workers", "gauge", "Workers by state.");
     for (pool, sum) in &pools {
         for (state, count) in STATES.iter().zip(sum.states) {
             let pool = label(pool);
@@ -187,7 +186,7 @@ fn head(out: &mut String, name: &str, kind: &str, meaning: &str) {
     _ = writeln!(out, "# HELP narrows_bus_{name} {meaning}\n# TYPE narrows_bus_{name} {kind}");
 }
 
-/// A value between quotes.
+/// Escapes a label value.
 fn label(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
@@ -201,7 +200,7 @@ pub(super) mod tests {
     use super::*;
     use crate::core::WorkerStatus;
 
-    /// A bus in the middle of a reload.
+    /// A bus during a reload.
     pub(in super::super) fn status() -> Status {
         let worker = |state, sessions, paused| WorkerStatus {
             worker: 1,
@@ -280,7 +279,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Every series once, each behind its head, and nothing else in the text.
+    /// Checks that each series appears once, behind its own header, and that there are no other lines.
     #[track_caller]
     fn judge(text: &str) {
         let mut series = HashSet::new();

@@ -10,62 +10,62 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::timeout;
 
-/// How long to wait before it is looked again who could go.
+/// How often a full listener tries to evict a connection.
 const EVICTION_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// All places of a door.
-pub(super) struct Seats {
+/// The connection slots of a listener.
+pub(super) struct Slots {
     slots: Arc<Semaphore>,
-    /// Those that are taken, the oldest first.
-    taken: VecDeque<Taken>,
+    /// Slots in use, oldest first.
+    taken: VecDeque<UsedSlot>,
 }
 
-struct Taken {
+struct UsedSlot {
     has_asked: Arc<AtomicBool>,
     leave: oneshot::Sender<()>,
 }
 
-/// The place of one visit.
-pub(super) struct Seat {
+/// The slot of one connection.
+pub(super) struct Slot {
     request: Request,
     has_asked: Arc<AtomicBool>,
     leave: Option<oneshot::Receiver<()>>,
-    /// It is to be given up.
-    is_told: bool,
+    /// The connection is to be closed.
+    is_evicted: bool,
     _slot: OwnedSemaphorePermit,
 }
 
-/// How much of a request has come.
+/// How much of a request has been read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request {
     Nothing,
-    /// A part, and whether a line has just ended.
+    /// An incomplete request; `true` if it ends with a line end.
     Part(bool),
-    /// Everything up to the empty line, and no more since.
+    /// A whole request, up to its empty line.
     Whole,
 }
 
 impl Request {
-    /// The same after this has come too.
+    /// Returns the state after `read`.
     fn after(self, read: &[u8]) -> Self {
         read.iter().fold(self, |request, byte| match (request, byte) {
             (Self::Part(true), b'\n') => Self::Whole,
             (Self::Part(_), b'\n') => Self::Part(true),
             (Self::Part(ended), b'\r') => Self::Part(ended),
-            // Empty lines before a request are none of it.
+            // Empty lines before a request are ignored.
             (Self::Nothing | Self::Whole, b'\r' | b'\n') => request,
             _ => Self::Part(false),
         })
     }
 }
 
-impl Seats {
+impl Slots {
     pub(super) fn new(most: usize) -> Self {
         Self { slots: Arc::new(Semaphore::new(most)), taken: VecDeque::new() }
     }
 
-    /// Takes a place, as soon as there is one.
-    pub(super) async fn wait_for_seat(&mut self) -> Seat {
+    /// Waits for a free slot.
+    pub(super) async fn acquire(&mut self) -> Slot {
         let slot = loop {
             if let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() {
                 break slot;
@@ -80,22 +80,22 @@ impl Seats {
         self.taken.retain(|taken| !taken.leave.is_closed());
         let (tell, leave) = oneshot::channel();
         let has_asked = Arc::new(AtomicBool::new(false));
-        self.taken.push_back(Taken { has_asked: Arc::clone(&has_asked), leave: tell });
-        Seat { request: Request::Nothing, has_asked, leave: Some(leave), is_told: false, _slot: slot }
+        self.taken.push_back(UsedSlot { has_asked: Arc::clone(&has_asked), leave: tell });
+        Slot { request: Request::Nothing, has_asked, leave: Some(leave), is_evicted: false, _slot: slot }
     }
 
-    /// Sends away who has been there for the longest without having asked anything.
+    /// Evicts the oldest connection that has sent no whole request.
     fn make_room(&mut self) {
-        let waits = |taken: &Taken| !taken.leave.is_closed() && !taken.has_asked.load(Ordering::Relaxed);
+        let waits = |taken: &UsedSlot| !taken.leave.is_closed() && !taken.has_asked.load(Ordering::Relaxed);
         if let Some(taken) = self.taken.iter().position(waits).and_then(|oldest| self.taken.remove(oldest)) {
-            // Whoever has gone meanwhile has made room too.
+            // If it has ended meanwhile, its slot is free too.
             _ = taken.leave.send(());
         }
     }
 }
 
-impl Seat {
-    /// Notes what was read. Tells how much of a request there was before, and is now.
+impl Slot {
+    /// Records bytes that were read. Returns the state before and after.
     pub(super) fn record_read(&mut self, read: &[u8]) -> (Request, Request) {
         let before = self.request;
         self.request = before.after(read);
@@ -103,17 +103,17 @@ impl Seat {
         (before, self.request)
     }
 
-    /// Ready when the place is to be given up.
+    /// Ready when the connection has to close.
     pub(super) fn poll_leave(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(leave) = &mut self.leave
             && let Poll::Ready(told) = Pin::new(leave).poll(cx)
         {
-            // Without anybody who could say so, nobody does.
-            self.is_told = told.is_ok();
+            // A dropped sender is no eviction.
+            self.is_evicted = told.is_ok();
             self.leave = None;
         }
-        // Whoever has asked meanwhile is answered first.
-        if self.is_told && self.request != Request::Whole { Poll::Ready(()) } else { Poll::Pending }
+        // A connection whose request is complete by now gets its answer first.
+        if self.is_evicted && self.request != Request::Whole { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 

@@ -1,46 +1,45 @@
-//! What a bus keeps to while its settings change: where clients come in.
+//! The part of a configuration that a reload cannot change: the listeners.
 
 use std::fmt;
 
 use crate::config::{Door, Listen};
 
-/// A listener that is not as the settings say until the bus is started again. Displayed: which, and what that means.
+/// A listener that differs from the configuration until the bus is restarted. Displayed as its address and the consequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unmoved {
-    /// Nobody asks for it any more, and it stays open.
+    /// It is no longer configured and stays open.
     Open(Door),
-    /// It is asked for, and is not opened.
+    /// It is configured and is not opened.
     Closed(Door),
-    /// It stays, with the settings that it had.
+    /// It stays open with its former settings.
     Changed(Door),
 }
 
 impl fmt::Display for Unmoved {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Open(door) => write!(out, "{door} stays open: closing it takes a restart of the bus"),
+            Self::Open(door) => write!(out, "{door} stays open until the bus is restarted"),
             Self::Changed(door) => {
-                write!(out, "{door} keeps its settings: changing them takes a restart of the bus")
+                write!(out, "{door} keeps its settings until the bus is restarted")
             }
-            Self::Closed(door) => write!(out, "{door} is not opened: that takes a restart of the bus"),
+            Self::Closed(door) => write!(out, "{door} is not opened until the bus is restarted"),
         }
     }
 }
 
-/// What was settled when the bus started, and what can be had of the settings since.
+/// The listeners as opened at the start, with the settings applied since.
 #[derive(Debug)]
-pub(super) struct Standing {
-    /// The listeners that are open, as the settings call them.
+pub(super) struct FixedListeners {
+    /// The open listeners, as configured.
     pub(super) listen: Vec<Listen>,
-    /// The same as clients call them.
+    /// The addresses they are bound to.
     pub(super) addresses: Vec<Door>,
-    /// How many connections there can be at once.
     pub(super) max_connections: usize,
 }
 
-impl Standing {
-    /// The listeners that are open, with the pools that `wanted` gives them, and how that is not what `wanted` says.
-    pub(super) fn keep(&self, wanted: &[Listen]) -> (Vec<Listen>, Vec<Unmoved>) {
+impl FixedListeners {
+    /// Returns the open listeners with the pools of `wanted`, and the differences that need a restart.
+    pub(super) fn apply(&self, wanted: &[Listen]) -> (Vec<Listen>, Vec<Unmoved>) {
         let mut rest: Vec<&Listen> = wanted.iter().collect();
         let mut unmoved = Vec::new();
         let mut kept = Vec::with_capacity(self.listen.len());
@@ -54,7 +53,7 @@ impl Standing {
                     kept.push(Listen { auth: open.auth, ..wanted });
                 }
                 None => {
-                    // Tokens and certificates are read again when their files change; what they are for is settled.
+                    // Token and certificate files are re-read when they change; the pools they grant are fixed.
                     let same = rest.iter().position(|listen| is_same_place(&listen.at, &open.at));
                     let same = same.map(|index| rest.remove(index).clone());
                     let changed = same.is_some();
@@ -70,7 +69,7 @@ impl Standing {
     }
 }
 
-/// Whether two doors of the network are at one address.
+/// Returns `true` if two HTTP listeners have the same address.
 fn is_same_place(one: &Door, other: &Door) -> bool {
     matches!((one, other), (Door::Web(one), Door::Web(other)) if one.address == other.address)
 }
@@ -89,8 +88,8 @@ mod tests {
         fn check(open: &[&str], wanted: &[&str], expected: &[&str], unmoved: &[&str]) {
             let listen = places(open);
             let addresses = listen.iter().map(|listen| listen.at.clone()).collect();
-            let standing = Standing { listen, addresses, max_connections: 1 };
-            let (kept, told) = standing.keep(&places(wanted));
+            let fixed = FixedListeners { listen, addresses, max_connections: 1 };
+            let (kept, told) = fixed.apply(&places(wanted));
             assert_eq!(kept, places(expected));
             let told: Vec<String> = told.iter().map(ToString::to_string).collect();
             assert_eq!(told, unmoved);
@@ -107,24 +106,24 @@ mod tests {
             &["tcp://[::1]:2/a", "unix:/b", "stdio:"],
             &["tcp://[::1]:1/a", "unix:/b"],
             &[
-                "tcp://[::1]:1 stays open: closing it takes a restart of the bus",
-                "tcp://[::1]:2 is not opened: that takes a restart of the bus",
-                "stdio: is not opened: that takes a restart of the bus",
+                "tcp://[::1]:1 stays open until the bus is restarted",
+                "tcp://[::1]:2 is not opened until the bus is restarted",
+                "stdio: is not opened until the bus is restarted",
             ],
         );
         check(
             &["http://127.0.0.1:1/a", "http://127.0.0.1:2/a"],
             &["http://127.0.0.1:1/a", "http://127.0.0.1:2/b"],
             &["http://127.0.0.1:1/a", "http://127.0.0.1:2/a"],
-            &["http://127.0.0.1:2/a keeps its settings: changing them takes a restart of the bus"],
+            &["http://127.0.0.1:2/a keeps its settings until the bus is restarted"],
         );
-        // Any free port is as good as another, but two are not one.
+        // Two listeners on any free port are two listeners.
         let free = "tcp://127.0.0.1:0";
         check(
             &[free],
             &[free, free],
             &[free],
-            &["tcp://127.0.0.1:0 is not opened: that takes a restart of the bus"],
+            &["tcp://127.0.0.1:0 is not opened until the bus is restarted"],
         );
     }
 }

@@ -68,20 +68,20 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     fn find_pool(&self, name: &str) -> Result<PoolId, RpcError> {
         let mut pools = self.core.order.iter().copied();
-        pools.find(|pool| self.core.pool_of(*pool).settings.name == name).ok_or_else(|| {
-            RpcError::new(Code::InvalidParams, "there is no pool of this name").with("pool", json!(name))
-        })
+        pools
+            .find(|pool| self.core.pool_of(*pool).settings.name == name)
+            .ok_or_else(|| RpcError::new(Code::InvalidParams, "unknown pool").with("pool", json!(name)))
     }
 
     fn first_pool(&self) -> Result<PoolId, RpcError> {
         let first = self.core.order.first().copied();
-        first.ok_or_else(|| RpcError::new(Code::NotFound, "the bus has no pool"))
+        first.ok_or_else(|| RpcError::new(Code::NotFound, "no pool configured"))
     }
 
     /// Counts and logs that a client asked for a pool that it may not use.
     pub(super) fn deny_pool(&mut self, client: ClientKey) -> RpcError {
         self.core.counters.refused_pools += 1;
         self.log(Note::PoolRefused(client.into()));
-        RpcError::new(Code::PolicyDenied, "this pool is not allowed here")
+        RpcError::new(Code::PolicyDenied, "pool not allowed for this client")
     }
 }

@@ -72,16 +72,16 @@ pub trait CoreOutput {
 pub enum Action {
     /// Start a process.
     Spawn {
-        /// The number of the new worker.
+        /// The id of the new worker.
         worker: WorkerId,
-        /// Which one.
+        /// Its pool.
         pool: PoolId,
     },
     /// End a worker and its tree.
     Stop {
-        /// Which one.
+        /// The worker.
         worker: WorkerId,
-        /// `true`: kill it. `false`: end its input, then SIGTERM, then SIGKILL.
+        /// `true`: kill it. `false`: close its stdin, then SIGTERM, then SIGKILL.
         kill: bool,
     },
     /// Pause reading from a worker.
@@ -94,9 +94,9 @@ pub enum Action {
     ResumeClient(ClientId),
     /// Close a client after its queue is flushed or the linger timeout expires.
     Close {
-        /// Which one.
+        /// The client.
         client: ClientId,
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
     /// Record the owner of a session.
@@ -114,7 +114,7 @@ pub enum Action {
         session: OwnedName,
     },
     /// Log or count something.
-    Tell(Note),
+    Log(Note),
     /// The bus has drained.
     Finished,
 }
@@ -202,7 +202,7 @@ pub enum Note {
     Ready(WorkerId),
     /// A worker was lost.
     Lost {
-        /// Which one.
+        /// The worker.
         worker: WorkerId,
         /// Its exit, as text.
         reason: String,
@@ -213,16 +213,16 @@ pub enum Note {
     },
     /// A worker sent an invalid message, or one that it may not send.
     Strike {
-        /// Which one.
+        /// The worker.
         worker: WorkerId,
-        /// What.
+        /// The violation.
         what: &'static str,
     },
     /// A message of a worker was dropped because it is for no client.
     Dropped {
-        /// Whose.
+        /// The worker.
         worker: WorkerId,
-        /// Why.
+        /// The reason.
         why: &'static str,
     },
     /// The circuit breaker of a pool opened: too many of its workers were lost.
@@ -231,7 +231,7 @@ pub enum Note {
     CircuitClosed(PoolId),
     /// A client named an MCP server that its pool does not permit.
     McpRefused {
-        /// The client, unless a session was to be restored that has none.
+        /// The client; `None` if a session without a client was to be restored.
         client: Option<ClientId>,
         /// The pool.
         pool: PoolId,

@@ -1,4 +1,4 @@
-//! JSON-RPC batches: splits them into entries and answers each batch with one array, once all answers are there.
+//! JSON-RPC batches: splits them into entries and answers each batch with one array when all answers are complete.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -13,50 +13,49 @@ use super::memory::{Charge, LINE_BYTES};
 use super::state::RequestLocation;
 use super::table::{ClientKey, Key, Table, WorkerKey};
 
-/// How many entries an array of a worker's may have: what is lost of one is lost for somebody else.
+/// Entries in a batch of a worker. A larger batch cannot be ignored: it may hold answers for several clients.
 const MAX_WORKER_ENTRIES: usize = 10_000;
 
-/// Answers up to this length are kept even if too much is: an error in their place would be no shorter.
+/// Answers up to this size are kept even over the memory limit: an error in their place would not be shorter.
 const MAX_ERROR_BYTES: usize = 512;
 
-/// A batch's place in the table.
-pub(super) type BatchKey = Key<Open>;
+pub(super) type BatchKey = Key<OpenBatch>;
 
-/// Who sent a batch.
+/// The sender of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sender {
     Client(ClientKey),
     Worker(WorkerKey),
 }
 
-/// A batch that is not answered yet.
+/// A batch that is not completely answered.
 #[derive(Debug)]
-pub(super) struct Open {
+pub(super) struct OpenBatch {
     sender: Sender,
     batch: Batch,
-    /// Entries that wait for one before them.
+    /// Entries that wait for the one before them.
     rest: VecDeque<BatchStep>,
-    /// The id of the request that the rest waits for.
+    /// The id of the request that `rest` waits for.
     barrier: Option<Box<[u8]>>,
-    /// Ids of a client's requests that have answers here: in use until the whole array is sent.
+    /// Ids of a client's requests whose answers are collected here. They stay in use until the array is sent.
     ids: Vec<Box<[u8]>>,
-    /// Ids of requests among the rest.
+    /// Ids of requests in `rest`.
     reserved: Vec<Box<[u8]>>,
     answered: bool,
-    /// Lines that follow the array: they are about sessions that it names.
+    /// Lines to send after the array: they are about sessions that the array names.
     behind: Vec<Bytes>,
-    /// How long the answers and the lines that follow them are so far.
+    /// Bytes of the collected answers and of `behind`.
     bytes: usize,
-    /// How long the array itself is, whose entries are kept until they are acted on.
+    /// Bytes of the batch itself, whose entries are kept until they are handled.
     length: usize,
-    /// For the array and its answers, if a client sent it.
+    /// Memory charge for the batch and its answers, if a client sent it.
     charge: Option<Charge>,
-    /// Its entries are being acted on: what lifts the barrier need not go on with them.
+    /// Its entries are being handled, so a lifted barrier must not handle them a second time.
     working: bool,
 }
 
-impl Open {
-    /// Charges what is still kept.
+impl OpenBatch {
+    /// Updates the charge to what is still kept.
     fn recharge(&mut self) {
         let entries = if self.rest.is_empty() { 0 } else { self.length };
         if let Some(charge) = &mut self.charge {
@@ -65,21 +64,20 @@ impl Open {
     }
 }
 
-/// The batches that are not answered yet.
 #[derive(Debug, Default)]
 pub(super) struct Batches {
-    table: Table<Open>,
+    table: Table<OpenBatch>,
 }
 
 impl Batches {
-    /// Forgets what a sender that is gone is owed.
+    /// Removes the batches of a sender that is gone.
     pub(super) fn forget(&mut self, sender: Sender) {
         self.table.retain(|open| open.sender != sender);
     }
 }
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Takes a batch apart and acts on its entries, in order.
+    /// Splits a batch and handles its entries in order.
     pub(super) fn handle_batch(&mut self, sender: Sender, message: View<'_>) {
         let frame = Frame::parse(Bytes::copy_from_slice(message.bytes()));
         let most = match sender {
@@ -93,17 +91,17 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 self.send_to(sender, &line);
                 match (sender, fault) {
                     (Sender::Client(_), _) => {}
-                    // There may be answers in it: those who wait for them do so only as long as it lives.
+                    // It may hold answers. The clients that wait for them get errors when the worker has exited.
                     (Sender::Worker(worker), Fault::TooManyEntries) => {
-                        self.retire(worker, "sent an array of too many messages");
+                        self.retire(worker, "sent a batch with too many messages");
                     }
-                    (Sender::Worker(worker), _) => self.strike(worker, "sent a line that is no message"),
+                    (Sender::Worker(worker), _) => self.strike(worker, "sent an invalid message"),
                 }
                 return;
             }
         };
         if let Sender::Client(client) = sender {
-            // The line itself is counted.
+            // The line itself is already counted.
             self.count_messages(client, steps.len().saturating_sub(1));
         }
         let length = message.bytes().len() + steps.len() * LINE_BYTES;
@@ -111,7 +109,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             Sender::Client(client) => Some(self.core.charge(client, length)),
             Sender::Worker(_) => None,
         };
-        let open = Open {
+        let open = OpenBatch {
             sender,
             batch,
             length,
@@ -126,12 +124,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
             working: false,
         };
         let key = self.core.batches.table.insert(open);
-        self.go_on(key);
+        self.continue_batch(key);
         self.take_answers_of_rest(key);
     }
 
-    /// Acts at once on a client's answers behind a barrier: a worker waits for them, and they belong to no request before
-    /// them. Later, another answer to the same request would come first.
+    /// Handles a client's answers behind a barrier at once: a worker waits for them, and they do not depend on the requests
+    /// before them. Handled later, another answer to the same request could come first.
     fn take_answers_of_rest(&mut self, key: BatchKey) {
         let Some(open) = self.core.batches.table.get_mut(key) else { return };
         let Sender::Client(client) = open.sender else { return };
@@ -143,11 +141,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Acts at once on the answers in a client's array that has to wait. Returns the array without them, if anything is
-    /// left of it.
+    /// Handles the answers in a client's batch that has to wait. Returns the batch without them, or `None` if it is empty then.
     pub(super) fn take_answers<'a>(&mut self, client: ClientKey, message: View<'a>) -> Option<Cow<'a, [u8]>> {
         let frame = Frame::parse(Bytes::copy_from_slice(message.bytes()));
-        // One that is refused as a whole is refused when its turn comes.
+        // A batch that is invalid as a whole is refused when its turn comes.
         let Ok((_, steps)) = Batch::open(&frame, self.core.limits.max_batch) else {
             return Some(message.bytes().into());
         };
@@ -155,7 +152,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if answers.is_empty() {
             return Some(message.bytes().into());
         }
-        // The line itself is counted, and so are the entries of what is left of it.
+        // The line itself is already counted, and the remaining entries are counted with it.
         self.count_messages(client, answers.len() - usize::from(rest.is_empty()));
         for answer in &answers {
             self.handle_client_message(client, entry_of(answer).view(), None);
@@ -164,8 +161,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         (!rest.is_empty()).then(|| [b"[", &*rest.join(&b','), b"]"].concat().into())
     }
 
-    /// Acts on entries until one has to be answered before the next, or none is left.
-    fn go_on(&mut self, key: BatchKey) {
+    /// Handles entries until one has to be answered before the next, or none is left.
+    fn continue_batch(&mut self, key: BatchKey) {
         let Some(open) = self.core.batches.table.get_mut(key) else { return };
         if std::mem::replace(&mut open.working, true) {
             return;
@@ -219,7 +216,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// The ids of entries that wait are in use already.
+    /// Reserves the ids of waiting requests, so that they count as in use.
     fn reserve(&mut self, key: BatchKey, client: ClientKey) {
         let Some(open) = self.core.batches.table.get_mut(key) else { return };
         let Some(state) = self.core.clients.get_mut(client) else { return };
@@ -238,7 +235,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// The opposite: the entry is about to be acted on.
+    /// Releases the id of a request that is about to be handled.
     fn unreserve(&mut self, key: BatchKey, client: ClientKey, frame: &Frame) {
         let Some(open) = self.core.batches.table.get_mut(key) else { return };
         if let Some(at) = open.reserved.iter().position(|id| Some(&**id) == frame.id()) {
@@ -249,7 +246,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// One answer of a batch; the last sends all of them. Answers name the id they are for, which may be a barrier.
+    /// Adds an answer to a batch; the last one sends the array. The answer may lift the barrier, which its id tells.
     pub(super) fn answer_in_batch(&mut self, key: BatchKey, mut answer: Bytes) {
         let limit = self.core.limits.max_line;
         let Some(sender) = self.core.batches.table.get(key).map(|open| open.sender) else { return };
@@ -265,8 +262,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if (open.bytes + answer.len() > limit || is_too_much)
             && let Some(id) = View::parse(&answer).id()
         {
-            // The array is one line, and is not kept longer than one may be.
-            let words = "the answers to this array are too long together; ask for them one by one";
+            // The array is one line and is limited like one.
+            let words = "batch response too long";
             let error = RpcError::new(Code::MessageTooLarge, words).effects(Effects::Possible);
             answer = message::error(id, &error);
         }
@@ -304,13 +301,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
             }
         }
         if lifted {
-            self.go_on(key);
+            self.continue_batch(key);
         }
     }
 
-    /// Sends a line to the client of a batch, behind the array that answers it.
+    /// Sends a line to the client of a batch, after the array that answers it.
     pub(super) fn write_behind_batch(&mut self, key: BatchKey, client: ClientKey, line: Bytes) {
-        let is_unanswered = |open: &&mut Open| open.sender == Sender::Client(client) && !open.answered;
+        let is_unanswered = |open: &&mut OpenBatch| open.sender == Sender::Client(client) && !open.answered;
         match self.core.batches.table.get_mut(key).filter(is_unanswered) {
             Some(open) => {
                 open.bytes += line.len();
@@ -335,12 +332,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     let id = frame.id().unwrap_or(b"null");
                     let doubled =
                         self.core.client(client).is_some_and(|state| state.inflight.contains_key(id));
-                    let taken =
-                        RpcError::new(Code::DuplicateId, "a request with this id is still unanswered");
+                    let taken = RpcError::new(Code::DuplicateId, "duplicate request id");
                     message::error(id, if doubled { &taken } else { error })
                 }
                 BatchStep::Deliver(frame) => {
-                    // An answer is nobody's successor, and somebody waits for it.
+                    // An answer does not depend on the refused requests, and a worker waits for it.
                     match frame.kind() {
                         Kind::Response | Kind::Invalid(_) => {
                             self.handle_client_message(client, frame.view(), None);
@@ -364,7 +360,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 }
 
-/// Returns `true` if an entry answers a worker, or was meant to.
+/// Returns `true` if an entry answers a request of a worker, or was meant to.
 fn is_answer(step: &BatchStep) -> bool {
     matches!(step, BatchStep::Deliver(frame) if matches!(frame.kind(), Kind::Response | Kind::Invalid(_)))
 }

@@ -14,24 +14,24 @@ use super::splice::Parts;
 use super::state::{HeldLine, RequestKind, RequestLocation};
 use super::table::ClientKey;
 
-/// Among how many lines that wait for a worker one is looked for. One behind them is given up on when they have gone.
+/// Queued lines of a client that are searched for the request. One further back is cancelled when it comes up.
 const MAX_SEARCHED_LINES: usize = 256;
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// A client gives up on a request: its worker knows that by another id.
+    /// Handles `$/cancel_request` of a client. The worker knows the request by another id.
     pub(super) fn cancel_request(&mut self, client: ClientKey, message: View<'_>) {
         let Some(state) = self.core.client(client) else { return };
         let Some(raw) = message.request_id() else { return };
         match state.inflight.get(raw).copied() {
             Some(RequestLocation::At(worker, id)) => {
-                // A turn that is given up on has its time to end, like one that is cancelled.
+                // The turn then gets the same time to end as a cancelled one.
                 let pending = self.core.worker(worker).and_then(|state| state.pending.get(&id));
                 let turn = pending.filter(|pending| pending.what == RequestKind::Prompt);
                 if let Some(session) = turn.and_then(|pending| pending.session) {
-                    self.cancelling(session);
+                    self.start_cancelling(session);
                 }
                 let digits = Digits::new(id);
-                // MCP's has no session, ACP's neither: nothing else to change.
+                // The cancel notifications of MCP and ACP name no session, so only the request id changes.
                 self.send_to_worker(
                     worker,
                     client,
@@ -44,14 +44,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Whether what a client gives up on is known already.
-    pub(super) fn can_give_up(&mut self, client: ClientKey, message: View<'_>) -> bool {
+    /// Returns `true` if the request to cancel is known here: sent, or queued within the searched lines.
+    pub(super) fn can_cancel(&mut self, client: ClientKey, message: View<'_>) -> bool {
         let Some(raw) = message.request_id() else { return false };
         let is_open = self.core.client(client).is_some_and(|state| state.inflight.contains_key(raw));
         is_open || self.place_among_held(client, raw).is_some()
     }
 
-    /// One that still waits for its session or its worker.
+    /// Cancels a request that waits for its session or for one worker.
     fn cancel_unsent(&mut self, client: ClientKey, id: &[u8]) {
         let is_it = |waiting: &Waiting| waiting.client == client && waiting.line.id() == Some(id);
         let mut found = self.core.sessions.take_waiting(is_it);
@@ -69,7 +69,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// One that waits for any worker.
+    /// Cancels a request that waits for any worker.
     fn cancel_held(&mut self, client: ClientKey, id: &[u8]) {
         let place = self.place_among_held(client, id);
         let held = self.core.client(client).and_then(|state| state.held.as_mut());
@@ -84,8 +84,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         };
         self.send_cancellation(client, &line, batch);
         if place == Some(0) {
-            // What is behind it may have no need to wait.
-            self.release_anew(client);
+            // The lines behind it may not have to wait.
+            self.release_again(client);
         }
     }
 
@@ -94,7 +94,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         held.lines.iter().take(MAX_SEARCHED_LINES).position(|held| held.line.id() == Some(id))
     }
 
-    /// One that several workers are asked: none of them need go on.
+    /// Cancels a request that was sent to several workers, at each of them.
     fn cancel_fan_out(&mut self, key: FanKey) {
         for (worker, number) in self.forget_fan_parts(key) {
             let params = json!({"requestId": number});
@@ -102,14 +102,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 self.write_worker(worker, &[&line]);
             }
         }
-        let error = RpcError::new(Code::Cancelled, "given up before all agents had answered");
+        let error = RpcError::new(Code::Cancelled, "cancelled before all agents responded");
         self.fail_fan(key, error);
     }
 
     fn send_cancellation(&mut self, client: ClientKey, line: &[u8], batch: Option<BatchKey>) {
         let message = View::parse(line);
         let error =
-            RpcError::new(Code::Cancelled, "given up before any agent was asked").effects(Effects::None);
+            RpcError::new(Code::Cancelled, "cancelled before reaching an agent").effects(Effects::None);
         if let Some(id) = message.id() {
             self.refuse(client, id, batch, message.tag(), &error);
         }

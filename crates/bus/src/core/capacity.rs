@@ -16,12 +16,17 @@ use super::timer::Timer;
 use super::turn_end::wire_name;
 use super::{Ctx, millis};
 
-/// How long it is believed that a worker takes no more sessions than it had when it said so.
+/// How long a worker's report that it is full limits its sessions.
 const CAPACITY_TRUST_DURATION: Time = Time::from_secs(60);
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// The worker with the least to do that `client` may use.
-    pub(super) fn place(&mut self, pool: PoolId, client: ClientKey, but: &[WorkerKey]) -> Option<WorkerKey> {
+    /// Returns the least loaded worker that `client` may use, except those in `but`, and assigns it to the client's identity.
+    pub(super) fn choose_worker(
+        &mut self,
+        pool: PoolId,
+        client: ClientKey,
+        but: &[WorkerKey],
+    ) -> Option<WorkerKey> {
         let identity = self.core.client(client)?.identity;
         let has_its_workers = self.has_its_workers(client, pool);
         let is_its = |other: Option<Identity>| other.map_or(!has_its_workers, |other| other == identity);
@@ -42,7 +47,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             .min_by_key(|(_, state)| state.sessions.len() + state.pending.len())
             .map(|(worker, _)| worker)?;
         if mixes && self.core.workers.get(best).is_some_and(|state| self.has_its_share(state, identity)) {
-            // A session that its own clients have left gives way.
+            // A session of this identity that has no client left is closed for it.
             let left = self.oldest_left_of(best, Some(identity))?;
             self.evict(best, left);
         }
@@ -53,13 +58,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Some(best)
     }
 
-    /// Whether a worker takes no more sessions, as it has said.
+    /// Returns `true` if a worker has reported that it accepts no more sessions.
     fn is_full(&self, state: &WorkerState) -> bool {
         state.capacity.is_some_and(|(most, until)| self.now < until && state.sessions.len() >= most)
     }
 
-    /// Whether an identity has as many sessions in a worker as it may have where others are too. Those count that are being
-    /// opened.
+    /// Returns `true` if an identity has its maximum of sessions in a worker that identities share. Sessions that are being
+    /// opened count.
     fn has_its_share(&self, state: &WorkerState, identity: Identity) -> bool {
         let most = self.share_of_worker(state);
         if state.sessions.len() + state.creating as usize >= most {
@@ -71,8 +76,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         false
     }
 
-    /// How many sessions one identity may have in a worker where others are too: half of what the worker takes, if that is known, others are
-    /// there, and no more workers can be started for them.
+    /// Returns how many sessions one identity may have in a worker that identities share: half of the worker's capacity, if that
+    /// is known, other identities are connected, and the pool cannot start more workers.
     fn share_of_worker(&self, state: &WorkerState) -> usize {
         let most = self.core.limits.max_sessions_per_worker;
         let pool = self.core.pool_of(state.pool);
@@ -82,8 +87,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         capacity.map_or(most, |(capacity, _)| most.min((capacity / 2).max(1)))
     }
 
-    /// Whether a worker may get one session more of a client's identity, which has to be at this one: a fork. A session that the
-    /// identity's own clients have left gives way.
+    /// Returns `true` if a client's identity may have one more session in this worker, in which a fork has to be. Closes a
+    /// session of the identity that has no client if that makes room.
     pub(super) fn has_room_for_fork(&mut self, client: ClientKey, worker: WorkerKey) -> bool {
         let Some(identity) = self.core.clients.get(client).map(|state| state.identity) else { return false };
         let Some(state) = self.core.workers.get(worker) else { return false };
@@ -96,8 +101,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         true
     }
 
-    /// Whether the identity of a client has as many workers of a pool as it may have: a quarter is left to others, if there is more than one and
-    /// clients are asked who they are.
+    /// Returns `true` if a client's identity has its maximum of a pool's workers: three quarters, rounded down, but at least one.
+    /// Applies only where clients authenticate.
     pub(super) fn has_its_workers(&self, client: ClientKey, pool: PoolId) -> bool {
         let Some(client) = self.core.clients.get(client).filter(|client| client.metered) else {
             return false;
@@ -110,7 +115,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         !state.settings.mix_identities && workers.filter(is_its).count() >= share
     }
 
-    /// What a client is told that asks for one worker more than its identity may have. One that is kept for it gives way first.
+    /// Routes a client whose identity has its maximum of workers: waits if a worker without clients can be stopped for it, else
+    /// refuses.
     pub(super) fn wait_for_own(&mut self, pool: PoolId, client: ClientKey) -> Route {
         let identity = self.core.client(client).map(|state| state.identity);
         let workers = self.core.pool_of(pool).workers.iter();
@@ -120,28 +126,28 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if is_going || self.make_room(pool, identity) {
             return Route::Hold;
         }
-        Route::Refuse(RpcError::new(Code::Backpressure, "worker limit of this identity reached in the pool"))
+        Route::Refuse(RpcError::new(Code::Backpressure, "worker limit of this identity reached"))
     }
 
-    /// There is no worker for one more session of a client.
+    /// Routes a client for which no worker has room for one more session.
     pub(super) fn wait_for_room(&mut self, pool: PoolId, client: ClientKey) -> Route {
         let Some(identity) = self.core.client(client).map(|state| state.identity) else { return Route::Hold };
         let state = self.core.pool_of(pool);
         let workers = state.workers.iter().filter_map(|worker| self.core.workers.get(*worker));
         let mut ready =
             workers.filter(|worker| worker.stage == WorkerLifecycle::Ready && !self.is_full(worker));
-        // More workers are for others, not for one who has used up these.
+        // The identity has used up the workers that there are; more workers are not started for it.
         if state.settings.mix_identities && ready.any(|worker| self.has_its_share(worker, identity)) {
             return Route::Refuse(share_used_up());
         }
         if self.has_its_workers(client, pool) {
             return self.wait_for_own(pool, client);
         }
-        self.wait_for(pool)
+        self.wait_for_worker(pool)
     }
 
-    /// A worker that all share refused to open a session for lack of room: one that has no client gives way, or another worker is
-    /// asked, once. The request comes back if neither can be.
+    /// Handles a shared worker's refusal to open a session for lack of room: closes a session without a client and asks again, or
+    /// asks another worker, once. Returns the request if neither is possible.
     pub(super) fn find_room(
         &mut self,
         worker: WorkerKey,
@@ -159,14 +165,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
             state.capacity = Some((state.sessions.len().max(1), until));
         }
         let RequestOrigin::Client { client, id, batch } = &pending.asker else { return Some(pending) };
-        if opening.again || opening.line.is_empty() {
+        if opening.is_repeat || opening.line.is_empty() {
             return Some(pending);
         }
         let (client, batch) = (*client, *batch);
         let charge = self.core.charge_line(client, &opening.line);
         let waiting = Waiting { client, line: (*opening.line).into(), batch, _charge: charge };
         if let Some(state) = self.core.client(client) {
-            state.again = Some(id.clone());
+            state.repeated = Some(id.clone());
             state.inflight.insert(id.clone(), super::state::RequestLocation::Elsewhere);
         }
         match self.oldest_left(worker) {
@@ -176,17 +182,17 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 }
                 self.evict(worker, key);
             }
-            None => self.take_refused(waiting),
+            None => self.retry_refused_line(waiting),
         }
         None
     }
 
-    /// The session of a worker that has been without a client for the longest and does nothing, if it can be closed.
+    /// Returns the session of a worker that has been without a client for the longest, is idle, and can be closed.
     fn oldest_left(&self, worker: WorkerKey) -> Option<SessionKey> {
         self.oldest_left_of(worker, None)
     }
 
-    /// The same among the sessions of this identity, if one is given.
+    /// Returns the same for the sessions of one identity only, if one is given.
     fn oldest_left_of(&self, worker: WorkerKey, identity: Option<Identity>) -> Option<SessionKey> {
         let state = self.core.workers.get(worker).filter(|state| state.accepts_input())?;
         if !self.core.abilities_of_worker(worker).close {
@@ -214,36 +220,36 @@ impl<O: CoreOutput> Ctx<'_, O> {
         );
     }
 
-    /// A worker has made room, or will not: what it refused for lack of it is asked for again.
+    /// Repeats the requests that a worker refused for lack of room: it has made room, or cannot.
     pub(super) fn retry_refused(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
         for waiting in std::mem::take(&mut state.refused) {
-            self.take_refused(waiting);
+            self.retry_refused_line(waiting);
         }
     }
 
-    /// Acts once more on a request that was refused for lack of room. It came before all lines of its client that are held.
-    fn take_refused(&mut self, waiting: Waiting) {
+    /// Repeats a request that was refused for lack of room. It comes before all held lines of its client.
+    fn retry_refused_line(&mut self, waiting: Waiting) {
         self.forget_elsewhere(waiting.client, &waiting.line);
-        self.take_again(vec![waiting]);
+        self.handle_again(vec![waiting]);
     }
 
-    /// There is no worker now: wait for one, unless there will be none soon.
-    pub(super) fn wait_for(&mut self, pool: PoolId) -> Route {
+    /// Waits for a worker of the pool, or refuses if none is expected soon.
+    pub(super) fn wait_for_worker(&mut self, pool: PoolId) -> Route {
         self.spawn_on_demand(pool);
         let state = self.core.pool_of(pool);
         let total = state.workers.len();
         let hopeless = state.open_until.is_some_and(|until| until > self.now);
         let any_coming = state.workers.iter().any(|worker| {
             self.core.workers.get(*worker).is_some_and(|state| {
-                matches!(state.stage, WorkerLifecycle::Starting | WorkerLifecycle::Greeting)
+                matches!(state.stage, WorkerLifecycle::Starting | WorkerLifecycle::Initializing)
             })
         });
         let any_going = state.workers.iter().any(|worker| {
             self.core.workers.get(*worker).is_some_and(|state| state.stage == WorkerLifecycle::Stopping)
         });
         let exhausted = !any_coming && !any_going && total >= state.settings.max_instances as usize;
-        let rest_until = state.rest_until;
+        let delayed_until = state.delayed_until;
         if exhausted && !hopeless && self.make_room(pool, None) {
             return Route::Hold;
         }
@@ -251,15 +257,16 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return Route::Refuse(self.no_worker(pool, Code::Backpressure));
         }
         if !any_coming {
-            // Whoever closed the circuit meanwhile has not started one.
-            let at = rest_until.max(self.now);
+            // The circuit breaker may have closed meanwhile without starting a worker.
+            let at = delayed_until.max(self.now);
             self.core.timers.set(at, Timer::Respawn(pool));
         }
         Route::Hold
     }
 
-    /// Ends a worker that is kept for clients that are gone, where different identities have their own: of the identity for which most are kept,
-    /// or of this one, the one that was left first. Tells whether there is one.
+    /// Stops a worker that only sessions without clients keep, in a pool whose identities have workers of their own. Chooses
+    /// among the workers of `identity`, or of the identity that keeps most of them, the one that was left first. Returns `true`
+    /// if there was one.
     fn make_room(&mut self, pool: PoolId, identity: Option<Identity>) -> bool {
         let state = self.core.pool_of(pool);
         if state.is_shared() && state.settings.mix_identities {
@@ -275,7 +282,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     && state.pending.is_empty();
                 let sessions = state.sessions.iter().filter_map(|key| self.core.sessions.get(*key));
                 let since = sessions.map(|session| session.ownerless.filter(|_| !session.is_busy()));
-                // All of them, or it is of use to somebody; the last that was left counts.
+                // All sessions must be without a client. The last one that was left counts.
                 let since = since.collect::<Option<Vec<_>>>()?.into_iter().max()?;
                 left.then_some((state.identity, since, *worker))
             })
@@ -284,19 +291,19 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let count = |identity| kept.iter().filter(|(of, ..)| *of == identity).count();
         let oldest = kept.iter().min_by_key(|(of, since, worker)| (Reverse(count(*of)), *since, *worker));
         let Some((.., oldest)) = oldest.copied() else { return false };
-        self.lose_sessions(oldest, &"its agent made room for another client".into());
+        self.lose_sessions(oldest, &"agent stopped to make room".into());
         self.stop_worker(oldest, false);
         true
     }
 
-    /// What whoever needs a worker is told when there is none.
+    /// Returns the error for a client that gets no worker.
     pub(super) fn no_worker(&self, pool: PoolId, code: Code) -> RpcError {
         let state = self.core.pool_of(pool);
-        let until = state.open_until.unwrap_or(state.rest_until);
+        let until = state.open_until.unwrap_or(state.delayed_until);
         let wait = until.saturating_sub(self.now);
         let words = match (&state.last_loss, state.open_until) {
             (Some(reason), Some(_)) => {
-                format!("the workers of pool {:?} keep dying: {reason}", state.settings.name)
+                format!("circuit breaker of pool {:?} is open: {reason}", state.settings.name)
             }
             (Some(reason), None) => format!("no worker of pool {:?} is ready: {reason}", state.settings.name),
             (None, _) => format!("no worker of pool {:?} is free", state.settings.name),
@@ -306,5 +313,5 @@ impl<O: CoreOutput> Ctx<'_, O> {
 }
 
 pub(super) fn share_used_up() -> RpcError {
-    RpcError::new(Code::Backpressure, "session limit of this identity reached at each worker")
+    RpcError::new(Code::Backpressure, "session limit per identity and worker reached")
 }

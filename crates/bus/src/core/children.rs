@@ -19,7 +19,7 @@ use super::batch::BatchKey;
 use super::errors::unknown_session;
 use super::former_names::NameUse;
 use super::identity::Identity;
-use super::restore::namesake;
+use super::restore::name_reused;
 use super::route::{MAX_SESSION_NAME_BYTES, Route};
 use super::session::{SessionKey, SessionState, quoted};
 use super::session_keys::decoded;
@@ -27,72 +27,69 @@ use super::splice::Parts;
 use super::state::RequestKind;
 use super::table::{ClientKey, Key, Table, WorkerKey};
 
-/// How many child sessions one session may have; the oldest is forgotten for one more.
+/// Child sessions of one session. The oldest is forgotten for one more.
 const MAX_OF_SESSION: usize = 1_000;
-/// The same for all sessions of one worker.
+/// Child sessions in one worker.
 const MAX_OF_WORKER: usize = 4_096;
-/// How many children all sessions of one identity have.
+/// Child sessions of one identity.
 const MAX_OF_IDENTITY: usize = 16_384;
-/// How long all ids of the children of one session may be together.
+/// Bytes of the ids of one session's children.
 const MAX_SESSION_BYTES: usize = 256 << 10;
-/// The same for all sessions of one identity.
+/// Bytes of the ids of one identity's children.
 const MAX_IDENTITY_BYTES: usize = 2 << 20;
 
-/// A child's place in the table.
 pub(super) type ChildKey = Key<Child>;
 
-/// A child session.
 #[derive(Debug)]
 pub(super) struct Child {
-    /// The session that a client opened and that this one belongs to, however many are between them.
+    /// The session that a client opened and that this one belongs to, possibly through other children.
     pub(super) root: SessionKey,
-    /// Whose the session is.
     identity: Identity,
-    /// The worker that announced it: another one may mean something else by the same id.
+    /// The worker that announced it. In another worker the same id may be another session.
     worker: WorkerKey,
-    /// The id that clients use.
+    /// The id for clients.
     name: Box<str>,
-    /// The id that the agent uses.
+    /// The id for the agent.
     own: Box<str>,
-    /// When it was announced, relative to the others.
+    /// Orders children by their announcement.
     serial: u64,
 }
 
 impl Child {
-    /// The id for clients as JSON, if it is not the agent's.
+    /// Returns the id for clients as JSON if it differs from the agent's.
     pub(super) fn alias(&self) -> Option<Box<[u8]>> {
         (self.name != self.own).then(|| quoted(&self.name))
     }
 
-    /// The id for the agent as JSON, if it is not the one of clients.
+    /// Returns the id for the agent as JSON if it differs from the clients'.
     fn wire(&self) -> Option<Box<[u8]>> {
         (self.name != self.own).then(|| quoted(&self.own))
     }
 }
 
-/// What a session knows of its children.
+/// The children of a session.
 #[derive(Debug, Default)]
-pub(super) struct Kin {
-    /// In the order in which they were announced.
+pub(super) struct ChildSet {
+    /// In the order of their announcement.
     children: VecDeque<ChildKey>,
-    /// How long the ids are that the agent has for them.
+    /// Bytes of the agent's ids.
     bytes: usize,
-    /// One of them has another id for clients than for the agent.
+    /// `true` if one of them has different ids for clients and for the agent.
     aliased: bool,
 }
 
-/// All child sessions.
+/// All child sessions of the bus.
 #[derive(Debug, Default)]
 pub(super) struct Children {
     table: Table<Child>,
     by_name: HashMap<Box<str>, ChildKey>,
-    /// How many children each identity has, and how long their ids are.
+    /// Per identity: the number of children, and the bytes of their ids.
     held: FxHashMap<Identity, (usize, usize)>,
     serial: u64,
 }
 
 impl Children {
-    /// The child that clients know by this id.
+    /// Returns the child with this id for clients.
     pub(super) fn find(&self, name: &str) -> Option<&Child> {
         self.table.get(*self.by_name.get(name)?)
     }
@@ -101,8 +98,8 @@ impl Children {
         self.table.get(key)
     }
 
-    /// Whether clients know a child by this id.
-    pub(super) fn has(&self, name: &str) -> bool {
+    /// Returns `true` if a child has this id for clients.
+    pub(super) fn contains(&self, name: &str) -> bool {
         self.by_name.contains_key(name)
     }
 
@@ -123,7 +120,7 @@ impl Children {
         key
     }
 
-    /// How long all ids are that agents have for them.
+    /// Returns the bytes of all agents' ids.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         self.table.iter().map(|(_, child)| child.own.len()).sum()
@@ -142,55 +139,55 @@ impl Children {
     }
 }
 
-/// What an update says that the bus has to know.
+/// The content of an update that the bus acts on.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Told {
-    /// Whether the session works (v2).
+pub(super) enum UpdateEvent {
+    /// `true` if the session works (v2).
     Running(bool),
-    /// It has a child of this id.
+    /// The session has a child of this id.
     Child(Box<str>),
 }
 
-/// The kinds of updates that [`read_update`] reads, as they end.
+/// Ends of the update kinds that [`read_update`] parses.
 const KINDS: [&[u8]; 2] = [b"\"state", b"\"subagent"];
 const KIND_END: &[u8] = b"_update\"";
-/// Kinds that are compared as a whole, with the quote behind them: most updates are chunks of a text.
+/// Kinds that are compared as a whole, with the closing quote: most updates are chunks of text.
 const COMMON_KINDS: [&[u8]; 2] = [b"agent_message_chunk\"", b"agent_thought_chunk\""];
-/// Made once: for a text as short as most updates, making it costs more than the search.
+/// Built once: for a text as short as most updates, building it takes longer than the search.
 static END_FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(KIND_END));
 
-/// Reads an update, if it may be one of those that matter. Most are known by the place of their kind to be none of them, and most others by
-/// one search over the text.
+/// Parses an update if the bus acts on its kind. Most others are recognized by the kind at its usual position, and the rest by
+/// one search of the text.
 #[inline]
-pub(super) fn read_update(message: View<'_>) -> Option<Told> {
+pub(super) fn read_update(message: View<'_>) -> Option<UpdateEvent> {
     match kind_at_usual_place(message) {
         Some(kind) if !kind.ends_with(KIND_END) => None,
         _ => parse_update(message.params()?),
     }
 }
 
-fn parse_update(params: &[u8]) -> Option<Told> {
+fn parse_update(params: &[u8]) -> Option<UpdateEvent> {
     let is_kind = |at: usize| KINDS.iter().any(|kind| params[..at].ends_with(kind));
     END_FINDER.find_iter(params).find(|at| is_kind(*at))?;
     let inner = |text: &'_ [u8], key: &str| member(text, key).ok().flatten();
     let update = params.get(inner(params, "update")?)?;
     let text = |key: &str| inner(update, key).and_then(|place| update.get(place)).and_then(decoded);
     match text("sessionUpdate")?.as_str() {
-        "state_update" => Some(Told::Running(text("state").as_deref() != Some("idle"))),
+        "state_update" => Some(UpdateEvent::Running(text("state").as_deref() != Some("idle"))),
         "subagent_update" => {
             let name = text("sessionId").filter(|name| !name.is_empty())?;
-            (name.len() <= MAX_SESSION_NAME_BYTES).then(|| Told::Child(name.into()))
+            (name.len() <= MAX_SESSION_NAME_BYTES).then(|| UpdateEvent::Child(name.into()))
         }
         _ => None,
     }
 }
 
-/// Returns the kind of an update and the quote behind it, if its members are in the order in which agents mostly write them. An update with
-/// two kinds is ambiguous, and counts as none that [`read_update`] reads.
+/// Returns the kind of an update and its closing quote, if the members are in the usual order. An update with two kinds is
+/// ambiguous and is ignored.
 #[inline]
 fn kind_at_usual_place(message: View<'_>) -> Option<&[u8]> {
     let session = message.part_range(Part::Session)?;
-    // The scan has found the end of the session's name, so it is not searched for again.
+    // The scan has found the end of the session's name already.
     let through_key = message.bytes().get(message.envelope().params.range().start..session.start)?;
     let update = message.bytes().get(session.end..message.envelope().params.range().end)?;
     let kind = update.strip_prefix(br#","update":{"sessionUpdate":""#)?;
@@ -203,19 +200,19 @@ fn kind_at_usual_place(message: View<'_>) -> Option<&[u8]> {
 }
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// The child that `worker` calls `name`.
+    /// Returns the child that `worker` knows as `name`.
     pub(super) fn child_of(&self, worker: WorkerKey, name: &str) -> Option<&Child> {
         let state = self.core.workers.get(worker)?;
         self.core.children.get(*state.children.get(name)?)
     }
 
-    /// The session that a message of a worker's belongs to as one of a child.
+    /// Returns the session that a child belongs to.
     pub(super) fn root_of(&self, worker: WorkerKey, name: &str) -> Option<SessionKey> {
         self.child_of(worker, name).map(|child| child.root)
     }
 
-    /// An agent has announced a child of a session. Tells whether it is new; what is known already stays as it is.
-    pub(super) fn announced(&mut self, worker: WorkerKey, root: SessionKey, own: &str) -> bool {
+    /// Handles the announcement of a child. Returns `true` if it is new. A known child stays unchanged.
+    pub(super) fn add_child(&mut self, worker: WorkerKey, root: SessionKey, own: &str) -> bool {
         let Some(identity) = self.core.sessions.get(root).map(|session| session.identity) else {
             return false;
         };
@@ -227,8 +224,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             if child.worker == worker || child.root == root {
                 return false;
             }
-            // It came here with its session, and its process called it so.
-            self.is_no_child(worker, own);
+            // The other child moved here with its session. The name is this process's to give, so that child loses it.
+            self.forget_child_named(worker, own);
         }
         if !self.make_room_for_child(worker, root, own.len()) {
             self.log(Note::Dropped { worker: worker.into(), why: "too many child sessions of one identity" });
@@ -236,16 +233,16 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return false;
         }
         let (owners, children) = (&self.core.owners, &self.core.children);
-        let is_taken = |name: &str| owners.is_anothers(name, identity) || children.has(name);
+        let is_taken = |name: &str| owners.is_anothers(name, identity) || children.contains(name);
         let name = self.core.sessions.free_name(own, is_taken);
         let aliased = *name != *own;
         self.core.owners.know_child(&name, identity);
         let key = self.core.children.insert(root, identity, worker, name, own.into());
         if let Some(session) = self.core.sessions.get_mut(root) {
-            let kin = session.kin.get_or_insert_default();
-            kin.children.push_back(key);
-            kin.bytes += own.len();
-            kin.aliased |= aliased;
+            let child_set = session.child_set.get_or_insert_default();
+            child_set.children.push_back(key);
+            child_set.bytes += own.len();
+            child_set.aliased |= aliased;
         }
         if let Some(state) = self.core.worker(worker) {
             state.children.insert(own.into(), key);
@@ -254,9 +251,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
         true
     }
 
-    /// Remembers a child that a worker announces in a session that it no longer has: its name is that of the identity that had the session.
+    /// Remembers a child that is announced in a session that the worker no longer has. Its name stays with the identity that had
+    /// the session.
     pub(super) fn record_former_child(&mut self, worker: WorkerKey, message: View<'_>) {
-        let Some(Told::Child(child)) = read_update(message) else { return };
+        let Some(UpdateEvent::Child(child)) = read_update(message) else { return };
         let Some(state) = self.core.workers.get(worker) else { return };
         let owner = message.session().and_then(|name| state.former.owner(&name));
         let Some(identity) = owner else { return };
@@ -266,21 +264,21 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Gives up on opening a session at a worker that announces a child of that name in a session of another identity: the worker had not
-    /// read the request, and would open the child by it.
+    /// Cancels the opening of a session in a worker that announces a child of the same name in a session of another identity. The
+    /// worker has not read the request yet, and it would open the child by that name.
     fn yield_to_child(&mut self, worker: WorkerKey, identity: Identity, name: &str) {
         let Some(key) = self.session_of(worker, name) else { return };
         let Some(session) = self.core.sessions.get(key) else { return };
         match session.place {
             _ if session.identity == identity => {}
-            SessionState::Reviving(_) => self.fail_revival(key, &namesake()),
+            SessionState::Restoring(_) => self.fail_restore(key, &name_reused()),
             _ if session.provisional => self.drop_session(key),
             _ => {}
         }
     }
 
-    /// Drops the announcement of a child by a worker that all share and whose clients have not said that they show them. The child belongs
-    /// to no client, and what the worker goes on to say in it is dropped too, without being held against the worker.
+    /// Drops the announcement of a child in a shared worker whose clients have not declared that they show children. The child
+    /// belongs to no client. Later messages about it are dropped too, and are no protocol violation.
     #[inline]
     pub(super) fn drop_unshown_child(&mut self, worker: WorkerKey, message: View<'_>) -> bool {
         let Some(state) = self.core.workers.get(worker) else { return false };
@@ -288,7 +286,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if state.announces || !pool.is_shared() || !pool.is_acp() {
             return false;
         }
-        let Some(Told::Child(child)) = read_update(message) else { return false };
+        let Some(UpdateEvent::Child(child)) = read_update(message) else { return false };
         let parent_owner = |name: &str| {
             let parent = self.session_of(worker, name).and_then(|key| self.core.sessions.get(key));
             parent.map(|parent| parent.identity).or_else(|| state.former.owner(name))
@@ -309,18 +307,18 @@ impl<O: CoreOutput> Ctx<'_, O> {
         true
     }
 
-    /// Forgets the oldest children of a session, or of its worker, until there is room for one more whose id is this long. Returns `false`
-    /// if the other sessions of its identity leave none.
+    /// Forgets the oldest children of a session or of its worker until there is room for one more id of this length. Returns
+    /// `false` if the other sessions of the identity use all the room.
     fn make_room_for_child(&mut self, worker: WorkerKey, root: SessionKey, length: usize) -> bool {
         loop {
             let Some(session) = self.core.sessions.get(root) else { return false };
             let (count, bytes) = self.core.children.held.get(&session.identity).copied().unwrap_or_default();
             let identity_is_full = count >= MAX_OF_IDENTITY || bytes + length > MAX_IDENTITY_BYTES;
-            let kin = session.kin.as_deref();
-            let session_is_full = kin.is_some_and(|kin| {
-                kin.children.len() >= MAX_OF_SESSION || kin.bytes + length > MAX_SESSION_BYTES
+            let child_set = session.child_set.as_deref();
+            let session_is_full = child_set.is_some_and(|child_set| {
+                child_set.children.len() >= MAX_OF_SESSION || child_set.bytes + length > MAX_SESSION_BYTES
             });
-            let own = kin.and_then(|kin| kin.children.front().copied());
+            let own = child_set.and_then(|child_set| child_set.children.front().copied());
             let Some(state) = self.core.workers.get(worker) else { return false };
             let oldest = if session_is_full || identity_is_full {
                 own
@@ -332,23 +330,24 @@ impl<O: CoreOutput> Ctx<'_, O> {
             };
             let Some(oldest) = oldest else { return false };
             self.forget_child(worker, oldest);
-            let why = "too many child sessions, the oldest is forgotten";
+            let why = "too many child sessions, oldest forgotten";
             self.log(Note::Dropped { worker: worker.into(), why });
         }
     }
 
-    /// Forgets a child of a session that lives in `worker`.
+    /// Forgets a child of a session in `worker`.
     fn forget_child(&mut self, worker: WorkerKey, key: ChildKey) {
         let Some(child) = self.core.children.remove(key) else { return };
-        let kin = self.core.sessions.get_mut(child.root).and_then(|session| session.kin.as_deref_mut());
-        if let Some(kin) = kin {
-            kin.children.retain(|other| *other != key);
-            kin.bytes -= child.own.len();
+        let child_set =
+            self.core.sessions.get_mut(child.root).and_then(|session| session.child_set.as_deref_mut());
+        if let Some(child_set) = child_set {
+            child_set.children.retain(|other| *other != key);
+            child_set.bytes -= child.own.len();
         }
         self.expect_no_more(worker, key, child);
     }
 
-    /// A worker may still speak of a child that is forgotten, which is not held against it.
+    /// Lets a worker mention a forgotten child without a protocol violation.
     fn expect_no_more(&mut self, worker: WorkerKey, key: ChildKey, child: Child) {
         let Some(state) = self.core.worker(worker) else { return };
         if state.children.get(&child.own) != Some(&key) {
@@ -358,7 +357,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.expect_name_no_more(worker, child.own, child.identity);
     }
 
-    /// A worker may speak of a child that its session does not have, which is not held against it.
+    /// Lets a worker mention a child that its session does not have without a protocol violation.
     fn expect_unknown_child(&mut self, worker: WorkerKey, name: Box<str>, identity: Identity) {
         self.core.owners.know_child(&name, identity);
         self.expect_name_no_more(worker, name, identity);
@@ -370,17 +369,17 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// A worker gives a session the name of a child: it is no child any more.
-    pub(super) fn is_no_child(&mut self, worker: WorkerKey, name: &str) {
+    /// Forgets a child whose name the worker has given to a session.
+    pub(super) fn forget_child_named(&mut self, worker: WorkerKey, name: &str) {
         let key = self.core.worker(worker).and_then(|state| state.children.get(name).copied());
         if let Some(key) = key {
             self.forget_child(worker, key);
         }
     }
 
-    /// Forgets the children of a session that is no more.
-    pub(super) fn forget_children(&mut self, worker: Option<WorkerKey>, kin: Option<Box<Kin>>) {
-        for key in kin.into_iter().flat_map(|kin| kin.children) {
+    /// Forgets the children of a session that has ended.
+    pub(super) fn forget_children(&mut self, worker: Option<WorkerKey>, child_set: Option<Box<ChildSet>>) {
+        for key in child_set.into_iter().flat_map(|child_set| child_set.children) {
             if let Some(child) = self.core.children.remove(key)
                 && let Some(worker) = worker
             {
@@ -389,12 +388,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// A session lives in another worker: its children do too, unless that calls something else so, or did for another identity. The worker
-    /// that it leaves may still speak of them.
+    /// Moves the children of a session to another worker, unless that worker uses a child's name for something else or used it
+    /// for another identity. The former worker may still mention them.
     pub(super) fn move_children(&mut self, root: SessionKey, from: Option<WorkerKey>, to: Option<WorkerKey>) {
-        let kin = self.core.sessions.get(root).and_then(|session| session.kin.as_deref());
-        let Some(kin) = kin.filter(|kin| !kin.children.is_empty()) else { return };
-        for key in kin.children.clone() {
+        let child_set = self.core.sessions.get(root).and_then(|session| session.child_set.as_deref());
+        let Some(child_set) = child_set.filter(|child_set| !child_set.children.is_empty()) else { return };
+        for key in child_set.children.clone() {
             let Some(child) = self.core.children.get(key) else { continue };
             let (own, identity) = (child.own.clone(), child.identity);
             if let Some(from) = from.and_then(|from| self.core.worker(from))
@@ -413,8 +412,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Where a client's message to a child belongs: where one to the session of the child does.
-    /// Nothing that opens, lists, closes or deletes sessions or concerns the whole connection goes to a child.
+    /// Routes a client's message to a child like one to the session of the child.
+    /// Requests that open, list, close or delete sessions, or that concern the whole connection, are refused for a child.
     pub(super) fn route_child(
         &mut self,
         client: ClientKey,
@@ -456,29 +455,29 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.forward(client, message, batch, worker, None, RequestKind::Child);
     }
 
-    /// How clients call the child that a message in the family of `root` is about, if its worker calls it otherwise.
-    /// The outer `None`: it is about no child.
+    /// Returns the clients' id of the child that a message is about, if the agent's id differs.
+    /// The outer `None`: the message is about no child.
     pub(super) fn child_alias(&self, worker: WorkerKey, message: View<'_>) -> Option<Option<Box<[u8]>>> {
         self.child_of(worker, &message.session()?).map(Child::alias)
     }
 
-    /// A message in which child sessions stand under the ids that clients have for them, if it names some under others.
-    pub(super) fn respelled_kin(
+    /// Returns a message with the clients' ids of child sessions in place of the agent's, or `None` if no id differs.
+    pub(super) fn rename_children(
         &self,
         worker: WorkerKey,
         root: SessionKey,
         message: View<'_>,
     ) -> Option<Vec<u8>> {
         let session = self.core.sessions.get(root)?;
-        let kin = session.kin.as_deref()?;
-        if !(kin.aliased || session.wire.is_some())
+        let child_set = session.child_set.as_deref()?;
+        if !(child_set.aliased || session.wire.is_some())
             || message.method().as_deref() != Some(method::SESSION_UPDATE)
         {
             return None;
         }
-        // Its own session is one, another is worth a look.
+        // The first one is the session itself; a second one has to be looked at.
         memchr::memmem::find_iter(message.bytes(), b"essionId\"").nth(1)?;
-        // In one that is too long to be read, ids in the update stay those of the agent.
+        // A message with too many values is not parsed: its update keeps the agent's ids.
         if has_more_values_than(message.bytes(), MAX_PEER_VALUES) {
             return None;
         }
@@ -513,10 +512,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 }
 
-/// What the request of a client that a child's worker never read is answered with.
+/// Returns the error for a client's request that a child's worker never read.
 pub(super) fn child_lost() -> RpcError {
-    RpcError::new(narrows_wire::Code::WorkerLost, "the agent's process ended")
-        .effects(narrows_wire::Effects::None)
+    RpcError::new(narrows_wire::Code::WorkerLost, "agent process exited").effects(narrows_wire::Effects::None)
 }
 
 #[cfg(test)]
@@ -526,15 +524,21 @@ mod tests {
     #[test]
     fn updates_that_matter_are_read_and_others_are_not() {
         #[track_caller]
-        fn check(params: &str, expected: Option<&Told>) {
+        fn check(params: &str, expected: Option<&UpdateEvent>) {
             let line = format!(r#"{{"jsonrpc":"2.0","method":"session/update","params":{params}}}"#);
             assert_eq!(read_update(View::parse(line.as_bytes())).as_ref(), expected, "{params}");
         }
-        check(r#"{"update":{"sessionUpdate":"state_update","state":"idle"}}"#, Some(&Told::Running(false)));
-        check(r#"{"update":{"state":"running","sessionUpdate":"state_update"}}"#, Some(&Told::Running(true)));
+        check(
+            r#"{"update":{"sessionUpdate":"state_update","state":"idle"}}"#,
+            Some(&UpdateEvent::Running(false)),
+        );
+        check(
+            r#"{"update":{"state":"running","sessionUpdate":"state_update"}}"#,
+            Some(&UpdateEvent::Running(true)),
+        );
         check(
             r#"{"update":{"sessionUpdate":"subagent_update","sessionId":"c"}}"#,
-            Some(&Told::Child("c".into())),
+            Some(&UpdateEvent::Child("c".into())),
         );
         check(r#"{"update":{"sessionUpdate":"subagent_update","sessionId":7}}"#, None);
         check(r#"{"update":{"sessionUpdate":"subagent_update","sessionId":""}}"#, None);
@@ -545,15 +549,15 @@ mod tests {
         check(r#"{"other":{"sessionUpdate":"subagent_update","sessionId":"c"}}"#, None);
         check(
             r#"{"sessionId":"s","update":{"sessionUpdate":"subagent_update","sessionId":"c"}}"#,
-            Some(&Told::Child("c".into())),
+            Some(&UpdateEvent::Child("c".into())),
         );
         let tail = r#""sessionUpdate":"subagent_update","sessionId":"c"}}"#;
         for head in ["", r#""sessionId":"s","#, r#""sessionId":"s\"","#] {
             check(&format!(r#"{{{head}"update":{{"sessionUpdate":"plan",{tail}"#), None);
         }
-        // The name of a session does not look like an update.
+        // An update inside a session's name is not read as an update.
         let name = r#"s\",\"update\":{\"sessionUpdate\":\"plan\""#;
-        check(&format!(r#"{{"sessionId":"{name}","update":{{{tail}"#), Some(&Told::Child("c".into())));
+        check(&format!(r#"{{"sessionId":"{name}","update":{{{tail}"#), Some(&UpdateEvent::Child("c".into())));
         check("{}", None);
     }
 }

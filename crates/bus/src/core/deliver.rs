@@ -12,8 +12,8 @@ use super::splice::Parts;
 use super::table::{ClientKey, WorkerKey};
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Puts a line into a client's queue that no worker is to be held up for. Full: the client is not read from, whose own
-    /// lines may be what it is told about.
+    /// Queues a line for a client on behalf of no worker. If the queue is full, reading from the client is paused: its own lines
+    /// may have caused the answers.
     pub(super) fn write_client(&mut self, client: ClientKey, parts: &[&[u8]]) {
         if self.core.client(client).is_none_or(|state| state.closing) {
             return;
@@ -28,13 +28,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Returns `true` if a client does not read what the bus itself answers. It is answered briefly from then on.
+    /// Returns `true` if a client does not read the bus's own answers. Its requests then get short errors.
     pub(super) fn is_self_paused(&self, client: ClientKey) -> bool {
         self.core.clients.get(client).is_some_and(|state| state.self_paused)
     }
 
-    /// Puts a line of `worker`'s into a client's queue. Full: the worker is paused if it is this client's alone, and else
-    /// the client is hung up on, because others wait for that worker too.
+    /// Queues a line of `worker` for a client. If the queue is full, a worker that only this client uses is paused; otherwise the
+    /// client is closed, because other clients wait for the same worker.
     pub(super) fn deliver(&mut self, client: ClientKey, worker: WorkerKey, parts: &Parts<'_>) {
         let Some(state) = self.core.client(client) else { return };
         if state.closing {
@@ -56,7 +56,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 self.pause_worker(worker);
             }
         } else if parts.len() > limit && waiting.saturating_sub(parts.len()) <= limit {
-            // One that is too long by itself is let in once, or it could never come through.
+            // A single line over the limit is queued once, or it could never be delivered.
             state.oversize = parts.len();
         } else if waiting > limit + state.oversize {
             self.close(client, Reason::SlowReader);
@@ -81,7 +81,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if !state.closing {
             state.closing = true;
             if reason == Reason::SlowReader {
-                let words = "this connection takes too slowly what an agent says that others use too";
+                let words = "client reads too slowly for a shared worker";
                 let line = message::error(b"null", &RpcError::new(Code::Backpressure, words));
                 self.out.to_client(client.into(), &[&line]);
             }
@@ -122,7 +122,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.close_if_served(client);
     }
 
-    /// Puts a line into a worker's queue, unless it takes no more.
+    /// Queues a line for a worker that accepts input.
     pub(super) fn write_worker(&mut self, worker: WorkerKey, parts: &[&[u8]]) {
         let Some(state) = self.core.worker(worker) else { return };
         if !state.accepts_input() {
@@ -131,7 +131,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         state.queued += parts.iter().map(|part| part.len() as u64).sum::<u64>() + 1;
         self.core.counters.to_workers += 1;
         let waiting = self.out.to_worker(worker.into(), parts);
-        // What it is told by us it has mostly caused itself: until it takes that, it causes no more.
+        // Most of what the bus itself sends to a worker answers that worker. Pausing it until it reads stops more from being
+        // caused.
         if waiting > self.core.limits.queue_bytes
             && let Some(state) = self.core.worker(worker)
             && !std::mem::replace(&mut state.self_paused, true)
@@ -140,7 +141,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Puts a line of `client`'s into a worker's queue. Full: the client is paused.
+    /// Queues a line of `client` for a worker. If the queue is full, the client is paused.
     pub(super) fn send_to_worker(&mut self, worker: WorkerKey, client: ClientKey, parts: &Parts<'_>) {
         let Some(state) = self.core.worker(worker) else { return };
         if !state.accepts_input() {
@@ -208,7 +209,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 }
 
-/// The refusal of a request whose answer would be long, of a client that does not read the answers before it.
+/// Returns the error for a request with a long answer, of a client that does not read the answers before it.
 pub(super) fn too_slow() -> RpcError {
     let error = RpcError::new(Code::Backpressure, "client does not read its answers");
     error.effects(Effects::None).with("retryAfterMs", json!(RETRY_MS))

@@ -16,7 +16,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.draining = true;
         let at = self.now + self.core.limits.drain_timeout;
         self.core.timers.set(at, Timer::Drained);
-        let error = RpcError::new(Code::Draining, "the bus is stopping");
+        let error = RpcError::new(Code::Draining, "bus is shutting down");
         for client in self.all_clients() {
             self.refuse_held(client, &error);
         }
@@ -31,7 +31,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.workers.iter().map(|(key, _)| key).collect()
     }
 
-    /// Ends everything once nobody waits for an answer any more.
+    /// Stops all workers and clients once no request is pending and no turn runs.
     pub(super) fn finish_if_drained(&mut self) {
         if !self.core.draining || self.core.finished {
             return;
@@ -53,15 +53,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// The time for running turns is over.
+    /// Ends the drain: the time for active turns is over.
     pub(super) fn stop_waiting(&mut self) {
         self.drain();
-        let error = RpcError::new(Code::Draining, "the bus has stopped").effects(Effects::Possible);
+        let error = RpcError::new(Code::Draining, "bus stopped").effects(Effects::Possible);
         for worker in self.all_workers() {
             self.fail_all(worker, &error);
         }
-        // Whatever is left was sent nowhere.
-        let error = RpcError::new(Code::Draining, "the bus has stopped");
+        // The remaining lines were sent to no worker.
+        let error = RpcError::new(Code::Draining, "bus stopped");
         let mut lines = Vec::new();
         for worker in self.core.workers.values_mut() {
             lines.append(&mut worker.backlog);
@@ -105,7 +105,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             if std::mem::take(&mut session.running)
                 && let Some(owner) = session.owner
             {
-                self.say_failed(owner, key, &error);
+                self.send_failed(owner, key, &error);
             }
         }
         self.finish_if_drained();

@@ -4,11 +4,11 @@ use narrows_wire::{Code, RpcError};
 use serde_json::json;
 
 pub(super) fn unknown_session() -> RpcError {
-    RpcError::new(Code::NotFound, "the bus knows no such session")
+    RpcError::new(Code::NotFound, "session not found")
 }
 
 pub(super) fn misnamed() -> RpcError {
-    RpcError::new(Code::InvalidParams, "a session is named by the string params.sessionId only")
+    RpcError::new(Code::InvalidParams, "session id must be the string params.sessionId")
 }
 
 pub(super) fn uninitialized() -> RpcError {
@@ -16,12 +16,13 @@ pub(super) fn uninitialized() -> RpcError {
 }
 
 pub(super) fn session_in_use() -> RpcError {
-    RpcError::new(Code::InvalidParams, "the session is in use by another connection")
+    RpcError::new(Code::InvalidParams, "session in use by another connection")
         .with("condition", json!("session_in_use"))
         .with("retryable", json!(true))
 }
 
-/// Refuses to pass on the id of an MCP server that is not the session's: another client's server may have it.
+/// Returns the error for an MCP server id that is not of this session. The id may be of another client's server and is not
+/// forwarded.
 pub(super) fn unknown_server() -> RpcError {
     RpcError::new(Code::InvalidParams, "not an MCP server of this session")
 }

@@ -18,10 +18,9 @@ use super::state::{Raw, RequestKind, RequestLocation, RequestOrigin, WorkerLifec
 use super::table::{ClientKey, Key, WorkerKey};
 use super::timer::Timer;
 
-/// The place in the table of an answer that is being gathered.
 pub(super) type FanKey = Key<FanOut>;
 
-/// An answer that is being gathered.
+/// A request that was sent to several workers, and the answers so far.
 #[derive(Debug)]
 pub(super) struct FanOut {
     client: ClientKey,
@@ -29,30 +28,30 @@ pub(super) struct FanOut {
     batch: Option<BatchKey>,
     tag: Option<Raw>,
     what: RequestKind,
-    /// The session that is to be deleted.
+    /// The session to delete.
     name: Option<Box<str>>,
     left: usize,
-    /// The requests to workers, by the number each worker knows its own by.
+    /// The requests to workers, each with the id that the worker knows.
     parts: Vec<(WorkerKey, u64)>,
-    /// For the request, and the answers that were gathered.
+    /// Memory charge for the request and its answers.
     charge: Charge,
     bytes: usize,
     succeeded: bool,
     error: Option<RpcError>,
-    /// The entries of the list, with commas between them.
+    /// Entries of the merged list, joined by commas.
     sessions: Vec<u8>,
     seen: HashSet<String>,
-    /// Where each worker goes on, by its serial.
+    /// The next cursor of each worker, by the worker's serial.
     cursors: BTreeMap<String, Value>,
 }
 
 impl FanOut {
-    /// What asking may have done.
+    /// Returns the effects that a failed request may have had.
     fn effects(&self) -> Effects {
         if self.what == RequestKind::List { Effects::None } else { Effects::Possible }
     }
 
-    /// Notes why a part is missing. That a worker has no such method is the least of reasons.
+    /// Records an error. An error other than "method not found" takes precedence.
     fn fails(&mut self, error: RpcError) {
         if self.error.as_ref().is_none_or(|error| error.is(Code::MethodNotFound)) {
             self.error = Some(error);
@@ -72,11 +71,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(state) = self.core.client(client) else { return };
         let Some(pool) = state.pool else { return };
         let identity = Some(state.identity);
-        // Every reader takes a number that is too large for something else, and the agents' own ones are not known.
+        // Numbers larger than a reader supports become another number, and what the agents support is unknown; so numbers are
+        // kept as text.
         let params: Result<Option<Map<String, Value>>, _> =
             message.params().map_or(Ok(None), serde_json::from_slice);
         let Ok(params) = params else {
-            let error = RpcError::new(Code::InvalidParams, "params are not readable");
+            let error = RpcError::new(Code::InvalidParams, "invalid params");
             self.refuse(client, id, batch, message.tag(), &error);
             return;
         };
@@ -86,8 +86,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             Some(cursor) => match cursor.as_str().and_then(read_cursor) {
                 Some(cursors) => Some(cursors),
                 None => {
-                    let error =
-                        RpcError::new(Code::InvalidParams, "the cursor is none that the bus gave out");
+                    let error = RpcError::new(Code::InvalidParams, "invalid cursor");
                     self.refuse(client, id, batch, message.tag(), &error);
                     return;
                 }
@@ -96,12 +95,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let there = self.listeners(client, pool);
         let is_there = |wanted: &String| there.iter().any(|(serial, _)| serial == wanted);
         if cursors.as_ref().is_some_and(|cursors| !cursors.keys().all(is_there)) {
-            let words = "an agent whose sessions were being listed is gone; list them from the beginning";
+            let words = "cursor expired: an agent exited";
             let error = RpcError::new(Code::InvalidParams, words);
             self.refuse(client, id, batch, message.tag(), &error);
             return;
         }
-        // Another identity's session of this name is not for the client to delete.
+        // A client must not delete another identity's session of this name.
         let named = message.session().filter(|_| what == RequestKind::Delete).zip(identity);
         let is_closed = |worker: WorkerKey| {
             named
@@ -121,17 +120,17 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.refuse(client, id, batch, message.tag(), &unknown_session());
             return;
         }
-        // What the bus asks in its own name pauses no client, so that nothing else would bound what such a worker is sent.
+        // A request of the bus itself pauses no client, so this check bounds what such a worker is sent.
         let is_self_paused = |worker| self.core.workers.get(worker).is_some_and(|state| state.self_paused);
         if asked.iter().any(|(worker, _)| is_self_paused(*worker)) {
-            let error = RpcError::new(Code::Backpressure, "an agent does not read its input");
+            let error = RpcError::new(Code::Backpressure, "agent does not read its input");
             let error = error.with("retryAfterMs", json!(RETRY_MS));
             self.refuse(client, id, batch, message.tag(), &error);
             return;
         }
         if asked.is_empty() && cursors.is_none() {
-            // Nobody there is no empty list.
-            match self.wait_for(pool) {
+            // Without a worker the list is unknown, not empty.
+            match self.wait_for_worker(pool) {
                 Route::Refuse(error) => self.refuse(client, id, batch, message.tag(), &error),
                 _ => self.hold(client, message.bytes(), batch),
             }
@@ -181,7 +180,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// The workers that a client's question is for, by their serials: those of a pool that it shares, or those that are its own.
+    /// Returns the workers that a fan-out of this client addresses, each with its serial: all of a shared pool, or the client's
+    /// own.
     pub(super) fn listeners(&mut self, client: ClientKey, id: PoolId) -> Vec<(String, WorkerKey)> {
         let identity = self.core.client(client).map(|state| state.identity);
         let pool = self.core.pool_of(id);
@@ -202,16 +202,16 @@ impl<O: CoreOutput> Ctx<'_, O> {
             .collect()
     }
 
-    /// The workers that have not answered yet have had their time.
+    /// Fails the parts of workers that have not answered within the timeout.
     pub(super) fn expire_fan_out(&mut self, key: FanKey) {
         let Some(fan) = self.core.fans.get_mut(key) else { return };
-        let error = RpcError::new(Code::Deadline, "an agent did not answer in time");
+        let error = RpcError::new(Code::Deadline, "agent did not respond in time");
         fan.fails(error.effects(fan.effects()));
         self.forget_fan_parts(key);
         self.finish_fan(key);
     }
 
-    /// Stops waiting for the parts that are missing. Returns the workers they are of, and the number each knows it by.
+    /// Stops waiting for the missing parts. Returns their workers and the ids that these know.
     pub(super) fn forget_fan_parts(&mut self, key: FanKey) -> Vec<(WorkerKey, u64)> {
         let parts = self.core.fans.get_mut(key).map(|fan| std::mem::take(&mut fan.parts));
         let mut parts = parts.unwrap_or_default();
@@ -227,7 +227,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         parts
     }
 
-    /// There will be no answer but this.
+    /// Ends a fan-out with an error.
     pub(super) fn fail_fan(&mut self, key: FanKey, error: RpcError) {
         if let Some(fan) = self.core.fans.get_mut(key) {
             fan.error = Some(error.effects(fan.effects()));
@@ -236,7 +236,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// One worker's part.
+    /// Adds the answer of one worker.
     pub(super) fn add_fan_part(&mut self, key: FanKey, worker: WorkerKey, part: Result<View<'_>, &RpcError>) {
         let serial = self.core.worker(worker).map_or(0, |state| state.serial);
         let Some(client) = self.core.fans.get(key).map(|fan| fan.client) else { return };
@@ -258,7 +258,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         });
         let mut listed = Vec::new();
         for entry in outcome.iter().flatten().flat_map(SessionList::sessions) {
-            // What is another's is not told of.
+            // Sessions of other identities are left out.
             if !self.is_listed_for(client, worker, &entry.name) {
                 continue;
             }
@@ -299,11 +299,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(fan) = self.core.fans.remove(key) else { return };
         let Some(state) = self.core.client(fan.client) else { return };
         state.inflight.remove(&fan.id);
-        // A list without those of a worker is no list, unless that has none; what one has deleted is deleted.
+        // A list without the sessions of one worker is incomplete, unless that worker cannot list. A deletion by any worker
+        // counts.
         let is_whole = fan.what != RequestKind::List
             || fan.error.as_ref().is_none_or(|error| error.is(Code::MethodNotFound));
         if !fan.succeeded || !is_whole {
-            let error = fan.error.unwrap_or_else(|| RpcError::new(Code::WorkerLost, "no agent answered"));
+            let error = fan.error.unwrap_or_else(|| RpcError::new(Code::WorkerLost, "no agent responded"));
             self.refuse(fan.client, &fan.id, fan.batch, fan.tag.as_deref(), &error);
             return;
         }

@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 
 use super::identity::Identity;
 
-/// The most names that are kept of one identity, and how long they may be together.
+/// Bounds of the names kept per identity.
 const MAX_NAMES: usize = 1_000;
 const MAX_BYTES: usize = 512 << 10;
 
@@ -76,7 +76,7 @@ impl FormerNames {
         }
     }
 
-    /// Removes a name that the worker has given to a session again.
+    /// Removes a name that the worker has given to a new session.
     pub(super) fn remove(&mut self, name: &str) {
         let Some((identity, _)) = self.by_name.remove(name) else { return };
         let Some(ring) = self.rings.get_mut(&identity) else { return };
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_stays_whose_it_was_until_it_is_given_out_again() {
+    fn a_name_keeps_its_owner_until_it_is_reused() {
         let mut identities = Identities::default();
         let (one, two) = (identities.number("one"), identities.number("two"));
         let mut names = FormerNames::default();

@@ -18,7 +18,7 @@ use super::state::{InternalRequest, Opening, Pending, RequestKind, RequestLocati
 use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 
-/// The longest request to open a session that is kept until it is answered.
+/// Requests to open a session up to this size are kept until they are answered, to be sent to another worker if necessary.
 const MAX_KEPT_OPENING_BYTES: usize = 256 << 10;
 
 impl<O: CoreOutput> Ctx<'_, O> {
@@ -35,8 +35,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let tag = message.tag();
         let pool = self.pool_of_worker(worker);
         let is_v2 = self.core.worker(worker).is_some_and(|state| state.is_v2);
-        // Prompts and other requests were judged when they were routed, which was just now, and nothing is put into them. Messages to
-        // servers were not routed.
+        // Prompts and other requests were checked a moment ago, when they were routed, and nothing is inserted into them.
+        // Messages to MCP servers were not routed.
         let is_judged = match what {
             RequestKind::Prompt => true,
             RequestKind::Other => !is_about_server(message),
@@ -63,7 +63,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     return;
                 }
             };
-            // Where nothing is known of the protocol, progress tokens are exchanged instead, where they stand.
+            // In a pool without a known protocol, progress tokens are replaced instead, in place.
             let knows = !self.exchanges_tokens(worker);
             match self.opening_with_servers(&servers, message) {
                 Ok(line) => served = line.filter(|_| knows),
@@ -86,13 +86,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let token = match self.exchanges_tokens(worker).then(|| progress::token_of_request(message)) {
             None => None,
             Some(Ok(place)) if place.as_ref().is_some_and(|place| place.len() > MAX_TOKEN_BYTES) => {
-                let error = RpcError::new(Code::InvalidParams, "the progress token is too long");
+                let error = RpcError::new(Code::InvalidParams, "progressToken too long");
                 self.refuse(client, id, batch, tag, &error);
                 return;
             }
             Some(Ok(place)) => place,
             Some(Err(DuplicateKey)) => {
-                let error = RpcError::new(Code::InvalidParams, "the progress token stands there twice");
+                let error = RpcError::new(Code::InvalidParams, "duplicate progressToken");
                 self.refuse(client, id, batch, tag, &error);
                 return;
             }
@@ -105,17 +105,18 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.rewind(key, what);
         }
         let identity = self.core.client(client).map_or(Identity::ANYONE, |state| state.identity);
-        // One that is too long to be kept is not tried elsewhere, nor taken up again.
+        // A longer one is not tried at another worker and not restored.
         let opens = what.creates() || what.reopens();
         let length = message.bytes().len();
         let is_kept = length <= MAX_KEPT_OPENING_BYTES && !(opens && self.core.is_too_much(identity, length));
         let line = if is_kept { message.bytes() } else { b"" };
         let charge = opens.then(|| self.core.charge(client, line.len()));
-        let again = self.core.client(client).and_then(|state| state.again.take_if(|again| **again == *id));
-        let again = again.is_some();
+        let repeated =
+            self.core.client(client).and_then(|state| state.repeated.take_if(|repeated| **repeated == *id));
+        let is_repeat = repeated.is_some();
         let opening = charge.map(|charge| {
             let (line, tried) = (line.into(), vec![worker]);
-            Box::new(Opening { line, identity, tried, again, is_overdue: false, servers, charge })
+            Box::new(Opening { line, identity, tried, is_repeat, is_overdue: false, servers, charge })
         });
         if what == RequestKind::Initialize || what == RequestKind::Authenticate {
             self.remember(client, message, what);
@@ -193,7 +194,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.send_to_worker(worker, client, &Parts::new(message, edits));
     }
 
-    /// Asks a worker for something in the name of the bus.
+    /// Sends a request of the bus itself to a worker.
     pub(super) fn send_internal_request(
         &mut self,
         worker: WorkerKey,
@@ -235,22 +236,17 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.write_worker(worker, &parts);
     }
 
-    /// A worker's answer.
+    /// Handles a worker's response.
     pub(super) fn worker_response(&mut self, worker: WorkerKey, message: View<'_>) {
         if message.envelope().result.is_some() && message.envelope().error.is_some() {
-            self.fail_answered(
-                worker,
-                message,
-                Code::Internal,
-                "the agent's answer is both a result and an error",
-            );
-            self.strike(worker, "sent an answer that is none");
+            self.fail_answered(worker, message, Code::Internal, "agent response has both result and error");
+            self.strike(worker, "sent an invalid response");
             return;
         }
         let Some(state) = self.core.worker(worker) else { return };
         let number = message.id().and_then(request_id::parse);
         let Some(pending) = number.and_then(|number| state.pending.remove(&number)) else {
-            self.strike(worker, "answered what nobody asked");
+            self.strike(worker, "answered an unknown request");
             return;
         };
         let number = number.unwrap_or_default();
@@ -262,13 +258,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
             if let Some(client) = pending.client().and_then(|client| self.core.client(client)) {
                 client.initialize = None;
             }
-            let error = RpcError::new(Code::MessageTooLarge, "the agent's answer is too long");
+            let error = RpcError::new(Code::MessageTooLarge, "agent response too long");
             self.fail(worker, pending, &error.effects(Effects::Possible));
-            self.retire(worker, "sent too long an initialize answer");
+            self.retire(worker, "sent too long an initialize result");
             return;
         }
         if pending.opening.is_some() {
-            self.opened(worker, pending, message);
+            self.handle_opened(worker, pending, message);
         } else {
             let alias = match self.alias_in(worker, &pending, message) {
                 Ok(alias) => alias,
@@ -285,7 +281,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.end_if_retired(worker);
     }
 
-    /// Where nobody is greeted, an answer shows that a worker works.
+    /// Closes the circuit breaker in a pool without `initialize`, where any response shows that a worker works.
     fn mark_healthy(&mut self, worker: WorkerKey) {
         let Some(pool) = self.core.worker(worker).map(|state| state.pool) else { return };
         let state = self.core.pool_of(pool);
@@ -294,7 +290,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Gives an answer to whoever it is for, with the session called `name` if it is given.
+    /// Forwards a response to the origin of the request, with the session named `name` if given.
     pub(super) fn forward_response(
         &mut self,
         worker: WorkerKey,
@@ -359,7 +355,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Ends a request for an answer of its worker's that cannot be passed on.
+    /// Ends a request whose response cannot be forwarded.
     pub(super) fn fail_answered(
         &mut self,
         worker: WorkerKey,
@@ -372,21 +368,21 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(pending) = state.pending.remove(&number) else { return };
         let error = RpcError::new(code, words).effects(Effects::Possible);
         self.forget_pending(worker, &pending, number);
-        if let Some(key) = pending.session.filter(|_| pending.what == RequestKind::Tell) {
-            self.history_told(key, false);
+        if let Some(key) = pending.session.filter(|_| pending.what == RequestKind::Replay) {
+            self.finish_replay(key, false);
         }
         self.fail(worker, pending, &error);
         self.drop_early_messages(worker);
         self.end_if_retired(worker);
     }
 
-    /// A request that its worker never saw, as its client sent it.
+    /// Returns a request that its worker never read, as its client sent it.
     pub(super) fn unsent(&mut self, pending: &Pending, unsent: &[u8]) -> Option<Waiting> {
         let RequestOrigin::Client { client, id, batch } = &pending.asker else { return None };
         if let Some(state) = self.core.client(*client) {
             state.inflight.remove(id);
         }
-        // As its client sent it, whatever the worker calls the servers in it.
+        // The kept line has the client's own ids of MCP servers.
         if let Some(opening) = pending.opening.as_ref().filter(|opening| !opening.line.is_empty()) {
             let charge = self.core.charge_line(*client, &opening.line);
             return Some(Waiting {

@@ -18,9 +18,9 @@ use super::state::{
 use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 
-/// How MCP says that a request is to be given up on.
+/// MCP's notification that cancels a request.
 pub(super) const MCP_CANCELLED: &str = "notifications/cancelled";
-/// How MCP says that the answer to `initialize` has come, and how long that may be to be kept.
+/// MCP's notification that the result of `initialize` has arrived, and the size up to which it is kept.
 const MCP_INITIALIZED: &str = "notifications/initialized";
 const MAX_INITIALIZED_BYTES: usize = 4096;
 
@@ -55,11 +55,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
             charges: [None, None],
             notices: false,
             inflight: Default::default(),
-            again: None,
+            repeated: None,
             asked: Default::default(),
             next_ask: 0,
             sessions: Default::default(),
-            watching: Default::default(),
+            observing: Default::default(),
             held: None,
             catching_up: false,
             eof: false,
@@ -99,7 +99,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.handle_client_message(client, message, None);
     }
 
-    /// Acts on one message of a client's.
+    /// Handles one message of a client.
     pub(super) fn handle_client_message(
         &mut self,
         client: ClientKey,
@@ -125,8 +125,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let is_long = id.len() + tag.map_or(0, <[u8]>::len) > LONG_ID_BYTES;
         let most = if is_long { MAX_LONG_IDS } else { MAX_OPEN_REQUESTS };
         if self.core.client(client).is_some_and(|state| state.inflight.len() >= most) {
-            let error =
-                RpcError::new(Code::Backpressure, "too many requests of this connection are unanswered");
+            let error = RpcError::new(Code::Backpressure, "too many pending requests of this connection");
             self.refuse(client, id, batch, tag, &error);
             return;
         }
@@ -134,12 +133,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         if self.core.draining {
-            self.refuse(client, id, batch, tag, &RpcError::new(Code::Draining, "the bus is stopping"));
+            self.refuse(client, id, batch, tag, &RpcError::new(Code::Draining, "bus is shutting down"));
             return;
         }
         if cancels_request {
-            // The request it means has another id at the worker, where the client's own may be that of another client's request.
-            let error = RpcError::new(Code::InvalidRequest, "cancellation is a notification");
+            // The worker knows the request by another id. There, the client's own id may be that of another client's request.
+            let error = RpcError::new(Code::InvalidRequest, "cancellation must be a notification");
             self.refuse(client, id, batch, tag, &error);
             return;
         }
@@ -154,7 +153,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         match self.route(client, message, what) {
             Route::Worker { worker, session } => {
                 if let Some(session) = session.filter(|_| is_cancel) {
-                    self.cancelling(session);
+                    self.start_cancelling(session);
                 }
                 self.forward(client, message, batch, worker, session, what);
             }
@@ -162,8 +161,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 self.forward_to_child(client, message, batch, worker, wire.as_deref());
             }
             Route::Backlog(worker) => self.queue_until_initialized(worker, client, message, batch),
-            Route::Behind(worker) => self.await_creations(worker, client, message, batch),
-            Route::Revive(session) => self.await_session(session, client, message, batch),
+            Route::AwaitCreations(worker) => self.await_creations(worker, client, message, batch),
+            Route::Restore(session) => self.await_session(session, client, message, batch),
             Route::Close(session) => {
                 self.drop_session(session);
                 if let Ok(line) = message::response(id, &json!({})) {
@@ -171,7 +170,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 }
             }
             Route::Attach(session) => self.attach(client, message, batch, session),
-            Route::Tell(session) => self.tell_history(client, message, batch, session),
+            Route::Replay(session) => self.start_replay(client, message, batch, session),
             Route::Detach(session) => {
                 self.detach(client, session);
                 if let Ok(line) = message::response(id, &json!({})) {
@@ -180,12 +179,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
             }
             Route::Hold => self.hold(client, message.bytes(), batch),
             Route::Initialize => self.answer_initialize(client, message, batch),
-            Route::Everywhere => self.ask_all_workers(client, message, batch, what),
+            Route::FanOut => self.ask_all_workers(client, message, batch, what),
             Route::Refuse(error) => self.refuse(client, id, batch, tag, &error),
         }
     }
 
-    /// Refuses a request whose id is in use. Tells whether it is.
+    /// Refuses a request whose id is in use. Returns `true` if it is.
     pub(super) fn refuse_doubled(
         &mut self,
         client: ClientKey,
@@ -195,7 +194,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     ) -> bool {
         let doubled = self.core.client(client).is_some_and(|state| state.inflight.contains_key(id));
         if doubled {
-            let error = RpcError::new(Code::DuplicateId, "a request with this id is still unanswered");
+            let error = RpcError::new(Code::DuplicateId, "duplicate request id");
             self.refuse(client, id, batch, tag, &error);
         }
         doubled
@@ -221,7 +220,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if RequestKind::from_method(&method) != RequestKind::Other
             && self.core.pools.iter().any(PoolState::is_acp)
         {
-            // Methods of requests mean nothing without an id, but an agent could act on them.
+            // Without an id, the method of a request has no meaning, but an agent could act on it.
             self.core.counters.dropped += 1;
             return;
         }
@@ -235,33 +234,33 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 if method == method::SESSION_CANCEL
                     && let Some(session) = session
                 {
-                    self.cancelling(session);
+                    self.start_cancelling(session);
                 }
                 self.forward_notification(client, worker, session, message);
             }
             Route::Backlog(worker) => self.queue_until_initialized(worker, client, message, None),
-            // There is nothing to be stopped but what waits itself.
-            Route::Revive(session) if method != method::SESSION_CANCEL || self.is_awaited(session) => {
+            // A session that is not being restored has no turn to cancel.
+            Route::Restore(session) if method != method::SESSION_CANCEL || self.is_awaited(session) => {
                 self.await_session(session, client, message, None);
             }
-            // A bus that stops starts nothing that it could wait for.
+            // While draining, no worker is started that a notification could wait for.
             Route::Hold if !self.core.draining => self.hold(client, message.bytes(), None),
             Route::Hold
-            | Route::Behind(_)
-            | Route::Revive(_)
+            | Route::AwaitCreations(_)
+            | Route::Restore(_)
             | Route::Close(_)
             | Route::Attach(_)
-            | Route::Tell(_)
+            | Route::Replay(_)
             | Route::Detach(_)
             | Route::Initialize
-            | Route::Everywhere
+            | Route::FanOut
             | Route::Refuse(_) => {
                 self.core.counters.dropped += 1;
             }
         }
     }
 
-    /// Passes a notification on.
+    /// Forwards a notification.
     fn forward_notification(
         &mut self,
         client: ClientKey,
@@ -292,16 +291,16 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// The request that a response of a client's is for.
+    /// Removes and returns the worker's request that a client's response answers.
     fn take_asked(&mut self, client: ClientKey, message: View<'_>) -> Option<Asked> {
         let number = request_id::parse(message.id()?)?;
         let asked = self.core.client(client)?.asked.remove(&number)?;
         self.core.worker(asked.worker)?;
-        self.answered(asked.worker, &asked.id, (client, number));
+        self.withdraw_others(asked.worker, &asked.id, (client, number));
         Some(asked)
     }
 
-    /// A client's answer cannot be passed on: whoever asked is told, and not left waiting.
+    /// Fails the worker's request that a client has answered with a response that cannot be forwarded.
     pub(super) fn fail_response(&mut self, client: ClientKey, message: View<'_>, error: &RpcError) {
         match self.take_asked(client, message) {
             Some(asked) => self.fail_asked(&asked, error),
@@ -313,15 +312,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if let Some(line) = message.refusal() {
             self.write_client(client, &[&line]);
         }
-        // An answer that cannot be passed on: whoever asked is told, and not left waiting.
+        // The response cannot be forwarded: the worker gets an error.
         if matches!(fault, Fault::LongResponse | Fault::BadResponse)
             && let Some(asked) = self.take_asked(client, message)
         {
             let code = if fault == Fault::LongResponse { Code::MessageTooLarge } else { Code::Internal };
-            self.fail_asked(
-                &asked,
-                &RpcError::new(code, "the client's answer is no message that can be passed on"),
-            );
+            self.fail_asked(&asked, &RpcError::new(code, "invalid client response"));
         }
     }
 
@@ -340,7 +336,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let ends_bus = state.ends_bus;
         self.end_asked_requests(client);
         if ends_bus {
-            // It is served first: what it has said was said before it ended.
+            // Requests sent before the end of the input are answered first.
             let at = self.now + self.core.limits.drain_timeout;
             self.core.timers.set(at, Timer::Drained);
         } else {
@@ -349,7 +345,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.close_if_served(client);
     }
 
-    /// Hangs up on a client whose input has ended and that is owed nothing more.
+    /// Closes a client whose input has ended and all of whose requests are answered.
     pub(super) fn close_if_served(&mut self, client: ClientKey) {
         let Some(state) = self.core.client(client) else { return };
         if state.eof && state.inflight.is_empty() && state.held.is_none() && !state.catching_up {
@@ -361,7 +357,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Nobody will answer what a client was asked.
+    /// Ends the requests that a client will not answer any more.
     fn end_asked_requests(&mut self, client: ClientKey) {
         let Some(state) = self.core.client(client) else { return };
         let mut asked: Vec<_> = std::mem::take(&mut state.asked).into_iter().collect();
@@ -373,10 +369,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Answers a worker's request that no client will.
+    /// Answers a worker's request that no client will answer.
     pub(super) fn answer_without_client(&mut self, asked: &Asked) {
         if !asked.is_permission {
-            self.fail_asked(asked, &RpcError::new(Code::Cancelled, "the client has gone"));
+            self.fail_asked(asked, &RpcError::new(Code::Cancelled, "client disconnected"));
             return;
         }
         let outcome = json!({"outcome": {"outcome": "cancelled"}});
@@ -387,7 +383,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Lets the turns of a client end that will not see them.
+    /// Ends the turns of a client that will not see them, after the grace period.
     fn abandon_turns(&mut self, client: ClientKey) {
         let Some(state) = self.core.client(client) else { return };
         let sessions: Vec<SessionKey> = state.sessions.iter().copied().collect();
@@ -418,7 +414,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 pending.asker = RequestOrigin::Gone;
             }
         }
-        for key in state.watching {
+        for key in state.observing {
             self.detach(client, key);
         }
         let mut sessions: Vec<SessionKey> = state.sessions.into_iter().collect();
@@ -440,7 +436,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.finish_if_drained();
     }
 
-    /// Takes a client that is gone out of what is known of workers and pools.
+    /// Removes a client that is gone from workers and pools.
     fn forget_client(&mut self, client: ClientKey) {
         for worker in self.core.workers.values_mut() {
             worker.pausing.retain(|paused| *paused != client);
@@ -454,17 +450,17 @@ impl<O: CoreOutput> Ctx<'_, O> {
         for pool in &mut self.core.pools {
             pool.waiting.retain(|waiting| *waiting != client);
         }
-        // Also of sessions that were never its own: whoever is next in its place must not get its answers.
+        // This includes sessions that it did not own: a later client under the same number must not get its answers.
         self.core.sessions.forget_waiting(client);
         self.core.awaited_creations.forget(client);
         self.stop_idle();
     }
 }
 
-/// Returns the kind of a client's request, and whether it gives up on another one.
+/// Returns the kind of a client's request, and `true` if it cancels another one.
 #[inline]
 fn kind_of(message: View<'_>) -> Option<(RequestKind, bool)> {
-    // Most requests are prompts, which the bytes of the method show.
+    // Most requests are prompts, recognized by the bytes of the method.
     if message.is_method(method::SESSION_PROMPT) {
         return Some((RequestKind::Prompt, false));
     }
@@ -477,7 +473,7 @@ fn kind_of(message: View<'_>) -> Option<(RequestKind, bool)> {
     Some((kind, cancels_request(&method)))
 }
 
-/// Returns `true` if a method gives up on the request that `params.requestId` means.
+/// Returns `true` if a method cancels the request with the id `params.requestId`.
 fn cancels_request(method: &str) -> bool {
     matches!(method, method::CANCEL_REQUEST | MCP_CANCELLED)
 }

@@ -6,7 +6,7 @@ use narrows_wire::{Code, Fault, Kind, Part, RpcError, View, message};
 use super::Ctx;
 use super::api::{Action, CoreOutput, Note};
 use super::batch::{BatchKey, Sender};
-use super::children::{Told, read_update};
+use super::children::{UpdateEvent, read_update};
 use super::from_client::MCP_CANCELLED;
 use super::mcp_servers::is_about_server;
 use super::open_timeout::Opener;
@@ -16,22 +16,22 @@ use super::splice::Parts;
 use super::state::{Asked, MAX_OPEN_REQUESTS, RequestOrigin, Tenants, WorkerLifecycle};
 use super::table::{ClientKey, WorkerKey};
 
-/// How often a worker may misbehave within a window before it is exchanged.
+/// Protocol violations within the restart window after which a worker is replaced.
 const MAX_STRIKES: usize = 3;
 
-/// Whom something of a worker's is for.
+/// The destination of a worker's message.
 enum Target {
-    /// A client, and the session it belongs to.
+    /// A client, and the session that the message belongs to.
     Client(ClientKey, Option<SessionKey>),
-    /// Somebody who has gone.
+    /// A client that is gone.
     Gone,
-    /// A session that is being opened.
-    Stranger,
-    /// Nobody: it is said again what was said before.
+    /// A session that is being opened and not known yet.
+    Opening,
+    /// No client: the message repeats the history of a session.
     Replay,
-    /// Nobody, for this reason.
-    Nobody(&'static str),
-    /// Nobody, and it had no right to.
+    /// No client, for this reason.
+    Undeliverable(&'static str),
+    /// No client: the worker may not use this session.
     Foreign,
 }
 
@@ -45,7 +45,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.handle_worker_message(worker, message, None);
     }
 
-    /// Acts on one message of a worker's.
+    /// Handles one message of a worker.
     pub(super) fn handle_worker_message(
         &mut self,
         worker: WorkerKey,
@@ -84,11 +84,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 let child = self.track_update(worker, session, message);
                 self.forward_to_client(worker, client, session, message, None);
                 self.deliver_early_messages_of(worker, child);
-                if self.core.watched {
-                    self.give_up_on_all(worker, message);
+                if self.core.is_observable {
+                    self.withdraw_cancelled(worker, message);
                 }
             }
-            Target::Stranger => {
+            Target::Opening => {
                 if let Some(name) = message.session() {
                     self.keep_early_message(worker, name, message, None);
                 }
@@ -104,11 +104,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 self.core.counters.unseen += 1;
             }
             Target::Replay => self.track_replayed_update(worker, message),
-            Target::Nobody(why) => {
+            Target::Undeliverable(why) => {
                 self.core.counters.dropped += 1;
                 self.log(Note::Dropped { worker: worker.into(), why });
             }
-            Target::Foreign => self.strike(worker, "named a session that is not its own"),
+            Target::Foreign => self.strike(worker, "named an unknown session"),
         }
     }
 
@@ -123,9 +123,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
             }
         };
         if state.asking.contains_key(id) {
-            let error = RpcError::new(Code::DuplicateId, "a request with this id is still unanswered");
+            let error = RpcError::new(Code::DuplicateId, "duplicate request id");
             unanswered(self, error);
-            self.strike(worker, "used an id twice");
+            self.strike(worker, "reused a pending request id");
             return;
         }
         let is_permission =
@@ -148,7 +148,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 }
                 if state.asked.len() >= MAX_OPEN_REQUESTS {
                     let error =
-                        RpcError::new(Code::Backpressure, "the client has too many requests to answer");
+                        RpcError::new(Code::Backpressure, "too many unanswered requests at this client");
                     self.fail_asked(&asked, &error);
                     return;
                 }
@@ -157,7 +157,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     state.asking.insert(id.into(), (client, number));
                 }
                 self.forward_to_client(worker, client, session, message, Some(number));
-                if let Some(key) = session.filter(|_| is_permission && self.core.watched) {
+                if let Some(key) = session.filter(|_| is_permission && self.core.is_observable) {
                     self.ask_observers(worker, key, message, batch);
                 }
             }
@@ -165,25 +165,28 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 let (id, session, server) = (id.into(), None, None);
                 self.answer_without_client(&Asked { worker, id, batch, is_permission, session, server });
             }
-            Target::Stranger => {
+            Target::Opening => {
                 if let Some(name) = message.session()
                     && !self.keep_early_message(worker, name, message, batch)
                 {
-                    unanswered(self, RpcError::new(Code::Backpressure, "too much waits for its session"));
+                    unanswered(
+                        self,
+                        RpcError::new(Code::Backpressure, "too many messages before the session opened"),
+                    );
                 }
             }
             Target::Replay => {
-                unanswered(self, RpcError::new(Code::Cancelled, "the session is only being taken up again"));
+                unanswered(self, RpcError::new(Code::Cancelled, "session is being restored"));
             }
-            Target::Nobody(why) => unanswered(self, RpcError::new(Code::MethodNotFound, why)),
+            Target::Undeliverable(why) => unanswered(self, RpcError::new(Code::MethodNotFound, why)),
             Target::Foreign => {
-                unanswered(self, RpcError::new(Code::InvalidParams, "the session is not this agent's"));
-                self.strike(worker, "named a session that is not its own");
+                unanswered(self, RpcError::new(Code::InvalidParams, "not a session of this agent"));
+                self.strike(worker, "named an unknown session");
             }
         }
     }
 
-    /// Writes something of a worker's to a client, under `number` if that is a request.
+    /// Writes a worker's message to a client, with the id `number` if it is a request.
     pub(super) fn forward_to_client(
         &mut self,
         worker: WorkerKey,
@@ -207,12 +210,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 alias = Some(quoted(&session.name));
             }
             tag.clone_from(&session.tag);
-            if session.kin.is_some() {
+            if session.child_set.is_some() {
                 alias = self.child_alias(worker, message).unwrap_or(alias);
-                respelled = self.respelled_kin(worker, key, message);
+                respelled = self.rename_children(worker, key, message);
             }
         }
-        // Servers of clients are only asked, and told something outside of sessions.
+        // Servers of clients get requests, and notifications outside of sessions.
         if number.is_some() || session.is_none() {
             respelled = respelled.or_else(|| self.respelled_server(worker, client, message));
         }
@@ -231,8 +234,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             None => Parts::new(message, &edits[..count]),
         };
         self.deliver(client, worker, &parts);
-        // What is about a request that somebody was asked is for nobody else.
-        if self.core.watched
+        // Messages about a request that one client was asked are not for observers.
+        if self.core.is_observable
             && number.is_none()
             && scope.is_none()
             && let Some(key) = session
@@ -241,7 +244,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// The client's own id of the request that `params.requestId` means, if this is a message in which it means one.
+    /// Returns the client's own id of the request that `params.requestId` refers to, if the message refers to one.
     #[inline]
     fn scope_for(&self, worker: WorkerKey, message: View<'_>) -> Option<Box<[u8]>> {
         message.request_id()?;
@@ -264,8 +267,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// The client of the session that a worker spoke of last, if it speaks of it again: most lines are such, and are known
-    /// by the bytes of its name.
+    /// Returns the client of the session that the worker's last message was about, if this one is about it too. Most are, which a
+    /// comparison of the name's bytes shows.
     #[inline]
     fn recent_target(&self, worker: WorkerKey, message: View<'_>) -> Option<(ClientKey, SessionKey)> {
         let state = self.core.workers.get(worker)?;
@@ -274,23 +277,23 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let raw = message.bytes().get(message.part_range(Part::Session)?)?;
         let named = match &session.wire {
             Some(wire) => **wire == *raw,
-            // A name with a backslash is never written as it is, and its session never is the recent one.
+            // A name with a backslash is escaped on the wire, and its session is never the recent one.
             None => raw.strip_prefix(b"\"")?.strip_suffix(b"\"")? == session.name.as_bytes(),
         };
         let lives = matches!(session.place, SessionState::On(at) if at == worker);
         let plain = message.request_id().is_none() && self.core.pool_of(session.pool).is_acp();
-        (named && lives && plain).then_some((session.hearer()?, key))
+        (named && lives && plain).then_some((session.recipient()?, key))
     }
 
     fn target(&self, worker: WorkerKey, message: View<'_>) -> Target {
-        // By the worker's own id for it, a client would take it for another.
+        // Under the worker's own id, a client would take the request for another one.
         if message.request_id().is_some()
             && message.method().is_some_and(|method| {
                 matches!(&*method, method::CANCEL_REQUEST | MCP_CANCELLED | method::ELICITATION_CREATE)
             })
             && self.scope_for(worker, message).is_none()
         {
-            return Target::Nobody("the request it is about is not open");
+            return Target::Undeliverable("unknown requestId");
         }
         let at_the_top = || {
             let state = self.core.workers.get(worker)?;
@@ -309,10 +312,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
             if state.client.is_none() && state.former.contains(name) {
                 return Target::Gone;
             }
-            // It may wait for the answer before it answers itself; if there is only one that it can be for, that one gets it.
+            // The worker may wait for this request before it answers the one that opens the session. If only one client can be
+            // meant, that client gets it.
             if message.kind() == Kind::Request {
                 match state.opener() {
-                    // A worker that has served several identities may mean a session that is forgotten.
+                    // A worker that has served several identities may refer to a forgotten session.
                     Opener::One(client) if state.tenants != Tenants::Several => {
                         return Target::Client(client, None);
                     }
@@ -321,20 +325,20 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 }
             }
             return match (state.creating, state.client) {
-                // It is this client's alone: whatever it says is the client's to judge. If the name is also another's it
-                // may get an alias, which is not known yet.
+                // Only this client uses the worker, so it gets everything. If the name is also in use elsewhere, it may get an
+                // alias, which is not known yet.
                 (0, Some(client)) => Target::Client(client, None),
                 (_, Some(client)) if self.core.sessions.find(name).is_none() => Target::Client(client, None),
-                (1.., _) => Target::Stranger,
+                (1.., _) => Target::Opening,
                 (0, None) if state.claimed && !self.core.pool_of(state.pool).is_shared() => Target::Gone,
                 (0, None) => Target::Foreign,
             };
         };
         let Some(session) = self.core.sessions.get(key) else { return Target::Gone };
-        match (&session.place, session.hearer()) {
-            (SessionState::Reviving(_), _) => Target::Replay,
-            (_, Some(hearer)) => Target::Client(hearer, Some(key)),
-            (_, None) if session.is_told() => Target::Replay,
+        match (&session.place, session.recipient()) {
+            (SessionState::Restoring(_), _) => Target::Replay,
+            (_, Some(recipient)) => Target::Client(recipient, Some(key)),
+            (_, None) if session.is_replaying() => Target::Replay,
             (_, None) => Target::Gone,
         }
     }
@@ -354,7 +358,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             match self.owner_of_server(worker, message) {
                 Some(client) if self.core.clients.get(client).is_none() => return Target::Gone,
                 Some(client) => return Target::Client(client, None),
-                // It was the former client's, and is not to be had from the one that has the worker now.
+                // The server was the former client's. The client that has the worker now must not get its messages.
                 None if state.inherited => return Target::Gone,
                 None => {}
             }
@@ -362,10 +366,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if !self.core.pool_of(state.pool).is_shared() {
             return state.client.map_or(Target::Gone, |client| Target::Client(client, None));
         }
-        Target::Nobody("it names no session, and many clients share this worker")
+        Target::Undeliverable("no session named at a shared worker")
     }
 
-    /// What an update tells about its session: that it has a child, which is returned, and in v2 when a turn is over.
+    /// Handles an update of a session: the announcement of a child, whose name is returned, and in v2 the end of a turn.
     #[inline]
     fn track_update(
         &mut self,
@@ -378,15 +382,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return None;
         }
         match read_update(message)? {
-            Told::Running(running) => {
+            UpdateEvent::Running(running) => {
                 self.track_turn(worker, key, running, message);
                 None
             }
-            Told::Child(name) => self.announced(worker, key, &name).then_some(name),
+            UpdateEvent::Child(name) => self.add_child(worker, key, &name).then_some(name),
         }
     }
 
-    /// What a worker said in a child before that was known follows its announcement.
+    /// Delivers the messages in a child that arrived before its announcement.
     #[inline]
     fn deliver_early_messages_of(&mut self, worker: WorkerKey, child: Option<Box<str>>) {
         if let Some(child) = child {
@@ -394,20 +398,20 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// The same of what is said again: children that it tells of are there.
+    /// Handles an update that is replayed: the children that it announces exist.
     fn track_replayed_update(&mut self, worker: WorkerKey, message: View<'_>) {
         if self.core.workers.get(worker).is_some_and(|state| state.announces)
-            && let Some(Told::Child(child)) = read_update(message)
+            && let Some(UpdateEvent::Child(child)) = read_update(message)
             && let Some(name) = message.session()
             && let Some(key) = self.session_of(worker, &name).or_else(|| self.root_of(worker, &name))
         {
-            self.announced(worker, key, &child);
+            self.add_child(worker, key, &child);
         }
     }
 
     fn track_turn(&mut self, worker: WorkerKey, key: SessionKey, running: bool, message: View<'_>) {
         let is_v2 = self.core.workers.get(worker).is_some_and(|state| state.is_v2);
-        // Whether a child works says nothing about the turn of its session.
+        // The state of a child says nothing about the turn of its session.
         let is_childs = message.session().is_some_and(|name| self.child_of(worker, &name).is_some());
         if !is_v2 || is_childs {
             return;
@@ -424,8 +428,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
     fn worker_fault(&mut self, worker: WorkerKey, message: View<'_>, fault: Fault) {
         match fault {
             Fault::LongResponse => {
-                self.fail_answered(worker, message, Code::MessageTooLarge, "the agent's answer is too long");
-                self.retire(worker, "sent too long a line");
+                self.fail_answered(worker, message, Code::MessageTooLarge, "agent response too long");
+                self.retire(worker, "sent too long a message");
             }
             Fault::TooLong => {
                 if message.id().is_some()
@@ -433,7 +437,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 {
                     self.write_worker(worker, &[&line]);
                 }
-                self.retire(worker, "sent too long a line");
+                self.retire(worker, "sent too long a message");
             }
             _ => {
                 if !self.fail_misdelivered(worker, message)
@@ -446,21 +450,21 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// A worker said something that is no message: nobody is left waiting for an answer that cannot be read. Tells whether it was meant
-    /// as one.
+    /// Handles a line that is not a message. If it was meant as a response, the request fails, so that its client does not wait.
+    /// Returns `true` in that case.
     pub(super) fn fail_misdelivered(&mut self, worker: WorkerKey, message: View<'_>) -> bool {
         let is_answer = message.kind() == Kind::Invalid(Fault::BadResponse)
             || message.id().is_some() && !message.envelope().method.is_some();
         if is_answer {
-            self.fail_answered(worker, message, Code::Internal, "the agent's answer is no valid response");
-            self.strike(worker, "sent an answer that is none");
+            self.fail_answered(worker, message, Code::Internal, "invalid agent response");
+            self.strike(worker, "sent an invalid response");
         } else {
-            self.strike(worker, "sent a line that is no message");
+            self.strike(worker, "sent an invalid message");
         }
         is_answer
     }
 
-    /// Counts a misdeed; too many within a window, and the worker is exchanged.
+    /// Records a protocol violation. After too many within the restart window, the worker is replaced.
     pub(super) fn strike(&mut self, worker: WorkerKey, what: &'static str) {
         self.core.counters.strikes += 1;
         let since = self.now.saturating_sub(self.core.limits.restart_window);
@@ -468,7 +472,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(state) = self.core.worker(worker) else { return };
         state.strikes.retain(|at| *at >= since);
         if state.strikes.len() >= MAX_STRIKES {
-            // It goes already, however much it adds before it can.
+            // It is being replaced already.
             return;
         }
         state.strikes.push(now);
@@ -480,6 +484,6 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     pub(super) fn log(&mut self, note: Note) {
-        self.out.act(Action::Tell(note));
+        self.out.act(Action::Log(note));
     }
 }

@@ -9,37 +9,36 @@ use super::table::ClientKey;
 use super::timer::Timer;
 use super::{Core, Ctx};
 
-/// An identity's place in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Identity(u32);
 
 impl Identity {
-    /// Whoever is on this machine.
+    /// Clients without a proof of identity.
     pub(super) const ANYONE: Self = Self(0);
     /// The owner of a name that sessions of several identities have had. No client is this identity.
     pub(super) const SEVERAL: Self = Self(u32::MAX);
 }
 
-/// [`Identity::SEVERAL`] in the file of owners. Identities of clients that are asked who they are have a colon in their names.
+/// [`Identity::SEVERAL`] in the file of owners. Names of authenticated identities contain a colon.
 const SEVERAL: &str = "several";
 
-/// What is known of an identity.
+/// State of an identity.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct IdentityState {
     pub(super) name: Arc<str>,
-    /// How many connections it has.
+    /// Number of connections.
     pub(super) clients: usize,
-    /// How many of its connections and sessions were refused because it had too many.
+    /// Connections and sessions that were refused because of this identity's limits.
     pub(super) refused: u64,
-    /// How many lines it may send before it has to rest, as of `since`; less than nothing: it has to.
+    /// Messages that it may send now, as of `since`. If negative, it has to pause.
     allowance: f64,
     since: Time,
 }
 
-/// All identities that were ever met. They are not forgotten: there are as many as tokens, certificates and users.
+/// All identities seen so far. None is removed: their number is bounded by tokens, certificates and users.
 #[derive(Debug)]
 pub(super) struct Identities {
-    known: Vec<Known>,
+    known: Vec<IdentityState>,
     by_name: HashMap<Arc<str>, Identity>,
 }
 
@@ -52,7 +51,7 @@ impl Default for Identities {
 }
 
 impl Identities {
-    /// The number of a name.
+    /// Returns the number of a name, and assigns one if needed.
     pub(super) fn number(&mut self, name: &str) -> Identity {
         if name == SEVERAL {
             return Identity::SEVERAL;
@@ -62,7 +61,7 @@ impl Identities {
         }
         let name: Arc<str> = name.into();
         let identity = Identity(self.known.len() as u32);
-        let known = Known {
+        let known = IdentityState {
             name: Arc::clone(&name),
             clients: 0,
             refused: 0,
@@ -81,18 +80,18 @@ impl Identities {
         self.known.get(identity.0 as usize).map_or_else(|| ANYONE.into(), |known| Arc::clone(&known.name))
     }
 
-    pub(super) fn get_mut(&mut self, identity: Identity) -> Option<&mut Known> {
+    pub(super) fn get_mut(&mut self, identity: Identity) -> Option<&mut IdentityState> {
         self.known.get_mut(identity.0 as usize)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Identity, &Known)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Identity, &IdentityState)> {
         (0..).map(Identity).zip(&self.known)
     }
 }
 
-impl Known {
-    /// Counts messages. How long it has to rest if that was too many; `rate` is messages in a second, as many of which may
-    /// come at once.
+impl IdentityState {
+    /// Counts messages. Returns how long the identity has to pause if it has sent too many. `rate` is messages per second and
+    /// also the size of a burst.
     fn spend(&mut self, now: Time, rate: f64, messages: f64) -> Option<Duration> {
         let earned = now.saturating_sub(self.since).as_secs_f64() * rate;
         self.since = now;
@@ -102,20 +101,20 @@ impl Known {
 }
 
 impl Core {
-    /// Whether an identity may have one more session. Those count that are being opened.
+    /// Returns `true` if an identity may have one more session. Sessions that are being opened count.
     pub(super) fn has_room(&self, identity: Identity) -> bool {
         let most = self.limits.max_sessions_per_identity;
         let open = self.sessions.of_identity(identity);
         let opening = || self.workers.iter().map(|(_, worker)| worker.openings_of(identity)).sum::<usize>();
         let all = self.workers.iter().map(|(_, worker)| worker.creating as usize).sum::<usize>();
-        // Mostly there is room whoever's they are.
+        // Counting per identity is rarely necessary.
         open + all < most || open + opening() < most
     }
 }
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Counts messages of a client whose identity may send so many in a second. One that has sent too many is not read from
-    /// for a while: nothing is lost by that, and others have their turn.
+    /// Counts messages of a client whose identity has a rate limit. Reading from a client over the limit is paused for a while,
+    /// so no message is lost.
     pub(super) fn count_messages(&mut self, client: ClientKey, messages: usize) {
         let rate = self.core.limits.max_rate_per_identity;
         let Some(state) = self.core.clients.get_mut(client).filter(|_| rate > 0) else { return };
@@ -133,7 +132,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// A client that had sent too much has rested.
+    /// Resumes a client that was over its rate limit.
     pub(super) fn end_rate_limit(&mut self, client: ClientKey) {
         let Some(state) = self.core.client(client) else { return };
         if std::mem::take(&mut state.rate_limited) {
@@ -162,7 +161,7 @@ mod tests {
         let mut identities = Identities::default();
         let known = identities.get_mut(Identity::ANYONE).unwrap();
         let at = Duration::from_secs(9);
-        // As many at once as in a second, and then one by one.
+        // A burst of one second's messages, and then one by one.
         for _ in 0..10 {
             assert_eq!(known.spend(at, 10.0, 1.0), None);
         }

@@ -17,25 +17,24 @@ use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 use super::{Core, Ctx};
 
-/// How many lines may wait for one worker.
+/// Lines that may wait for one worker.
 const MAX_BACKLOG_LINES: usize = 1024;
 
-/// The longest answer to `initialize`, and the most values in it: it is read whole, and kept of each worker that all share.
+/// Bounds of a result of `initialize`: it is parsed as a whole, and kept for each shared worker.
 const MAX_ANSWER_BYTES: usize = 256 << 10;
 const MAX_ANSWER_VALUES: usize = 4_000;
 
-/// How the bus calls itself.
 const NAME: &str = "narrows-bus";
 
 impl Core {
-    /// What a worker can do with sessions.
+    /// Returns the session capabilities of a worker.
     pub(super) fn abilities_of_worker(&self, worker: WorkerKey) -> Abilities {
         let Some(state) = self.workers.get(worker) else { return Abilities::default() };
         let pool = self.pool_of(state.pool);
         if pool.is_shared() { pool.abilities } else { state.abilities.unwrap_or_default() }
     }
 
-    /// What can be done with a session: by its worker, or by the one that it had.
+    /// Returns the session capabilities of a session's worker, or of the last one it had.
     pub(super) fn abilities_of(&self, session: &Session) -> Abilities {
         let pool = self.pool_of(session.pool);
         if pool.is_shared() {
@@ -47,7 +46,7 @@ impl Core {
 }
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Greets a worker that everybody shares.
+    /// Sends `initialize` to a shared worker.
     pub(super) fn initialize_worker(&mut self, worker: WorkerKey) {
         let Some(pool) = self.core.worker(worker).map(|state| state.pool) else { return };
         let settings = &self.core.pool_of(pool).settings;
@@ -60,7 +59,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.send_initialize(worker, params.to_string().as_bytes());
     }
 
-    /// Tells a worker what a client has told another before.
+    /// Sends a client's `initialize` to a further worker of this client.
     pub(super) fn replay_initialize(&mut self, worker: WorkerKey, client: ClientKey) {
         let Some(params) = self.core.client(client).and_then(|state| state.initialize.clone()) else {
             return;
@@ -71,12 +70,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
     fn send_initialize(&mut self, worker: WorkerKey, params: &[u8]) {
         let at = self.now + self.core.limits.initialize_timeout;
         let Some(state) = self.core.worker(worker) else { return };
-        state.stage = WorkerLifecycle::Greeting;
-        self.core.timers.set(at, Timer::Greeted(worker));
+        state.stage = WorkerLifecycle::Initializing;
+        self.core.timers.set(at, Timer::InitializeTimeout(worker));
         self.send_internal_request(worker, InternalRequest::Initialize, method::INITIALIZE, params, None);
     }
 
-    /// Keeps a line until its worker was greeted.
+    /// Queues a line until its worker is initialized.
     pub(super) fn queue_until_initialized(
         &mut self,
         worker: WorkerKey,
@@ -89,7 +88,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let held: usize = state.backlog.iter().map(|waiting| waiting.line.len()).sum();
         if held > limit || state.backlog.len() >= MAX_BACKLOG_LINES {
             if let Some(id) = message.id() {
-                let error = RpcError::new(Code::Backpressure, "too much waits for the agent to be ready");
+                let error = RpcError::new(Code::Backpressure, "too many requests waiting for the agent");
                 self.refuse(client, id, batch, message.tag(), &error);
             }
             return;
@@ -101,14 +100,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Remembers that a request is known though it was sent nowhere yet.
+    /// Records that a request's id is in use although no worker has the request yet.
     pub(super) fn mark_elsewhere(&mut self, client: ClientKey, message: View<'_>) {
         if let (Some(id), Some(state)) = (message.id(), self.core.client(client)) {
             state.inflight.insert(id.into(), RequestLocation::Elsewhere);
         }
     }
 
-    /// The opposite: the line is about to be acted on.
+    /// Releases the id of a request that is about to be handled.
     pub(super) fn forget_elsewhere(&mut self, client: ClientKey, line: &[u8]) {
         let message = View::parse(line);
         if message.kind() == Kind::Request
@@ -130,7 +129,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 Some(error) => self.fail_backlog(worker, &error, None),
                 None => self.finish_initialize_replay(worker),
             },
-            InternalRequest::Revive(key) => self.revived(key, worker, message.error()),
+            InternalRequest::Restore(key) => self.handle_restored(key, worker, message.error()),
             InternalRequest::Close => self.stop_idle(),
             InternalRequest::Evict => self.retry_refused(worker),
         }
@@ -143,30 +142,30 @@ impl<O: CoreOutput> Ctx<'_, O> {
         error: &RpcError,
     ) {
         match errand {
-            // Its backlog is dealt with when it goes.
+            // The backlog is handled when the worker is removed.
             InternalRequest::Initialize | InternalRequest::Authenticate => {}
             InternalRequest::Close => self.stop_idle(),
             InternalRequest::Evict => self.retry_refused(worker),
-            InternalRequest::Revive(key) => self.unrevived(key, worker, error),
+            InternalRequest::Restore(key) => self.handle_restore_failure(key, worker, error),
         }
     }
 
-    /// A worker has answered our `initialize`.
+    /// Handles the response to `initialize` of the bus.
     fn handle_initialize_result(&mut self, worker: WorkerKey, message: View<'_>) {
         let Some(state) = self.core.worker(worker) else { return };
-        if state.stage != WorkerLifecycle::Greeting {
+        if state.stage != WorkerLifecycle::Initializing {
             return;
         }
         let (pool, client) = (state.pool, state.client);
         if message.result().is_some_and(is_too_long) {
-            self.fail_initialize(worker, "sent too long an initialize answer");
+            self.fail_initialize(worker, "sent too long an initialize result");
             return;
         }
         let answer = message.result().and_then(|result| serde_json::from_slice::<Value>(result).ok());
         let Some(answer) = answer else {
             match (client, message.error()) {
                 (Some(_), Some(error)) => self.fail_backlog(worker, &error, None),
-                _ => self.fail_initialize(worker, "refused initialize"),
+                _ => self.fail_initialize(worker, "rejected initialize"),
             }
             return;
         };
@@ -188,7 +187,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             _ => 1,
         };
         if answer["protocolVersion"] != wanted {
-            self.fail_initialize(worker, "speaks another version of the protocol than its pool");
+            self.fail_initialize(worker, "has another protocol version than its pool");
             return;
         }
         self.core.pool_mut(pool).answers.insert(worker, answer);
@@ -197,7 +196,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.make_ready(worker);
     }
 
-    /// A worker was told all that its client has told another: what waited for that can go.
+    /// Marks a worker as ready once `initialize` and `authenticate` are replayed, and sends what waited for that.
     fn finish_initialize_replay(&mut self, worker: WorkerKey) {
         let client = self.core.worker(worker).and_then(|state| state.client);
         if let Some(line) = client.and_then(|client| self.core.client(client)?.initialized.clone()) {
@@ -206,15 +205,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(state) = self.core.worker(worker) else { return };
         state.stage = WorkerLifecycle::Ready;
         let backlog = std::mem::take(&mut state.backlog);
-        let revivals = std::mem::take(&mut state.revivals);
-        for key in revivals {
-            self.send_revival(key, worker);
+        let restores = std::mem::take(&mut state.restores);
+        for key in restores {
+            self.send_restore(key, worker);
         }
         for waiting in backlog {
             self.forget_elsewhere(waiting.client, &waiting.line);
             self.send_backlog(worker, waiting.client, View::parse(&waiting.line), waiting.batch);
         }
-        // What it was wanted for may have been given up on.
+        // The requests that it was started for may be cancelled by now.
         self.stop_idle();
     }
 
@@ -227,46 +226,46 @@ impl<O: CoreOutput> Ctx<'_, O> {
     ) {
         let what = message.method().map_or(RequestKind::Other, |method| RequestKind::from_method(&method));
         let session = message.session().and_then(|name| self.core.sessions.find(&name));
-        let is_child = message.session().is_some_and(|name| self.core.children.has(&name));
+        let is_child = message.session().is_some_and(|name| self.core.children.contains(&name));
         let is_anew =
             session.is_none() && !is_child && !matches!(what, RequestKind::List | RequestKind::Delete);
         if message.id().is_some() && is_anew {
             self.forward(client, message, batch, worker, None, what);
         } else {
-            // Whose the session is, where it lives, and who else is to be asked may be otherwise by now.
+            // The session's owner, its worker and the workers to ask may have changed.
             self.handle_client_message(client, message, batch);
         }
     }
 
-    /// Answers what waited for a worker that will not serve it.
+    /// Fails the requests that wait for a worker that will not serve them.
     fn fail_backlog(&mut self, worker: WorkerKey, error: &RpcError, fault: Option<&'static str>) {
         let Some(state) = self.core.worker(worker) else { return };
         let backlog = std::mem::take(&mut state.backlog);
-        let revivals = std::mem::take(&mut state.revivals);
+        let restores = std::mem::take(&mut state.restores);
         for waiting in backlog {
             self.forget_elsewhere(waiting.client, &waiting.line);
             if let Some(id) = View::parse(&waiting.line).id() {
                 self.refuse(waiting.client, id, waiting.batch, None, error);
             }
         }
-        for key in revivals {
-            self.fail_revival(key, error);
+        for key in restores {
+            self.fail_restore(key, error);
         }
-        // That it refuses what its client says is not its fault.
+        // An agent that rejects its client's params is not faulty.
         if let Some(state) = self.core.worker(worker) {
             state.fault = fault;
         }
         self.stop_worker(worker, false);
     }
 
-    /// A worker is of no use because it was not greeted as it should be.
+    /// Gives up a worker that was not initialized successfully.
     pub(super) fn fail_initialize(&mut self, worker: WorkerKey, why: &'static str) {
-        let error = RpcError::new(Code::Deadline, format!("the agent {why}"));
+        let error = RpcError::new(Code::Deadline, format!("agent {why}"));
         self.fail_all(worker, &error);
         self.fail_backlog(worker, &error, Some(why));
     }
 
-    /// Keeps what a client says in `initialize` and `authenticate`, to say it to further workers.
+    /// Keeps the params of a client's `initialize` and `authenticate` to replay them to further workers.
     pub(super) fn remember(&mut self, client: ClientKey, message: View<'_>, what: RequestKind) {
         let notices = what == RequestKind::Initialize && takes_notices(message);
         let charge = self.core.charge(client, message.bytes().len());
@@ -283,7 +282,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// What a worker's answer to its client's `initialize` or `authenticate` tells.
+    /// Handles a worker's response to its client's `initialize`, `authenticate` or `logout`.
     pub(super) fn record_initialize_result(
         &mut self,
         worker: WorkerKey,
@@ -323,7 +322,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.record_announces(worker);
     }
 
-    /// Child sessions are announced in version 2, and in version 1 to those who have said that they show them.
+    /// Records whether a worker announces child sessions: in version 2 always, in version 1 if its client shows them.
     fn record_announces(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.workers.get(worker) else { return };
         let pool = self.core.pool_of(state.pool);
@@ -338,14 +337,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// What one worker of a client's answers says nothing of the others: a gate turns some clients away.
+    /// Records the capabilities of one worker of a client. Other workers may differ: a gate refuses some clients.
     fn record_abilities(&mut self, worker: WorkerKey, answer: &Value) {
         if let Some(state) = self.core.worker(worker) {
             state.abilities = Some(abilities(answer));
         }
     }
 
-    /// Answers a client's `initialize` from what the workers have answered.
+    /// Answers a client's `initialize` with the merged results of the workers.
     pub(super) fn answer_initialize(
         &mut self,
         client: ClientKey,
@@ -367,10 +366,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         };
         if wanted < own {
-            let error =
-                RpcError::new(Code::UnsupportedVersion, "this pool speaks a later version of the protocol")
-                    .with("requested", json!(wanted))
-                    .with("supported", json!([own]));
+            let error = RpcError::new(Code::UnsupportedVersion, "pool requires a later protocol version")
+                .with("requested", json!(wanted))
+                .with("supported", json!([own]));
             self.refuse(client, id, batch, tag, &error);
             return;
         }
@@ -379,7 +377,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         let Some(answer) = self.core.pool_of(pool).answer.clone() else { return };
-        // Another pool may take the place of this one, whose workers have to be told then, in the version that was agreed on.
+        // After a reload the client may move to another pool, whose workers need its params, with the version agreed on here.
         self.remember(client, message, RequestKind::Initialize);
         if let Some(state) = self.core.client(client)
             && wanted > own
@@ -390,7 +388,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.reply(client, batch, tag, parts.concat().into());
     }
 
-    /// Works the answer of a shared pool out again after a worker came or went.
+    /// Merges the results of a shared pool again after a worker was added or removed.
     pub(super) fn refresh_answer(&mut self, worker: WorkerKey) {
         let Some(pool) = self.core.worker(worker).map(|state| state.pool) else { return };
         self.core.pool_mut(pool).answers.remove(&worker);
@@ -402,7 +400,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if !state.is_shared() {
             return;
         }
-        // With none left the last answer stands: a pool does not forget what it can while it restarts.
+        // Without any worker the last result stays valid: a pool keeps its capabilities while it restarts.
         let mut answers: Vec<_> = state.answers.iter().collect();
         answers.sort_unstable_by_key(|(worker, _)| **worker);
         let Some(merged) =
@@ -414,7 +412,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if let Some(fields) = merged.as_object_mut() {
             fields.insert("authMethods".to_owned(), json!([]));
         }
-        // No client may use what holds for all clients of a worker.
+        // No client may use what applies to all clients of a worker.
         for capabilities in ["agentCapabilities", "capabilities"] {
             if let Some(fields) = merged.get_mut(capabilities).and_then(Value::as_object_mut) {
                 fields.retain(|key, _| !matches!(&**key, "auth" | "providers"));
@@ -424,7 +422,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         state.answer = Some(merged.to_string().into_bytes().into());
     }
 
-    /// Whether a session lives in a worker that was greeted.
+    /// Returns `true` if a worker is initialized.
     pub(super) fn is_initialized(&self, worker: WorkerKey) -> bool {
         self.core
             .workers
@@ -432,20 +430,20 @@ impl<O: CoreOutput> Ctx<'_, O> {
             .is_some_and(|state| matches!(state.stage, WorkerLifecycle::Ready | WorkerLifecycle::Retiring))
     }
 
-    /// Puts a session on the list of those that wait for a worker's greeting.
+    /// Adds a session to those that are restored once a worker is initialized.
     pub(super) fn restore_after_initialize(&mut self, worker: WorkerKey, key: SessionKey) {
         if let Some(state) = self.core.worker(worker) {
-            state.revivals.push(key);
+            state.restores.push(key);
         }
     }
 }
 
-/// Returns `true` if a result of `initialize` is too long to be read.
+/// Returns `true` if a result of `initialize` is too long to be parsed.
 pub(super) fn is_too_long(result: &[u8]) -> bool {
     result.len() > MAX_ANSWER_BYTES || has_more_values_than(result, MAX_ANSWER_VALUES)
 }
 
-/// What is true in both answers: what differs in a capability is left out, of the rest the first counts.
+/// Merges two results: capabilities that differ are removed, of everything else the first is used.
 fn common(mut all: Value, one: &Value) -> Value {
     for key in ["agentCapabilities", "capabilities"] {
         let Some(mine) = all.get_mut(key) else { continue };
@@ -482,8 +480,8 @@ fn asked_version(message: View<'_>) -> Option<u16> {
     u16::try_from(params["protocolVersion"].as_u64()?).ok()
 }
 
-/// The capabilities of clients, with the mark that they may decide about commands and MCP tools themselves. Whether the
-/// client of a session does is said by its prompts and MCP servers, without which the mark means nothing.
+/// Adds the mark that clients may decide about commands and MCP tools themselves. A session's prompts and MCP servers show
+/// whether its client does; without them the mark has no effect.
 fn with_mark(mut capabilities: Value) -> Value {
     if let Some(offers) = capabilities.as_object_mut()
         && let Some(meta) = offers.entry("_meta").or_insert_with(|| json!({})).as_object_mut()
@@ -493,14 +491,14 @@ fn with_mark(mut capabilities: Value) -> Value {
     capabilities
 }
 
-/// The params of `initialize` for this version.
+/// Returns params of `initialize` with another version.
 fn with_version(params: &[u8], version: u16) -> Option<Box<[u8]>> {
     let mut params: Value = serde_json::from_slice(params).ok()?;
     params["protocolVersion"] = version.into();
     Some(params.to_string().into_bytes().into())
 }
 
-/// Whether a client that says this shows notices: in version 2 all do.
+/// Returns `true` if a client with these params shows notices. In version 2 all do.
 fn takes_notices(message: View<'_>) -> bool {
     let Some(params) = message.params().and_then(|params| serde_json::from_slice::<Value>(params).ok())
     else {
@@ -510,13 +508,13 @@ fn takes_notices(message: View<'_>) -> bool {
         || params["clientCapabilities"]["session"]["notices"].is_object()
 }
 
-/// Whether a client that says this in `initialize` shows child sessions.
+/// Returns `true` if a client with these params shows child sessions.
 fn shows_children(params: &[u8]) -> bool {
     let params = serde_json::from_slice::<Value>(params).unwrap_or_default();
     params["clientCapabilities"]["subagents"].is_object()
 }
 
-/// The end of a turn that its worker does not end.
+/// Returns the response that ends a turn which its worker does not end.
 pub(super) fn cancelled_answer(id: &[u8]) -> Option<bytes::Bytes> {
     message::response(id, &json!({"stopReason": "cancelled"})).ok()
 }

@@ -19,20 +19,19 @@ use super::state::RequestKind;
 use super::table::ClientKey;
 use crate::config::{McpAccess, McpServer, McpTarget};
 
-/// The parameter that lists them.
 const SERVERS: &str = "mcpServers";
 
-/// The same without case, `_` and `-`. Some agents read JSON without regard to case, others take `mcp_servers` too.
+/// The same without case, `_` and `-`. Some agents ignore case in keys, others also accept `mcp_servers`.
 const FOLDED: &str = "mcpservers";
 
-/// What the description of a server that lives in the client consists of. With anything else in it, an agent that does not
-/// know the type could take it for a server of another type.
+/// Members that describe a server in the client. If there were others, an agent that does not know the type could take it for a
+/// server of another type.
 const ACP_SERVER_KEYS: [&str; 5] = ["type", "name", "id", "serverId", "_meta"];
 
-/// The most servers that a session is opened with. Each is looked at by the loop that serves everybody.
+/// Servers in a request to open a session. The event loop, which all clients share, looks at each.
 const MAX_SERVERS: usize = 256;
 
-/// The most keys in the description of a server, which has five or six.
+/// Members in the description of a server. Usual are five or six.
 const MAX_SERVER_KEYS: usize = 64;
 
 /// Servers that are not permitted.
@@ -40,11 +39,11 @@ const MAX_SERVER_KEYS: usize = 64;
 struct Refused;
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// The setting that holds for a client in a pool.
+    /// Returns the setting that applies to a client in a pool.
     fn mcp_access(&self, client: Option<ClientKey>, pool: PoolId) -> McpAccess {
         let settings = &self.core.pool_of(self.core.current(pool)).settings;
         if settings.manifest.is_some() {
-            // The gate has a list of its own.
+            // The gate has its own list.
             return McpAccess::Any;
         }
         let is_owner =
@@ -52,7 +51,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         settings.mcp.unwrap_or(if is_owner { McpAccess::Any } else { McpAccess::None })
     }
 
-    /// Judges the servers in a message of a client. Returns the message to send in its place, if another is to be sent.
+    /// Checks the MCP servers in a message of a client. Returns the message to send instead, if it differs.
     pub(super) fn permit_servers(
         &mut self,
         client: ClientKey,
@@ -61,8 +60,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         message: View<'_>,
         what: RequestKind,
     ) -> Result<Option<Vec<u8>>, RpcError> {
-        // No method of the protocol takes positional parameters, but some agents read them: their sessions and servers
-        // would be seen by the agent and not here.
+        // No method of the protocol has positional parameters, but some agents accept them: the agent would see sessions and
+        // servers that this check does not.
         if self.core.pool_of(pool).is_acp() && message.params().is_some_and(|params| params.starts_with(b"["))
         {
             return Err(RpcError::new(Code::InvalidParams, "params must be an object"));
@@ -88,8 +87,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         self.permit_meta(client, pool, message)?;
         if opens && self.core.pool_of(pool).is_acp() && !is_exact(message) {
-            let words = "mcpServers must be readable in one way, with one id for each server of the client, and at most \
-                         256 servers";
+            let words = "ambiguous mcpServers, or more than 256 servers";
             return Err(RpcError::new(Code::InvalidParams, words));
         }
         let access = self.mcp_access(Some(client), pool);
@@ -100,7 +98,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let judged = if opens && message.id().is_some() {
             self.judge(access, pool, is_v2, message.bytes(), params)
         } else {
-            // What it means is not known, so nothing is put into it.
+            // The meaning of the message is unknown, so nothing is inserted.
             permitted(&[], is_v2, message.bytes(), params)
         };
         match judged {
@@ -113,8 +111,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Judges `_meta` of a message of a client that may not have just any program started: agents take settings from there
-    /// when a session is opened, such as the program they run.
+    /// Checks `_meta` of a message of a client that may not start arbitrary programs: when a session is opened, agents take
+    /// settings from there, such as the program to run.
     fn permit_meta(&mut self, client: ClientKey, pool: PoolId, message: View<'_>) -> Result<(), RpcError> {
         let current = self.core.pool_of(self.core.current(pool));
         if !current.is_acp() {
@@ -129,7 +127,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Err(error.with("keys", stripped.names.into()))
     }
 
-    /// Judges the servers in a message about a session that is open.
+    /// Checks the MCP servers in a message about an open session.
     pub(super) fn permit_in_session(
         &mut self,
         client: ClientKey,
@@ -138,7 +136,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         what: RequestKind,
     ) -> Result<(), RpcError> {
         let Some(pool) = self.core.sessions.get(key).map(|session| session.pool) else { return Ok(()) };
-        // A prompt is not about a server and is no extension, and what stands in it is content.
+        // A prompt concerns no server and is no extension, and its members are content.
         if what != RequestKind::Prompt {
             if let Some(error) =
                 self.refuse_server(pool, message).or_else(|| self.refuse_long_extension(pool, message))
@@ -152,7 +150,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.permit_servers(client, pool, false, message, what).map(drop)
     }
 
-    /// Judges the servers in the parameters with which a session is to be opened again. Returns those to send.
+    /// Checks the MCP servers in the parameters to restore a session. Returns the parameters to send.
     pub(super) fn permit_again(
         &mut self,
         client: Option<ClientKey>,
@@ -190,11 +188,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 }
 
-/// The keys that agents read as the id of a server that lives in the client, without case, `_` and `-`.
+/// Keys that agents read as the id of a server in the client, without case, `_` and `-`.
 const ID_KEYS: [&str; 4] = ["id", "serverid", "acpid", "connectionid"];
 
-/// Returns `true` if every reader finds the same servers of the client in a request that opens a session. Their ids are read again where the
-/// request is routed, by a reader that refuses numbers out of range and deep nesting.
+/// Returns `true` if every reader finds the same servers of the client in a request that opens a session. The router reads their
+/// ids again, with a reader that refuses numbers out of range and deep nesting.
 fn is_exact(message: View<'_>) -> bool {
     let params = message.params().unwrap_or_default();
     let Ok(list) = member(params, SERVERS) else { return false };
@@ -212,8 +210,8 @@ fn is_exact(message: View<'_>) -> bool {
     }
 }
 
-/// Returns `true` if an entry is a server that lives in the client; `None` if readers could differ about that, or about its id. Clients of
-/// version 1 write the same id as `id` and as `serverId`: that is one id to every reader.
+/// Returns `true` if an entry is a server in the client; `None` if readers could differ about that or about its id. Clients of
+/// version 1 write the same id as `id` and as `serverId`, which every reader understands as one id.
 fn is_of_client(entry: &[u8]) -> Option<bool> {
     let mut keys: Vec<String> = Vec::new();
     let mut kind = None;
@@ -248,14 +246,14 @@ pub(super) fn is_unknown(name: &str) -> bool {
     !knows(Version::V1) && !knows(Version::V2)
 }
 
-/// How many keys of a message name a list of servers to some reader.
+/// Returns how many keys of a message some reader takes for a list of servers.
 fn mentions(message: &[u8]) -> usize {
-    // Two more for the quotes.
+    // Two more bytes for the quotes.
     let long = |key: &&[u8]| key.len() >= FOLDED.len() + 2;
     keys(message).filter(long).filter(|key| written_key_folds_to(key, FOLDED, true)).count()
 }
 
-/// The parameters with what `listed` says in place of what the client says; `None` if nothing is to be changed.
+/// Returns the parameters with the servers of `listed` in place of the client's descriptions; `None` if nothing changes.
 fn permitted(
     listed: &[McpServer],
     is_v2: bool,
@@ -295,7 +293,7 @@ fn permitted(
     }))
 }
 
-/// The description to send in place of an entry; `None` if it is a server that lives in the client.
+/// Returns the description to send in place of an entry; `None` if the server is in the client.
 fn described(listed: &[McpServer], is_v2: bool, entry: &[u8]) -> Result<Option<Vec<u8>>, Refused> {
     let mut found: Vec<(String, &[u8])> = Vec::new();
     if entry.first() != Some(&b'{') {
@@ -316,12 +314,12 @@ fn described(listed: &[McpServer], is_v2: bool, entry: &[u8]) -> Result<Option<V
     }
     let name = text("name").ok_or(Refused)?;
     let server = listed.iter().find(|server| server.name == name).ok_or(Refused)?;
-    // Version 1 has no type for a process, but for clients that write one all the same.
+    // Version 1 has no type for a process, but some clients write one.
     let is_typed = is_v2 || kind.as_deref() == Some("stdio");
     Ok(Some(description(server, is_typed).into_bytes()))
 }
 
-/// A server of the pool as a session is opened with it.
+/// Returns the description of a pool's server for a request that opens a session.
 fn description(server: &McpServer, is_typed: bool) -> String {
     let name = Value::from(&*server.name);
     match &server.target {
@@ -354,7 +352,7 @@ mod tests {
         vec![files, web]
     }
 
-    /// What becomes of these parameters: `Ok("")` if they stay as they are.
+    /// Checks the resulting parameters; `Ok("")` means unchanged.
     #[track_caller]
     fn check(listed: &[McpServer], is_v2: bool, params: &str, expected: Result<&str, Refused>) {
         let message = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"session/new","params":{params}}}"#);
@@ -390,7 +388,7 @@ mod tests {
             r#"{"mcpServers":{"a":{"command":"sh"}}}"#,
             r#"{"mcpServers":"a"}"#,
             r#"{"mcp\u0053ervers":[{"name":"a","command":"sh"}]}"#,
-            // One reader takes the first, another the last.
+            // Readers differ: one takes the first, another the last.
             r#"{"mcpServers":[],"mcpServers":[{"name":"a","command":"sh"}]}"#,
             r#"{"mcpServers":[],"mcp\u0053ervers":[]}"#,
             r#"{"mcpServers":[{"type":"acp","type":"stdio","name":"a","command":"sh"}]}"#,
@@ -398,7 +396,7 @@ mod tests {
             // Without an id some readers take it for a process.
             r#"{"mcpServers":[{"type":"acp","name":"a","command":"sh","args":[],"env":[]}]}"#,
             r#"{"mcpServers":[{"type":"acp","name":"a","id":"1","url":"http://x"}]}"#,
-            // Other ways to write the parameter.
+            // Other spellings of the parameter.
             r#"{"mcp_servers":[{"name":"a","command":"sh"}]}"#,
             r#"{"MCPServers":[{"name":"a","command":"sh"}]}"#,
             r#"{"mcp\u017ferver\u017f":[{"name":"a","command":"sh"}]}"#,
@@ -431,7 +429,7 @@ mod tests {
             Ok(&format!(r#"{{"mcpServers":[{typed}]}}"#)),
         );
         check(&all, false, &format!(r#"{{"mcpServers":[{acp}]}}"#), Ok(""));
-        // What was put in their place selects the same again.
+        // The inserted descriptions select the same servers again.
         check(
             &all,
             false,

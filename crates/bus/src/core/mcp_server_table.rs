@@ -12,47 +12,47 @@ use serde_json::Value;
 use super::memory::Charge;
 use super::table::ClientKey;
 
-/// A server that lives in a client.
+/// An MCP server in a client.
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) client: ClientKey,
-    /// The client's own id of it.
+    /// The client's id of the server.
     pub(super) own: Box<str>,
-    /// The worker's id of it.
+    /// The worker's id of the server.
     pub(super) wire: Box<str>,
 }
 
-/// The servers that a session, or a request that opens one, was given. As long as it is kept, their ids are given to no other server.
+/// The servers named by a session or by a request that opens one. While it is kept, their ids are given to no other server.
 #[derive(Debug, Default)]
 pub(super) struct ServerUse {
     servers: Vec<Arc<Server>>,
     charge: Option<Charge>,
 }
 
-/// Bytes that the tables need for a server, beside those of its ids.
+/// Bytes of the tables per server, without its ids.
 const SERVER_BYTES: usize = 384;
 
-/// A server that a session was not given.
+/// A server that the session does not have.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct UnknownServer;
 
 impl ServerUse {
-    /// Returns the client that has the servers, which may be gone.
+    /// Returns the client of the servers, which may be gone.
     pub(super) fn client(&self) -> Option<ClientKey> {
         self.servers.first().map(|server| server.client)
     }
 
-    /// Returns `true` if one of the servers lives in this client.
+    /// Returns `true` if one of the servers is in this client.
     pub(super) fn has_of(&self, client: ClientKey) -> bool {
         self.servers.iter().any(|server| server.client == client)
     }
 
-    /// Adds the servers of another session, which a copy of it may still use.
+    /// Adds the servers of a session of which this one is a fork.
     pub(super) fn extend(&mut self, other: &Self) {
         self.servers.extend(other.servers.iter().map(Arc::clone));
     }
 
-    /// Returns the bytes that are held for the servers: each id stands twice in the tables of the worker and once here.
+    /// Returns the bytes held for the servers: each id is stored twice in the worker's tables and once here.
     pub(super) fn held_bytes(&self) -> usize {
         let of = |server: &Arc<Server>| SERVER_BYTES + 2 * server.own.len() + 3 * server.wire.len();
         self.servers.iter().map(of).sum()
@@ -62,13 +62,13 @@ impl ServerUse {
         self.charge = Some(charge);
     }
 
-    /// Replaces the ids of servers of clients in the params that open a session by those that the worker has. An id that is passed on as it
-    /// is could be the one of another client's server. Returns `true` if any differs.
+    /// Replaces the clients' server ids in params that open a session by the worker's ids. A client's id passed on unchanged
+    /// could be that of another client's server. Returns `true` if any id differs.
     pub(super) fn rename_in(&self, params: &mut Value) -> Result<bool, UnknownServer> {
         let mut changed = false;
         let servers = params.get_mut("mcpServers").and_then(Value::as_array_mut);
         for server in servers.into_iter().flatten().filter(|server| server["type"] == "acp") {
-            // Both, if both are there: an agent may read either.
+            // An agent may read either of them.
             for key in ["serverId", "id"] {
                 let Some(own) = server.get(key) else { continue };
                 let own = own.as_str().ok_or(UnknownServer)?;
@@ -88,19 +88,19 @@ impl ServerUse {
 pub(super) struct ServerTable {
     // Clients choose the ids, so they are hashed with a secret.
     by_wire: HashMap<Box<str>, Arc<Server>>,
-    /// Per client, the worker's ids by the client's own.
+    /// Per client, the worker's ids by the client's ids.
     by_own: FxHashMap<ClientKey, HashMap<Box<str>, Box<str>>>,
-    /// A server has had another id here than its client's own.
+    /// `true` once a server got an id that differs from its client's.
     has_renamed: bool,
-    /// How many servers there may be before unused ones are removed.
+    /// Number of servers at which unused ones are removed.
     sweep_at: usize,
 }
 
-/// The least number of servers among which unused ones are looked for.
+/// Unused servers are not searched for below this number.
 const MIN_SWEEP: usize = 64;
 
 impl ServerTable {
-    /// Enters the servers that a client names by these ids. `rename` makes another id for one that is taken.
+    /// Adds the servers with these ids of a client. `rename` returns another id for one that is taken.
     pub(super) fn enter(
         &mut self,
         client: ClientKey,
@@ -129,25 +129,26 @@ impl ServerTable {
         ServerUse { servers: used, charge: None }
     }
 
-    /// The server that the worker calls `wire`.
+    /// Returns the server with this id of the worker.
     pub(super) fn get(&self, wire: &str) -> Option<&Server> {
         self.by_wire.get(wire).filter(|server| is_used(server)).map(|server| &**server)
     }
 
-    /// The worker's id of a client's server.
+    /// Returns the worker's id of a client's server.
     pub(super) fn wire(&self, client: ClientKey, own: &str) -> Option<&str> {
         self.find(client, own).map(|server| &*server.wire)
     }
 
-    /// Returns `true` if a server has, or had, another id here than its client's own.
+    /// Returns `true` if any server has or had an id that differs from its client's.
     pub(super) fn has_renamed(&self) -> bool {
         self.has_renamed
     }
 
-    /// Forgets the servers of a client that is gone. The ids of those that a session still has stay taken: the agent goes on using them.
+    /// Forgets the servers of a client that is gone. Ids that a session still holds stay taken, because the agent continues to
+    /// use them.
     pub(super) fn forget(&mut self, client: ClientKey) {
         for wire in self.by_own.remove(&client).into_iter().flatten().map(|(_, wire)| wire) {
-            // An id that was given up by this client may be another's by now.
+            // An id that this client no longer uses may be another client's now.
             if self.by_wire.get(&wire).is_some_and(|server| server.client == client && !is_used(server)) {
                 self.by_wire.remove(&wire);
             }
@@ -184,7 +185,7 @@ mod tests {
 
     use super::*;
 
-    /// Enters one server; another id of it ends with `~`.
+    /// Adds one server. A renamed id ends with `~` and a number.
     fn enter(table: &mut ServerTable, client: u64, own: &str) -> ServerUse {
         let mut count = 0;
         let rename = |own: &str| {
@@ -220,11 +221,11 @@ mod tests {
         drop(second);
         assert!(table.get("files").is_none());
         assert_eq!(wire(&table, 1, "files"), None);
-        // The id is free, also for another client, whose server the first one's end does not touch.
+        // The id is free, also for another client. The first client's end does not affect that client's server.
         let third = enter(&mut table, 2, "files");
         table.forget(ClientKey::numbered(1));
         assert_eq!(wire(&table, 2, "files").as_deref(), Some("files"));
-        // A client that is gone leaves the id to the sessions that have it.
+        // A client that is gone leaves the id to the sessions that hold it.
         table.forget(ClientKey::numbered(2));
         assert_eq!(wire(&table, 2, "files"), None);
         assert!(table.get("files").is_some());

@@ -18,26 +18,25 @@ use super::session_keys::decoded;
 use super::state::Asked;
 use super::table::{ClientKey, WorkerKey};
 
-/// A request of a worker to a server that lives in a client.
+/// A request of a worker to an MCP server in a client.
 #[derive(Debug)]
 pub(super) struct AskedServer {
-    /// The client's own id of the server.
+    /// The client's id of the server.
     own: String,
-    /// The id of the request of MCP, as JSON.
+    /// The id of the MCP request, as JSON.
     request: String,
 }
 
-/// The longest id of a server of a client.
 const MAX_ID_BYTES: usize = 256;
 
-/// Longer ids of requests of MCP are not kept.
+/// Longer ids of MCP requests are not kept.
 const MAX_REQUEST_BYTES: usize = 1024;
 
-/// The keys by which a message names a server: by its id now, by that of its connection in an older form.
+/// Keys that name a server in a message: its id, or in an older form the id of its connection.
 const KEYS: [&str; 3] = ["serverId", "acpId", "connectionId"];
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Remembers whose the servers are that a session is opened with, for as long as the result is kept.
+    /// Adds the servers that a session is opened with, for as long as the result is kept.
     ///
     /// # Errors
     ///
@@ -50,7 +49,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     ) -> Result<ServerUse, RpcError> {
         let ids = declared(params);
         if ids.iter().any(|id| id.len() > MAX_ID_BYTES) {
-            return Err(RpcError::new(Code::InvalidParams, "the id of a server is too long"));
+            return Err(RpcError::new(Code::InvalidParams, "MCP server id too long"));
         }
         let mut made = self.core.servers_made;
         let Some(state) = self.core.worker(worker).filter(|_| !ids.is_empty()) else {
@@ -64,11 +63,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Ok(used)
     }
 
-    /// Charges the identity of a client for the servers that it names to open a session, as long as they are kept.
+    /// Charges the identity of a client for the servers of a request that opens a session, for as long as they are kept.
     ///
     /// # Errors
     ///
-    /// If too much is kept already. The servers can be used all the same.
+    /// If too much is kept already. The servers can be used nevertheless.
     pub(super) fn charge_servers(
         &mut self,
         client: ClientKey,
@@ -80,25 +79,25 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         let identity = self.core.clients.get(client).map_or(Identity::ANYONE, |state| state.identity);
         let charge = self.core.sessions.charge_kept(identity, bytes, self.core.limits.session_params());
-        let error = || RpcError::new(Code::Backpressure, "too many MCP servers are kept");
+        let error = || RpcError::new(Code::Backpressure, "MCP server limit of this identity reached");
         servers.set_charge(charge.ok_or_else(error)?);
         Ok(())
     }
 
-    /// Returns the client whose server a worker means. It may be gone while a session still has the server.
+    /// Returns the client whose server a worker's message is about. It may be gone while a session still has the server.
     pub(super) fn owner_of_server(&self, worker: WorkerKey, message: View<'_>) -> Option<ClientKey> {
         let state = self.core.workers.get(worker)?;
         state.servers.get(&meant(message)?).map(|server| server.client)
     }
 
-    /// Returns the worker that a client's own server speaks to, and the message as that worker knows it, if it is another. `None` if
-    /// the message is not about a server, or about one that is not the client's.
+    /// Returns the worker that a client's server talks to, and the message with that worker's id if it differs. `None` if the
+    /// message is not about a server, or not about one of this client.
     pub(super) fn home_of_server(
         &self,
         client: ClientKey,
         message: View<'_>,
     ) -> Option<(WorkerKey, Option<Vec<u8>>)> {
-        // No such message names a session; with one it is judged as what it says about that.
+        // Such messages name no session. One that does is handled as a message about the session.
         if !is_about_server(message) || message.session().is_some() {
             return None;
         }
@@ -107,7 +106,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             let workers = self.core.workers.iter();
             workers.filter_map(|(worker, state)| Some((worker, state.servers.wire(client, &own)?)))
         };
-        // Where several workers have sessions with this server, it speaks to the one whose request this is about.
+        // If several workers have sessions with this server, the message belongs to the one whose request it is about.
         let asked = self.core.clients.get(client)?.asked.values();
         let asker = request.and_then(|request| {
             let is_it = |asked: &&Asked| {
@@ -120,15 +119,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Some((worker, (wire != own).then(|| named(message, wire)).flatten()))
     }
 
-    /// Returns the refusal of a client's message to a server in a pool whose workers all clients share. Messages of the client's own
-    /// servers never get here, so the worker would take it for one of another client's.
+    /// Refuses a message of a client about a server in a shared pool. Messages about the client's own servers were routed before,
+    /// so the worker would take this one for another client's.
     pub(super) fn refuse_server(&self, pool: PoolId, message: View<'_>) -> Option<RpcError> {
         let state = self.core.pool_of(pool);
         let refused = state.is_shared() && state.is_acp() && is_about_server(message);
         refused.then(|| RpcError::new(Code::InvalidParams, "not an MCP server of this connection"))
     }
 
-    /// Returns what a worker's request to a server of a client is about, in the words of the client.
+    /// Returns the server and request that a worker's request is about, with the client's ids.
     pub(super) fn asked_server(&self, worker: WorkerKey, message: View<'_>) -> Option<Box<AskedServer>> {
         if !is_about_server(message) {
             return None;
@@ -138,7 +137,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Some(Box::new(AskedServer { own, request: request? }))
     }
 
-    /// A worker's message to a server of `client`, under the client's own id for that, if the worker has another.
+    /// Returns a worker's message with the client's id of the server, if the worker's differs.
     pub(super) fn respelled_server(
         &self,
         worker: WorkerKey,
@@ -151,7 +150,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         (*server.own != *wire).then(|| named(message, &server.own)).flatten()
     }
 
-    /// Returns a request that opens a session with the ids that the worker has for its servers. `None` if they stay as they are.
+    /// Returns a request that opens a session with the worker's ids of its servers. `None` if no id differs.
     ///
     /// # Errors
     ///
@@ -171,7 +170,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Ok(Some(line.to_string().into_bytes()))
     }
 
-    /// Returns the client whose servers a session has: the one that named them, or the one that has the session now if that is gone.
+    /// Returns the client of a session's servers: the one that named them, or the session's present client if that one is gone.
     pub(super) fn client_of_servers(&self, key: SessionKey) -> Option<ClientKey> {
         let session = self.core.sessions.get(key)?;
         let named = session.servers.client().filter(|client| self.core.clients.get(*client).is_some());
@@ -179,14 +178,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 }
 
-/// Returns `true` if the message is for or of an MCP server that lives in a client.
+/// Returns `true` if the message is to or from an MCP server in a client.
 pub(super) fn is_about_server(message: View<'_>) -> bool {
     [method::MCP_MESSAGE, method::MCP_CONNECT, method::MCP_DISCONNECT]
         .iter()
         .any(|name| message.is_method(name))
 }
 
-/// The ids of the servers in these params that live in the client.
+/// Returns the ids of the client's servers in these params.
 fn declared(params: &[u8]) -> Vec<Box<str>> {
     if !may_declare(params) {
         return Vec::new();
@@ -200,20 +199,20 @@ fn declared(params: &[u8]) -> Vec<Box<str>> {
         .collect()
 }
 
-/// Returns `false` if params certainly name no server that lives in the client.
+/// Returns `false` if params certainly name no server in the client.
 fn may_declare(params: &[u8]) -> bool {
-    // A text with a backslash in it may be spelled in other ways.
+    // With a backslash, the text may be escaped.
     memchr::memmem::find(params, b"\"acp\"").is_some() || memchr::memchr(b'\\', params).is_some()
 }
 
-/// The server that a message means.
+/// Returns the id of the server that a message names.
 fn meant(message: View<'_>) -> Option<String> {
     let params = message.params()?;
     let name = KEYS.iter().find_map(|key| member(params, key).ok().flatten())?;
     decoded(params.get(name)?)
 }
 
-/// Returns the only server that a message names, and the request of MCP that it is about. One that names two could be read in two ways.
+/// Returns the only server that a message names, and its MCP request. A message that names two is ambiguous.
 fn spoken_for(message: View<'_>) -> Option<(String, Option<String>)> {
     let params = message.params()?;
     let found = KEYS.iter().map(|key| member(params, key)).collect::<Result<Vec<_>, _>>().ok()?;
@@ -228,7 +227,7 @@ fn spoken_for(message: View<'_>) -> Option<(String, Option<String>)> {
     Some((name, request.map(|request| request.to_string())))
 }
 
-/// A message with another id of the server that it means.
+/// Returns a message with another id of its server.
 fn named(message: View<'_>, name: &str) -> Option<Vec<u8>> {
     let params = message.params()?;
     let place = KEYS.iter().find_map(|key| member(params, key).ok().flatten())?;

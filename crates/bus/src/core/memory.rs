@@ -1,7 +1,7 @@
-//! Bytes that are held for clients: messages that a worker does not read or that wait for one, and copies kept until an answer arrives.
+//! Memory held for clients: messages that a worker does not read or that wait for one, and copies kept until an answer arrives.
 //!
-//! Each is charged to the identity that caused it, until it is dropped. A message that would exceed the limit of its identity or of all
-//! identities is refused, so that one identity never uses the share of the others.
+//! Bytes are charged to the identity that caused them until they are dropped. A message that would exceed the limit of its
+//! identity or of all identities is refused, so that one identity cannot use the share of others.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,33 +17,33 @@ use super::from_client::MCP_CANCELLED;
 use super::identity::Identity;
 use super::table::ClientKey;
 
-/// Messages up to this length that end something, which frees memory, may use the reserve.
+/// Messages up to this size that end something, and so free memory, may use the reserve.
 const MAX_ENDING_BYTES: usize = 4 << 10;
-/// The part of what may be held that is kept in reserve beyond it, for messages that end something.
+/// The reserve beyond the limit, as a fraction of it, for messages that end something.
 const RESERVE_DIVISOR: usize = 8;
-/// The part of its share that an identity may use for short messages although others hold all that may be held.
+/// The fraction of its own limit that an identity may use for short messages while the common limit is reached.
 const SHORT_SHARE_DIVISOR: usize = 16;
-/// Bytes that the tables need for a request that is not answered, and for a line that waits, beside those of its text.
+/// Bytes of the tables per pending request and per queued line, without their text.
 pub(super) const PENDING_BYTES: usize = 512;
 pub(super) const LINE_BYTES: usize = 256;
-/// When to try again what is too much for now, in milliseconds.
+/// `retryAfterMs` of requests that are refused for lack of memory.
 pub(super) const RETRY_MS: u64 = 1_000;
 
-/// How many bytes are held, for all and for each identity.
+/// Bytes held for all identities and for each.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     all: Arc<AtomicUsize>,
     each: FxHashMap<Identity, Arc<Account>>,
 }
 
-/// How many bytes are held for one identity, and for all.
+/// Bytes held for one identity, and for all.
 #[derive(Debug)]
 struct Account {
     one: AtomicUsize,
     all: Arc<AtomicUsize>,
 }
 
-/// Bytes that are held as long as this is.
+/// Bytes that are held until this is dropped.
 #[derive(Debug)]
 pub(super) struct Charge {
     bytes: usize,
@@ -61,7 +61,7 @@ impl Memory {
         charge
     }
 
-    /// How much is held for all, and for an identity.
+    /// Returns the bytes held for all identities and for one.
     pub(super) fn held(&self, identity: Identity) -> (usize, usize) {
         let one = self.each.get(&identity).map_or(0, |account| account.one.load(Ordering::Relaxed));
         (self.all.load(Ordering::Relaxed), one)
@@ -69,7 +69,7 @@ impl Memory {
 }
 
 impl Charge {
-    /// It is for so many bytes from now on.
+    /// Changes the number of bytes.
     pub(super) fn set(&mut self, bytes: usize) {
         // Wrapping, so that one operation adds or subtracts: each request is charged.
         let change = bytes.wrapping_sub(self.bytes);
@@ -94,13 +94,13 @@ impl super::Core {
         self.memory.charge(identity, bytes)
     }
 
-    /// Charges the identity of a client for a line that waits.
+    /// Charges the identity of a client for a queued line.
     pub(super) fn charge_line(&mut self, client: ClientKey, line: &[u8]) -> Charge {
         self.charge(client, line.len() + LINE_BYTES)
     }
 
-    /// Whether a short message is too much. Those that end something may use the reserve. Others cannot keep an identity that holds little
-    /// from sending short messages.
+    /// Returns `true` if a short message exceeds the limits. Messages that end something may use the reserve. An identity that
+    /// holds little may always send short messages, whatever others hold.
     fn is_short_too_much(&self, identity: Identity, bytes: usize, ends: bool) -> bool {
         let (most, most_of_one) = self.limits.held();
         let (all, one) = self.memory.held(identity);
@@ -109,7 +109,7 @@ impl super::Core {
         exceeds(one, most_of_one) || exceeds(all, most) && one > most_of_one / SHORT_SHARE_DIVISOR
     }
 
-    /// Whether so much more is too much. Where nothing is held yet, one message of any length is not.
+    /// Returns `true` if so many more bytes exceed the limits. An identity that holds nothing may send one message of any size.
     pub(super) fn is_too_much(&self, identity: Identity, bytes: usize) -> bool {
         let (most, most_of_one) = self.limits.held();
         let (all, one) = self.memory.held(identity);
@@ -118,14 +118,14 @@ impl super::Core {
     }
 }
 
-/// Returns the refusal of a message that was not finished when too much input was. As it is, it may succeed later.
+/// Returns the error for a message that was incomplete when too much incomplete input was buffered. It may succeed later.
 pub(crate) fn unfinished_error() -> RpcError {
-    let error = RpcError::new(Code::Backpressure, "too much unfinished input on this bus");
+    let error = RpcError::new(Code::Backpressure, "too much incomplete input");
     error.with("retryAfterMs", json!(RETRY_MS))
 }
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Refuses a message of which `message` is the head. If it answers a worker, the worker is told.
+    /// Refuses a message of which `message` is the beginning. If it is a response, the worker gets an error.
     pub(super) fn refuse_unfinished(&mut self, client: ClientKey, message: View<'_>) {
         if self.core.client(client).is_none_or(|state| state.closing) {
             return;
@@ -140,7 +140,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Refuses a message that is too much to be held. Tells whether it was.
+    /// Refuses a message that exceeds the memory limits. Returns `true` if it did.
     pub(super) fn refuse_too_much(&mut self, client: ClientKey, message: View<'_>) -> bool {
         let length = message.bytes().len();
         let Some(identity) = self.core.client(client).map(|state| state.identity) else { return false };
@@ -150,7 +150,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         {
             return false;
         }
-        let error = RpcError::new(Code::Backpressure, "too much of this client waits for agents");
+        let error = RpcError::new(Code::Backpressure, "queue limit of this identity reached");
         let error = error.with("retryAfterMs", json!(RETRY_MS));
         match (message.kind(), message.id()) {
             (Kind::Request, Some(id)) => {
@@ -167,7 +167,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 }
 
-/// Returns `true` if a message answers, gives up or closes something.
+/// Returns `true` if a message answers, cancels or closes something.
 fn ends_something(message: View<'_>) -> bool {
     const ENDING: [&str; 4] = [CANCEL_REQUEST, MCP_CANCELLED, SESSION_CANCEL, SESSION_CLOSE];
     match message.kind() {

@@ -1,8 +1,8 @@
-//! Decides whether a session may live at a worker under the name that the worker would use for it.
+//! Decides whether a session may be in a worker under the name that the worker would use for it.
 //!
-//! Agents count their sessions, so one name means different sessions at different workers and at different times. A session moves to
-//! another worker when it is restored, when a load is tried at the next worker, and after a reload. Each of these asks here, so that a
-//! session of one identity never becomes that of another by its name.
+//! Agents number their sessions, so one name means different sessions in different workers and at different times. A session
+//! moves to another worker when it is restored, when a load is tried at the next worker, and after a reload. All of these check
+//! here, so that a session of one identity never becomes that of another by its name.
 
 use super::Ctx;
 use super::api::{CoreOutput, PoolId};
@@ -10,19 +10,19 @@ use super::identity::Identity;
 use super::session::SessionKey;
 use super::table::WorkerKey;
 
-/// The session that already has a name at a worker.
+/// The session that a worker already has under a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NameConflict {
     /// An open session of the same identity, or a child of one.
     Own,
     /// An open session of another identity, or a child of one.
     Foreign,
-    /// A session of another identity that is not open. The agent may still have it.
+    /// A session of another identity that is not open but that the agent may still have.
     FormerForeign,
 }
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Returns what keeps a session of `identity` from living at `worker` under `name`, the name that the worker uses. `except` is the
+    /// Returns the session that keeps one of `identity` from being in `worker` under the worker's name `name`. `except` is the
     /// session itself, if it is known.
     pub(super) fn name_conflict(
         &self,
@@ -49,20 +49,20 @@ impl<O: CoreOutput> Ctx<'_, O> {
         is_anothers.then_some(NameConflict::FormerForeign)
     }
 
-    /// Returns `true` if a session may live at `worker` under the name that workers use for it.
+    /// Returns `true` if a session may be in `worker` under its name for agents.
     pub(super) fn may_live_at(&self, worker: WorkerKey, key: SessionKey) -> bool {
         let Some(session) = self.core.sessions.get(key) else { return false };
         !session.is_superseded
             && self.name_conflict(worker, &session.agent_name(), session.identity, Some(key)).is_none()
     }
 
-    /// Returns the workers of a pool at which a session may not live.
+    /// Returns the workers of a pool in which a session may not be.
     pub(super) fn workers_closed_to(&self, pool: PoolId, key: SessionKey) -> Vec<WorkerKey> {
         let workers = self.core.pool_of(pool).workers.iter().copied();
         workers.filter(|worker| !self.may_live_at(*worker, key)).collect()
     }
 
-    /// Returns the workers of a pool at which a session of this name, which is not open, may not be opened.
+    /// Returns the workers of a pool in which a session of this name, which is not open, may not be opened.
     pub(super) fn workers_closed_to_name(
         &self,
         pool: PoolId,

@@ -1,7 +1,7 @@
 //! Several clients on one session: one controls it, the others observe it, and all may be asked for permission.
 //!
-//! Only where clients connect over a network, and in pools whose protocol is known. Updates of a session are kept in a ring, from which
-//! they are replayed to observers that join later.
+//! Only where clients connect over a network, and in pools with a known protocol. Updates of a session are kept in a ring, from
+//! which they are replayed to observers that join later.
 
 use std::collections::VecDeque;
 
@@ -25,135 +25,142 @@ use super::state::{
 use super::table::{ClientKey, WorkerKey};
 use super::turn_end::wire_name;
 
-/// The longest answer to the opening of a session that is kept for those who come later.
+/// Results of opening a session up to this size are kept for clients that join later.
 const MAX_RESULT_BYTES: usize = 64 << 10;
-/// How many may watch one session.
+/// Observers per session.
 const MAX_OBSERVERS: usize = 64;
 
-/// What is kept of a session for those who watch it.
+/// State of a session that clients may observe.
 #[derive(Debug, Default)]
-pub(super) struct Watch {
+pub(super) struct ObserverState {
     observers: Vec<ClientKey>,
-    /// What it has said, as clients were told.
+    /// The session's latest updates, as clients got them.
     ring: VecDeque<Box<[u8]>>,
     bytes: usize,
-    /// What it said first is no longer there.
+    /// The ring does not reach back to the beginning.
     gone: bool,
-    /// What it says is a history for its controller, which others have heard.
+    /// The session's updates replay its history for its controller; the observers have it already.
     quiet: bool,
-    /// What it says is a history for one who has just come, or for nobody any more.
+    /// The session's updates replay its history for this new observer, or for no client if that is gone.
     reader: Option<Option<ClientKey>>,
-    /// The result that its opening had.
+    /// The result of opening the session.
     result: Box<[u8]>,
 }
 
-impl Watch {
-    /// Who is told its history, if anybody is.
+impl ObserverState {
+    /// Returns the client that the history is being replayed to, if it is.
     #[inline]
     pub(super) fn reader(&self) -> Option<Option<ClientKey>> {
         self.reader
     }
 }
 
-/// A request for permission that all who are there are asked.
+/// A permission request that the controller and all observers are asked.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct SharedRequest {
     session: SessionKey,
     line: Box<[u8]>,
     batch: Option<BatchKey>,
     _charge: Charge,
-    /// Who is asked beside the one who controls the session, and under which number.
-    takers: Vec<(ClientKey, u64)>,
+    /// The observers that are asked, each with the id of its request.
+    recipients: Vec<(ClientKey, u64)>,
 }
 
-impl Shared {
-    /// Who is asked beside the one who controls the session.
-    pub(super) fn into_takers(self) -> Vec<(ClientKey, u64)> {
-        self.takers
+impl SharedRequest {
+    /// Returns the observers that are asked, each with the id of its request.
+    pub(super) fn into_recipients(self) -> Vec<(ClientKey, u64)> {
+        self.recipients
     }
 }
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// What is kept of a session that is new here.
-    pub(super) fn new_watch(&self, pool: super::PoolId) -> Option<Box<Watch>> {
-        (self.core.watched && self.core.pool_of(pool).is_acp()).then(Box::default)
+    /// Returns the state for a new session, if it may be observed.
+    pub(super) fn new_sharing(&self, pool: super::PoolId) -> Option<Box<ObserverState>> {
+        (self.core.is_observable && self.core.pool_of(pool).is_acp()).then(Box::default)
     }
 
-    fn watch(&mut self, key: SessionKey) -> Option<&mut Watch> {
-        self.core.sessions.get_mut(key)?.watch.as_deref_mut()
+    fn sharing(&mut self, key: SessionKey) -> Option<&mut ObserverState> {
+        self.core.sessions.get_mut(key)?.sharing.as_deref_mut()
     }
 
-    /// Keeps what a session says to its client, and says it to whoever watches.
+    /// Keeps an update of a session and sends it to the observers.
     pub(super) fn record(&mut self, key: SessionKey, worker: WorkerKey, parts: &Parts<'_>) {
         let limit = self.core.limits.replay_bytes;
         let (most, _) = self.core.limits.replay_memory();
-        let mut kept = self.core.watch_bytes;
-        let Some(watch) = self.watch(key).filter(|watch| watch.reader.is_none()) else { return };
+        let mut kept = self.core.kept_replay_bytes;
+        let Some(sharing) = self.sharing(key).filter(|sharing| sharing.reader.is_none()) else {
+            return;
+        };
         let line: Box<[u8]> = parts.as_slice().concat().into();
-        watch.bytes += line.len();
+        sharing.bytes += line.len();
         kept += line.len();
-        watch.ring.push_back(line);
-        while watch.bytes > limit || kept > most {
-            let Some(first) = watch.ring.pop_front() else { break };
-            watch.bytes -= first.len();
+        sharing.ring.push_back(line);
+        while sharing.bytes > limit || kept > most {
+            let Some(first) = sharing.ring.pop_front() else { break };
+            sharing.bytes -= first.len();
             kept -= first.len();
-            watch.gone = true;
+            sharing.gone = true;
         }
-        let observers = if watch.quiet { Vec::new() } else { watch.observers.clone() };
-        self.core.watch_bytes = kept;
+        let observers = if sharing.quiet { Vec::new() } else { sharing.observers.clone() };
+        self.core.kept_replay_bytes = kept;
         for observer in observers {
             self.deliver(observer, worker, parts);
         }
     }
 
-    /// A worker is asked to open a session that is known: what it says next is its whole history, or begins in the middle.
+    /// Clears the ring before a worker opens a known session again: a load replays the whole history, a resume starts in the
+    /// middle.
     pub(super) fn rewind(&mut self, key: SessionKey, what: RequestKind) {
-        let Some(watch) = self.watch(key) else { return };
-        let bytes = std::mem::take(&mut watch.bytes);
-        watch.ring.clear();
-        watch.quiet = true;
-        watch.gone = what != RequestKind::Load;
-        self.core.watch_bytes -= bytes;
+        let Some(sharing) = self.sharing(key) else { return };
+        let bytes = std::mem::take(&mut sharing.bytes);
+        sharing.ring.clear();
+        sharing.quiet = true;
+        sharing.gone = what != RequestKind::Load;
+        self.core.kept_replay_bytes -= bytes;
     }
 
-    /// A session was opened, with this answer, or was not.
-    pub(super) fn opened_with(&mut self, key: SessionKey, message: View<'_>) {
+    /// Records the result of opening a session.
+    pub(super) fn record_open_result(&mut self, key: SessionKey, message: View<'_>) {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
-        // One that is not there yet is tried in the next worker.
+        // A provisional session is tried at the next worker.
         let provisional = session.provisional;
-        let Some(watch) = session.watch.as_deref_mut() else { return };
-        watch.quiet = provisional && message.result().is_none();
-        watch.gone |= !provisional && message.result().is_none();
+        let Some(sharing) = session.sharing.as_deref_mut() else { return };
+        sharing.quiet = provisional && message.result().is_none();
+        sharing.gone |= !provisional && message.result().is_none();
         let Some(result) = message.result().filter(|result| result.len() <= MAX_RESULT_BYTES) else { return };
         let mut result: Map<String, Value> = serde_json::from_slice(result).unwrap_or_default();
         result.remove("sessionId");
-        watch.result = Value::Object(result).to_string().into_bytes().into();
+        sharing.result = Value::Object(result).to_string().into_bytes().into();
     }
 
-    /// A turn begins: what is said from now on is news, whatever has become of a history.
+    /// Ends the replay of a history: from the beginning of a turn on, updates are new.
     pub(super) fn mark_turn_begun(&mut self, key: SessionKey) {
-        if let Some(watch) = self.watch(key) {
-            watch.quiet = false;
+        if let Some(sharing) = self.sharing(key) {
+            sharing.quiet = false;
         }
     }
 
-    /// Nothing is kept any more of a session that is no more, and nobody beside its controller is asked in it.
-    pub(super) fn unwatch(&mut self, key: SessionKey, worker: Option<WorkerKey>, watch: &Watch) {
-        self.core.watch_bytes -= watch.bytes;
+    /// Removes the state of a session that has ended, and withdraws its permission requests from observers.
+    pub(super) fn end_sharing(
+        &mut self,
+        key: SessionKey,
+        worker: Option<WorkerKey>,
+        sharing: &ObserverState,
+    ) {
+        self.core.kept_replay_bytes -= sharing.bytes;
         let asked = worker
             .and_then(|worker| self.core.worker(worker))
             .map(|state| state.shared.extract_if(|_, shared| shared.session == key).collect::<Vec<_>>());
-        let takers = asked.into_iter().flatten().flat_map(|(_, shared)| shared.into_takers());
-        self.withdraw(takers);
-        for observer in &watch.observers {
+        let recipients = asked.into_iter().flatten().flat_map(|(_, shared)| shared.into_recipients());
+        self.withdraw(recipients);
+        for observer in &sharing.observers {
             if let Some(state) = self.core.client(*observer) {
-                state.watching.remove(&key);
+                state.observing.remove(&key);
             }
         }
     }
 
-    /// What is to be done with a message of a client's about a session that another controls; `None`: the same as if it was
-    /// its own.
+    /// Routes a client's message about a session that another client controls. `None`: like a message of the controller.
     pub(super) fn route_observer(
         &mut self,
         client: ClientKey,
@@ -163,26 +170,28 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let in_use = Some(Route::Refuse(session_in_use()));
         let Some(session) = self.core.sessions.get(key) else { return in_use };
         let (busy, settled) = (session.is_busy(), !session.provisional && !session.unsure);
-        let Some(watch) = session.watch.as_deref() else { return in_use };
-        let watches = watch.observers.contains(&client);
-        let room = watch.observers.len() < MAX_OBSERVERS;
+        let Some(sharing) = session.sharing.as_deref() else { return in_use };
+        let watches = sharing.observers.contains(&client);
+        let room = sharing.observers.len() < MAX_OBSERVERS;
         match what {
-            RequestKind::Load if settled && (watches || room) && self.can_tell(key) => Some(Route::Tell(key)),
+            RequestKind::Load if settled && (watches || room) && self.can_replay(key) => {
+                Some(Route::Replay(key))
+            }
             _ if what.reopens() && settled && (watches || room) => Some(Route::Attach(key)),
             RequestKind::Close if watches => Some(Route::Detach(key)),
             RequestKind::Prompt if watches && !busy => {
-                self.take_over(key, client);
+                self.change_controller(key, client);
                 None
             }
-            // Whoever watches may stop a turn, and steer it in no other way.
+            // An observer may cancel a turn, but steer it in no other way.
             RequestKind::Cancel if watches => None,
             _ => in_use,
         }
     }
 
-    /// Whether a turn runs in a session that several can have and that `client` has not begun: it came to control it since.
+    /// Returns `true` if a turn runs in an observable session that `client` did not start: it became the controller later.
     pub(super) fn is_anothers_turn(&self, client: ClientKey, key: SessionKey) -> bool {
-        let Some(session) = self.core.sessions.get(key).filter(|session| session.watch.is_some()) else {
+        let Some(session) = self.core.sessions.get(key).filter(|session| session.sharing.is_some()) else {
             return false;
         };
         let Some(worker) = session.worker().and_then(|worker| self.core.workers.get(worker)) else {
@@ -193,20 +202,20 @@ impl<O: CoreOutput> Ctx<'_, O> {
         running.any(|pending| !is_own(&pending.asker))
     }
 
-    /// Whether the worker of a session has nothing to do but tell its history.
-    fn can_tell(&self, key: SessionKey) -> bool {
+    /// Returns `true` if the worker of a session is free to replay its history.
+    fn can_replay(&self, key: SessionKey) -> bool {
         let Some(session) = self.core.sessions.get(key) else { return false };
         let SessionState::On(worker) = session.place else { return false };
         let is_ready = |state: &WorkerState| state.stage == WorkerLifecycle::Ready && !state.input_closed;
         self.core.abilities_of(session).load
             && self.core.workers.get(worker).is_some_and(is_ready)
-            && !(session.is_busy() || session.is_told() || session.params.is_empty())
+            && !(session.is_busy() || session.is_replaying() || session.params.is_empty())
             && session.waiting.is_empty()
     }
 
-    /// Lets a client watch a session, of which its worker tells it the history. It is asked for as its controller did, so
-    /// that nothing about it changes.
-    pub(super) fn tell_history(
+    /// Adds an observer and has the worker replay the history to it. The session is loaded with the controller's params, so that
+    /// nothing about it changes.
+    pub(super) fn start_replay(
         &mut self,
         client: ClientKey,
         message: View<'_>,
@@ -234,15 +243,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if params.get("mcpServers").is_none() {
             params["mcpServers"] = json!([]);
         }
-        // The present controller may not be the client that owns these servers.
+        // The servers may be those of an earlier controller.
         let Some(session) = self.core.sessions.get(key) else { return };
         if session.servers.rename_in(&mut params).is_err() {
             self.refuse(client, id, batch, message.tag(), &unknown_server());
             return;
         }
-        self.enroll(client, key);
-        if let Some(watch) = self.watch(key) {
-            watch.reader = Some(Some(client));
+        self.add_observer(client, key);
+        if let Some(sharing) = self.sharing(key) {
+            sharing.reader = Some(Some(client));
         }
         let asker = RequestOrigin::Client { client, id: id.into(), batch };
         let charge = self.core.charge(client, PENDING_BYTES);
@@ -250,7 +259,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(state) = self.core.worker(worker) else { return };
         let number = state.next_id;
         if let Some(pending) = state.pending.get_mut(&number) {
-            pending.what = RequestKind::Tell;
+            pending.what = RequestKind::Replay;
             pending.tag = message.tag().map(Box::from);
             pending.charge = Some(charge);
         }
@@ -259,11 +268,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// The history of a session was told, or will not be: whatever waited for that goes on.
-    pub(super) fn history_told(&mut self, key: SessionKey, succeeded: bool) {
+    /// Handles the end of a replay: messages that waited for it continue.
+    pub(super) fn finish_replay(&mut self, key: SessionKey, succeeded: bool) {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         let waiting = std::mem::take(&mut session.waiting);
-        let reader = session.watch.as_deref_mut().and_then(|watch| watch.reader.take()).flatten();
+        let reader = session.sharing.as_deref_mut().and_then(|sharing| sharing.reader.take()).flatten();
         if let Some(reader) = reader.filter(|_| !succeeded) {
             self.detach(reader, key);
         }
@@ -273,52 +282,52 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// A client watches a session from now on.
-    fn enroll(&mut self, client: ClientKey, key: SessionKey) {
-        if let Some(watch) = self.watch(key)
-            && !watch.observers.contains(&client)
+    /// Adds an observer.
+    fn add_observer(&mut self, client: ClientKey, key: SessionKey) {
+        if let Some(sharing) = self.sharing(key)
+            && !sharing.observers.contains(&client)
         {
-            watch.observers.push(client);
+            sharing.observers.push(client);
         }
         if let Some(state) = self.core.client(client) {
-            state.watching.insert(key);
+            state.observing.insert(key);
         }
     }
 
-    /// Makes an observer the one who controls a session, and the one who did an observer.
-    fn take_over(&mut self, key: SessionKey, client: ClientKey) {
+    /// Makes an observer the controller, and the controller an observer.
+    fn change_controller(&mut self, key: SessionKey, client: ClientKey) {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         let before = session.owner.replace(client);
         session.ownerless = None;
-        let Some(watch) = session.watch.as_deref_mut() else { return };
-        watch.observers.retain(|observer| *observer != client);
-        watch.observers.extend(before);
+        let Some(sharing) = session.sharing.as_deref_mut() else { return };
+        sharing.observers.retain(|observer| *observer != client);
+        sharing.observers.extend(before);
         if let Some(state) = self.core.client(client) {
-            state.watching.remove(&key);
+            state.observing.remove(&key);
             state.sessions.insert(key);
         }
         if let Some(state) = before.and_then(|before| self.core.client(before)) {
             state.sessions.remove(&key);
-            state.watching.insert(key);
+            state.observing.insert(key);
         }
     }
 
-    /// Gives a session whose client goes to one who watches it. Tells whether there is one.
+    /// Makes an observer the controller of a session whose client is gone. Returns `true` if there is one.
     pub(super) fn promote(&mut self, key: SessionKey) -> bool {
         let is_there = |core: &super::Core, client: &ClientKey| {
             core.clients.get(*client).is_some_and(|state| !state.eof && !state.closing)
         };
-        let observers = self.watch(key).map(|watch| watch.observers.clone()).unwrap_or_default();
+        let observers = self.sharing(key).map(|sharing| sharing.observers.clone()).unwrap_or_default();
         let may_control =
             |client: &ClientKey| is_there(self.core, client) && !self.has_other_scopes(*client, key);
         let Some(next) = observers.into_iter().find(may_control) else {
             return false;
         };
-        self.take_over(key, next);
+        self.change_controller(key, next);
         true
     }
 
-    /// A client watches a session from now on: it is told what was said before, what is asked for now, and that it is open.
+    /// Adds an observer: sends it the kept updates, the pending permission requests, and the result.
     pub(super) fn attach(
         &mut self,
         client: ClientKey,
@@ -331,71 +340,71 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.refuse(client, id, batch, message.tag(), &too_slow());
             return;
         }
-        self.enroll(client, key);
+        self.add_observer(client, key);
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         let (name, worker) = (session.name.clone(), session.worker());
-        let Some(watch) = session.watch.as_deref_mut() else { return };
-        let gone = watch.gone;
-        let told: Vec<String> = watch.ring.iter().filter_map(|line| flagged(line)).collect();
-        let mut result: Map<String, Value> = serde_json::from_slice(&watch.result).unwrap_or_default();
-        mark(&mut result, "replay", json!({"complete": !gone}));
+        let Some(sharing) = session.sharing.as_deref_mut() else { return };
+        let gone = sharing.gone;
+        let told: Vec<String> = sharing.ring.iter().filter_map(|line| marked_as_replay(line)).collect();
+        let mut result: Map<String, Value> = serde_json::from_slice(&sharing.result).unwrap_or_default();
+        set_meta(&mut result, "replay", json!({"complete": !gone}));
         if gone {
-            self.say_start_is_gone(client, &name);
+            self.send_truncated_notice(client, &name);
         }
         for line in told {
             self.write_client(client, &[line.as_bytes()]);
         }
         if let Some(worker) = worker {
-            self.ask_late(client, worker, key);
+            self.ask_new_observer(client, worker, key);
         }
         if let Ok(line) = message::response(id, &result) {
             self.reply(client, batch, message.tag(), line);
         }
     }
 
-    fn say_start_is_gone(&mut self, client: ClientKey, name: &str) {
+    fn send_truncated_notice(&mut self, client: ClientKey, name: &str) {
         if !self.core.client(client).is_some_and(|state| state.notices) {
             return;
         }
         let params = json!({"sessionId": name, "update": {"sessionUpdate": "notice", "severity": "info",
-            "title": "The beginning is missing", "description": "What follows is only the end of what was said in this session."},
+            "title": "Replay is incomplete", "description": "Older updates of this session are no longer available."},
             "_meta": {"narrows": {"replay": true}}});
         if let Ok(line) = message::notification(method::SESSION_UPDATE, &params) {
             self.write_client(client, &[&line]);
         }
     }
 
-    /// A client does not want to watch a session any more.
+    /// Removes an observer.
     pub(super) fn detach(&mut self, client: ClientKey, key: SessionKey) {
-        if let Some(watch) = self.watch(key) {
-            watch.observers.retain(|observer| *observer != client);
-            // What is still to come of a history is nobody's.
-            if watch.reader == Some(Some(client)) {
-                watch.reader = Some(None);
+        if let Some(sharing) = self.sharing(key) {
+            sharing.observers.retain(|observer| *observer != client);
+            // The rest of the replay is for no client.
+            if sharing.reader == Some(Some(client)) {
+                sharing.reader = Some(None);
             }
         }
         if let Some(state) = self.core.client(client) {
-            state.watching.remove(&key);
+            state.observing.remove(&key);
         }
         if let Some(worker) = self.core.sessions.get(key).and_then(Session::worker) {
-            self.forget_taker(client, worker, key);
+            self.withdraw_from(client, worker, key);
         }
     }
 
-    /// It is no longer asked what all who watch are.
-    fn forget_taker(&mut self, client: ClientKey, worker: WorkerKey, key: SessionKey) {
+    /// Withdraws the permission requests that an observer was asked.
+    fn withdraw_from(&mut self, client: ClientKey, worker: WorkerKey, key: SessionKey) {
         let Some(state) = self.core.worker(worker) else { return };
         let mut numbers = Vec::new();
         for shared in state.shared.values_mut().filter(|shared| shared.session == key) {
             numbers.extend(
-                shared.takers.iter().filter(|(taker, _)| *taker == client).map(|(_, number)| *number),
+                shared.recipients.iter().filter(|(taker, _)| *taker == client).map(|(_, number)| *number),
             );
-            shared.takers.retain(|(taker, _)| *taker != client);
+            shared.recipients.retain(|(taker, _)| *taker != client);
         }
         self.withdraw(numbers.into_iter().map(|number| (client, number)));
     }
 
-    /// Asks everybody who watches for a permission, too.
+    /// Sends a permission request to all observers too.
     pub(super) fn ask_observers(
         &mut self,
         worker: WorkerKey,
@@ -404,16 +413,23 @@ impl<O: CoreOutput> Ctx<'_, O> {
         batch: Option<BatchKey>,
     ) {
         let Some(id) = message.id() else { return };
-        let Some(observers) = self.watch(key).map(|watch| watch.observers.clone()) else { return };
+        let Some(observers) = self.sharing(key).map(|sharing| sharing.observers.clone()) else {
+            return;
+        };
         let Some(identity) = self.core.sessions.get(key).map(|session| session.identity) else { return };
-        // Too much is kept already: then only the one is asked who controls the session.
+        // Over the memory limit only the controller is asked.
         if self.core.is_too_much(identity, message.bytes().len()) {
             self.core.counters.dropped += 1;
             return;
         }
         let charge = self.core.memory.charge(identity, message.bytes().len());
-        let shared =
-            Shared { session: key, line: message.bytes().into(), batch, _charge: charge, takers: Vec::new() };
+        let shared = SharedRequest {
+            session: key,
+            line: message.bytes().into(),
+            batch,
+            _charge: charge,
+            recipients: Vec::new(),
+        };
         if let Some(state) = self.core.worker(worker) {
             state.shared.insert(id.into(), shared);
         }
@@ -422,11 +438,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Asks one who has just come for what the others were asked before.
-    fn ask_late(&mut self, client: ClientKey, worker: WorkerKey, key: SessionKey) {
+    /// Sends the pending permission requests to a new observer.
+    fn ask_new_observer(&mut self, client: ClientKey, worker: WorkerKey, key: SessionKey) {
         let Some(state) = self.core.workers.get(worker) else { return };
-        let is_open = |shared: &Shared| {
-            shared.session == key && shared.takers.iter().all(|(taker, _)| *taker != client)
+        let is_open = |shared: &SharedRequest| {
+            shared.session == key && shared.recipients.iter().all(|(taker, _)| *taker != client)
         };
         let mut ids: Vec<Raw> =
             state.shared.iter().filter(|(_, shared)| is_open(shared)).map(|(id, _)| id.clone()).collect();
@@ -451,21 +467,22 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let asked = Asked { worker, id: id_of_worker, batch, is_permission: true, session, server: None };
         state.asked.insert(number, asked);
         if let Some(shared) = self.core.worker(worker).and_then(|state| state.shared.get_mut(id)) {
-            shared.takers.push((client, number));
+            shared.recipients.push((client, number));
         }
         self.forward_to_client(worker, client, Some(key), View::parse(&line), Some(number));
     }
 
-    /// Somebody has answered a worker's request: nobody else need.
-    pub(super) fn answered(&mut self, worker: WorkerKey, id: &[u8], by: (ClientKey, u64)) {
+    /// Handles that one client has answered a worker's request: withdraws it from the others.
+    pub(super) fn withdraw_others(&mut self, worker: WorkerKey, id: &[u8], by: (ClientKey, u64)) {
         let Some(state) = self.core.worker(worker) else { return };
         let first = state.asking.remove(id);
         let Some(shared) = state.shared.remove(id) else { return };
-        let others: Vec<_> = first.into_iter().chain(shared.takers).filter(|other| *other != by).collect();
+        let others: Vec<_> =
+            first.into_iter().chain(shared.recipients).filter(|other| *other != by).collect();
         self.withdraw(others.into_iter());
     }
 
-    /// A client will not answer a worker's request. Tells whether somebody else may.
+    /// Handles that a client will not answer a worker's request. Returns `true` if another client may.
     pub(super) fn another_may_answer(&mut self, client: ClientKey, number: u64, asked: &Asked) -> bool {
         let Some(state) = self.core.worker(asked.worker) else { return false };
         let first = state.asking.get(&asked.id).copied();
@@ -473,52 +490,52 @@ impl<O: CoreOutput> Ctx<'_, O> {
             state.asking.remove(&asked.id);
             return false;
         };
-        shared.takers.retain(|taker| *taker != (client, number));
+        shared.recipients.retain(|taker| *taker != (client, number));
         if first != Some((client, number)) {
             return true;
         }
-        if shared.takers.is_empty() {
+        if shared.recipients.is_empty() {
             state.shared.remove(&asked.id);
             state.asking.remove(&asked.id);
             return false;
         }
-        let next = shared.takers.remove(0);
+        let next = shared.recipients.remove(0);
         state.asking.insert(asked.id.clone(), next);
         true
     }
 
-    /// A worker gives up on a request that several are asked: those are told who are not told by the way.
-    pub(super) fn give_up_on_all(&mut self, worker: WorkerKey, message: View<'_>) {
+    /// Withdraws a permission request that its worker cancels. The client that gets the worker's own cancellation is left out.
+    pub(super) fn withdraw_cancelled(&mut self, worker: WorkerKey, message: View<'_>) {
         let cancels_request = message.method().as_deref() == Some(method::CANCEL_REQUEST);
         let Some(raw) = message.request_id().filter(|_| cancels_request) else { return };
-        // They are not told again when the one answers whom the worker has told, and nobody else is asked.
+        // Removed here, so that an answer of that client does not withdraw the request a second time.
         let shared = self.core.worker(worker).and_then(|state| state.shared.remove(raw));
-        self.withdraw(shared.into_iter().flat_map(Shared::into_takers));
+        self.withdraw(shared.into_iter().flat_map(SharedRequest::into_recipients));
     }
 }
 
-/// A message as one that was sent before.
-fn flagged(line: &[u8]) -> Option<String> {
-    // One that is too long to be read is sent without the mark.
+/// Marks a message as a replay.
+fn marked_as_replay(line: &[u8]) -> Option<String> {
+    // A message with too many values is sent without the mark.
     if has_more_values_than(line, MAX_PEER_VALUES) {
         return String::from_utf8(line.to_vec()).ok();
     }
     let mut message: Value = serde_json::from_slice(line).ok()?;
-    mark(message.get_mut("params")?.as_object_mut()?, "replay", json!(true));
+    set_meta(message.get_mut("params")?.as_object_mut()?, "replay", json!(true));
     Some(message.to_string())
 }
 
-/// Puts something of ours into `_meta`, beside what is there.
-fn mark(params: &mut Map<String, Value>, key: &str, value: Value) {
-    let mut meta = inner(params, "_meta");
-    let mut ours = inner(&mut meta, "narrows");
+/// Sets a member of `_meta.narrows` and keeps the others.
+fn set_meta(params: &mut Map<String, Value>, key: &str, value: Value) {
+    let mut meta = take_object(params, "_meta");
+    let mut ours = take_object(&mut meta, "narrows");
     ours.insert(key.to_owned(), value);
     meta.insert("narrows".to_owned(), Value::Object(ours));
     params.insert("_meta".to_owned(), Value::Object(meta));
 }
 
-/// Takes an object out of another; whatever else stood there is none.
-fn inner(object: &mut Map<String, Value>, key: &str) -> Map<String, Value> {
+/// Removes and returns a member if it is an object.
+fn take_object(object: &mut Map<String, Value>, key: &str) -> Map<String, Value> {
     match object.remove(key) {
         Some(Value::Object(inner)) => inner,
         _ => Map::new(),
@@ -533,8 +550,8 @@ mod tests {
     fn a_line_of_too_many_values_is_sent_again_as_it_is() {
         let line = |values: usize| format!(r#"{{"params":{{"a":[{}0]}}}}"#, "0,".repeat(values));
         let marked = r#""_meta":{"narrows":{"replay":true}}"#;
-        assert!(flagged(line(10).as_bytes()).unwrap().contains(marked));
+        assert!(marked_as_replay(line(10).as_bytes()).unwrap().contains(marked));
         let long = line(MAX_PEER_VALUES);
-        assert_eq!(flagged(long.as_bytes()), Some(long));
+        assert_eq!(marked_as_replay(long.as_bytes()), Some(long));
     }
 }

@@ -1,8 +1,8 @@
-//! The order of requests that open sessions at a worker which several identities share.
+//! The order of requests that open sessions in a worker which several identities share.
 //!
-//! An agent that counts its sessions may be making one for one identity under the name by which another identity asks for a stored one. It
-//! would open the new one for both. So no session is loaded, resumed or restored at a worker that owes an answer to another identity's request
-//! for a new session: another worker is taken, or the request waits for that answer.
+//! An agent that numbers its sessions may be creating one for one identity under the name by which another identity asks for a
+//! stored one. It would open the new session for both. So no session is loaded, resumed or restored in a worker that has a
+//! pending request of another identity for a new session: another worker is used, or the request waits for the answer.
 
 use narrows_wire::{Code, RpcError, View};
 use rustc_hash::FxHashMap;
@@ -16,15 +16,15 @@ use super::state::WorkerLifecycle;
 use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 
-/// How many requests of one identity may wait so.
+/// Requests of one identity that may wait.
 const MAX_WAITING: usize = 1024;
 
-/// What waits until a worker has answered the requests for new sessions.
+/// Requests and sessions that wait until a worker has answered the requests for new sessions.
 #[derive(Debug, Default)]
 pub(super) struct AwaitedCreations {
     pub(super) lines: Vec<(WorkerKey, Waiting)>,
     sessions: Vec<(WorkerKey, SessionKey)>,
-    /// The timer is set that acts on them.
+    /// The timer that handles them is set.
     is_scheduled: bool,
 }
 
@@ -39,17 +39,17 @@ impl AwaitedCreations {
     }
 }
 
-/// Where a stored session is opened.
+/// The worker in which a stored session is opened.
 pub(super) enum OpeningPlace {
     At(WorkerKey),
-    /// Once this worker has answered the requests for new sessions.
+    /// This worker, once it has answered the requests for new sessions.
     Behind(WorkerKey),
     Nowhere,
 }
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Chooses a worker for a stored session of a client's identity. The session may not live at those that are `closed` to it.
-    pub(super) fn place_stored(
+    /// Chooses a worker for a stored session of a client's identity, except those in `closed`.
+    pub(super) fn choose_worker_for_stored(
         &mut self,
         pool: PoolId,
         client: ClientKey,
@@ -68,14 +68,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
             .filter(|worker| self.creates_for_others(*worker, identity))
             .collect();
         closed.extend(&busy);
-        match (self.place(pool, client, &closed), busy.first()) {
+        match (self.choose_worker(pool, client, &closed), busy.first()) {
             (Some(worker), _) => OpeningPlace::At(worker),
             (None, Some(worker)) => OpeningPlace::Behind(*worker),
             (None, None) => OpeningPlace::Nowhere,
         }
     }
 
-    /// Returns `true` if a worker owes another identity the answer to a request for a new session.
+    /// Returns `true` if a worker has a pending request of another identity for a new session.
     fn creates_for_others(&self, worker: WorkerKey, identity: Identity) -> bool {
         self.core.workers.get(worker).filter(|state| state.creating > 0).is_some_and(|state| {
             let creations = state.pending.values().filter(|pending| pending.what.creates());
@@ -84,7 +84,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         })
     }
 
-    /// Keeps a request until a worker has answered those for new sessions.
+    /// Queues a request until a worker has answered the requests for new sessions.
     pub(super) fn await_creations(
         &mut self,
         worker: WorkerKey,
@@ -111,12 +111,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 
     /// Restores a lost session once a worker has answered the requests for new sessions.
-    pub(super) fn revive_after_creations(&mut self, worker: WorkerKey, key: SessionKey) {
+    pub(super) fn restore_after_creations(&mut self, worker: WorkerKey, key: SessionKey) {
         self.core.awaited_creations.sessions.push((worker, key));
     }
 
-    /// Records that a worker has answered one request for a new session. Requests that waited for that are routed by the timer, after the
-    /// caller is done with the worker.
+    /// Records that a worker has answered a request for a new session. Requests that waited for that are routed by the timer,
+    /// after the caller is done with the worker.
     pub(super) fn creation_settled(&mut self) {
         let awaited = &mut self.core.awaited_creations;
         let is_empty = awaited.lines.is_empty() && awaited.sessions.is_empty();
@@ -125,10 +125,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Acts on what waited for new sessions and need not wait any more.
+    /// Handles the requests and sessions that need not wait any more.
     pub(super) fn retry_openings(&mut self) {
         let mut awaited = std::mem::take(&mut self.core.awaited_creations);
-        // Looked up once for each, as many lines may wait for many requests.
+        // Computed once per worker and identity, as many lines may wait for many requests.
         let mut busy: FxHashMap<(WorkerKey, Identity), bool> = FxHashMap::default();
         let mut is_due = |worker: WorkerKey, identity: Option<Identity>| {
             let Some(identity) = identity else { return true };
@@ -147,9 +147,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         for waiting in &lines {
             self.forget_elsewhere(waiting.client, &waiting.line);
         }
-        self.take_again(lines);
+        self.handle_again(lines);
         for key in sessions {
-            self.start_revival(key);
+            self.start_restore(key);
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Deadlines of requests that open a session, and of requests of an agent in a session that it has not named yet.
+//! Timeouts of requests that open a session, and of an agent's requests in a session that is not known yet.
 //!
-//! An agent may ask its client for something, such as a file, before it answers `session/new`, and wait for that. If several clients
-//! have asked for a session, the bus cannot know which of them is meant until one of the answers names the session. As no answer may
-//! arrive before the request is answered, the request fails after a while.
+//! An agent may send its client a request, for example for a file, before it answers `session/new`, and wait for the answer. If
+//! several clients have asked for a session, the bus cannot know which one is meant until a response names the session. Since
+//! both sides would wait for each other, the agent's request fails after a while.
 
 use narrows_acp::method;
 use narrows_wire::{Code, Effects, Kind, RpcError, View};
@@ -12,12 +12,12 @@ use super::api::{CoreOutput, Time};
 use super::state::{Asked, EarlyMessage, Pending, RequestOrigin, WorkerState};
 use super::table::{ClientKey, WorkerKey};
 
-/// How long a request in a session that is not known yet waits for the answer that names the session.
+/// Timeout of a request in a session that is not known yet.
 pub(super) const EARLY_REQUEST_TIMEOUT: Time = Time::from_secs(2);
 
-/// The client that has asked a worker for a session which is not known yet.
+/// The client that has asked a worker for a session that is not known yet.
 pub(super) enum Opener {
-    /// Only this one.
+    /// This one only.
     One(ClientKey),
     /// Clients that are gone.
     Gone,
@@ -26,7 +26,7 @@ pub(super) enum Opener {
 }
 
 impl WorkerState {
-    /// Returns the client that a session belongs to which is not known yet.
+    /// Returns the client that a not yet known session belongs to.
     pub(super) fn opener(&self) -> Opener {
         if self.creating == 0 {
             return Opener::Unknown;
@@ -42,7 +42,7 @@ impl WorkerState {
 }
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Fails requests of a worker in sessions that are not known yet and that have waited for long enough.
+    /// Fails a worker's requests in not yet known sessions that have waited for too long.
     pub(super) fn fail_early_requests(&mut self, worker: WorkerKey) {
         let now = self.now;
         let Some(state) = self.core.worker(worker) else { return };
@@ -50,8 +50,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             let is_late = now >= early.since + EARLY_REQUEST_TIMEOUT;
             is_late && View::parse(&early.line).kind() == Kind::Request
         };
-        let due: Vec<EarlyMessage> = state.strangers.extract_if(.., is_due).collect();
-        state.strangers_bytes -= due.iter().map(|early| early.line.len()).sum::<usize>();
+        let due: Vec<EarlyMessage> = state.early_messages.extract_if(.., is_due).collect();
+        state.early_bytes -= due.iter().map(|early| early.line.len()).sum::<usize>();
         for EarlyMessage { line, batch, .. } in due {
             let message = View::parse(&line);
             let Some(id) = message.id() else { continue };
@@ -61,13 +61,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
             if is_permission {
                 self.answer_without_client(&asked);
             } else {
-                self.fail_asked(&asked, &RpcError::new(Code::Deadline, "session not known yet"));
+                self.fail_asked(&asked, &RpcError::new(Code::Deadline, "session is not open yet"));
             }
         }
     }
 
-    /// Gives up on a request for a new session that its worker has not answered in time. The worker stays: it may have been a client that
-    /// made it wait, and others use it. A session that it tells of later has no client.
+    /// Fails a request for a new session that its worker has not answered in time. The worker stays: a client may have made it
+    /// wait, and other clients use it. If the session is announced later, it has no client.
     pub(super) fn open_overdue(&mut self, worker: WorkerKey, number: u64) {
         let pending = self.core.worker(worker).and_then(|state| state.pending.get_mut(&number));
         let Some(pending) = pending.filter(|pending| pending.what.creates()) else { return };
@@ -82,7 +82,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             if let Some(state) = self.core.client(client) {
                 state.inflight.remove(&id);
             }
-            let error = RpcError::new(Code::Deadline, "the agent did not open the session in time");
+            let error = RpcError::new(Code::Deadline, "agent did not open the session in time");
             self.refuse(client, &id, batch, tag.as_deref(), &error.effects(Effects::Possible));
         }
         self.creation_settled();

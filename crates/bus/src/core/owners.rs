@@ -15,63 +15,63 @@ use super::session_list::SessionList;
 use super::table::{ClientKey, WorkerKey};
 use crate::config::{Config, Limits};
 
-/// Whom a session belongs to, as its name says to somebody.
+/// The ownership of a session, from the view of an identity that names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Claim {
-    /// Who asks, or nobody keeps account of it.
+    /// It belongs to this identity, or owners are not kept.
     Own,
-    /// Somebody else.
+    /// It belongs to another identity.
     Foreign,
-    /// Nobody knows, which is the same answer.
+    /// The owner is unknown. The answer is the same as for a session of another identity.
     Unknown,
 }
 
-/// How long it is remembered whose a session is.
+/// How long owners of sessions are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Kept {
-    /// Nobody is told apart.
+enum OwnerRetention {
+    /// All clients have the same identity.
     #[default]
     Never,
-    /// As long as the bus runs. What it does not know may be whoever's who asks.
+    /// Until the bus ends. A session without a known owner is open to all.
     Running,
-    /// Also beyond that. What is not known is nobody's.
+    /// On disk. A session without a known owner is open to no client.
     Always,
 }
 
-/// How many sessions are remembered that are nowhere written down.
+/// Owners that are kept in memory only.
 const MAX_REMEMBERED_NAMES: usize = 1 << 16;
 
-/// Owners of sessions. Empty where identities are not told apart.
+/// Owners of sessions. Empty where all clients have the same identity.
 ///
-/// Names that clients use and names that the agents of a pool use are looked up in different tables: both may be any
-/// text, so no text can separate them within one table.
+/// The names that clients use and the names that the agents of a pool use are in different tables: both may be any text, so no
+/// separator could tell them apart in one table.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
-    kept: Kept,
+    kept: OwnerRetention,
     by_name: HashMap<Box<str>, Identity>,
     /// By the pool's name, then by the name that its agents use.
     by_pool: HashMap<Box<str>, HashMap<Box<str>, Identity>>,
-    /// Those that are only remembered, for each identity, the oldest first.
+    /// Owners kept in memory only, per identity, oldest first.
     remembered: FxHashMap<Identity, VecDeque<OwnedName>>,
 }
 
 impl Owners {
     pub(super) fn new(config: &Config) -> Self {
         let kept = match (config.keeps_owners(), config.tells_apart()) {
-            (true, _) => Kept::Always,
-            (false, true) => Kept::Running,
-            (false, false) => Kept::Never,
+            (true, _) => OwnerRetention::Always,
+            (false, true) => OwnerRetention::Running,
+            (false, false) => OwnerRetention::Never,
         };
         Self { kept, ..Self::default() }
     }
 
-    /// Whether account is kept of it.
+    /// Returns `true` if owners are kept.
     #[inline]
     pub(super) fn are_kept(&self) -> bool {
-        self.kept != Kept::Never
+        self.kept != OwnerRetention::Never
     }
 
-    /// A session is this identity's. Not if it is another's: whose it is stays so until it is forgotten.
+    /// Records the owner of a session. An owner that is known stays until it is forgotten.
     pub(super) fn know(&mut self, session: &OwnedName, identity: Identity) {
         if !self.are_kept() || self.owner(session).is_some() {
             return;
@@ -81,9 +81,9 @@ impl Owners {
             None => &mut self.by_name,
         };
         table.insert(session.name.clone(), identity);
-        if self.kept == Kept::Running {
+        if self.kept == OwnerRetention::Running {
             self.remembered.entry(identity).or_default().push_back(session.clone());
-            // Nobody loses one because of another who has more.
+            // The identity with the most entries loses one, so none loses one because of another.
             let count: usize = self.remembered.values().map(VecDeque::len).sum();
             let most = self.remembered.values_mut().max_by_key(|names| names.len());
             if count > MAX_REMEMBERED_NAMES
@@ -94,10 +94,10 @@ impl Owners {
         }
     }
 
-    /// Records the owner of a child session, in buses where a session without a known owner is open to any client. An agent may list the
+    /// Records the owner of a child session in a bus where a session without a known owner is open to all. An agent may list the
     /// child, and open it elsewhere, after its session is closed.
     pub(super) fn know_child(&mut self, name: &str, identity: Identity) {
-        if self.kept == Kept::Running {
+        if self.kept == OwnerRetention::Running {
             self.know(&name.into(), identity);
         }
     }
@@ -142,7 +142,7 @@ impl Owners {
 }
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Whose a session is that `identity` names; of one that is open, `key` says where it stands.
+    /// Returns the ownership of a session that `identity` names. `key` is given if the session is open.
     pub(super) fn claim_on(&self, identity: Identity, name: &str, key: Option<SessionKey>) -> Claim {
         if !self.core.owners.are_kept() {
             return Claim::Own;
@@ -151,12 +151,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
         match live.or_else(|| self.core.owners.find_owner(name)) {
             Some(owner) if owner == identity => Claim::Own,
             Some(_) => Claim::Foreign,
-            None if self.core.owners.kept == Kept::Running => Claim::Own,
+            None if self.core.owners.kept == OwnerRetention::Running => Claim::Own,
             None => Claim::Unknown,
         }
     }
 
-    /// Has it written down whose a session is, before `client` is told of it.
+    /// Has the owner of a session recorded on disk before `client` gets the response.
     pub(super) fn record_owner(&mut self, key: SessionKey, client: Option<ClientKey>) {
         if !self.core.owners.are_kept() {
             return;
@@ -174,8 +174,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if wire.is_none() && before.is_none() {
             return;
         }
-        // Once sessions of several identities have had a name, it opens none of them: which one an agent means by it is known only while that
-        // one is open. Unless the worker that had the last one has given the name out again, and knows only this one by it.
+        // Once sessions of several identities have had a name, it opens none of them: the agent's meaning is known only while one
+        // of them is open. The exception is a worker that had the last session and has reused the name, so that it knows only the
+        // new one.
         let is_contested = before.is_some_and(|before| before != identity) && before != takes_over;
         let owner = if is_contested { Identity::SEVERAL } else { identity };
         if before.is_some_and(|before| before != owner) {
@@ -184,7 +185,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.write_owner(in_pool, owner, client);
     }
 
-    /// A session is used. Now and then that is written down: one that is open for long is not one that nobody uses.
+    /// Refreshes the record of a session in use from time to time, so that a session open for long does not expire.
     #[inline]
     pub(super) fn refresh_owner(&mut self, key: SessionKey) {
         if !self.core.owners.are_kept() {
@@ -207,7 +208,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         &self.core.pool_of(pool).settings.name
     }
 
-    /// Whether the agents of a pool know somebody else's session by this name.
+    /// Returns `true` if the agents of a pool know a session of another identity by this name.
     pub(super) fn is_anothers_within(&self, identity: Identity, pool: PoolId, name: &str) -> bool {
         let owner = self.core.owners.owner_in_pool(self.pool_name(pool), name);
         owner.is_some_and(|owner| owner != identity)
@@ -227,8 +228,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             && self.claim_on(identity, name, known) == Claim::Own
     }
 
-    /// A worker's list of sessions, under the client's own id for it, without those that are not the client's. `None` if it
-    /// is to be passed on as it is.
+    /// Returns a worker's session list without the sessions that the client may not see, with the client's id of the request.
+    /// `None` if the list can be forwarded unchanged.
     pub(super) fn own_list(
         &self,
         client: ClientKey,
@@ -253,7 +254,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Some(line.concat().into())
     }
 
-    /// A session was deleted: it is nobody's.
+    /// Forgets the owner of a deleted session.
     pub(super) fn disown(&mut self, session: OwnedName) {
         if self.core.owners.are_kept() {
             self.core.owners.forget(&session);

@@ -17,7 +17,7 @@ use super::state::{RequestKind, WorkerLifecycle};
 use super::table::{ClientKey, WorkerKey};
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// The pool of a client's message, which becomes the client's.
+    /// Returns the pool of a client's message and makes it the client's.
     pub(super) fn choose_pool(
         &mut self,
         client: ClientKey,
@@ -25,7 +25,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         what: RequestKind,
     ) -> Result<PoolId, RpcError> {
         if what == RequestKind::Initialize {
-            self.leave_removed(client);
+            self.reset_removed_pool(client);
         }
         let Some(state) = self.core.client(client) else { return Err(unknown_session()) };
         let now = state.pool;
@@ -40,9 +40,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
             (None, None) => self.default_pool(client)?,
         };
         if self.core.pool_of(pool).removed {
-            return Err(RpcError::new(Code::NotFound, "the pool of this connection is no longer there"));
+            return Err(RpcError::new(Code::NotFound, "pool of this connection was removed"));
         }
-        // A reload may have taken it from the listener.
+        // A reload may have removed the pool from the listener.
         if !self.may_use(client, pool) {
             return Err(self.deny_pool(client));
         }
@@ -52,7 +52,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 let own = own.filter(|worker| self.core.is_exclusive(*worker));
                 let both_shared = [now, pool].iter().all(|pool| self.core.pool_of(*pool).is_shared());
                 if !both_shared && self.core.current(now) != pool {
-                    let words = "a connection can change its pool only between pools that are shared by all";
+                    let words = "pool change requires shared pools";
                     return Err(RpcError::new(Code::InvalidParams, words));
                 }
                 if let Some(state) = self.core.client(client) {
@@ -70,7 +70,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Ok(pool)
     }
 
-    /// In a pool that everybody shares and whose protocol is known.
+    /// Routes a message in a shared pool with a known protocol.
     pub(super) fn route_shared(
         &mut self,
         client: ClientKey,
@@ -86,12 +86,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 Route::Refuse(misnamed())
             }
             RequestKind::Initialize if ready => Route::Initialize,
-            RequestKind::List | RequestKind::Delete if ready => Route::Everywhere,
-            RequestKind::Initialize | RequestKind::List | RequestKind::Delete => self.wait_for(pool),
+            RequestKind::List | RequestKind::Delete if ready => Route::FanOut,
+            RequestKind::Initialize | RequestKind::List | RequestKind::Delete => self.wait_for_worker(pool),
             RequestKind::Authenticate | RequestKind::Logout => {
-                Route::Refuse(RpcError::new(Code::InvalidParams, "this pool has no ways to log in"))
+                Route::Refuse(RpcError::new(Code::InvalidParams, "pool has no authentication methods"))
             }
-            RequestKind::New => match self.place(pool, client, &[]) {
+            RequestKind::New => match self.choose_worker(pool, client, &[]) {
                 Some(worker) => Route::Worker { worker, session: None },
                 None => self.wait_for_room(pool, client),
             },
@@ -101,16 +101,16 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 let closed = named.map(|(name, identity)| self.workers_closed_to_name(pool, &name, identity));
                 let closed = closed.unwrap_or_default();
                 let identity = identity.unwrap_or(Identity::ANYONE);
-                match self.place_stored(pool, client, identity, closed.clone()) {
+                match self.choose_worker_for_stored(pool, client, identity, closed.clone()) {
                     OpeningPlace::At(worker) => Route::Worker { worker, session: None },
-                    OpeningPlace::Behind(worker) => Route::Behind(worker),
-                    OpeningPlace::Nowhere if closed.is_empty() || self.has_others(pool, &closed) => {
+                    OpeningPlace::Behind(worker) => Route::AwaitCreations(worker),
+                    OpeningPlace::Nowhere if closed.is_empty() || self.has_other_workers(pool, &closed) => {
                         self.wait_for_room(pool, client)
                     }
                     OpeningPlace::Nowhere => Route::Refuse(unknown_session()),
                 }
             }
-            // It would hold for all clients of the worker.
+            // It would apply to all clients of the worker.
             _ if has_scope(message, Scope::Connection) => {
                 Route::Refuse(RpcError::new(Code::MethodNotFound, "method not available at a shared worker"))
             }
@@ -120,16 +120,21 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// In a pool of which nothing is known but `sessionId`: whoever names one first has it from then on, and one that is
-    /// first named beside another lives where that one does.
-    pub(super) fn route_unknowing(&mut self, client: ClientKey, pool: PoolId, message: View<'_>) -> Route {
+    /// Routes a message in a pool without a known protocol. Only `sessionId` is known there: the client that first names a
+    /// session owns it, and one first named together with another is in the same worker.
+    pub(super) fn route_without_protocol(
+        &mut self,
+        client: ClientKey,
+        pool: PoolId,
+        message: View<'_>,
+    ) -> Route {
         let (deep, top) = (message.session(), message.top_session());
         if top.as_deref().is_some_and(|top| self.is_foreign(client, top)) {
             return Route::Refuse(unknown_session());
         }
         let mut home = None;
         if let Some(key) = top.as_deref().and_then(|top| self.core.sessions.find(top)) {
-            // Agents that speak ACP read no session there, and may know the other name as that of another session.
+            // An ACP agent does not read a session there, and may know the other name as that of another session.
             let session = self.core.sessions.get(key);
             if session.is_some_and(|session| self.core.pool_of(session.pool).is_acp()) {
                 return Route::Refuse(unknown_session());
@@ -149,8 +154,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if let Some(error) = self.refuse_session(client) {
             return Route::Refuse(error);
         }
-        let Some(worker) = home.map(|(worker, _)| worker).or_else(|| self.place(pool, client, &[])) else {
-            return self.wait_for(pool);
+        let Some(worker) = home.map(|(worker, _)| worker).or_else(|| self.choose_worker(pool, client, &[]))
+        else {
+            return self.wait_for_worker(pool);
         };
         let tag: Option<Box<[u8]>> = message.tag().map(Box::from);
         if let Some(top) = top.filter(|top| *top != name && home.is_none()) {
@@ -165,7 +171,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Route::Worker { worker, session: Some(key) }
     }
 
-    /// The worker for what belongs to no session.
+    /// Returns the worker for a client's messages that belong to no session.
     fn sticky(&mut self, client: ClientKey, pool: PoolId) -> Route {
         if let Some(worker) = self.core.client(client).and_then(|state| state.worker)
             && self
@@ -175,18 +181,18 @@ impl<O: CoreOutput> Ctx<'_, O> {
         {
             return Route::Worker { worker, session: None };
         }
-        match self.place(pool, client, &[]) {
+        match self.choose_worker(pool, client, &[]) {
             Some(worker) => {
                 if let Some(state) = self.core.client(client) {
                     state.worker = Some(worker);
                 }
                 Route::Worker { worker, session: None }
             }
-            None => self.wait_for(pool),
+            None => self.wait_for_worker(pool),
         }
     }
 
-    /// In a pool whose workers are for one client at a time.
+    /// Routes a message in a pool whose workers serve one client at a time.
     pub(super) fn route_own(&mut self, client: ClientKey, pool: PoolId, what: RequestKind) -> Route {
         let opens = what == RequestKind::New || what.reopens();
         let state = self.core.pool_of(pool);
@@ -194,7 +200,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let is_for_all =
             per_session && state.is_acp() && matches!(what, RequestKind::List | RequestKind::Delete);
         if is_for_all && !self.listeners(client, pool).is_empty() {
-            return Route::Everywhere;
+            return Route::FanOut;
         }
         if let Some(worker) = self.core.client(client).and_then(|state| state.worker)
             && let Some(state) = self.core.worker(worker)
@@ -202,8 +208,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             && !state.input_closed
             && !(opens && (state.stage == WorkerLifecycle::Retiring || per_session && state.used))
         {
-            if state.stage == WorkerLifecycle::Greeting {
-                // The next session must not go there too.
+            if state.stage == WorkerLifecycle::Initializing {
+                // The next session must not go to this worker either.
                 state.used |= opens;
                 return Route::Backlog(worker);
             }
@@ -212,7 +218,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if what == RequestKind::Initialize
             && let Some(state) = self.core.client(client)
         {
-            // It is about to say it itself.
+            // The client is about to send `initialize` itself.
             (state.initialize, state.initialized) = (None, None);
         }
         let route = self.claim(client, pool);
@@ -235,7 +241,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if self.has_its_workers(client, pool) {
             return self.wait_for_own(pool, client);
         }
-        let Some(worker) = free else { return self.wait_for(pool) };
+        let Some(worker) = free else { return self.wait_for_worker(pool) };
         let first = self.core.client(client).and_then(|state| state.worker);
         let first = first.filter(|first| self.core.is_exclusive(*first));
         let is_first =
@@ -261,8 +267,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Route::Worker { worker, session: None }
     }
 
-    /// Tells a worker with a gate who its client is and what it is narrowed to, before anything else: what a client says about that comes later, and
-    /// too late.
+    /// Sends a worker with a gate the identity and scopes of its client, before any line of the client: the gate must not judge a
+    /// line without them.
     fn name_client(
         &mut self,
         worker: WorkerKey,
@@ -285,8 +291,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 }
 
-/// Returns `true` if a client's message is one of ACP that belongs to a session, or to the connection, in any version. An agent that has
-/// sessions of several clients could apply one without a session to any of them, and what belongs to the connection to all.
+/// Returns `true` if a client's message belongs to a session, or to the connection, in any version of ACP. An agent with sessions
+/// of several clients could apply one without a session to any of them, and one for the connection to all.
 pub(super) fn has_scope(message: View<'_>, scope: Scope) -> bool {
     message.method().is_some_and(|name| {
         let mut methods = METHODS.iter().filter(|method| method.is_received_by(Side::Agent));

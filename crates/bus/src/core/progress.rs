@@ -1,8 +1,8 @@
-//! Progress tokens in pools whose protocol is not known, as MCP defines them.
+//! Progress tokens in pools without a known protocol, as MCP defines them.
 //!
 //! A client puts a token of its choice into `params._meta.progressToken`, and the worker names it, but no session, in
-//! `notifications/progress`. Tokens of different clients collide, so each is replaced by the number of its request on the way to the
-//! worker, and restored on the way back.
+//! `notifications/progress`. Tokens of different clients may be equal, so each is replaced by the number of its request on the
+//! way to the worker, and restored on the way back.
 
 use std::ops::Range;
 
@@ -16,12 +16,12 @@ use super::table::WorkerKey;
 
 const METHOD: &str = "notifications/progress";
 const META: &str = "_meta";
-/// The longest token of a client, as JSON: it is kept until its request is answered.
+/// Bytes of a client's token as JSON. It is kept until its request is answered.
 pub(super) const MAX_TOKEN_BYTES: usize = 4 << 10;
 
 const TOKEN: &str = "progressToken";
 
-/// Where the token of a request stands in its line, if it has one.
+/// Returns the position of a request's token in its line.
 pub(super) fn token_of_request(message: View<'_>) -> Result<Option<Range<usize>>, DuplicateKey> {
     let Some(params) = message.params() else { return Ok(None) };
     // A key may be written with escapes.
@@ -36,26 +36,26 @@ pub(super) fn token_of_request(message: View<'_>) -> Result<Option<Range<usize>>
     Ok(Some(start + token.start..start + token.end))
 }
 
-/// Where the token of a notification about progress stands in its line.
+/// Returns the position of the token in a progress notification.
 fn token_of_progress(message: View<'_>) -> Option<Range<usize>> {
     let token = member(message.params()?, TOKEN).ok()??;
     let start = message.envelope().params.range().start;
     Some(start + token.start..start + token.end)
 }
 
-/// A line with other bytes at `place`.
+/// Returns a line with other bytes at `place`.
 pub(super) fn respelled(line: &[u8], place: Range<usize>, raw: &[u8]) -> Vec<u8> {
     [&line[..place.start], raw, &line[place.end..]].concat()
 }
 
-/// A request with this token in place of the one that it has; `None` if one of them is not there.
+/// Returns a request with another token; `None` if it has none or none is given.
 pub(super) fn with_token(message: View<'_>, raw: Option<&[u8]>) -> Option<Vec<u8>> {
     let place = token_of_request(message).ok()??;
     Some(respelled(message.bytes(), place, raw?))
 }
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Whether tokens are exchanged on the way to this worker: many clients use it, and it may say what it wants.
+    /// Returns `true` if tokens are replaced for this worker: in a shared pool without a known protocol.
     pub(super) fn exchanges_tokens(&self, worker: WorkerKey) -> bool {
         self.core.workers.get(worker).is_some_and(|state| {
             let pool = self.core.pool_of(state.pool);
@@ -63,7 +63,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         })
     }
 
-    /// Shows the progress of a request to whoever made it. Tells whether this is such a message.
+    /// Forwards a progress notification to the client of the request. Returns `true` if the message is one.
     pub(super) fn show_progress(&mut self, worker: WorkerKey, message: View<'_>) -> bool {
         if !self.exchanges_tokens(worker) || message.method().is_none_or(|method| method != METHOD) {
             return false;
@@ -75,10 +75,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let known = pending.and_then(|pending| Some((pending, pending.progress.as_deref()?)));
         let (Some(place), Some((pending, token))) = (place, known) else {
             self.core.counters.dropped += 1;
-            self.log(Note::Dropped {
-                worker: worker.into(),
-                why: "it tells of the progress of nothing that is under way",
-            });
+            self.log(Note::Dropped { worker: worker.into(), why: "progress of an unknown request" });
             return true;
         };
         let RequestOrigin::Client { client, .. } = pending.asker else {
@@ -144,7 +141,7 @@ mod tests {
         })
     }
 
-    /// The same text with everything beyond letters in keys and strings escaped, as some write it.
+    /// Escapes some letters, as some writers do.
     fn escaped(text: &str) -> String {
         text.replace(TOKEN, "progress\\u0054oken").replace('\u{e9}', "\\u00e9")
     }

@@ -16,7 +16,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.listeners.clone_from(&config.listen);
         let before = std::mem::take(&mut self.core.order);
         self.core.order = config.pools.iter().map(|settings| self.settle_pool(settings)).collect();
-        // Only now: whoever loses something by it is served by the pools that there are.
+        // After all pools are settled, so that clients of a removed worker are served by the pools that remain.
         for pool in before {
             if self.core.order.contains(&pool) {
                 self.shrink(pool);
@@ -26,13 +26,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 self.core.pool_mut(pool).removed = true;
                 self.refuse_removed(pool);
             }
-            self.wind_down(pool);
+            self.stop_leaving_pool(pool);
         }
         self.fill_all();
     }
 
-    /// The pool with these settings: the one of this name if it can stay, else a new one in the place of that, which may
-    /// be one that was taken away before.
+    /// Returns the pool with these settings: the existing one if only adjustable settings differ, else a new one that replaces
+    /// it. A removed pool of the same name is replaced too.
     fn settle_pool(&mut self, settings: &Pool) -> PoolId {
         let is_it = |pool: &PoolState| pool.successor.is_none() && pool.settings.name == settings.name;
         let former = self.core.pools.iter().position(is_it).map(|index| PoolId(index as u32));
@@ -47,15 +47,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.pools.push(PoolState::new(settings.clone()));
         if let Some(former) = former {
             self.core.pool_mut(former).successor = Some(pool);
-            // Until it knows better, it can what its predecessor could.
+            // Until its workers are initialized, it is assumed to have its predecessor's capabilities.
             self.core.pool_mut(pool).abilities = self.core.pool_of(former).abilities;
             self.move_waiting(former, pool);
         }
         pool
     }
 
-    /// A client whose pool was taken away is as one that has none yet. Its sessions go on where they are.
-    pub(super) fn leave_removed(&mut self, client: ClientKey) {
+    /// Resets a client whose pool was removed, as if it had chosen none. Its sessions stay where they are.
+    pub(super) fn reset_removed_pool(&mut self, client: ClientKey) {
         let Some(pool) = self.core.clients.get(client).and_then(|state| state.pool) else {
             return;
         };
@@ -64,7 +64,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         let Some(state) = self.core.client(client) else { return };
         state.pool = None;
-        // What it said to agents of that pool is not for those of another.
+        // What it sent to agents of that pool is not for those of another.
         state.initialize = None;
         state.authenticate = None;
         let Some(worker) = state.worker.take() else { return };
@@ -72,30 +72,30 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         let Some(state) = self.core.worker(worker) else { return };
-        // If it has something to do, it goes when that is over, as one in which a session was.
+        // A busy worker is stopped when it is idle.
         state.used = true;
         if state.sessions.is_empty() && state.pending.is_empty() && state.backlog.is_empty() {
             self.stop_worker(worker, false);
         }
     }
 
-    /// Whoever waits for a worker of a pool that is no more, and has none in its place, waits in vain.
+    /// Refuses clients and sessions that wait for a worker of a pool that was removed and not replaced.
     fn refuse_removed(&mut self, pool: PoolId) {
-        let error = RpcError::new(Code::NotFound, "the pool of this connection is no longer there");
+        let error = RpcError::new(Code::NotFound, "pool of this connection was removed");
         for client in std::mem::take(&mut self.core.pool_mut(pool).waiting) {
             self.refuse_held(client, &error);
         }
-        for key in std::mem::take(&mut self.core.pool_mut(pool).revivals) {
-            self.fail_revival(key, &error);
+        for key in std::mem::take(&mut self.core.pool_mut(pool).restores) {
+            self.fail_restore(key, &error);
         }
     }
 
-    /// Whoever waits for a worker of a pool that is no more waits for one of its successor.
+    /// Moves clients and sessions that wait for a worker of a replaced pool to its successor.
     fn move_waiting(&mut self, from: PoolId, to: PoolId) {
         let waiting = std::mem::take(&mut self.core.pool_mut(from).waiting);
-        let revivals = std::mem::take(&mut self.core.pool_mut(from).revivals);
+        let restores = std::mem::take(&mut self.core.pool_mut(from).restores);
         self.core.pool_mut(to).waiting = waiting;
-        self.core.pool_mut(to).revivals = revivals;
+        self.core.pool_mut(to).restores = restores;
         for client in self.core.clients.values_mut() {
             if client.pool == Some(from) && client.held.is_some() {
                 client.pool = Some(to);
@@ -103,8 +103,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Lets the workers of a pool that is no more go: at once if nobody uses them, else when their turns end.
-    fn wind_down(&mut self, pool: PoolId) {
+    /// Stops the workers of a pool that is leaving: unused ones at once, others when their turns have ended.
+    fn stop_leaving_pool(&mut self, pool: PoolId) {
         let state = self.core.pool_of(pool);
         let shared = state.is_shared();
         let per_session = state.settings.share == Share::Session && state.is_acp();
@@ -113,12 +113,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
             if !state.claimed && (state.stage != WorkerLifecycle::Ready || state.pending.is_empty()) {
                 self.stop_worker(worker, false);
             } else if shared {
-                self.let_go(worker);
+                self.retire_unwanted(worker);
                 if self.core.pool_of(pool).removed {
-                    self.end_later(worker);
+                    self.schedule_retire_timeout(worker);
                 }
             } else if per_session {
-                // No session begins there any more, not even the first.
+                // No session may be opened there any more, not even the first one.
                 state.used = true;
             }
         }
@@ -127,7 +127,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Lets go what a pool has more than it wants.
+    /// Retires workers beyond the configured number.
     fn shrink(&mut self, pool: PoolId) {
         let state = self.core.pool_of(pool);
         let live: Vec<(WorkerKey, &WorkerState)> = state
@@ -138,28 +138,29 @@ impl<O: CoreOutput> Ctx<'_, O> {
             .filter(|(_, state)| {
                 matches!(
                     state.stage,
-                    WorkerLifecycle::Starting | WorkerLifecycle::Greeting | WorkerLifecycle::Ready
+                    WorkerLifecycle::Starting | WorkerLifecycle::Initializing | WorkerLifecycle::Ready
                 )
             })
             .collect();
-        let going = if state.is_shared() { surplus(state, live) } else { spare(state, live) };
+        let going =
+            if state.is_shared() { surplus_shared(state, live) } else { surplus_unclaimed(state, live) };
         for worker in going {
             if self.core.is_exclusive(worker) {
                 self.stop_worker(worker, false);
             } else {
-                self.let_go(worker);
+                self.retire_unwanted(worker);
             }
         }
     }
 
-    /// After `drain_timeout`, ends a worker once no turn runs in it, though clients have sessions there.
-    fn end_later(&mut self, worker: WorkerKey) {
+    /// After `drain_timeout`, stops a worker once no turn runs in it, even if clients have sessions there.
+    fn schedule_retire_timeout(&mut self, worker: WorkerKey) {
         let at = self.now + self.core.limits.drain_timeout;
         self.core.timers.set(at, Timer::Retired(worker));
     }
 
-    /// Lets a worker go that has done nothing wrong, when nobody needs it any more, however long that takes.
-    fn let_go(&mut self, worker: WorkerKey) {
+    /// Retires a worker that has no fault, as soon as no client needs it, without a time limit.
+    fn retire_unwanted(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
         if !matches!(state.stage, WorkerLifecycle::Retiring | WorkerLifecycle::Stopping) {
             state.stage = WorkerLifecycle::Retiring;
@@ -170,24 +171,24 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 }
 
-/// Of workers that everybody shares, those that are too many: first those that nobody would miss.
-fn surplus(pool: &PoolState, mut live: Vec<(WorkerKey, &WorkerState)>) -> Vec<WorkerKey> {
+/// Returns the surplus workers of a shared pool, least used first.
+fn surplus_shared(pool: &PoolState, mut live: Vec<(WorkerKey, &WorkerState)>) -> Vec<WorkerKey> {
     let most = live.len().saturating_sub(pool.settings.instances as usize);
     live.sort_by_key(|(_, state)| state.sessions.len() + state.pending.len());
     live.into_iter().take(most).map(|(worker, _)| worker).collect()
 }
 
-/// Of workers that are for one client each, those that wait for clients and are too many: first those that are not ready.
-fn spare(pool: &PoolState, live: Vec<(WorkerKey, &WorkerState)>) -> Vec<WorkerKey> {
+/// Returns the surplus unclaimed workers of a pool whose workers serve one client each, those not ready first.
+fn surplus_unclaimed(pool: &PoolState, live: Vec<(WorkerKey, &WorkerState)>) -> Vec<WorkerKey> {
     let (claimed, mut free): (Vec<_>, Vec<_>) = live.into_iter().partition(|(_, state)| state.claimed);
-    let wanted = pool.settings.instances as usize + pool.waiting.len() + pool.revivals.len();
+    let wanted = pool.settings.instances as usize + pool.waiting.len() + pool.restores.len();
     let room = (pool.settings.max_instances as usize).saturating_sub(claimed.len());
     let most = free.len().saturating_sub(wanted.min(room));
     free.sort_by_key(|(_, state)| state.stage == WorkerLifecycle::Ready);
     free.into_iter().take(most).map(|(worker, _)| worker).collect()
 }
 
-/// Whether workers of one pool are workers of the other.
+/// Returns `true` if workers of one pool can serve the other: only adjustable settings differ.
 fn is_same_kind(one: &Pool, other: &Pool) -> bool {
     let of_workers = |pool: &Pool| Pool {
         instances: 0,

@@ -26,7 +26,7 @@ impl Digits {
     }
 }
 
-/// The number whose digits `raw` is, if it is written just as we would: `1`, never `01`, `1.0` or `"1"`.
+/// Parses a number that is written as the bus writes it: `1`, never `01`, `1.0` or `"1"`.
 pub(super) fn parse(raw: &[u8]) -> Option<u64> {
     if raw.is_empty() || raw.len() > 19 || (raw[0] == b'0' && raw.len() > 1) {
         return None;

@@ -17,11 +17,11 @@ use super::state::{InternalRequest, RequestKind, WorkerLifecycle};
 use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 
-/// How many lines may wait for one session.
+/// Lines that may wait for one session.
 const MAX_WAITING_LINES: usize = 1024;
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Keeps a line until its session lives again.
+    /// Queues a line until its session is restored.
     pub(super) fn await_session(
         &mut self,
         key: SessionKey,
@@ -35,8 +35,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let held: usize = session.waiting.iter().map(|waiting| waiting.line.len()).sum();
         if held > limit || session.waiting.len() >= MAX_WAITING_LINES {
             if let Some(id) = message.id() {
-                let error =
-                    RpcError::new(Code::Backpressure, "too much waits for the session to be taken up again");
+                let error = RpcError::new(Code::Backpressure, "too many requests waiting for the session");
                 self.refuse(client, id, batch, message.tag(), &error);
             }
             return;
@@ -50,18 +49,18 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         self.mark_elsewhere(client, message);
         if is_lost {
-            self.core.timers.set(at, Timer::Unrevived(key));
-            self.start_revival(key);
+            self.core.timers.set(at, Timer::RestoreOverdue(key));
+            self.start_restore(key);
         }
     }
 
-    /// Whether lines wait for a session.
+    /// Returns `true` if lines wait for a session.
     pub(super) fn is_awaited(&self, key: SessionKey) -> bool {
         self.core.sessions.get(key).is_some_and(|session| !session.waiting.is_empty())
     }
 
-    /// Looks for a worker to take a session up in.
-    pub(super) fn start_revival(&mut self, key: SessionKey) {
+    /// Selects a worker to restore a session in.
+    pub(super) fn start_restore(&mut self, key: SessionKey) {
         let Some(session) = self.core.sessions.get(key) else { return };
         let SessionState::Lost(reason) = &session.place else { return };
         let (reason, identity) = (reason.clone(), session.identity);
@@ -71,13 +70,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let state = self.core.pool_of(pool);
         let is_kept = !session.params.is_empty();
         if state.removed || !is_kept || !(abilities.load || abilities.resume) {
-            let error = RpcError::new(Code::NotFound, format!("the session was lost: {reason}"));
-            self.fail_revival(key, &error);
+            let error = RpcError::new(Code::NotFound, format!("session lost: {reason}"));
+            self.fail_restore(key, &error);
             return;
         }
         let shared = state.is_shared();
         if session.is_superseded {
-            self.fail_revival(key, &namesake());
+            self.fail_restore(key, &name_reused());
             return;
         }
         if let Some(session) = self.core.sessions.get_mut(key) {
@@ -85,41 +84,41 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         let route = if shared {
             let taken = self.workers_closed_to(pool, key);
-            match self.place_stored(pool, client, identity, taken.clone()) {
+            match self.choose_worker_for_stored(pool, client, identity, taken.clone()) {
                 OpeningPlace::At(worker) => Route::Worker { worker, session: None },
-                OpeningPlace::Behind(worker) => return self.revive_after_creations(worker, key),
-                OpeningPlace::Nowhere if self.has_others(pool, &taken) => self.wait_for(pool),
-                OpeningPlace::Nowhere => Route::Refuse(namesake()),
+                OpeningPlace::Behind(worker) => return self.restore_after_creations(worker, key),
+                OpeningPlace::Nowhere if self.has_other_workers(pool, &taken) => self.wait_for_worker(pool),
+                OpeningPlace::Nowhere => Route::Refuse(name_reused()),
             }
         } else {
             match self.core.client(client).and_then(|state| state.worker) {
-                // Its other sessions, if any, were moved there already.
-                Some(worker) if !self.is_used_up(worker) && self.is_of(worker, pool) => {
+                // The client's other sessions, if any, are there already.
+                Some(worker) if !self.is_used_up(worker) && self.is_in_pool(worker, pool) => {
                     Route::Worker { worker, session: None }
                 }
                 _ => self.claim(client, pool),
             }
         };
         match route {
-            Route::Worker { worker, .. } if self.is_initialized(worker) => self.send_revival(key, worker),
+            Route::Worker { worker, .. } if self.is_initialized(worker) => self.send_restore(key, worker),
             Route::Worker { worker, .. } | Route::Backlog(worker) => {
                 if let Some(session) = self.core.sessions.get_mut(key) {
-                    session.place = SessionState::Reviving(worker);
+                    session.place = SessionState::Restoring(worker);
                 }
                 if let Some(state) = self.core.worker(worker) {
                     state.sessions.insert(key);
-                    // The next session must not go there too.
+                    // The next session must not go to this worker too.
                     state.used = true;
                 }
                 self.restore_after_initialize(worker, key);
             }
-            Route::Refuse(error) => self.fail_revival(key, &error),
-            _ => self.core.pool_mut(pool).revivals.push_back(key),
+            Route::Refuse(error) => self.fail_restore(key, &error),
+            _ => self.core.pool_mut(pool).restores.push_back(key),
         }
     }
 
-    /// Whether a pool has workers besides these, or will have.
-    pub(super) fn has_others(&self, pool: PoolId, taken: &[WorkerKey]) -> bool {
+    /// Returns `true` if a pool has, or is about to have, workers other than these.
+    pub(super) fn has_other_workers(&self, pool: PoolId, taken: &[WorkerKey]) -> bool {
         let state = self.core.pool_of(pool);
         let stays = |worker: &WorkerKey| {
             let state = self.core.workers.get(*worker);
@@ -132,31 +131,31 @@ impl<O: CoreOutput> Ctx<'_, O> {
             || state.workers.iter().any(|worker| stays(worker) && !taken.contains(worker))
     }
 
-    /// Whether a worker is of a pool, or of what that has replaced: its client may have begun anew in another since.
-    fn is_of(&self, worker: WorkerKey, pool: PoolId) -> bool {
+    /// Returns `true` if a worker belongs to a pool or to its successor. Its client may have moved to another pool since.
+    fn is_in_pool(&self, worker: WorkerKey, pool: PoolId) -> bool {
         let state = self.core.workers.get(worker);
         state.is_some_and(|state| self.core.current(state.pool) == pool)
     }
 
-    /// Whether a worker of one client cannot take another session.
+    /// Returns `true` if a worker of one client cannot take another session.
     fn is_used_up(&self, worker: WorkerKey) -> bool {
         let Some(state) = self.core.workers.get(worker) else { return true };
         let per_session = self.core.pool_of(state.pool).settings.share == Share::Session;
-        !matches!(state.stage, WorkerLifecycle::Greeting | WorkerLifecycle::Ready)
+        !matches!(state.stage, WorkerLifecycle::Initializing | WorkerLifecycle::Ready)
             || per_session && state.used
     }
 
-    /// Takes up sessions that wait for a worker of `pool`.
-    pub(super) fn serve_revivals(&mut self, pool: PoolId) {
-        for key in std::mem::take(&mut self.core.pool_mut(pool).revivals) {
-            self.start_revival(key);
+    /// Continues to restore the sessions that wait for a worker of `pool`.
+    pub(super) fn serve_restores(&mut self, pool: PoolId) {
+        for key in std::mem::take(&mut self.core.pool_mut(pool).restores) {
+            self.start_restore(key);
         }
     }
 
-    /// Asks a worker to take a session up.
-    pub(super) fn send_revival(&mut self, key: SessionKey, worker: WorkerKey) {
+    /// Asks a worker to load or resume a session.
+    pub(super) fn send_restore(&mut self, key: SessionKey, worker: WorkerKey) {
         if !self.may_live_at(worker, key) || !self.has_scopes_of(worker, key) {
-            self.fail_revival(key, &namesake());
+            self.fail_restore(key, &name_reused());
             return;
         }
         let Some(session) = self.core.sessions.get_mut(key) else { return };
@@ -167,17 +166,17 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let client = session.owner.or(session.waiting.first().map(|waiting| waiting.client));
         let (pool, params) = (session.pool, session.params.clone());
         let is_v2 = self.core.worker(worker).is_some_and(|state| state.is_v2);
-        // By the settings that hold now.
+        // Checked against the current configuration.
         let params = match self.permit_again(client, pool, is_v2, &params) {
             Ok(params) => params,
             Err(error) => {
-                self.fail_revival(key, &error);
+                self.fail_restore(key, &error);
                 return;
             }
         };
         let mut params = serde_json::from_slice(&params).unwrap_or_else(|_| json!({}));
         let Some(session) = self.core.sessions.get_mut(key) else { return };
-        session.place = SessionState::Lost("it is being taken up again".into());
+        session.place = SessionState::Lost("being restored".into());
         let abilities = self.core.abilities_of_worker(worker);
         params["sessionId"] = name;
         if params.get("mcpServers").is_none() {
@@ -186,40 +185,37 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.move_session(key, worker);
         let renamed = self.core.sessions.get(key).map(|session| session.servers.rename_in(&mut params));
         if !matches!(renamed, Some(Ok(_))) {
-            self.fail_revival(key, &unknown_server());
+            self.fail_restore(key, &unknown_server());
             return;
         }
         if let Some(session) = self.core.sessions.get_mut(key) {
-            session.place = SessionState::Reviving(worker);
+            session.place = SessionState::Restoring(worker);
         }
         let method = if abilities.resume { method::SESSION_RESUME } else { method::SESSION_LOAD };
         self.core.counters.revived += 1;
         self.send_internal_request(
             worker,
-            InternalRequest::Revive(key),
+            InternalRequest::Restore(key),
             method,
             params.to_string().as_bytes(),
             Some(key),
         );
     }
 
-    fn is_revived_by(&self, key: SessionKey, worker: WorkerKey) -> bool {
+    fn is_restored_by(&self, key: SessionKey, worker: WorkerKey) -> bool {
         let session = self.core.sessions.get(key);
-        session.is_some_and(|session| matches!(session.place, SessionState::Reviving(at) if at == worker))
+        session.is_some_and(|session| matches!(session.place, SessionState::Restoring(at) if at == worker))
     }
 
-    /// A worker has taken a session up, or has not.
-    pub(super) fn revived(&mut self, key: SessionKey, worker: WorkerKey, error: Option<RpcError>) {
-        // By now it may be given up on here, and be taken up elsewhere.
-        if !self.is_revived_by(key, worker) {
+    /// Handles a worker's response to a restore.
+    pub(super) fn handle_restored(&mut self, key: SessionKey, worker: WorkerKey, error: Option<RpcError>) {
+        // The restore may have been cancelled here and started in another worker.
+        if !self.is_restored_by(key, worker) {
             return;
         }
         if let Some(error) = error {
-            let error = RpcError::new(
-                Code::NotFound,
-                format!("the session was lost and could not be taken up again: {error}"),
-            );
-            self.fail_revival(key, &error);
+            let error = RpcError::new(Code::NotFound, format!("session lost and not restored: {error}"));
+            self.fail_restore(key, &error);
             return;
         }
         let queued = self.core.worker(worker).map_or(0, |state| state.queued);
@@ -233,47 +229,47 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// A worker will not say whether it has taken a session up.
-    pub(super) fn unrevived(&mut self, key: SessionKey, worker: WorkerKey, error: &RpcError) {
+    /// Handles a restore that its worker will not answer.
+    pub(super) fn handle_restore_failure(&mut self, key: SessionKey, worker: WorkerKey, error: &RpcError) {
         let gone =
             [Code::WorkerLost, Code::Deadline, Code::Draining].into_iter().find(|code| error.is(*code));
         match gone {
-            Some(Code::WorkerLost) if self.is_revived_by(key, worker) && self.tries_again(key) => {
-                self.lose_again(key, error);
-                self.start_revival(key);
+            Some(Code::WorkerLost) if self.is_restored_by(key, worker) && self.may_retry(key) => {
+                self.mark_lost_again(key, error);
+                self.start_restore(key);
             }
-            Some(code) if self.is_revived_by(key, worker) => {
-                let words = format!("the session could not be taken up again: {}", error.message);
-                self.fail_revival(key, &RpcError::new(code, words));
+            Some(code) if self.is_restored_by(key, worker) => {
+                let words = format!("session not restored: {}", error.message);
+                self.fail_restore(key, &RpcError::new(code, words));
             }
             Some(_) => {}
-            None => self.revived(key, worker, Some(error.clone())),
+            None => self.handle_restored(key, worker, Some(error.clone())),
         }
     }
 
-    /// Whether a session is taken up once more though a worker was lost over it: one may be chance.
-    fn tries_again(&mut self, key: SessionKey) -> bool {
+    /// Returns `true` if a restore is tried once more after its worker was lost: a single loss may be a coincidence.
+    fn may_retry(&mut self, key: SessionKey) -> bool {
         let draining = self.core.draining;
         let Some(session) = self.core.sessions.get_mut(key) else { return false };
         !draining && !std::mem::replace(&mut session.retried, true)
     }
 
-    /// A session cannot be taken up: whatever waits for it is told so. It is no more if it never can be, and if that was
-    /// told; else it is tried again when it is next used.
-    pub(super) fn fail_revival(&mut self, key: SessionKey, error: &RpcError) {
+    /// Ends a failed restore: the waiting requests get the error. If the session does not exist any more and a client has learnt
+    /// so, it is dropped. Otherwise the next use tries again.
+    pub(super) fn fail_restore(&mut self, key: SessionKey, error: &RpcError) {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         let waiting = std::mem::take(&mut session.waiting);
         let is_told = waiting.iter().any(|waiting| View::parse(&waiting.line).id().is_some());
         if is_told && error.is(Code::NotFound) {
             self.drop_session(key);
         } else {
-            self.lose_again(key, error);
+            self.mark_lost_again(key, error);
         }
         for waiting in waiting {
             self.forget_elsewhere(waiting.client, &waiting.line);
             let message = View::parse(&waiting.line);
             if message.method().is_some_and(|method| RequestKind::from_method(&method).reopens()) {
-                self.give_back(key, waiting.client);
+                self.release_ownership(key, waiting.client);
             }
             if let Some(id) = message.id() {
                 self.refuse(waiting.client, id, waiting.batch, message.tag(), error);
@@ -281,20 +277,20 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// A session that was being taken up lives nowhere, as before.
-    fn lose_again(&mut self, key: SessionKey, error: &RpcError) {
+    /// Marks a session that was being restored as lost again.
+    fn mark_lost_again(&mut self, key: SessionKey, error: &RpcError) {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         let Some(worker) = session.worker() else { return };
         session.place = SessionState::Lost(error.message.as_ref().into());
         if let Some(state) = self.core.worker(worker) {
             state.sessions.remove(&key);
             state.aliases.retain(|_, other| *other != key);
-            state.revivals.retain(|other| *other != key);
+            state.restores.retain(|other| *other != key);
         }
         self.move_children(key, Some(worker), None);
     }
 
-    pub(super) fn revival_overdue(&mut self, key: SessionKey) {
+    pub(super) fn handle_restore_timeout(&mut self, key: SessionKey) {
         let timeout = self.core.limits.initialize_timeout;
         let Some(session) = self.core.sessions.get(key) else { return };
         let is_due = self.now >= session.awaited + timeout;
@@ -302,14 +298,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         for pool in &mut self.core.pools {
-            pool.revivals.retain(|other| *other != key);
+            pool.restores.retain(|other| *other != key);
         }
-        let error = RpcError::new(Code::Deadline, "the session could not be taken up again in time");
-        self.fail_revival(key, &error);
+        let error = RpcError::new(Code::Deadline, "session not restored in time");
+        self.fail_restore(key, &error);
     }
 }
 
-/// To take it up would be to hand somebody another's session.
-pub(super) fn namesake() -> RpcError {
-    RpcError::new(Code::NotFound, "the session was lost, and its agent calls another one so by now")
+/// Returns the error for a session whose name another session has now. To restore it could give a client another identity's
+/// session.
+pub(super) fn name_reused() -> RpcError {
+    RpcError::new(Code::NotFound, "session lost, its id was reused")
 }

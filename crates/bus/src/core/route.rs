@@ -21,51 +21,51 @@ use super::state::{RequestKind, WorkerLifecycle};
 use super::supervisor::input_closed;
 use super::table::{ClientKey, WorkerKey};
 
-/// The longest name of a session, as long as that of a request may be.
+/// Bytes of a session name, and of a request's tag.
 pub(super) const MAX_SESSION_NAME_BYTES: usize = 4_096;
 
-/// The longest `initialize`, which is kept to be said again.
+/// Bytes of `initialize`, which is kept to be replayed.
 const MAX_INITIALIZE_BYTES: usize = 64 << 10;
 
-/// The longest message that opens a session. It is read whole, by the loop that serves everybody.
+/// Bytes of a message that opens a session. It is parsed as a whole by the event loop, which all clients share.
 const MAX_OPENING_BYTES: usize = 1 << 20;
 
-/// The longest message that lists or deletes sessions. It is read whole, and sent to each worker.
+/// Bytes of a message that lists or deletes sessions. It is parsed as a whole, and sent to each worker.
 const MAX_LIST_REQUEST_BYTES: usize = 64 << 10;
 
-/// How many sessions one connection may have.
+/// Sessions per connection.
 const MAX_CLIENT_SESSIONS: usize = 65_536;
 
-/// When to try again what memory or descriptors are too short for, in milliseconds.
+/// `retryAfterMs` of sessions that are refused while memory or descriptors are short.
 const PRESSURE_RETRY_MS: u64 = 1_000;
 
-/// What is to be done with a message.
+/// The destination of a client's message.
 #[derive(Debug)]
 pub(super) enum Route {
     /// Send it to a worker.
     Worker { worker: WorkerKey, session: Option<SessionKey> },
-    /// Send it to the worker of a child session, which calls that so if it is given.
+    /// Send it to the worker of a child session, under the worker's id `wire` if that differs.
     Child { worker: WorkerKey, wire: Option<Box<[u8]>> },
-    /// Keep it until this worker was greeted.
+    /// Queue it until this worker is initialized.
     Backlog(WorkerKey),
-    /// Keep it until this worker has answered the requests for new sessions.
-    Behind(WorkerKey),
-    /// Keep it until its session lives again.
-    Revive(SessionKey),
-    /// Close a session that lives nowhere.
+    /// Queue it until this worker has answered the requests for new sessions.
+    AwaitCreations(WorkerKey),
+    /// Queue it until its session is restored.
+    Restore(SessionKey),
+    /// Close a lost session.
     Close(SessionKey),
-    /// Let the client watch a session that another controls.
+    /// Make the client an observer of a session that another client controls.
     Attach(SessionKey),
-    /// The same, with its history by its worker.
-    Tell(SessionKey),
-    /// Let it watch no more.
+    /// The same, and have the worker replay the history.
+    Replay(SessionKey),
+    /// End the observation.
     Detach(SessionKey),
-    /// Keep it, and all behind it, until there is a worker.
+    /// Queue it, and all lines behind it, until there is a worker.
     Hold,
-    /// Answer it from what the workers have answered.
+    /// Answer it with the merged results of the workers.
     Initialize,
-    /// Ask every worker that the client uses or may use.
-    Everywhere,
+    /// Send it to every worker that the client uses or may use.
+    FanOut,
     /// Answer it with an error.
     Refuse(RpcError),
 }
@@ -75,12 +75,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let name = message.session();
         let longest = name.as_ref().map_or(0, |name| name.len()).max(message.tag().map_or(0, <[u8]>::len));
         if longest > MAX_SESSION_NAME_BYTES {
-            return Route::Refuse(RpcError::new(Code::InvalidParams, "the name of the session is too long"));
+            return Route::Refuse(RpcError::new(Code::InvalidParams, "session id too long"));
         }
         if matches!(what, RequestKind::Initialize | RequestKind::Authenticate)
             && message.bytes().len() > MAX_INITIALIZE_BYTES
         {
-            return Route::Refuse(RpcError::new(Code::MessageTooLarge, "this is too long to be kept"));
+            return Route::Refuse(RpcError::new(
+                Code::MessageTooLarge,
+                "initialize or authenticate too long",
+            ));
         }
         if (what.creates() || what.reopens())
             && (message.bytes().len() > MAX_OPENING_BYTES
@@ -96,7 +99,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 "too long to list or delete sessions",
             ));
         }
-        // Also of what is open: another request to open it makes the bus keep other params, and a fork is a session more.
+        // This includes open sessions: opening one again makes the bus keep other params, and a fork is another session.
         if (what.creates() || what.reopens())
             && let Some(error) = self.refuse_under_pressure(client)
         {
@@ -108,18 +111,17 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return Route::Refuse(error);
         }
         let known = name.as_deref().and_then(|name| self.core.sessions.find(name));
-        // A child is whose its session is, and in the same pool.
+        // A child has the owner and the pool of its session.
         let root = name.as_deref().filter(|_| known.is_none()).and_then(|name| self.core.children.find(name));
         let family = known.or(root.map(|child| child.root));
-        // A turn can be stopped by the client that has it, also after a reload took the pool from its listener.
+        // A client may always cancel its own turn, also after a reload removed the pool from its listener.
         let stops_own =
             what == RequestKind::Cancel && family.is_some_and(|key| self.is_owned_by(client, key));
         let claim = match name.as_deref() {
             Some(name) if !stops_own => self.claim_of(client, name, family),
             _ => Claim::Own,
         };
-        // What concerns the whole connection does not become a matter of one session by naming it: its worker may be
-        // shared.
+        // A message that concerns the whole connection does not become one of a session by naming it: the worker may be shared.
         let is_acp = |key| {
             let session = self.core.sessions.get(key);
             session.is_some_and(|session| self.core.pool_of(session.pool).is_acp())
@@ -151,7 +153,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return route;
         }
         if self.has_too_many(client) {
-            return Route::Refuse(too_many());
+            return Route::Refuse(too_many_sessions());
         }
         if what.reopens()
             && let Some(error) = self.refuse_session(client)
@@ -160,7 +162,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         if what != RequestKind::Initialize && self.core.client(client).is_some_and(|state| state.pool_missing)
         {
-            let words = "initialize was refused: name a pool that is there first";
+            let words = "initialize failed: name an existing pool first";
             return Route::Refuse(RpcError::new(Code::InvalidRequest, words));
         }
         let chosen = self.choose_pool(client, message, what);
@@ -179,14 +181,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if self.misleads(pool, message) {
             return Route::Refuse(misnamed());
         }
-        // Before any worker is started for it. What opens a session is judged again when it is sent, by what its worker speaks.
+        // Checked before any worker is started for it. A message that opens a session is checked again when it is sent, against
+        // its worker's version.
         if let Err(error) = self.permit_servers(client, pool, false, message, what) {
             return Route::Refuse(error);
         }
         if let Some(error) = self.refuse_server(pool, message) {
             return Route::Refuse(error);
         }
-        // Only here, so that whatever else is wrong is answered in the same way whether there is such a session or not.
+        // Checked last, so that every other error is the same whether the session exists or not.
         let is_named_first = claim == Claim::Unknown && !self.core.pool_of(pool).is_acp();
         let identity = self.core.client(client).map(|state| state.identity);
         let is_anothers = identity
@@ -196,19 +199,19 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return Route::Refuse(unknown_session());
         }
         if (what.reopens() || what == RequestKind::Delete)
-            && let Some(error) = name.as_deref().and_then(|name| self.is_called_otherwise(client, pool, name))
+            && let Some(error) = name.as_deref().and_then(|name| self.refuse_agent_name(client, pool, name))
         {
             return Route::Refuse(error);
         }
         let state = self.core.pool_of(pool);
         match (state.settings.share, state.is_acp()) {
             (Share::All, true) => self.route_shared(client, pool, message, what),
-            (Share::All, false) => self.route_unknowing(client, pool, message),
+            (Share::All, false) => self.route_without_protocol(client, pool, message),
             (Share::Connection | Share::Session, _) => self.route_own(client, pool, what),
         }
     }
 
-    /// Whose a session is that a client names.
+    /// Returns the ownership of a session that a client names.
     #[inline]
     fn claim_of(&self, client: ClientKey, name: &str, key: Option<SessionKey>) -> Claim {
         if key.is_some_and(|key| !self.may_reach(client, key)) {
@@ -226,7 +229,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.claim_of(client, name, self.core.sessions.find(name)) == Claim::Foreign
     }
 
-    /// Returns `true` if a client may use a session that is open: the session is its own, or it has sent `initialize` and can take it over.
+    /// Returns `true` if a client may use an open session: it owns the session, or it has sent `initialize` and can take it over.
     fn is_initialized_for(&self, client: ClientKey, key: SessionKey) -> bool {
         self.is_owned_by(client, key)
             || self.core.clients.get(client).is_some_and(|state| state.initialize.is_some())
@@ -241,30 +244,30 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.core.clients.get(client).is_some_and(|state| state.identity == Identity::ANYONE);
         let refuses = self.core.pressure || self.core.anonymous_pressure && is_anonymous;
         refuses.then(|| {
-            let error = RpcError::new(Code::Backpressure, "the bus takes no new sessions now");
+            let error = RpcError::new(Code::Backpressure, "bus overloaded, no new sessions");
             error.with("retryAfterMs", json!(PRESSURE_RETRY_MS))
         })
     }
 
-    /// Refuses a session more, whatever message makes it: if memory is short, or its connection or its identity has as many as it may.
+    /// Refuses a further session if memory is short, or if the connection or its identity has its maximum.
     pub(super) fn refuse_session(&mut self, client: ClientKey) -> Option<RpcError> {
         let refused = self.refuse_under_pressure(client);
         if refused.is_some() {
             return refused;
         }
         if self.has_too_many(client) {
-            return Some(too_many());
+            return Some(too_many_sessions());
         }
-        let words = "whoever this connection belongs to has too many sessions";
-        (!self.may_open(client)).then(|| RpcError::new(Code::Backpressure, words))
+        let words = "session limit of this identity reached";
+        (!self.may_open_session(client)).then(|| RpcError::new(Code::Backpressure, words))
     }
 
     fn has_too_many(&self, client: ClientKey) -> bool {
         self.core.clients.get(client).is_some_and(|state| state.sessions.len() >= MAX_CLIENT_SESSIONS)
     }
 
-    /// Whether a client may open a session more, as far as its identity goes.
-    fn may_open(&mut self, client: ClientKey) -> bool {
+    /// Returns `true` if the identity of a client may have one more session.
+    fn may_open_session(&mut self, client: ClientKey) -> bool {
         let Some(state) = self.core.clients.get(client).filter(|state| state.metered) else {
             return true;
         };
@@ -276,7 +279,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         may
     }
 
-    /// Where a message of a session that is known belongs; `None` if it is to be opened anew.
+    /// Routes a message of a known session; `None` if the session is to be opened anew.
     pub(super) fn route_session(
         &mut self,
         client: ClientKey,
@@ -314,49 +317,48 @@ impl<O: CoreOutput> Ctx<'_, O> {
             None if any_client || what.reopens() => self.adopt(key, client, what),
             None if matches!(what, RequestKind::Close | RequestKind::Delete) => {}
             None => {
-                let error =
-                    RpcError::new(Code::NotFound, "load or resume the session on this connection first");
+                let error = RpcError::new(Code::NotFound, "session must be loaded or resumed first");
                 return Some(Route::Refuse(error));
             }
         }
-        // Until its history is told, nothing else is said of it.
-        if self.core.sessions.get(key)?.is_told() {
-            return Some(Route::Revive(key));
+        // While the history is replayed, other messages wait.
+        if self.core.sessions.get(key)?.is_replaying() {
+            return Some(Route::Restore(key));
         }
         match self.core.sessions.get(key)?.place {
             SessionState::On(worker) => {
-                let moves_on = self.moves_on(key);
+                let can_move = self.can_move(key);
                 let state = self.core.worker(worker)?;
                 match state.stage {
-                    WorkerLifecycle::Greeting => Some(Route::Backlog(worker)),
+                    WorkerLifecycle::Initializing => Some(Route::Backlog(worker)),
                     _ if state.input_closed => self.route_input_closed(client, key, worker, what),
-                    WorkerLifecycle::Retiring if state.unwanted && moves_on => {
-                        self.uproot(worker, key, &"its agent was exchanged".into());
+                    WorkerLifecycle::Retiring if state.unwanted && can_move => {
+                        self.remove_from_worker(worker, key, &"agent was replaced".into());
                         self.route_session(client, key, what)
                     }
                     _ => Some(Route::Worker { worker, session: Some(key) }),
                 }
             }
-            SessionState::Reviving(_) => Some(Route::Revive(key)),
-            // What is done with it follows what waits for it.
-            SessionState::Lost(_) if self.is_awaited(key) => Some(Route::Revive(key)),
+            SessionState::Restoring(_) => Some(Route::Restore(key)),
+            // It is handled after the lines that wait for the session.
+            SessionState::Lost(_) if self.is_awaited(key) => Some(Route::Restore(key)),
             SessionState::Lost(_) if what == RequestKind::Close => Some(Route::Close(key)),
             SessionState::Lost(_) if what.reopens() || what == RequestKind::Delete => {
                 let session = self.core.sessions.get(key)?;
                 let (name, pool) = (session.name.clone(), self.core.current(session.pool));
-                if let Some(error) = self.is_called_otherwise(client, pool, &name) {
-                    self.give_back(key, client);
+                if let Some(error) = self.refuse_agent_name(client, pool, &name) {
+                    self.release_ownership(key, client);
                     return Some(Route::Refuse(error));
                 }
                 self.drop_session(key);
                 None
             }
-            SessionState::Lost(_) => Some(Route::Revive(key)),
+            SessionState::Lost(_) => Some(Route::Restore(key)),
         }
     }
 
-    /// Whether a session can go on in another worker, or must, and nothing of it goes on in this one.
-    fn moves_on(&self, key: SessionKey) -> bool {
+    /// Returns `true` if a session can or must move to another worker, and nothing of it is in progress.
+    fn can_move(&self, key: SessionKey) -> bool {
         let Some(session) = self.core.sessions.get(key) else { return false };
         let abilities = self.core.abilities_of(session);
         let worker = session.worker().and_then(|worker| self.core.workers.get(worker));
@@ -364,7 +366,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         !session.is_busy() && !session.provisional && (abilities.load || abilities.resume || must)
     }
 
-    /// Of a session whose worker hears nothing any more: its turn goes on there, all else goes on elsewhere.
+    /// Routes a message of a session whose worker has closed its input: an active turn ends there, all else moves to another
+    /// worker.
     fn route_input_closed(
         &mut self,
         client: ClientKey,
@@ -373,41 +376,43 @@ impl<O: CoreOutput> Ctx<'_, O> {
         what: RequestKind,
     ) -> Option<Route> {
         let session = self.core.sessions.get(key)?;
-        // The answer to a request that opens it decides first whether there is such a session, and whose it is.
+        // The response to the request that opens it decides first whether the session exists, and who owns it.
         if session.is_busy() || session.provisional || session.unsure {
             return Some(Route::Refuse(input_closed()));
         }
-        self.uproot(worker, key, &"its agent has closed its input".into());
+        self.remove_from_worker(worker, key, &"agent closed its input".into());
         self.route_session(client, key, what)
     }
 
-    /// Refuses a session that a worker of the pool calls so and clients do not: by this name it is nobody's.
-    fn is_called_otherwise(&mut self, client: ClientKey, pool: PoolId, name: &str) -> Option<RpcError> {
+    /// Refuses a session that a worker of the pool knows by this name and clients by another: under this name it does not exist
+    /// for them.
+    fn refuse_agent_name(&mut self, client: ClientKey, pool: PoolId, name: &str) -> Option<RpcError> {
         let identity = self.core.client(client)?.identity;
         let mut workers = self.core.pool_of(pool).workers.iter();
         workers.find_map(|worker| match self.name_conflict(*worker, name, identity, None)? {
             NameConflict::Own => Some(session_in_use()),
             NameConflict::Foreign => Some(unknown_session()),
-            // Other workers may have it.
+            // Another worker may have it.
             NameConflict::FormerForeign => None,
         })
     }
 
-    /// Whether the client of a session says nothing more and is probably gone, so that another may have what all workers serve.
+    /// Returns `true` if the client of a session has ended its input or is being closed, so that another client may take over a
+    /// session of a shared worker.
     fn has_left(&self, owner: ClientKey, key: SessionKey) -> bool {
         let Some(session) = self.core.sessions.get(key) else { return false };
         let is_silent =
             self.core.clients.get(owner).is_some_and(|state| state.closing || state.eof && !state.ends_bus);
-        is_silent && session.watch.is_none() && self.core.pool_of(session.pool).is_shared()
+        is_silent && session.sharing.is_none() && self.core.pool_of(session.pool).is_shared()
     }
 
-    /// Makes a session without a client the session of `client`.
+    /// Makes `client` the owner of a session.
     fn adopt(&mut self, key: SessionKey, client: ClientKey, what: RequestKind) {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         session.owner = Some(client);
         session.ownerless = None;
         session.unsure = what.reopens();
-        // Where workers are for one client at a time, the first that comes back has it.
+        // Where workers serve one client at a time, the first client that returns gets the worker.
         if let Some(worker) = session.worker()
             && self.core.is_exclusive(worker)
             && let Some(state) = self.core.worker(worker)
@@ -422,8 +427,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 }
 
-/// Returns `true` if a message concerns all sessions of a connection. Lists are put together for each client, and what opens a session says
-/// so by its kind.
+/// Returns `true` if a message concerns all sessions of a connection. Lists are merged per client, and messages that open
+/// sessions are known by their kind.
 fn concerns_connection(message: View<'_>, what: RequestKind) -> bool {
     match what {
         RequestKind::Initialize | RequestKind::Authenticate | RequestKind::Logout => true,
@@ -432,6 +437,6 @@ fn concerns_connection(message: View<'_>, what: RequestKind) -> bool {
     }
 }
 
-fn too_many() -> RpcError {
-    RpcError::new(Code::Backpressure, "this connection has too many sessions")
+fn too_many_sessions() -> RpcError {
+    RpcError::new(Code::Backpressure, "session limit of this connection reached")
 }

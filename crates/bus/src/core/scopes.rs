@@ -1,7 +1,7 @@
 //! Scopes of tokens at gates.
 //!
-//! A gate is told once to which scopes its client is restricted. A session behind it is used only by clients whose tokens have the scopes
-//! with which it was opened. Two tokens of one name can have different scopes.
+//! A gate learns the scopes of its client once. A session behind it is used only by clients whose tokens have the scopes with
+//! which it was opened. Two tokens of one name can have different scopes.
 
 use narrows_wire::{Code, Effects, RpcError};
 
@@ -11,8 +11,8 @@ use super::session::SessionKey;
 use super::table::{ClientKey, WorkerKey};
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Returns the scopes of a session that `owner` opens at `worker`: what the worker's gate was told, or those of the client where all
-    /// share the worker.
+    /// Returns the scopes of a session that `owner` opens in `worker`: those sent to the worker's gate, or those of the client if
+    /// the worker is shared.
     pub(super) fn scopes_at(&self, worker: WorkerKey, owner: Option<ClientKey>) -> Option<Box<[String]>> {
         let owner = owner.and_then(|owner| self.core.clients.get(owner));
         match owner.filter(|_| !self.core.is_exclusive(worker)) {
@@ -30,7 +30,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         })
     }
 
-    /// Returns `true` if a session is behind a gate and was opened with other scopes than a client has, wherever it lives now.
+    /// Returns `true` if a session is behind a gate and was opened with other scopes than a client's.
     pub(super) fn has_other_scopes(&self, client: ClientKey, key: SessionKey) -> bool {
         let Some(session) = self.core.sessions.get(key) else { return false };
         let scopes = self.core.clients.get(client).map(|client| &client.scopes);
@@ -44,7 +44,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         !self.core.is_exclusive(worker) || state.scopes == session.scopes || !self.is_gated(key)
     }
 
-    /// Makes way for a client with other scopes if no client has the session: its worker is ended, and the session can be opened anew.
+    /// Stops the worker of a session for a client with other scopes if no client has the session, which can then be opened anew.
     /// Returns `false` if a client has it.
     pub(super) fn yield_to_scopes(&mut self, key: SessionKey) -> bool {
         let Some(session) = self.core.sessions.get(key) else { return true };
@@ -55,16 +55,16 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Ends a worker that no connected client uses. Returns `false` if a client uses it.
+    /// Stops a worker that no connected client uses. Returns `false` if a client uses it.
     fn end_kept(&mut self, worker: WorkerKey) -> bool {
         let Some(state) = self.core.workers.get(worker) else { return true };
         let mut sessions = state.sessions.iter().filter_map(|key| self.core.sessions.get(*key));
         if state.client.is_some() || sessions.any(|session| session.owner.is_some()) {
             return false;
         }
-        let error = RpcError::new(Code::WorkerLost, "the agent was ended: its client has other scopes now");
+        let error = RpcError::new(Code::WorkerLost, "agent stopped: client scopes changed");
         self.fail_all(worker, &error.effects(Effects::Possible));
-        self.lose_sessions(worker, &"its client has other scopes now".into());
+        self.lose_sessions(worker, &"client scopes changed".into());
         self.stop_worker(worker, false);
         true
     }

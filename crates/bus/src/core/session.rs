@@ -7,30 +7,29 @@ use rustc_hash::FxHashMap;
 
 use super::api::{PoolId, Time};
 use super::batch::BatchKey;
-use super::children::Kin;
+use super::children::ChildSet;
 use super::identity::Identity;
 use super::mcp_server_table::ServerUse;
 use super::memory::{Charge, Memory};
-use super::observers::Watch;
+use super::observers::ObserverState;
 use super::splice::KeptLine;
 use super::state::Abilities;
 use super::table::{ClientKey, Key, Table, WorkerKey};
 
-/// The longest params that are kept to take a session up again.
+/// Params up to this size are kept to restore a session.
 const MAX_KEPT_PARAMS_BYTES: usize = 1 << 20;
 
-/// A session's place in the table.
 pub(super) type SessionKey = Key<Session>;
 
-/// Where a session lives.
+/// The location of a session.
 #[derive(Debug)]
 pub(super) enum SessionState {
     /// In a worker.
     On(WorkerKey),
-    /// Nowhere: its worker is gone, for this reason.
+    /// In no worker: its worker was lost, for this reason.
     Lost(Arc<str>),
-    /// It is being resumed in a worker.
-    Reviving(WorkerKey),
+    /// It is being restored in this worker.
+    Restoring(WorkerKey),
 }
 
 /// A line that waits for its session.
@@ -42,69 +41,68 @@ pub(super) struct Waiting {
     pub(super) _charge: Charge,
 }
 
-/// One conversation.
 #[derive(Debug)]
 pub(super) struct Session {
-    /// How clients call it.
+    /// The name for clients.
     pub(super) name: Box<str>,
-    /// How its worker calls it, as a JSON string, if that is another name.
+    /// The worker's name as a JSON string, if it differs.
     pub(super) wire: Option<Box<[u8]>>,
     pub(super) pool: PoolId,
     pub(super) place: SessionState,
-    /// What its last worker could do with it.
+    /// The session capabilities of its last worker.
     pub(super) abilities: Abilities,
     pub(super) owner: Option<ClientKey>,
-    /// Since when it has no owner.
+    /// The time since when it has no owner.
     pub(super) ownerless: Option<Time>,
     pub(super) identity: Identity,
-    /// Scopes of the token it was opened with, where a gate was told of them; `None`: not narrowed.
+    /// Scopes of the token it was opened with, if sent to a gate; `None`: unrestricted.
     pub(super) scopes: Option<Box<[String]>>,
-    /// The `sessionId` at the top level that its client uses, as it stands there.
+    /// The top-level `sessionId` that its client uses, as raw JSON.
     pub(super) tag: Option<Box<[u8]>>,
-    /// The params of the request that opened it, with which it can be resumed.
+    /// The params of the request that opened it, used to restore it.
     pub(super) params: Box<[u8]>,
-    /// For `params`.
+    /// Memory charge for `params`.
     pub(super) params_charge: Option<Charge>,
     /// The MCP servers of its client that it was opened with.
     pub(super) servers: ServerUse,
-    /// The open request is still unanswered: its answer decides whether this is a session.
+    /// The request to open it is pending, and its response decides whether the session exists.
     pub(super) provisional: bool,
-    /// Nobody had it, and whether its owner has it now is decided by an answer too.
+    /// It had no owner, and the response decides whether its present owner gets it.
     pub(super) unsure: bool,
-    /// Where the queue of its worker ended when the worker said that it has opened this stored session.
+    /// Length of all that was queued for its worker when the worker confirmed that it opened this stored session.
     pub(super) reopened_at: u64,
-    /// The ids of its prompts that are unanswered.
+    /// The ids of its pending prompts.
     pub(super) prompts: Vec<u64>,
-    /// Whether it works, as told by its state (v2).
+    /// `true` while it works, according to its state updates (v2).
     pub(super) running: bool,
-    /// When it was told to stop, if it has not yet.
+    /// The time when its turn was cancelled, if the turn has not ended.
     pub(super) cancelling: Option<Time>,
-    /// The last of its prompts that was told to stop, by its number.
+    /// The number of its last cancelled prompt.
     pub(super) stopped: u64,
-    /// Lines that wait until it lives again.
+    /// Lines that wait until it is restored.
     pub(super) waiting: Vec<Waiting>,
-    /// Since when the first of them does.
+    /// The time since when the first of them waits.
     pub(super) awaited: Time,
-    /// When it was last written down whose it is.
+    /// The time when its owner was last recorded.
     pub(super) noted: Time,
-    /// A worker died over it: one more is tried.
+    /// A worker was lost while restoring it; one more attempt is made.
     pub(super) retried: bool,
-    /// The identity whose session, which was closed, had its name at its worker before.
+    /// The identity whose closed session had its name in its worker before.
     pub(super) takes_over: Option<Identity>,
     /// Its agent gave its name to another session after it was lost.
     pub(super) is_superseded: bool,
-    /// The batch of the request that created it. While that is open, its client does not know the session's name.
+    /// The batch of the request that created it. Until the batch is answered, the client does not know the session's name.
     pub(super) named_in: Option<BatchKey>,
-    /// What is kept of it for those who come to watch.
-    pub(super) watch: Option<Box<Watch>>,
-    /// Its child sessions, if it ever had one.
-    pub(super) kin: Option<Box<Kin>>,
+    /// State for observers.
+    pub(super) sharing: Option<Box<ObserverState>>,
+    /// Its child sessions, if it ever had any.
+    pub(super) child_set: Option<Box<ChildSet>>,
 }
 
 impl Session {
     pub(super) fn worker(&self) -> Option<WorkerKey> {
         match self.place {
-            SessionState::On(worker) | SessionState::Reviving(worker) => Some(worker),
+            SessionState::On(worker) | SessionState::Restoring(worker) => Some(worker),
             SessionState::Lost(_) => None,
         }
     }
@@ -115,28 +113,28 @@ impl Session {
         wire.unwrap_or_else(|| self.name.clone())
     }
 
-    /// Who hears what its worker says of it.
+    /// Returns the client that gets the worker's updates of it.
     #[inline]
-    pub(super) fn hearer(&self) -> Option<ClientKey> {
-        self.watch.as_deref().and_then(Watch::reader).unwrap_or(self.owner)
+    pub(super) fn recipient(&self) -> Option<ClientKey> {
+        self.sharing.as_deref().and_then(ObserverState::reader).unwrap_or(self.owner)
     }
 
-    /// Whether its worker tells its history to somebody who came to watch.
-    pub(super) fn is_told(&self) -> bool {
-        self.watch.as_deref().is_some_and(|watch| watch.reader().is_some())
+    /// Returns `true` while its worker replays its history to a new observer.
+    pub(super) fn is_replaying(&self) -> bool {
+        self.sharing.as_deref().is_some_and(|sharing| sharing.reader().is_some())
     }
 
     pub(super) fn is_busy(&self) -> bool {
         self.running || !self.prompts.is_empty()
     }
 
-    /// Returns `true` if a turn that was told to stop has not ended.
+    /// Returns `true` if a cancelled turn has not ended.
     pub(super) fn is_stopping(&self) -> bool {
         let goes_on = self.running || self.prompts.iter().any(|prompt| *prompt <= self.stopped);
         self.cancelling.is_some() && goes_on
     }
 
-    /// Forgets a cancellation whose turn is over. A turn that was begun meanwhile was told nothing.
+    /// Forgets a cancellation whose turn has ended. A later turn is not cancelled.
     pub(super) fn end_cancelling(&mut self) {
         if !self.is_stopping() {
             self.cancelling = None;
@@ -144,17 +142,16 @@ impl Session {
     }
 }
 
-/// All sessions.
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
     table: Table<Session>,
     by_name: HashMap<Box<str>, SessionKey>,
-    /// How many of them each identity has.
+    /// Number of sessions per identity.
     counts: FxHashMap<Identity, usize>,
-    /// How many names were made. None is ever made again: who has one that is no longer good must not reach another session by it.
+    /// Number of generated names. None is generated twice, so a client with an outdated name cannot reach another session by it.
     made: u64,
-    /// How many bytes of params and of ids of servers are kept. Counted apart from messages that wait, as they stay: a client with many sessions could
-    /// send nothing long any more.
+    /// Bytes of kept params and server ids. Counted apart from queued messages, because they stay: otherwise a client with many
+    /// sessions could not send long messages any more.
     kept: Memory,
 }
 
@@ -179,8 +176,8 @@ impl Sessions {
         self.table.iter()
     }
 
-    /// Enters a session under its name, or under a free one like it. `is_anothers` tells of a name
-    /// whether a session of somebody else is called so that is not open.
+    /// Adds a session under its name, or under a similar free one. `is_anothers` returns `true` for the name of another
+    /// identity's session that is not open.
     pub(super) fn insert(&mut self, mut session: Session, is_anothers: impl Fn(&str) -> bool) -> SessionKey {
         let name = self.free_name(&session.name, is_anothers);
         if name != session.name {
@@ -196,7 +193,7 @@ impl Sessions {
         key
     }
 
-    /// `own`, or a free name like it if a session is called so.
+    /// Returns `own`, or a similar name if that is in use.
     pub(super) fn free_name(&mut self, own: &str, is_anothers: impl Fn(&str) -> bool) -> Box<str> {
         let is_taken = |name: &str| self.by_name.contains_key(name) || is_anothers(name);
         let mut name: Box<str> = own.into();
@@ -207,9 +204,8 @@ impl Sessions {
         name
     }
 
-    /// Keeps the params with which a session was opened instead of what was kept before. Not if they are too long to be kept for its
-    /// life, or if all that is kept would be more than `limits`, those of all sessions and of one identity: then the session cannot be
-    /// restored in another worker.
+    /// Replaces the params kept to restore a session. They are not kept if they are too long or exceed `limits`, for all sessions
+    /// and for one identity. Then the session cannot be restored in another worker.
     pub(super) fn keep_params(&mut self, key: SessionKey, params: &[u8], limits: (usize, usize)) {
         let Some(session) = self.table.get_mut(key) else { return };
         (session.params, session.params_charge) = (Box::default(), None);
@@ -223,7 +219,7 @@ impl Sessions {
         }
     }
 
-    /// Charges an identity for what is kept as long as a session, within the same limits. `None` if there is no room for it.
+    /// Charges an identity for bytes that are kept as long as a session, within the same limits. `None` if there is no room.
     pub(super) fn charge_kept(
         &mut self,
         identity: Identity,
@@ -235,7 +231,7 @@ impl Sessions {
         has_room.then(|| self.kept.charge(identity, bytes))
     }
 
-    /// How many of them an identity has.
+    /// Returns the number of an identity's sessions.
     pub(super) fn of_identity(&self, identity: Identity) -> usize {
         self.counts.get(&identity).copied().unwrap_or(0)
     }
@@ -249,12 +245,12 @@ impl Sessions {
         }
     }
 
-    /// Takes out the first line that waits and is the one.
+    /// Removes and returns the first waiting line that matches.
     pub(super) fn take_waiting(&mut self, is_it: impl Fn(&Waiting) -> bool) -> Option<Waiting> {
         self.table.values_mut().find_map(|session| take_first(&mut session.waiting, &is_it))
     }
 
-    /// Takes out what a client that is gone has waiting.
+    /// Removes the waiting lines of a client that is gone.
     pub(super) fn forget_waiting(&mut self, client: ClientKey) {
         for session in self.table.values_mut() {
             session.waiting.retain(|waiting| waiting.client != client);
@@ -269,13 +265,13 @@ impl Sessions {
     }
 }
 
-/// Takes out the first line that is the one.
+/// Removes and returns the first line that matches.
 pub(super) fn take_first(lines: &mut Vec<Waiting>, is_it: impl Fn(&Waiting) -> bool) -> Option<Waiting> {
     let at = lines.iter().position(is_it)?;
     Some(lines.remove(at))
 }
 
-/// `text` as a JSON string.
+/// Returns `text` as a JSON string.
 pub(super) fn quoted(text: &str) -> Box<[u8]> {
     serde_json::to_vec(text).expect("text is plain data").into()
 }

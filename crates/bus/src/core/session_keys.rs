@@ -1,7 +1,7 @@
-//! Keys by which some agents read what the bus reads by another.
+//! Keys that some agents read as `sessionId` although the bus does not.
 //!
-//! The bus routes by `params.sessionId`. An agent may also read `session_id`, or `sessionId` in `_meta`, in methods of its own. Where all share
-//! its process, that would reach sessions of others, so such keys are refused there.
+//! The bus routes by `params.sessionId`. An agent may also read `session_id`, or `sessionId` in `_meta`, in its own methods. In a
+//! shared worker that would reach sessions of other clients, so such keys are refused there.
 
 use narrows_acp::method;
 use narrows_wire::{Code, Envelope, Kind, RpcError, View, keys, member, written_key_folds_to};
@@ -14,19 +14,18 @@ use super::mcp_access::is_unknown;
 use super::state::RequestLocation;
 use super::table::ClientKey;
 
-/// The longest message of a method that the protocol does not have, where all share the workers. All its keys are looked at, by the
-/// loop that serves everybody.
+/// Bytes of a message of an unknown method to a shared worker. The event loop, which all clients share, looks at all its keys.
 const MAX_EXTENSION_BYTES: usize = 1 << 20;
 
-/// The key in `_meta` by which a client names a pool.
+/// The key in `_meta` that names a pool.
 const POOL: &str = "narrows/pool";
 
 /// `sessionId` without case, `_` and `-`.
 const FOLDED: &str = "sessionid";
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Refuses a message that some readers could take for one of another session or request, if its agent may have those of others. Returns
-    /// `true` if it is refused.
+    /// Refuses a message that some reader could attribute to another session or request, if its agent may have those of other
+    /// clients. Returns `true` if it is refused.
     #[inline]
     pub(super) fn refuse_ambiguous(
         &mut self,
@@ -59,12 +58,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Returns `true` if a message of a client may go to an agent that has sessions of others. The pool of the client decides where a
-    /// message goes only if nothing in the message does.
+    /// Returns `true` if a message of a client may go to an agent with sessions of other clients. The pool of the client decides
+    /// only if nothing in the message does.
     fn may_share(&self, client: ClientKey, message: View<'_>) -> bool {
         let is_shared = |pool: &super::PoolState| pool.is_shared() && pool.is_acp();
         let Some(state) = self.core.clients.get(client) else { return false };
-        // Without a pool it has not chosen one yet.
+        // Without a pool, the client may still choose any.
         let Some(pool) = state.pool else { return self.core.pools.iter().any(is_shared) };
         if is_shared(self.core.pool_of(self.core.current(pool))) {
             return true;
@@ -87,7 +86,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         pools.any(|pool| is_shared(self.core.pool_of(pool)))
     }
 
-    /// Refuses a message of a method that the protocol does not have if it is too long, where all share the workers.
+    /// Refuses a message of an unknown method that is too long for a shared worker.
     pub(super) fn refuse_long_extension(&self, pool: PoolId, message: View<'_>) -> Option<RpcError> {
         let state = self.core.pool_of(pool);
         let is_long = message.bytes().len() > MAX_EXTENSION_BYTES && state.is_shared() && state.is_acp();
@@ -96,8 +95,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             .then(|| RpcError::new(Code::MessageTooLarge, "extension method too long for a shared worker"))
     }
 
-    /// Returns `true` if the params of a client's message could name another session to the agent than they do to the bus, and the agent
-    /// has sessions of others. What stands in a prompt is content.
+    /// Returns `true` if the params of a client's message could name another session to the agent than to the bus, and the agent
+    /// is shared. Members of a prompt are content.
     pub(super) fn misleads(&self, pool: PoolId, message: View<'_>) -> bool {
         let state = self.core.pool_of(pool);
         let is_judged = state.is_shared()
@@ -111,8 +110,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             }
     }
 
-    /// Returns `true` if a client's message names a session beside its params that is not the client's, or may do so to some reader. A name
-    /// that belongs to no session is a tag, which comes back with the answer.
+    /// Returns `true` if a client's message names, outside its params, a session that is not the client's, or may do so to some
+    /// reader. A name that belongs to no session is a tag, which is returned with the answer.
     fn misleads_beside_params(&self, client: ClientKey, message: View<'_>) -> bool {
         let envelope = message.envelope();
         if !has_keys_beside(envelope) {
@@ -131,7 +130,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 }
 
-/// Returns `true` if a message has keys beside its params that may name a session.
+/// Returns `true` if a message has keys outside its params that may name a session.
 #[inline]
 fn has_keys_beside(envelope: &Envelope) -> bool {
     let keys = [envelope.top_session, envelope.pool, envelope.result, envelope.error];
@@ -149,14 +148,14 @@ pub(super) fn names_any_session(message: View<'_>) -> bool {
     own.and_then(|own| params.get(own)) != Some(b"null")
 }
 
-/// How many keys in the params name a session to some reader.
+/// Returns how many keys in the params name a session to some reader.
 fn mentions(message: View<'_>) -> usize {
     count_mentions(message.params().unwrap_or_default())
 }
 
-/// How many keys in a text name a session to some reader.
+/// Returns how many keys in a text name a session to some reader.
 fn count_mentions(text: &[u8]) -> usize {
-    // Two more for the quotes. Behind the first is the first letter, in ASCII or not, a separator, or an escape.
+    // Two more bytes for the quotes. After the first one comes the first letter, in ASCII or not, a separator, or an escape.
     let may_name = |key: &[u8]| {
         key.len() >= FOLDED.len() + 2 && matches!(key[1], b's' | b'S' | b'_' | b'-' | b'\\' | 0xc5)
     };
@@ -164,12 +163,12 @@ fn count_mentions(text: &[u8]) -> usize {
     keys(text).filter(|key| may_name(key) && names(key)).count()
 }
 
-/// Returns `true` if a key is this one without regard to case, `_` and `-`. Some agents read JSON so.
+/// Returns `true` if a key equals this one without case, `_` and `-`. Some agents compare keys this way.
 pub(super) fn folds_to(key: &str, folded: &str) -> bool {
     narrows_wire::folds_to(key, folded, true)
 }
 
-/// The text of a key or a value that is one.
+/// Decodes a JSON string.
 pub(super) fn decoded(raw: &[u8]) -> Option<String> {
     serde_json::from_slice(raw).ok()
 }

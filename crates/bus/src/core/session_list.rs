@@ -1,7 +1,7 @@
-//! Lists of sessions in the answers of agents.
+//! Session lists in the responses of agents.
 //!
-//! They are read in place, and an entry is passed on unchanged except for the session's name: parsed into values, a list would take many
-//! times the memory of its text.
+//! They are read in place, and an entry is forwarded unchanged except for the session's name: parsed into values, a list would
+//! take many times the memory of its text.
 
 use std::ops::Range;
 
@@ -11,19 +11,19 @@ use narrows_wire::{Code, Effects, RpcError, elements, member};
 use super::session::quoted;
 use super::session_keys::decoded;
 
-/// The longest list of one agent, and the most values in it: each entry is looked up among all sessions.
+/// Bounds of an agent's list: each entry is looked up among all sessions.
 const MAX_LIST_BYTES: usize = 4 << 20;
 const MAX_LIST_VALUES: usize = 100_000;
 
-/// The longest position in its list that an agent may give out, as JSON. It comes back with the next request.
+/// Bytes of an agent's cursor as JSON. It is returned with the next request.
 const MAX_CURSOR_BYTES: usize = 4 << 10;
 
-/// A list of sessions within the result of an agent.
+/// A session list in an agent's result.
 pub(super) struct SessionList<'a> {
     result: &'a [u8],
-    /// Where the array of sessions stands, if there is one.
+    /// The position of the array, if there is one.
     sessions: Option<Range<usize>>,
-    /// The agent's own `nextCursor`, as JSON.
+    /// The agent's `nextCursor`, as JSON.
     pub(super) cursor: Option<&'a [u8]>,
 }
 
@@ -44,16 +44,14 @@ impl<'a> SessionList<'a> {
     pub(super) fn read(result: &'a [u8]) -> Result<Self, RpcError> {
         let error = |code, words| RpcError::new(code, words).effects(Effects::None);
         if result.len() > MAX_LIST_BYTES || has_more_values_than(result, MAX_LIST_VALUES) {
-            return Err(error(Code::MessageTooLarge, "the agent's list of sessions is too long"));
+            return Err(error(Code::MessageTooLarge, "agent session list too long"));
         }
-        let find = |key| {
-            member(result, key)
-                .map_err(|_| error(Code::Internal, "the agent's list of sessions is ambiguous"))
-        };
+        let find =
+            |key| member(result, key).map_err(|_| error(Code::Internal, "agent session list is ambiguous"));
         let cursor = find("nextCursor")?.and_then(|place| result.get(place));
         let cursor = cursor.filter(|cursor| *cursor != b"null");
         if cursor.is_some_and(|cursor| cursor.len() > MAX_CURSOR_BYTES) {
-            return Err(error(Code::MessageTooLarge, "the agent's cursor is too long"));
+            return Err(error(Code::MessageTooLarge, "agent cursor too long"));
         }
         let is_array = |place: &Range<usize>| result.get(place.start) == Some(&b'[');
         Ok(Self { result, sessions: find("sessions")?.filter(is_array), cursor })
@@ -71,7 +69,7 @@ impl<'a> SessionList<'a> {
         })
     }
 
-    /// Returns the result with these entries, separated by commas, in place of those in it.
+    /// Returns the result with these entries, separated by commas, instead of its own.
     pub(super) fn with_entries(&self, entries: &[u8]) -> Vec<u8> {
         let Some(place) = &self.sessions else { return self.result.to_vec() };
         let parts: [&[u8]; 5] = [&self.result[..place.start], b"[", entries, b"]", &self.result[place.end..]];
@@ -80,7 +78,7 @@ impl<'a> SessionList<'a> {
 }
 
 impl ListedSession<'_> {
-    /// Adds the entry to others, behind a comma if there are any. The session is called `name` in it.
+    /// Appends the entry to others, after a comma if necessary, with the session's name replaced by `name`.
     pub(super) fn append_to(&self, entries: &mut Vec<u8>, name: &str) {
         if !entries.is_empty() {
             entries.push(b',');
@@ -100,7 +98,7 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn kept(result: &str) -> Result<String, i64> {
+    fn filtered(result: &str) -> Result<String, i64> {
         let list = SessionList::read(result.as_bytes()).map_err(|error| error.code)?;
         let mut entries = Vec::new();
         for session in list.sessions().filter(|session| session.name != "b") {
@@ -114,14 +112,14 @@ mod tests {
     fn entries_stay_as_they_are_but_for_their_names() {
         #[track_caller]
         fn check(result: &str, expected: &str) {
-            assert_eq!(kept(result).as_deref(), Ok(expected));
+            assert_eq!(filtered(result).as_deref(), Ok(expected));
         }
         check(
             r#"{"a": 1, "sessions" : [ {"sessionId":"a", "x": [1.0] } ,{"sessionId":"b"},{"y":0,"sessionId": "c"}], "_meta":{}}"#,
             r#"{"a": 1, "sessions" : [{"sessionId":"a", "x": [1.0] },{"y":0,"sessionId": "c~2"}], "_meta":{}}"#,
         );
         check(r#"{"sessions":[]}"#, r#"{"sessions":[]}"#);
-        // An entry without exactly one name, or that is not an object, is left out.
+        // An entry that is not an object or does not have exactly one name is left out.
         check(
             r#"{"sessions":[{},7,{"sessionId":"a","sessionId":"b"},{"sessionId":7},{"session\u0049d":"b"}]}"#,
             r#"{"sessions":[]}"#,
@@ -137,9 +135,9 @@ mod tests {
         let values = format!(r#"{{"sessions":[{}0]}}"#, "0,".repeat(MAX_LIST_VALUES));
         let cursor = format!(r#"{{"sessions":[],"nextCursor":"{}"}}"#, "x".repeat(MAX_CURSOR_BYTES));
         for too_long in [long, values, cursor] {
-            assert_eq!(kept(&too_long), Err(Code::MessageTooLarge.number().into()));
+            assert_eq!(filtered(&too_long), Err(Code::MessageTooLarge.number().into()));
         }
         let twice = r#"{"sessions":[],"sessions":[{"sessionId":"a"}]}"#;
-        assert_eq!(kept(twice), Err(Code::Internal.number().into()));
+        assert_eq!(filtered(twice), Err(Code::Internal.number().into()));
     }
 }

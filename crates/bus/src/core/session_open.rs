@@ -16,7 +16,7 @@ use super::open_order::OpeningPlace;
 use super::open_timeout::EARLY_REQUEST_TIMEOUT;
 use super::progress;
 use super::request_id::Digits;
-use super::restore::namesake;
+use super::restore::name_reused;
 use super::route::MAX_SESSION_NAME_BYTES;
 use super::session::{Session, SessionKey, SessionState, quoted};
 use super::splice::Parts;
@@ -24,12 +24,12 @@ use super::state::{EarlyMessage, Opening, Pending, Raw, RequestLocation, Request
 use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 
-/// How much a worker may say about sessions that are not known yet.
+/// Bytes of a worker's messages about sessions that are not known yet.
 const MAX_EARLY_MESSAGE_BYTES: usize = 1 << 20;
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Enters a session that lives in `worker`, which calls it `name`. It is `identity`'s; absent: whose `owner` is, or the
-    /// worker.
+    /// Adds a session in `worker`, which knows it as `name`. It belongs to `identity`, or if absent to the identity of `owner` or
+    /// of the worker.
     pub(super) fn enter(
         &mut self,
         name: &str,
@@ -43,7 +43,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let pool = self.core.worker(worker).map(|state| (state.pool, state.identity));
         let of_worker = pool.and_then(|(_, identity)| identity);
         let identity = identity.or(of_owner).or(of_worker).unwrap_or(Identity::ANYONE);
-        let watch = pool.and_then(|(pool, _)| self.new_watch(pool));
+        let sharing = pool.and_then(|(pool, _)| self.new_sharing(pool));
         let scopes = self.scopes_at(worker, owner);
         let session = Session {
             name: name.into(),
@@ -72,15 +72,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
             takes_over: self.core.workers.get(worker).and_then(|state| state.former.opened_by(name)),
             is_superseded: false,
             named_in: None,
-            watch,
-            kin: None,
+            sharing,
+            child_set: None,
             servers: ServerUse::default(),
         };
-        self.is_no_child(worker, name);
+        self.forget_child_named(worker, name);
         self.supersede_lost(name, session.pool);
-        // A worker that counts its sessions calls them as others were called before, here or in another pool.
+        // A worker that numbers its sessions reuses names of earlier sessions, in this or another pool.
         let (owners, children) = (&self.core.owners, &self.core.children);
-        let is_taken = |name: &str| owners.is_anothers(name, identity) || children.has(name);
+        let is_taken = |name: &str| owners.is_anothers(name, identity) || children.contains(name);
         let key = self.core.sessions.insert(session, is_taken);
         self.core.sessions.keep_params(key, params, self.core.limits.session_params());
         self.core.counters.sessions += 1;
@@ -102,7 +102,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         key
     }
 
-    /// Marks a lost session whose name an agent of its pool, or of the pool that replaced it, gives to another session.
+    /// Marks a lost session whose name an agent of its pool, or of the pool's successor, gives to another session.
     fn supersede_lost(&mut self, name: &str, pool: super::PoolId) {
         let Some(key) = self.core.sessions.find(name) else { return };
         let Some(lost) = self.core.sessions.get(key) else { return };
@@ -116,12 +116,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Gives a session without a client its time.
+    /// Starts the grace period of a session without a client.
     pub(super) fn expire_later(&mut self, key: SessionKey) {
         let Some(session) = self.core.sessions.get(key) else { return };
         let (abilities, is_acp) = (self.core.abilities_of(session), self.core.pool_of(session.pool).is_acp());
         let limits = &self.core.limits;
-        // Nobody can come back to a session that cannot be opened again.
+        // No client can return to a session that cannot be opened again.
         let can_return = abilities.load || abilities.resume || !is_acp;
         let grace = if can_return { limits.session_grace } else { limits.disconnect_grace };
         let Some(session) = self.core.sessions.get_mut(key) else { return };
@@ -130,7 +130,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.timers.set(self.now + grace, Timer::Expired(key));
     }
 
-    /// Enters the session that a request is to open, so that its history finds its client before the answer does.
+    /// Adds the session that a request is to open, so that its replayed history reaches the client before the response.
     pub(super) fn enter_provisionally(
         &mut self,
         client: ClientKey,
@@ -146,17 +146,17 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Some(key)
     }
 
-    /// The answer to a request that opens a session.
-    pub(super) fn opened(&mut self, worker: WorkerKey, mut pending: Pending, message: View<'_>) {
+    /// Handles the response to a request that opens a session.
+    pub(super) fn handle_opened(&mut self, worker: WorkerKey, mut pending: Pending, message: View<'_>) {
         let Some(mut opening) = pending.opening.take() else { return };
         if pending.what.creates() {
-            self.created(worker, pending, &mut opening, message);
+            self.handle_created(worker, pending, &mut opening, message);
         } else {
-            self.reopened(worker, pending, opening, message);
+            self.handle_reopened(worker, pending, opening, message);
         }
     }
 
-    /// An answer that opens nothing by its method, and how clients call the session in it if its worker calls it otherwise.
+    /// Returns the clients' name of the session in a response, if the worker's differs. For methods that do not open sessions.
     pub(super) fn alias_in(
         &mut self,
         worker: WorkerKey,
@@ -164,18 +164,18 @@ impl<O: CoreOutput> Ctx<'_, O> {
         message: View<'_>,
     ) -> Result<Option<Box<[u8]>>, RpcError> {
         let Some(name) = message.session() else { return Ok(None) };
-        self.enter_unknowing(worker, pending, message)?;
+        self.add_named_session(worker, pending, message)?;
         let session = self.session_of(worker, &name).and_then(|key| self.core.sessions.get(key));
         let aliased = session.filter(|session| session.wire.is_some());
         Ok(aliased.map(|session| quoted(&session.name)))
     }
 
-    /// In a pool of which nothing is known but `sessionId`, any answer that names a session tells of one.
+    /// In a pool without a known protocol, adds the session that a response names.
     ///
     /// # Errors
     ///
-    /// If the client may have no session more, or the name is too long.
-    fn enter_unknowing(
+    /// If the client may not have another session, or the name is too long.
+    fn add_named_session(
         &mut self,
         worker: WorkerKey,
         pending: &Pending,
@@ -198,23 +198,29 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Ok(())
     }
 
-    /// Refuses a name that an agent gives a session if it is too long to be kept.
+    /// Refuses a session name of an agent that is too long to be kept.
     fn check_name(&mut self, worker: WorkerKey, name: &str) -> Result<(), RpcError> {
         if name.len() <= MAX_SESSION_NAME_BYTES {
             return Ok(());
         }
-        self.strike(worker, "gave a session too long a name");
-        Err(RpcError::new(Code::Internal, "the agent's session name is too long"))
+        self.strike(worker, "returned too long a session id");
+        Err(RpcError::new(Code::Internal, "agent session id too long"))
     }
 
-    fn created(&mut self, worker: WorkerKey, pending: Pending, opening: &mut Opening, message: View<'_>) {
+    fn handle_created(
+        &mut self,
+        worker: WorkerKey,
+        pending: Pending,
+        opening: &mut Opening,
+        message: View<'_>,
+    ) {
         if let Some(state) = self.core.worker(worker) {
             state.creating = state.creating.saturating_sub(1);
         }
         self.creation_settled();
         let name = message.session().filter(|_| message.result().is_some());
         let Some(name) = name else {
-            self.unuse(worker);
+            self.clear_used(worker);
             if let Some(pending) = self.find_room(worker, pending, opening, message) {
                 self.forward_response(worker, pending, message, None);
             }
@@ -222,7 +228,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         };
         if let Err(error) = self.check_name(worker, &name) {
-            self.unuse(worker);
+            self.clear_used(worker);
             self.fail(worker, pending, &error.effects(Effects::Possible));
             self.drop_early_messages(worker);
             return;
@@ -230,28 +236,28 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let owner = pending.client();
         let known = self.session_of(worker, &name);
         let known_session = known.and_then(|key| self.core.sessions.get(key));
-        // One that another identity opened since the worker was asked for this one is this one.
+        // A session of the same name that another identity opened after the worker had received this request is this one.
         let is_made_meanwhile = known_session.is_some_and(|session| {
             session.identity != opening.identity && session.reopened_at > pending.start
         });
         let is_open = known_session.is_some_and(|session| !session.provisional) && !is_made_meanwhile;
-        let is_reviving =
-            known_session.is_some_and(|session| matches!(session.place, SessionState::Reviving(_)));
-        if let Some(known) = known.filter(|_| is_reviving) {
-            // What is being restored under this name is not the worker's, which has just made it.
-            self.fail_revival(known, &namesake());
+        let is_restoring =
+            known_session.is_some_and(|session| matches!(session.place, SessionState::Restoring(_)));
+        if let Some(known) = known.filter(|_| is_restoring) {
+            // The worker has just given the name to a new session, so the one being restored under it does not exist there.
+            self.fail_restore(known, &name_reused());
         } else if let Some(known) = known.filter(|_| !is_open) {
-            // Somebody wants to open what was not there yet; whoever it was made for has it.
+            // A request to open the session came before it existed. It belongs to the client it was created for.
             self.drop_session(known);
         } else if let Some(known) = known {
-            // The worker has given out the same session twice. It must not become two clients'.
+            // The worker has returned the same session twice. It must not get two owners.
             let same = self.core.sessions.get(known).is_some_and(|session| session.owner == owner);
             if same {
                 let alias = self.alias_in(worker, &pending, message).unwrap_or_default();
                 self.forward_response(worker, pending, message, alias.as_deref());
             } else {
-                self.strike(worker, "gave out a session twice");
-                let error = RpcError::new(Code::Internal, "the agent gave out a session that is in use");
+                self.strike(worker, "returned the same session twice");
+                let error = RpcError::new(Code::Internal, "agent returned a session already in use");
                 self.fail(worker, pending, &error.effects(Effects::Possible));
             }
             return;
@@ -264,7 +270,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             session.named_in = pending.batch();
         }
         self.record_owner(key, owner);
-        self.opened_with(key, message);
+        self.record_open_result(key, message);
         self.deliver_early_messages(worker, &name);
         let alias = self
             .core
@@ -276,7 +282,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.drop_early_messages(worker);
     }
 
-    fn reopened(
+    fn handle_reopened(
         &mut self,
         worker: WorkerKey,
         mut pending: Pending,
@@ -285,7 +291,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     ) {
         let Some(key) = pending.session else {
             let request = View::parse(&opening.line);
-            // It was given up on: meanwhile the name became that of another session.
+            // The request was cancelled, and the name belongs to another session by now.
             let name = request.session().filter(|_| message.result().is_some());
             match name.and_then(|name| self.name_conflict(worker, &name, opening.identity, None)) {
                 Some(NameConflict::Own) => self.fail(worker, pending, &session_in_use()),
@@ -295,7 +301,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         };
         let provisional = self.core.sessions.get(key).is_some_and(|session| session.provisional);
-        self.opened_with(key, message);
+        self.record_open_result(key, message);
         if message.result().is_some() {
             let params = View::parse(&opening.line).params().unwrap_or(b"{}");
             let asker = pending.client();
@@ -308,7 +314,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             session.servers = std::mem::take(&mut opening.servers);
             self.core.sessions.keep_params(key, params, self.core.limits.session_params());
             self.record_owner(key, None);
-            // Another session that it names is not entered if it may not be.
+            // A further session that the response names is added only if that is permitted.
             let alias = self.alias_in(worker, &pending, message).unwrap_or_default();
             self.forward_response(worker, pending, message, alias.as_deref());
             return;
@@ -320,11 +326,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
             && self.core.pool_of(self.pool_of_worker(worker)).is_shared()
         {
             let pool = self.pool_of_worker(worker);
-            // Meanwhile the name may be another session's there.
+            // The name may be another session's in some workers by now.
             let mut closed = self.workers_closed_to(pool, key);
             closed.extend(&opening.tried);
             if let Some(client) = pending.client() {
-                match self.place_stored(pool, client, opening.identity, closed) {
+                match self.choose_worker_for_stored(pool, client, opening.identity, closed) {
                     OpeningPlace::At(next) => {
                         opening.tried.push(next);
                         self.move_session(key, next);
@@ -333,7 +339,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     }
                     OpeningPlace::Behind(next) => {
                         self.drop_session(key);
-                        self.unuse(worker);
+                        self.clear_used(worker);
                         self.forget_elsewhere(client, &opening.line);
                         let batch = pending.batch();
                         self.await_creations(next, client, View::parse(&opening.line), batch);
@@ -346,22 +352,22 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if provisional {
             pending.session = None;
             self.drop_session(key);
-            self.unuse(worker);
+            self.clear_used(worker);
             pending = match self.find_room(worker, pending, &opening, message) {
                 None => return,
                 Some(pending) => pending,
             };
         } else {
             if let Some(client) = pending.client() {
-                self.give_back(key, client);
+                self.release_ownership(key, client);
             }
         }
         self.forward_response(worker, pending, message, None);
     }
 
-    /// Takes a session from a client whose request to load or resume it failed, if it had no owner before. A session that
-    /// another client has resumed since stays where it is, as does one that the client has asked for twice.
-    pub(super) fn give_back(&mut self, key: SessionKey, client: ClientKey) {
+    /// Removes the owner from a session if its request to load or resume it failed and the session had no owner before. A session
+    /// that another client has resumed since, or with another such request pending, stays.
+    pub(super) fn release_ownership(&mut self, key: SessionKey, client: ClientKey) {
         let Some(session) = self.core.sessions.get(key) else { return };
         let asks_again = |pending: &Pending| {
             let is_it = pending.session == Some(key) && pending.client() == Some(client);
@@ -388,14 +394,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.expire_later(key);
     }
 
-    /// A session was not opened in a worker that is to have one: it can have another.
-    fn unuse(&mut self, worker: WorkerKey) {
+    /// Allows a worker for one session to get another one, as the first was not opened.
+    fn clear_used(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
         let opens = state.pending.values().any(|pending| pending.opening.is_some());
-        state.used = opens || !state.sessions.is_empty() || state.had;
+        state.used = opens || !state.sessions.is_empty() || state.had_session;
     }
 
-    /// Sends the same request to the next worker that may know the session.
+    /// Sends the request to the next worker that may know the session.
     fn try_next(
         &mut self,
         worker: WorkerKey,
@@ -404,12 +410,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
         mut opening: Box<Opening>,
     ) {
         let params = View::parse(&opening.line).params().unwrap_or_default();
-        // What the worker before had is given back first, so that there is room for as much.
+        // The former worker's servers are released first, so that their memory can be charged again.
         opening.servers = ServerUse::default();
         opening.servers = self.enter_servers(worker, client, params).unwrap_or_default();
         _ = self.charge_servers(client, &mut opening.servers);
         let message = View::parse(&opening.line);
-        // The ids were entered from the same line.
+        // The ids were added from the same line.
         let served = self.opening_with_servers(&opening.servers, message).unwrap_or_default();
         let message = served.as_deref().map_or(message, View::parse);
         let Some(state) = self.core.worker(worker) else { return };
@@ -439,13 +445,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.workers.get(worker).map_or(super::PoolId(0), |state| state.pool)
     }
 
-    /// Makes a session live in another worker.
+    /// Moves a session to another worker.
     pub(super) fn move_session(&mut self, key: SessionKey, to: WorkerKey) {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         let from = session.worker();
         let params = session.params.clone();
         session.place = SessionState::On(to);
-        // Numbers of the one mean nothing to the other.
+        // Prompt numbers of one worker mean nothing to another.
         session.prompts.clear();
         session.stopped = 0;
         let agent_name = session.agent_name();
@@ -468,7 +474,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             }
         }
         self.move_children(key, from, Some(to));
-        // Its client's MCP servers are spoken to from there.
+        // The new worker talks to the client's MCP servers.
         let client = self.client_of_servers(key);
         if let Some(session) = self.core.sessions.get_mut(key) {
             session.servers = ServerUse::default();
@@ -483,12 +489,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Forgets a session.
+    /// Removes a session.
     pub(super) fn drop_session(&mut self, key: SessionKey) {
         let Some(mut session) = self.core.sessions.remove(key) else { return };
-        self.forget_children(session.worker(), session.kin.take());
-        if let Some(watch) = &session.watch {
-            self.unwatch(key, session.worker(), watch);
+        self.forget_children(session.worker(), session.child_set.take());
+        if let Some(sharing) = &session.sharing {
+            self.end_sharing(key, session.worker(), sharing);
         }
         if let Some(owner) = session.owner.and_then(|owner| self.core.client(owner)) {
             owner.sessions.remove(&key);
@@ -497,17 +503,17 @@ impl<O: CoreOutput> Ctx<'_, O> {
             let is_opened = !session.provisional && matches!(session.place, SessionState::On(_));
             let used = if is_opened { NameUse::Opened } else { NameUse::Asked };
             worker.former.add(session.agent_name(), session.identity, used);
-            worker.had |= !session.provisional;
+            worker.had_session |= !session.provisional;
             worker.sessions.remove(&key);
             worker.aliases.retain(|_, other| *other != key);
-            worker.revivals.retain(|other| *other != key);
+            worker.restores.retain(|other| *other != key);
             for pending in worker.pending.values_mut().filter(|pending| pending.session == Some(key)) {
                 pending.session = None;
             }
         }
     }
 
-    /// The session that `worker` calls `name`, if it is one of its own.
+    /// Returns the session that `worker` knows as `name`.
     pub(super) fn session_of(&self, worker: WorkerKey, name: &str) -> Option<SessionKey> {
         let state = self.core.workers.get(worker)?;
         let is_it = |key: &SessionKey| {
@@ -515,14 +521,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 *session.name == *name && session.wire.is_none() && session.worker() == Some(worker)
             })
         };
-        // Mostly it speaks of the same session again and again.
+        // Most messages are about the same session as the one before.
         let recent = state.recent.filter(is_it);
         recent
             .or_else(|| self.core.sessions.find(name).filter(is_it))
             .or_else(|| state.aliases.get(name).copied())
     }
 
-    /// Keeps what a worker says about a session that it is about to tell us of. Tells whether there is room for it.
+    /// Queues a worker's message about a session that is not known yet. Returns `false` if there is no room for it.
     pub(super) fn keep_early_message(
         &mut self,
         worker: WorkerKey,
@@ -532,46 +538,46 @@ impl<O: CoreOutput> Ctx<'_, O> {
     ) -> bool {
         let now = self.now;
         let Some(state) = self.core.worker(worker) else { return true };
-        if state.strangers_bytes + message.bytes().len() > MAX_EARLY_MESSAGE_BYTES {
+        if state.early_bytes + message.bytes().len() > MAX_EARLY_MESSAGE_BYTES {
             self.core.counters.dropped += 1;
             self.log(Note::Dropped {
                 worker: worker.into(),
-                why: "too much about a session that is not known yet",
+                why: "too many messages about an unknown session",
             });
             return false;
         }
-        state.strangers_bytes += message.bytes().len();
+        state.early_bytes += message.bytes().len();
         let (name, line) = (name.into(), message.bytes().into());
-        state.strangers.push(EarlyMessage { name, line, batch, since: now });
+        state.early_messages.push(EarlyMessage { name, line, batch, since: now });
         if message.kind() == Kind::Request {
             self.core.timers.set(now + EARLY_REQUEST_TIMEOUT, Timer::EarlyRequest(worker));
         }
         true
     }
 
-    /// Delivers what a worker said about a session before it told us of it.
+    /// Handles the queued messages about a session that has become known.
     pub(super) fn deliver_early_messages(&mut self, worker: WorkerKey, name: &str) {
         let Some(state) = self.core.worker(worker) else { return };
-        if state.strangers.is_empty() {
+        if state.early_messages.is_empty() {
             return;
         }
         let (known, others): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut state.strangers).into_iter().partition(|stranger| *stranger.name == *name);
-        state.strangers_bytes = others.iter().map(|stranger| stranger.line.len()).sum();
-        state.strangers = others;
+            std::mem::take(&mut state.early_messages).into_iter().partition(|early| *early.name == *name);
+        state.early_bytes = others.iter().map(|early| early.line.len()).sum();
+        state.early_messages = others;
         for EarlyMessage { line, batch, .. } in known {
             self.handle_worker_message(worker, View::parse(&line), batch);
         }
     }
 
-    /// No session is being created any more that a stranger could belong to.
+    /// Handles the remaining queued messages once no session is being created.
     pub(super) fn drop_early_messages(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
-        if state.creating > 0 || state.strangers.is_empty() {
+        if state.creating > 0 || state.early_messages.is_empty() {
             return;
         }
-        state.strangers_bytes = 0;
-        for EarlyMessage { line, batch, .. } in std::mem::take(&mut state.strangers) {
+        state.early_bytes = 0;
+        for EarlyMessage { line, batch, .. } in std::mem::take(&mut state.early_messages) {
             self.handle_worker_message(worker, View::parse(&line), batch);
         }
     }

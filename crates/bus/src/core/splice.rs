@@ -4,10 +4,9 @@ use std::ops::{Deref, Range};
 
 use narrows_wire::{Part, Span, View};
 
-/// The most parts a line can fall into: two for the tag, and two for each field and one behind the last.
+/// Three parts for the tag, two for each field, and one after the last.
 const MAX_PARTS: usize = 10;
 
-/// A line as parts.
 #[derive(Debug)]
 pub(super) struct Parts<'a> {
     parts: [&'a [u8]; MAX_PARTS],
@@ -15,12 +14,12 @@ pub(super) struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// `message` with each field of `edits` replaced by the value beside it; one that it does not have is passed over.
+    /// Returns `message` with the fields of `edits` replaced. A field that the message does not have is ignored.
     pub(super) fn new(message: View<'a>, edits: &[(Part, &'a [u8])]) -> Self {
         Self::after(message.bytes(), 0, message, edits)
     }
 
-    /// The same, with `tag` as `sessionId` at the top level if there is none.
+    /// Returns the same with `tag` as the top-level `sessionId` if there is none.
     pub(super) fn with_tag(message: View<'a>, edits: &[(Part, &'a [u8])], tag: &'a [u8]) -> Self {
         let bytes = message.bytes();
         let open = bytes.iter().position(|&byte| byte == b'{');
@@ -39,7 +38,7 @@ impl<'a> Parts<'a> {
     fn after(bytes: &'a [u8], mut at: usize, message: View<'a>, edits: &[(Part, &'a [u8])]) -> Self {
         let mut parts = Self { parts: [b""; MAX_PARTS], count: 0 };
         if let [] | [_] = edits {
-            // Most lines have one field replaced at most.
+            // Most lines have at most one field replaced.
             if let Some((part, value)) = edits.first()
                 && let Some(place) = message.part_range(*part)
             {
@@ -54,7 +53,7 @@ impl<'a> Parts<'a> {
         for (hole, (part, value)) in holes.iter_mut().zip(edits) {
             *hole = message.part_range(*part).map(|place| (place, *value));
         }
-        // Fields stand in any order; what is absent goes to the end.
+        // The fields are in any order; absent ones are sorted to the end.
         holes.sort_unstable_by_key(|hole| hole.as_ref().map_or(usize::MAX, |(place, _)| place.start));
         for (place, value) in holes.into_iter().flatten() {
             parts.push(&bytes[at..place.start]);
@@ -74,7 +73,7 @@ impl<'a> Parts<'a> {
         &self.parts[..self.count]
     }
 
-    /// How many bytes the line has, its end included.
+    /// Returns the bytes of the line, with its line end.
     pub(super) fn len(&self) -> usize {
         self.as_slice().iter().map(|part| part.len()).sum::<usize>() + 1
     }
@@ -121,7 +120,7 @@ mod tests {
     }
 }
 
-/// A line that is kept. Its id is found without reading the line again, which may be long.
+/// A stored line. Its id is found without parsing the line again, which may be long.
 #[derive(Debug)]
 pub(super) struct KeptLine {
     bytes: Box<[u8]>,

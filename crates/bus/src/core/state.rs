@@ -16,22 +16,22 @@ use super::identity::Identity;
 use super::mcp_server_table::{ServerTable, ServerUse};
 use super::mcp_servers::AskedServer;
 use super::memory::{Charge, LINE_BYTES};
-use super::observers::Shared;
+use super::observers::SharedRequest;
 use super::session::{SessionKey, Waiting};
 use super::splice::KeptLine;
 use super::table::{ClientKey, WorkerKey};
 
-/// Raw JSON that waits in a table: an id, a tag.
+/// Raw JSON that is stored: an id or a tag.
 pub(super) type Raw = Box<[u8]>;
 
-/// How many lines of a peer may wait for something, and how many of its requests for an answer.
+/// Lines of a peer that may wait, and pending requests of a peer.
 pub(super) const MAX_OPEN_REQUESTS: usize = 16_384;
 
-/// How many requests of a client may wait for an answer whose ids are long, and which are.
+/// Pending requests of a client with long ids, and the size from which an id is long.
 pub(super) const MAX_LONG_IDS: usize = 1_024;
 pub(super) const LONG_ID_BYTES: usize = 256;
 
-/// What a request is, as far as the bus must know.
+/// The kind of a request, as far as the bus distinguishes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequestKind {
     Initialize,
@@ -45,11 +45,11 @@ pub(super) enum RequestKind {
     Close,
     Delete,
     Prompt,
-    /// The history of a session, for one who came to watch.
-    Tell,
-    /// To stop a turn, as a notification.
+    /// A load that replays the history of a session to a new observer.
+    Replay,
+    /// The cancellation of a turn.
     Cancel,
-    /// Whatever is asked in a child session.
+    /// Any request to a child session.
     Child,
     Other,
 }
@@ -73,42 +73,42 @@ impl RequestKind {
         }
     }
 
-    /// Whether it opens a session that is stored.
+    /// Returns `true` if it opens a stored session.
     pub(super) fn reopens(self) -> bool {
         matches!(self, Self::Load | Self::Resume)
     }
 
-    /// Whether its answer names a session that was not there before.
+    /// Returns `true` if its response names a new session.
     pub(super) fn creates(self) -> bool {
         matches!(self, Self::New | Self::Fork)
     }
 }
 
-/// Who gets an answer.
+/// The origin of a request, which gets the response.
 #[derive(Debug)]
 pub(super) enum RequestOrigin {
-    /// A client, by its own id.
+    /// A client, with its own id.
     Client { client: ClientKey, id: Raw, batch: Option<BatchKey> },
     /// The bus itself.
     Internal(InternalRequest),
-    /// A part of an answer that several workers give.
+    /// A fan-out, of which this is one part.
     Fan(FanKey),
-    /// Nobody any more.
+    /// The client is gone or has got an answer.
     Gone,
 }
 
-/// What the bus itself asks a worker for.
+/// A request of the bus itself to a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InternalRequest {
-    /// To be greeted.
+    /// `initialize`.
     Initialize,
-    /// To log in as the client did elsewhere.
+    /// The replay of the client's login.
     Authenticate,
-    /// To take up a session.
-    Revive(SessionKey),
-    /// To close a session that nobody came back for.
+    /// The restore of a session.
+    Restore(SessionKey),
+    /// The close of a session to which no client returned.
     Close,
-    /// The same, to make room for another.
+    /// The close of a session to make room for another.
     Evict,
 }
 
@@ -118,20 +118,20 @@ pub(super) struct Pending {
     pub(super) asker: RequestOrigin,
     pub(super) what: RequestKind,
     pub(super) session: Option<SessionKey>,
-    /// Where it begins in all that was ever queued for this worker.
+    /// Its offset in all that was ever queued for this worker.
     pub(super) start: u64,
-    /// The `sessionId` at the top level, which comes back on the answer.
+    /// The top-level `sessionId`, which is returned with the response.
     pub(super) tag: Option<Raw>,
-    /// The client's own token for its progress, if the worker was given another.
+    /// The client's progress token, if the worker got another.
     pub(super) progress: Option<Raw>,
-    /// Of a request that opens a session.
+    /// Only for a request that opens a session.
     pub(super) opening: Option<Box<Opening>>,
-    /// For this and what is kept in it, of a request that a client made.
+    /// Memory charge for a client's request and what is kept for it.
     pub(super) charge: Option<Charge>,
 }
 
 impl Pending {
-    /// Returns the client that asked, if one did and is still connected.
+    /// Returns the client that sent the request, if one did and is still connected.
     pub(super) fn client(&self) -> Option<ClientKey> {
         match &self.asker {
             RequestOrigin::Client { client, .. } => Some(*client),
@@ -139,7 +139,7 @@ impl Pending {
         }
     }
 
-    /// Returns the client's batch that the answer belongs to.
+    /// Returns the client's batch that the response belongs to.
     pub(super) fn batch(&self) -> Option<BatchKey> {
         match &self.asker {
             RequestOrigin::Client { batch, .. } => *batch,
@@ -148,22 +148,22 @@ impl Pending {
     }
 }
 
-/// More about a request that opens a session.
+/// Details of a request that opens a session.
 #[derive(Debug)]
 pub(super) struct Opening {
     /// The request as the client sent it.
     pub(super) line: Raw,
-    /// Who that is, who may be gone by the time it is answered.
+    /// The client's identity. The client may be gone when the response arrives.
     pub(super) identity: Identity,
     /// The workers that do not know the session.
     pub(super) tried: Vec<WorkerKey>,
-    /// It was refused once for lack of room, and is asked for again.
-    pub(super) again: bool,
-    /// Its client was told that the worker did not answer in time.
+    /// It was refused once for lack of room and is repeated.
+    pub(super) is_repeat: bool,
+    /// Its client got an error because the worker did not answer in time.
     pub(super) is_overdue: bool,
-    /// The MCP servers of the client that it names, until the session keeps them.
+    /// The MCP servers of the client that it names, until the session holds them.
     pub(super) servers: ServerUse,
-    /// For `line`.
+    /// Memory charge for `line`.
     pub(super) charge: Charge,
 }
 
@@ -174,20 +174,20 @@ pub(super) struct Asked {
     pub(super) id: Raw,
     pub(super) batch: Option<BatchKey>,
     pub(super) is_permission: bool,
-    /// The session that it is about; of a child, the session that the child belongs to.
+    /// Its session; of a child session, the session that the child belongs to.
     pub(super) session: Option<SessionKey>,
-    /// Of a request to an MCP server that lives in the client.
+    /// Only for a request to an MCP server in the client.
     pub(super) server: Option<Box<AskedServer>>,
 }
 
-/// Where a client's request is.
+/// The location of a client's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequestLocation {
     /// Sent to a worker under this id.
     At(WorkerKey, u64),
-    /// Sent to several workers, whose answers are put together.
+    /// Sent to several workers, whose responses are merged.
     Fanned(FanKey),
-    /// Not sent yet, or answered in an array that is not complete.
+    /// Not sent yet, or answered in a batch that is not complete.
     Elsewhere,
 }
 
@@ -196,29 +196,29 @@ pub(super) enum RequestLocation {
 pub(super) struct HeldLine {
     pub(super) line: KeptLine,
     pub(super) batch: Option<BatchKey>,
-    /// `true` if it was acted on and then had to wait. `false` if it only waits behind another line.
+    /// `true` if it was handled and then had to wait. `false` if it only waits behind another line.
     pub(super) accepted: bool,
 }
 
 /// Lines of a client that wait for a worker.
 #[derive(Debug, Default)]
 pub(super) struct Held {
-    /// The client is not read from because of it.
+    /// Reading from the client is paused because of them.
     pub(super) paused: bool,
     pub(super) serial: u64,
-    /// Those that were accepted come first.
+    /// The accepted ones come first.
     pub(super) lines: VecDeque<HeldLine>,
     pub(super) bytes: usize,
-    /// Hashes of the ids of requests among the lines, also of some that have gone.
+    /// Hashes of the ids of requests among the lines. Some may be outdated.
     pub(super) ids: FxHashSet<u64>,
-    /// For the lines.
+    /// Memory charge for the lines.
     pub(super) charge: Option<Charge>,
-    /// There is an array among them, for whatever sessions.
+    /// The lines contain a batch, which may concern any session.
     pub(super) has_batch: bool,
 }
 
 impl Held {
-    /// Charges what is held now.
+    /// Updates the charge to what is held.
     pub(super) fn recharge(&mut self) {
         if let Some(charge) = &mut self.charge {
             charge.set(self.bytes + self.lines.len() * LINE_BYTES);
@@ -226,15 +226,15 @@ impl Held {
     }
 }
 
-/// What is known of a client.
+/// State of a client.
 #[derive(Debug)]
 pub(super) struct ClientState {
     pub(super) identity: Identity,
-    /// What it is narrowed to.
+    /// The scopes of its token.
     pub(super) scopes: Option<Box<[String]>>,
-    /// The limits of an identity hold for it.
+    /// `true` if the limits of an identity apply.
     pub(super) metered: bool,
-    /// It is not read from because its identity has sent too much.
+    /// Reading is paused because its identity has exceeded its rate limit.
     pub(super) rate_limited: bool,
     pub(super) listener: usize,
     pub(super) ends_bus: bool,
@@ -243,63 +243,62 @@ pub(super) struct ClientState {
     /// It is the user that the bus runs as, by the credentials of a unix socket or on stdio.
     pub(super) is_owner: bool,
     pub(super) pool: Option<PoolId>,
-    /// It asked for a pool that is not there, and for none since.
+    /// It asked for a pool that does not exist, and for no other since.
     pub(super) pool_missing: bool,
-    /// Its own worker, its first, or the one for what belongs to no session.
+    /// Its own worker, the first of them, or the one for messages without a session.
     pub(super) worker: Option<WorkerKey>,
-    /// The params of its `initialize`, to be said again to further workers.
+    /// The params of its `initialize`, to be replayed to further workers.
     pub(super) initialize: Option<Raw>,
-    /// How it has said that it knows the answer to that, where agents have to be told (MCP).
+    /// Its notification that it has received the result of `initialize`, to be replayed (MCP).
     pub(super) initialized: Option<Raw>,
-    /// The method and the params by which it logged in.
+    /// The method and params of its login.
     pub(super) authenticate: Option<(Box<str>, Raw)>,
-    /// For `initialize` and `authenticate`.
+    /// Memory charges for `initialize` and `authenticate`.
     pub(super) charges: [Option<Charge>; 2],
-    /// Whether it shows notices.
+    /// `true` if it shows notices.
     pub(super) notices: bool,
     pub(super) inflight: HashMap<Raw, RequestLocation>,
-    /// The id of a request that was refused once for lack of room, and is acted on again.
-    pub(super) again: Option<Raw>,
+    /// The id of a request that was refused once for lack of room and is repeated.
+    pub(super) repeated: Option<Raw>,
     pub(super) asked: FxHashMap<u64, Asked>,
     pub(super) next_ask: u64,
     pub(super) sessions: FxHashSet<SessionKey>,
-    /// Sessions of others that it watches.
-    pub(super) watching: FxHashSet<SessionKey>,
+    /// Sessions of other clients that it observes.
+    pub(super) observing: FxHashSet<SessionKey>,
     pub(super) held: Option<Box<Held>>,
-    /// Lines of it that waited are being acted on: not all it is owed is known yet.
+    /// Its held lines are being handled, so not all its pending requests are known yet.
     pub(super) catching_up: bool,
     /// Its input has ended.
     pub(super) eof: bool,
-    /// It is being hung up on.
+    /// It is being closed.
     pub(super) closing: bool,
-    /// More waits for it than may.
+    /// Its queue is full.
     pub(super) full: bool,
-    /// The length of a message beyond every limit that was let into its empty queue, until that has drained.
+    /// Bytes of a message over the limit that was queued while the queue was empty, until that has drained.
     pub(super) oversize: usize,
-    /// It is not read from because it does not read what it is told.
+    /// Reading is paused because it does not drain its own queue.
     pub(super) self_paused: bool,
-    /// The workers that are not read from because of it.
+    /// The workers that are paused because of it.
     pub(super) pausing: Vec<WorkerKey>,
-    /// How many full queues keep it from being read.
+    /// Number of reasons why reading from it is paused.
     pub(super) paused: u32,
 }
 
-/// What a worker is doing.
+/// The state of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WorkerLifecycle {
     /// Its process is being started.
     Starting,
-    /// It is being greeted.
-    Greeting,
-    /// It can be used.
+    /// `initialize` is pending.
+    Initializing,
     Ready,
-    /// It takes no new sessions and goes when its turns end.
+    /// It gets no new sessions and is stopped when its turns have ended.
     Retiring,
-    /// It was told to end.
+    /// It is being stopped.
     Stopping,
 }
 
-/// The identities that a worker has served since it was started.
+/// The identities that a worker has served.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Tenants {
     #[default]
@@ -318,7 +317,7 @@ impl Tenants {
     }
 }
 
-/// What a worker said about a session that is not known yet.
+/// A worker's message about a session that is not known yet.
 #[derive(Debug)]
 pub(super) struct EarlyMessage {
     pub(super) name: Box<str>,
@@ -327,103 +326,104 @@ pub(super) struct EarlyMessage {
     pub(super) since: Time,
 }
 
-/// What is known of a worker.
+/// State of a worker.
 #[derive(Debug)]
 pub(super) struct WorkerState {
-    /// By which lists of sessions name it to clients.
+    /// Its name in the cursors of session lists.
     pub(super) serial: u64,
     pub(super) pool: PoolId,
     pub(super) stage: WorkerLifecycle,
     pub(super) pid: u32,
-    /// The client that has it for itself.
+    /// The client that uses it exclusively.
     pub(super) client: Option<ClientKey>,
-    /// Whether that client has it from another that is gone.
+    /// `true` if that client took it over from one that is gone.
     pub(super) inherited: bool,
-    /// Whether a client has ever had it.
+    /// `true` if a client has ever used it.
     pub(super) claimed: bool,
-    /// Whether a session was ever opened in it.
+    /// `true` if a request to open a session was sent to it.
     pub(super) used: bool,
-    /// Whether it speaks version 2, in which a turn is over when its session says so.
+    /// `true` if it speaks version 2, in which a state update ends a turn.
     pub(super) is_v2: bool,
-    /// What it has said that it can do, where it was its client that asked.
+    /// Its session capabilities, in a pool that is not shared.
     pub(super) abilities: Option<Abilities>,
-    /// Whether it may announce child sessions: in version 2, or where its client has said that it shows them.
+    /// `true` if it may announce child sessions: in version 2, or if its client shows them.
     pub(super) announces: bool,
     pub(super) identity: Option<Identity>,
-    /// What its gate was told that its client is narrowed to.
+    /// The scopes that were sent to its gate.
     pub(super) scopes: Option<Box<[String]>>,
     pub(super) pending: FxHashMap<u64, Pending>,
     pub(super) next_id: u64,
-    /// How many bytes were ever queued for it.
+    /// Bytes that were ever queued for it.
     pub(super) queued: u64,
     /// Its requests that clients have not answered.
     pub(super) asking: HashMap<Raw, (ClientKey, u64)>,
-    /// Those of them that others are asked too.
-    pub(super) shared: HashMap<Raw, Shared>,
+    /// Those of them that observers are asked too.
+    pub(super) shared: HashMap<Raw, SharedRequest>,
     pub(super) sessions: FxHashSet<SessionKey>,
-    /// Sessions whose name here is not the one clients use.
+    /// Sessions whose name here differs from the one for clients.
     pub(super) aliases: HashMap<Box<str>, SessionKey>,
-    /// Child sessions of those, as it calls them.
+    /// Child sessions, by their names here.
     pub(super) children: HashMap<Box<str>, ChildKey>,
-    /// It had a session that is no more.
-    pub(super) had: bool,
+    /// It had a session that has ended.
+    pub(super) had_session: bool,
     pub(super) former: FormerNames,
-    /// The identities that it has served, where all share it.
+    /// The identities that it has served, if it is shared.
     pub(super) tenants: Tenants,
-    /// The session it spoke of last.
+    /// The session of its last message.
     pub(super) recent: Option<SessionKey>,
-    /// Its last line, to know lines like it by.
+    /// Its last line, to recognize similar ones without a scan.
     pub(super) alike: narrows_wire::ScanCache,
-    /// Sessions with a cancelled turn whose client has had its time to answer what the worker asks. Some of the turns may be over.
+    /// Sessions with a cancelled turn whose client's time to answer the worker's requests is over. Some of the turns may have
+    /// ended.
     pub(super) overdue_turns: Vec<SessionKey>,
-    /// How many requests that create sessions it has not answered.
+    /// Number of its pending requests for new sessions.
     pub(super) creating: u32,
-    /// What it said about sessions that are not known yet.
-    pub(super) strangers: Vec<EarlyMessage>,
-    pub(super) strangers_bytes: usize,
-    /// How many sessions were too many for it, and until when that is believed.
+    /// Messages about sessions that are not known yet.
+    pub(super) early_messages: Vec<EarlyMessage>,
+    pub(super) early_bytes: usize,
+    /// The number of sessions at which it was full, and until when that is assumed.
     pub(super) capacity: Option<(usize, Time)>,
-    /// Requests that it refused for lack of room and that wait until it has made some.
+    /// Requests that it refused for lack of room, until it has made some.
     pub(super) refused: Vec<Waiting>,
-    /// Lines that wait until it was greeted.
+    /// Lines that wait until it is initialized.
     pub(super) backlog: Vec<Waiting>,
-    /// Sessions to be taken up once it was greeted.
-    pub(super) revivals: Vec<SessionKey>,
-    /// The MCP servers that live in clients.
+    /// Sessions to restore once it is initialized.
+    pub(super) restores: Vec<SessionKey>,
+    /// The MCP servers in clients.
     pub(super) servers: ServerTable,
     pub(super) strikes: Vec<Time>,
-    /// It is being given its time to answer what nobody waits for.
-    pub(super) forsaken: bool,
-    /// It goes because it is not wanted any more, and not for anything it did.
+    /// Its last chance to answer requests without a client is running.
+    pub(super) abandoned: bool,
+    /// It is retired by a reload, not for a fault.
     pub(super) unwanted: bool,
-    /// It goes as soon as no turn runs in it, whatever sessions it has.
+    /// It is stopped as soon as no turn runs in it, even if it has sessions.
     pub(super) overdue: bool,
-    /// It has closed its input: nothing can be said to it any more.
+    /// It has closed its input and can receive nothing.
     pub(super) input_closed: bool,
-    /// Why it has to go, if that is its own fault.
+    /// Its fault, if it is retired for one.
     pub(super) fault: Option<&'static str>,
     pub(super) full: bool,
-    /// It is not read from because it does not read what it is told.
+    /// Reading is paused because it does not drain its own queue.
     pub(super) self_paused: bool,
     pub(super) pausing: Vec<ClientKey>,
-    /// For what clients have sent it while more waits for it than may.
+    /// Memory charges for lines of clients in its full queue.
     pub(super) charges: Vec<Charge>,
-    /// How many full queues keep it from being read.
+    /// Number of reasons why reading from it is paused.
     pub(super) paused: u32,
     pub(super) since: Time,
 }
 
 impl WorkerState {
-    /// Whether it was somebody's, and has nothing left but what it owes nobody.
-    pub(super) fn is_forsaken(&self) -> bool {
+    /// Returns `true` if it has no client and no session left, only pending requests whose clients are gone.
+    pub(super) fn is_abandoned(&self) -> bool {
         self.claimed
             && self.client.is_none()
             && self.sessions.is_empty()
             && !self.pending.is_empty()
-            && matches!(self.stage, WorkerLifecycle::Greeting | WorkerLifecycle::Ready)
+            && matches!(self.stage, WorkerLifecycle::Initializing | WorkerLifecycle::Ready)
     }
 
-    /// How many sessions it was asked to create for an identity and has not yet.
+    /// Returns the number of its pending requests of an identity for new sessions.
     pub(super) fn openings_of(&self, identity: Identity) -> usize {
         if self.creating == 0 {
             return 0;
@@ -435,13 +435,13 @@ impl WorkerState {
         self.pending.values().filter(creates).count()
     }
 
-    /// Whether anything can be said to it.
+    /// Returns `true` if lines can be sent to it.
     pub(super) fn accepts_input(&self) -> bool {
         !self.input_closed && !matches!(self.stage, WorkerLifecycle::Starting | WorkerLifecycle::Stopping)
     }
 }
 
-/// What an agent can do with a session, as far as the bus uses it.
+/// The session capabilities of an agent that the bus uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Abilities {
     pub(super) load: bool,
@@ -449,31 +449,31 @@ pub(super) struct Abilities {
     pub(super) close: bool,
 }
 
-/// What is known of a pool.
+/// State of a pool.
 #[derive(Debug)]
 pub(super) struct PoolState {
     pub(super) settings: config::Pool,
     pub(super) workers: Vec<WorkerKey>,
-    /// The pool that a reload put in its place; itself gone if there is none.
+    /// The pool that a reload replaced it with.
     pub(super) successor: Option<PoolId>,
-    /// A reload took it away.
+    /// A reload removed it.
     pub(super) removed: bool,
-    /// How many workers were lost in a row.
+    /// Number of consecutive losses of workers.
     pub(super) failures: u32,
     pub(super) losses: VecDeque<Time>,
-    /// Until when nothing is started because too many were lost.
+    /// While the circuit breaker is open, no worker is started before this time.
     pub(super) open_until: Option<Time>,
-    /// Until when nothing is started after a loss.
-    pub(super) rest_until: Time,
-    /// Why the last worker was lost.
+    /// After a loss, no worker is started before this time.
+    pub(super) delayed_until: Time,
+    /// The reason of the last loss.
     pub(super) last_loss: Option<Arc<str>>,
     /// Clients that wait for a worker.
     pub(super) waiting: VecDeque<ClientKey>,
-    /// Sessions that wait for a worker to be taken up in.
-    pub(super) revivals: VecDeque<SessionKey>,
-    /// What all workers can do, where they are shared by all.
+    /// Sessions that wait for a worker to be restored in.
+    pub(super) restores: VecDeque<SessionKey>,
+    /// The common session capabilities of its workers, if they are shared.
     pub(super) abilities: Abilities,
-    /// The answers of the workers to `initialize`, and what is true for each (shared by all).
+    /// The workers' results of `initialize`, and the merged one, if they are shared.
     pub(super) answers: FxHashMap<WorkerKey, serde_json::Value>,
     pub(super) answer: Option<Raw>,
 }
@@ -488,17 +488,17 @@ impl PoolState {
             failures: 0,
             losses: VecDeque::new(),
             open_until: None,
-            rest_until: Time::ZERO,
+            delayed_until: Time::ZERO,
             last_loss: None,
             waiting: VecDeque::new(),
-            revivals: VecDeque::new(),
+            restores: VecDeque::new(),
             abilities: Abilities::default(),
             answers: FxHashMap::default(),
             answer: None,
         }
     }
 
-    /// Whether a reload has replaced it or taken it away.
+    /// Returns `true` if a reload has replaced or removed it.
     pub(super) fn is_leaving(&self) -> bool {
         self.removed || self.successor.is_some()
     }

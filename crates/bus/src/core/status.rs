@@ -1,4 +1,4 @@
-//! The state of a bus as plain data, for administrators.
+//! The status of a bus as plain data, for administrators.
 
 use std::collections::BTreeMap;
 
@@ -8,122 +8,122 @@ use super::Core;
 use super::api::Time;
 use super::state::WorkerLifecycle;
 
-/// What has happened since the start.
+/// Counters since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
-    /// Connections that came in.
+    /// Accepted connections.
     pub connections: u64,
     /// Lines from clients.
     pub from_clients: u64,
-    /// Lines to clients that came from workers.
+    /// Lines of workers to clients.
     pub to_clients: u64,
     /// Lines from workers.
     pub from_workers: u64,
     /// Lines to workers.
     pub to_workers: u64,
-    /// Sessions that were opened.
+    /// Opened sessions.
     pub sessions: u64,
-    /// Sessions that were taken up again after a loss.
+    /// Sessions restored after a loss.
     pub revived: u64,
     /// Requests that the bus answered with an error.
     pub refused: u64,
-    /// Messages that could be delivered to nobody.
+    /// Messages dropped because they are for no peer.
     pub dropped: u64,
-    /// Updates of sessions whose client has gone.
+    /// Updates of sessions whose client is gone.
     pub unseen: u64,
-    /// Misdeeds of workers.
+    /// Protocol violations by workers.
     pub strikes: u64,
-    /// Workers that were started.
+    /// Started workers.
     pub spawned: u64,
-    /// Workers that were lost.
+    /// Lost workers.
     pub lost: u64,
-    /// Requests that named an MCP server that the pool does not permit.
+    /// Requests refused because of an MCP server that the pool does not permit.
     pub refused_mcp: u64,
-    /// Requests for a pool that the client may not use.
+    /// Requests refused because of a pool that the client may not use.
     pub refused_pools: u64,
-    /// Connections of users that may not connect.
+    /// Connections refused because of their user.
     pub refused_users: u64,
 }
 
-/// What an identity has.
+/// Use of the limits of an identity.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct IdentityStatus {
-    /// How many connections.
+    /// Number of connections.
     pub clients: usize,
-    /// How many sessions.
+    /// Number of sessions.
     pub sessions: usize,
-    /// How many of either it was refused because it had too many.
+    /// Connections and sessions refused because of a limit of the identity.
     pub refused: u64,
 }
 
-/// The state of a bus.
+/// The status of a bus.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Status {
-    /// How long it has run, in seconds.
+    /// Time since the start, in seconds.
     pub uptime: f64,
-    /// Whether it is stopping.
+    /// `true` while the bus drains.
     pub draining: bool,
-    /// How many clients are connected.
+    /// Number of connected clients.
     pub clients: usize,
-    /// How many sessions there are.
+    /// Number of sessions.
     pub sessions: usize,
-    /// How many clients are connected through each listener.
+    /// Number of connected clients per listener.
     pub listeners: Vec<usize>,
-    /// What each identity has that has something.
+    /// Identities with connections, sessions or refusals.
     pub identities: BTreeMap<String, IdentityStatus>,
-    /// Requests that no worker has answered yet.
+    /// Requests that workers have not answered.
     pub pending: usize,
-    /// The pools, in the order of the settings, and then those that are leaving.
+    /// The configured pools in order, followed by those that are leaving.
     pub pools: Vec<PoolStatus>,
-    /// What has happened.
+    /// Counters since the start.
     pub counters: Counters,
 }
 
-/// The state of a pool.
+/// The status of a pool.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PoolStatus {
-    /// Its name.
+    /// The name of the pool.
     pub name: String,
-    /// The manifest by which its workers are governed.
+    /// The manifest that governs its workers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub manifest: Option<String>,
-    /// `ready`, `starting`, `tripped` (its circuit is open) or `leaving`.
+    /// `ready`, `starting`, `tripped` (the circuit breaker is open) or `leaving`.
     pub state: &'static str,
-    /// When it is tried again, in milliseconds, if its circuit is open.
+    /// Time until the next start, in milliseconds, while the circuit breaker is open.
     pub retry_after_ms: Option<u64>,
-    /// Why the last worker was lost.
+    /// The reason of the last loss.
     pub last_loss: Option<String>,
     /// Clients that wait for a worker.
     pub waiting: usize,
-    /// Its workers.
+    /// The workers of the pool.
     pub workers: Vec<WorkerStatus>,
 }
 
-/// The state of a worker.
+/// The status of a worker.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WorkerStatus {
-    /// Its number.
+    /// The id of the worker.
     pub worker: u32,
-    /// Its process, 0 while it is being started.
+    /// The process id; 0 while the process is being started.
     pub pid: u32,
     /// `starting`, `greeting`, `ready`, `busy`, `retiring` or `stopping`.
     pub state: &'static str,
-    /// How long it has been there, in seconds.
+    /// Time since its start, in seconds.
     pub age: f64,
-    /// Its sessions.
+    /// Number of sessions.
     pub sessions: usize,
     /// Requests that it has not answered.
     pub pending: usize,
-    /// Requests of its that clients have not answered.
+    /// Requests of the worker that clients have not answered.
     pub asking: usize,
-    /// Its misdeeds within the last window.
+    /// Protocol violations within the restart window.
     pub strikes: usize,
-    /// Whether it is not read from because a client reads slowly.
+    /// `true` while reading from it is paused.
     pub paused: bool,
 }
 
 impl Core {
-    /// How it is.
+    /// Returns the status.
     #[must_use]
     pub fn status(&self, now: Time) -> Status {
         let there = self.order.iter().map(|pool| self.pool_of(*pool));
@@ -172,7 +172,7 @@ impl Core {
                     pid: state.pid,
                     state: match state.stage {
                         WorkerLifecycle::Starting => "starting",
-                        WorkerLifecycle::Greeting => "greeting",
+                        WorkerLifecycle::Initializing => "greeting",
                         WorkerLifecycle::Ready if state.pending.is_empty() => "ready",
                         WorkerLifecycle::Ready => "busy",
                         WorkerLifecycle::Retiring => "retiring",
@@ -187,7 +187,7 @@ impl Core {
                 })
             })
             .collect();
-        // Where workers are for one client each, one that is somebody's is of no use to the next.
+        // A claimed worker of a pool that is not shared cannot serve another client.
         let any_ready = pool.workers.iter().any(|worker| {
             self.workers.get(*worker).is_some_and(|state| {
                 state.stage == WorkerLifecycle::Ready && (pool.is_shared() || !state.claimed)

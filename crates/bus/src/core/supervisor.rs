@@ -14,7 +14,7 @@ use super::state::{Pending, RequestOrigin, Tenants, WorkerLifecycle, WorkerState
 use super::table::WorkerKey;
 use super::timer::Timer;
 
-/// The shortest and the longest rest after a loss.
+/// The shortest and the longest delay of a restart.
 pub(super) const RESTART_DELAYS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
 
 impl<O: CoreOutput> Ctx<'_, O> {
@@ -29,28 +29,29 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.fill_for(pool, 0);
     }
 
-    /// The same, for one more that is wanted now.
+    /// Starts the workers that a pool lacks, and one more that is needed now.
     pub(super) fn spawn_on_demand(&mut self, pool: PoolId) {
         if !self.core.pool_of(pool).is_shared() {
             self.fill_for(pool, 1);
             return;
         }
-        // Those that are ready serve somebody else, whom this client must not meet, or are full.
+        // The ready workers are full, or serve another identity.
         let state = self.core.pool_of(pool);
         let stages: Vec<WorkerLifecycle> =
             state.workers.iter().filter_map(|worker| Some(self.core.workers.get(*worker)?.stage)).collect();
         let others = stages.contains(&WorkerLifecycle::Ready);
-        let coming =
-            stages.iter().any(|stage| matches!(stage, WorkerLifecycle::Starting | WorkerLifecycle::Greeting));
+        let coming = stages
+            .iter()
+            .any(|stage| matches!(stage, WorkerLifecycle::Starting | WorkerLifecycle::Initializing));
         let room = stages.len() < state.settings.max_instances as usize;
-        let may = state.open_until.is_none_or(|until| until <= self.now) && state.rest_until <= self.now;
+        let may = state.open_until.is_none_or(|until| until <= self.now) && state.delayed_until <= self.now;
         if !others || coming || state.is_leaving() || self.core.draining {
             return;
         }
         if room && may {
             self.spawn(pool);
         } else if !room && !stages.contains(&WorkerLifecycle::Stopping) {
-            // Somebody else's that does nothing makes room.
+            // An idle worker of another identity is stopped to make room.
             let idle = state.workers.iter().copied().find(|worker| {
                 self.core.workers.get(*worker).is_some_and(|state| {
                     state.stage == WorkerLifecycle::Ready
@@ -67,14 +68,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
     fn fill_for(&mut self, pool: PoolId, extra: usize) {
         loop {
             let state = self.core.pool_of(pool);
-            if self.core.draining || state.is_leaving() || state.rest_until > self.now {
+            if self.core.draining || state.is_leaving() || state.delayed_until > self.now {
                 return;
             }
             let (mut live, mut free, mut coming) = (0, 0, 0);
             for worker in state.workers.iter().filter_map(|worker| self.core.workers.get(*worker)) {
                 let counts = matches!(
                     worker.stage,
-                    WorkerLifecycle::Starting | WorkerLifecycle::Greeting | WorkerLifecycle::Ready
+                    WorkerLifecycle::Starting | WorkerLifecycle::Initializing | WorkerLifecycle::Ready
                 );
                 live += usize::from(counts);
                 free += usize::from(counts && !worker.claimed);
@@ -89,8 +90,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             };
             let trying = match state.open_until {
                 Some(until) if until > self.now => false,
-                // One is tried; when it does well, the others follow. What was there all the time, or somebody has for
-                // himself, shows nothing.
+                // One worker is tried, and if it works, the others follow. Workers that existed before or are in use prove
+                // nothing.
                 Some(_) if state.is_shared() => coming == 0,
                 Some(_) => free == 0,
                 None => true,
@@ -126,22 +127,22 @@ impl<O: CoreOutput> Ctx<'_, O> {
             sessions: Default::default(),
             aliases: Default::default(),
             children: Default::default(),
-            had: false,
+            had_session: false,
             former: Default::default(),
             tenants: Tenants::default(),
             recent: None,
             alike: Default::default(),
             overdue_turns: Vec::new(),
             creating: 0,
-            strangers: Vec::new(),
-            strangers_bytes: 0,
+            early_messages: Vec::new(),
+            early_bytes: 0,
             capacity: None,
             refused: Vec::new(),
             backlog: Vec::new(),
-            revivals: Vec::new(),
+            restores: Vec::new(),
             servers: Default::default(),
             strikes: Vec::new(),
-            forsaken: false,
+            abandoned: false,
             unwanted: false,
             overdue: false,
             input_closed: false,
@@ -173,7 +174,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// A worker can be used from now on.
+    /// Marks a worker as ready.
     pub(super) fn make_ready(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
         state.stage = WorkerLifecycle::Ready;
@@ -181,19 +182,19 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.log(Note::Ready(worker.into()));
         let state = self.core.pool_of(pool);
         if state.is_shared() && !state.is_acp() && state.open_until.is_some_and(|until| until <= self.now) {
-            // Nobody is greeted there: one that lasts for a moment does well.
+            // Without `initialize`, a worker counts as working if it does not exit at once.
             self.core.timers.set(self.now + RESTART_DELAYS.0 * 10, Timer::Respawn(pool));
         }
-        self.serve_revivals(pool);
+        self.serve_restores(pool);
         self.serve_waiting(pool);
     }
 
-    /// A worker of the pool has shown that it works.
+    /// Closes the circuit breaker: a worker of the pool has shown that it works.
     pub(super) fn close_circuit(&mut self, pool: PoolId) {
         let now = self.now;
         let state = self.core.pool_mut(pool);
         state.failures = 0;
-        // One that does well does not speak for those that were lost just now.
+        // One working worker does not make up for others lost just now.
         if state.open_until.is_some_and(|until| until <= now) {
             state.open_until = None;
             state.losses.clear();
@@ -208,23 +209,23 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         match why {
-            Stuck::InputClosed { taken } => self.deafened(worker, taken),
+            Stuck::InputClosed { taken } => self.handle_input_closed(worker, taken),
             Stuck::OutputClosed => {
                 state.fault = Some("closed its output");
-                // Nothing new goes there; what it owes is told when it is gone.
+                // It gets nothing new. Its pending requests fail when it has exited.
                 state.stage = WorkerLifecycle::Retiring;
                 self.refresh_answer(worker);
                 self.out.act(Action::Stop { worker: worker.into(), kill: true });
             }
             Stuck::Stopped | Stuck::Undrained => {
-                let what = if why == Stuck::Stopped { "was stopped" } else { "takes nothing any more" };
-                self.useless(worker, what);
+                let what = if why == Stuck::Stopped { "was stopped" } else { "does not read its input" };
+                self.kill_stuck(worker, what);
             }
         }
     }
 
-    /// A worker hears nothing any more: what it has not read it never will. What it has, it may still answer.
-    fn deafened(&mut self, worker: WorkerKey, taken: u64) {
+    /// Handles that a worker has closed its input: requests that it has not read fail, the others may still be answered.
+    fn handle_input_closed(&mut self, worker: WorkerKey, taken: u64) {
         let Some(state) = self.core.worker(worker) else { return };
         state.input_closed = true;
         let mut unread: Vec<(u64, Pending)> =
@@ -237,25 +238,25 @@ impl<O: CoreOutput> Ctx<'_, O> {
         for client in paused.into_iter().flatten() {
             self.resume_client(client);
         }
-        // First, or what comes next in an array would be sent there.
+        // Before the requests fail, or the rest of a batch would be sent there.
         self.retire(worker, "closed its input");
         for (_, pending) in unread {
             self.fail(worker, pending, &input_closed());
         }
     }
 
-    /// Ends a worker at once that does not do what it must in time.
-    pub(super) fn useless(&mut self, worker: WorkerKey, what: &'static str) {
+    /// Kills a worker that missed a deadline.
+    pub(super) fn kill_stuck(&mut self, worker: WorkerKey, what: &'static str) {
         if let Some(state) = self.core.worker(worker) {
             state.fault = Some(what);
         }
-        let error = RpcError::new(Code::Deadline, format!("the agent's process {what}"));
+        let error = RpcError::new(Code::Deadline, format!("agent process {what}"));
         self.fail_all(worker, &error.effects(Effects::Possible));
-        self.lose_sessions(worker, &Arc::from(format!("its agent's process {what}")));
+        self.lose_sessions(worker, &Arc::from(format!("agent process {what}")));
         self.stop_worker(worker, true);
     }
 
-    /// Fails every request that a worker owes.
+    /// Fails all pending requests of a worker.
     pub(super) fn fail_all(&mut self, worker: WorkerKey, error: &RpcError) {
         for (number, pending) in self.take_pending(worker) {
             self.forget_pending(worker, &pending, number);
@@ -263,7 +264,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// What a worker owes, in the order in which it was asked.
+    /// Removes and returns the pending requests of a worker in the order in which they were sent.
     pub(super) fn take_pending(&mut self, worker: WorkerKey) -> Vec<(u64, Pending)> {
         let Some(state) = self.core.worker(worker) else { return Vec::new() };
         let creates = std::mem::take(&mut state.creating) > 0;
@@ -275,7 +276,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         pending
     }
 
-    /// Takes a request that was not answered out of what its session knows.
+    /// Removes a request that will not be answered from its session.
     pub(super) fn forget_pending(&mut self, worker: WorkerKey, pending: &Pending, number: u64) {
         if pending.what.creates()
             && let Some(state) = self.core.worker(worker)
@@ -291,15 +292,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
         } else if pending.what.reopens()
             && let Some(client) = pending.client()
         {
-            self.give_back(key, client);
+            self.release_ownership(key, client);
         }
     }
 
-    /// A worker takes no new sessions, and goes when its turns end.
+    /// Retires a worker for a fault: it gets no new sessions and is stopped when its turns have ended.
     pub(super) fn retire(&mut self, worker: WorkerKey, why: &'static str) {
         let at = self.now + self.core.limits.drain_timeout;
         let Some(state) = self.core.worker(worker) else { return };
-        // One that was only not wanted has as much time as it needs, until it does something wrong.
+        // One that a reload retired has no time limit until it is at fault too.
         if state.stage == WorkerLifecycle::Stopping
             || state.stage == WorkerLifecycle::Retiring && !state.unwanted
         {
@@ -315,14 +316,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.end_if_retired(worker);
     }
 
-    /// Ends a worker that is to go and owes nothing more.
+    /// Stops a retiring worker that has no pending requests left.
     pub(super) fn end_if_retired(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
         let waits = state.pending.values().any(|pending| !matches!(pending.asker, RequestOrigin::Gone));
         if state.stage == WorkerLifecycle::Retiring && !waits && state.backlog.is_empty() {
             let sessions: Vec<SessionKey> = state.sessions.iter().copied().collect();
             let busy = sessions.iter().any(|key| self.core.sessions.get(*key).is_some_and(Session::is_busy));
-            if !busy && !self.is_missed(worker) {
+            if !busy && !self.has_unmovable_sessions(worker) {
                 self.end_retired(worker);
             }
         } else if self.core.draining {
@@ -330,8 +331,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Whether a worker that is only not wanted any more has sessions that could not go on elsewhere.
-    fn is_missed(&self, worker: WorkerKey) -> bool {
+    /// Returns `true` if a worker that a reload retired has sessions that cannot be restored elsewhere.
+    fn has_unmovable_sessions(&self, worker: WorkerKey) -> bool {
         let Some(state) = self.core.workers.get(worker) else { return false };
         let abilities = self.core.abilities_of_worker(worker);
         let owned = |key: &SessionKey| self.core.sessions.get(*key).is_some_and(|it| it.owner.is_some());
@@ -341,8 +342,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             && state.sessions.iter().any(owned)
     }
 
-    /// A worker that is to go has had its time. One that has done nothing wrong finishes the turns that run in it, and nothing else.
-    pub(super) fn time_is_up(&mut self, worker: WorkerKey) {
+    /// Handles the end of a retiring worker's time. One without a fault may still finish its active turns.
+    pub(super) fn handle_retire_timeout(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
         if !state.unwanted {
             self.end_retired(worker);
@@ -352,15 +353,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.end_if_retired(worker);
     }
 
-    /// Ends a worker that is to go, whatever it still owes.
+    /// Stops a retiring worker and fails its pending requests.
     pub(super) fn end_retired(&mut self, worker: WorkerKey) {
         let why = match self.core.worker(worker).and_then(|state| state.fault) {
-            Some(fault) => format!("agent {fault} and was exchanged"),
-            None => "agent was exchanged".to_owned(),
+            Some(fault) => format!("agent {fault} and was replaced"),
+            None => "agent was replaced".to_owned(),
         };
-        let error = RpcError::new(Code::WorkerLost, format!("the {why}"));
+        let error = RpcError::new(Code::WorkerLost, why.clone());
         self.fail_all(worker, &error.effects(Effects::Possible));
-        self.lose_sessions(worker, &Arc::from(format!("its {why}")));
+        self.lose_sessions(worker, &Arc::from(why));
         self.stop_worker(worker, false);
     }
 
@@ -374,7 +375,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.out.act(Action::Stop { worker: worker.into(), kill });
     }
 
-    /// Ends workers that were one client's and are nobody's any more.
+    /// Stops exclusive workers that no client uses any more.
     pub(super) fn stop_idle(&mut self) {
         let idle: Vec<WorkerKey> = self
             .core
@@ -384,11 +385,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 state.claimed
                     && state.sessions.is_empty()
                     && state.pending.is_empty()
-                    && matches!(state.stage, WorkerLifecycle::Ready | WorkerLifecycle::Greeting)
+                    && matches!(state.stage, WorkerLifecycle::Ready | WorkerLifecycle::Initializing)
                     && !self.core.pool_of(state.pool).is_shared()
                     && match state.client.and_then(|client| self.core.clients.get(client)) {
                         None => true,
-                        // Of a client that has others, or one for each session, which is over.
+                        // Its client has another worker, or this one was for a session that has ended.
                         Some(client) => {
                             let per_session = self.core.pool_of(state.pool).settings.share == Share::Session;
                             let is_first = client.worker == Some(*key);
@@ -401,31 +402,31 @@ impl<O: CoreOutput> Ctx<'_, O> {
         for worker in idle {
             self.stop_worker(worker, false);
         }
-        self.forsake();
+        self.schedule_abandoned();
     }
 
-    /// Gives workers that were one client's and only owe what nobody waits for their time.
-    fn forsake(&mut self) {
+    /// Starts the timeout of exclusive workers that only have requests left whose clients are gone.
+    fn schedule_abandoned(&mut self) {
         let at = self.now + self.core.limits.cancel_grace;
         for (key, state) in self.core.workers.iter_mut() {
             let shared = self.core.pools[state.pool.0 as usize].is_shared();
-            if !shared && state.is_forsaken() && !std::mem::replace(&mut state.forsaken, true) {
-                self.core.timers.set(at, Timer::Forsaken(key));
+            if !shared && state.is_abandoned() && !std::mem::replace(&mut state.abandoned, true) {
+                self.core.timers.set(at, Timer::AbandonedWorker(key));
             }
         }
     }
 
-    /// A worker has had its time to answer what nobody waits for.
-    pub(super) fn end_forsaken(&mut self, worker: WorkerKey) {
+    /// Stops a worker that has not answered its remaining requests in time.
+    pub(super) fn stop_abandoned(&mut self, worker: WorkerKey) {
         let Some(state) = self.core.worker(worker) else { return };
-        state.forsaken = false;
-        if state.is_forsaken() {
+        state.abandoned = false;
+        if state.is_abandoned() {
             self.stop_worker(worker, false);
         }
     }
 }
 
-/// What is said of a request that a worker with closed input never read.
+/// Returns the error for a request that a worker with closed input never read.
 pub(super) fn input_closed() -> RpcError {
-    RpcError::new(Code::WorkerLost, "the agent has closed its input").effects(Effects::None)
+    RpcError::new(Code::WorkerLost, "agent closed its input").effects(Effects::None)
 }

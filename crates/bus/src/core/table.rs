@@ -1,7 +1,7 @@
 //! Tables whose keys identify one entry only.
 //!
-//! Slots are reused. A key holds the serial number of its entry beside the slot, and each lookup compares it: a key that outlives its
-//! entry finds nothing, never the entry that has the slot by then.
+//! Slots are reused. A key contains the serial number of its entry beside the slot, and each lookup compares it: a key that
+//! outlives its entry finds nothing, never the entry that has the slot by then.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -14,12 +14,10 @@ use slab::Slab;
 use super::api;
 use super::state::{ClientState, WorkerState};
 
-/// A client, as the core remembers it.
 pub(super) type ClientKey = Key<ClientState>;
-/// A worker, as the core remembers it.
 pub(super) type WorkerKey = Key<WorkerState>;
 
-/// The place of one entry of a [`Table`].
+/// The key of one entry of a [`Table`].
 pub(super) struct Key<T> {
     slot: u32,
     serial: NonZeroU64,
@@ -37,13 +35,13 @@ impl<T> Key<T> {
         Self { slot: 0, serial, entry: PhantomData }
     }
 
-    /// The slot, which means something only as long as the entry is there.
+    /// Returns the slot, which is meaningful only while the entry exists.
     pub(super) fn slot(self) -> u32 {
         self.slot
     }
 }
 
-// Derived ones would ask for the same of `T`.
+// Derived implementations would require the same of `T`.
 impl<T> Clone for Key<T> {
     fn clone(&self) -> Self {
         *self
@@ -102,11 +100,11 @@ struct Entry<T> {
     value: T,
 }
 
-/// Entries by keys that are not used again.
+/// Entries with keys that are never reused.
 #[derive(Debug)]
 pub(super) struct Table<T> {
     slab: Slab<Entry<T>>,
-    /// Of the last entry.
+    /// The serial of the last entry.
     serial: NonZeroU64,
 }
 
@@ -140,7 +138,7 @@ impl<T> Table<T> {
         Some(self.slab.remove(key.slot as usize).value)
     }
 
-    /// The key of the entry that is in a slot now.
+    /// Returns the key of the entry that is now in a slot.
     #[inline]
     pub(super) fn key_at(&self, slot: u32) -> Option<Key<T>> {
         let entry = self.slab.get(slot as usize)?;

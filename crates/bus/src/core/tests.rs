@@ -1,4 +1,4 @@
-//! Whole conversations through the core, as what everybody gets to see.
+//! Whole conversations through the core, as the lines and actions that it emits.
 
 mod access;
 mod batches;
@@ -38,22 +38,22 @@ use crate::config::{Admin, Config, Limits, Listen, Pool, Protocol, Share};
 
 use super::{ANYONE, Action, ClientId, ClientInfo, Core, CoreOutput, Time, WorkerExit, WorkerId};
 
-/// A core with nobody but the test around it.
-struct Scene {
+/// A core without a driver.
+struct TestBus {
     core: Core,
     now: Time,
-    sight: Sight,
+    output: Output,
 }
 
-/// What goes out, as lines of text, and how much waits for each.
+/// The emitted lines and actions as text, and the bytes queued for each peer.
 #[derive(Default)]
-struct Sight {
+struct Output {
     seen: Vec<String>,
     waiting: BTreeMap<String, usize>,
     queued: BTreeMap<u32, Vec<u8>>,
 }
 
-impl CoreOutput for Sight {
+impl CoreOutput for Output {
     fn to_client(&mut self, client: ClientId, parts: &[&[u8]]) -> usize {
         self.put(format!("c{}", client.0), parts)
     }
@@ -70,7 +70,7 @@ impl CoreOutput for Sight {
     }
 }
 
-impl Sight {
+impl Output {
     fn put(&mut self, who: String, parts: &[&[u8]]) -> usize {
         let line = parts.concat();
         self.seen.push(format!("{who} < {}", String::from_utf8(line.clone()).unwrap()));
@@ -93,38 +93,38 @@ fn pool(share: Share) -> Pool {
     Pool { share, ..Pool::new("p", vec!["agent".into()]) }
 }
 
-/// What an agent that can do everything answers to `initialize`.
+/// An `initialize` result with all capabilities.
 fn able() -> Value {
     json!({"protocolVersion": 1, "agentCapabilities": {"loadSession": true,
         "sessionCapabilities": {"resume": {}, "list": {}, "close": {}}}, "authMethods": [{"id": "x", "name": "X"}]})
 }
 
-impl Scene {
+impl TestBus {
     fn new(config: &Config) -> Self {
-        let mut scene = Self { core: Core::new(config, 1), now: Time::ZERO, sight: Sight::default() };
-        scene.core.start(scene.now, &mut scene.sight);
-        scene
+        let mut bus = Self { core: Core::new(config, 1), now: Time::ZERO, output: Output::default() };
+        bus.core.start(bus.now, &mut bus.output);
+        bus
     }
 
-    /// One shared pool with `workers` workers that are up and have answered `initialize`.
+    /// Creates one shared pool with `workers` initialized workers.
     fn shared(workers: u32) -> Self {
-        let mut scene = Self::new(&config(vec![Pool { instances: workers, ..pool(Share::All) }]));
+        let mut bus = Self::new(&config(vec![Pool { instances: workers, ..pool(Share::All) }]));
         for worker in 0..workers {
-            scene.up(worker);
-            scene.answer(worker, 1, &able());
+            bus.up(worker);
+            bus.answer(worker, 1, &able());
         }
-        scene.sight.seen.clear();
-        scene
+        bus.output.seen.clear();
+        bus
     }
 
     fn open(&mut self) -> u32 {
         let from = ClientInfo::new(0, ANYONE);
-        let client = self.core.client_open(self.now, from, &mut self.sight).unwrap().0;
+        let client = self.core.client_open(self.now, from, &mut self.output).unwrap().0;
         self.initialized(client);
         client
     }
 
-    /// Where all share the workers, a client that has said `initialize`, without showing that.
+    /// Marks a client as initialized where all pools are shared.
     fn initialized(&mut self, client: u32) {
         if self.core.pools.iter().all(|pool| pool.is_shared() && pool.is_acp())
             && let Some(state) = self.core.clients.key_at(client).and_then(|client| self.core.client(client))
@@ -134,90 +134,90 @@ impl Scene {
     }
 
     fn line(&mut self, client: u32, line: &str) {
-        self.core.client_line(self.now, ClientId(client), View::parse(line.as_bytes()), &mut self.sight);
+        self.core.client_line(self.now, ClientId(client), View::parse(line.as_bytes()), &mut self.output);
     }
 
-    fn ask(&mut self, client: u32, id: u64, method: &str, params: &Value) {
+    fn request(&mut self, client: u32, id: u64, method: &str, params: &Value) {
         let line = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
         self.line(client, &line.to_string());
     }
 
-    fn note(&mut self, client: u32, method: &str, params: &Value) {
+    fn notify(&mut self, client: u32, method: &str, params: &Value) {
         self.line(client, &json!({"jsonrpc": "2.0", "method": method, "params": params}).to_string());
     }
 
     fn up(&mut self, worker: u32) {
-        self.core.worker_up(self.now, WorkerId(worker), 100 + worker, &mut self.sight);
+        self.core.worker_up(self.now, WorkerId(worker), 100 + worker, &mut self.output);
     }
 
-    fn said(&mut self, worker: u32, line: &str) {
-        self.core.worker_line(self.now, WorkerId(worker), View::parse(line.as_bytes()), &mut self.sight);
+    fn worker_sends(&mut self, worker: u32, line: &str) {
+        self.core.worker_line(self.now, WorkerId(worker), View::parse(line.as_bytes()), &mut self.output);
     }
 
     fn answer(&mut self, worker: u32, id: u64, result: &Value) {
-        self.said(worker, &json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string());
+        self.worker_sends(worker, &json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string());
     }
 
     fn fail(&mut self, worker: u32, id: u64, code: i64) {
         let error = json!({"code": code, "message": "no"});
-        self.said(worker, &json!({"jsonrpc": "2.0", "id": id, "error": error}).to_string());
+        self.worker_sends(worker, &json!({"jsonrpc": "2.0", "id": id, "error": error}).to_string());
     }
 
     fn update(&mut self, worker: u32, session: &str, text: &str) {
         let params = json!({"sessionId": session, "update": text});
-        self.said(
+        self.worker_sends(
             worker,
             &json!({"jsonrpc": "2.0", "method": "session/update", "params": params}).to_string(),
         );
     }
 
-    /// A worker dies that has read all it was sent.
-    fn dies(&mut self, worker: u32) {
-        let taken = self.sight.queued.remove(&worker).unwrap_or_default().len() as u64;
-        self.gone(worker, taken, Vec::new());
+    /// Ends a worker that has read all its input.
+    fn kill_worker(&mut self, worker: u32) {
+        let taken = self.output.queued.remove(&worker).unwrap_or_default().len() as u64;
+        self.exit_worker(worker, taken, Vec::new());
     }
 
-    /// A worker dies that has read `taken` bytes and was never sent `unsent`.
-    fn gone(&mut self, worker: u32, taken: u64, unsent: Vec<u8>) {
+    /// Ends a worker that has read `taken` bytes and was never sent `unsent`.
+    fn exit_worker(&mut self, worker: u32, taken: u64, unsent: Vec<u8>) {
         let end = WorkerExit { reason: "killed by SIGKILL".into(), taken, unsent, ..WorkerExit::default() };
-        self.sight.queued.remove(&worker);
-        self.core.worker_gone(self.now, WorkerId(worker), &end, &mut self.sight);
+        self.output.queued.remove(&worker);
+        self.core.worker_gone(self.now, WorkerId(worker), &end, &mut self.output);
     }
 
-    fn leaves(&mut self, client: u32) {
-        self.core.client_gone(self.now, ClientId(client), &mut self.sight);
+    fn disconnect(&mut self, client: u32) {
+        self.core.client_gone(self.now, ClientId(client), &mut self.output);
     }
 
-    /// Lets time pass, and what is due happen.
-    fn pass(&mut self, seconds: f64) {
+    /// Advances the clock and runs the timers that are due.
+    fn advance(&mut self, seconds: f64) {
         let until = self.now + Duration::from_secs_f64(seconds);
         while let Some(at) = self.core.deadline().filter(|at| *at <= until) {
             self.now = self.now.max(at);
-            self.core.tick(self.now, &mut self.sight);
+            self.core.tick(self.now, &mut self.output);
         }
         self.now = until;
     }
 
-    /// A session of `client`'s that `worker` calls `name`, without showing how it came to be.
+    /// Creates a session of `client` that `worker` names `name`, and drops the output.
     fn session(&mut self, client: u32, worker: u32, name: &str) {
-        self.ask(client, 1_000, "session/new", &json!({"cwd": "/"}));
+        self.request(client, 1_000, "session/new", &json!({"cwd": "/"}));
         let id = self.last_id(worker);
         self.answer(worker, id, &json!({"sessionId": name}));
-        self.sight.seen.clear();
+        self.output.seen.clear();
     }
 
-    /// The id of the last request that `worker` got.
+    /// Returns the id of the last request to `worker`.
     fn last_id(&self, worker: u32) -> u64 {
-        last_id_in(&self.sight.seen.join("\n"), worker)
+        last_id_in(&self.output.seen.join("\n"), worker)
     }
 
-    /// What was seen since the last time, one thing a line.
+    /// Returns the output since the last call, one item per line.
     fn seen(&mut self) -> String {
-        std::mem::take(&mut self.sight.seen).join("\n")
+        std::mem::take(&mut self.output.seen).join("\n")
     }
 }
 
-/// The id of the last request in what was seen that `worker` got.
+/// Returns the id of the last request to `worker` in an output.
 fn last_id_in(seen: &str, worker: u32) -> u64 {
     let start = format!("w{worker} < ");
     let line = seen.lines().rev().find_map(|line| line.strip_prefix(&start)).unwrap();

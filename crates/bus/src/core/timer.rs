@@ -10,46 +10,46 @@ use super::session::SessionKey;
 use super::state::WorkerLifecycle;
 use super::table::{ClientKey, WorkerKey};
 
-/// What is to happen.
+/// The event of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
-    /// A worker has had its time to answer `initialize`.
-    Greeted(WorkerKey),
-    /// The same, where a client asked for it by itself, with the number of its request.
+    /// Timeout of a worker's response to the bus's `initialize`.
+    InitializeTimeout(WorkerKey),
+    /// Timeout of a worker's response to a client's `initialize`, with the number of the request.
     Unanswered(WorkerKey, u64),
-    /// A worker has had its time to open a session, with the number of the request.
+    /// Timeout of a worker's response to a request for a new session, with the number of the request.
     Unopened(WorkerKey, u64),
-    /// A worker has answered a request for a new session, for which others waited.
+    /// A worker has answered a request for a new session that others wait for.
     CreationSettled,
-    /// What a worker asks in a session that is not known yet has waited for long enough.
+    /// Timeout of a worker's requests in a session that is not known yet.
     EarlyRequest(WorkerKey),
-    /// A worker that is to go has had its time to finish.
+    /// Timeout of a retiring worker.
     Retired(WorkerKey),
-    /// A worker that owes nothing to anybody who is there has had its time.
-    Forsaken(WorkerKey),
-    /// A session that was told to stop has had its time.
+    /// Timeout of a worker whose pending requests have no client.
+    AbandonedWorker(WorkerKey),
+    /// Timeout of a session whose turn was cancelled.
     Cancelled(SessionKey),
-    /// The client of a session that was told to stop has had its time to answer what the agent asked in it.
+    /// Timeout of a client's answers to requests in a cancelled turn.
     CancelAsked(SessionKey),
-    /// The client of a session has been gone for long enough for its turn to end.
+    /// End of the grace period after which a turn without a client is cancelled.
     Abandoned(SessionKey),
-    /// A session has been without a client for long enough.
+    /// End of the grace period of a session without a client.
     Expired(SessionKey),
-    /// A session has waited for a worker for long enough.
-    Unrevived(SessionKey),
-    /// The workers that are all asked have had their time.
+    /// Timeout of restoring a session.
+    RestoreOverdue(SessionKey),
+    /// Timeout of a fan-out.
     Fanned(FanKey),
-    /// A client has waited for a worker for long enough, with the serial of its wait.
+    /// Timeout of a client that waits for a worker, with the serial of the wait.
     Held(ClientKey, u64),
-    /// A client that had sent too much has rested.
+    /// A client over its rate limit may continue.
     Rested(ClientKey),
     /// A pool may start workers again.
     Respawn(PoolId),
-    /// The bus is to stop whatever still runs.
+    /// End of the drain timeout.
     Drained,
 }
 
-/// What is to happen, the next first.
+/// Pending timers, the next one first.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     heap: BinaryHeap<Reverse<(Time, Timer)>>,
@@ -60,13 +60,13 @@ impl Timers {
         self.heap.push(Reverse((at, timer)));
     }
 
-    pub(super) fn next(&self) -> Option<Time> {
+    pub(super) fn next_deadline(&self) -> Option<Time> {
         self.heap.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// The next that is due, if any.
-    pub(super) fn due(&mut self, now: Time) -> Option<Timer> {
-        if self.next()? > now {
+    /// Removes and returns the next timer that is due.
+    pub(super) fn pop_due(&mut self, now: Time) -> Option<Timer> {
+        if self.next_deadline()? > now {
             return None;
         }
         self.heap.pop().map(|Reverse((_, timer))| timer)
@@ -74,17 +74,18 @@ impl Timers {
 }
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Does what is due.
+    /// Handles a timer.
     pub(super) fn run_timer(&mut self, timer: Timer) {
         match timer {
-            Timer::Greeted(worker) => {
-                if self.core.worker(worker).is_some_and(|state| state.stage == WorkerLifecycle::Greeting) {
-                    self.fail_initialize(worker, "did not answer initialize in time");
+            Timer::InitializeTimeout(worker) => {
+                if self.core.worker(worker).is_some_and(|state| state.stage == WorkerLifecycle::Initializing)
+                {
+                    self.fail_initialize(worker, "did not respond to initialize in time");
                 }
             }
             Timer::Unanswered(worker, number) => {
                 if self.core.worker(worker).is_some_and(|state| state.pending.contains_key(&number)) {
-                    self.useless(worker, "did not answer initialize in time");
+                    self.kill_stuck(worker, "did not respond to initialize in time");
                 }
             }
             Timer::Unopened(worker, number) => self.open_overdue(worker, number),
@@ -92,15 +93,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
             Timer::EarlyRequest(worker) => self.fail_early_requests(worker),
             Timer::Retired(worker) => {
                 if self.core.worker(worker).is_some_and(|state| state.stage == WorkerLifecycle::Retiring) {
-                    self.time_is_up(worker);
+                    self.handle_retire_timeout(worker);
                 }
             }
-            Timer::Forsaken(worker) => self.end_forsaken(worker),
+            Timer::AbandonedWorker(worker) => self.stop_abandoned(worker),
             Timer::Cancelled(key) => self.cancel_ignored(key),
-            Timer::CancelAsked(key) => self.cancel_asked(key),
+            Timer::CancelAsked(key) => self.answer_cancelled_requests(key),
             Timer::Abandoned(key) => self.abandon(key),
             Timer::Expired(key) => self.expire(key),
-            Timer::Unrevived(key) => self.revival_overdue(key),
+            Timer::RestoreOverdue(key) => self.handle_restore_timeout(key),
             Timer::Fanned(fan) => self.expire_fan_out(fan),
             Timer::Held(client, serial) => {
                 if self
@@ -109,7 +110,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     .and_then(|state| state.held.as_ref())
                     .is_some_and(|held| held.serial == serial)
                 {
-                    self.give_up_waiting(client);
+                    self.expire_held(client);
                 }
             }
             Timer::Rested(client) => self.end_rate_limit(client),

@@ -12,14 +12,14 @@ use super::state::{Asked, InternalRequest, Pending, RequestKind, RequestOrigin};
 use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 
-/// How long a client may take to answer the permission requests of a turn that was cancelled. ACP asks it to do so at once.
+/// Time for a client to answer the permission requests of a cancelled turn. ACP requires it to do so at once.
 const PERMISSION_TIMEOUT: Time = Time::from_secs(2);
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// A session was told to stop, and has its time to do so.
-    pub(super) fn cancelling(&mut self, key: SessionKey) {
+    /// Starts the timeouts of a session whose turn was cancelled.
+    pub(super) fn start_cancelling(&mut self, key: SessionKey) {
         let (now, grace) = (self.now, self.core.limits.cancel_grace);
-        // Where nothing is known of the protocol, nothing is known of turns.
+        // Turns are unknown in a pool without a known protocol.
         let is_acp = self.core.sessions.get(key).is_some_and(|it| self.core.pool_of(it.pool).is_acp());
         let Some(session) = self.core.sessions.get_mut(key).filter(|_| is_acp) else { return };
         session.stopped = session.prompts.iter().copied().fold(session.stopped, u64::max);
@@ -32,14 +32,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// How long a client may take to answer what an agent asks in a turn that was cancelled. An agent may wait for the answer
-    /// before it ends the turn, so this is less than the agent has.
+    /// Returns the time for a client to answer an agent's requests in a cancelled turn. The agent may wait for the answer before
+    /// it ends the turn, so this is less than the agent's time.
     fn answer_timeout(&self, is_permission: bool) -> Time {
         let grace = self.core.limits.cancel_grace;
         if is_permission { PERMISSION_TIMEOUT.min(grace / 4) } else { grace / 2 }
     }
 
-    /// Returns `true` if a turn of a session is cancelled and its client has had its time to answer a request of the agent.
+    /// Returns `true` if a turn of a session is cancelled and its client's time to answer is over.
     pub(super) fn has_cancelled(&self, key: SessionKey, is_permission: bool) -> bool {
         let Some(session) = self.core.sessions.get(key).filter(|session| session.is_stopping()) else {
             return false;
@@ -47,9 +47,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         session.cancelling.is_some_and(|at| self.now >= at + self.answer_timeout(is_permission))
     }
 
-    /// Answers in its client's place what the agent asked in a session whose turn was cancelled. Otherwise a client that never answers
-    /// makes an agent that waits for it look as if it ignored the cancellation, and turns of others end with the agent.
-    pub(super) fn cancel_asked(&mut self, key: SessionKey) {
+    /// Answers the agent's requests in a cancelled turn in place of the client. Otherwise a client that never answers makes an
+    /// agent that waits for it look as if it ignored the cancellation, and turns of other clients end with the agent.
+    pub(super) fn answer_cancelled_requests(&mut self, key: SessionKey) {
         let worker = self.core.sessions.get(key).and_then(super::session::Session::worker);
         let Some((worker, state)) = worker.and_then(|worker| Some((worker, self.core.workers.get(worker)?)))
         else {
@@ -76,14 +76,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
             state.overdue_turns.push(key);
         }
         for (client, number, asked) in open {
-            self.answered(worker, &asked.id, (client, number));
+            self.withdraw_others(worker, &asked.id, (client, number));
             self.withdraw([(client, number)].into_iter());
             self.answer_cancelled(&asked);
         }
     }
 
-    /// Returns `true` if an agent that asks a client something, in this session if it names one, may do so in a turn of `key`. Requests to
-    /// an MCP server of the client, and those about a request of the client, name none.
+    /// Returns `true` if an agent's request to a client may belong to a turn of `key`. `named` is the session that the request
+    /// names. Requests to an MCP server of the client, and those about a request of the client, name none.
     fn may_belong_to(&self, key: SessionKey, client: ClientKey, named: Option<SessionKey>) -> bool {
         let Some(session) = self.core.sessions.get(key) else { return false };
         let asks_in_turn = || {
@@ -97,7 +97,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Returns `true` if what an agent asks a client may belong to a turn that was cancelled and whose client has had its time to answer.
+    /// Returns `true` if an agent's request to a client may belong to a cancelled turn whose client's time to answer is over.
     pub(super) fn is_asked_late(
         &mut self,
         worker: WorkerKey,
@@ -118,16 +118,16 @@ impl<O: CoreOutput> Ctx<'_, O> {
         is_late
     }
 
-    /// Answers what an agent asked in a turn that was cancelled.
+    /// Answers an agent's request in a cancelled turn.
     pub(super) fn answer_cancelled(&mut self, asked: &Asked) {
         if asked.is_permission {
             self.answer_without_client(asked);
         } else {
-            self.fail_asked(asked, &RpcError::new(Code::Cancelled, "the turn was cancelled"));
+            self.fail_asked(asked, &RpcError::new(Code::Cancelled, "turn cancelled"));
         }
     }
 
-    /// A session has had its time to stop.
+    /// Handles that a worker has not ended a cancelled turn in time.
     pub(super) fn cancel_ignored(&mut self, key: SessionKey) {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         let overdue = session.cancelling.is_some_and(|at| self.now >= at + self.core.limits.cancel_grace);
@@ -135,7 +135,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             return;
         }
         session.cancelling = None;
-        // A turn that was begun since was told nothing.
+        // A turn begun since is not cancelled.
         let stopped = session.stopped;
         let (prompts, since) = std::mem::take(&mut session.prompts)
             .into_iter()
@@ -153,12 +153,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
             && idles
             && let Some(owner) = owner
         {
-            self.say_idle(owner, key);
+            self.send_idle(owner, key);
         }
-        self.retire(worker, "went on with a turn that was cancelled");
+        self.retire(worker, "did not end a cancelled turn");
     }
 
-    /// Answers a prompt in its worker's place. The worker's own answer will be nobody's.
+    /// Answers a prompt in place of its worker, whose own response will be dropped.
     fn cancel_for(&mut self, worker: WorkerKey, key: SessionKey, number: u64) {
         let Some(state) = self.core.worker(worker) else { return };
         let Some(pending) = state.pending.get_mut(&number) else { return };
@@ -168,11 +168,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let asker = std::mem::replace(&mut pending.asker, RequestOrigin::Gone);
         pending.session = None;
         let tag = pending.tag.take();
-        self.say_cancelled(asker, tag.as_deref());
+        self.send_cancelled(asker, tag.as_deref());
     }
 
-    /// Tells whoever has asked for a turn that it was cancelled.
-    pub(super) fn say_cancelled(&mut self, asker: RequestOrigin, tag: Option<&[u8]>) {
+    /// Answers a prompt as cancelled.
+    pub(super) fn send_cancelled(&mut self, asker: RequestOrigin, tag: Option<&[u8]>) {
         let RequestOrigin::Client { client, id, batch } = asker else { return };
         if let Some(state) = self.core.client(client) {
             state.inflight.remove(&id);
@@ -182,20 +182,20 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Says in a session's name that its turn is over (v2).
-    fn say_idle(&mut self, client: ClientKey, key: SessionKey) {
+    /// Sends an update that the turn of a session is cancelled (v2).
+    fn send_idle(&mut self, client: ClientKey, key: SessionKey) {
         let update = json!({"sessionUpdate": "state_update", "state": "idle", "stopReason": "cancelled"});
         self.send_update(client, key, &update);
     }
 
-    /// The same of a turn that its worker cannot end any more.
-    pub(super) fn say_failed(&mut self, client: ClientKey, key: SessionKey, error: &RpcError) {
+    /// Sends an update that the turn of a session has failed (v2).
+    pub(super) fn send_failed(&mut self, client: ClientKey, key: SessionKey, error: &RpcError) {
         let update =
             json!({"sessionUpdate": "state_update", "state": "idle", "stopReason": "error", "error": error});
         self.send_update(client, key, &update);
     }
 
-    /// Sends a client an update about its session, made here. The client knows the session's name by then.
+    /// Sends a client an update about its session. It is sent after the response from which the client learns the session's name.
     pub(super) fn send_update(&mut self, client: ClientKey, key: SessionKey, update: &Value) {
         let Some(session) = self.core.sessions.get(key) else { return };
         let named_in = session.named_in;
@@ -208,7 +208,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// A turn begins that had to wait: its client may be gone by now.
+    /// Starts the grace period of a turn that had to wait if its client has ended its input meanwhile.
     pub(super) fn abandon_if_closed(&mut self, client: ClientKey, key: SessionKey) {
         let at = self.now + self.core.limits.disconnect_grace;
         if self.core.client(client).is_some_and(|client| client.eof) {
@@ -216,11 +216,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Ends the turn of a session whose client has been gone for long enough.
+    /// Cancels the turn of a session whose client has been gone for the grace period.
     pub(super) fn abandon(&mut self, key: SessionKey) {
         let Some(session) = self.core.sessions.get(key) else { return };
         let grace = self.core.limits.disconnect_grace;
-        // One that left and came back has its time from when it left again.
+        // If the client left, returned and left again, the grace period started again.
         if session.ownerless.is_some_and(|since| self.now < since + grace) {
             return;
         }
@@ -231,10 +231,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Tells a session to stop.
+    /// Cancels the turn of a session.
     fn cancel_turn(&mut self, key: SessionKey) {
         let Some(session) = self.core.sessions.get(key) else { return };
-        // A turn that was begun since has not been told.
+        // A turn begun since is not cancelled yet.
         let told =
             session.cancelling.is_some() && session.prompts.iter().all(|prompt| *prompt <= session.stopped);
         if !session.is_busy() || told || !self.core.pool_of(session.pool).is_acp() {
@@ -244,10 +244,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if let Ok(line) = message::notification(method::SESSION_CANCEL, &json!({"sessionId": name})) {
             self.write_worker(worker, &[&line]);
         }
-        self.cancelling(key);
+        self.start_cancelling(key);
     }
 
-    /// Drops a session that nobody has come back for.
+    /// Drops a session to which no client has returned.
     pub(super) fn expire(&mut self, key: SessionKey) {
         let Some(session) = self.core.sessions.get(key) else { return };
         let Some(since) = session.ownerless else { return };
@@ -257,12 +257,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let grace = if can_return { limits.session_grace } else { limits.disconnect_grace };
         let worker = session.worker();
         if self.now < since + grace {
-            // What its agent can do was not known yet when it lost its client.
+            // The agent's capabilities were not known when the session lost its client.
             self.core.timers.set(since + grace, Timer::Expired(key));
             return;
         }
         if session.is_busy() {
-            // Its worker goes if it does not stop, and the session with it.
+            // If the worker does not end the turn, it is stopped, and the session ends with it.
             let again = self.now + limits.cancel_grace;
             self.cancel_turn(key);
             self.core.timers.set(again, Timer::Expired(key));
@@ -286,7 +286,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// What an answer means for its session.
+    /// Updates a session after a response.
     pub(super) fn settle_session(&mut self, pending: &Pending, number: u64, succeeded: bool) {
         let Some(key) = pending.session else { return };
         match pending.what {
@@ -296,9 +296,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     session.end_cancelling();
                 }
             }
-            RequestKind::Tell => self.history_told(key, succeeded),
+            RequestKind::Replay => self.finish_replay(key, succeeded),
             RequestKind::Close | RequestKind::Delete if succeeded => {
-                // A turn that its worker has not ended by now will not end any more.
+                // A turn that its worker has not ended by now will not end.
                 if let Some(session) = self.core.sessions.get_mut(key)
                     && let Some(worker) = session.worker()
                 {
@@ -318,7 +318,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
     }
 }
 
-/// How its worker calls a session.
+/// Returns the worker's name of a session, as JSON.
 pub(super) fn wire_name(session: &super::session::Session) -> Value {
     match &session.wire {
         Some(wire) => serde_json::from_slice(wire).unwrap_or(Value::Null),

@@ -15,34 +15,42 @@ use super::state::{Held, HeldLine};
 use super::table::ClientKey;
 use super::timer::Timer;
 
-/// Where a line is put among those that wait.
+/// The position of a line among the held ones.
 #[derive(Clone, Copy)]
 enum HeldPosition {
     Front,
-    /// Behind the lines that were accepted, before all others.
+    /// After the accepted lines, before all others.
     Accepted,
     Back,
 }
 
 impl<O: CoreOutput> Ctx<'_, O> {
-    /// Keeps a line that was acted on until the client's pool has a worker for it. It waits before lines that were not:
-    /// if it is the rest of an array, they came after that.
+    /// Holds a line that was handled until the client's pool has a worker for it. It is placed before lines that were not handled
+    /// yet: they came later, even if this one is the rest of a batch.
     pub(super) fn hold(&mut self, client: ClientKey, line: &[u8], batch: Option<BatchKey>) {
-        self.keep(client, HeldLine { line: line.into(), batch, accepted: true }, HeldPosition::Accepted);
+        self.insert_held(
+            client,
+            HeldLine { line: line.into(), batch, accepted: true },
+            HeldPosition::Accepted,
+        );
     }
 
-    /// Keeps a line behind those of the client that wait.
+    /// Holds a line behind the held lines of its client.
     pub(super) fn hold_behind(&mut self, client: ClientKey, line: &[u8]) {
-        self.keep(client, HeldLine { line: line.into(), batch: None, accepted: false }, HeldPosition::Back);
+        self.insert_held(
+            client,
+            HeldLine { line: line.into(), batch: None, accepted: false },
+            HeldPosition::Back,
+        );
     }
 
-    /// Whether a message need not wait behind the lines of its client that do: it is for what has its worker, or it is nobody's successor, as
-    /// answers are and what cannot be read.
+    /// Returns `true` if a message need not wait behind the held lines of its client: its session has a worker, or its order does
+    /// not matter, as with responses and invalid lines.
     pub(super) fn overtakes(&mut self, client: ClientKey, message: View<'_>) -> bool {
         match (message.kind(), message.method().as_deref()) {
             (Kind::Response | Kind::Invalid(_), _) => true,
             (Kind::Batch, _) => false,
-            (_, Some(CANCEL_REQUEST | MCP_CANCELLED)) => self.can_give_up(client, message),
+            (_, Some(CANCEL_REQUEST | MCP_CANCELLED)) => self.can_cancel(client, message),
             (_, method) => {
                 let Some(held) = self.core.client(client).and_then(|state| state.held.as_ref()) else {
                     return true;
@@ -59,9 +67,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Acts once more on lines of clients that came to nothing, in their order. What came behind them still waits behind
-    /// them.
-    pub(super) fn take_again(&mut self, lines: Vec<Waiting>) {
+    /// Handles lines of clients again, in order, because their worker was lost or had no room. Held lines that came after them
+    /// stay behind them.
+    pub(super) fn handle_again(&mut self, lines: Vec<Waiting>) {
         let waits = |core: &super::Core, client: ClientKey| {
             core.clients.get(client).is_some_and(|state| state.held.is_some())
         };
@@ -69,21 +77,21 @@ impl<O: CoreOutput> Ctx<'_, O> {
             lines.into_iter().partition(|line| waits(self.core, line.client));
         for line in behind.into_iter().rev() {
             let held = HeldLine { line: line.line, batch: line.batch, accepted: true };
-            self.keep(line.client, held, HeldPosition::Front);
+            self.insert_held(line.client, held, HeldPosition::Front);
         }
         for line in &free {
-            self.catch_up(line.client, true);
+            self.set_catching_up(line.client, true);
         }
         for line in &free {
             self.handle_client_message(line.client, View::parse(&line.line), line.batch);
         }
         for line in free {
-            self.catch_up(line.client, false);
+            self.set_catching_up(line.client, false);
             self.close_if_served(line.client);
         }
     }
 
-    fn keep(&mut self, client: ClientKey, line: HeldLine, place: HeldPosition) {
+    fn insert_held(&mut self, client: ClientKey, line: HeldLine, place: HeldPosition) {
         let limit = self.core.limits.queue_bytes;
         let at = self.now + self.core.limits.initialize_timeout;
         let serial = self.core.next_serial();
@@ -116,13 +124,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// Lets clients go on that wait for a worker of `pool`, the longest waiting first, until one has to wait again.
+    /// Releases the clients that wait for a worker of `pool`, in the order of their waits, until one has to wait again.
     pub(super) fn serve_waiting(&mut self, pool: PoolId) {
         while let Some(client) = self.core.pool_mut(pool).waiting.pop_front() {
             let waits_here = !self.release(client)
                 && self.core.client(client).is_some_and(|state| state.pool == Some(pool));
             if waits_here {
-                // It waits in front again: whoever came first goes first.
+                // It keeps its place at the front.
                 let waiting = &mut self.core.pool_mut(pool).waiting;
                 waiting.retain(|other| *other != client);
                 waiting.push_front(client);
@@ -131,18 +139,18 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// The same for a client whose first line waits no more.
-    pub(super) fn release_anew(&mut self, client: ClientKey) {
+    /// Releases a client whose first line was cancelled.
+    pub(super) fn release_again(&mut self, client: ClientKey) {
         for pool in &mut self.core.pools {
             pool.waiting.retain(|waiting| *waiting != client);
         }
         self.release(client);
     }
 
-    /// Acts on what a client has waiting. Tells whether all of it has gone.
+    /// Handles the held lines of a client. Returns `true` if none is held afterwards.
     fn release(&mut self, client: ClientKey) -> bool {
         let Some(held) = self.take_held(client) else { return true };
-        self.catch_up(client, true);
+        self.set_catching_up(client, true);
         let mut lines = held.lines.into_iter();
         for HeldLine { line, batch, .. } in lines.by_ref() {
             self.handle_client_message(client, View::parse(&line), batch);
@@ -150,11 +158,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 break;
             }
         }
-        // The one that had to wait again is the first of those that wait now.
+        // The line that had to wait again is the first of those held now.
         for line in lines {
-            self.keep(client, line, HeldPosition::Back);
+            self.insert_held(client, line, HeldPosition::Back);
         }
-        self.catch_up(client, false);
+        self.set_catching_up(client, false);
         let released = self.core.client(client).is_none_or(|state| state.held.is_none());
         if released {
             self.close_if_served(client);
@@ -162,8 +170,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
         released
     }
 
-    /// While it does, a client that is owed nothing for the moment is not hung up on.
-    fn catch_up(&mut self, client: ClientKey, on: bool) {
+    /// While set, a client without pending requests is not closed.
+    fn set_catching_up(&mut self, client: ClientKey, on: bool) {
         if let Some(state) = self.core.client(client) {
             state.catching_up = on;
         }
@@ -177,24 +185,24 @@ impl<O: CoreOutput> Ctx<'_, O> {
         Some(held)
     }
 
-    /// Refuses what a client has waiting: it has waited long enough.
-    pub(super) fn give_up_waiting(&mut self, client: ClientKey) {
+    /// Refuses the held lines of a client after the timeout.
+    pub(super) fn expire_held(&mut self, client: ClientKey) {
         let Some(pool) = self.core.client(client).and_then(|state| state.pool) else { return };
         let error = self.no_worker(pool, Code::Deadline);
         self.refuse_held(client, &error);
     }
 
-    /// Refuses what a client has waiting.
+    /// Refuses the held lines of a client.
     pub(super) fn refuse_held(&mut self, client: ClientKey, error: &RpcError) {
         let Some(held) = self.take_held(client) else { return };
         for pool in &mut self.core.pools {
             pool.waiting.retain(|waiting| *waiting != client);
         }
-        self.catch_up(client, true);
+        self.set_catching_up(client, true);
         for held in held.lines {
-            // The next entry of a batch whose first was refused may wait by now: all behind it waits too.
+            // The next entry of a batch whose first one was refused may be held by now, and then all lines behind it are.
             if self.core.client(client).is_some_and(|state| state.held.is_some()) {
-                self.keep(client, held, HeldPosition::Back);
+                self.insert_held(client, held, HeldPosition::Back);
                 continue;
             }
             let HeldLine { line, batch, .. } = held;
@@ -210,12 +218,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 _ => self.core.counters.dropped += 1,
             }
         }
-        self.catch_up(client, false);
+        self.set_catching_up(client, false);
         self.close_if_served(client);
     }
 }
 
-/// A hash of an id. Two ids with one hash only make a line wait that need not.
+/// Hashes an id. If two ids have one hash, a line only waits unnecessarily.
 fn hash(id: &[u8]) -> u64 {
     let mut hasher = FxHasher::default();
     hasher.write(id);

@@ -18,7 +18,7 @@ use super::supervisor::RESTART_DELAYS;
 use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 
-/// The longest rest where the fault is ours: whoever comes meanwhile waits for its end.
+/// The longest delay of a restart after a lack of the bus's own resources. Clients wait until its end.
 const MAX_SHORTAGE_DELAY: Duration = Duration::from_secs(5);
 
 impl<O: CoreOutput> Ctx<'_, O> {
@@ -28,7 +28,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         state.stage = WorkerLifecycle::Stopping;
         let written = state.queued.saturating_sub(end.unsent.len() as u64);
         let reason: Arc<str> = match fault {
-            Some(fault) => format!("it {fault}; {}", end.reason).into(),
+            Some(fault) => format!("{fault}; {}", end.reason).into(),
             None => end.reason.as_str().into(),
         };
         let pending = self.take_pending(worker);
@@ -36,9 +36,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.core.worker(worker).map(|state| std::mem::take(&mut state.asking)).into_iter().collect();
         let sessions = self.core.worker(worker).map_or(0, |state| state.sessions.len());
         let shared = self.core.worker(worker).map(|state| std::mem::take(&mut state.shared));
-        let others = shared.into_iter().flatten().flat_map(|(_, shared)| shared.into_takers());
+        let others = shared.into_iter().flatten().flat_map(|(_, shared)| shared.into_recipients());
         self.withdraw(asking.into_iter().flatten().map(|(_, asked)| asked).chain(others));
-        // Those that are provisional are not lost: nobody has them yet.
+        // Provisional sessions are dropped, not lost: no client has them yet.
         for (number, pending) in &pending {
             self.forget_pending(worker, pending, *number);
         }
@@ -55,20 +55,20 @@ impl<O: CoreOutput> Ctx<'_, O> {
             .collect();
         self.lose_sessions(worker, &reason);
         let requests = pending.len();
-        let mut again = Vec::new();
+        let mut unread = Vec::new();
         for (number, pending) in pending {
             if pending.start >= written && matches!(pending.asker, RequestOrigin::Client { .. }) {
-                // A turn that is to stop already is not begun elsewhere.
+                // A cancelled turn is not started in another worker.
                 match stopped.contains(&number) {
-                    true => self.say_cancelled(pending.asker, pending.tag.as_deref()),
-                    // Whether another worker would know the child is not known.
+                    true => self.send_cancelled(pending.asker, pending.tag.as_deref()),
+                    // Another worker may not know the child.
                     false if pending.what == RequestKind::Child => self.fail(worker, pending, &child_lost()),
-                    false => again.push(pending),
+                    false => unread.push(pending),
                 }
                 continue;
             }
             let effects = if pending.start >= end.taken { Effects::None } else { Effects::Possible };
-            let mut error = RpcError::new(Code::WorkerLost, format!("the agent's process ended: {reason}"));
+            let mut error = RpcError::new(Code::WorkerLost, format!("agent process exited: {reason}"));
             if end.oom {
                 error = error.with("oom", json!(true));
             }
@@ -80,11 +80,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if stage != WorkerLifecycle::Stopping || fault.is_some() {
             self.log(Note::Lost { worker: worker.into(), reason: reason.to_string(), requests, sessions });
             match end.ours {
-                true => self.rest_for_lack(pool, state.since, reason),
+                true => self.delay_after_shortage(pool, state.since, reason),
                 false => self.count_loss(pool, state.since, &reason),
             }
         }
-        let mut lines: Vec<Waiting> = again
+        let mut lines: Vec<Waiting> = unread
             .iter()
             .filter_map(|pending| self.unsent(pending, &end.unsent[(pending.start - written) as usize..]))
             .collect();
@@ -92,7 +92,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.forget_elsewhere(waiting.client, &waiting.line);
         }
         lines.extend(state.backlog);
-        self.take_again(lines);
+        self.handle_again(lines);
         self.fill(pool);
         if !self.core.pool_of(pool).waiting.is_empty() {
             self.spawn_on_demand(pool);
@@ -100,7 +100,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.finish_if_drained();
     }
 
-    /// Takes a worker that is gone out of what is known of clients and its pool.
+    /// Removes a worker from the state of clients and of its pool.
     fn forget_worker(&mut self, worker: WorkerKey, state: &WorkerState) {
         for client in &state.pausing {
             self.resume_client(*client);
@@ -115,26 +115,26 @@ impl<O: CoreOutput> Ctx<'_, O> {
         pool.workers.retain(|other| *other != worker);
         pool.answers.remove(&worker);
         self.refresh_pool(state.pool);
-        for key in &state.revivals {
+        for key in &state.restores {
             if let Some(session) = self.core.sessions.get_mut(*key) {
-                session.place = SessionState::Lost("its agent's process ended".into());
-                self.start_revival(*key);
+                session.place = SessionState::Lost("agent process exited".into());
+                self.start_restore(*key);
             }
         }
     }
 
-    /// Counts a lost worker, and rests before the next: longer each time if one was started after the last loss and is
-    /// lost too, but not because several that were there together are lost together.
+    /// Counts a lost worker and delays the next start. The delay grows if the worker was started after the last loss, but not if
+    /// several that ran at the same time are lost together.
     fn count_loss(&mut self, pool: PoolId, since: Time, reason: &str) {
         self.core.counters.lost += 1;
         let (now, limits) = (self.now, &self.core.limits);
         let (window, budget) = (limits.restart_window, limits.restart_budget as usize);
         let state = &mut self.core.pools[pool.0 as usize];
-        // Whoever else is told of it is not told what was said to somebody.
+        // Other clients see this reason; the stderr lines may be about one client.
         state.last_loss = Some(reason.split("; stderr").next().unwrap_or_default().into());
         let in_a_row = state.losses.back().is_none_or(|last| since >= *last);
         state.losses.retain(|at| now.saturating_sub(*at) < window);
-        // Several that did well for long and are lost together are one misfortune and no loop.
+        // Several workers that ran for long and are lost together count as one loss.
         if in_a_row || now.saturating_sub(since) < window || state.losses.is_empty() {
             state.losses.push_back(now);
         }
@@ -142,13 +142,13 @@ impl<O: CoreOutput> Ctx<'_, O> {
             let longest = RESTART_DELAYS.0.saturating_mul(1 << state.failures.min(20)).min(RESTART_DELAYS.1);
             state.failures += 1;
             let rest = longest.mul_f64(self.core.random.f64());
-            state.rest_until = now + rest;
+            state.delayed_until = now + rest;
         }
-        let mut next = state.rest_until;
+        let mut next = state.delayed_until;
         let opens = state.losses.len() >= budget.max(1);
         if opens {
             let was_open = state.open_until.is_some();
-            // The window has passed by then, or it is tried with one at a time.
+            // By then the window has passed, or one worker at a time is tried.
             let until = now + window.min(RESTART_DELAYS.1);
             state.open_until = Some(until);
             next = until;
@@ -160,28 +160,28 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.core.timers.set(next, Timer::Respawn(pool));
     }
 
-    /// Rests after a worker could not be started for lack of something, longer each time. That is not counted as a loss,
-    /// and whoever waits is told.
-    fn rest_for_lack(&mut self, pool: PoolId, since: Time, reason: Arc<str>) {
+    /// Delays the next start after a worker could not be started for lack of resources. That is not counted as a loss, and the
+    /// waiting clients get an error.
+    fn delay_after_shortage(&mut self, pool: PoolId, since: Time, reason: Arc<str>) {
         let state = &mut self.core.pools[pool.0 as usize];
         state.last_loss = Some(reason);
-        // Those that were started together fail together, and are one.
-        if since >= state.rest_until {
+        // Workers that were started together and failed together count once.
+        if since >= state.delayed_until {
             let longest =
                 RESTART_DELAYS.0.saturating_mul(1 << state.failures.min(20)).min(MAX_SHORTAGE_DELAY);
             state.failures += 1;
-            state.rest_until = self.now + longest.mul_f64(self.core.random.f64());
+            state.delayed_until = self.now + longest.mul_f64(self.core.random.f64());
         }
-        let next = state.rest_until;
+        let next = state.delayed_until;
         self.refuse_waiting(pool);
         self.core.timers.set(next, Timer::Respawn(pool));
     }
 
-    /// Tells whoever waits for a worker of `pool` that there will be none soon, if there is none left.
+    /// Refuses the clients and sessions that wait for a worker of `pool`, unless a worker is left that could serve them.
     fn refuse_waiting(&mut self, pool: PoolId) {
         let shared = self.core.pool_of(pool).is_shared();
         if self.core.pool_of(pool).workers.iter().any(|worker| {
-            // What somebody has for himself is no hope for others.
+            // An exclusive worker that is in use serves no other client.
             let hope =
                 |state: &WorkerState| state.stage != WorkerLifecycle::Stopping && (shared || !state.claimed);
             self.core.workers.get(*worker).is_some_and(hope)
@@ -193,12 +193,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
         for client in waiting {
             self.refuse_held(client, &error);
         }
-        for key in std::mem::take(&mut self.core.pool_mut(pool).revivals) {
-            self.fail_revival(key, &error);
+        for key in std::mem::take(&mut self.core.pool_mut(pool).restores) {
+            self.fail_restore(key, &error);
         }
     }
 
-    /// A worker's sessions live nowhere from now on; their clients are told if they can be.
+    /// Marks the sessions of a worker as lost and notifies their clients.
     pub(super) fn lose_sessions(&mut self, worker: WorkerKey, reason: &Arc<str>) {
         let Some(state) = self.core.worker(worker) else { return };
         let mut sessions: Vec<SessionKey> = state.sessions.iter().copied().collect();
@@ -208,38 +208,44 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
     }
 
-    /// The same of one session.
+    /// Marks one session as lost and notifies its client.
     fn lose_session(&mut self, worker: WorkerKey, key: SessionKey, reason: &Arc<str>) {
         let was_running = self.core.sessions.get(key).is_some_and(|session| session.running);
-        if !self.uproot(worker, key, reason) {
+        if !self.remove_from_worker(worker, key, reason) {
             return;
         }
         let Some(session) = self.core.sessions.get(key) else { return };
-        let is_told = session.is_told();
+        let is_told = session.is_replaying();
         if let Some(owner) = session.owner {
             self.notify(owner, key, reason);
             if was_running {
-                let error = RpcError::new(Code::WorkerLost, format!("the turn was cut short: {reason}"));
-                self.say_failed(owner, key, &error.effects(Effects::Possible));
+                let error = RpcError::new(Code::WorkerLost, format!("turn interrupted: {reason}"));
+                self.send_failed(owner, key, &error.effects(Effects::Possible));
             }
         }
         if is_told {
-            self.history_told(key, false);
+            self.finish_replay(key, false);
         }
     }
 
-    /// Takes a session out of its worker. Tells whether it lives nowhere now: one that is being taken up has its own way.
-    pub(super) fn uproot(&mut self, worker: WorkerKey, key: SessionKey, reason: &Arc<str>) -> bool {
+    /// Removes a session from its worker. Returns `true` if the session is lost now; one that is being restored is handled by
+    /// that.
+    pub(super) fn remove_from_worker(
+        &mut self,
+        worker: WorkerKey,
+        key: SessionKey,
+        reason: &Arc<str>,
+    ) -> bool {
         let opened = self.core.sessions.get(key).filter(|session| !session.provisional);
         let former = opened.map(|session| (session.agent_name(), session.identity));
         if let Some(state) = self.core.worker(worker) {
             if let Some((name, identity)) = former {
-                // The worker may go on, and speak of it.
+                // The worker may still run and mention the session.
                 state.former.add(name, identity, NameUse::Opened);
             }
             state.sessions.remove(&key);
             state.aliases.retain(|_, other| *other != key);
-            // What the worker still answers says nothing of the session where it lives next.
+            // Its remaining responses say nothing about the session in another worker.
             for pending in state.pending.values_mut().filter(|pending| pending.session == Some(key)) {
                 pending.session = None;
             }
@@ -252,14 +258,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
         session.running = false;
         session.cancelling = None;
         session.stopped = 0;
-        if matches!(session.place, SessionState::Reviving(_)) {
+        if matches!(session.place, SessionState::Restoring(_)) {
             return false;
         }
         session.place = SessionState::Lost(reason.clone());
         true
     }
 
-    /// Tells a client that takes notices what happened to its session.
+    /// Sends a notice about a lost session to a client that shows notices.
     fn notify(&mut self, client: ClientKey, key: SessionKey, reason: &str) {
         if !self.core.client(client).is_some_and(|state| state.notices) {
             return;
@@ -271,16 +277,16 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         let abilities = self.core.abilities_of(session);
         let description = if abilities.load || abilities.resume {
-            format!("{reason}. The session is taken up again with the next prompt.")
+            format!("{reason}. The next prompt restores the session.")
         } else {
-            format!("{reason}. The agent cannot take the session up again.")
+            format!("{reason}. The agent cannot restore the session.")
         };
         let update = json!({"sessionUpdate": "notice", "severity": "warning",
-            "title": "The agent's process has ended", "description": description});
+            "title": "Agent process exited", "description": description});
         self.send_update(client, key, &update);
     }
 
-    /// Tells clients that a worker no longer wants what it asked them for.
+    /// Cancels requests of a worker that were sent to clients.
     pub(super) fn withdraw(&mut self, asked: impl Iterator<Item = (ClientKey, u64)>) {
         let mut asked: Vec<_> = asked.collect();
         asked.sort_unstable();

@@ -8,33 +8,33 @@ use narrows_wire::{Code, Fault, Kind, LineRef, RpcError, Splitter, View, is_one_
 use rustix::io::Errno;
 
 use crate::core::{ANYONE, ClientId, ClientInfo, Time};
-use crate::listen::{BoundListener, Ends, Family};
+use crate::listen::{BoundListener, Family, StdioStreams};
 
 use super::commands::IncomingClient;
 use super::connections::{ClientConn, Connections};
-use super::handshake::{First, FirstLine};
+use super::handshake::{FirstLine, FirstRead};
 use super::silent_clients::crowded_error;
 use super::stream::Stream;
 use super::websocket::{self, ClientDecoder};
 use super::{About, Driver, LINGER_TIMEOUT, PollToken, Router};
 
-/// How often it is tried to write to a client that is being hung up on and takes nothing.
+/// Interval of attempts to write to a client that is being closed and whose queue is blocked.
 const LINGER_RETRY_INTERVAL: Duration = Duration::from_millis(50);
-/// How many are let in at a time before others have their turn.
+/// Connections accepted before other sources have their turn.
 const MAX_ACCEPTS_PER_ROUND: usize = 64;
 
 impl<B: Router> Driver<B> {
     pub(super) fn list_listener(&mut self, slot: u32) {
         if let Some(door) = self.listeners.get_mut(slot as usize) {
             door.readable = true;
-            if !door.listed && !self.watch.accept_rests() {
+            if !door.listed && !self.checks.is_accept_paused() {
                 door.listed = true;
-                self.ports.ready.push(PollToken::Listener(slot));
+                self.conns.ready.push(PollToken::Listener(slot));
             }
         }
     }
 
-    /// Lets in who waits at a listener.
+    /// Accepts the pending connections of a listener.
     pub(super) fn accept(&mut self, now: Time, slot: u32) {
         for _ in 0..MAX_ACCEPTS_PER_ROUND {
             let Some(door) = self.listeners.get_mut(slot as usize) else { return };
@@ -43,20 +43,20 @@ impl<B: Router> Driver<B> {
             let family = listener.family;
             match listener.accept() {
                 Ok(peer) => {
-                    self.accepts_again();
+                    self.end_fd_shortage();
                     self.admit(now, slot, family, peer);
                 }
                 Err(Errno::AGAIN) => {
                     door.readable = false;
                     return;
                 }
-                Err(Errno::MFILE | Errno::NFILE) if self.evict_some(now) => {}
+                Err(Errno::MFILE | Errno::NFILE) if self.evict_several(now) => {}
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
-                    self.rest_from_accepting(now);
+                    self.pause_accepting(now);
                     return;
                 }
-                // The peer has changed its mind, or the network has.
-                Err(error) => tracing::debug!(%error, "a connection came to nothing"),
+                // The peer or the network has ended the connection already.
+                Err(error) => tracing::debug!(%error, "accept failed"),
             }
         }
         self.list_listener(slot);
@@ -66,7 +66,7 @@ impl<B: Router> Driver<B> {
         let listener = listener as usize;
         let user = match family {
             Family::Tcp if self.is_foreign(listener, &peer) => {
-                self.brain.count_refused_user();
+                self.router.count_refused_user();
                 refuse_user(peer);
                 return;
             }
@@ -74,7 +74,7 @@ impl<B: Router> Driver<B> {
             Family::Unix => {
                 let user = peer_user(&peer);
                 if !user.is_some_and(may_use_socket) {
-                    self.brain.count_refused_user();
+                    self.router.count_refused_user();
                     self.log_refused_user(listener, user);
                     return;
                 }
@@ -86,7 +86,8 @@ impl<B: Router> Driver<B> {
         let mut conn =
             ClientConn::new(Stream::socket(peer), None, family == Family::Tcp, family == Family::Unix);
         if self.hand_over.is_some() {
-            conn.fresh = Some(Box::new(FirstLine { listener, identity: identity.clone(), read: Vec::new() }));
+            conn.first_line =
+                Some(Box::new(FirstLine { listener, identity: identity.clone(), read: Vec::new() }));
         }
         let from = ClientInfo { is_owner, ..ClientInfo::new(listener, &identity) };
         let lines = self.lines();
@@ -108,26 +109,26 @@ impl<B: Router> Driver<B> {
         user != Some(only)
     }
 
-    /// Logs that a user may not connect, unless that was logged a short time ago.
+    /// Logs that a user may not connect, at most once per interval.
     fn log_refused_user(&mut self, listener: usize, user: Option<u32>) {
         if let Some(count) = self.refused_users.count(Instant::now()) {
             tracing::warn!(listener, user, count, "connections refused: not the user of the bus");
         }
     }
 
-    /// Takes a client that somebody else has let in.
-    pub(super) fn admit_newcomer(&mut self, now: Time, socket: OwnedFd, from: &IncomingClient) {
-        let from = from.arrival();
+    /// Adds a client that the caller of [`Handle::connect`](crate::Handle::connect) has accepted.
+    pub(super) fn admit_incoming(&mut self, now: Time, socket: OwnedFd, from: &IncomingClient) {
+        let from = from.client_info();
         let mut conn = ClientConn::new(Stream::socket(socket), None, false, true);
-        conn.tended = true;
-        // Its own socket beside both ends of the one that leads to us.
+        conn.has_own_timeout = true;
+        // Its socket, and both ends of the connection that the caller bridges to it.
         conn.descriptors = 3;
         let lines = self.lines();
         self.admit_conn(now, from, conn, lines);
     }
 
-    /// Takes our own stdin and stdout for a client.
-    pub(super) fn open_stdio(&mut self, now: Time, listener: u32, ends: Ends) {
+    /// Adds stdin and stdout as a client.
+    pub(super) fn open_stdio(&mut self, now: Time, listener: u32, ends: StdioStreams) {
         let identity = user_name(rustix::process::geteuid().as_raw());
         self.copied.extend(ends.copied);
         let conn = ClientConn::new(ends.input, Some(ends.output), false, false);
@@ -141,60 +142,60 @@ impl<B: Router> Driver<B> {
         ClientDecoder::Lines(Splitter::new(self.limits.max_line))
     }
 
-    /// Takes a connection, if there may be one more. The slot it has then.
+    /// Adds a connection if the limits permit. Returns its slot.
     pub(super) fn admit_conn(
         &mut self,
         now: Time,
         from: ClientInfo<'_>,
         mut conn: ClientConn,
-        cutter: ClientDecoder,
+        decoder: ClientDecoder,
     ) -> Option<u32> {
         if let Some(error) = self.no_room(now, &from, &conn) {
             refuse(&conn, &error);
             return None;
         }
-        let mut opened = self.ask(About::All, |brain, ports| brain.client_open(now, from, ports));
+        let mut opened = self.call_router(About::All, |router, conns| router.client_open(now, from, conns));
         if let Some(None) = opened
             && !self.draining
             && self.evict_silent(now)
         {
-            opened = self.ask(About::All, |brain, ports| brain.client_open(now, from, ports));
+            opened = self.call_router(About::All, |router, conns| router.client_open(now, from, conns));
         }
         let Some(Some(client)) = opened else {
             let error = match opened {
-                None => RpcError::new(Code::Internal, "an internal error"),
-                Some(_) if self.draining => RpcError::new(Code::Draining, "the bus is stopping"),
+                None => RpcError::new(Code::Internal, "internal error"),
+                Some(_) if self.draining => RpcError::new(Code::Draining, "bus is shutting down"),
                 Some(_) => crowded_error(),
             };
             refuse(&conn, &error);
             return None;
         };
         let slot = client.0 as usize;
-        if self.ports.clients.len() <= slot {
-            self.ports.clients.resize_with(slot + 1, || None);
+        if self.conns.clients.len() <= slot {
+            self.conns.clients.resize_with(slot + 1, || None);
         }
-        while self.client_cutters.len() <= slot {
+        while self.client_decoders.len() <= slot {
             let lines = self.lines();
-            self.client_cutters.push(lines);
+            self.client_decoders.push(lines);
         }
-        self.client_cutters[slot] = cutter;
-        conn.account = self.ports.accounts.number(from.identity);
-        self.ports.accounts.open(&conn);
+        self.client_decoders[slot] = decoder;
+        conn.account = self.conns.accounts.number(from.identity);
+        self.conns.accounts.open(&conn);
         let registered = conn.register(self.poll.registry(), client.0);
-        self.ports.clients[slot] = Some(conn);
+        self.conns.clients[slot] = Some(conn);
         if let Err(error) = registered {
-            tracing::warn!(%error, "cannot watch a connection");
+            tracing::warn!(%error, "cannot register client socket");
             self.drop_client(now, client.0);
             return None;
         }
         let identity = Some(from.identity).filter(|identity| *identity != ANYONE);
-        tracing::info!(client = slot, listener = from.listener, identity, "a client has come");
+        tracing::info!(client = slot, listener = from.listener, identity, "client connected");
         Some(client.0)
     }
 
-    /// Reads once from a client and shows its lines to the core.
+    /// Reads once from a client and passes its lines to the core.
     pub(super) fn read_client(&mut self, now: Time, slot: u32) {
-        let Some(conn) = self.ports.client(slot) else { return };
+        let Some(conn) = self.conns.client(slot) else { return };
         conn.intake.listed = false;
         if conn.intake.paused || conn.intake.ended {
             return;
@@ -208,34 +209,34 @@ impl<B: Router> Driver<B> {
                 return;
             }
             Err(error) => {
-                tracing::debug!(client = slot, %error, "a client cannot be read from");
+                tracing::debug!(client = slot, %error, "client read failed");
                 return self.drop_client(now, slot);
             }
         };
-        // A read that was not filled has emptied the source, unless its end is still to be read.
+        // A read that did not fill the buffer has emptied the source, except that its end may still be unread.
         conn.intake.readable = read == self.scratch.len() || conn.intake.hung_up;
-        let (is_fresh, is_silent) = (conn.fresh.is_some(), conn.silent.is_some());
-        if conn.hangup.is_none() && conn.framed.is_some() {
+        let (is_fresh, is_silent) = (conn.first_line.is_some(), conn.silent.is_some());
+        if conn.close_state.is_none() && conn.websocket.is_some() {
             self.read_frames(now, slot, read);
-        } else if conn.hangup.is_none() && !(conn.guarded && self.turn_away(slot, read)) {
-            let first = if is_fresh { self.look_first(now, slot, read) } else { First::Read };
-            let (brain, ports) = (&mut self.brain, &mut self.ports);
-            let ClientDecoder::Lines(lines) = &mut self.client_cutters[slot as usize] else { return };
+        } else if conn.close_state.is_none() && !(conn.checks_json && self.refuse_non_json(slot, read)) {
+            let first = if is_fresh { self.check_first_line(now, slot, read) } else { FirstRead::Read };
+            let (router, conns) = (&mut self.router, &mut self.conns);
+            let ClientDecoder::Lines(lines) = &mut self.client_decoders[slot as usize] else { return };
             let scratch = match &first {
-                First::Read => &self.scratch[..read],
-                First::All(read) => read,
-                First::Nothing => &[],
+                FirstRead::Read => &self.scratch[..read],
+                FirstRead::All(read) => read,
+                FirstRead::Nothing => &[],
             };
             let mut spoke = false;
             let handled = catch_unwind(AssertUnwindSafe(|| {
                 lines.feed(scratch, |piece| {
                     spoke = true;
-                    show(brain, ports, now, slot, piece);
+                    pass_line(router, conns, now, slot, piece);
                 });
             }));
             if is_silent
                 && spoke
-                && let Some(conn) = self.ports.client(slot)
+                && let Some(conn) = self.conns.client(slot)
             {
                 conn.silent = None;
             }
@@ -244,53 +245,53 @@ impl<B: Router> Driver<B> {
             }
         }
         self.count_unfinished(now, slot);
-        self.ports.list_client(slot);
+        self.conns.list_client(slot);
     }
 
-    /// On TCP, whoever does not begin like JSON is hung up on: a web page can reach a loopback port, but cannot speak
-    /// to it.
-    fn turn_away(&mut self, slot: u32, read: usize) -> bool {
+    /// Closes a TCP connection that does not begin like JSON. A web page can reach a loopback port, but cannot send such a
+    /// beginning.
+    fn refuse_non_json(&mut self, slot: u32, read: usize) -> bool {
         let blank = |byte: &&u8| matches!(**byte, b' ' | b'\t' | b'\r' | b'\n');
         let Some(first) = self.scratch[..read].iter().find(|byte| !blank(byte)) else { return false };
-        if let Some(conn) = self.ports.client(slot) {
-            conn.guarded = false;
+        if let Some(conn) = self.conns.client(slot) {
+            conn.checks_json = false;
         }
         if matches!(first, b'{' | b'[') {
             return false;
         }
-        tracing::warn!(client = slot, "a client does not speak JSON");
-        self.ports.disconnect(slot, &Fault::Syntax.into());
+        tracing::warn!(client = slot, "client does not speak JSON");
+        self.conns.disconnect(slot, &Fault::Syntax.into());
         true
     }
 
     fn client_ended(&mut self, now: Time, slot: u32) {
-        let Some(conn) = self.ports.client(slot) else { return };
+        let Some(conn) = self.conns.client(slot) else { return };
         conn.intake.ended = true;
-        if conn.hangup.is_some() {
-            // What is left of the hang-up is seen to when everything is written.
+        if conn.close_state.is_some() {
+            // The close continues when the queue is flushed.
             return;
         }
-        // Who speaks WebSocket says goodbye first.
-        if conn.intake.dead || conn.framed.is_some() {
+        // A WebSocket ends with a close frame. Without one the connection was lost.
+        if conn.intake.dead || conn.websocket.is_some() {
             return self.drop_client(now, slot);
         }
-        self.take_last(now, slot);
-        self.ask(About::Client(slot), |brain, ports| brain.client_eof(now, ClientId(slot), ports));
+        self.handle_last_line(now, slot);
+        self.call_router(About::Client(slot), |router, conns| router.client_eof(now, ClientId(slot), conns));
     }
 
-    /// Takes what a client has said last before its input ended, though it has no line end, if it is a whole message.
-    fn take_last(&mut self, now: Time, slot: u32) {
-        let fresh = self.ports.client(slot).and_then(|conn| conn.fresh.take());
-        let begun = fresh.map(|fresh| fresh.read).unwrap_or_default();
-        let (brain, ports) = (&mut self.brain, &mut self.ports);
-        let Some(ClientDecoder::Lines(lines)) = self.client_cutters.get_mut(slot as usize) else { return };
+    /// Handles a client's last line without a line end, if it is a valid message.
+    fn handle_last_line(&mut self, now: Time, slot: u32) {
+        let first_line = self.conns.client(slot).and_then(|conn| conn.first_line.take());
+        let begun = first_line.map(|first_line| first_line.read).unwrap_or_default();
+        let (router, conns) = (&mut self.router, &mut self.conns);
+        let Some(ClientDecoder::Lines(lines)) = self.client_decoders.get_mut(slot as usize) else { return };
         let handled = catch_unwind(AssertUnwindSafe(|| {
             for read in [&begun[..], b"\n"] {
                 lines.feed(read, |piece| match piece {
                     LineRef::Whole(line) if !matches!(View::parse(line).kind(), Kind::Invalid(_)) => {
-                        show(brain, ports, now, slot, piece);
+                        pass_line(router, conns, now, slot, piece);
                     }
-                    _ => tracing::debug!(client = slot, "a client ended its input within a line"),
+                    _ => tracing::debug!(client = slot, "client input ended within a line"),
                 });
             }
         }));
@@ -299,110 +300,111 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Closes a client's connection and tells the core.
+    /// Closes a client's connection and removes it from the core.
     pub(super) fn drop_client(&mut self, now: Time, slot: u32) {
-        let Some(conn) = self.ports.take_client(slot) else { return };
+        let Some(conn) = self.conns.take_client(slot) else { return };
         conn.deregister(self.poll.registry());
         conn.close();
         let lines = self.lines();
-        if let Some(cutter) = self.client_cutters.get_mut(slot as usize) {
-            *cutter = lines;
+        if let Some(decoder) = self.client_decoders.get_mut(slot as usize) {
+            *decoder = lines;
         }
-        self.ask(About::Client(slot), |brain, ports| brain.client_gone(now, ClientId(slot), ports));
-        tracing::info!(client = slot, "a client has gone");
-        self.accepts_soon(now);
+        self.call_router(About::Client(slot), |router, conns| router.client_gone(now, ClientId(slot), conns));
+        tracing::info!(client = slot, "client disconnected");
+        self.resume_accepting(now);
     }
 
-    /// Goes on with those that are being hung up on.
+    /// Continues to close clients.
     ///
-    /// Closing a socket with unread input resets it, and what was written last would be lost on the way. So the peer is
-    /// told that nothing more comes, and what it still sends is read until it closes too.
-    pub(super) fn hang_up(&mut self, now: Time) {
-        let closing = std::mem::take(&mut self.ports.closing);
-        let is_finished = self.ports.finished;
+    /// Closing a socket with unread input resets it, and the last output would be lost. So the output is shut down first, and
+    /// input is read until the peer closes too.
+    pub(super) fn close_clients(&mut self, now: Time) {
+        let closing = std::mem::take(&mut self.conns.closing);
+        let is_finished = self.conns.finished;
         for slot in closing {
-            let Some(conn) = self.ports.client(slot) else { continue };
-            let Some(hangup) = &mut conn.hangup else { continue };
-            // Whoever is owed something and takes it, however slowly, gets all of it.
-            let patience = if hangup.until.is_none() { self.limits.stall_timeout } else { LINGER_TIMEOUT };
-            let stuck_at = conn.outflow.progress + patience;
-            let has_time = hangup.reads_reason && !is_finished;
+            let Some(conn) = self.conns.client(slot) else { continue };
+            let Some(close_state) = &mut conn.close_state else { continue };
+            // A client with pending output that makes progress, however slowly, gets all of it.
+            let timeout =
+                if close_state.until.is_none() { self.limits.stall_timeout } else { LINGER_TIMEOUT };
+            let stuck_at = conn.outflow.progress + timeout;
+            let has_time = close_state.reads_reason && !is_finished;
             let stuck = conn.outflow.blocked && now >= stuck_at && !has_time;
             let is_empty = conn.outflow.outbox.waiting() == 0;
-            if is_empty && !hangup.shut && self.ports.put_going(slot) {
-                self.ports.closing.push(slot);
+            if is_empty && !close_state.shut && self.conns.put_going_away(slot) {
+                self.conns.closing.push(slot);
                 continue;
             }
-            let Some(conn) = self.ports.client(slot) else { continue };
-            let Some(hangup) = &mut conn.hangup else { continue };
-            if conn.outflow.outbox.waiting() == 0 && !hangup.shut {
-                hangup.shut = true;
-                hangup.until = Some(hangup.until.unwrap_or(Time::MAX).min(now + LINGER_TIMEOUT));
+            let Some(conn) = self.conns.client(slot) else { continue };
+            let Some(close_state) = &mut conn.close_state else { continue };
+            if conn.outflow.outbox.waiting() == 0 && !close_state.shut {
+                close_state.shut = true;
+                close_state.until = Some(close_state.until.unwrap_or(Time::MAX).min(now + LINGER_TIMEOUT));
                 conn.output().shut();
                 conn.intake.paused = false;
-                self.ports.list_client(slot);
+                self.conns.list_client(slot);
             }
-            let Some(conn) = self.ports.client(slot) else { continue };
-            let shut = conn.hangup.is_some_and(|hangup| hangup.shut);
-            let until = conn.hangup.and_then(|hangup| hangup.until);
-            // Two descriptors: there is no telling without closing.
+            let Some(conn) = self.conns.client(slot) else { continue };
+            let shut = conn.close_state.is_some_and(|close_state| close_state.shut);
+            let until = conn.close_state.and_then(|close_state| close_state.until);
+            // With two descriptors, the end of output cannot be signaled without closing.
             let done = shut && (conn.intake.ended || conn.output.is_some());
             if done || stuck || until.is_some_and(|until| now >= until) {
                 self.drop_client(now, slot);
             } else {
-                self.ports.closing.push(slot);
+                self.conns.closing.push(slot);
                 let again = until.unwrap_or(stuck_at.max(now + Duration::from_millis(10)));
-                let blocked = self.ports.client(slot).is_some_and(|conn| conn.outflow.blocked);
+                let blocked = self.conns.client(slot).is_some_and(|conn| conn.outflow.blocked);
                 self.check_by(if blocked { again.min(now + LINGER_RETRY_INTERVAL) } else { again });
             }
         }
     }
 }
 
-/// Shows the brain a line of a client, unless that is being hung up on.
+/// Passes a line of a client to the router, unless the client is being closed.
 #[inline]
-fn show<B: Router>(brain: &mut B, ports: &mut Connections, now: Time, slot: u32, piece: LineRef<'_>) {
-    if !ports.is_heard(slot) {
+fn pass_line<B: Router>(router: &mut B, conns: &mut Connections, now: Time, slot: u32, piece: LineRef<'_>) {
+    if !conns.accepts_lines(slot) {
         return;
     }
     match piece {
-        // For some workers it would be more than one, and the others nobody has looked at.
+        // Some agents would read it as several lines, of which only the first was checked.
         LineRef::Whole(line) if !is_one_line(line) => {
             let mut line = line.to_vec();
             make_line(&mut line);
-            brain.client_line(now, ClientId(slot), LineRef::Whole(&line), ports);
+            router.client_line(now, ClientId(slot), LineRef::Whole(&line), conns);
         }
-        piece => brain.client_line(now, ClientId(slot), piece, ports),
+        piece => router.client_line(now, ClientId(slot), piece, conns),
     }
 }
 
-/// Tells a peer why it is not let in, if it can be told at once.
+/// Sends a refused peer the reason, if that does not block.
 pub(super) fn refuse(conn: &ClientConn, error: &RpcError) {
     let message = message::error(b"null", error);
-    _ = conn.output().write(&match conn.framed {
+    _ = conn.output().write(&match conn.websocket {
         Some(_) => websocket::refusal(&message),
         None => [&*message, b"\n"].concat(),
     });
     conn.output().shut();
 }
 
-/// Tells a peer on TCP that it is not the user of this bus, if it can be told at once.
+/// Sends a refused TCP peer of another user the reason, if that does not block.
 fn refuse_user(peer: OwnedFd) {
     let error = RpcError::new(Code::PolicyDenied, "only the user of this bus may connect");
     refuse(&ClientConn::new(Stream::socket(peer), None, false, false), &error);
 }
 
-/// A user as an identity.
+/// Returns the identity of a user.
 fn user_name(user: u32) -> String {
     format!("uid:{user}")
 }
 
-/// Returns the user behind a unix socket.
+/// Returns the user of a unix socket's peer.
 fn peer_user(peer: &OwnedFd) -> Option<u32> {
     Some(rustix::net::sockopt::socket_peercred(peer.as_fd()).ok()?.uid.as_raw())
 }
 
-/// Returns `true` if a user may connect to a unix socket. The mode of the socket says the same, but not on every file
+/// Returns `true` if a user may connect to a unix socket. The mode of the socket has the same effect, but not on every file
 /// system.
 fn may_use_socket(user: u32) -> bool {
     user == rustix::process::geteuid().as_raw() || user == 0

@@ -14,31 +14,30 @@ use super::queue_stats::Queues;
 use crate::config::Config;
 use crate::core::ClientInfo;
 
-/// How many may wait for a status at once.
 const MAX_STATUS_REQUESTS: usize = 64;
 
-/// How many may wait to be let in: after a network was down all clients come back at once.
+/// Connections that may wait to be accepted. After a network outage all clients reconnect at once.
 const MAX_HANDOVERS: usize = 32 << 10;
 
-/// A client that comes in through a descriptor of the caller's.
+/// A client whose connection the caller has accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IncomingClient {
-    /// Which of the configured listeners it came through.
+    /// The index of the configured listener that it connected to.
     pub listener: usize,
-    /// Who it is.
+    /// Its identity.
     pub identity: String,
-    /// What its proof of that narrows it to, where something is served that has scopes. `None`: nothing.
+    /// The scopes of its token, for pools with a gate. `None`: unrestricted.
     pub scopes: Option<Vec<String>>,
-    /// Whether the limits of an identity hold for it.
+    /// `true` if the limits of an identity apply.
     pub metered: bool,
     /// The only pools that its proof of identity permits. `None`: all.
     pub pools: Option<Vec<String>>,
-    /// Whether it is the user that the bus runs as, by the credentials of a unix socket.
+    /// `true` if it is the user that the bus runs as, by the credentials of a unix socket.
     pub is_owner: bool,
 }
 
 impl IncomingClient {
-    /// A client without scopes, limits of an identity, or a restriction to pools.
+    /// Returns a client without scopes, limits of an identity, or a restriction to pools.
     #[must_use]
     pub fn new(listener: usize, identity: impl Into<String>) -> Self {
         Self {
@@ -51,8 +50,8 @@ impl IncomingClient {
         }
     }
 
-    /// The same for the core.
-    pub(super) fn arrival(&self) -> ClientInfo<'_> {
+    /// Returns the same for the core.
+    pub(super) fn client_info(&self) -> ClientInfo<'_> {
         ClientInfo {
             scopes: self.scopes.as_deref(),
             metered: self.metered,
@@ -63,7 +62,7 @@ impl IncomingClient {
     }
 }
 
-/// A client that comes in over a WebSocket.
+/// A client that connects over a WebSocket.
 #[derive(Debug)]
 pub(super) struct Upgrade {
     pub(super) upgraded: WebSocketHandoff,
@@ -72,7 +71,7 @@ pub(super) struct Upgrade {
     pub(super) ended: oneshot::Sender<Option<Violation>>,
 }
 
-/// The end of such a client, as whoever let it in wants it.
+/// A request to close a WebSocket.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CloseRequest {
     pub(super) number: u64,
@@ -88,23 +87,23 @@ pub struct WebSocketHandle {
 }
 
 impl WebSocketHandle {
-    /// Ends when the client is gone, with what it did if that was why.
+    /// Waits until the client is gone. Returns its protocol violation if that was the reason. Cancel-safe.
     pub async fn ended(&mut self) -> Option<Violation> {
-        // It is gone as well when there is nobody to say so.
+        // A dropped sender means that it is gone too.
         (&mut self.ended).await.ok().flatten()
     }
 }
 
-/// What is asked for.
+/// Pending commands.
 #[derive(Debug)]
 pub(super) struct LoopCommands<S> {
     pub(super) drain: bool,
     pub(super) reload: Option<Box<Config>>,
     pub(super) status: Vec<oneshot::Sender<(S, Queues)>>,
-    pub(super) newcomers: Vec<(OwnedFd, IncomingClient)>,
+    pub(super) incoming: Vec<(OwnedFd, IncomingClient)>,
     pub(super) upgrades: Vec<Upgrade>,
-    pub(super) farewells: Vec<CloseRequest>,
-    /// Nobody reads it any more.
+    pub(super) close_requests: Vec<CloseRequest>,
+    /// The loop has ended.
     closed: bool,
 }
 
@@ -114,104 +113,104 @@ impl<S> Default for LoopCommands<S> {
             drain: false,
             reload: None,
             status: Vec::new(),
-            newcomers: Vec::new(),
+            incoming: Vec::new(),
             upgrades: Vec::new(),
-            farewells: Vec::new(),
+            close_requests: Vec::new(),
             closed: false,
         }
     }
 }
 
-/// Where it is asked.
+/// Commands from handles to the event loop.
 #[derive(Debug)]
 pub(crate) struct CommandQueue<S> {
-    mail: Mutex<LoopCommands<S>>,
-    /// How many came in over a WebSocket.
+    commands: Mutex<LoopCommands<S>>,
+    /// Number of WebSockets so far.
     upgrades: AtomicU64,
     waker: Arc<Waker>,
 }
 
 impl<S> CommandQueue<S> {
     pub(crate) fn new(waker: Arc<Waker>) -> Self {
-        Self { mail: Mutex::default(), upgrades: AtomicU64::new(0), waker }
+        Self { commands: Mutex::default(), upgrades: AtomicU64::new(0), waker }
     }
 
-    /// Asks for a gentle end.
+    /// Requests a drain.
     pub(crate) fn drain(&self) {
-        self.put(|mail| mail.drain = true);
+        self.update(|commands| commands.drain = true);
     }
 
-    /// Asks for other settings. Of several at once the last counts.
+    /// Requests another configuration. Of several pending ones the last is used.
     pub(crate) fn reload(&self, config: Box<Config>) {
-        self.put(|mail| mail.reload = Some(config));
+        self.update(|commands| commands.reload = Some(config));
     }
 
-    /// Asks how things stand; `None` if too many ask.
+    /// Requests the status; `None` if too many requests are pending.
     pub(crate) fn status(&self) -> Option<oneshot::Receiver<(S, Queues)>> {
         let (asker, answer) = oneshot::channel();
-        self.put(|mail| {
-            // Who no longer waits must not keep others from asking.
-            mail.status.retain(|asker| !asker.is_closed());
-            if mail.status.len() >= MAX_STATUS_REQUESTS {
+        self.update(|commands| {
+            // Requests whose receiver is gone do not count.
+            commands.status.retain(|asker| !asker.is_closed());
+            if commands.status.len() >= MAX_STATUS_REQUESTS {
                 return None;
             }
-            mail.status.push(asker);
+            commands.status.push(asker);
             Some(answer)
         })
     }
 
-    /// Asks to let somebody in. Tells whether that was taken.
+    /// Queues a connection. Returns `false` if it was not accepted.
     pub(crate) fn connect(&self, socket: OwnedFd, from: IncomingClient) -> bool {
-        self.put(|mail| {
-            let takes = !mail.closed && mail.newcomers.len() < MAX_HANDOVERS;
+        self.update(|commands| {
+            let takes = !commands.closed && commands.incoming.len() < MAX_HANDOVERS;
             if takes {
-                mail.newcomers.push((socket, from));
+                commands.incoming.push((socket, from));
             }
             takes
         })
     }
 
-    /// Asks to let somebody in over a WebSocket, which comes back if that is not taken.
+    /// Queues a WebSocket, which is returned if it was not accepted.
     pub(crate) fn connect_upgraded(
         &self,
         upgraded: WebSocketHandoff,
         from: IncomingClient,
     ) -> Result<WebSocketHandle, WebSocketHandoff> {
-        self.put(|mail| {
-            if mail.closed || mail.upgrades.len() >= MAX_HANDOVERS {
+        self.update(|commands| {
+            if commands.closed || commands.upgrades.len() >= MAX_HANDOVERS {
                 return Err(upgraded);
             }
             let number = self.upgrades.fetch_add(1, Ordering::Relaxed);
             let (sender, ended) = oneshot::channel();
-            mail.upgrades.push(Upgrade { upgraded, from, number, ended: sender });
+            commands.upgrades.push(Upgrade { upgraded, from, number, ended: sender });
             Ok(WebSocketHandle { number, ended })
         })
     }
 
-    /// Asks to hang up on somebody who came in so.
-    pub(crate) fn hang_up(&self, served: &WebSocketHandle, code: u16, reason: &'static str) {
-        let farewell = CloseRequest { number: served.number, code, reason };
-        self.put(|mail| {
-            if !mail.closed {
-                mail.farewells.push(farewell);
+    /// Queues the close of a WebSocket.
+    pub(crate) fn close_websocket(&self, served: &WebSocketHandle, code: u16, reason: &'static str) {
+        let request = CloseRequest { number: served.number, code, reason };
+        self.update(|commands| {
+            if !commands.closed {
+                commands.close_requests.push(request);
             }
         });
     }
 
-    /// Nobody will be answered any more.
+    /// Rejects all further commands.
     pub(crate) fn close(&self) {
-        let mut mail = lock(&self.mail);
-        *mail = LoopCommands { closed: true, ..LoopCommands::default() };
+        let mut commands = lock(&self.commands);
+        *commands = LoopCommands { closed: true, ..LoopCommands::default() };
     }
 
-    pub(super) fn empty(&self) -> LoopCommands<S> {
-        std::mem::take(&mut *lock(&self.mail))
+    pub(super) fn take(&self) -> LoopCommands<S> {
+        std::mem::take(&mut *lock(&self.commands))
     }
 
-    fn put<R>(&self, write: impl FnOnce(&mut LoopCommands<S>) -> R) -> R {
-        let result = write(&mut lock(&self.mail));
+    fn update<R>(&self, write: impl FnOnce(&mut LoopCommands<S>) -> R) -> R {
+        let result = write(&mut lock(&self.commands));
         if let Err(error) = self.waker.wake() {
-            tracing::error!(%error, "the loop of the bus cannot be woken");
+            tracing::error!(%error, "cannot wake the event loop");
         }
         result
     }

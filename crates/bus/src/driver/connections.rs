@@ -15,70 +15,70 @@ use super::event_log::Names;
 use super::flow::{Intake, Outflow};
 use super::handshake::FirstLine;
 use super::identity_usage::Accounts;
-use super::outbox::{Framing, Spare};
+use super::outbox::{BufferPool, Framing};
 use super::owner_barrier::OwnerBarrier;
 use super::poll_token::PollToken;
 use super::stream::Stream;
-use super::websocket::Framed;
+use super::websocket::WebSocketState;
 use super::{DRAIN_LINGER_TIMEOUT, SLOW_LINGER_TIMEOUT};
 
 /// A client's connection.
 #[derive(Debug)]
 pub(super) struct ClientConn {
     pub(super) input: Stream,
-    /// If that is another descriptor.
+    /// The output, if it is another descriptor than the input.
     pub(super) output: Option<Stream>,
     pub(super) intake: Intake,
     pub(super) outflow: Outflow,
-    /// Whether it is told apart from a web browser yet.
-    pub(super) guarded: bool,
-    /// It is seen to elsewhere that it is read from: by whoever let it in, who may hold it for one that is away, or by asking it.
-    pub(super) tended: bool,
-    /// Until its first line was seen, if that may say that it is another's to serve.
-    pub(super) fresh: Option<Box<FirstLine>>,
-    /// If WebSocket is spoken on it.
-    pub(super) framed: Option<Box<Framed>>,
-    /// Whether it is asked about room only while that is wanted: a unix socket wakes us for every read of its peer.
+    /// `true` until the first byte shows that the peer is not a web browser.
+    pub(super) checks_json: bool,
+    /// `true` if the stall timeout does not apply: the caller bounds it, or pings do.
+    pub(super) has_own_timeout: bool,
+    /// Buffers the first line, which may show that the connection is served elsewhere.
+    pub(super) first_line: Option<Box<FirstLine>>,
+    /// State of a WebSocket.
+    pub(super) websocket: Option<Box<WebSocketState>>,
+    /// `true` if writability is awaited only while the queue is blocked: a unix socket signals it after every read of the peer.
     sparing: bool,
-    /// It is being hung up on.
-    pub(super) hangup: Option<Hangup>,
+    /// State of a connection that is being closed.
+    pub(super) close_state: Option<CloseState>,
     /// The account of its identity.
     pub(super) account: u32,
-    /// How many bytes of its input are no whole message yet, and since when there are some.
+    /// Bytes of an incomplete message, and since when.
     pub(super) unfinished: usize,
     pub(super) begun: Time,
-    /// It has sent no whole message yet: its number among those.
+    /// Its number among the connections that have sent no whole message yet.
     pub(super) silent: Option<u64>,
-    /// How many descriptors it takes.
+    /// Number of descriptors it uses.
     pub(super) descriptors: usize,
 }
 
-/// How far a hang-up has come.
+/// The progress of closing a connection.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Hangup {
-    /// When it ends in any case. Absent: as long as it takes what it is owed.
+pub(super) struct CloseState {
+    /// The deadline. `None`: as long as the queue makes progress.
     pub(super) until: Option<Time>,
-    /// Everything was written and the peer was told so.
+    /// The output was flushed and shut down.
     pub(super) shut: bool,
-    /// It was told why, and that was the last.
+    /// The reason was queued, and nothing more is.
     told: bool,
-    /// Nothing waits but the reason, for which there is time.
+    /// Only the reason is queued, and there is time to read it.
     pub(super) reads_reason: bool,
 }
 
 impl ClientConn {
-    pub(super) fn new(input: Stream, output: Option<Stream>, guarded: bool, sparing: bool) -> Self {
+    pub(super) fn new(input: Stream, output: Option<Stream>, checks_json: bool, sparing: bool) -> Self {
         Self {
             input,
             output,
             intake: Intake::default(),
             outflow: Outflow::default(),
-            guarded,
-            tended: false,
-            fresh: None,
-            framed: None,
+            checks_json,
+            has_own_timeout: false,
+            first_line: None,
+            websocket: None,
             sparing,
-            hangup: None,
+            close_state: None,
             account: 0,
             unfinished: 0,
             begun: Time::ZERO,
@@ -87,17 +87,17 @@ impl ClientConn {
         }
     }
 
-    /// The socket of a client that is not served here.
+    /// Returns the socket of a client that is served elsewhere.
     pub(super) fn into_socket(self) -> OwnedFd {
         self.input.into_fd()
     }
 
-    /// Closes it, and says so.
+    /// Closes the connection and notifies the owner of its WebSocket.
     pub(super) fn close(mut self) {
-        let framed = self.framed.take();
+        let websocket = self.websocket.take();
         drop(self);
-        if let Some(framed) = framed {
-            framed.notify_closed();
+        if let Some(websocket) = websocket {
+            websocket.notify_closed();
         }
     }
 
@@ -126,10 +126,10 @@ impl ClientConn {
         }
     }
 
-    /// How messages stand on it.
+    /// Returns the framing of its messages.
     #[inline]
     pub(super) fn framing(&self) -> Framing {
-        if self.framed.is_some() { Framing::Frames } else { Framing::Lines }
+        if self.websocket.is_some() { Framing::Frames } else { Framing::Lines }
     }
 
     pub(super) fn flush(
@@ -137,7 +137,7 @@ impl ClientConn {
         slot: u32,
         now: Time,
         queue_bytes: usize,
-        spare: &mut Spare,
+        spare: &mut BufferPool,
         registry: &Registry,
     ) -> io::Result<bool> {
         if self.outflow.held.is_some() {
@@ -160,7 +160,7 @@ impl ClientConn {
 /// A worker's process, from the order to start it to its end.
 #[derive(Debug)]
 pub(super) struct WorkerConn {
-    /// Which of all that ever had this slot.
+    /// Distinguishes it from other workers in the same slot.
     pub(super) serial: u64,
     /// 0 until it runs.
     pub(super) pid: u32,
@@ -168,24 +168,24 @@ pub(super) struct WorkerConn {
     pub(super) stdout: Option<Stream>,
     pub(super) intake: Intake,
     pub(super) outflow: Outflow,
-    /// How many bytes were written to its stdin.
+    /// Bytes written to its stdin.
     pub(super) written: u64,
-    /// It was told to end.
+    /// It is being stopped.
     pub(super) stopping: bool,
-    /// When it was found stopped, if it was.
+    /// The time when it was found stopped (SIGSTOP).
     pub(super) stopped_since: Option<Time>,
-    /// When its stdin was found closed.
-    pub(super) deaf_since: Option<Time>,
-    /// When its stdout was found closed.
-    pub(super) mute_since: Option<Time>,
-    /// Its process has ended, and this is waited for the rest of its output.
+    /// The time when its stdin was found closed.
+    pub(super) stdin_closed_at: Option<Time>,
+    /// The time when its stdout was found closed.
+    pub(super) stdout_closed_at: Option<Time>,
+    /// Its process has exited, and the rest of its output is read.
     pub(super) ending: Option<Ending>,
 }
 
-/// What is known of the end of a worker.
+/// The exit of a worker whose output is still read.
 #[derive(Debug)]
 pub(super) struct Ending {
-    /// How long the rest of its output is waited for.
+    /// The deadline for the rest of its output.
     pub(super) by: Time,
     pub(super) how: Ended,
 }
@@ -202,60 +202,60 @@ impl WorkerConn {
             written: 0,
             stopping: false,
             stopped_since: None,
-            deaf_since: None,
-            mute_since: None,
+            stdin_closed_at: None,
+            stdout_closed_at: None,
             ending: None,
         }
     }
 }
 
-/// An order that cannot be carried out in the middle of something.
+/// An action that is performed after the current event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DeferredAction {
     Spawn(WorkerId, u64, PoolId),
     Stop(WorkerId, u64, bool),
 }
 
-/// Everybody who is connected.
+/// All connections.
 #[derive(Debug)]
 pub(super) struct Connections {
-    /// The moment of this wake-up.
+    /// The time of this wake-up.
     pub(super) now: Time,
     pub(super) queue_bytes: usize,
-    /// How many bytes were put into the queues of clients since the memory of the bus was last looked at.
+    /// Bytes queued for clients since the last memory check.
     pub(super) queued: usize,
-    /// How long a client that is disconnected because it reads too slowly may take to read the reason.
+    /// Time for a slow reader to read why it is disconnected.
     reason_timeout: Duration,
     pub(super) clients: Vec<Option<ClientConn>>,
     pub(super) accounts: Accounts,
     pub(super) workers: Vec<Option<WorkerConn>>,
-    /// Who has something to read.
+    /// Sources with data to read.
     pub(super) ready: Vec<PollToken>,
-    /// Who has something to be written.
+    /// Destinations with data to write.
     pub(super) dirty: Vec<PollToken>,
-    /// The same list while it is worked off; kept for its memory.
+    /// The same list while it is processed. Kept for its allocation.
     flushing: Vec<PollToken>,
-    /// Clients whose queue is full, and who have only so long to take something of it.
+    /// Clients with a full queue, to which the stall timeout applies.
     pub(super) full: Vec<u32>,
-    /// Clients that are being hung up on.
+    /// Clients that are being closed.
     pub(super) closing: Vec<u32>,
-    pub(super) deeds: Vec<DeferredAction>,
+    pub(super) actions: Vec<DeferredAction>,
     pub(super) names: Names,
-    pub(super) holding: OwnerBarrier,
+    pub(super) barrier: OwnerBarrier,
     pub(super) finished: bool,
-    spare: Spare,
+    spare: BufferPool,
     next_serial: u64,
 }
 
-/// What a round of writing brought to light.
+/// The results of a write round.
 #[derive(Debug, Default)]
-pub(super) struct Outcome {
-    /// Queues with room again.
+pub(super) struct FlushOutcome {
+    /// Queues that were full and have room again.
     pub(super) drained: Vec<PollToken>,
-    /// Clients that are gone.
+    /// Clients whose connection is lost.
     pub(super) lost: Vec<u32>,
-    /// Whether a worker has begun to take nothing or has closed its stdin.
-    pub(super) look: bool,
+    /// `true` if a worker is blocked now or has closed its stdin.
+    pub(super) must_check: bool,
 }
 
 impl Connections {
@@ -273,11 +273,11 @@ impl Connections {
             flushing: Vec::new(),
             full: Vec::new(),
             closing: Vec::new(),
-            deeds: Vec::new(),
+            actions: Vec::new(),
             names: Names::default(),
-            holding: OwnerBarrier::default(),
+            barrier: OwnerBarrier::default(),
             finished: false,
-            spare: Spare::default(),
+            spare: BufferPool::default(),
             next_serial: 0,
         }
     }
@@ -292,13 +292,13 @@ impl Connections {
         self.workers.get_mut(slot as usize)?.as_mut()
     }
 
-    /// Whether lines of this client still count.
+    /// Returns `true` if lines of this client are still handled.
     #[inline]
-    pub(super) fn is_heard(&self, slot: u32) -> bool {
-        matches!(self.clients.get(slot as usize), Some(Some(conn)) if conn.hangup.is_none())
+    pub(super) fn accepts_lines(&self, slot: u32) -> bool {
+        matches!(self.clients.get(slot as usize), Some(Some(conn)) if conn.close_state.is_none())
     }
 
-    /// Puts a client on the list of those to be read, if there is something to read and nothing against it.
+    /// Lists a client for reading if it has data and is not paused.
     #[inline]
     pub(super) fn list_client(&mut self, slot: u32) {
         if let Some(Some(conn)) = self.clients.get_mut(slot as usize)
@@ -309,93 +309,93 @@ impl Connections {
         }
     }
 
-    /// The same for a worker.
+    /// Lists a worker for reading if it has data and is not paused.
     #[inline]
     pub(super) fn list_worker(&mut self, slot: u32) {
-        if let Some(Some(hand)) = self.workers.get_mut(slot as usize)
-            && hand.intake.wants()
+        if let Some(Some(conn)) = self.workers.get_mut(slot as usize)
+            && conn.intake.wants()
         {
-            hand.intake.listed = true;
+            conn.intake.listed = true;
             self.ready.push(PollToken::Stdout(slot));
         }
     }
 
-    /// A client takes bytes again.
+    /// Schedules a write to a client that has become writable.
     pub(super) fn unblock_client(&mut self, slot: u32) {
         if let Some(Some(conn)) = self.clients.get_mut(slot as usize)
             && conn.outflow.blocked
             && !conn.outflow.dirty
         {
-            // Stays blocked until the write: how long it took nothing is counted from the first time.
+            // It stays blocked until the write, so that the stall timeout runs from the first blocked write.
             conn.outflow.dirty = true;
             self.dirty.push(PollToken::Client(slot));
         }
     }
 
-    /// A worker takes bytes again.
+    /// Schedules a write to a worker that has become writable.
     pub(super) fn unblock_worker(&mut self, slot: u32) {
-        if let Some(Some(hand)) = self.workers.get_mut(slot as usize)
-            && hand.outflow.blocked
-            && !hand.outflow.dirty
+        if let Some(Some(conn)) = self.workers.get_mut(slot as usize)
+            && conn.outflow.blocked
+            && !conn.outflow.dirty
         {
-            hand.outflow.dirty = true;
+            conn.outflow.dirty = true;
             self.dirty.push(PollToken::Stdin(slot));
         }
     }
 
-    /// Whether there is something to be written at once, or to be done.
+    /// Returns `true` if a write or an action is pending.
     pub(super) fn is_busy(&self) -> bool {
-        !self.dirty.is_empty() || !self.deeds.is_empty()
+        !self.dirty.is_empty() || !self.actions.is_empty()
     }
 
-    /// Hangs up on a client once it has what waits for it.
-    pub(super) fn hang_up(&mut self, slot: u32, reason: Reason) {
+    /// Closes a client after its queue is flushed or the linger timeout expires.
+    pub(super) fn close_client(&mut self, slot: u32, reason: Reason) {
         let until = match reason {
             Reason::Served => None,
             Reason::Draining => Some(self.now + DRAIN_LINGER_TIMEOUT),
             Reason::SlowReader => Some(self.now + SLOW_LINGER_TIMEOUT),
         };
         if let Some(Some(conn)) = self.clients.get_mut(slot as usize)
-            && conn.hangup.is_none()
+            && conn.close_state.is_none()
         {
-            conn.hangup = Some(Hangup { until, shut: false, told: false, reads_reason: false });
+            conn.close_state = Some(CloseState { until, shut: false, told: false, reads_reason: false });
             self.closing.push(slot);
         }
     }
 
-    /// Hangs up on a client for a reason of our own, which is the last it is told if it takes what waits before.
+    /// Closes a client with a reason of the bus. Nothing is queued after the reason.
     pub(super) fn disconnect(&mut self, slot: u32, reason: &RpcError) {
         self.to_client(ClientId(slot), &[&message::error(b"null", reason)]);
-        self.hang_up(slot, Reason::SlowReader);
-        self.say_no_more(slot);
+        self.close_client(slot, Reason::SlowReader);
+        self.seal_queue(slot);
     }
 
-    /// The last message for a client that takes too little is the reason why it is disconnected: what waits before it is left out, but for
-    /// the message that it has a part of.
+    /// Removes all queued messages of a client except a partly written one and the last one, which is the reason why it is
+    /// disconnected.
     pub(super) fn skip_to_reason(&mut self, slot: u32) {
         let until = self.now + self.reason_timeout.max(SLOW_LINGER_TIMEOUT);
         if let Some(conn) = self.client(slot) {
             let framing = conn.framing();
             conn.outflow.outbox.keep_last(framing);
-            // It costs no more than the socket and this message.
-            if let Some(hangup) = &mut conn.hangup {
-                (hangup.until, hangup.reads_reason) = (Some(until), true);
+            // The kept bytes are only the socket and this message.
+            if let Some(close_state) = &mut conn.close_state {
+                (close_state.until, close_state.reads_reason) = (Some(until), true);
             }
         }
     }
 
-    /// What waits for a client that is being hung up on is the last it is told.
-    pub(super) fn say_no_more(&mut self, slot: u32) {
+    /// Queues nothing more for a client that is being closed.
+    pub(super) fn seal_queue(&mut self, slot: u32) {
         let now = self.now;
         if let Some(conn) = self.client(slot) {
             conn.outflow.progress = now;
-            if let Some(hangup) = &mut conn.hangup {
-                hangup.told = true;
+            if let Some(close_state) = &mut conn.close_state {
+                close_state.told = true;
             }
         }
     }
 
-    /// Puts bytes behind what waits for a client, as they are.
+    /// Queues raw bytes for a client.
     pub(super) fn put_raw(&mut self, slot: u32, bytes: &[u8]) {
         let Some(Some(conn)) = self.clients.get_mut(slot as usize) else { return };
         let flow = &mut conn.outflow;
@@ -406,53 +406,53 @@ impl Connections {
         }
     }
 
-    /// Writes to a client what it still takes.
+    /// Writes the last output of a client without waiting.
     pub(super) fn write_last(&mut self, slot: u32, registry: &Registry) {
         if let Some(Some(conn)) = self.clients.get_mut(slot as usize) {
-            // Whatever comes of it, there is no next time.
+            // An error has no consequence: the connection is closed next.
             _ = conn.flush(slot, self.now, self.queue_bytes, &mut self.spare, registry);
             conn.output().shut();
         }
     }
 
-    fn flush_client(&mut self, slot: u32, registry: &Registry, outcome: &mut Outcome) {
+    fn flush_client(&mut self, slot: u32, registry: &Registry, outcome: &mut FlushOutcome) {
         let Some(Some(conn)) = self.clients.get_mut(slot as usize) else { return };
         conn.outflow.dirty = false;
         match conn.flush(slot, self.now, self.queue_bytes, &mut self.spare, registry) {
             Ok(true) => outcome.drained.push(PollToken::Client(slot)),
             Ok(false) => {}
             Err(error) => {
-                tracing::debug!(client = slot, %error, "a client is gone");
+                tracing::debug!(client = slot, %error, "client write failed");
                 outcome.lost.push(slot);
             }
         }
     }
 
-    /// Writes once to everybody for whom something waits.
-    pub(super) fn flush(&mut self, registry: &Registry, outcome: &mut Outcome) {
+    /// Writes once to each destination with pending output.
+    pub(super) fn flush(&mut self, registry: &Registry, outcome: &mut FlushOutcome) {
         std::mem::swap(&mut self.dirty, &mut self.flushing);
         for index in 0..self.flushing.len() {
             let place = self.flushing[index];
             match place {
                 PollToken::Client(slot) => self.flush_client(slot, registry, outcome),
                 PollToken::Stdin(slot) => {
-                    let Some(Some(hand)) = self.workers.get_mut(slot as usize) else { continue };
-                    hand.outflow.dirty = false;
-                    let Some(stdin) = &hand.stdin else { continue };
-                    let was_blocked = hand.outflow.blocked;
-                    match hand.outflow.flush(stdin, self.now, self.queue_bytes, &mut self.spare) {
+                    let Some(Some(conn)) = self.workers.get_mut(slot as usize) else { continue };
+                    conn.outflow.dirty = false;
+                    let Some(stdin) = &conn.stdin else { continue };
+                    let was_blocked = conn.outflow.blocked;
+                    match conn.outflow.flush(stdin, self.now, self.queue_bytes, &mut self.spare) {
                         Ok((written, drained)) => {
-                            hand.written += written as u64;
-                            outcome.look |= hand.outflow.blocked && !was_blocked;
+                            conn.written += written as u64;
+                            outcome.must_check |= conn.outflow.blocked && !was_blocked;
                             if drained {
                                 outcome.drained.push(place);
                             }
                         }
                         Err(error) => {
-                            tracing::debug!(worker = slot, %error, "a worker has closed its stdin");
-                            hand.outflow.blocked = true;
-                            hand.deaf_since.get_or_insert(self.now);
-                            outcome.look = true;
+                            tracing::debug!(worker = slot, %error, "worker closed its stdin");
+                            conn.outflow.blocked = true;
+                            conn.stdin_closed_at.get_or_insert(self.now);
+                            outcome.must_check = true;
                         }
                     }
                 }
@@ -470,7 +470,7 @@ impl CoreOutput for Connections {
     #[inline]
     fn to_client(&mut self, client: ClientId, parts: &[&[u8]]) -> usize {
         let Some(Some(conn)) = self.clients.get_mut(client.0 as usize) else { return 0 };
-        if conn.hangup.is_some_and(|hangup| hangup.shut || hangup.told) {
+        if conn.close_state.is_some_and(|close_state| close_state.shut || close_state.told) {
             return 0;
         }
         let framing = conn.framing();
@@ -486,7 +486,7 @@ impl CoreOutput for Connections {
         }
         if waiting > self.queue_bytes && !flow.over {
             flow.over = true;
-            if !conn.tended {
+            if !conn.has_own_timeout {
                 self.full.push(client.0);
             }
         }
@@ -495,10 +495,10 @@ impl CoreOutput for Connections {
 
     #[inline]
     fn to_worker(&mut self, worker: WorkerId, parts: &[&[u8]]) -> usize {
-        let Some(Some(hand)) = self.workers.get_mut(worker.0 as usize) else { return 0 };
-        let flow = &mut hand.outflow;
-        hand.written +=
-            flow.put(hand.stdin.as_ref(), Framing::Lines, parts, self.now, &mut self.spare) as u64;
+        let Some(Some(conn)) = self.workers.get_mut(worker.0 as usize) else { return 0 };
+        let flow = &mut conn.outflow;
+        conn.written +=
+            flow.put(conn.stdin.as_ref(), Framing::Lines, parts, self.now, &mut self.spare) as u64;
         let waiting = flow.outbox.waiting();
         if waiting > 0 && !flow.dirty && !flow.blocked {
             flow.dirty = true;
@@ -517,25 +517,25 @@ impl CoreOutput for Connections {
                 }
                 self.next_serial += 1;
                 self.workers[slot] = Some(WorkerConn::new(self.next_serial));
-                self.deeds.push(DeferredAction::Spawn(worker, self.next_serial, pool));
+                self.actions.push(DeferredAction::Spawn(worker, self.next_serial, pool));
             }
             Action::Stop { worker, kill } => {
-                // With its number, because before it is carried out the slot may be another's.
-                if let Some(Some(hand)) = self.workers.get(worker.0 as usize) {
-                    self.deeds.push(DeferredAction::Stop(worker, hand.serial, kill));
+                // Identified by serial: when the action is performed, the slot may belong to another worker.
+                if let Some(Some(conn)) = self.workers.get(worker.0 as usize) {
+                    self.actions.push(DeferredAction::Stop(worker, conn.serial, kill));
                 }
             }
             Action::PauseWorker(worker) => {
-                if let Some(hand) = self.worker(worker.0) {
-                    hand.intake.paused = true;
+                if let Some(conn) = self.worker(worker.0) {
+                    conn.intake.paused = true;
                 }
             }
             Action::ResumeWorker(worker) => {
                 let now = self.now;
-                if let Some(hand) = self.worker(worker.0) {
-                    hand.intake.paused = false;
-                    // One that could not write may not have read either.
-                    hand.outflow.progress = now;
+                if let Some(conn) = self.worker(worker.0) {
+                    conn.intake.paused = false;
+                    // A worker that could not write may not have read either.
+                    conn.outflow.progress = now;
                 }
                 self.list_worker(worker.0);
             }
@@ -552,13 +552,10 @@ impl CoreOutput for Connections {
             }
             Action::Close { client, reason } => {
                 if reason == Reason::SlowReader {
-                    tracing::warn!(
-                        client = client.0,
-                        "a client that takes too slowly what others wait for is disconnected"
-                    );
+                    tracing::warn!(client = client.0, "closing slow client of a shared worker");
                 }
-                tracing::debug!(client = client.0, ?reason, "hanging up");
-                self.hang_up(client.0, reason);
+                tracing::debug!(client = client.0, ?reason, "closing client");
+                self.close_client(client.0, reason);
                 if reason == Reason::SlowReader {
                     self.skip_to_reason(client.0);
                 }
@@ -567,7 +564,7 @@ impl CoreOutput for Connections {
                 self.add_entry(OwnerEntry::Own { session, identity }, client);
             }
             Action::Disown { session } => self.add_entry(OwnerEntry::Disown { session }, None),
-            Action::Tell(note) => self.names.log(&note),
+            Action::Log(note) => self.names.log(&note),
             Action::Finished => self.finished = true,
         }
     }

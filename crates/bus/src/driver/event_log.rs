@@ -1,32 +1,33 @@
-//! Logs the notes of the core.
+//! Logs the events of the core.
 
 use std::sync::Arc;
 
 use crate::config::{Pool, Protocol, Share};
 use crate::core::{Note, PoolId, WorkerId};
 
-/// What pools are called, and whose the workers are: operators do not know our numbers of pools.
+/// Names of pools and of the workers' pools: administrators do not know the core's numbers.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     pools: Vec<Name>,
     workers: Vec<Name>,
 }
 
-/// Of a pool, or of one of its workers.
+/// The name of a pool, or of a worker's pool.
 #[derive(Clone, Debug, Default)]
 struct Name {
     name: Arc<str>,
     shared: bool,
-    /// Its workers are spoken to before they are ready.
-    greeted: bool,
-    /// Of a worker, its pool.
+    /// Its workers are initialized before they are ready.
+    initializes: bool,
+    /// Of a worker: its pool.
     pool: usize,
-    /// Of a worker that has ended, its last words, if they are for the log alone; of a pool, why its last worker was lost.
+    /// Of a worker that has exited: its last stderr lines, if only the log may contain them. Of a pool: the reason of its last
+    /// loss.
     last: Option<String>,
 }
 
 impl Names {
-    /// A worker of a pool is to be started.
+    /// Records the name of a worker that is about to be started.
     pub(super) fn learn(&mut self, worker: u32, pool: PoolId, settings: &Pool) {
         let (worker, pool) = (worker as usize, pool.0 as usize);
         for (names, number) in [(&mut self.workers, worker), (&mut self.pools, pool)] {
@@ -36,14 +37,14 @@ impl Names {
         }
         if *self.pools[pool].name != *settings.name {
             let shared = settings.share == Share::All;
-            let greeted = shared && settings.protocol != Protocol::JsonRpc;
+            let initializes = shared && settings.protocol != Protocol::JsonRpc;
             self.pools[pool] =
-                Name { name: settings.name.as_str().into(), shared, greeted, pool, last: None };
+                Name { name: settings.name.as_str().into(), shared, initializes, pool, last: None };
         }
         self.workers[worker] = Name { last: None, ..self.pools[pool].clone() };
     }
 
-    /// The pool of a worker.
+    /// Returns the name of a worker's pool.
     pub(super) fn pool_name(&self, worker: u32) -> &str {
         self.workers.get(worker as usize).map_or("", |name| &name.name)
     }
@@ -52,10 +53,10 @@ impl Names {
         self.pools.get(pool.0 as usize).map_or("", |name| &name.name)
     }
 
-    /// How a worker ended, for whoever has to do with it. Where all share one, its last words may be about somebody else:
-    /// they stand in the log alone, and as a warning only if it was lost.
+    /// Returns the reason of a worker's exit for its clients. The stderr of a shared worker may be about another client: it only
+    /// goes to the log, as a warning if the worker was lost.
     pub(super) fn end(&mut self, worker: u32, reason: String, stderr: &str) -> String {
-        tracing::debug!(pool = self.pool_name(worker), worker, reason, stderr, "a worker has ended");
+        tracing::debug!(pool = self.pool_name(worker), worker, reason, stderr, "worker exited");
         match self.workers.get_mut(worker as usize) {
             _ if stderr.is_empty() => reason,
             Some(name) if name.shared => {
@@ -66,7 +67,7 @@ impl Names {
         }
     }
 
-    /// What was said last by a worker that was lost, if that is for the log alone. Its pool remembers why it was.
+    /// Returns the last stderr lines of a lost worker if only the log may contain them, and stores the reason with its pool.
     fn lose(&mut self, worker: WorkerId, reason: &str) -> Option<String> {
         let name = self.workers.get_mut(worker.0 as usize)?;
         let words = name.last.take();
@@ -78,38 +79,38 @@ impl Names {
         words
     }
 
-    /// Writes a note to the log.
+    /// Logs an event.
     pub(super) fn log(&mut self, note: &Note) {
         if let Note::Lost { worker, reason, requests, sessions } = note {
             let stderr = self.lose(*worker, reason);
             let (pool, stderr) = (self.pool_name(worker.0), stderr.as_deref());
-            tracing::warn!(pool, worker = worker.0, reason, stderr, requests, sessions, "a worker is gone");
+            tracing::warn!(pool, worker = worker.0, reason, stderr, requests, sessions, "worker lost");
             return;
         }
         let of = |worker: &WorkerId| self.pool_name(worker.0);
         match note {
             Note::Ready(worker) => {
-                let greeted = self.workers.get(worker.0 as usize).is_some_and(|name| name.greeted);
-                // Whether one works that nobody has spoken to is not known.
-                let what = if greeted { "a worker is ready" } else { "a worker was started" };
+                let initializes = self.workers.get(worker.0 as usize).is_some_and(|name| name.initializes);
+                // Without `initialize`, nothing shows that the worker works.
+                let what = if initializes { "worker ready" } else { "worker started" };
                 tracing::info!(pool = of(worker), worker = worker.0, "{what}");
             }
             Note::Lost { .. } => {}
             Note::Strike { worker, what } => {
-                tracing::warn!(pool = of(worker), worker = worker.0, what, "a worker misbehaves");
+                tracing::warn!(
+                    pool = of(worker),
+                    worker = worker.0,
+                    reason = what,
+                    "worker protocol violation"
+                );
             }
             Note::Dropped { worker, why } => {
                 let pool = of(worker);
-                tracing::debug!(pool, worker = worker.0, why, "a message of a worker was dropped");
+                tracing::debug!(pool, worker = worker.0, reason = why, "worker message dropped");
             }
             Note::CircuitOpened(pool) => {
                 let last = self.pools.get(pool.0 as usize).and_then(|name| name.last.as_deref());
-                tracing::error!(
-                    pool = self.pool(*pool),
-                    reason = last,
-                    "a pool's workers were lost too often: it rests, for a minute at most, and is then tried again. \
-                     Mend what the reason says; `narrows bus status` tells when it is tried"
-                );
+                tracing::error!(pool = self.pool(*pool), reason = last, "circuit breaker opened");
             }
             Note::McpRefused { client, pool } => {
                 let client = client.map(|client| client.0);
@@ -120,7 +121,7 @@ impl Names {
             }
             Note::PoolRefused(client) => tracing::info!(client = client.0, "pool refused"),
             Note::CircuitClosed(pool) => {
-                tracing::info!(pool = self.pool(*pool), "a pool works again");
+                tracing::info!(pool = self.pool(*pool), "circuit breaker closed");
             }
         }
     }
@@ -131,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn last_words_are_for_those_who_share_a_worker_with_nobody() {
+    fn stderr_is_reported_to_clients_of_exclusive_workers_only() {
         let mut names = Names::default();
         let own = Pool::new("own", vec!["a".to_owned()]);
         let shared = Pool { share: Share::All, ..Pool::new("shared", vec!["a".to_owned()]) };
@@ -146,14 +147,14 @@ mod tests {
         assert_eq!(end(3, "oh"), "exit status 1; stderr: oh");
         assert_eq!(end(3, ""), "exit status 1");
         assert_eq!(end(0, "oh"), "exit status 1");
-        // They are told when it turns out that it was lost, once.
+        // They are logged once, when the worker turns out to be lost.
         assert_eq!(names.lose(WorkerId(3), "exit status 1; stderr: oh"), None);
         assert_eq!(names.lose(WorkerId(0), "exit status 1").as_deref(), Some("oh"));
         assert_eq!(names.lose(WorkerId(0), "exit status 2"), None);
         assert_eq!(names.lose(WorkerId(9), "exit status 2"), None);
         let last: Vec<_> = names.pools.iter().map(|pool| pool.last.as_deref()).collect();
         assert_eq!(last, [Some("exit status 2"), Some("exit status 1; stderr: oh")]);
-        // Another pool has its slot now.
+        // A worker of another pool has the slot now.
         names.end(0, "exit status 1".to_owned(), "oh");
         names.learn(0, PoolId(1), &own);
         assert_eq!(names.pool_name(0), "own");
@@ -161,18 +162,18 @@ mod tests {
     }
 
     #[test]
-    fn only_who_was_greeted_is_known_to_be_ready() {
+    fn only_initialized_workers_are_logged_as_ready() {
         let mut names = Names::default();
         let pool =
             |name: &str, share, protocol| Pool { share, protocol, ..Pool::new(name, vec!["a".to_owned()]) };
-        for (number, pool, greeted) in [
+        for (number, pool, initializes) in [
             (0, pool("a", Share::All, Protocol::V1), true),
             (1, pool("b", Share::All, Protocol::V2), true),
             (2, pool("c", Share::All, Protocol::JsonRpc), false),
             (3, pool("d", Share::Session, Protocol::V1), false),
         ] {
             names.learn(number, PoolId(number), &pool);
-            assert_eq!(names.workers[number as usize].greeted, greeted, "{pool:?}");
+            assert_eq!(names.workers[number as usize].initializes, initializes, "{pool:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Derives the number of possible connections from the limit of file descriptors.
+//! Derives the maximum of connections from the limit of file descriptors.
 
 use std::sync::OnceLock;
 
@@ -6,27 +6,27 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::config::{Config, Door};
 
-/// What we need for ourselves.
+/// Descriptors of the bus itself.
 const OWN_DESCRIPTORS: u64 = 64;
-/// What a worker needs: its pipes, its guardian's socket and handle, and some while it is started.
+/// Descriptors per worker: its pipes, its guardian's socket and handle, and some more while it is started.
 const DESCRIPTORS_PER_WORKER: u64 = 8;
 
-/// The limit of this process before it was first raised, whoever did that: a process has but one.
+/// The process's limit before it was raised for the first time.
 static ORIGINAL_LIMIT: OnceLock<Option<u64>> = OnceLock::new();
 
-/// How many descriptors we could have before we asked for more; `None` for any number.
-pub(crate) fn before() -> Option<u64> {
+/// Returns the limit before it was raised; `None`: unlimited.
+pub(crate) fn original_fd_limit() -> Option<u64> {
     *ORIGINAL_LIMIT.get_or_init(|| getrlimit(Resource::Nofile).current)
 }
 
-/// How many descriptors we could have if we asked for them.
-pub(crate) fn most() -> u64 {
+/// Returns the limit that can be set.
+pub(crate) fn max_fd_limit() -> u64 {
     getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX)
 }
 
-/// Raises the limit on descriptors as far as we may. Returns it.
-pub(crate) fn raise() -> u64 {
-    before();
+/// Raises the limit as far as permitted. Returns it.
+pub(crate) fn raise_fd_limit() -> u64 {
+    original_fd_limit();
     let limit = getrlimit(Resource::Nofile);
     let maximum = limit.maximum.unwrap_or(u64::MAX);
     let current = limit.current.unwrap_or(u64::MAX);
@@ -38,30 +38,30 @@ pub(crate) fn raise() -> u64 {
     current
 }
 
-/// How many descriptors the workers that `config` keeps ready and one client need.
-pub(crate) fn needed(config: &Config) -> u64 {
+/// Returns the descriptors that the permanent workers of `config` and one client need.
+pub(crate) fn needed_descriptors(config: &Config) -> u64 {
     let workers: u64 = config.pools.iter().map(|pool| u64::from(pool.instances)).sum();
     OWN_DESCRIPTORS + DESCRIPTORS_PER_WORKER * workers + 1
 }
 
-/// How many descriptors connections may take beside the workers of `config`.
-pub(crate) fn room(config: &Config) -> usize {
+/// Returns the descriptors for connections beside the workers of `config`.
+pub(crate) fn room_for_connections(config: &Config) -> usize {
     room_under(config, getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))
 }
 
 fn room_under(config: &Config, limit: u64) -> usize {
-    let room = limit.saturating_add(1).saturating_sub(needed(config)).max(1);
+    let room = limit.saturating_add(1).saturating_sub(needed_descriptors(config)).max(1);
     usize::try_from(room).unwrap_or(usize::MAX)
 }
 
-/// How many connections fit under `limit` beside the workers of `config`, if that is less than it allows.
-pub(crate) fn cap(config: &Config, limit: u64) -> Option<usize> {
+/// Returns the maximum of connections beside the workers of `config`, if the limit permits fewer than configured.
+pub(crate) fn cap_connections(config: &Config, limit: u64) -> Option<usize> {
     let room = room_under(config, limit);
     (room < config.limits.max_connections).then_some(room)
 }
 
-/// How many connections without an identity there may be: where others can come in, a tenth is kept for those.
-pub(crate) fn anonymous(config: &Config) -> usize {
+/// Returns the maximum of connections without an identity. If clients can also connect with one, a tenth is reserved for them.
+pub(crate) fn anonymous_connections(config: &Config) -> usize {
     let is_others = |door: &Door| match door {
         Door::Tcp(..) => false,
         Door::Web(web) => web.auth.names_clients(),
@@ -83,20 +83,20 @@ mod tests {
         let limits = Limits { max_connections: 1000, ..Limits::default() };
         let config = Config { listen: Vec::new(), pools, limits, admin: Admin::default() };
         for (limit, expected) in [(1 << 20, None), (1096, None), (1095, Some(999)), (10, Some(1))] {
-            assert_eq!(cap(&config, limit), expected, "{limit}");
+            assert_eq!(cap_connections(&config, limit), expected, "{limit}");
         }
-        assert_eq!(needed(&config), 64 + 8 * 4 + 1);
+        assert_eq!(needed_descriptors(&config), 64 + 8 * 4 + 1);
         let listen =
             |urls: &[&str]| urls.iter().map(|url| crate::config::Listen::parse(url).unwrap()).collect();
         let with = |urls: &[&str]| Config { listen: listen(urls), ..config.clone() };
         assert_eq!(
-            cap(&with(&["http://127.0.0.1:1"]), 1096),
+            cap_connections(&with(&["http://127.0.0.1:1"]), 1096),
             None,
             "how many each takes is seen when it comes"
         );
         assert_eq!(room_under(&config, 1096), 1000);
-        assert_eq!(anonymous(&with(&["tcp://127.0.0.1:1"])), 1000);
-        assert_eq!(anonymous(&with(&["tcp://127.0.0.1:1", "unix:/tmp/x"])), 900);
-        assert_eq!(raise(), raise());
+        assert_eq!(anonymous_connections(&with(&["tcp://127.0.0.1:1"])), 1000);
+        assert_eq!(anonymous_connections(&with(&["tcp://127.0.0.1:1", "unix:/tmp/x"])), 900);
+        assert_eq!(raise_fd_limit(), raise_fd_limit());
     }
 }

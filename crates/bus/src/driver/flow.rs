@@ -4,57 +4,57 @@ use std::io::{self, IoSlice};
 
 use crate::core::Time;
 
-use super::outbox::{Framing, Outbox, Room, Spare};
+use super::outbox::{BufferPool, Framing, HeaderBuffer, Outbox};
 use super::stream::Stream;
 
-/// From which length on a message is written from where it stands, if it can be: a copy costs more than a write of its own.
+/// Messages from this size on are written without a copy if possible: copying them costs more than a system call.
 const MIN_DIRECT_WRITE_BYTES: usize = 16 << 10;
-/// Of how many parts such a message may be.
+/// Maximum of parts of such a message.
 const MAX_DIRECT_WRITE_PARTS: usize = 7;
 
-/// What is known about reading from somebody.
+/// The reading state of a peer.
 #[derive(Debug, Default)]
 pub(super) struct Intake {
-    /// There may be something to read.
+    /// There may be data to read.
     pub(super) readable: bool,
-    /// The other side has closed: a short read is not the last.
+    /// The peer has closed: a short read does not mean that all was read.
     pub(super) hung_up: bool,
-    /// It stands in the list of those to be read.
+    /// It is listed for reading.
     pub(super) listed: bool,
-    /// The core wants nothing from it for now.
+    /// The core has paused it.
     pub(super) paused: bool,
     /// Its end was read.
     pub(super) ended: bool,
-    /// It does not read either: there is nobody any more.
+    /// It does not read either: the peer is gone.
     pub(super) dead: bool,
 }
 
 impl Intake {
-    /// Whether it has to be put on the list.
+    /// Returns `true` if it has to be listed.
     #[inline]
     pub(super) fn wants(&self) -> bool {
         self.readable && !self.listed && !self.paused && !self.ended
     }
 }
 
-/// What is known about writing to somebody.
+/// The writing state of a peer.
 #[derive(Debug, Default)]
 pub(super) struct Outflow {
     pub(super) outbox: Outbox,
-    /// It takes nothing until an event says so.
+    /// Writes block until an event reports room.
     pub(super) blocked: bool,
-    /// It stands in the list of those to be written to.
+    /// It is listed for writing.
     pub(super) dirty: bool,
-    /// More waits than may, and the core knows.
+    /// Its queue is full, and the core knows.
     pub(super) over: bool,
-    /// When it last took something, or began to take nothing.
+    /// The time of the last progress, or when writes began to block.
     pub(super) progress: Time,
-    /// Nothing is written before this entry about the owner of a session is.
+    /// Nothing is written before this owner entry is on disk.
     pub(super) held: Option<u64>,
 }
 
 impl Outflow {
-    /// Puts one message behind what waits for `to`. Returns how much was written already.
+    /// Queues a message for `to`. Returns the bytes that were written at once.
     #[inline]
     pub(super) fn put(
         &mut self,
@@ -62,7 +62,7 @@ impl Outflow {
         framing: Framing,
         parts: &[&[u8]],
         now: Time,
-        spare: &mut Spare,
+        spare: &mut BufferPool,
     ) -> usize {
         let length: usize = parts.iter().map(|part| part.len()).sum();
         match to {
@@ -82,7 +82,7 @@ impl Outflow {
         }
     }
 
-    /// Writes a long message at once and puts what is left of it into the queue.
+    /// Writes a long message at once and queues the rest.
     #[inline(never)]
     fn put_long(
         &mut self,
@@ -90,15 +90,15 @@ impl Outflow {
         framing: Framing,
         parts: &[&[u8]],
         now: Time,
-        spare: &mut Spare,
+        spare: &mut BufferPool,
     ) -> usize {
-        let mut room = Room::default();
-        let (head, end) = framing.around(parts.iter().map(|part| part.len()).sum(), &mut room);
+        let mut room = HeaderBuffer::default();
+        let (head, end) = framing.delimiters(parts.iter().map(|part| part.len()).sum(), &mut room);
         let mut all = [b"".as_slice(); MAX_DIRECT_WRITE_PARTS + 2];
         for (slot, part) in all.iter_mut().zip([head].iter().chain(parts).chain(&[end])) {
             *slot = part;
         }
-        // Whatever is wrong shows again when the rest is written, where somebody sees to it.
+        // An error occurs again when the rest is written, and is handled there.
         let written = to.write_parts(&all.map(IoSlice::new)[..parts.len() + 2]).unwrap_or(0);
         if written > 0 {
             self.progress = now;
@@ -113,13 +113,13 @@ impl Outflow {
         written
     }
 
-    /// Writes once. Tells whether there is room again in what was full.
+    /// Writes once. Returns `true` if a full queue has room again.
     pub(super) fn flush(
         &mut self,
         to: &Stream,
         now: Time,
         queue_bytes: usize,
-        spare: &mut Spare,
+        spare: &mut BufferPool,
     ) -> io::Result<(usize, bool)> {
         let flushed = self.outbox.flush(spare, |bytes| to.write(bytes))?;
         if flushed.written > 0 || !self.blocked {

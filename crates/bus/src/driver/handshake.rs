@@ -10,82 +10,81 @@ use crate::core::{ClientId, Time};
 
 use super::{About, Driver, Router};
 
-/// The longest first line that is looked into.
 const MAX_FIRST_LINE_BYTES: usize = 64 << 10;
-/// The request by which a connection is taken up again.
+/// The request that resumes a connection.
 const RESUME: &str = "_narrows/resume";
 
-/// A connection that another is to serve.
+/// A resumable connection for another server.
 #[derive(Debug)]
 pub struct Handoff {
     /// The socket.
     pub socket: OwnedFd,
-    /// What was read from it.
+    /// The bytes that were already read.
     pub read: Vec<u8>,
-    /// Which of the configured listeners it came through.
+    /// The index of the configured listener that it connected to.
     pub listener: usize,
-    /// Who it is.
+    /// Its identity.
     pub identity: String,
 }
 
-/// Who serves such connections. Called in the loop, so it must not wait.
+/// Serves resumable connections. Called in the event loop, so it must not block.
 pub type HandOver = Box<dyn FnMut(Handoff) + Send>;
 
-/// What is known of a connection until its first line was seen.
+/// State of a connection until its first line is complete.
 #[derive(Debug)]
 pub(super) struct FirstLine {
     pub(super) listener: usize,
     pub(super) identity: String,
-    /// What was read so far.
+    /// The bytes read so far.
     pub(super) read: Vec<u8>,
 }
 
-/// What becomes of what was read.
-pub(super) enum First {
-    /// It is to be taken as it stands.
+/// The bytes to handle after a read.
+pub(super) enum FirstRead {
+    /// Those just read.
     Read,
-    /// This is.
+    /// These.
     All(Vec<u8>),
-    /// There is more to come, or the connection is another's.
+    /// None: the first line is incomplete, or the connection is served elsewhere.
     Nothing,
 }
 
 impl<B: Router> Driver<B> {
-    /// Looks at what was read from a connection whose first line was not seen yet.
-    pub(super) fn look_first(&mut self, now: Time, slot: u32, read: usize) -> First {
-        let Some(conn) = self.ports.client(slot) else { return First::Nothing };
-        let Some(mut fresh) = conn.fresh.take() else { return First::Read };
-        let is_first = fresh.read.is_empty();
-        fresh.read.extend_from_slice(&self.scratch[..read]);
-        let start = fresh.read.iter().position(|byte| !byte.is_ascii_whitespace());
-        let end = start.and_then(|start| Some(start + memchr::memchr(b'\n', &fresh.read[start..])?));
+    /// Handles input of a connection whose first line is not complete.
+    pub(super) fn check_first_line(&mut self, now: Time, slot: u32, read: usize) -> FirstRead {
+        let Some(conn) = self.conns.client(slot) else { return FirstRead::Nothing };
+        let Some(mut first_line) = conn.first_line.take() else { return FirstRead::Read };
+        let is_first = first_line.read.is_empty();
+        first_line.read.extend_from_slice(&self.scratch[..read]);
+        let start = first_line.read.iter().position(|byte| !byte.is_ascii_whitespace());
+        let end = start.and_then(|start| Some(start + memchr::memchr(b'\n', &first_line.read[start..])?));
         match (start, end) {
-            (Some(start), Some(end)) if is_resumable(&fresh.read[start..end]) => {
-                self.hand_over(now, slot, *fresh);
-                First::Nothing
+            (Some(start), Some(end)) if is_resumable(&first_line.read[start..end]) => {
+                self.hand_over(now, slot, *first_line);
+                FirstRead::Nothing
             }
-            (_, None) if fresh.read.len() < MAX_FIRST_LINE_BYTES => {
-                conn.fresh = Some(fresh);
-                First::Nothing
+            (_, None) if first_line.read.len() < MAX_FIRST_LINE_BYTES => {
+                conn.first_line = Some(first_line);
+                FirstRead::Nothing
             }
-            _ if is_first => First::Read,
-            _ => First::All(fresh.read),
+            _ if is_first => FirstRead::Read,
+            _ => FirstRead::All(first_line.read),
         }
     }
 
-    fn hand_over(&mut self, now: Time, slot: u32, fresh: FirstLine) {
-        let Some(conn) = self.ports.take_client(slot) else { return };
+    fn hand_over(&mut self, now: Time, slot: u32, first_line: FirstLine) {
+        let Some(conn) = self.conns.take_client(slot) else { return };
         conn.deregister(self.poll.registry());
-        self.ask(About::Client(slot), |brain, ports| brain.client_gone(now, ClientId(slot), ports));
-        self.accepts_soon(now);
+        self.call_router(About::Client(slot), |router, conns| router.client_gone(now, ClientId(slot), conns));
+        self.resume_accepting(now);
         if let Some(hand_over) = &mut self.hand_over {
-            let FirstLine { listener, identity, read } = fresh;
+            let FirstLine { listener, identity, read } = first_line;
             hand_over(Handoff { socket: conn.into_socket(), read, listener, identity });
         }
     }
 }
 
-/// Whether a connection that begins with this line can be taken up again.
+/// Returns `true` if a connection with this first line is resumable.
 fn is_resumable(line: &[u8]) -> bool {
     if memchr::memmem::find(line, b"resume").is_none() {
         return false;
@@ -106,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_be_taken_up_again() {
+    fn resumable_connections_are_recognized() {
         #[track_caller]
         fn check(line: &str, expected: bool) {
             assert_eq!(is_resumable(line.as_bytes()), expected, "{line}");

@@ -1,4 +1,4 @@
-//! Use of the loop by each identity: connections, and bytes of unfinished messages.
+//! Use of the event loop by each identity: connections, and bytes of incomplete messages.
 
 use std::collections::HashMap;
 
@@ -6,18 +6,18 @@ use crate::core::{ANYONE, Time};
 
 use super::connections::{ClientConn, Connections};
 
-/// The accounts of all identities that were ever here. They are not forgotten: there are as many as tokens, certificates and users.
+/// The accounts of all identities seen so far. None is removed: their number is bounded by tokens, certificates and users.
 #[derive(Debug, Default)]
 pub(super) struct Accounts {
     numbers: HashMap<Box<str>, u32>,
     each: Vec<Account>,
-    /// Unfinished input of all.
+    /// Bytes of incomplete messages of all identities.
     pub(super) unfinished: usize,
-    /// How many descriptors all connections take.
+    /// Descriptors of all connections.
     pub(super) descriptors: usize,
 }
 
-/// What one identity has.
+/// The account of one identity.
 #[derive(Debug, Default)]
 struct Account {
     connections: usize,
@@ -25,7 +25,7 @@ struct Account {
 }
 
 impl Accounts {
-    /// The account of an identity.
+    /// Returns the account of an identity.
     pub(super) fn number(&mut self, identity: &str) -> u32 {
         if let Some(number) = self.numbers.get(identity) {
             return *number;
@@ -36,18 +36,18 @@ impl Accounts {
         number
     }
 
-    /// How many connections there are of clients that nothing is known of.
+    /// Returns the number of connections without an identity.
     pub(super) fn anonymous(&self) -> usize {
         let number = self.numbers.get(ANYONE).copied();
         number.and_then(|number| self.each.get(number as usize)).map_or(0, |account| account.connections)
     }
 
-    /// The unfinished input of one identity.
+    /// Returns the bytes of incomplete messages of one identity.
     pub(super) fn unfinished_of(&self, number: u32) -> usize {
         self.each.get(number as usize).map_or(0, |account| account.unfinished)
     }
 
-    /// A connection is there.
+    /// Counts a new connection.
     pub(super) fn open(&mut self, conn: &ClientConn) {
         self.descriptors += conn.descriptors;
         if let Some(account) = self.each.get_mut(conn.account as usize) {
@@ -64,7 +64,7 @@ impl Accounts {
         }
     }
 
-    /// A connection has so much unfinished input now.
+    /// Records the bytes of a connection's incomplete message.
     pub(super) fn hold(&mut self, conn: &mut ClientConn, bytes: usize, now: Time) {
         if conn.unfinished == 0 {
             conn.begun = now;
@@ -78,7 +78,7 @@ impl Accounts {
 }
 
 impl Connections {
-    /// Takes a connection out, with all that was counted for it.
+    /// Removes a connection and all that was counted for it.
     pub(super) fn take_client(&mut self, slot: u32) -> Option<ClientConn> {
         let conn = self.clients.get_mut(slot as usize).and_then(Option::take)?;
         self.accounts.close(&conn);

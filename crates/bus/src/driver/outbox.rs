@@ -4,23 +4,22 @@ use std::io;
 
 use narrows_wire::websocket;
 
-/// The largest buffer that is kept for the next who needs one.
+/// Bytes of the largest buffer that is kept for reuse.
 const MAX_SPARE_BUFFER_BYTES: usize = 256 << 10;
-/// How many are kept.
 const MAX_SPARE_BUFFERS: usize = 32;
 
-/// Buffers that nobody uses at the moment: whoever has nothing to say holds none, and few are made.
+/// Unused buffers. A peer without queued output holds none, so few are allocated.
 #[derive(Debug, Default)]
-pub(super) struct Spare {
+pub(super) struct BufferPool {
     buffers: Vec<Vec<u8>>,
 }
 
-impl Spare {
-    fn take(&mut self) -> Vec<u8> {
+impl BufferPool {
+    fn get(&mut self) -> Vec<u8> {
         self.buffers.pop().unwrap_or_default()
     }
 
-    fn give(&mut self, mut buffer: Vec<u8>) {
+    fn put_back(&mut self, mut buffer: Vec<u8>) {
         if self.buffers.len() < MAX_SPARE_BUFFERS && buffer.capacity() <= MAX_SPARE_BUFFER_BYTES {
             buffer.clear();
             self.buffers.push(buffer);
@@ -28,22 +27,22 @@ impl Spare {
     }
 }
 
-/// How messages stand on a stream.
+/// The framing of messages on a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Framing {
-    /// One on each line.
+    /// One message per line.
     Lines,
-    /// One in each frame of a WebSocket.
+    /// One message per WebSocket frame.
     Frames,
 }
 
-/// Where the head of a frame is put together.
-pub(super) type Room = [u8; websocket::MAX_HEAD_BYTES];
+/// Space for the header of a frame.
+pub(super) type HeaderBuffer = [u8; websocket::MAX_HEAD_BYTES];
 
 impl Framing {
-    /// What stands before and behind a message of so many bytes.
+    /// Returns the bytes before and after a message of this length.
     #[inline]
-    pub(super) fn around(self, length: usize, room: &mut Room) -> (&[u8], &'static [u8]) {
+    pub(super) fn delimiters(self, length: usize, room: &mut HeaderBuffer) -> (&[u8], &'static [u8]) {
         match self {
             Self::Lines => (b"", b"\n"),
             Self::Frames => (websocket::text_frame_head(length, room), b""),
@@ -51,40 +50,39 @@ impl Framing {
     }
 }
 
-/// Messages in the order in which they are to be written.
+/// Messages in the order of writing.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     bytes: Vec<u8>,
-    /// How many of them have been written.
+    /// Bytes that are already written.
     head: usize,
-    /// How many at the beginning belong to a message whose beginning is not here any more.
+    /// Bytes at the beginning that continue a message whose beginning is no longer here.
     rest: usize,
-    /// How messages stand in it.
     framing: Option<Framing>,
 }
 
-/// What became of a [`Outbox::flush`].
+/// The result of [`Outbox::flush`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Flushed {
-    /// How many bytes were taken.
+    /// Bytes that were written.
     pub(super) written: usize,
-    /// Whether the peer takes no more for now.
+    /// `true` if the peer accepts no more for now.
     pub(super) blocked: bool,
 }
 
 impl Outbox {
-    /// How many bytes wait.
+    /// Returns the queued bytes.
     #[inline]
     pub(super) fn waiting(&self) -> usize {
         self.bytes.len() - self.head
     }
 
-    /// Puts one message at the end: the parts in a row, and what stands around it.
+    /// Appends one message with its framing.
     #[inline]
-    pub(super) fn push(&mut self, framing: Framing, parts: &[&[u8]], spare: &mut Spare) {
+    pub(super) fn push(&mut self, framing: Framing, parts: &[&[u8]], spare: &mut BufferPool) {
         let length = parts.iter().map(|part| part.len()).sum::<usize>();
-        let mut room = Room::default();
-        let (head, end) = framing.around(length, &mut room);
+        let mut room = HeaderBuffer::default();
+        let (head, end) = framing.delimiters(length, &mut room);
         self.framing = Some(framing);
         self.make_room(head.len() + length + end.len(), spare);
         self.bytes.extend_from_slice(head);
@@ -94,8 +92,8 @@ impl Outbox {
         self.bytes.extend_from_slice(end);
     }
 
-    /// Puts bytes at the end as they are.
-    pub(super) fn append(&mut self, parts: &[&[u8]], spare: &mut Spare) {
+    /// Appends raw bytes.
+    pub(super) fn append(&mut self, parts: &[&[u8]], spare: &mut BufferPool) {
         let length = parts.iter().map(|part| part.len()).sum::<usize>();
         if length > 0 {
             self.make_room(length, spare);
@@ -105,13 +103,13 @@ impl Outbox {
         }
     }
 
-    /// The same with the rest of a message whose beginning was written already, if `begun`. Nothing waits.
-    pub(super) fn append_rest(&mut self, parts: &[&[u8]], begun: bool, spare: &mut Spare) {
+    /// Appends the rest of a message to the empty queue; `begun` if its beginning is written already.
+    pub(super) fn append_rest(&mut self, parts: &[&[u8]], begun: bool, spare: &mut BufferPool) {
         self.append(parts, spare);
         self.rest = if begun { self.bytes.len() } else { 0 };
     }
 
-    /// Takes out the messages between the one that is being written and the last.
+    /// Removes the messages between the one that is being written and the last one.
     pub(super) fn keep_last(&mut self, framing: Framing) {
         let first = self.boundary(framing, self.head);
         let mut last = first;
@@ -129,7 +127,7 @@ impl Outbox {
         self.bytes.drain(first..last);
     }
 
-    /// Where the first message begins at or behind `at`.
+    /// Returns the position of the first message that begins at or after `at`.
     fn boundary(&self, framing: Framing, at: usize) -> usize {
         if at <= self.rest {
             return self.rest;
@@ -149,7 +147,7 @@ impl Outbox {
         }
     }
 
-    /// Where the frame ends that begins at `at`, if one does. Ours have no mask.
+    /// Returns the end of the frame at `at`. Frames of a server have no mask.
     fn frame_end(&self, at: usize) -> Option<usize> {
         let head = self.bytes.get(at..)?;
         let (length, size) = match *head.get(1)? {
@@ -162,7 +160,7 @@ impl Outbox {
 
     #[cold]
     fn take_out_written(&mut self) {
-        // Where the next begins is looked for only where it is lost: the ends of lines show it, and frames are walked in `boundary`.
+        // The boundary is searched for only where it would be lost: line ends show it, and frames are walked in `boundary`.
         let head = self.head;
         self.rest = match self.framing {
             Some(framing) => self.boundary(framing, head) - head,
@@ -173,12 +171,12 @@ impl Outbox {
     }
 
     #[inline]
-    fn make_room(&mut self, length: usize, spare: &mut Spare) {
+    fn make_room(&mut self, length: usize, spare: &mut BufferPool) {
         if self.bytes.capacity() == 0 {
-            self.bytes = spare.take();
+            self.bytes = spare.get();
         }
         if self.bytes.capacity() - self.bytes.len() < length {
-            // What was written is taken out when that at least halves what would be moved into a larger buffer.
+            // Written bytes are removed when that at least halves what would be moved into a larger buffer.
             if self.head >= self.bytes.len() / 2 {
                 self.take_out_written();
             }
@@ -186,16 +184,16 @@ impl Outbox {
         }
     }
 
-    /// Writes once what waits, if anything does.
+    /// Writes once.
     ///
-    /// A write that takes less than it was offered has filled the peer's buffer: the edge that says that there is room
-    /// again is still to come, so a second attempt would only be told so.
+    /// A short write has filled the peer's buffer. The edge that reports room is still to come, so a second attempt would only
+    /// block.
     ///
     /// # Errors
-    /// When the peer is gone.
+    /// If the peer is gone.
     pub(super) fn flush(
         &mut self,
-        spare: &mut Spare,
+        spare: &mut BufferPool,
         write: impl FnOnce(&[u8]) -> io::Result<usize>,
     ) -> io::Result<Flushed> {
         let waiting = &self.bytes[self.head..];
@@ -210,14 +208,14 @@ impl Outbox {
         let blocked = written < waiting.len();
         self.head += written;
         if !blocked {
-            spare.give(std::mem::take(&mut self.bytes));
+            spare.put_back(std::mem::take(&mut self.bytes));
             (self.head, self.rest) = (0, 0);
         }
         Ok(Flushed { written, blocked })
     }
 
-    /// Everything that was not written.
-    pub(super) fn rest(self) -> Vec<u8> {
+    /// Returns the bytes that were not written.
+    pub(super) fn into_unsent(self) -> Vec<u8> {
         let mut bytes = self.bytes;
         bytes.drain(..self.head);
         bytes
@@ -232,7 +230,7 @@ mod tests {
 
     #[test]
     fn an_empty_one_holds_nothing_and_gets_its_buffer_back() {
-        let (mut outbox, mut spare) = (Outbox::default(), Spare::default());
+        let (mut outbox, mut spare) = (Outbox::default(), BufferPool::default());
         outbox.push(Framing::Lines, &[b"a", b"", b"bc"], &mut spare);
         let mut seen = Vec::new();
         let flushed = outbox.flush(&mut spare, |bytes| {
@@ -252,20 +250,20 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_told_and_loses_nothing() {
-        let (mut outbox, mut spare) = (Outbox::default(), Spare::default());
+    fn a_write_error_is_returned_and_loses_no_bytes() {
+        let (mut outbox, mut spare) = (Outbox::default(), BufferPool::default());
         outbox.push(Framing::Lines, &[b"abc"], &mut spare);
         let blocked = outbox.flush(&mut spare, |_| Err(io::ErrorKind::WouldBlock.into()));
         assert_eq!(blocked.unwrap(), Flushed { written: 0, blocked: true });
         assert!(outbox.flush(&mut spare, |_| Err(io::ErrorKind::BrokenPipe.into())).is_err());
         outbox.flush(&mut spare, |_| Ok(1)).unwrap();
-        assert_eq!(outbox.rest(), b"bc\n");
+        assert_eq!(outbox.into_unsent(), b"bc\n");
     }
 
-    /// Pushes the numbers up to `count` as messages, of which `taken` bytes go out, and then a last one that overtakes the others.
+    /// Pushes `count` numbers as messages, writes `taken` bytes, and then pushes a last message that replaces those not begun.
     #[track_caller]
     fn check_last(framing: Framing, long: bool, count: usize, taken: usize) {
-        let (mut outbox, mut spare) = (Outbox::default(), Spare::default());
+        let (mut outbox, mut spare) = (Outbox::default(), BufferPool::default());
         let mut whole = Outbox::default();
         let message =
             |number: usize| if long { vec![b'0'; 300 + number] } else { format!("{number}").into_bytes() };
@@ -273,10 +271,10 @@ mod tests {
             outbox.push(framing, &[&message(number)], &mut spare);
             whole.push(framing, &[&message(number)], &mut spare);
         }
-        let all = whole.rest();
+        let all = whole.into_unsent();
         let taken = taken.min(all.len() - 1);
         let mut seen = Vec::new();
-        // In two steps, between which what was written is taken out.
+        // In two steps, with the written bytes removed in between.
         for part in [taken / 2, taken - taken / 2] {
             outbox
                 .flush(&mut spare, |bytes| {
@@ -299,8 +297,8 @@ mod tests {
             end = expected.bytes.len();
         }
         expected.push(framing, &[b"why"], &mut spare);
-        seen.extend(outbox.rest());
-        assert!(seen == expected.rest(), "{framing:?} {long} {count} {taken}");
+        seen.extend(outbox.into_unsent());
+        assert!(seen == expected.into_unsent(), "{framing:?} {long} {count} {taken}");
     }
 
     #[test]
@@ -317,7 +315,7 @@ mod tests {
     #[test]
     fn the_rest_of_a_long_message_is_finished_before_the_last() {
         for framing in [Framing::Lines, Framing::Frames] {
-            let (mut outbox, mut spare) = (Outbox::default(), Spare::default());
+            let (mut outbox, mut spare) = (Outbox::default(), BufferPool::default());
             outbox.append_rest(&[b"end of it\n"], true, &mut spare);
             outbox.push(framing, &[b"other"], &mut spare);
             outbox.push(framing, &[b"why"], &mut spare);
@@ -325,15 +323,15 @@ mod tests {
             let mut expected = Outbox::default();
             expected.append(&[b"end of it\n"], &mut spare);
             expected.push(framing, &[b"why"], &mut spare);
-            assert_eq!(outbox.rest(), expected.rest());
+            assert_eq!(outbox.into_unsent(), expected.into_unsent());
         }
     }
 
     proptest! {
-        /// Whatever is pushed and however little is taken at a time, all of it comes out in order.
+        /// All bytes come out in order, whatever is pushed and however little each write accepts.
         #[test]
         fn order_is_kept(steps in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..300), 0usize..700), 1..80)) {
-            let (mut outbox, mut spare) = (Outbox::default(), Spare::default());
+            let (mut outbox, mut spare) = (Outbox::default(), BufferPool::default());
             let (mut expected, mut seen) = (Vec::new(), Vec::new());
             for (line, room) in steps {
                 let (first, second) = line.split_at(line.len() / 3);
@@ -348,7 +346,7 @@ mod tests {
                 prop_assert_eq!(flushed.blocked, outbox.waiting() > 0);
                 prop_assert_eq!(seen.len() + outbox.waiting(), expected.len());
             }
-            seen.extend(outbox.rest());
+            seen.extend(outbox.into_unsent());
             prop_assert_eq!(seen, expected);
         }
     }

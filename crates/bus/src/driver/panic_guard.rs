@@ -10,65 +10,65 @@ use crate::core::{Action, CoreOutput, Time, WorkerId};
 use super::connections::Connections;
 use super::{Driver, Router};
 
-/// How long no deadline counts after a panic over one: it may still be the next.
+/// Pause of the router's timers after a panic: the same timer may be next.
 const DEADLINE_PAUSE: Duration = Duration::from_secs(1);
 
-/// Whom a question is about.
+/// The peer that an event is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum About {
     Client(u32),
     Worker(u32),
-    /// Nobody in particular.
+    /// No single peer.
     All,
 }
 
 impl<B: Router> Driver<B> {
-    /// Asks the brain something, or tells it; `None` if that was too much for it.
+    /// Calls the router; `None` if it panicked.
     #[inline]
-    pub(super) fn ask<R>(
+    pub(super) fn call_router<R>(
         &mut self,
         about: About,
         question: impl FnOnce(&mut B, &mut Connections) -> R,
     ) -> Option<R> {
-        let (brain, ports) = (&mut self.brain, &mut self.ports);
-        let answer = catch_unwind(AssertUnwindSafe(|| question(brain, ports)));
+        let (router, conns) = (&mut self.router, &mut self.conns);
+        let answer = catch_unwind(AssertUnwindSafe(|| question(router, conns)));
         answer.map_err(|_| self.on_panic(about)).ok()
     }
 
-    /// After a panic: whom it is about is told and hung up on, or ended if it is a worker.
+    /// Handles a panic: closes the client or kills the worker that it is about.
     #[cold]
     pub(super) fn on_panic(&mut self, about: About) {
         self.panics += 1;
-        tracing::error!(?about, panics = self.panics, "a panic while something was decided");
+        tracing::error!(?about, panics = self.panics, "router panicked");
         match about {
             About::Client(slot) => {
-                let error = RpcError::new(Code::Internal, "an internal error ended this connection");
-                self.ports.disconnect(slot, &error);
+                let error = RpcError::new(Code::Internal, "internal error, closing connection");
+                self.conns.disconnect(slot, &error);
             }
             About::Worker(slot) => {
-                // What was read with it is lost, so what comes next would begin within a line.
-                if let Some(hand) = self.ports.worker(slot) {
-                    hand.intake.ended = true;
+                // The rest of its last read is lost, so the next line would begin in the middle.
+                if let Some(conn) = self.conns.worker(slot) {
+                    conn.intake.ended = true;
                 }
-                self.ports.act(Action::Stop { worker: WorkerId(slot), kill: true });
+                self.conns.act(Action::Stop { worker: WorkerId(slot), kill: true });
             }
             About::All => {}
         }
     }
 
-    /// Tells the brain the time if it wants to know.
+    /// Runs the router's timers that are due.
     pub(super) fn tick(&mut self, now: Time) {
         if self.deadline().is_some_and(|deadline| deadline <= now)
-            && self.ask(About::All, |brain, ports| brain.tick(now, ports)).is_none()
+            && self.call_router(About::All, |router, conns| router.tick(now, conns)).is_none()
         {
             self.tick_after = now + DEADLINE_PAUSE;
         }
     }
 
-    /// When the brain wants to be told the time.
+    /// Returns the time of the router's next timer.
     #[inline]
     pub(super) fn deadline(&self) -> Option<Time> {
-        let deadline = catch_unwind(AssertUnwindSafe(|| self.brain.deadline())).unwrap_or_default()?;
+        let deadline = catch_unwind(AssertUnwindSafe(|| self.router.deadline())).unwrap_or_default()?;
         Some(deadline.max(self.tick_after))
     }
 }

@@ -1,4 +1,4 @@
-//! Limits of unfinished messages, for all clients together and for each identity. Over the limit the longest is dropped.
+//! Limits of incomplete messages, for all clients together and for each identity. Over the limit the longest is dropped.
 
 use std::collections::HashMap;
 
@@ -9,11 +9,11 @@ use crate::core::{ClientId, Time, unfinished_error};
 use super::websocket::ClientDecoder;
 use super::{About, Driver, Router};
 
-/// The part of its memory budget that the bus uses for unfinished input once memory is short.
+/// The fraction of the memory budget for incomplete messages, and for queues, once memory is short.
 const PRESSURE_DIVISOR: u64 = 8;
 
 impl ClientDecoder {
-    /// How many bytes of an unfinished message are held.
+    /// Returns the buffered bytes of an incomplete message.
     #[inline]
     fn partial(&self) -> usize {
         match self {
@@ -24,15 +24,16 @@ impl ClientDecoder {
 }
 
 impl<B: Router> Driver<B> {
-    /// Counts what is unfinished of a client's input after something was read.
+    /// Counts a client's incomplete message after a read.
     #[inline]
     pub(super) fn count_unfinished(&mut self, now: Time, slot: u32) {
-        let Some(cutter) = self.client_cutters.get(slot as usize) else { return };
-        let Some(Some(conn)) = self.ports.clients.get_mut(slot as usize) else { return };
-        let bytes = cutter.partial() + conn.fresh.as_ref().map_or(0, |fresh| fresh.read.len());
-        // Mostly nothing was and nothing is.
+        let Some(decoder) = self.client_decoders.get(slot as usize) else { return };
+        let Some(Some(conn)) = self.conns.clients.get_mut(slot as usize) else { return };
+        let bytes =
+            decoder.partial() + conn.first_line.as_ref().map_or(0, |first_line| first_line.read.len());
+        // Usually both are zero.
         if bytes != conn.unfinished {
-            self.ports.accounts.hold(conn, bytes, now);
+            self.conns.accounts.hold(conn, bytes, now);
             let account = conn.account;
             self.limit_unfinished(now, account);
         }
@@ -40,26 +41,26 @@ impl<B: Router> Driver<B> {
 
     fn limit_unfinished(&mut self, now: Time, account: u32) {
         let (all, one) = self.limits.unfinished();
-        if self.ports.accounts.unfinished_of(account) > one {
+        if self.conns.accounts.unfinished_of(account) > one {
             self.drop_longest_input(now, Some(account), one);
         }
-        if self.ports.accounts.unfinished > all {
+        if self.conns.accounts.unfinished > all {
             self.drop_longest_input(now, None, all);
         }
     }
 
-    /// Memory is short: little may be unfinished, and nothing for long.
-    pub(super) fn relieve(&mut self, now: Time) {
+    /// Frees memory when it is short: drops incomplete messages over a lower limit and old ones, and disconnects slow readers.
+    pub(super) fn free_memory(&mut self, now: Time) {
         let most = usize::try_from(self.limits.memory / PRESSURE_DIVISOR).unwrap_or(usize::MAX);
-        if self.ports.accounts.unfinished > most {
+        if self.conns.accounts.unfinished > most {
             self.drop_longest_input(now, None, most);
         }
         self.cut_outboxes(most);
-        let patience = self.limits.stall_timeout;
+        let timeout = self.limits.stall_timeout;
         let old: Vec<u32> = (0..)
-            .zip(&self.ports.clients)
+            .zip(&self.conns.clients)
             .filter_map(|(slot, conn)| Some((slot, conn.as_ref()?)))
-            .filter(|(_, conn)| conn.unfinished > 0 && now >= conn.begun + patience)
+            .filter(|(_, conn)| conn.unfinished > 0 && now >= conn.begun + timeout)
             .map(|(slot, _)| slot)
             .collect();
         for slot in old {
@@ -67,16 +68,16 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Hangs up on those who do not read what they have asked for, the largest of the identity for which most waits first, until no more than
-    /// `most` waits for all.
+    /// Disconnects slow readers until at most `most` bytes are queued: of the identity with the most queued bytes, the client
+    /// with the longest queue first.
     fn cut_outboxes(&mut self, most: usize) {
         let mut each: Vec<(u32, usize, u32)> = (0..)
-            .zip(&self.ports.clients)
-            .filter_map(|(slot, conn)| Some((slot, conn.as_ref().filter(|conn| conn.hangup.is_none())?)))
+            .zip(&self.conns.clients)
+            .filter_map(|(slot, conn)| Some((slot, conn.as_ref().filter(|conn| conn.close_state.is_none())?)))
             .map(|(slot, conn)| (conn.account, conn.outflow.outbox.waiting(), slot))
             .filter(|(_, waiting, _)| *waiting > 0)
             .collect();
-        // The largest of each at the end.
+        // The largest of each identity comes last.
         each.sort_unstable();
         let mut sizes: HashMap<u32, usize> = HashMap::new();
         for (account, waiting, _) in &each {
@@ -89,25 +90,25 @@ impl<B: Router> Driver<B> {
             let (_, waiting, slot) = each.remove(at);
             *size -= waiting;
             all -= waiting;
-            let error = RpcError::new(Code::Backpressure, "the bus is short of memory");
-            self.ports.disconnect(slot, &error);
-            self.ports.skip_to_reason(slot);
+            let error = RpcError::new(Code::Backpressure, "bus is short of memory");
+            self.conns.disconnect(slot, &error);
+            self.conns.skip_to_reason(slot);
         }
     }
 
-    /// Gives up the longest unfinished messages, of one identity or of all, until there is some room below `most`.
+    /// Drops the longest incomplete messages, of one identity or of all, until there is some room below `most`.
     fn drop_longest_input(&mut self, now: Time, account: Option<u32>, most: usize) {
         let mut each: Vec<(usize, u32)> = (0..)
-            .zip(&self.ports.clients)
+            .zip(&self.conns.clients)
             .filter_map(|(slot, conn)| Some((slot, conn.as_ref()?)))
             .filter(|(_, conn)| conn.unfinished > 0 && account.is_none_or(|account| account == conn.account))
             .map(|(slot, conn)| (conn.unfinished, slot))
             .collect();
         each.sort_unstable();
-        // Not only just enough, or the next read of anybody would look at all of them again.
+        // With just enough room, the next read would search all of them again.
         let most = most - most / 8;
         while let Some((_, slot)) = each.pop() {
-            let accounts = &self.ports.accounts;
+            let accounts = &self.conns.accounts;
             let held = account.map_or(accounts.unfinished, |account| accounts.unfinished_of(account));
             if held <= most {
                 return;
@@ -116,32 +117,32 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Gives up the unfinished message of a client, which is told so. One that only sends lines can go on behind it.
+    /// Drops the incomplete message of a client, which gets an error. A client that sends lines can continue after it.
     fn drop_input(&mut self, now: Time, slot: u32) {
-        let Some(conn) = self.ports.client(slot) else { return };
-        let (bytes, is_fresh) = (conn.unfinished, conn.fresh.take().is_some());
-        tracing::warn!(client = slot, bytes, "unfinished input over the limit, the message is refused");
-        let head = match self.client_cutters.get_mut(slot as usize) {
+        let Some(conn) = self.conns.client(slot) else { return };
+        let (bytes, is_fresh) = (conn.unfinished, conn.first_line.take().is_some());
+        tracing::warn!(client = slot, bytes, "incomplete message over the limit refused");
+        let head = match self.client_decoders.get_mut(slot as usize) {
             Some(ClientDecoder::Lines(lines)) => lines.abandon_line(),
             _ => None,
         };
         match head {
             Some(head) if !is_fresh => {
-                self.ask(About::Client(slot), |brain, ports| {
-                    brain.refuse_unfinished(now, ClientId(slot), &head, ports);
+                self.call_router(About::Client(slot), |router, conns| {
+                    router.refuse_unfinished(now, ClientId(slot), &head, conns);
                 });
             }
             _ => {
-                self.ports.disconnect(slot, &unfinished_error());
-                // What is still read of it is thrown away, whatever it is cut by.
+                self.conns.disconnect(slot, &unfinished_error());
+                // Its further input is discarded, whatever the decoder.
                 let lines = self.lines();
-                if let Some(cutter) = self.client_cutters.get_mut(slot as usize) {
-                    *cutter = lines;
+                if let Some(decoder) = self.client_decoders.get_mut(slot as usize) {
+                    *decoder = lines;
                 }
             }
         }
-        if let Some(Some(conn)) = self.ports.clients.get_mut(slot as usize) {
-            self.ports.accounts.hold(conn, 0, now);
+        if let Some(Some(conn)) = self.conns.clients.get_mut(slot as usize) {
+            self.conns.accounts.hold(conn, 0, now);
         }
     }
 }

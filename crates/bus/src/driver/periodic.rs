@@ -1,4 +1,4 @@
-//! Periodic checks of what no event reports.
+//! Periodic checks of conditions that no event reports.
 
 use std::time::Duration;
 
@@ -8,74 +8,73 @@ use crate::core::{Stuck, Time, WorkerId};
 
 use super::{About, Driver, Router};
 
-/// How often workers are looked at.
 const WORKER_CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// After how long a worker that was found stopped is looked at again.
+/// Time until a worker that was found stopped is checked again.
 const STOPPED_CHECK_DELAY: Duration = Duration::from_secs(1);
-/// How long a worker may take nothing of what waits for it.
+/// Timeout of a worker that reads nothing from its full pipe.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(15);
-/// How long nobody is let in when there are no descriptors left, unless somebody goes.
+/// Pause of accepting without free descriptors, unless one is closed earlier.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(250);
-/// How often our own memory is looked at, if it has a budget.
+/// Interval of memory checks, if there is a budget.
 const MEMORY_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// The part of the budget that can be queued for clients before the memory is looked at again.
+/// The fraction of the budget that may be queued for clients before memory is checked early.
 const QUEUED_DIVISOR: usize = 32;
-/// How often free memory of the heap is given back while the budget is nearly used up.
+/// Interval of releasing free heap memory while the budget is nearly used up.
 const RELEASE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What is being watched.
+/// State of the checks.
 #[derive(Debug, Default)]
-pub(super) struct Watch {
-    /// Nobody is let in before this.
+pub(super) struct PeriodicChecks {
+    /// No connection is accepted before this time.
     accept_after: Option<Time>,
-    /// There were no descriptors left.
+    /// There were no free descriptors.
     short_of_descriptors: bool,
     short_of_memory: bool,
-    /// All of it is used, and not only what clients that nothing is known of may use.
+    /// The whole budget is used, not only the part for clients without an identity.
     out_of_memory: bool,
-    /// The owners of sessions are not written down as fast as there are new ones.
+    /// The owners of sessions are written more slowly than they arrive.
     owners_behind: bool,
     workers_at: Option<Time>,
     memory_at: Option<Time>,
-    /// The heap is not released before this.
+    /// The heap is not released before this time.
     release_after: Time,
     framed_at: Option<Time>,
 }
 
-impl Watch {
-    /// Whether nobody is let in at the moment.
-    pub(super) fn accept_rests(&self) -> bool {
+impl PeriodicChecks {
+    /// Returns `true` if no connections are accepted at the moment.
+    pub(super) fn is_accept_paused(&self) -> bool {
         self.accept_after.is_some()
     }
 
-    /// Whether the memory budget is nearly used up.
+    /// Returns `true` if the memory budget is used up for a client.
     pub(super) fn is_short_of_memory(&self, is_anonymous: bool) -> bool {
         self.out_of_memory || self.short_of_memory && is_anonymous
     }
 
-    /// Looks by then at those who speak WebSocket.
+    /// Schedules the check of WebSockets.
     pub(super) fn schedule_websocket_check(&mut self, by: Time) {
         self.framed_at = Some(self.framed_at.map_or(by, |at| at.min(by)));
     }
 }
 
 impl<B: Router> Driver<B> {
-    /// Looks at what is to be looked at regularly from now on.
-    pub(super) fn start_watching(&mut self, now: Time) {
-        if self.limits.memory > 0 && self.watch.memory_at.is_none() {
-            self.watch.memory_at = Some(now);
+    /// Starts the regular checks that are needed.
+    pub(super) fn start_checks(&mut self, now: Time) {
+        if self.limits.memory > 0 && self.checks.memory_at.is_none() {
+            self.checks.memory_at = Some(now);
             self.check_by(now);
         }
-        if self.watch.workers_at.is_none() && self.ports.workers.iter().flatten().any(|hand| hand.pid != 0) {
-            self.watch.workers_at = Some(now + WORKER_CHECK_INTERVAL);
+        if self.checks.workers_at.is_none() && self.conns.workers.iter().flatten().any(|conn| conn.pid != 0) {
+            self.checks.workers_at = Some(now + WORKER_CHECK_INTERVAL);
             self.check_by(now + WORKER_CHECK_INTERVAL);
         }
     }
 
-    /// Looks at everything whose time has come, and finds out when to look again.
+    /// Runs the checks that are due, and schedules the next.
     pub(super) fn check(&mut self, now: Time) {
         self.next_check = Time::MAX;
-        if let Some(after) = self.watch.accept_after {
+        if let Some(after) = self.checks.accept_after {
             if after <= now {
                 self.accept_now();
             } else {
@@ -85,81 +84,84 @@ impl<B: Router> Driver<B> {
         if self.draining && self.drain_by > now {
             self.check_by(self.drain_by);
         } else if self.draining && self.panics > 0 {
-            self.ports.finished = true;
+            self.conns.finished = true;
         }
         self.check_memory(now);
         self.check_silent(now);
         self.check_workers(now);
         self.check_readers(now);
-        if self.watch.framed_at.is_some_and(|at| at <= now) {
-            self.watch.framed_at = self.check_framed(now);
+        if self.checks.framed_at.is_some_and(|at| at <= now) {
+            self.checks.framed_at = self.check_framed(now);
         }
-        if let Some(at) = self.watch.framed_at {
+        if let Some(at) = self.checks.framed_at {
             self.check_by(at);
         }
-        // Those that are being hung up on are looked at every time something is written. That a little fits again is not told: it is tried.
-        for slot in self.ports.closing.clone() {
-            self.ports.unblock_client(slot);
+        // Clients that are being closed are checked at every write. No event reports a little room again, so a write is
+        // attempted.
+        for slot in self.conns.closing.clone() {
+            self.conns.unblock_client(slot);
         }
     }
 
-    /// Makes sure that queues that are not emptied are looked at in time.
+    /// Schedules the checks of queues that do not drain.
     pub(super) fn watch_queues(&mut self) {
-        let now = self.ports.now;
-        // Progress can only be later than it is now: at worst this looks once too often.
-        if !self.ports.full.is_empty() {
+        let now = self.conns.now;
+        // Progress can only become later, so this checks once too often at worst.
+        if !self.conns.full.is_empty() {
             self.check_by(now + self.limits.stall_timeout);
         }
         self.check_by(now + DRAIN_TIMEOUT);
-        if self.ports.workers.iter().flatten().any(|hand| hand.deaf_since.is_some()) {
+        if self.conns.workers.iter().flatten().any(|conn| conn.stdin_closed_at.is_some()) {
             self.check_by(now + Duration::from_millis(500));
         }
     }
 
-    /// A client that takes nothing of a full queue is closed, unless somebody else sees to that.
+    /// Disconnects clients whose full queue makes no progress, unless the caller bounds that.
     fn check_readers(&mut self, now: Time) {
-        let patience = self.limits.stall_timeout;
-        for slot in std::mem::take(&mut self.ports.full) {
-            let Some(conn) = self.ports.client(slot).filter(|conn| conn.outflow.over) else { continue };
-            let until = conn.outflow.progress + patience;
+        let timeout = self.limits.stall_timeout;
+        for slot in std::mem::take(&mut self.conns.full) {
+            let Some(conn) = self.conns.client(slot).filter(|conn| conn.outflow.over) else { continue };
+            let until = conn.outflow.progress + timeout;
             if conn.outflow.blocked && until <= now {
-                tracing::warn!(client = slot, "a client that takes nothing is disconnected");
-                // It hears so if it takes everything now, after all.
-                let words = "this connection has taken nothing for too long";
-                self.ports.disconnect(slot, &RpcError::new(Code::Backpressure, words));
-                self.ports.skip_to_reason(slot);
+                tracing::warn!(client = slot, "closing stalled client");
+                // The client gets the reason if it reads again after all.
+                let words = "client read nothing for too long";
+                self.conns.disconnect(slot, &RpcError::new(Code::Backpressure, words));
+                self.conns.skip_to_reason(slot);
             } else {
-                self.ports.full.push(slot);
+                self.conns.full.push(slot);
                 self.check_by(until.max(now + Duration::from_millis(1)));
             }
         }
-        self.ports.full.sort_unstable();
-        self.ports.full.dedup();
+        self.conns.full.sort_unstable();
+        self.conns.full.dedup();
     }
 
     fn check_workers(&mut self, now: Time) {
-        let regular = self.watch.workers_at.is_some_and(|at| at <= now);
+        let regular = self.checks.workers_at.is_some_and(|at| at <= now);
         let mut any = false;
-        for slot in 0..u32::try_from(self.ports.workers.len()).unwrap_or(u32::MAX) {
+        for slot in 0..u32::try_from(self.conns.workers.len()).unwrap_or(u32::MAX) {
             if let Some(again) = self.check_pipes(now, slot) {
                 self.check_by(again);
             }
-            let Some(hand) = self.ports.worker(slot).filter(|hand| hand.pid != 0) else { continue };
+            let Some(conn) = self.conns.worker(slot).filter(|conn| conn.pid != 0) else {
+                continue;
+            };
             any = true;
-            if hand.stopping || hand.ending.is_some() {
+            if conn.stopping || conn.ending.is_some() {
                 continue;
             }
-            let pid = hand.pid;
-            let until = hand.outflow.progress + DRAIN_TIMEOUT;
-            let is_blocked = hand.outflow.blocked && hand.stdin.is_some();
-            // One that is not read for a client may be waiting for that before it reads: then its clock stands still. For one that is
-            // not read because it does not read, it goes on.
+            let pid = conn.pid;
+            let until = conn.outflow.progress + DRAIN_TIMEOUT;
+            let is_blocked = conn.outflow.blocked && conn.stdin.is_some();
+            // A worker that is paused for a client may wait for its output to drain before it reads, so the timeout does not
+            // apply. For one that is paused because it does not read, it does.
             if is_blocked && !self.is_held_up(slot) {
                 if until > now {
                     self.check_by(until);
                 } else if self.has_pending_work(slot) {
-                    if let Some(hand) = self.ports.worker(slot) {
-                        hand.outflow.progress = now;
+                    if let Some(conn) = self.conns.worker(slot) {
+                        conn.outflow.progress = now;
                     }
                     self.report_stuck(now, slot, Stuck::Undrained);
                     continue;
@@ -168,23 +170,23 @@ impl<B: Router> Driver<B> {
             self.check_stopped(now, slot, pid, regular);
         }
         if regular {
-            self.watch.workers_at = any.then(|| now + WORKER_CHECK_INTERVAL);
+            self.checks.workers_at = any.then(|| now + WORKER_CHECK_INTERVAL);
         }
-        if let Some(at) = self.watch.workers_at {
+        if let Some(at) = self.checks.workers_at {
             self.check_by(at);
         }
     }
 
-    /// A worker that stands still is looked at twice: debuggers and freezers stop a process for a moment.
+    /// Reports a stopped worker at the second check: debuggers and freezers stop a process for a moment.
     fn check_stopped(&mut self, now: Time, slot: u32, pid: u32, regular: bool) {
-        let since = self.ports.worker(slot).and_then(|hand| hand.stopped_since);
+        let since = self.conns.worker(slot).and_then(|conn| conn.stopped_since);
         let due = since.map_or(regular, |since| now >= since + STOPPED_CHECK_DELAY);
         if !due {
             return since.into_iter().for_each(|since| self.check_by(since + STOPPED_CHECK_DELAY));
         }
         let is_stopped = self.has_pending_work(slot) && is_stopped(pid);
-        if let Some(hand) = self.ports.worker(slot) {
-            hand.stopped_since = is_stopped.then_some(now);
+        if let Some(conn) = self.conns.worker(slot) {
+            conn.stopped_since = is_stopped.then_some(now);
         }
         if is_stopped && since.is_some() {
             self.report_stuck(now, slot, Stuck::Stopped);
@@ -194,120 +196,124 @@ impl<B: Router> Driver<B> {
     }
 
     fn is_held_up(&mut self, slot: u32) -> bool {
-        self.ask(About::Worker(slot), |brain, _| brain.is_held_up(WorkerId(slot))).unwrap_or_default()
+        self.call_router(About::Worker(slot), |router, _| router.is_held_up(WorkerId(slot)))
+            .unwrap_or_default()
     }
 
     fn has_pending_work(&mut self, slot: u32) -> bool {
-        self.ask(About::Worker(slot), |brain, _| brain.has_pending_work(WorkerId(slot))).unwrap_or_default()
+        self.call_router(About::Worker(slot), |router, _| router.has_pending_work(WorkerId(slot)))
+            .unwrap_or_default()
     }
 
     pub(super) fn report_stuck(&mut self, now: Time, slot: u32, why: Stuck) {
-        self.ask(About::Worker(slot), |brain, ports| brain.worker_stuck(now, WorkerId(slot), why, ports));
+        self.call_router(About::Worker(slot), |router, conns| {
+            router.worker_stuck(now, WorkerId(slot), why, conns)
+        });
     }
 
-    /// Returns `true` if so much was queued for clients that the memory is to be looked at before its time: within a second, many workers
-    /// can say more than the whole budget.
+    /// Returns `true` if so much was queued for clients that memory has to be checked early: within a second, many workers can
+    /// send more than the whole budget.
     pub(super) fn has_queued_much(&self) -> bool {
         let budget = usize::try_from(self.limits.memory).unwrap_or(usize::MAX);
-        self.watch.memory_at.is_some() && budget > 0 && self.ports.queued > budget / QUEUED_DIVISOR
+        self.checks.memory_at.is_some() && budget > 0 && self.conns.queued > budget / QUEUED_DIVISOR
     }
 
     fn check_memory(&mut self, now: Time) {
-        let Some(at) = self.watch.memory_at else { return };
+        let Some(at) = self.checks.memory_at else { return };
         if at > now && !self.has_queued_much() {
             return self.check_by(at);
         }
-        self.ports.queued = 0;
+        self.conns.queued = 0;
         let budget = self.limits.memory;
         let nearly_all = budget / 10 * 9;
         let mut used = resident().filter(|_| budget > 0);
-        // What is free in the heap still counts as resident. Without this a bus would stay full after a burst.
-        if used.is_some_and(|used| used >= nearly_all) && now >= self.watch.release_after {
+        // Free heap memory still counts as resident. Without the release, a bus would refuse clients long after a burst.
+        if used.is_some_and(|used| used >= nearly_all) && now >= self.checks.release_after {
             narrows_process::release_heap();
-            self.watch.release_after = now + RELEASE_INTERVAL;
+            self.checks.release_after = now + RELEASE_INTERVAL;
             used = resident();
         }
         let short = used.is_some_and(|used| used >= nearly_all);
         let full = used.is_some_and(|used| used >= budget);
-        self.watch.memory_at = (budget > 0).then(|| now + MEMORY_CHECK_INTERVAL);
+        self.checks.memory_at = (budget > 0).then(|| now + MEMORY_CHECK_INTERVAL);
         if budget > 0 {
             self.check_by(now + MEMORY_CHECK_INTERVAL);
         }
-        if (short, full) != (self.watch.short_of_memory, self.watch.out_of_memory) {
-            tracing::warn!(short, full, budget, "the memory of the bus");
-            (self.watch.short_of_memory, self.watch.out_of_memory) = (short, full);
+        if (short, full) != (self.checks.short_of_memory, self.checks.out_of_memory) {
+            tracing::warn!(short, full, budget, "memory pressure changed");
+            (self.checks.short_of_memory, self.checks.out_of_memory) = (short, full);
             self.report_pressure();
         }
         if short {
-            self.relieve(now);
+            self.free_memory(now);
         }
     }
 
-    /// There are no descriptors for those who wait outside.
-    pub(super) fn rest_from_accepting(&mut self, now: Time) {
-        self.watch.accept_after = Some(now + ACCEPT_RETRY_DELAY);
+    /// Pauses accepting while there are no free descriptors.
+    pub(super) fn pause_accepting(&mut self, now: Time) {
+        self.checks.accept_after = Some(now + ACCEPT_RETRY_DELAY);
         self.check_by(now + ACCEPT_RETRY_DELAY);
-        if !self.watch.short_of_descriptors {
-            tracing::warn!("no descriptors are left: nobody is let in for now");
-            self.watch.short_of_descriptors = true;
+        if !self.checks.short_of_descriptors {
+            tracing::warn!("file descriptor limit reached, not accepting connections");
+            self.checks.short_of_descriptors = true;
             self.report_pressure();
         }
     }
 
-    /// Somebody could be let in.
-    pub(super) fn accepts_again(&mut self) {
-        if self.watch.short_of_descriptors {
-            tracing::info!("descriptors are free again");
-            self.watch.short_of_descriptors = false;
+    /// Handles that a connection was accepted.
+    pub(super) fn end_fd_shortage(&mut self) {
+        if self.checks.short_of_descriptors {
+            tracing::info!("file descriptors available, accepting connections");
+            self.checks.short_of_descriptors = false;
             self.report_pressure();
         }
     }
 
-    /// A descriptor was closed, which others may be waiting for.
-    pub(super) fn accepts_soon(&mut self, now: Time) {
-        if self.watch.accept_rests() {
-            self.watch.accept_after = Some(now);
+    /// Resumes accepting after a descriptor was closed.
+    pub(super) fn resume_accepting(&mut self, now: Time) {
+        if self.checks.is_accept_paused() {
+            self.checks.accept_after = Some(now);
             self.check_by(now);
         }
     }
 
     fn accept_now(&mut self) {
-        self.watch.accept_after = None;
+        self.checks.accept_after = None;
         for slot in 0..u32::try_from(self.listeners.len()).unwrap_or(u32::MAX) {
             if self.listeners[slot as usize].readable {
                 self.list_listener(slot);
             }
         }
-        // Nobody waits any more: then there is nothing to be short of.
+        // No connection is waiting, so the shortage is over.
         if self.listeners.iter().all(|door| !door.readable) {
-            self.accepts_again();
+            self.end_fd_shortage();
         }
     }
 
-    /// More than may waits to be written down about the owners of sessions, or no longer.
+    /// Handles that the backlog of session owners exceeds its limit, or no longer does.
     pub(super) fn check_owner_backlog(&mut self, behind: bool) {
-        if self.watch.owners_behind != behind {
-            tracing::warn!(behind, "session owner writer");
-            self.watch.owners_behind = behind;
+        if self.checks.owners_behind != behind {
+            tracing::warn!(behind, "session owner backlog changed");
+            self.checks.owners_behind = behind;
             self.report_pressure();
         }
     }
 
     fn report_pressure(&mut self) {
-        let watch = &self.watch;
-        let short = watch.short_of_descriptors || watch.out_of_memory || watch.owners_behind;
-        let short_of_memory = watch.short_of_memory;
-        self.ask(About::All, |brain, _| brain.set_anonymous_pressure(short_of_memory));
-        self.ask(About::All, |brain, _| brain.set_pressure(short));
+        let checks = &self.checks;
+        let short = checks.short_of_descriptors || checks.out_of_memory || checks.owners_behind;
+        let short_of_memory = checks.short_of_memory;
+        self.call_router(About::All, |router, _| router.set_anonymous_pressure(short_of_memory));
+        self.call_router(About::All, |router, _| router.set_pressure(short));
     }
 }
 
-/// Whether a process was stopped by a signal.
+/// Returns `true` if a process was stopped by a signal.
 fn is_stopped(pid: u32) -> bool {
     state_of(pid) == Some(b'T')
 }
 
-/// Whether a process has ended, reaped or not.
+/// Returns `true` if a process has exited, reaped or not.
 pub(super) fn is_dead(pid: u32) -> bool {
     matches!(state_of(pid), None | Some(b'Z' | b'X'))
 }
@@ -316,13 +322,13 @@ fn state_of(pid: u32) -> Option<u8> {
     state(&std::fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// The state in a line of `/proc/PID/stat`. The name before it can hold anything, also brackets.
+/// Returns the state in a line of `/proc/PID/stat`. The name before it can contain anything, also brackets.
 fn state(stat: &[u8]) -> Option<u8> {
     let name_end = stat.iter().rposition(|byte| *byte == b')')?;
     stat.get(name_end + 2).copied()
 }
 
-/// How much memory we use, in bytes.
+/// Returns the resident memory of this process in bytes.
 fn resident() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;

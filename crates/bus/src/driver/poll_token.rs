@@ -2,14 +2,14 @@
 
 use mio::Token;
 
-/// Where something happened, or is to be done.
+/// The source of an event, or the destination of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PollToken {
-    /// Another thread has something for us.
+    /// Another thread has sent something.
     Waker,
     /// A listening socket.
     Listener(u32),
-    /// A client; of one with two descriptors, its input.
+    /// A client, or the input of a client with two descriptors.
     Client(u32),
     /// The output of a client with two descriptors.
     ClientOutput(u32),

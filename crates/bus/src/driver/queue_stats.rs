@@ -6,30 +6,30 @@ use serde::Serialize;
 
 use super::connections::Connections;
 
-/// What waits to be written, in bytes.
+/// Bytes that wait to be written.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Queues {
-    /// For all clients.
+    /// To all clients.
     pub clients: u64,
-    /// For the client for whom most waits.
+    /// To the client with the longest queue.
     pub longest: u64,
-    /// How many clients have a queue that is full.
+    /// Number of clients with a full queue.
     pub full: usize,
-    /// For each worker, by its number; those for whom nothing waits are left out.
+    /// To each worker with a queue, by its number.
     pub workers: BTreeMap<u32, u64>,
 }
 
 impl Queues {
-    pub(super) fn measure(ports: &Connections) -> Self {
+    pub(super) fn measure(conns: &Connections) -> Self {
         let mut queues = Self::default();
-        for conn in ports.clients.iter().flatten() {
+        for conn in conns.clients.iter().flatten() {
             let waiting = conn.outflow.outbox.waiting() as u64;
             queues.clients += waiting;
             queues.longest = queues.longest.max(waiting);
             queues.full += usize::from(conn.outflow.over);
         }
-        for (number, hand) in (0..).zip(&ports.workers) {
-            let waiting = hand.as_ref().map_or(0, |hand| hand.outflow.outbox.waiting() as u64);
+        for (number, conn) in (0..).zip(&conns.workers) {
+            let waiting = conn.as_ref().map_or(0, |conn| conn.outflow.outbox.waiting() as u64);
             if waiting > 0 {
                 queues.workers.insert(number, waiting);
             }

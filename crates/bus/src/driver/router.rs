@@ -21,7 +21,7 @@ pub trait Router: Send + 'static {
     fn count_refused_user(&mut self) {}
     /// Handles a line of a client, which was not scanned: a router that only copies need not scan it.
     fn client_line(&mut self, now: Time, client: ClientId, line: LineRef<'_>, out: &mut impl CoreOutput);
-    /// Refuses a message that begins with `head` and is not finished, because too much input of clients is not.
+    /// Refuses an incomplete message that begins with `head`, because too much incomplete input is buffered.
     fn refuse_unfinished(&mut self, now: Time, client: ClientId, head: &[u8], out: &mut impl CoreOutput) {
         self.client_line(now, client, LineRef::TooLong(head), out);
     }

@@ -1,4 +1,4 @@
-//! Connections that have sent no whole message yet: each has a deadline, and the oldest make room for new ones.
+//! Connections that have sent no whole message yet: each has a deadline, and the oldest are closed to make room for new ones.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,15 +12,15 @@ use super::clients::refuse;
 use super::connections::ClientConn;
 use super::{Driver, Router};
 
-/// How much longer the first message may take while most places are free, and on a unix socket, where only users of this machine are: a
-/// client may connect before it has anything to say.
+/// Factor of the deadline while most slots are free, and on a unix socket, which only users of this machine reach: a client may
+/// connect before it has anything to send.
 const RELAXED_TIMEOUT_FACTOR: u32 = 30;
-/// How many make room at once when descriptors are short.
+/// Connections closed at once when descriptors are short.
 const MAX_EVICTED_CLIENTS: usize = 16;
-/// When to try again what memory is too short for.
+/// `retryAfterMs` while memory is short.
 const MEMORY_RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// Those who have sent nothing yet, the oldest first. Whoever has since, or is gone, still stands there.
+/// Connections without a message, oldest first. Some may have sent one since, or be gone.
 #[derive(Debug, Default)]
 pub(super) struct Silent {
     tcp: VecDeque<Waiting>,
@@ -43,18 +43,18 @@ impl<B: Router> Driver<B> {
         }
     }
 
-    /// Whether over half of the places for connections without identity, or of the descriptors, are taken.
+    /// Returns `true` if more than half of the connections without an identity, or of the descriptors, are in use.
     fn is_crowded(&self) -> bool {
-        let accounts = &self.ports.accounts;
+        let accounts = &self.conns.accounts;
         accounts.anonymous() > self.limits.max_anonymous_connections / 2
             || accounts.descriptors > self.descriptors / 2
     }
 
-    /// A connection that has just come has its time to say something.
+    /// Starts the deadline of a new connection.
     pub(super) fn await_first(&mut self, now: Time, slot: u32, family: Family) {
         self.silent.count += 1;
         let number = self.silent.count;
-        if let Some(conn) = self.ports.client(slot) {
+        if let Some(conn) = self.conns.client(slot) {
             conn.silent = Some(number);
         }
         let waiting = Waiting { since: now, slot, number };
@@ -66,38 +66,38 @@ impl<B: Router> Driver<B> {
     }
 
     fn is_silent(&self, waiting: Waiting) -> bool {
-        matches!(self.ports.clients.get(waiting.slot as usize), Some(Some(conn)) if conn.silent == Some(waiting.number) && conn.hangup.is_none())
+        matches!(self.conns.clients.get(waiting.slot as usize), Some(Some(conn)) if conn.silent == Some(waiting.number) && conn.close_state.is_none())
     }
 
-    /// Disconnects those who have had their time.
+    /// Disconnects the connections whose deadline has passed.
     pub(super) fn check_silent(&mut self, now: Time) {
         for family in [Family::Tcp, Family::Unix] {
-            let patience = self.first_message_timeout(family);
+            let timeout = self.first_message_timeout(family);
             loop {
                 let queue = match family {
                     Family::Tcp => &mut self.silent.tcp,
                     Family::Unix => &mut self.silent.unix,
                 };
                 let Some(first) = queue.front().copied() else { break };
-                if first.since + patience > now {
-                    self.check_by(first.since + patience);
+                if first.since + timeout > now {
+                    self.check_by(first.since + timeout);
                     break;
                 }
                 queue.pop_front();
                 if self.is_silent(first) {
-                    tracing::debug!(client = first.slot, "no message in time");
-                    self.ports.disconnect(first.slot, &RpcError::new(Code::Deadline, "no message in time"));
+                    tracing::debug!(client = first.slot, "closing silent client");
+                    self.conns.disconnect(first.slot, &RpcError::new(Code::Deadline, "no message in time"));
                 }
             }
         }
     }
 
-    /// Closes the oldest connection over TCP that has said nothing yet. Tells whether there was one.
+    /// Closes the oldest TCP connection without a message. Returns `true` if there was one.
     pub(super) fn evict_silent(&mut self, now: Time) -> bool {
         while let Some(first) = self.silent.tcp.pop_front() {
             if self.is_silent(first) {
-                tracing::debug!(client = first.slot, "a silent connection makes room");
-                if let Some(conn) = self.ports.client(first.slot) {
+                tracing::debug!(client = first.slot, "closing silent client to make room");
+                if let Some(conn) = self.conns.client(first.slot) {
                     refuse(conn, &crowded_error());
                 }
                 self.drop_client(now, first.slot);
@@ -107,12 +107,12 @@ impl<B: Router> Driver<B> {
         false
     }
 
-    /// The same of some, because descriptors are short.
-    pub(super) fn evict_some(&mut self, now: Time) -> bool {
+    /// Closes several of them, because descriptors are short.
+    pub(super) fn evict_several(&mut self, now: Time) -> bool {
         (0..MAX_EVICTED_CLIENTS).filter(|_| self.evict_silent(now)).count() > 0
     }
 
-    /// Why there is no room for a connection, if even the silent ones leave none.
+    /// Returns the error if there is no room for a connection even after silent ones are closed.
     pub(super) fn no_room(
         &mut self,
         now: Time,
@@ -123,14 +123,14 @@ impl<B: Router> Driver<B> {
             return None;
         }
         let is_anonymous = from.identity == ANYONE;
-        if self.watch.is_short_of_memory(is_anonymous) {
+        if self.checks.is_short_of_memory(is_anonymous) {
             let wait = u64::try_from(MEMORY_RETRY_DELAY.as_millis()).unwrap_or_default();
-            let error = RpcError::new(Code::Backpressure, "the bus is short of memory");
+            let error = RpcError::new(Code::Backpressure, "bus is short of memory");
             return Some(error.with("retryAfterMs", wait.into()));
         }
         let most = self.limits.max_anonymous_connections;
-        while self.ports.accounts.descriptors + conn.descriptors > self.descriptors
-            || is_anonymous && self.ports.accounts.anonymous() >= most
+        while self.conns.accounts.descriptors + conn.descriptors > self.descriptors
+            || is_anonymous && self.conns.accounts.anonymous() >= most
         {
             if !self.evict_silent(now) {
                 return Some(crowded_error());
@@ -140,7 +140,7 @@ impl<B: Router> Driver<B> {
     }
 }
 
-/// What somebody is told for whom there is no room.
+/// Returns the error for a connection over a limit.
 pub(super) fn crowded_error() -> RpcError {
-    RpcError::new(Code::Backpressure, "there are too many connections")
+    RpcError::new(Code::Backpressure, "too many connections")
 }

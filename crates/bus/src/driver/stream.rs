@@ -1,4 +1,4 @@
-//! A descriptor that is read and written without blocking.
+//! A descriptor with non-blocking reads and writes.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -52,7 +52,7 @@ impl Stream {
         }
     }
 
-    /// Writes several pieces in a row.
+    /// Writes several parts with one call.
     pub(crate) fn write_parts(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         loop {
             let written = if self.socket {
@@ -67,26 +67,25 @@ impl Stream {
         }
     }
 
-    /// The descriptor itself.
     pub(crate) fn into_fd(self) -> OwnedFd {
         self.fd
     }
 
-    /// Tells the peer that nothing more comes, if that can be told without closing.
+    /// Signals the end of output, if that is possible without closing.
     pub(crate) fn shut(&self) {
         if self.socket {
             _ = rustix::net::shutdown(&self.fd, Shutdown::Write);
         }
     }
 
-    /// How many bytes of a pipe its reader has not read.
+    /// Returns the bytes in a pipe that its reader has not read.
     pub(crate) fn unread(&self) -> u64 {
         rustix::io::ioctl_fionread(&self.fd).unwrap_or(0)
     }
 
-    /// Makes room in a pipe for one good read.
+    /// Enlarges a pipe so that one read can fill the buffer.
     pub(crate) fn widen(&self, bytes: usize) {
-        // Not everybody may; it is only faster.
+        // It may not be permitted, and is only faster.
         _ = rustix::pipe::fcntl_setpipe_size(self.fd.as_fd(), bytes);
     }
 
@@ -98,8 +97,8 @@ impl Stream {
         registry.reregister(&mut SourceFd(&self.fd.as_raw_fd()), token, interest)
     }
 
-    /// Must come before closing: whoever else has the same open file, if only for the moment between a fork and an
-    /// exec, would keep it registered.
+    /// Required before closing: another holder of the same open file, even a fork that has not called exec yet, would keep it
+    /// registered.
     pub(crate) fn deregister(&self, registry: &Registry) {
         _ = registry.deregister(&mut SourceFd(&self.fd.as_raw_fd()));
     }

@@ -1,4 +1,4 @@
-//! Clients that speak WebSocket: frames, pings, and closing.
+//! Clients that use WebSocket: frames, pings, and closing.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -16,51 +16,51 @@ use super::flow::{Intake, Outflow};
 use super::stream::Stream;
 use super::{About, Driver, Router};
 
-/// The code of a WebSocket that closes because we do.
+/// The close code when the bus closes.
 const GOING_AWAY_CODE: u16 = 1001;
-/// That of one for which there is no room now.
+/// The close code of a refused connection.
 const TRY_AGAIN_LATER_CODE: u16 = 1013;
-/// How often a client is asked whether it is there before it is taken for gone.
+/// Pings without an answer before a client counts as gone.
 const MAX_UNANSWERED_PINGS: u8 = 2;
-/// The part of the time to find out that nobody is there that may pass between two looks.
+/// The fraction of the idle timeout between two checks.
 const IDLE_CHECK_DIVISOR: u32 = 30;
-/// How much may wait for a client whose pings are answered at once.
+/// Maximum queue length at which pings are answered at once.
 const MAX_PONG_BACKLOG_BYTES: usize = 64 << 10;
 
-/// What cuts a client's bytes.
+/// Splits a client's bytes into messages.
 #[derive(Debug)]
 pub(super) enum ClientDecoder {
     Lines(Splitter),
     Frames(Decoder),
 }
 
-/// What is known of a client that speaks WebSocket.
+/// State of a client's WebSocket.
 #[derive(Debug)]
-pub(super) struct Framed {
-    /// What whoever let it in knows it by.
+pub(super) struct WebSocketState {
+    /// The number in its [`WebSocketHandle`](super::WebSocketHandle).
     number: u64,
     idle: Duration,
-    /// When it was last heard or asked.
+    /// The time of its last activity or of the last ping.
     since: Time,
-    /// How often it was asked since it was heard.
+    /// Pings since its last activity.
     pings: u8,
-    /// Its end was written, or waits to be.
+    /// A close frame is queued or written.
     closed: bool,
-    /// What the last ping was that is still to be answered.
+    /// The payload of the last ping that is not answered yet.
     pong: Option<Box<[u8]>>,
     fault: Option<Violation>,
     ended: oneshot::Sender<Option<Violation>>,
 }
 
-/// What is to be done about a client that may be gone.
+/// The result of an activity check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sign {
-    Fine,
-    Ask,
+enum Activity {
+    Recent,
+    Ping,
     Lost,
 }
 
-impl Framed {
+impl WebSocketState {
     pub(super) fn new(
         now: Time,
         idle: Duration,
@@ -70,9 +70,9 @@ impl Framed {
         Self { number, idle, since: now, pings: 0, closed: false, pong: None, fault: None, ended }
     }
 
-    /// Tells whoever let it in that it is gone.
+    /// Notifies the [`WebSocketHandle`](super::WebSocketHandle) that the client is gone.
     pub(super) fn notify_closed(self) {
-        // Who does not want to know does not hear it.
+        // The handle may have been dropped.
         _ = self.ended.send(self.fault);
     }
 
@@ -81,35 +81,35 @@ impl Framed {
         self.pings = 0;
     }
 
-    /// Looks for a sign of life. Called every thirtieth of the time it has.
-    fn look(&mut self, now: Time, intake: &Intake, flow: &Outflow) -> Sign {
-        // What it answers is not read, by our own wish.
+    /// Checks for activity. Called every thirtieth of the idle timeout.
+    fn check_activity(&mut self, now: Time, intake: &Intake, flow: &Outflow) -> Activity {
+        // Reading is paused by the bus, so answers are not read.
         if intake.paused {
             self.record_activity(now);
         }
         if flow.blocked {
             if now >= flow.progress + self.idle {
-                return Sign::Lost;
+                return Activity::Lost;
             }
-            // It takes something, however slowly, and the question waits its turn.
+            // Slow progress is activity, and the ping is still queued behind it.
             if flow.progress > self.since {
                 self.record_activity(flow.progress);
             }
         }
         if now + self.idle / IDLE_CHECK_DIVISOR < self.since + self.idle / 3 {
-            return Sign::Fine;
+            return Activity::Recent;
         }
         if self.pings == MAX_UNANSWERED_PINGS {
-            return Sign::Lost;
+            return Activity::Lost;
         }
         self.pings += 1;
         self.since = now;
-        Sign::Ask
+        Activity::Ping
     }
 }
 
 impl Connections {
-    /// Puts frames before a client that are no messages.
+    /// Queues control frames.
     fn put_frames(&mut self, slot: u32, write: impl FnOnce(&mut Vec<u8>)) {
         let mut bytes = Vec::new();
         write(&mut bytes);
@@ -120,91 +120,95 @@ impl Connections {
         let Some(conn) = self.client(slot) else { return };
         if conn.outflow.outbox.waiting() < MAX_PONG_BACKLOG_BYTES {
             self.put_frames(slot, |out| websocket::put_pong(out, payload));
-        } else if let Some(framed) = &mut conn.framed {
-            // Whoever asks without listening is answered when it does, and the last time only.
-            framed.pong = Some(payload.into());
+        } else if let Some(websocket) = &mut conn.websocket {
+            // A peer that does not read gets the answer to its last ping when it reads again.
+            websocket.pong = Some(payload.into());
         }
     }
 
-    /// Answers a ping that had to wait, if there is room.
+    /// Answers a delayed ping if the queue has room.
     fn pong_late(&mut self, slot: u32) {
         let waiting = self.client(slot).filter(|conn| conn.outflow.outbox.waiting() < MAX_PONG_BACKLOG_BYTES);
-        let pong = waiting.and_then(|conn| conn.framed.as_mut()?.pong.take());
+        let pong = waiting.and_then(|conn| conn.websocket.as_mut()?.pong.take());
         if let Some(pong) = pong {
             self.put_frames(slot, |out| websocket::put_pong(out, &pong));
         }
     }
 
-    /// Puts the end before a client, once, if it speaks WebSocket. Tells whether it did.
+    /// Queues a close frame if the client uses WebSocket and none was queued. Returns `true` if it did.
     pub(super) fn put_close(&mut self, slot: u32, code: u16, reason: &str) -> bool {
-        let Some(framed) = self.client(slot).and_then(|conn| conn.framed.as_mut()) else { return false };
-        if std::mem::replace(&mut framed.closed, true) {
+        let Some(websocket) = self.client(slot).and_then(|conn| conn.websocket.as_mut()) else {
+            return false;
+        };
+        if std::mem::replace(&mut websocket.closed, true) {
             return false;
         }
         self.put_frames(slot, |out| websocket::put_close(out, code, reason));
         true
     }
 
-    /// The same, because we have nothing more to say.
-    pub(super) fn put_going(&mut self, slot: u32) -> bool {
+    /// Queues a close frame because the bus ends the connection.
+    pub(super) fn put_going_away(&mut self, slot: u32) -> bool {
         self.put_close(slot, GOING_AWAY_CODE, "going away")
     }
 
-    /// Hangs up with this as the last word.
+    /// Closes a client with this code and reason.
     fn send_away(&mut self, slot: u32, code: u16, reason: &str) {
         if self.put_close(slot, code, reason) {
-            self.hang_up(slot, Reason::SlowReader);
-            self.say_no_more(slot);
+            self.close_client(slot, Reason::SlowReader);
+            self.seal_queue(slot);
         }
     }
 }
 
 impl<B: Router> Driver<B> {
-    /// Takes a client that another has let in and that speaks WebSocket.
+    /// Adds a client whose WebSocket another server has accepted.
     pub(super) fn admit_upgraded(
         &mut self,
         now: Time,
         upgraded: WebSocketHandoff,
         from: &IncomingClient,
-        framed: Framed,
+        websocket: WebSocketState,
     ) {
         let WebSocketHandoff { socket, decoder, messages, idle } = upgraded;
-        let from = from.arrival();
+        let from = from.client_info();
         let mut conn = ClientConn::new(Stream::socket(socket), None, false, false);
-        conn.framed = Some(Box::new(framed));
-        // Whether it reads shows with whether it is there.
-        conn.tended = true;
+        conn.websocket = Some(Box::new(websocket));
+        // Pings also show whether it reads.
+        conn.has_own_timeout = true;
         let Some(slot) = self.admit_conn(now, from, conn, ClientDecoder::Frames(decoder)) else { return };
-        self.watch.schedule_websocket_check(now + idle / IDLE_CHECK_DIVISOR);
+        self.checks.schedule_websocket_check(now + idle / IDLE_CHECK_DIVISOR);
         self.check_by(now + idle / IDLE_CHECK_DIVISOR);
         for message in messages {
-            let (brain, ports) = (&mut self.brain, &mut self.ports);
+            let (router, conns) = (&mut self.router, &mut self.conns);
             let mut message = Vec::from(message);
             let handled =
-                catch_unwind(AssertUnwindSafe(|| handle_message(brain, ports, now, slot, &mut message)));
+                catch_unwind(AssertUnwindSafe(|| handle_message(router, conns, now, slot, &mut message)));
             if handled.is_err() {
                 self.on_panic(About::Client(slot));
             }
         }
     }
 
-    /// Shows the core what was read from a client.
+    /// Passes the messages of a read to the core.
     pub(super) fn read_frames(&mut self, now: Time, slot: u32, read: usize) {
-        let Some(ClientDecoder::Frames(decoder)) = self.client_cutters.get_mut(slot as usize) else { return };
-        let (brain, ports) = (&mut self.brain, &mut self.ports);
-        if let Some(framed) = ports.client(slot).and_then(|conn| conn.framed.as_mut()) {
-            framed.record_activity(now);
+        let Some(ClientDecoder::Frames(decoder)) = self.client_decoders.get_mut(slot as usize) else {
+            return;
+        };
+        let (router, conns) = (&mut self.router, &mut self.conns);
+        if let Some(websocket) = conns.client(slot).and_then(|conn| conn.websocket.as_mut()) {
+            websocket.record_activity(now);
         }
         let scratch = &mut self.scratch[..read];
         let mut left = None;
         let fed = catch_unwind(AssertUnwindSafe(|| {
             decoder.feed(scratch, |event| {
-                if left.is_some() || !ports.is_heard(slot) {
+                if left.is_some() || !conns.accepts_lines(slot) {
                     return;
                 }
                 match event {
-                    Event::Message(message) => handle_message(brain, ports, now, slot, message),
-                    Event::Ping(payload) => ports.pong(slot, payload),
+                    Event::Message(message) => handle_message(router, conns, now, slot, message),
+                    Event::Ping(payload) => conns.pong(slot, payload),
                     Event::Pong => {}
                     Event::Close(code) => left = Some(code.unwrap_or(1000)),
                 }
@@ -213,39 +217,41 @@ impl<B: Router> Driver<B> {
         match (fed, left) {
             (Err(_), _) => self.on_panic(About::Client(slot)),
             (Ok(_), Some(code)) => {
-                self.ports.put_close(slot, code, "");
-                self.ports.write_last(slot, self.poll.registry());
+                self.conns.put_close(slot, code, "");
+                self.conns.write_last(slot, self.poll.registry());
                 self.drop_client(now, slot);
             }
             (Ok(Err(fault)), None) => {
-                tracing::debug!(client = slot, %fault, "a client is hung up on");
-                if let Some(framed) = self.ports.client(slot).and_then(|conn| conn.framed.as_mut()) {
-                    framed.fault = Some(fault);
+                tracing::debug!(client = slot, %fault, "closing client, protocol violation");
+                if let Some(websocket) = self.conns.client(slot).and_then(|conn| conn.websocket.as_mut()) {
+                    websocket.fault = Some(fault);
                 }
-                self.ports.send_away(slot, fault.code(), "");
+                self.conns.send_away(slot, fault.code(), "");
             }
             (Ok(Ok(())), None) => {}
         }
     }
 
-    /// Asks those who said nothing for long whether they are there, and gives up those who are not.
+    /// Pings idle WebSockets, and drops those that do not answer.
     pub(super) fn check_framed(&mut self, now: Time) -> Option<Time> {
         let mut next: Option<Time> = None;
-        for slot in 0..u32::try_from(self.ports.clients.len()).unwrap_or(u32::MAX) {
-            let Some(conn) = self.ports.client(slot).filter(|conn| conn.hangup.is_none()) else { continue };
-            if conn.framed.is_none() {
+        for slot in 0..u32::try_from(self.conns.clients.len()).unwrap_or(u32::MAX) {
+            let Some(conn) = self.conns.client(slot).filter(|conn| conn.close_state.is_none()) else {
+                continue;
+            };
+            if conn.websocket.is_none() {
                 continue;
             }
-            self.ports.pong_late(slot);
-            let Some(conn) = self.ports.client(slot) else { continue };
-            let Some(framed) = &mut conn.framed else { continue };
-            let again = now + framed.idle / IDLE_CHECK_DIVISOR;
+            self.conns.pong_late(slot);
+            let Some(conn) = self.conns.client(slot) else { continue };
+            let Some(websocket) = &mut conn.websocket else { continue };
+            let again = now + websocket.idle / IDLE_CHECK_DIVISOR;
             next = Some(next.map_or(again, |next| next.min(again)));
-            match framed.look(now, &conn.intake, &conn.outflow) {
-                Sign::Fine => {}
-                Sign::Ask => self.ports.put_frames(slot, websocket::put_ping),
-                Sign::Lost => {
-                    tracing::debug!(client = slot, "nobody is there any more");
+            match websocket.check_activity(now, &conn.intake, &conn.outflow) {
+                Activity::Recent => {}
+                Activity::Ping => self.conns.put_frames(slot, websocket::put_ping),
+                Activity::Lost => {
+                    tracing::debug!(client = slot, "client did not answer pings");
                     self.drop_client(now, slot);
                 }
             }
@@ -253,22 +259,22 @@ impl<B: Router> Driver<B> {
         next
     }
 
-    /// Hangs up on those whom whoever let them in does not want any longer.
-    pub(super) fn send_away(&mut self, farewells: &[CloseRequest]) {
-        if farewells.is_empty() {
+    /// Closes the WebSockets for which a handle requested it.
+    pub(super) fn send_away(&mut self, close_requests: &[CloseRequest]) {
+        if close_requests.is_empty() {
             return;
         }
-        for slot in 0..u32::try_from(self.ports.clients.len()).unwrap_or(u32::MAX) {
-            let number = self.ports.client(slot).and_then(|conn| Some(conn.framed.as_ref()?.number));
-            let said = farewells.iter().find(|farewell| Some(farewell.number) == number);
+        for slot in 0..u32::try_from(self.conns.clients.len()).unwrap_or(u32::MAX) {
+            let number = self.conns.client(slot).and_then(|conn| Some(conn.websocket.as_ref()?.number));
+            let said = close_requests.iter().find(|request| Some(request.number) == number);
             if let Some(CloseRequest { code, reason, .. }) = said {
-                self.ports.send_away(slot, *code, reason);
+                self.conns.send_away(slot, *code, reason);
             }
         }
     }
 }
 
-/// What somebody is told in frames who is not let in.
+/// Returns the frames for a refused connection.
 pub(super) fn refusal(message: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     websocket::put_text(&mut bytes, message);
@@ -276,16 +282,16 @@ pub(super) fn refusal(message: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Shows the core one message.
+/// Passes one message to the core.
 fn handle_message<B: Router>(
-    brain: &mut B,
-    ports: &mut Connections,
+    router: &mut B,
+    conns: &mut Connections,
     now: Time,
     slot: u32,
     message: &mut [u8],
 ) {
     make_line(message);
-    brain.client_line(now, ClientId(slot), LineRef::Whole(message), ports);
+    router.client_line(now, ClientId(slot), LineRef::Whole(message), conns);
 }
 
 #[cfg(test)]
@@ -298,20 +304,20 @@ mod tests {
         Time::from_secs(second)
     }
 
-    fn framed() -> Framed {
-        Framed::new(second(100), IDLE_TIMEOUT, 1, oneshot::channel().0)
+    fn websocket() -> WebSocketState {
+        WebSocketState::new(second(100), IDLE_TIMEOUT, 1, oneshot::channel().0)
     }
 
-    /// What becomes of somebody who is looked at every thirtieth of its time, until `to`.
-    fn watch(framed: &mut Framed, flow: &Outflow, from: u64, to: u64) -> Vec<(u128, Sign)> {
+    /// Checks every thirtieth of the idle timeout until `to`. Returns the results that differ from `Fine`.
+    fn watch(websocket: &mut WebSocketState, flow: &Outflow, from: u64, to: u64) -> Vec<(u128, Activity)> {
         let mut seen = Vec::new();
         let mut now = second(from);
         while now < second(to) {
-            let sign = framed.look(now, &Intake::default(), flow);
-            if sign != Sign::Fine {
+            let sign = websocket.check_activity(now, &Intake::default(), flow);
+            if sign != Activity::Recent {
                 seen.push((now.as_millis(), sign));
             }
-            if sign == Sign::Lost {
+            if sign == Activity::Lost {
                 break;
             }
             now += IDLE_TIMEOUT / IDLE_CHECK_DIVISOR;
@@ -321,36 +327,42 @@ mod tests {
 
     #[test]
     fn silence_is_noticed_in_time() {
-        let seen = watch(&mut framed(), &Outflow::default(), 100, 200);
-        assert_eq!(seen, [(113_500, Sign::Ask), (127_000, Sign::Ask), (140_500, Sign::Lost)]);
+        let seen = watch(&mut websocket(), &Outflow::default(), 100, 200);
+        assert_eq!(seen, [(113_500, Activity::Ping), (127_000, Activity::Ping), (140_500, Activity::Lost)]);
     }
 
     #[test]
     fn an_answer_is_a_sign() {
-        let mut framed = framed();
-        assert_eq!(watch(&mut framed, &Outflow::default(), 100, 130).len(), 2);
-        framed.record_activity(second(130));
-        assert_eq!(watch(&mut framed, &Outflow::default(), 130, 150), [(143_500, Sign::Ask)]);
+        let mut websocket = websocket();
+        assert_eq!(watch(&mut websocket, &Outflow::default(), 100, 130).len(), 2);
+        websocket.record_activity(second(130));
+        assert_eq!(watch(&mut websocket, &Outflow::default(), 130, 150), [(143_500, Activity::Ping)]);
     }
 
     #[test]
-    fn who_takes_what_waits_is_there() {
-        let mut framed = framed();
+    fn a_client_that_reads_slowly_is_not_idle() {
+        let mut websocket = websocket();
         let mut flow = Outflow { blocked: true, progress: second(110), ..Outflow::default() };
-        assert_eq!(watch(&mut framed, &flow, 100, 120), []);
+        assert_eq!(watch(&mut websocket, &flow, 100, 120), []);
         flow.progress = second(138);
-        assert_eq!(watch(&mut framed, &flow, 138, 150), []);
-        // And whoever takes nothing is not, whatever it says.
-        framed.record_activity(second(182));
-        assert_eq!(watch(&mut framed, &flow, 182, 190), [(183_500, Sign::Lost)]);
+        assert_eq!(watch(&mut websocket, &flow, 138, 150), []);
+        // A client that reads nothing counts as gone, whatever it sends.
+        websocket.record_activity(second(182));
+        assert_eq!(watch(&mut websocket, &flow, 182, 190), [(183_500, Activity::Lost)]);
     }
 
     #[test]
-    fn who_is_not_listened_to_cannot_be_silent() {
-        let mut framed = framed();
+    fn a_paused_client_is_not_idle() {
+        let mut websocket = websocket();
         let paused = Intake { paused: true, ..Intake::default() };
-        assert_eq!(framed.look(second(500), &paused, &Outflow::default()), Sign::Fine);
-        assert_eq!(framed.look(second(510), &Intake::default(), &Outflow::default()), Sign::Fine);
-        assert_eq!(framed.look(second(514), &Intake::default(), &Outflow::default()), Sign::Ask);
+        assert_eq!(websocket.check_activity(second(500), &paused, &Outflow::default()), Activity::Recent);
+        assert_eq!(
+            websocket.check_activity(second(510), &Intake::default(), &Outflow::default()),
+            Activity::Recent
+        );
+        assert_eq!(
+            websocket.check_activity(second(514), &Intake::default(), &Outflow::default()),
+            Activity::Ping
+        );
     }
 }

@@ -15,27 +15,27 @@ use super::periodic::is_dead;
 use super::stream::Stream;
 use super::{About, Driver, LoopError, PollToken, READ_BYTES, Router};
 
-/// How long the rest of the output of a worker that has ended is waited for.
+/// Timeout for the rest of the output of a worker that has exited.
 const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long the end of a process may take to be told after the end of one of its pipes.
+/// Time between the end of a pipe and the report of the process's exit.
 const EXIT_REPORT_TIMEOUT: Duration = Duration::from_millis(500);
-/// Up to how many workers get larger pipes: the room for those of a user is limited, and when it is used up new pipes
-/// hold next to nothing.
+/// Number of workers up to which pipes are enlarged: the pipe memory of a user is limited, and when it is used up, new pipes hold
+/// next to nothing.
 const MAX_WIDE_PIPES: usize = 32;
 
 impl<B: Router> Driver<B> {
-    /// Does what the core has ordered for workers.
-    pub(super) fn carry_out(&mut self, now: Time) {
-        while !self.ports.deeds.is_empty() {
-            for deed in std::mem::take(&mut self.ports.deeds) {
-                match deed {
+    /// Performs the deferred actions.
+    pub(super) fn perform_actions(&mut self, now: Time) {
+        while !self.conns.actions.is_empty() {
+            for action in std::mem::take(&mut self.conns.actions) {
+                match action {
                     DeferredAction::Spawn(worker, serial, pool) => self.spawn(now, worker, serial, pool),
                     DeferredAction::Stop(worker, serial, kill) => self.stop(worker, serial, kill),
                 }
             }
         }
         if self.orders.is_closed() {
-            self.failed.get_or_insert(LoopError::Nursery);
+            self.failed.get_or_insert(LoopError::Spawner);
         }
         if !self.orders.send_waiting() {
             self.check_by(now + Duration::from_millis(10));
@@ -48,47 +48,49 @@ impl<B: Router> Driver<B> {
             self.worker_lines.push(Splitter::new(self.limits.max_line));
         }
         self.worker_lines[slot] = Splitter::new(self.limits.max_line);
-        let (environment, names) = (&self.environment, &mut self.ports.names);
+        let (environment, names) = (&self.environment, &mut self.conns.names);
         let spec = catch_unwind(AssertUnwindSafe(|| {
-            let settings = self.brain.pool(pool)?;
+            let settings = self.router.pool(pool)?;
             names.learn(worker.0, pool, settings);
             Some((settings.name.clone(), spawner::spec(settings, environment)))
         }));
         let Ok(Some((pool, spec))) = spec else {
-            let how = Ended { reason: "its pool is gone".into(), ..Ended::default() };
+            let how = Ended { reason: "pool was removed".into(), ..Ended::default() };
             return self.worker_ended(now, worker.0, serial, how);
         };
-        self.orders.put(Order::Spawn { slot: worker.0, serial, pool, spec: Box::new(spec) });
+        self.orders.queue(Order::Spawn { slot: worker.0, serial, pool, spec: Box::new(spec) });
     }
 
     fn stop(&mut self, worker: WorkerId, serial: u64, kill: bool) {
-        let Some(hand) = self.ports.worker(worker.0).filter(|hand| hand.serial == serial) else { return };
-        hand.stopping = true;
+        let Some(conn) = self.conns.worker(worker.0).filter(|conn| conn.serial == serial) else {
+            return;
+        };
+        conn.stopping = true;
         if !kill {
             self.close_stdin(worker.0);
         }
-        self.orders.put(Order::Stop { serial, kill });
+        self.orders.queue(Order::Stop { serial, kill });
     }
 
-    /// Ends a worker's input, after one attempt to write what waits.
+    /// Closes a worker's stdin after one attempt to write the rest of its queue.
     fn close_stdin(&mut self, slot: u32) {
-        self.ports.unblock_worker(slot);
-        self.ports.flush(self.poll.registry(), &mut self.outcome);
-        if let Some(stdin) = self.ports.worker(slot).and_then(|hand| hand.stdin.take()) {
+        self.conns.unblock_worker(slot);
+        self.conns.flush(self.poll.registry(), &mut self.outcome);
+        if let Some(stdin) = self.conns.worker(slot).and_then(|conn| conn.stdin.take()) {
             stdin.deregister(self.poll.registry());
         }
     }
 
-    /// What the spawner has to tell.
+    /// Handles the events of the spawner.
     pub(super) fn handle_worker_events(&mut self, now: Time) {
-        while let Ok(news) = self.news.try_recv() {
-            match news {
+        while let Ok(event) = self.events.try_recv() {
+            match event {
                 WorkerEvent::Up { slot, serial, pid, stdin, stdout } => {
                     let (stdin, stdout) = (Stream::pipe(stdin), Stream::pipe(stdout));
                     self.worker_up(now, slot, serial, pid, stdin, stdout);
                 }
                 WorkerEvent::Gone { slot, serial, mut how } => {
-                    how.reason = self.ports.names.end(slot, how.reason, &how.stderr);
+                    how.reason = self.conns.names.end(slot, how.reason, &how.stderr);
                     self.worker_ended(now, slot, serial, how);
                 }
             }
@@ -96,8 +98,10 @@ impl<B: Router> Driver<B> {
     }
 
     fn worker_up(&mut self, now: Time, slot: u32, serial: u64, pid: u32, stdin: Stream, stdout: Stream) {
-        let wide = self.ports.workers.len() <= MAX_WIDE_PIPES;
-        let Some(hand) = self.ports.worker(slot).filter(|hand| hand.serial == serial) else { return };
+        let wide = self.conns.workers.len() <= MAX_WIDE_PIPES;
+        let Some(conn) = self.conns.worker(slot).filter(|conn| conn.serial == serial) else {
+            return;
+        };
         if wide {
             stdin.widen(READ_BYTES);
             stdout.widen(READ_BYTES);
@@ -106,120 +110,133 @@ impl<B: Router> Driver<B> {
         let registered = stdin
             .register(registry, PollToken::Stdin(slot).token(), Interest::WRITABLE)
             .and_then(|()| stdout.register(registry, PollToken::Stdout(slot).token(), Interest::READABLE));
-        hand.pid = pid;
-        hand.stdin = Some(stdin);
-        hand.stdout = Some(stdout);
-        hand.outflow.progress = now;
-        let stopping = hand.stopping;
+        conn.pid = pid;
+        conn.stdin = Some(stdin);
+        conn.stdout = Some(stdout);
+        conn.outflow.progress = now;
+        let stopping = conn.stopping;
         if let Err(error) = registered {
-            tracing::warn!(%error, "cannot watch a worker");
-            self.ports.act(Action::Stop { worker: WorkerId(slot), kill: true });
+            tracing::warn!(%error, "cannot register worker pipes");
+            self.conns.act(Action::Stop { worker: WorkerId(slot), kill: true });
             return;
         }
         if stopping {
             return self.close_stdin(slot);
         }
-        self.ports.unblock_worker(slot);
-        self.start_watching(now);
-        self.ask(About::Worker(slot), |brain, ports| brain.worker_up(now, WorkerId(slot), pid, ports));
+        self.conns.unblock_worker(slot);
+        self.start_checks(now);
+        self.call_router(About::Worker(slot), |router, conns| {
+            router.worker_up(now, WorkerId(slot), pid, conns)
+        });
     }
 
-    /// The process has ended, or did not start.
+    /// Handles the exit of a process, or that it did not start.
     fn worker_ended(&mut self, now: Time, slot: u32, serial: u64, how: Ended) {
-        let Some(hand) = self.ports.worker(slot).filter(|hand| hand.serial == serial) else { return };
-        hand.ending = Some(Ending { by: now + LAST_OUTPUT_TIMEOUT, how });
-        if hand.stdout.is_none() || hand.intake.ended {
+        let Some(conn) = self.conns.worker(slot).filter(|conn| conn.serial == serial) else {
+            return;
+        };
+        conn.ending = Some(Ending { by: now + LAST_OUTPUT_TIMEOUT, how });
+        if conn.stdout.is_none() || conn.intake.ended {
             return self.finish_worker(now, slot);
         }
-        // What it said last is delivered even where nothing was wanted of it for now: a pipe holds little.
-        hand.intake.paused = false;
-        hand.intake.readable = true;
-        hand.intake.hung_up = true;
-        self.ports.list_worker(slot);
+        // Its last output is delivered even if it is paused: a pipe holds little.
+        conn.intake.paused = false;
+        conn.intake.readable = true;
+        conn.intake.hung_up = true;
+        self.conns.list_worker(slot);
         self.check_by(now + LAST_OUTPUT_TIMEOUT);
     }
 
-    /// Tells the core of an end once all that can be known about it is known.
+    /// Removes a worker once its output is read, and reports its exit to the core.
     pub(super) fn finish_worker(&mut self, now: Time, slot: u32) {
-        let Some(mut hand) = self.ports.workers.get_mut(slot as usize).and_then(Option::take) else { return };
-        let mut taken = hand.written;
-        if let Some(stdin) = hand.stdin.take() {
+        let Some(mut conn) = self.conns.workers.get_mut(slot as usize).and_then(Option::take) else {
+            return;
+        };
+        let mut taken = conn.written;
+        if let Some(stdin) = conn.stdin.take() {
             taken = taken.saturating_sub(stdin.unread());
             stdin.deregister(self.poll.registry());
         }
-        if let Some(stdout) = hand.stdout.take() {
+        if let Some(stdout) = conn.stdout.take() {
             stdout.deregister(self.poll.registry());
         }
         if let Some(lines) = self.worker_lines.get_mut(slot as usize) {
             if lines.partial() > 0 {
-                let pool = self.ports.names.pool_name(slot);
-                tracing::debug!(pool, worker = slot, bytes = lines.partial(), "a worker ended within a line");
+                let pool = self.conns.names.pool_name(slot);
+                tracing::debug!(
+                    pool,
+                    worker = slot,
+                    bytes = lines.partial(),
+                    "worker output ended within a line"
+                );
             }
             *lines = Splitter::new(self.limits.max_line);
         }
-        let Ended { reason, oom, ours, .. } = hand.ending.map(|ending| ending.how).unwrap_or_default();
-        let end = WorkerExit { reason, taken, unsent: hand.outflow.outbox.rest(), oom, ours };
-        self.ask(About::Worker(slot), |brain, ports| brain.worker_gone(now, WorkerId(slot), &end, ports));
-        self.accepts_soon(now);
+        let Ended { reason, oom, ours, .. } = conn.ending.map(|ending| ending.how).unwrap_or_default();
+        let end = WorkerExit { reason, taken, unsent: conn.outflow.outbox.into_unsent(), oom, ours };
+        self.call_router(About::Worker(slot), |router, conns| {
+            router.worker_gone(now, WorkerId(slot), &end, conns)
+        });
+        self.resume_accepting(now);
     }
 
-    /// Reads once from a worker and shows its lines to the core.
+    /// Reads once from a worker and passes its lines to the core.
     pub(super) fn read_worker(&mut self, now: Time, slot: u32) {
-        let Some(hand) = self.ports.worker(slot) else { return };
-        hand.intake.listed = false;
-        let Some(stdout) = &hand.stdout else { return };
-        if hand.intake.paused || hand.intake.ended {
+        let Some(conn) = self.conns.worker(slot) else { return };
+        conn.intake.listed = false;
+        let Some(stdout) = &conn.stdout else { return };
+        if conn.intake.paused || conn.intake.ended {
             return;
         }
         let read = match stdout.read(&mut self.scratch) {
             Ok(0) => return self.stdout_closed(now, slot),
             Ok(read) => read,
             Err(Errno::AGAIN) => {
-                hand.intake.readable = false;
-                hand.intake.hung_up = false;
+                conn.intake.readable = false;
+                conn.intake.hung_up = false;
                 return;
             }
             Err(error) => {
-                tracing::warn!(pool = self.ports.names.pool_name(slot), worker = slot, %error, "a worker cannot be read");
+                tracing::warn!(pool = self.conns.names.pool_name(slot), worker = slot, %error, "worker read failed");
                 return self.stdout_closed(now, slot);
             }
         };
-        hand.intake.readable = read == self.scratch.len() || hand.intake.hung_up;
-        let (brain, ports) = (&mut self.brain, &mut self.ports);
+        conn.intake.readable = read == self.scratch.len() || conn.intake.hung_up;
+        let (router, conns) = (&mut self.router, &mut self.conns);
         let (lines, scratch) = (&mut self.worker_lines[slot as usize], &self.scratch[..read]);
         let handled = catch_unwind(AssertUnwindSafe(|| {
-            lines.feed(scratch, |piece| brain.worker_line(now, WorkerId(slot), piece, ports));
+            lines.feed(scratch, |piece| router.worker_line(now, WorkerId(slot), piece, conns));
         }));
         if handled.is_err() {
             self.on_panic(About::Worker(slot));
         }
-        self.ports.list_worker(slot);
+        self.conns.list_worker(slot);
     }
 
     fn stdout_closed(&mut self, now: Time, slot: u32) {
-        let Some(hand) = self.ports.worker(slot) else { return };
-        hand.intake.ended = true;
-        if hand.ending.is_some() {
+        let Some(conn) = self.conns.worker(slot) else { return };
+        conn.intake.ended = true;
+        if conn.ending.is_some() {
             return self.finish_worker(now, slot);
         }
-        hand.mute_since.get_or_insert(now);
+        conn.stdout_closed_at.get_or_insert(now);
         self.check_by(now + EXIT_REPORT_TIMEOUT);
     }
 
-    /// The other end of a worker's stdin was closed.
+    /// Handles that a worker has closed its stdin.
     pub(super) fn stdin_closed(&mut self, slot: u32) {
-        let now = self.ports.now;
-        let Some(hand) = self.ports.worker(slot) else { return };
-        if hand.stdin.is_some() {
-            hand.deaf_since.get_or_insert(now);
+        let now = self.conns.now;
+        let Some(conn) = self.conns.worker(slot) else { return };
+        if conn.stdin.is_some() {
+            conn.stdin_closed_at.get_or_insert(now);
             self.check_by(now + EXIT_REPORT_TIMEOUT);
         }
     }
 
-    /// Looks whether a worker whose pipes were closed has ended, and if not, tells the core. Returns when to look again.
+    /// Reports a worker with closed pipes to the core if it has not exited. Returns the time of the next check.
     pub(super) fn check_pipes(&mut self, now: Time, slot: u32) -> Option<Time> {
-        let hand = self.ports.worker(slot)?;
-        if let Some(ending) = &hand.ending {
+        let conn = self.conns.worker(slot)?;
+        if let Some(ending) = &conn.ending {
             let by = ending.by;
             if by <= now {
                 self.finish_worker(now, slot);
@@ -227,25 +244,27 @@ impl<B: Router> Driver<B> {
             }
             return Some(by);
         }
-        let (since, why) = match (hand.mute_since, hand.deaf_since) {
+        let (since, why) = match (conn.stdout_closed_at, conn.stdin_closed_at) {
             (Some(since), _) => (since, Stuck::OutputClosed),
             (None, Some(since)) => {
-                let unread = hand.stdin.as_ref().map_or(0, Stream::unread);
-                (since, Stuck::InputClosed { taken: hand.written.saturating_sub(unread) })
+                let unread = conn.stdin.as_ref().map_or(0, Stream::unread);
+                (since, Stuck::InputClosed { taken: conn.written.saturating_sub(unread) })
             }
             (None, None) => return None,
         };
         if now < since + EXIT_REPORT_TIMEOUT {
             return Some(since + EXIT_REPORT_TIMEOUT);
         }
-        if is_dead(hand.pid) {
-            // That is about to be told, with the reason.
+        if is_dead(conn.pid) {
+            // The spawner is about to report it, with the reason.
             return Some(now + EXIT_REPORT_TIMEOUT);
         }
-        // Told once; a worker that is being ended is not told of at all.
-        let told = std::mem::replace(&mut hand.stopping, true);
-        if !told {
-            self.ask(About::Worker(slot), |brain, ports| brain.worker_stuck(now, WorkerId(slot), why, ports));
+        // Reported once, and not for a worker that is being stopped.
+        let is_reported = std::mem::replace(&mut conn.stopping, true);
+        if !is_reported {
+            self.call_router(About::Worker(slot), |router, conns| {
+                router.worker_stuck(now, WorkerId(slot), why, conns)
+            });
         }
         None
     }

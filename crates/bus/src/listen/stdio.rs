@@ -1,4 +1,4 @@
-//! Our own stdin and stdout as a client, taken away from everybody else.
+//! The process's stdin and stdout as a client, taken away from all other code.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -11,22 +11,21 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::driver::stream::Stream;
 
-/// How much a copying thread moves at a time.
 const COPY_BYTES: usize = 64 << 10;
 
-/// Both directions of a client that has a descriptor for each.
+/// The two descriptors of a client on stdio.
 #[derive(Debug)]
-pub(crate) struct Ends {
+pub(crate) struct StdioStreams {
     pub(crate) input: Stream,
     pub(crate) output: Stream,
-    /// Hung up on when everything that was written to a file has got there.
+    /// Disconnected when everything that was written to a file has been copied.
     pub(crate) copied: Option<Receiver<()>>,
 }
 
-/// Takes descriptors 0 and 1 and leaves an empty input and stderr in their places: no print of any library can corrupt
-/// the wire, and no child that inherits them can eat its input.
-pub(super) fn take() -> io::Result<Ends> {
-    // 3 and up: a low number would be taken for a standard stream by whatever is started later.
+/// Takes descriptors 0 and 1 and replaces them by `/dev/null` and stderr: no print of a library can corrupt the output, and no
+/// child that inherits them can read the input.
+pub(super) fn take_stdio() -> io::Result<StdioStreams> {
+    // At least 3: a process started later would take a lower number for a standard stream.
     let input = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
     let output = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
     rustix::stdio::dup2_stdout(rustix::stdio::stderr())?;
@@ -35,7 +34,7 @@ pub(super) fn take() -> io::Result<Ends> {
     ends(input, output)
 }
 
-fn ends(input: OwnedFd, output: OwnedFd) -> io::Result<Ends> {
+fn ends(input: OwnedFd, output: OwnedFd) -> io::Result<StdioStreams> {
     let input = match usable(input, OFlags::RDONLY)? {
         Ok(stream) => stream,
         Err(input) => {
@@ -52,19 +51,19 @@ fn ends(input: OwnedFd, output: OwnedFd) -> io::Result<Ends> {
             (nonblocking(ours)?, Some(copied))
         }
     };
-    Ok(Ends { input, output, copied })
+    Ok(StdioStreams { input, output, copied })
 }
 
-/// The descriptor as one that never waits, if that is possible without harm to others; else itself.
+/// Returns the descriptor in non-blocking mode if that affects no other process; otherwise unchanged.
 fn usable(fd: OwnedFd, access: OFlags) -> io::Result<Result<Stream, OwnedFd>> {
     let kind = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode);
     if kind == FileType::Socket {
-        // Asked not to wait with every call, whatever its mode.
+        // Socket calls have a flag for that, whatever the mode.
         return Ok(Ok(Stream::socket(fd)));
     }
     if kind == FileType::Fifo || rustix::termios::isatty(&fd) {
-        // Non-blocking mode belongs to the open file, which parents and siblings share. Opening it anew gives us one
-        // of our own, unless it is another user's.
+        // Non-blocking mode belongs to the open file, which parents and siblings share. Opening it anew returns one of our own,
+        // unless it belongs to another user.
         let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
         let flags = access | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
         if let Ok(own) = rustix::fs::open(path, flags, Mode::empty()) {
@@ -79,13 +78,13 @@ fn nonblocking(fd: OwnedFd) -> io::Result<Stream> {
     Ok(Stream::pipe(fd))
 }
 
-/// Files cannot be waited for: a thread copies them from or to a pipe. It ends with either side.
+/// Starts a thread that copies between a file, which cannot be polled, and a pipe. It ends with either side.
 fn copier(name: &str, from: OwnedFd, to: OwnedFd) -> io::Result<Receiver<()>> {
     let (done, copied) = sync_channel(1);
     std::thread::Builder::new().name(name.into()).stack_size(256 << 10).spawn(move || {
         let _done = done;
         if let Err(error) = copy(&from, &to) {
-            tracing::debug!(%error, "copying stdin or stdout has ended");
+            tracing::debug!(%error, "stdio copy ended");
         }
     })?;
     Ok(copied)
@@ -94,7 +93,7 @@ fn copier(name: &str, from: OwnedFd, to: OwnedFd) -> io::Result<Receiver<()>> {
 fn copy(from: &OwnedFd, to: &OwnedFd) -> Result<(), Errno> {
     let mut chunk = vec![0; COPY_BYTES];
     loop {
-        // Also woken when nobody reads on the other side any more, which no read would ever tell.
+        // Also wakes when the other side is closed, which a read would not show.
         let mut fds = [PollFd::new(from, PollFlags::IN), PollFd::new(to, PollFlags::empty())];
         match poll(&mut fds, None) {
             Ok(_) => {}

@@ -1,4 +1,4 @@
-//! The file of owners: one line of JSON per entry; the last entry of a session counts.
+//! The file of owners: one line of JSON per entry. The last entry of a session counts.
 
 use std::collections::HashMap;
 use std::fs::{self, DirBuilder, OpenOptions};
@@ -12,65 +12,63 @@ use serde::{Deserialize, Serialize};
 use super::Owned;
 use crate::core::OwnedName;
 
-/// The first line: what this is, and how it is written.
+/// The first line: format and version.
 const FILE_HEADER: &str = r#"{"narrows":"owners","version":1}"#;
 
-/// Why the index cannot be used.
+/// The reason why the file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum OwnersError {
-    /// It is another bus's.
+    /// Another bus uses it.
     #[error("{0:?} is in use by another bus of this user")]
     InUse(PathBuf),
-    /// It was written by something else.
-    #[error("{0:?} is no index of owners that this version knows")]
+    /// It has another format.
+    #[error("{0:?} is not a session owners file of a known version")]
     Unknown(PathBuf),
-    /// The system said no.
-    #[error("cannot use {path:?}: {source}")]
+    /// A system call failed.
+    #[error("cannot open {path:?}: {source}")]
     Io {
-        /// What.
+        /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// The cause.
         source: io::Error,
     },
 }
 
 /// One line.
 ///
-/// Older versions have no `p`. They write a name of the agents of a pool as `POOL NUL NAME`, and a name
-/// that a client chose may look the same. New lines keep that text, so that an older bus reads them as it did; `p` says
-/// how to split it.
+/// Older versions have no `p`. They write an agents' name in a pool as `POOL NUL NAME`, and a name that a client chose may look
+/// the same. New lines keep that text, so that an older bus reads them as before; `p` says how to split it.
 #[derive(Serialize, Deserialize)]
 struct Line<'a> {
     #[serde(rename = "s", borrow)]
     session: std::borrow::Cow<'a, str>,
-    /// Length in bytes of the pool's name in `session`; 0: `session` is a name that clients use. Absent if `session`
-    /// contains no NUL, and in lines of older versions.
+    /// Length in bytes of the pool's name in `session`; 0: `session` is a name that clients use. Absent if `session` contains no
+    /// NUL, and in lines of older versions.
     #[serde(rename = "p", skip_serializing_if = "Option::is_none", default)]
     pool_bytes: Option<usize>,
-    /// Absent: the session is no more.
+    /// Absent: the session was deleted.
     #[serde(rename = "i", borrow, skip_serializing_if = "Option::is_none", default)]
     identity: Option<std::borrow::Cow<'a, str>>,
     #[serde(rename = "t", default)]
     used: u64,
 }
 
-/// The file.
 #[derive(Debug)]
 pub(crate) struct File {
     path: PathBuf,
     file: fs::File,
-    /// How long it is, of which all is whole lines.
+    /// Its length. It contains whole lines only.
     length: u64,
     lines: usize,
-    /// How long it may become, as if the disk were full.
+    /// The length at which the disk counts as full.
     #[cfg(test)]
     pub(super) room: Option<u64>,
-    /// Held as long as we write: two writers would undo each other's work.
+    /// Held while the file is open: two writers would undo each other's changes.
     _lock: fs::File,
 }
 
 impl File {
-    /// Opens the file, or makes it, for us alone, and reads it.
+    /// Opens or creates the file for this user only, and reads it.
     pub(super) fn open(path: &Path) -> Result<(Self, HashMap<OwnedName, Owned>), OwnersError> {
         let failed = |source| OwnersError::Io { path: path.to_owned(), source };
         if let Some(parent) = path.parent() {
@@ -89,7 +87,7 @@ impl File {
             Some(read) => read,
             None => return Err(OwnersError::Unknown(path.to_owned())),
         };
-        // The end of a line that was being written when we were killed.
+        // Removes an incomplete line that a killed process left.
         file.set_len(length).map_err(failed)?;
         file.seek(SeekFrom::End(0)).map_err(failed)?;
         let mut this = Self {
@@ -108,12 +106,12 @@ impl File {
         Ok((this, known))
     }
 
-    /// How many lines it has about sessions.
+    /// Returns the number of lines about sessions.
     pub(super) fn lines(&self) -> usize {
         self.lines
     }
 
-    /// Adds whole lines, and has them on the disk. An error leaves the file as it was, as far as that can be had.
+    /// Appends whole lines and syncs them. After an error the file is restored as far as possible.
     pub(super) fn append(&mut self, lines: &[u8]) -> io::Result<()> {
         #[cfg(test)]
         if self.room.is_some_and(|room| self.length + lines.len() as u64 > room) {
@@ -130,7 +128,7 @@ impl File {
         Ok(())
     }
 
-    /// Puts a file with nothing but what is known in its place.
+    /// Replaces the file by one with the known owners only.
     pub(super) fn rewrite(&mut self, known: &HashMap<OwnedName, Owned>) -> io::Result<()> {
         let mut text = format!("{FILE_HEADER}\n").into_bytes();
         for (session, owned) in known {
@@ -138,7 +136,7 @@ impl File {
         }
         let new = self.path.with_extension("new");
         let file = replace(&self.path, &new, &text).inspect_err(|_| {
-            // On a full disk its beginning would take the room that is left.
+            // On a full disk, the incomplete copy would use the remaining room.
             _ = fs::remove_file(&new);
         })?;
         self.file = file;
@@ -148,7 +146,7 @@ impl File {
     }
 }
 
-/// Writes a file beside the one at `path` and puts it in its place.
+/// Writes a copy of the file and renames it into place.
 fn replace(path: &Path, new: &Path, text: &[u8]) -> io::Result<fs::File> {
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(new)?;
     file.write_all(text)?;
@@ -160,7 +158,7 @@ fn replace(path: &Path, new: &Path, text: &[u8]) -> io::Result<fs::File> {
     Ok(file)
 }
 
-/// One more line: whose a session is, or that it is no more.
+/// Appends one line: the owner of a session, or its deletion.
 pub(super) fn write_line(text: &mut Vec<u8>, session: &OwnedName, owned: Option<&Owned>) {
     let (name, pool_bytes) = match &session.pool {
         Some(pool) => (format!("{pool}\0{}", session.name).into(), Some(pool.len())),
@@ -175,15 +173,15 @@ pub(super) fn write_line(text: &mut Vec<u8>, session: &OwnedName, owned: Option<
     let start = text.len();
     match serde_json::to_writer(&mut *text, &line) {
         Ok(()) => text.push(b'\n'),
-        // Texts and numbers can always be written.
+        // Strings and numbers can always be serialized.
         Err(_) => text.truncate(start),
     }
 }
 
 /// Returns the names that a line is about; none if the line is not valid.
 ///
-/// A line of an older version with a NUL may be about a name of either kind. It is taken for both: its owner keeps the
-/// session, and no other identity gets it.
+/// A line of an older version with a NUL may be about a name of either kind. It is used for both: its owner keeps the session,
+/// and no other identity gets it.
 fn names(line: &Line<'_>) -> Vec<OwnedName> {
     let text = &*line.session;
     let in_pool = |at: usize| {
@@ -200,15 +198,15 @@ fn names(line: &Line<'_>) -> Vec<OwnedName> {
     }
 }
 
-/// What stands in a file.
+/// The content of a file.
 struct Read {
     known: HashMap<OwnedName, Owned>,
-    /// Where its last whole line ends.
+    /// The end of its last whole line.
     length: u64,
     lines: usize,
 }
 
-/// Reads a file. `None` if it is of another kind. A line that cannot be read tells of nobody, and nobody sees its session.
+/// Reads a file. `None` if it has another format. An invalid line names no owner, so no client sees its session.
 fn read(file: &fs::File) -> io::Result<Option<Read>> {
     let mut reader = BufReader::with_capacity(1 << 16, file);
     let mut line = Vec::new();
@@ -235,7 +233,7 @@ fn read(file: &fs::File) -> io::Result<Option<Read>> {
         bad += usize::from(sessions.is_empty());
         match line.identity {
             Some(identity) => {
-                // One copy of each identity's name, of which there are few.
+                // One copy per identity, of which there are few.
                 let identity =
                     identities.entry(identity.as_ref().into()).or_insert_with(|| identity.as_ref().into());
                 for session in sessions {
@@ -251,7 +249,7 @@ fn read(file: &fs::File) -> io::Result<Option<Read>> {
         }
     }
     if bad > 0 {
-        tracing::warn!(lines = bad, "some of what was written down about owners cannot be read");
+        tracing::warn!(lines = bad, "invalid lines in the session owners file");
     }
     Ok(Some(read))
 }

@@ -42,7 +42,7 @@ fn what_was_written_is_known_again() {
     drop(index);
     let (mut index, learned) = open(&path);
     assert_eq!(learned, pairs(&[("a", "token:two"), (odd, "uid:7")]));
-    // What says nothing new is not written, until it is old.
+    // An entry without a change is written only when the record is old.
     let lines = index.file.lines();
     index.write([own("a", "token:two"), disown("c")].into_iter(), now);
     assert_eq!(index.file.lines(), lines);
@@ -56,14 +56,14 @@ fn what_was_written_is_known_again() {
 }
 
 #[test]
-fn what_is_ones_does_not_become_anothers() {
+fn a_session_does_not_change_its_owner() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("owners");
     let now = seconds();
     let (mut index, _) = open(&path);
     index.write([own("a", "token:one"), own("a", "token:two")].into_iter(), now);
     drop(index);
-    // Neither after a restart, nor when it has not been used for long.
+    // Also not after a restart, nor when it was not used for long.
     let (mut index, learned) = open(&path);
     assert_eq!(learned, pairs(&[("a", "token:one")]));
     index.write([own("a", "token:two")].into_iter(), now + 24 * 3600);
@@ -77,7 +77,7 @@ fn what_is_ones_does_not_become_anothers() {
 }
 
 #[test]
-fn what_nobody_uses_is_forgotten() {
+fn unused_owners_expire() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("owners");
     let (mut index, _) = open(&path);
@@ -178,7 +178,7 @@ fn what_is_used_within_its_time_stays() {
 }
 
 #[test]
-fn nobody_loses_sessions_because_of_another_who_has_more() {
+fn no_identity_loses_sessions_because_another_has_more() {
     let directory = tempfile::tempdir().unwrap();
     let (mut index, _) = open(&directory.path().join("owners"));
     let now = seconds();
@@ -190,7 +190,7 @@ fn nobody_loses_sessions_because_of_another_who_has_more() {
     assert!(index.known.len() <= 60 && index.known.contains_key(&"old".into()), "{gone:?}");
     assert!(gone.contains(&"m0".into()) && index.known.contains_key(&"m99".into()), "the oldest go first");
     assert_eq!(index.bytes, index.known.keys().map(OwnedName::bytes).sum::<usize>());
-    // So it is with what is long.
+    // The same for long names.
     index.write([own(&"x".repeat(4_000), "mallory")].into_iter(), now);
     let before = index.known.values().filter(|owned| &*owned.identity == "alice").count();
     index.shrink(usize::MAX, 1_000);
@@ -222,13 +222,13 @@ fn what_is_missing_is_appended_when_there_is_little_room() {
     let now = seconds();
     let many = |from: usize| (from..from + 100).map(|number| own(&format!("s{number:03}"), "x"));
     index.write(many(0), now);
-    // No room for a second copy, and for none of what follows.
+    // No room for a second copy or for any further entry.
     std::fs::create_dir(path.with_extension("new")).unwrap();
     let length = std::fs::metadata(&path).unwrap().len();
     index.file.room = Some(length);
     index.write(many(100), now);
     assert_eq!((index.file.lines(), index.missing.len(), index.behind.is_some()), (100, 100, true));
-    // For half of it, and then for all.
+    // Room for half of the entries, and then for all.
     index.file.room = Some(length + length / 2);
     index.catch_up();
     let written = index.file.lines() - 100;
@@ -241,8 +241,8 @@ fn what_is_missing_is_appended_when_there_is_little_room() {
         100 - written + usize::from(written > 50),
         "the disk is left alone for a while"
     );
-    let (ledger, thread) = started(index);
-    drop(ledger);
+    let (owner_writer, thread) = started(index);
+    drop(owner_writer);
     thread.join().unwrap();
     assert_eq!(open(&path).1.len(), 199);
 }
@@ -262,11 +262,11 @@ fn a_disk_that_refused_gets_everything_without_a_new_session() {
     index.write([own("a", "x")].into_iter(), seconds());
     assert!(!std::fs::read_to_string(&path).unwrap().contains("\"a\""));
     index.behind = index.behind.and_then(|since| since.checked_sub(WRITE_RETRY_DELAY));
-    let (ledger, thread) = started(index);
+    let (owner_writer, thread) = started(index);
     while !std::fs::read_to_string(&path).unwrap().contains("\"a\"") {
         std::thread::yield_now();
     }
-    drop(ledger);
+    drop(owner_writer);
     thread.join().unwrap();
 }
 
@@ -276,35 +276,35 @@ fn what_the_disk_refused_is_written_at_the_end_at_the_latest() {
     let path = directory.path().join("owners");
     let (mut index, _) = open(&path);
     index.fall_behind(&std::io::Error::other("full"));
-    let (mut ledger, thread) = started(index);
+    let (mut owner_writer, thread) = started(index);
     let many = 3 * MAX_PENDING_ENTRIES as u64;
     for number in 1..=many {
-        ledger.put(number, own(&format!("s{number}"), "x"));
+        owner_writer.put(number, own(&format!("s{number}"), "x"));
     }
-    drop(ledger);
+    drop(owner_writer);
     thread.join().unwrap();
     assert_eq!(open(&path).1.len(), many as usize);
 }
 
 #[test]
-fn the_loop_is_told_what_is_on_the_disk() {
+fn the_loop_learns_which_entries_are_on_disk() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("owners");
-    let (mut ledger, thread) = started(open(&path).0);
+    let (mut owner_writer, thread) = started(open(&path).0);
     let many = 3 * MAX_PENDING_ENTRIES as u64;
     for number in 1..=many {
-        ledger.put(number, own(&format!("s{number}"), "x"));
+        owner_writer.put(number, own(&format!("s{number}"), "x"));
     }
     let mut kept = 0;
     while kept < many {
-        for told in ledger.take_events().unwrap() {
+        for told in owner_writer.take_events().unwrap() {
             let OwnerStoreEvent::Kept(number) = told else { panic!("{told:?}") };
             assert!(number > kept);
             kept = number;
         }
         std::thread::yield_now();
     }
-    drop(ledger);
+    drop(owner_writer);
     thread.join().unwrap();
     assert_eq!(open(&path).1.len(), many as usize);
 }

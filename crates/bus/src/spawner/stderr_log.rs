@@ -5,20 +5,20 @@ use std::time::Duration;
 use narrows_process::StderrTail;
 use tokio::time::sleep;
 
-/// What to ask for: `--log narrows_bus::worker=debug`.
+/// The log target: `--log narrows_bus::worker=debug`.
 const TARGET: &str = "narrows_bus::worker";
-/// How many lines of a worker are told before it is given a pause, and how long that is.
+/// Lines logged per worker between two pauses, and the pause.
 const MAX_BURST_LINES: usize = 50;
 const BURST_PAUSE: Duration = Duration::from_millis(250);
-/// How much of a line is told.
+/// Characters logged per line.
 const MAX_LINE_CHARS: usize = 1000;
 
-/// Whether anybody asks for it.
+/// Returns `true` if the target is enabled.
 pub(super) fn is_wanted() -> bool {
     tracing::enabled!(target: TARGET, tracing::Level::DEBUG)
 }
 
-/// A worker, as operators know it, and how much of what it wrote was told.
+/// The stderr of a worker, and the position up to which it was logged.
 pub(super) struct StderrLog {
     pub(super) pool: String,
     pub(super) worker: u32,
@@ -31,7 +31,7 @@ impl StderrLog {
         Self { pool, worker, stderr, told: 0 }
     }
 
-    /// Tells each line as it comes. Safe to cancel: what was not told then is told by [`Self::tell`].
+    /// Logs each line as it arrives. Cancel-safe: [`Self::log_lines`] logs the rest.
     pub(super) async fn follow(&mut self) {
         let mut seen = 0;
         loop {
@@ -42,7 +42,7 @@ impl StderrLog {
         }
     }
 
-    /// Tells what has not been told, if it is not too much.
+    /// Logs the lines that were not logged yet, within the limit.
     pub(super) fn log_lines(&mut self) {
         let (lines, next) = self.stderr.lines_after(self.told);
         self.told = next;
@@ -52,12 +52,12 @@ impl StderrLog {
         }
         if lines.len() > MAX_BURST_LINES {
             let more = lines.len() - MAX_BURST_LINES;
-            tracing::debug!(target: TARGET, pool, worker, more, "more lines than are told at once");
+            tracing::debug!(target: TARGET, pool, worker, more, "stderr lines skipped");
         }
     }
 }
 
-/// The beginning of a line.
+/// Cuts a line to its maximum length.
 fn short(line: &str) -> &str {
     line.char_indices().nth(MAX_LINE_CHARS).map_or(line, |(at, _)| &line[..at])
 }

@@ -1,27 +1,27 @@
-//! What clients were told about their requests, held against what workers have noted down about them.
+//! Compares the results that clients got for their requests with the logs of the workers.
 
 use std::collections::HashMap;
 use std::path::Path;
 
-/// What a client was told about one request that a worker may have acted on.
+/// The result that a client got for a request that a worker may have handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
-    /// It was done, and this was its whole answer.
+    /// It was done, and the response was complete.
     Done,
-    /// It failed, and was never begun.
+    /// It failed and was never started.
     NotBegun,
-    /// It failed, and may have been begun.
+    /// It failed and may have been started.
     Failed {
-        /// Its worker is said to have died by itself: then all it has said was delivered.
+        /// The worker exited by itself, so all its output was delivered.
         died: bool,
-        /// How many updates came.
+        /// Number of updates received.
         seen: u64,
     },
-    /// Nobody was there to be told, or it cannot be known which of two requests was meant.
+    /// The client was gone, or the response is ambiguous between two requests.
     Unknown,
 }
 
-/// What workers have noted about one request.
+/// The log entries of workers about one request.
 #[derive(Debug, Default)]
 struct Noted {
     begun: u32,
@@ -29,9 +29,9 @@ struct Noted {
     answered: bool,
 }
 
-/// What is wrong with `claims`, and how many requests were begun.
+/// Returns the contradictions to `claims`, and the number of started requests.
 pub(crate) fn judge(log: &Path, claims: &[(String, Claim)]) -> (Vec<String>, usize) {
-    let mut wrongs = Vec::new();
+    let mut problems = Vec::new();
     let mut noted: HashMap<String, Noted> = HashMap::new();
     for file in std::fs::read_dir(log).unwrap() {
         for line in std::fs::read_to_string(file.unwrap().path()).unwrap().lines() {
@@ -40,7 +40,7 @@ pub(crate) fn judge(log: &Path, claims: &[(String, Claim)]) -> (Vec<String>, usi
                 "begin" => noted.entry(rest.to_owned()).or_default().begun += 1,
                 "sent" => noted.entry(rest.to_owned()).or_default().sent += 1,
                 "answered" => noted.entry(rest.to_owned()).or_default().answered = true,
-                _ => wrongs.push(format!("a worker noted: {line}")),
+                _ => problems.push(format!("a worker noted: {line}")),
             }
         }
     }
@@ -55,7 +55,7 @@ pub(crate) fn judge(log: &Path, claims: &[(String, Claim)]) -> (Vec<String>, usi
             Claim::Failed { died: true, seen } if noted.sent > seen => "updates of it were written, and lost",
             _ => continue,
         };
-        wrongs.push(format!("{tag}: {wrong} ({claim:?}, {noted:?})"));
+        problems.push(format!("{tag}: {wrong} ({claim:?}, {noted:?})"));
     }
-    (wrongs, noted.len())
+    (problems, noted.len())
 }

@@ -1,4 +1,4 @@
-//! What a client does with its connections: bursts of requests, nonsense among them, and one of several ends.
+//! The behavior of a client: bursts of requests, invalid messages, and different ways to disconnect.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,14 +9,14 @@ use narrows_bus::config::Door;
 use serde_json::{Value, json};
 
 use super::claims::Claim;
-use super::conn::{Conn, Heard, What};
+use super::conn::{Conn, Progress, RequestType};
 
 /// Longer than a line may be.
-const GIANT: usize = 100 << 10;
-/// What a slow reader is sent: together more than a socket and a queue hold.
+const OVERSIZE_BYTES: usize = 100 << 10;
+/// Output for a slow reader: more than a socket and a queue hold.
 const FLOOD: (u64, u64) = (60, 40 << 10);
 
-/// What can go wrong in the middle of a turn, by the worker's own fault. It always notices these.
+/// Faults of a worker during a turn that it always logs.
 const FAULTS: [&str; 13] = [
     "noise", "noise", "stranger", "twice", "both", "huge", "giant", "exit", "half", "last", "mute", "deaf",
     "daemon",
@@ -24,19 +24,18 @@ const FAULTS: [&str; 13] = [
 const BROKEN: [&[u8]; 6] =
     [b"nonsense", b"{\"jsonrpc\":\"2.0\",\"id\":5,", b"{\"a\":\"\xff\"}", b"[]", b"\"text\"", b"{]"];
 
-/// A client that comes back again and again.
+/// A client that reconnects repeatedly.
 pub(crate) struct Client<'a> {
     pub(crate) number: usize,
-    pub(crate) door: &'a Door,
-    /// Whether others use its workers, so that it is hung up on when it does not read.
+    pub(crate) listener: &'a Door,
+    /// `true` if its workers are shared, so that it is disconnected when it does not read.
     pub(crate) shared: bool,
     pub(crate) random: Rng,
     pub(crate) enough: &'a AtomicBool,
-    /// How often it may stop a worker, which takes time to be noticed.
+    /// Number of workers that it may stop (SIGSTOP), which takes time to be noticed.
     pub(crate) stops: u32,
 }
 
-/// What came of it.
 #[derive(Default)]
 pub(crate) struct Report {
     pub(crate) claims: Vec<(String, Claim)>,
@@ -46,24 +45,24 @@ pub(crate) struct Report {
 }
 
 impl Client<'_> {
-    /// Goes on until it is enough.
+    /// Runs until the test is over.
     pub(crate) fn live(mut self) -> Result<Report, String> {
         let mut report = Report::default();
         let mut sessions = Vec::new();
         while !self.enough.load(Ordering::SeqCst) {
-            let mut conn = Conn::open(self.door, self.number, report.connections)?;
+            let mut conn = Conn::open(self.listener, self.number, report.connections)?;
             report.connections += 1;
             self.converse(&mut conn, &mut sessions)?;
             report.updates += conn.updates;
             for (code, count) in &conn.tally {
                 *report.tally.entry(*code).or_default() += count;
             }
-            // A turn that still floods its session would drown whoever takes it up.
+            // A turn that still floods its session would block the next client of that session.
             let flooded = conn.slow;
             let (claims, left) = conn.leave();
             report.claims.extend(claims);
             sessions.extend(left.into_iter().filter(|_| !flooded));
-            // Those that are never taken up again run out of time.
+            // Sessions that are never resumed expire.
             let excess = sessions.len().saturating_sub(4);
             sessions.drain(..excess);
         }
@@ -72,7 +71,11 @@ impl Client<'_> {
 
     fn converse(&mut self, conn: &mut Conn, sessions: &mut Vec<String>) -> Result<(), String> {
         while !conn.initialized {
-            conn.request(What::Plain, "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
+            conn.request(
+                RequestType::Plain,
+                "initialize",
+                &json!({"protocolVersion": 1, "clientCapabilities": {}}),
+            );
             conn.send()?;
             conn.settle()?;
         }
@@ -82,7 +85,7 @@ impl Client<'_> {
         for _ in 0..self.random.u32(1..6) {
             self.burst(conn);
             conn.send()?;
-            if conn.settle()? == Heard::End {
+            if conn.settle()? == Progress::End {
                 return Ok(());
             }
             if self.enough.load(Ordering::SeqCst) {
@@ -92,22 +95,22 @@ impl Client<'_> {
         self.end(conn)
     }
 
-    /// Says several things at once.
+    /// Sends several messages at once.
     fn burst(&mut self, conn: &mut Conn) {
         for session in std::mem::take(&mut conn.lost) {
             load(conn, &session);
         }
         if conn.idle.is_empty() || self.random.u32(0..8) == 0 && conn.idle.len() < 3 {
             let params = json!({"cwd": "/", "mcpServers": [], "_meta": {"tag": conn.tag()}});
-            conn.request(What::New, "session/new", &params);
+            conn.request(RequestType::New, "session/new", &params);
         }
         for _ in 0..self.random.u32(1..7) {
             match self.random.u32(0..24) {
                 0..=4 => conn.echo(),
-                5 => conn.request(What::Plain, "session/list", &json!({})),
+                5 => conn.request(RequestType::Plain, "session/list", &json!({})),
                 6 => conn.batch(self.random.usize(1..5)),
                 7 => conn.broken(BROKEN[self.random.usize(..BROKEN.len())]),
-                8 if self.random.bool() => conn.giant(GIANT),
+                8 if self.random.bool() => conn.giant(OVERSIZE_BYTES),
                 9 => conn.notify("_chaos/nothing", &json!({})),
                 _ => self.turn(conn),
             }
@@ -145,18 +148,18 @@ impl Client<'_> {
         }
     }
 
-    /// One of the ways to go.
+    /// Disconnects in a random way.
     fn end(&mut self, conn: &mut Conn) -> Result<(), String> {
         match self.random.u32(0..8) {
-            // With all in order.
+            // Everything is answered.
             0 | 1 => conn.shut(),
-            // In the middle of everything, but still listening.
+            // During a burst, but still reading.
             2 | 3 => {
                 self.burst(conn);
                 conn.send()?;
                 conn.shut();
             }
-            // In the middle of everything, by a reset or not.
+            // During a burst, with or without a reset.
             4 | 5 => {
                 self.burst(conn);
                 if self.random.bool() {
@@ -164,8 +167,8 @@ impl Client<'_> {
                 } else {
                     conn.send()?;
                     for _ in 0..self.random.u32(0..6) {
-                        if conn.is_owed() {
-                            conn.hear()?;
+                        if conn.has_pending() {
+                            conn.read_line()?;
                         }
                     }
                 }
@@ -179,7 +182,7 @@ impl Client<'_> {
                 conn.shut();
             }
         }
-        while conn.hear()? == Heard::Line {}
+        while conn.read_line()? == Progress::Line {}
         Ok(())
     }
 
@@ -198,5 +201,5 @@ impl Client<'_> {
 
 fn load(conn: &mut Conn, session: &str) {
     let params: Value = json!({"sessionId": session, "cwd": "/", "mcpServers": []});
-    conn.request(What::Load, "session/load", &params);
+    conn.request(RequestType::Load, "session/load", &params);
 }

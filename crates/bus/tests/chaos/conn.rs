@@ -1,4 +1,4 @@
-//! One connection of a client: what it has asked, what it is owed, and a check of every line that comes.
+//! One connection of a client: its pending requests, and a check of every line that arrives.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
@@ -12,10 +12,9 @@ use serde_json::{Value, json};
 
 use super::claims::Claim;
 
-/// Longer than anything takes that is not lost, the longest wait of the bus included.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Longer than anything takes that is not lost, including the longest timeout of the bus.
+const LINE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Either kind of socket.
 enum Socket {
     Tcp(TcpStream),
     Unix(UnixStream),
@@ -30,86 +29,86 @@ impl Read for Socket {
     }
 }
 
-/// What a request was.
+/// The type of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
-    /// Its answer has no tag, and it may be done twice.
+pub(crate) enum RequestType {
+    /// The response has no tag, and the request may be done twice.
     Plain,
     Echo,
     New,
     Load,
     Prompt,
-    /// It is refused, and never reaches a worker.
+    /// It is refused and never reaches a worker.
     Giant,
     Duplicate,
 }
 
-/// A request that is not answered yet.
-struct Owed {
-    what: What,
+/// A pending request.
+struct PendingRequest {
+    what: RequestType,
     tag: String,
     session: Option<String>,
-    /// What is wrong with it, and how it ends if nothing is.
+    /// The injected fault, and the ending without one.
     fault: &'static str,
     then: String,
     seen: u64,
     asked: bool,
 }
 
-impl Owed {
-    fn new(what: What, tag: String, session: Option<String>) -> Self {
+impl PendingRequest {
+    fn new(what: RequestType, tag: String, session: Option<String>) -> Self {
         Self { what, tag, session, fault: "", then: String::new(), seen: 0, asked: false }
     }
 }
 
-/// Whether there is more to hear.
+/// The state of the connection after a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub(crate) enum Progress {
     Line,
     End,
 }
 
-/// A connection, and all that is remembered of it.
+/// A connection and its state.
 pub(crate) struct Conn {
     socket: BufReader<Socket>,
     client: String,
-    /// The tag of everything on this connection begins with it.
+    /// The prefix of all tags on this connection.
     name: String,
     next: u64,
-    owed: BTreeMap<u64, Vec<Owed>>,
+    pending: BTreeMap<u64, Vec<PendingRequest>>,
     batches: Vec<BTreeSet<u64>>,
-    /// Refusals without an id that are still to come.
+    /// Errors without an id that are still expected.
     nulls: u32,
-    /// It was told why it is hung up on.
+    /// It got the reason why it is closed.
     dismissed: bool,
     output: Vec<u8>,
-    /// Sessions in which no turn is under way.
+    /// Sessions without a turn.
     pub(crate) idle: Vec<String>,
-    /// Sessions that were lost, but can be loaded.
+    /// Sessions that were lost but can be loaded.
     pub(crate) lost: Vec<String>,
     loads: u32,
-    /// Whether it may be hung up on.
+    /// It may be disconnected as a slow reader.
     pub(crate) slow: bool,
-    /// Whether it says nothing more, so that its turns are stopped.
+    /// It has ended its input, so its turns are cancelled.
     shut: bool,
     pub(crate) initialized: bool,
     pub(crate) claims: Vec<(String, Claim)>,
-    /// How many answers of each kind came.
+    /// Number of responses by error code.
     pub(crate) tally: HashMap<i64, u64>,
     pub(crate) updates: u64,
 }
 
 impl Conn {
-    pub(crate) fn open(door: &Door, client: usize, number: u64) -> Result<Self, String> {
-        let socket = match door {
+    pub(crate) fn open(listener: &Door, client: usize, number: u64) -> Result<Self, String> {
+        let socket = match listener {
             Door::Tcp(at) => TcpStream::connect(at).and_then(|socket| {
-                socket.set_read_timeout(Some(PATIENCE))?;
-                socket.set_write_timeout(Some(PATIENCE))?;
+                socket.set_read_timeout(Some(LINE_TIMEOUT))?;
+                socket.set_write_timeout(Some(LINE_TIMEOUT))?;
                 Ok(Socket::Tcp(socket))
             }),
             Door::Unix(at) => UnixStream::connect(at).and_then(|socket| {
-                socket.set_read_timeout(Some(PATIENCE))?;
-                socket.set_write_timeout(Some(PATIENCE))?;
+                socket.set_read_timeout(Some(LINE_TIMEOUT))?;
+                socket.set_write_timeout(Some(LINE_TIMEOUT))?;
                 Ok(Socket::Unix(socket))
             }),
             Door::Stdio | Door::Web(_) => Err(ErrorKind::Unsupported.into()),
@@ -120,7 +119,7 @@ impl Conn {
             client: format!("c{client}"),
             name: format!("c{client}.k{number}"),
             next: 0,
-            owed: BTreeMap::new(),
+            pending: BTreeMap::new(),
             batches: Vec::new(),
             nulls: 0,
             dismissed: false,
@@ -137,32 +136,32 @@ impl Conn {
         })
     }
 
-    /// A tag that nothing else has.
+    /// Returns a unique tag.
     pub(crate) fn tag(&self) -> String {
         format!("{}.r{}", self.name, self.next)
     }
 
-    /// The text of a request, which is owed from now on.
-    fn owe(&mut self, method: &str, params: &Value, owed: Owed) -> String {
+    /// Returns the text of a request and records it as pending.
+    fn add_pending(&mut self, method: &str, params: &Value, pending: PendingRequest) -> String {
         let id = self.next;
         self.next += 1;
-        self.owed.entry(id).or_default().push(owed);
+        self.pending.entry(id).or_default().push(pending);
         format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#)
     }
 
-    pub(crate) fn request(&mut self, what: What, method: &str, params: &Value) {
+    pub(crate) fn request(&mut self, what: RequestType, method: &str, params: &Value) {
         let (tag, session) = (self.tag(), params["sessionId"].as_str().map(str::to_owned));
-        self.loads += u32::from(what == What::Load);
-        let line = self.owe(method, params, Owed::new(what, tag, session));
+        self.loads += u32::from(what == RequestType::Load);
+        let line = self.add_pending(method, params, PendingRequest::new(what, tag, session));
         self.put(line.as_bytes());
     }
 
     pub(crate) fn echo(&mut self) {
         let params = json!({"tag": self.tag()});
-        self.request(What::Echo, "_chaos/echo", &params);
+        self.request(RequestType::Echo, "_chaos/echo", &params);
     }
 
-    /// A prompt in a session in which nothing is under way.
+    /// Sends a prompt in an idle session.
     pub(crate) fn prompt(&mut self, session: &str, mut order: Value, fault: &'static str) {
         let tag = self.tag();
         order["tag"] = json!(tag);
@@ -172,12 +171,13 @@ impl Conn {
         self.idle.retain(|other| other != session);
         let session = Some(session.to_owned());
         let then = order["then"].as_str().unwrap_or_default().to_owned();
-        let owed = Owed { fault, then, ..Owed::new(What::Prompt, tag, session) };
-        let line = self.owe("session/prompt", &params, owed);
+        let pending =
+            PendingRequest { fault, then, ..PendingRequest::new(RequestType::Prompt, tag, session) };
+        let line = self.add_pending("session/prompt", &params, pending);
         self.put(line.as_bytes());
     }
 
-    /// Several requests in one array, and something that is none.
+    /// Sends several requests and an invalid entry in one batch.
     pub(crate) fn batch(&mut self, count: usize) {
         let mut entries = vec![r#"{"jsonrpc":"2.0","method":"_chaos/nothing"}"#.to_owned()];
         let mut ids = BTreeSet::new();
@@ -185,30 +185,38 @@ impl Conn {
             let tag = self.tag();
             ids.insert(self.next);
             let params = json!({"tag": tag});
-            entries.push(self.owe("_chaos/echo", &params, Owed::new(What::Echo, tag, None)));
+            entries.push(self.add_pending(
+                "_chaos/echo",
+                &params,
+                PendingRequest::new(RequestType::Echo, tag, None),
+            ));
         }
         self.batches.push(ids);
         self.put(format!("[{}]", entries.join(",")).as_bytes());
     }
 
-    /// A request under the id of the last one, which is not answered yet.
+    /// Sends a request with the id of the last one, which is pending.
     pub(crate) fn duplicate(&mut self) {
         let tag = format!("{}.again", self.tag());
         let id = self.next - 1;
-        self.owed.entry(id).or_default().push(Owed::new(What::Duplicate, tag.clone(), None));
+        self.pending.entry(id).or_default().push(PendingRequest::new(
+            RequestType::Duplicate,
+            tag.clone(),
+            None,
+        ));
         self.put(
             format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"_chaos/echo","params":{{"tag":"{tag}"}}}}"#)
                 .as_bytes(),
         );
     }
 
-    /// A line that is longer than may be.
+    /// Sends a line that is too long.
     pub(crate) fn giant(&mut self, length: usize) {
         let params = json!({"tag": self.tag(), "filling": "x".repeat(length)});
-        self.request(What::Giant, "_chaos/echo", &params);
+        self.request(RequestType::Giant, "_chaos/echo", &params);
     }
 
-    /// A line that is no message.
+    /// Sends an invalid line.
     pub(crate) fn broken(&mut self, line: &[u8]) {
         self.nulls += 1;
         self.put(line);
@@ -218,7 +226,7 @@ impl Conn {
         self.put(format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#).as_bytes());
     }
 
-    /// The id of the last request.
+    /// Returns the id of the last request.
     pub(crate) fn last(&self) -> u64 {
         self.next - 1
     }
@@ -228,7 +236,7 @@ impl Conn {
         self.output.push(b'\n');
     }
 
-    /// Sends what was put; somebody who was hung up on notices when reading.
+    /// Sends the queued lines. A disconnect is noticed when reading.
     pub(crate) fn send(&mut self) -> Result<(), String> {
         let output = std::mem::take(&mut self.output);
         let sent = match self.socket.get_mut() {
@@ -241,13 +249,13 @@ impl Conn {
         }
     }
 
-    /// Sends only a part of what was put: the rest is never said.
+    /// Sends only a part of the queued bytes and drops the rest.
     pub(crate) fn send_part(&mut self, length: usize) -> Result<(), String> {
         self.output.truncate(length);
         self.send()
     }
 
-    /// Ends our half.
+    /// Ends the output of this side.
     pub(crate) fn shut(&mut self) {
         self.shut = true;
         _ = match self.socket.get_ref() {
@@ -256,29 +264,29 @@ impl Conn {
         };
     }
 
-    /// Makes the end of the connection a reset, if there is such a thing.
+    /// Makes the end of a TCP connection a reset.
     pub(crate) fn reset(&self) {
         if let Socket::Tcp(socket) = self.socket.get_ref() {
             _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
         }
     }
 
-    pub(crate) fn is_owed(&self) -> bool {
-        !self.owed.is_empty() || self.nulls > 0
+    pub(crate) fn has_pending(&self) -> bool {
+        !self.pending.is_empty() || self.nulls > 0
     }
 
-    /// Hears until everything is answered.
-    pub(crate) fn settle(&mut self) -> Result<Heard, String> {
-        while self.is_owed() {
-            if self.hear()? == Heard::End {
-                return Ok(Heard::End);
+    /// Reads until everything is answered.
+    pub(crate) fn settle(&mut self) -> Result<Progress, String> {
+        while self.has_pending() {
+            if self.read_line()? == Progress::End {
+                return Ok(Progress::End);
             }
         }
-        Ok(Heard::Line)
+        Ok(Progress::Line)
     }
 
-    /// Takes one line, whatever it is.
-    pub(crate) fn hear(&mut self) -> Result<Heard, String> {
+    /// Handles one line of any kind.
+    pub(crate) fn read_line(&mut self) -> Result<Progress, String> {
         let mut line = Vec::new();
         let read = self.socket.read_until(b'\n', &mut line);
         let whole = line.ends_with(b"\n");
@@ -287,31 +295,33 @@ impl Conn {
             Err(error) if !is_gone(&error) => {
                 return Err(format!("{}: nothing comes ({error}), and {}", self.name, self.list()));
             }
-            _ if self.slow => return Ok(Heard::End),
-            _ if self.is_owed() || !line.is_empty() => {
+            _ if self.slow => return Ok(Progress::End),
+            _ if self.has_pending() || !line.is_empty() => {
                 let rest = String::from_utf8_lossy(&line);
                 return Err(format!("{}: the connection ended ({rest:?}), and {}", self.name, self.list()));
             }
-            _ => return Ok(Heard::End),
+            _ => return Ok(Progress::End),
         }
         let message: Value = serde_json::from_slice(&line)
             .map_err(|_| format!("{}: no JSON: {:?}", self.name, String::from_utf8_lossy(&line)))?;
-        self.take(&message).map_err(|wrong| {
+        self.handle_message(&message).map_err(|wrong| {
             let shown: String = message.to_string().chars().take(400).collect();
             format!("{}: {wrong}: {shown}; {}", self.name, self.list())
         })?;
-        Ok(Heard::Line)
+        Ok(Progress::Line)
     }
 
-    /// What is owed, in words.
+    /// Describes the pending requests.
     fn list(&self) -> String {
-        let words = |owed: &Owed| format!("{:?} {} {} seen {}", owed.what, owed.fault, owed.then, owed.seen);
-        let owed: Vec<String> =
-            self.owed.iter().map(|(id, all)| format!("{id} ({})", words(&all[0]))).collect();
-        format!("still owed: {} and {} refusals", owed.join(", "), self.nulls)
+        let words = |pending: &PendingRequest| {
+            format!("{:?} {} {} seen {}", pending.what, pending.fault, pending.then, pending.seen)
+        };
+        let pending: Vec<String> =
+            self.pending.iter().map(|(id, all)| format!("{id} ({})", words(&all[0]))).collect();
+        format!("still owed: {} and {} refusals", pending.join(", "), self.nulls)
     }
 
-    fn take(&mut self, message: &Value) -> Result<(), String> {
+    fn handle_message(&mut self, message: &Value) -> Result<(), String> {
         if self.dismissed {
             return Err("it comes after the reason for hanging up".into());
         }
@@ -341,7 +351,7 @@ impl Conn {
         *self.tally.entry(code).or_default() += 1;
         if message["id"].is_null() {
             if code == -32012 {
-                // Why a slow reader is hung up on, which is the last it hears.
+                // The reason why a slow reader is closed, which is its last line.
                 self.dismissed = true;
                 return Ok(());
             }
@@ -352,53 +362,53 @@ impl Conn {
             return Ok(());
         }
         let id = message["id"].as_u64().ok_or("the id is nobody's")?;
-        let all = self.owed.get_mut(&id).ok_or("it was answered before, or nobody has asked")?;
+        let all = self.pending.get_mut(&id).ok_or("it was answered before, or nobody has asked")?;
         let tag = message["result"]["_meta"]["tag"].as_str();
         let several = all.len() > 1;
         let place = match tag {
-            _ if code == -32014 => all.iter().position(|owed| owed.what == What::Duplicate),
-            Some(tag) if several => all.iter().position(|owed| owed.tag == tag),
+            _ if code == -32014 => all.iter().position(|pending| pending.what == RequestType::Duplicate),
+            Some(tag) if several => all.iter().position(|pending| pending.tag == tag),
             _ => Some(0),
         };
-        let owed = all.remove(place.ok_or("it answers something else")?);
+        let pending = all.remove(place.ok_or("it answers something else")?);
         if all.is_empty() {
-            self.owed.remove(&id);
+            self.pending.remove(&id);
         }
         let wrong = match code {
-            0 => match owed.what {
-                What::Plain => false,
-                What::Load => tag != Some(&self.client),
-                What::Echo | What::New | What::Duplicate => tag != Some(&owed.tag),
-                What::Giant => true,
-                // The bus answers for a worker that is gone before it saw what is not wanted any more.
-                What::Prompt if tag.is_none() => {
-                    !(owed.then == "hold" || self.shut)
+            0 => match pending.what {
+                RequestType::Plain => false,
+                RequestType::Load => tag != Some(&self.client),
+                RequestType::Echo | RequestType::New | RequestType::Duplicate => tag != Some(&pending.tag),
+                RequestType::Giant => true,
+                // The bus answers cancelled requests that a lost worker never read.
+                RequestType::Prompt if tag.is_none() => {
+                    !(pending.then == "hold" || self.shut)
                         || message["result"] != json!({"stopReason": "cancelled"})
                 }
-                What::Prompt => {
-                    tag != Some(&owed.tag)
-                        || message["result"]["_meta"]["sent"].as_u64() != Some(owed.seen)
-                        || matches!(owed.fault, "both" | "huge" | "exit" | "crash" | "half" | "mute")
+                RequestType::Prompt => {
+                    tag != Some(&pending.tag)
+                        || message["result"]["_meta"]["sent"].as_u64() != Some(pending.seen)
+                        || matches!(pending.fault, "both" | "huge" | "exit" | "crash" | "half" | "mute")
                 }
             },
-            -32010 | -32011 | -32012 | -32002 => owed.what == What::Giant,
-            -32602 => owed.what != What::Load || error["data"]["condition"] != "session_in_use",
-            -32603 => owed.fault != "both",
-            -32013 => !(owed.fault == "huge" || owed.what == What::Giant),
-            -32014 => owed.what != What::Duplicate,
-            // Given up on while it waited for its session.
-            -32800 => owed.then != "hold" || error["data"]["effects"] != "none",
+            -32010 | -32011 | -32012 | -32002 => pending.what == RequestType::Giant,
+            -32602 => pending.what != RequestType::Load || error["data"]["condition"] != "session_in_use",
+            -32603 => pending.fault != "both",
+            -32013 => !(pending.fault == "huge" || pending.what == RequestType::Giant),
+            -32014 => pending.what != RequestType::Duplicate,
+            // Cancelled while it waited for its session.
+            -32800 => pending.then != "hold" || error["data"]["effects"] != "none",
             _ => true,
         };
         if wrong {
-            return Err(format!("no answer to {} ({:?} {})", owed.tag, owed.what, owed.fault));
+            return Err(format!("no answer to {} ({:?} {})", pending.tag, pending.what, pending.fault));
         }
-        self.settled(owed, several, message);
+        self.settled(pending, several, message);
         Ok(())
     }
 
-    /// Draws the conclusions of an answer.
-    fn settled(&mut self, owed: Owed, several: bool, message: &Value) {
+    /// Records the result of a response.
+    fn settled(&mut self, pending: PendingRequest, several: bool, message: &Value) {
         let (result, error) = (&message["result"], &message["error"]);
         let words = error["message"].as_str().unwrap_or_default();
         let claim = match error["data"]["effects"].as_str() {
@@ -408,21 +418,30 @@ impl Conn {
             Some("none") => Claim::NotBegun,
             _ => {
                 let by_itself = !words.contains("process ended: it ");
-                let died = words.starts_with("the agent's process ended: ") && by_itself;
-                Claim::Failed { died, seen: owed.seen }
+                let died = words.starts_with("agent process exited: ") && by_itself;
+                Claim::Failed { died, seen: pending.seen }
             }
         };
-        match owed.what {
-            What::Plain if result["protocolVersion"] == 1 => self.initialized = true,
-            What::New if error.is_null() => self.idle.extend(result["sessionId"].as_str().map(str::to_owned)),
-            What::Load if error.is_null() => self.idle.extend(owed.session.clone()),
-            What::Load => self.lost.extend(owed.session.clone()),
-            What::Prompt if error["code"] == -32002 => self.lost.extend(owed.session.clone()),
-            What::Prompt => self.idle.extend(owed.session.clone()),
+        match pending.what {
+            RequestType::Plain if result["protocolVersion"] == 1 => self.initialized = true,
+            RequestType::New if error.is_null() => {
+                self.idle.extend(result["sessionId"].as_str().map(str::to_owned))
+            }
+            RequestType::Load if error.is_null() => self.idle.extend(pending.session.clone()),
+            RequestType::Load => self.lost.extend(pending.session.clone()),
+            RequestType::Prompt if error["code"] == -32002 => self.lost.extend(pending.session.clone()),
+            RequestType::Prompt => self.idle.extend(pending.session.clone()),
             _ => {}
         }
-        if matches!(owed.what, What::Echo | What::New | What::Prompt | What::Duplicate | What::Giant) {
-            self.claims.push((owed.tag, claim));
+        if matches!(
+            pending.what,
+            RequestType::Echo
+                | RequestType::New
+                | RequestType::Prompt
+                | RequestType::Duplicate
+                | RequestType::Giant
+        ) {
+            self.claims.push((pending.tag, claim));
         }
     }
 
@@ -439,18 +458,18 @@ impl Conn {
             return if self.loads > 0 { Ok(()) } else { Err("nobody wanted the history".into()) };
         }
         if !tag.starts_with(&format!("{}.", self.name)) {
-            // A turn of an earlier connection, which goes on in a session that was taken over.
+            // A turn of an earlier connection in a session that was taken over.
             return Ok(());
         }
-        let owed = self.owed.values_mut().flatten().find(|owed| owed.tag == tag);
-        let owed = owed.ok_or("an update after the end of its turn")?;
+        let pending = self.pending.values_mut().flatten().find(|pending| pending.tag == tag);
+        let pending = pending.ok_or("an update after the end of its turn")?;
         if index == "stranger" {
             return Ok(());
         }
-        if owed.session.as_deref() != Some(session) || index.parse() != Ok(owed.seen) {
-            return Err(format!("not the update {} of {:?}", owed.seen, owed.session));
+        if pending.session.as_deref() != Some(session) || index.parse() != Ok(pending.seen) {
+            return Err(format!("not the update {} of {:?}", pending.seen, pending.session));
         }
-        owed.seen += 1;
+        pending.seen += 1;
         Ok(())
     }
 
@@ -461,9 +480,9 @@ impl Conn {
         }
         let mut outcome = json!({"outcome": "cancelled"});
         if tag.starts_with(&format!("{}.", self.name)) {
-            let owed = self.owed.values_mut().flatten().find(|owed| owed.tag == tag);
-            let owed = owed.ok_or("a question after the end of its turn")?;
-            if std::mem::replace(&mut owed.asked, true) {
+            let pending = self.pending.values_mut().flatten().find(|pending| pending.tag == tag);
+            let pending = pending.ok_or("a question after the end of its turn")?;
+            if std::mem::replace(&mut pending.asked, true) {
                 return Err("it was asked twice".into());
             }
             outcome = json!({"outcome": "selected", "optionId": tag});
@@ -473,21 +492,21 @@ impl Conn {
         self.send()
     }
 
-    /// What is left when nobody listens any more.
+    /// Returns the remaining claims and sessions when the connection ends.
     pub(crate) fn leave(mut self) -> (Vec<(String, Claim)>, Vec<String>) {
         let mut sessions = std::mem::take(&mut self.idle);
         sessions.append(&mut self.lost);
-        for owed in std::mem::take(&mut self.owed).into_values().flatten() {
-            sessions.extend(owed.session.filter(|_| owed.what == What::Prompt));
-            if owed.what != What::Plain && owed.what != What::Load {
-                self.claims.push((owed.tag, Claim::Unknown));
+        for pending in std::mem::take(&mut self.pending).into_values().flatten() {
+            sessions.extend(pending.session.filter(|_| pending.what == RequestType::Prompt));
+            if pending.what != RequestType::Plain && pending.what != RequestType::Load {
+                self.claims.push((pending.tag, Claim::Unknown));
             }
         }
         (self.claims, sessions)
     }
 }
 
-/// Whether the other end has hung up.
+/// Returns `true` if the peer has closed.
 fn is_gone(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::NotConnected)
 }

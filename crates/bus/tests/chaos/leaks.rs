@@ -1,12 +1,12 @@
-//! What must not be left behind: descriptors, threads, children, processes of a worker's tree, memory.
+//! Leak checks: descriptors, threads, children, processes of a worker's tree, memory.
 
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// The promise about everything that is to end.
-const GONE_AFTER: Duration = Duration::from_secs(10);
+/// The guaranteed time for everything that has to end.
+const END_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What this process has.
+/// The resources of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 pub(crate) struct Holdings {
     pub(crate) descriptors: usize,
@@ -21,7 +21,7 @@ impl Holdings {
             tasks.filter_map(move |task| fs::read_to_string(task.path().join(file)).ok())
         };
         let children = of_tasks("children");
-        // Those of the test's own harness come and go.
+        // Threads of the test harness come and go.
         let ours = |name: &String| name.starts_with("narrows") || name.starts_with("tokio");
         Self {
             descriptors: fs::read_dir("/proc/self/fd").unwrap().count(),
@@ -30,7 +30,7 @@ impl Holdings {
         }
     }
 
-    /// Waits until there is no more of anything than at first, as long as that may take.
+    /// Waits until no resource exceeds the initial number.
     pub(crate) fn restored(self) -> Result<(), String> {
         let within = |now: Self| {
             now.descriptors <= self.descriptors
@@ -44,19 +44,19 @@ impl Holdings {
     }
 }
 
-/// Looks until it is well.
+/// Repeats a check until it succeeds.
 pub(crate) fn eventually(look: impl Fn() -> Result<(), String>) -> Result<(), String> {
     let since = Instant::now();
     loop {
         match look() {
-            Err(wrong) if since.elapsed() > GONE_AFTER => return Err(wrong),
+            Err(wrong) if since.elapsed() > END_TIMEOUT => return Err(wrong),
             Err(_) => std::thread::sleep(Duration::from_millis(20)), // sleep: processes are watched by looking again
             Ok(()) => return Ok(()),
         }
     }
 }
 
-/// A variable in the environment of a process.
+/// Returns a variable in the environment of a process.
 pub(crate) fn variable(pid: u32, name: &str) -> Option<String> {
     let environ = fs::read(format!("/proc/{pid}/environ")).ok()?;
     let prefix = format!("{name}=");
@@ -64,14 +64,14 @@ pub(crate) fn variable(pid: u32, name: &str) -> Option<String> {
     String::from_utf8(value.to_vec()).ok()
 }
 
-/// The processes of the trees of all workers that were started under this mark.
+/// Returns the processes in the trees of all workers with this mark.
 pub(crate) fn marked(mark: &str) -> Vec<u32> {
     let pids = fs::read_dir("/proc").unwrap().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     pids.filter(|pid| variable(*pid, "CHAOS_MARK").as_deref() == Some(mark)).collect()
 }
 
-/// Whether every process that a worker has started ends with it.
+/// Checks that every process of a worker ends with it.
 pub(crate) fn no_orphans(mark: &str) -> Result<(), String> {
     eventually(|| {
         let alive = marked(mark);
@@ -82,7 +82,7 @@ pub(crate) fn no_orphans(mark: &str) -> Result<(), String> {
     })
 }
 
-/// Whether nothing at all is left of any worker.
+/// Checks that no worker process is left.
 pub(crate) fn none_alive(mark: &str) -> Result<(), String> {
     eventually(|| {
         let alive = marked(mark);
@@ -90,7 +90,7 @@ pub(crate) fn none_alive(mark: &str) -> Result<(), String> {
     })
 }
 
-/// How much memory we use and have used at most, in KiB.
+/// Returns the present and the peak memory in KiB.
 pub(crate) fn memory() -> (u64, u64) {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let field = |name: &str| {

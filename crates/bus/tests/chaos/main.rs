@@ -1,7 +1,8 @@
-//! The whole bus with real sockets and real processes, of which many are killed: nothing is lost, doubled, crossed or left.
+//! The whole bus with real sockets and real processes, of which many are killed: no message is lost, doubled or misdelivered, and
+//! no process is left.
 //!
-//! `NARROWS_CHAOS_KILLS=5000` is what the scheduled run asks for (`cargo xtask nightly chaos`), and
-//! `NARROWS_CHAOS_SEED=17` makes the same choices again, though not at the same moments.
+//! `NARROWS_CHAOS_KILLS=5000` is set by the scheduled run (`cargo xtask nightly chaos`). `NARROWS_CHAOS_SEED=17` repeats the
+//! choices, though not the timing.
 
 #![expect(clippy::unwrap_used, reason = "these files are all tests")]
 
@@ -20,18 +21,18 @@ use fastrand::Rng;
 
 use claims::Claim;
 use client::{Client, Report};
-use conn::{Conn, Heard, What};
+use conn::{Conn, Progress, RequestType};
 use leaks::{Holdings, memory, no_orphans};
 use rig::Rig;
 use rustix::process::Signal;
 use serde_json::json;
 
-/// How many clients there are at once.
+/// Concurrent clients.
 const CLIENTS: usize = 20;
-/// How much memory this process may gain, its clients and what they remember included, in KiB.
-const MOST_MEMORY: u64 = 96 << 10;
+/// Memory that this process may gain, including its clients, in KiB.
+const MAX_MEMORY_KIB: u64 = 96 << 10;
 
-/// The tests count what this process has, so they take turns.
+/// The tests count resources of this process, so they run one at a time.
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -52,18 +53,18 @@ fn nothing_is_lost_doubled_crossed_or_orphaned() {
     let enough = AtomicBool::new(false);
     let memory_before = memory().0;
     let mut random = Rng::with_seed(seed);
-    let mut wrongs: Vec<String> = Vec::new();
+    let mut problems: Vec<String> = Vec::new();
     let mut claims = Vec::new();
     let mut tally: BTreeMap<i64, u64> = BTreeMap::new();
     let (mut connections, mut updates) = (0, 0);
-    let deeds = std::thread::scope(|scope| {
+    let counts = std::thread::scope(|scope| {
         let clients: Vec<_> = (0..CLIENTS)
             .map(|number| {
-                let (door, shared) = rig.door([0, 1, 2, 3, 0][number % 5]);
-                // Those of a shared worker hold up everybody, so one stop each is a lot.
+                let (listener, shared) = rig.listener([0, 1, 2, 3, 0][number % 5]);
+                // A stopped shared worker delays all its clients, so one stop each is a lot.
                 let stops = u32::from(number < 5);
                 let random = random.fork();
-                let client = Client { number, door, shared, random, enough: &enough, stops };
+                let client = Client { number, listener, shared, random, enough: &enough, stops };
                 let enough = &enough;
                 scope.spawn(move || {
                     let report = client.live();
@@ -74,11 +75,11 @@ fn nothing_is_lost_doubled_crossed_or_orphaned() {
                 })
             })
             .collect();
-        let deeds = rig.torment(&mut random, kills, 2, &enough);
+        let counts = rig.kill_workers(&mut random, kills, 2, &enough);
         enough.store(true, Ordering::SeqCst);
         for client in clients {
             match client.join().unwrap() {
-                Err(wrong) => wrongs.push(wrong),
+                Err(wrong) => problems.push(wrong),
                 Ok(Report { claims: its, tally: codes, connections: count, updates: seen }) => {
                     claims.extend(its);
                     connections += count;
@@ -87,42 +88,42 @@ fn nothing_is_lost_doubled_crossed_or_orphaned() {
                 }
             }
         }
-        deeds
+        counts
     });
     let status = rig.status();
-    if !wrongs.is_empty() {
+    if !problems.is_empty() {
         println!("{:#?}", status.pools);
     }
-    wrongs.extend(no_orphans(&rig.mark).err());
+    problems.extend(no_orphans(&rig.mark).err());
     let memory = (memory_before, memory());
     let log = rig.log();
     let judged = claims::judge(&log, &claims);
-    wrongs.extend(judged.0);
-    wrongs.extend(rig.finish().err());
-    println!("{deeds:?} in {:.1} s; {connections} connections", began.elapsed().as_secs_f64());
+    problems.extend(judged.0);
+    problems.extend(rig.finish().err());
+    println!("{counts:?} in {:.1} s; {connections} connections", began.elapsed().as_secs_f64());
     println!("{} requests, {} begun, {updates} updates; answers by code: {tally:?}", claims.len(), judged.1);
     println!("{:?}; memory {memory:?} KiB", status.counters);
     let gained = memory.1.1.saturating_sub(memory.0);
-    if gained > MOST_MEMORY {
-        wrongs.push(format!("{gained} KiB of memory were used"));
+    if gained > MAX_MEMORY_KIB {
+        problems.push(format!("{gained} KiB of memory were used"));
     }
-    let count = wrongs.len();
-    wrongs.truncate(20);
-    assert!(count == 0, "NARROWS_CHAOS_SEED={seed}: {count} wrongs:\n{}", wrongs.join("\n"));
-    assert!(deeds.kills >= kills, "{deeds:?}");
+    let count = problems.len();
+    problems.truncate(20);
+    assert!(count == 0, "NARROWS_CHAOS_SEED={seed}: {count} wrongs:\n{}", problems.join("\n"));
+    assert!(counts.kills >= kills, "{counts:?}");
 }
 
-/// Everybody counts from 0, so every id is in use many times over at any moment.
+/// All clients number from 0, so every id is in use many times at any moment.
 #[test]
 fn a_hundred_clients_that_count_alike_do_not_meet() {
     let _alone = alone();
     let rig = Rig::new(3);
     let converse = |number: usize| -> Result<Vec<(String, Claim)>, String> {
-        let mut conn = Conn::open(rig.door(if number.is_multiple_of(2) { 0 } else { 3 }).0, number, 0)?;
-        conn.request(What::Plain, "initialize", &json!({"protocolVersion": 1}));
+        let mut conn = Conn::open(rig.listener(if number.is_multiple_of(2) { 0 } else { 3 }).0, number, 0)?;
+        conn.request(RequestType::Plain, "initialize", &json!({"protocolVersion": 1}));
         let params = |conn: &Conn| json!({"cwd": "/", "mcpServers": [], "_meta": {"tag": conn.tag()}});
         let new = params(&conn);
-        conn.request(What::New, "session/new", &new);
+        conn.request(RequestType::New, "session/new", &new);
         conn.send()?;
         conn.settle()?;
         for round in 0..9 {
@@ -134,7 +135,7 @@ fn a_hundred_clients_that_count_alike_do_not_meet() {
             conn.settle()?;
         }
         conn.shut();
-        while conn.hear()? == Heard::Line {}
+        while conn.read_line()? == Progress::Line {}
         match conn.tally.iter().collect::<Vec<_>>()[..] {
             [(0, 200)] => Ok(conn.leave().0),
             ref other => Err(format!("client {number}: answers by code: {other:?}")),
@@ -150,7 +151,7 @@ fn a_hundred_clients_that_count_alike_do_not_meet() {
     rig.finish().unwrap();
 }
 
-/// Buses come and go with clients and workers that vanish, and each leaves this process as it found it.
+/// Buses start and end with clients and workers that vanish. Each leaves this process as it found it.
 #[test]
 fn nothing_is_left_of_a_bus() {
     let _alone = alone();
@@ -159,10 +160,10 @@ fn nothing_is_left_of_a_bus() {
         let rig = Rig::new(2);
         let conns: Vec<Conn> = (0..12)
             .map(|number| {
-                let mut conn = Conn::open(rig.door(number % 4).0, number, 0).unwrap();
-                conn.request(What::Plain, "initialize", &json!({"protocolVersion": 1}));
+                let mut conn = Conn::open(rig.listener(number % 4).0, number, 0).unwrap();
+                conn.request(RequestType::Plain, "initialize", &json!({"protocolVersion": 1}));
                 let params = json!({"cwd": "/", "mcpServers": [], "_meta": {"tag": conn.tag()}});
-                conn.request(What::New, "session/new", &params);
+                conn.request(RequestType::New, "session/new", &params);
                 conn.send().unwrap();
                 conn.settle().unwrap();
                 let session = conn.idle.pop().unwrap();
@@ -176,10 +177,10 @@ fn nothing_is_left_of_a_bus() {
             rig.status().pools.iter().flat_map(|pool| &pool.workers).map(|worker| worker.pid).collect();
         let running = workers.iter().filter(|pid| **pid != 0);
         let killed = running.step_by(2).filter(|pid| rig.signal(**pid, Signal::KILL)).count();
-        // Those that serve somebody run for certain; spare ones may be about to.
+        // Workers in use run for certain; spare ones may still be starting.
         assert!(killed > 2, "{workers:?}");
         no_orphans(&rig.mark).unwrap();
-        // Half of them are still there when the bus goes.
+        // Half of them are still connected when the bus ends.
         drop(conns.into_iter().step_by(2).collect::<Vec<_>>());
         rig.finish().unwrap();
         let now = (Holdings::now(), memory().0);

@@ -1,4 +1,4 @@
-//! A bus with real workers, and the hand that kills them.
+//! A bus with real workers, and the code that kills them.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,9 +15,9 @@ use tokio::runtime::Runtime;
 use super::leaks::{Holdings, none_alive, variable};
 
 /// Longer than a bus may take to stop.
-const STOPPED_AFTER: Duration = Duration::from_secs(40);
+const STOP_TIMEOUT: Duration = Duration::from_secs(40);
 
-/// A bus, and where its workers keep what outlives them.
+/// A bus, and the directory of its workers.
 pub(crate) struct Rig {
     pub(crate) bus: Bus,
     pub(crate) dir: TempDir,
@@ -26,12 +26,12 @@ pub(crate) struct Rig {
     before: Holdings,
 }
 
-/// What was done to workers.
+/// Number of signals sent to workers.
 #[derive(Debug, Default)]
-pub(crate) struct Deeds {
+pub(crate) struct KillCounts {
     pub(crate) kills: u64,
     pub(crate) stops: u64,
-    /// Kills of workers that owed something.
+    /// Kills of workers with pending requests.
     pub(crate) busy: u64,
 }
 
@@ -71,7 +71,7 @@ impl Rig {
             ],
             limits: Limits {
                 max_line: 64 << 10,
-                // More than is read at once: else nobody could be fast enough.
+                // More than one read, or no client could be fast enough.
                 queue_bytes: 512 << 10,
                 initialize_timeout: Duration::from_secs(10),
                 drain_timeout: Duration::from_secs(5),
@@ -86,7 +86,7 @@ impl Rig {
         Self { bus, dir, mark, runtime, before }
     }
 
-    pub(crate) fn door(&self, listener: usize) -> (&Door, bool) {
+    pub(crate) fn listener(&self, listener: usize) -> (&Door, bool) {
         (&self.bus.addresses()[listener], listener == 0 || listener == 3)
     }
 
@@ -98,15 +98,21 @@ impl Rig {
         self.runtime.block_on(self.bus.status()).unwrap()
     }
 
-    /// Kills workers until so many were, or something has gone wrong; a few are only stopped.
-    pub(crate) fn torment(&self, random: &mut Rng, kills: u64, stops: u64, enough: &AtomicBool) -> Deeds {
-        let mut deeds = Deeds::default();
-        while deeds.kills < kills && !enough.load(Ordering::SeqCst) {
+    /// Kills workers until the number is reached or a check has failed; stops a few instead.
+    pub(crate) fn kill_workers(
+        &self,
+        random: &mut Rng,
+        kills: u64,
+        stops: u64,
+        enough: &AtomicBool,
+    ) -> KillCounts {
+        let mut counts = KillCounts::default();
+        while counts.kills < kills && !enough.load(Ordering::SeqCst) {
             let workers: Vec<WorkerStatus> =
                 self.status().pools.into_iter().flat_map(|pool| pool.workers).collect();
-            let stop = deeds.stops < stops && deeds.kills >= (deeds.stops + 1) * kills / (stops + 1);
+            let stop = counts.stops < stops && counts.kills >= (counts.stops + 1) * kills / (stops + 1);
             let signal = if stop { Signal::STOP } else { Signal::KILL };
-            // Mostly one that has something to do, and sometimes several at once.
+            // Mostly a busy worker, and sometimes several at once.
             let wants_busy = random.u32(0..4) > 0;
             let mut victims: Vec<&WorkerStatus> =
                 workers.iter().filter(|worker| !wants_busy || worker.pending > 0).collect();
@@ -114,18 +120,18 @@ impl Rig {
             let several = if random.u32(0..20) == 0 && !stop { 4 } else { 1 };
             for victim in victims.into_iter().take(several) {
                 if self.signal(victim.pid, signal) {
-                    deeds.busy += u64::from(victim.pending > 0);
-                    deeds.stops += u64::from(stop);
-                    deeds.kills += u64::from(!stop);
+                    counts.busy += u64::from(victim.pending > 0);
+                    counts.stops += u64::from(stop);
+                    counts.kills += u64::from(!stop);
                 }
             }
             let pause = random.u64(5..90);
             std::thread::sleep(Duration::from_millis(pause)); // sleep: between two blows there is some time
         }
-        deeds
+        counts
     }
 
-    /// Sends a signal to a worker of ours, and to nobody else who may have its number now.
+    /// Sends a signal to a worker, and to no other process that may have its pid now.
     pub(crate) fn signal(&self, pid: u32, signal: Signal) -> bool {
         let Some(number) = Pid::from_raw(pid.cast_signed()) else { return false };
         let Ok(process) = pidfd_open(number, PidfdFlags::empty()) else { return false };
@@ -133,12 +139,12 @@ impl Rig {
             && pidfd_send_signal(process, signal).is_ok()
     }
 
-    /// Ends the bus, and looks for what is left of it.
+    /// Ends the bus and checks for leaks.
     pub(crate) fn finish(self) -> Result<TempDir, String> {
         self.bus.drain();
         let ended = self
             .runtime
-            .block_on(async { tokio::time::timeout(STOPPED_AFTER, self.bus.finished()).await })
+            .block_on(async { tokio::time::timeout(STOP_TIMEOUT, self.bus.finished()).await })
             .map_err(|_| "the bus does not end".to_owned())?;
         if ended != Ended::Done {
             return Err(format!("the bus has ended badly: {ended:?}"));
@@ -150,7 +156,7 @@ impl Rig {
     }
 }
 
-/// `examples/chaos_worker.rs`, which cargo builds beside the tests.
+/// Returns the path of `examples/chaos_worker.rs`, which cargo builds beside the tests.
 fn program() -> String {
     let tests = std::env::current_exe().unwrap();
     let path = tests.ancestors().nth(2).unwrap().join("examples/chaos_worker");

@@ -1,4 +1,4 @@
-//! Clients: lines, limits, hang-ups.
+//! Clients: lines, limits, disconnects.
 
 use std::os::unix::net::UnixStream;
 
@@ -18,22 +18,22 @@ fn lines_come_back_in_order_whatever_their_length() {
     let text = lines.concat();
     let sender = std::thread::spawn(move || writer.write_all(text.as_bytes()).unwrap());
     for line in lines {
-        assert!(peer.hear() == line, "a line of {} bytes", line.len());
+        assert!(peer.read_line() == line, "a line of {} bytes", line.len());
     }
     sender.join().unwrap();
     peer.shut();
-    assert_eq!(peer.rest(), "");
+    assert_eq!(peer.read_rest(), "");
     assert_eq!([rig.next(), rig.next(), rig.next()], [Event::Open(0), Event::Eof(0), Event::Gone(0)]);
     rig.finish();
 }
 
 #[test]
-fn a_line_is_one_for_those_who_take_a_carriage_return_for_its_end() {
+fn a_carriage_return_does_not_split_a_line() {
     let rig = Rig::new(Mode::Mirror, config(""));
     let mut peer = rig.connect();
-    peer.say("[1,\r[2]\r,3]\r\n[4]\r\n");
-    assert_eq!(peer.hear(), "[1,\t[2]\t,3]\n");
-    assert_eq!(peer.hear(), "[4]\n");
+    peer.send("[1,\r[2]\r,3]\r\n[4]\r\n");
+    assert_eq!(peer.read_line(), "[1,\t[2]\t,3]\n");
+    assert_eq!(peer.read_line(), "[4]\n");
     rig.finish();
 }
 
@@ -43,9 +43,9 @@ fn a_whole_message_at_the_end_of_the_input_needs_no_line_end() {
     fn check(said: &str, heard: &str) {
         let rig = Rig::new(Mode::Mirror, config(""));
         let mut peer = rig.connect();
-        peer.say(said);
+        peer.send(said);
         peer.shut();
-        assert_eq!(peer.rest(), heard, "{said}");
+        assert_eq!(peer.read_rest(), heard, "{said}");
         rig.until(|event| *event == Event::Gone(0));
         rig.finish();
     }
@@ -56,7 +56,7 @@ fn a_whole_message_at_the_end_of_the_input_needs_no_line_end() {
     check(&format!("[1]\n{request}"), &format!("[1]\n{line}"));
     check(&format!("[{request}]"), &format!("[{line}").replace('\n', "]\n"));
     check(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#, "{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n");
-    // What was cut off is none.
+    // An incomplete message is dropped.
     check(&request[..request.len() - 1], "");
     check(&format!("{line}{{"), &line);
     check(&format!("{line}  "), &line);
@@ -69,11 +69,11 @@ fn many_clients_do_not_mix() {
     let mut peers: Vec<Peer> = (0..300).map(|_| rig.connect()).collect();
     for round in 0..3 {
         for (number, peer) in peers.iter_mut().enumerate() {
-            peer.say(&format!("[{number},{round}]\n[{number},\"again\"]\n"));
+            peer.send(&format!("[{number},{round}]\n[{number},\"again\"]\n"));
         }
         for (number, peer) in peers.iter_mut().enumerate() {
-            assert_eq!(peer.hear(), format!("[{number},{round}]\n"));
-            assert_eq!(peer.hear(), format!("[{number},\"again\"]\n"));
+            assert_eq!(peer.read_line(), format!("[{number},{round}]\n"));
+            assert_eq!(peer.read_line(), format!("[{number},\"again\"]\n"));
         }
     }
     drop(peers);
@@ -107,7 +107,7 @@ fn a_unix_socket_works_like_a_port_also_when_it_is_full() {
     assert!(!path.exists(), "the socket goes with the bus");
 }
 
-/// Reads all that is left, some of it at a time, and returns the lines.
+/// Reads the rest slowly and returns its lines.
 fn read_slowly(mut socket: impl Read) -> Vec<String> {
     let (mut text, mut part) = (Vec::new(), [0; 20_000]);
     loop {
@@ -115,14 +115,14 @@ fn read_slowly(mut socket: impl Read) -> Vec<String> {
             0 => break,
             read => text.extend_from_slice(&part[..read]),
         }
-        // sleep: a reader that is slow, and not one that stands still
+        // sleep: a slow reader that still makes progress
         std::thread::sleep(Duration::from_millis(5));
     }
     String::from_utf8(text).unwrap().lines().map(str::to_owned).collect()
 }
 
 #[test]
-fn who_reads_too_slowly_hears_why_it_is_disconnected() {
+fn a_slow_reader_gets_the_reason_of_its_disconnect() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     for is_unix in [false, true] {
@@ -132,7 +132,7 @@ fn who_reads_too_slowly_hears_why_it_is_disconnected() {
                 false => Listen::new(Door::Tcp("127.0.0.1:0".into())),
             };
             let rig = Rig::new(Mode::Mirror, Config { listen: vec![listen], ..config("") });
-            // 8 MB, of which no socket takes all.
+            // 8 MB, more than any socket buffers.
             let request = b"[\"slow\",8000]\n";
             let reading: Box<dyn Read> = if is_unix {
                 let mut socket = UnixStream::connect(&path).unwrap();
@@ -140,11 +140,11 @@ fn who_reads_too_slowly_hears_why_it_is_disconnected() {
                 Box::new(socket)
             } else {
                 let mut peer = rig.connect();
-                peer.say(std::str::from_utf8(request).unwrap());
+                peer.send(std::str::from_utf8(request).unwrap());
                 Box::new(peer.reader.into_inner())
             };
             rig.until(|event| *event == Event::Ticked);
-            // sleep: longer than others that are disconnected have time
+            // sleep: longer than the linger timeout of other disconnects
             std::thread::sleep(pause);
             let lines = read_slowly(reading);
             assert_eq!(lines.last().unwrap(), "[\"reason\"]", "unix: {is_unix}, {pause:?}");
@@ -157,18 +157,18 @@ fn who_reads_too_slowly_hears_why_it_is_disconnected() {
 }
 
 #[test]
-fn whoever_does_not_speak_json_is_told_and_hung_up_on() {
+fn a_client_that_does_not_send_json_gets_an_error_and_is_closed() {
     let rig = Rig::new(Mode::Mirror, config(""));
     let mut browser = rig.connect();
-    browser.say("\r\n POST / HTTP/1.1\r\nHost: x\r\n\r\n{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"m\"}\n");
-    let answer = browser.rest();
+    browser.send("\r\n POST / HTTP/1.1\r\nHost: x\r\n\r\n{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"m\"}\n");
+    let answer = browser.read_rest();
     assert!(answer.contains("-32700") && answer.lines().count() == 1, "{answer}");
     rig.until(|event| *event == Event::Gone(0));
     let mut peer = rig.connect();
-    peer.say("\n [1]\n");
-    assert_eq!(peer.hear(), " [1]\n");
-    peer.say("nonsense\n");
-    assert_eq!(peer.hear(), "nonsense\n", "later lines are the core's business");
+    peer.send("\n [1]\n");
+    assert_eq!(peer.read_line(), " [1]\n");
+    peer.send("nonsense\n");
+    assert_eq!(peer.read_line(), "nonsense\n", "later lines are the core's business");
     rig.finish();
 }
 
@@ -176,14 +176,14 @@ fn whoever_does_not_speak_json_is_told_and_hung_up_on() {
 fn a_panic_costs_one_connection() {
     let rig = Rig::new(Mode::Mirror, config(""));
     let (mut one, mut other) = (rig.connect(), rig.connect());
-    other.say("[1]\n");
-    assert_eq!(other.hear(), "[1]\n");
-    one.say("[1]\n[\"panic\"]\n[2]\n");
-    let answer = one.rest();
+    other.send("[1]\n");
+    assert_eq!(other.read_line(), "[1]\n");
+    one.send("[1]\n[\"panic\"]\n[2]\n");
+    let answer = one.read_rest();
     assert!(answer.starts_with("[1]\n") && answer.contains("-32603") && !answer.contains("[2]"), "{answer}");
     rig.until(|event| matches!(event, Event::Gone(_)));
-    other.say("[2]\n");
-    assert_eq!(other.hear(), "[2]\n");
+    other.send("[2]\n");
+    assert_eq!(other.read_line(), "[2]\n");
     rig.finish();
 }
 
@@ -194,30 +194,30 @@ fn a_reader_that_takes_nothing_is_disconnected() {
     config.limits.stall_timeout = Duration::from_millis(300);
     let rig = Rig::new(Mode::Mirror, config);
     let mut peer = rig.connect();
-    peer.say("[\"flood\",50000000]\n");
+    peer.send("[\"flood\",50000000]\n");
     rig.until(|event| *event == Event::Gone(0));
     let mut other = rig.connect();
-    other.say("[1]\n");
-    assert_eq!(other.hear(), "[1]\n");
+    other.send("[1]\n");
+    assert_eq!(other.read_line(), "[1]\n");
     rig.finish();
 }
 
 #[test]
-fn whoever_was_let_in_by_another_may_take_nothing_for_as_long_as_that_one_allows() {
+fn a_client_accepted_elsewhere_has_no_stall_timeout() {
     let mut config = config("");
     config.limits.queue_bytes = 64 << 10;
     config.limits.stall_timeout = Duration::from_millis(100);
     let rig = Rig::new(Mode::Mirror, config);
     let (ours, theirs) = UnixStream::pair().unwrap();
-    ours.set_read_timeout(Some(PATIENCE)).unwrap();
+    ours.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     let from = IncomingClient { metered: true, ..IncomingClient::new(0, "token:x") };
     rig.bus.handle().connect(theirs.into(), from).unwrap();
     let mut held = BufReader::new(ours);
     held.get_mut().write_all(b"[\"flood\",3000000]\n").unwrap();
     rig.until(|event| *event == Event::Open(0));
-    // Of two that take nothing, the one that came later and by itself is disconnected.
+    // Of two clients that read nothing, only the one that the bus accepted itself is disconnected.
     let mut peer = rig.connect();
-    peer.say("[\"flood\",50000000]\n");
+    peer.send("[\"flood\",50000000]\n");
     let gone = rig.until(|event| matches!(event, Event::Gone(_)));
     assert_eq!(gone, Event::Gone(1));
     held.get_mut().write_all(b"[1]\n").unwrap();
@@ -237,16 +237,16 @@ fn a_reader_that_wakes_up_too_late_hears_why_it_is_disconnected() {
     config.limits.queue_bytes = 64 << 10;
     config.limits.stall_timeout = Duration::from_millis(200);
     let rig = Rig::new(Mode::Mirror, config);
-    // It has a second for all of it, which on a busy machine may be too little.
+    // The linger timeout of a second may be too short on a busy machine.
     let heard = (0..10).any(|_| {
         let mut peer = rig.connect();
-        peer.say("[\"flood\",12000000]\n");
+        peer.send("[\"flood\",12000000]\n");
         rig.until(|event| matches!(event, Event::Open(_)));
-        // sleep: it is a slow reader
+        // sleep: a slow reader
         std::thread::sleep(Duration::from_millis(500));
-        peer.say("[2]\n");
+        peer.send("[2]\n");
         let mut said = Vec::new();
-        // Torn if it was too late even for that.
+        // The line is incomplete if the client was too late.
         _ = peer.reader.read_to_end(&mut said);
         let rest = said.splitn(2, |byte| *byte == b'\n').nth(1).unwrap_or_default();
         let rest = String::from_utf8_lossy(rest);
@@ -258,39 +258,39 @@ fn a_reader_that_wakes_up_too_late_hears_why_it_is_disconnected() {
 }
 
 #[test]
-fn a_queue_that_has_room_again_is_told_of() {
+fn a_queue_with_room_again_is_reported() {
     let mut config = config("");
     config.limits.queue_bytes = 64 << 10;
     let rig = Rig::new(Mode::Mirror, config);
     let mut peer = rig.connect();
-    peer.say("[\"flood\",50000000]\n");
-    assert_eq!(peer.hear().len(), 50_000_001);
+    peer.send("[\"flood\",50000000]\n");
+    assert_eq!(peer.read_line().len(), 50_000_001);
     rig.until(|event| *event == Event::Drained(0));
     rig.finish();
 }
 
 #[test]
-fn one_too_many_is_told_why() {
+fn a_connection_over_the_limit_gets_the_reason() {
     let mut config = config("");
     config.limits.max_connections = 1;
     let rig = Rig::new(Mode::Mirror, config);
     let mut first = rig.connect();
-    first.say("[1]\n");
-    assert_eq!(first.hear(), "[1]\n");
-    let answer = rig.connect().rest();
+    first.send("[1]\n");
+    assert_eq!(first.read_line(), "[1]\n");
+    let answer = rig.connect().read_rest();
     assert!(answer.contains("-32012"), "{answer}");
     rig.finish();
 }
 
 /// Descriptors are shared with this test: each connection takes two.
 #[test]
-fn without_descriptors_nobody_is_let_in_until_there_are_some() {
+fn without_descriptors_no_connection_is_accepted_until_some_are_free() {
     let rig = Rig::new(Mode::Mirror, config(""));
     let mut first = rig.connect();
     rig.until(|event| *event == Event::Open(0));
-    // Who has said nothing would make room.
-    first.say("[1]\n");
-    assert_eq!(first.hear(), "[1]\n");
+    // A client without a message would be evicted.
+    first.send("[1]\n");
+    assert_eq!(first.read_line(), "[1]\n");
     let limit = getrlimit(Resource::Nofile);
     let spare = first.reader.get_ref().try_clone().unwrap();
     let lowest = u64::try_from(std::os::fd::AsRawFd::as_raw_fd(&spare)).unwrap();
@@ -299,10 +299,10 @@ fn without_descriptors_nobody_is_let_in_until_there_are_some() {
     setrlimit(Resource::Nofile, Rlimit { current: Some(lowest + 1), ..limit }).unwrap();
     let mut second = rig.connect();
     rig.until(|event| *event == Event::Pressure(true));
-    second.say("[1]\n");
+    second.send("[1]\n");
     drop(first);
     rig.until(|event| *event == Event::Pressure(false));
-    assert_eq!(second.hear(), "[1]\n");
+    assert_eq!(second.read_line(), "[1]\n");
     setrlimit(Resource::Nofile, limit).unwrap();
     drop(second);
     rig.finish();
@@ -325,19 +325,19 @@ fn another_longest_line_holds_for_those_that_are_there() {
     let with = |max_line| Config { limits: Limits { max_line, ..Limits::default() }, ..config("exec cat") };
     let rig = Rig::new(Mode::Pairs, with(10));
     let mut peer = rig.connect();
-    peer.say("[1]\n");
-    assert_eq!(peer.hear(), "[1]\n");
+    peer.send("[1]\n");
+    assert_eq!(peer.read_line(), "[1]\n");
     rig.bus.reload(with(100)).unwrap();
     rig.until(|event| *event == Event::Reloaded);
-    // Of the client and of its worker.
+    // For the client and for its worker.
     let line = format!("[{}]\n", "1".repeat(90));
-    peer.say(&line);
-    assert_eq!(peer.hear(), line);
-    peer.say(&line[..50]);
+    peer.send(&line);
+    assert_eq!(peer.read_line(), line);
+    peer.send(&line[..50]);
     rig.bus.reload(with(10)).unwrap();
     rig.until(|event| *event == Event::Reloaded);
-    peer.say(&line[50..]);
-    let answer = peer.hear();
+    peer.send(&line[50..]);
+    let answer = peer.read_line();
     assert!(answer.contains("-32603"), "the brain wants none that is too long: {answer}");
     drop(peer);
     rig.until(|event| *event == Event::Gone(0));
@@ -348,8 +348,8 @@ fn another_longest_line_holds_for_those_that_are_there() {
 fn the_end_is_orderly() {
     let rig = Rig::new(Mode::Mirror, config(""));
     let mut peer = rig.connect();
-    peer.say("[1]\n");
-    assert_eq!(peer.hear(), "[1]\n");
+    peer.send("[1]\n");
+    assert_eq!(peer.read_line(), "[1]\n");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     assert_eq!(runtime.block_on(rig.bus.status()), Ok(1));
     rig.bus.reload(Config { limits: Limits { max_line: 10, ..Limits::default() }, ..config("") }).unwrap();
@@ -360,7 +360,7 @@ fn the_end_is_orderly() {
     assert_eq!(rig.bus.handle().max_connections(), 7);
     let handle = rig.bus.handle();
     rig.finish();
-    assert_eq!(peer.rest(), "");
+    assert_eq!(peer.read_rest(), "");
     assert!(runtime.block_on(handle.status()).is_err());
 }
 
@@ -368,7 +368,8 @@ fn the_end_is_orderly() {
 fn what_cannot_work_is_an_error_at_once() {
     let start = |config: Config| {
         let (tell, _events) = sync_channel(1);
-        Bus::start_with(config, Vec::new(), |config| Simple::new(Mode::Mirror, config, tell)).unwrap_err()
+        Bus::start_with(config, Vec::new(), |config| SimpleRouter::new(Mode::Mirror, config, tell))
+            .unwrap_err()
     };
     let missing = Config { pools: vec![Pool::new("p", vec!["/no/such/program".into()])], ..config("") };
     assert!(matches!(start(missing), StartError::Program { pool, .. } if pool == "p"));

@@ -1,10 +1,10 @@
-//! What clients that send half messages, or nothing, can take from others. The core decides here as it does in a bus.
+//! Effects of clients with incomplete messages, or without any, on others. Uses the real core.
 
 use std::os::unix::net::UnixStream;
 
 use super::*;
 
-/// A bus with its real core; nothing here comes to a worker.
+/// A bus with the real core. Its workers never start.
 struct Real {
     bus: Bus,
 }
@@ -17,37 +17,37 @@ impl Real {
     fn connect(&self) -> Peer {
         let Door::Tcp(at) = &self.bus.addresses()[0] else { panic!("a port") };
         let socket = TcpStream::connect(at).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         Peer { reader: BufReader::new(socket) }
     }
 
     fn finish(self) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         self.bus.drain();
-        let ended = runtime.block_on(async { tokio::time::timeout(PATIENCE, self.bus.finished()).await });
+        let ended = runtime.block_on(async { tokio::time::timeout(TEST_TIMEOUT, self.bus.finished()).await });
         assert_eq!(ended.unwrap(), Ended::Done);
     }
 }
 
 impl Peer {
-    /// Has been heard: what is no message is answered at once.
+    /// Checks that lines are handled: an invalid message is answered at once.
     #[track_caller]
     fn speaks(&mut self) {
-        self.say("{}\n");
-        let answer = self.hear();
+        self.send("{}\n");
+        let answer = self.read_line();
         assert!(answer.contains("-32600"), "{answer}");
     }
 
     fn begins(&mut self, id: u32, bytes: usize) {
         let text = "x".repeat(bytes);
-        self.say(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"m","params":["{text}"#));
+        self.send(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"m","params":["{text}"#));
     }
 }
 
-/// The refusal of an unfinished message. It is below `max_line`, so it may succeed later as it is.
+/// Returns the refusal of an incomplete message. It is shorter than `max_line`, so it may succeed later.
 fn too_much(id: u32) -> String {
     format!(
-        r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32012,"message":"too much unfinished input on this bus","data":{{"condition":"backpressure","retryable":true,"effects":"none","retryAfterMs":1000}}}}}}"#
+        r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32012,"message":"too much incomplete input","data":{{"condition":"backpressure","retryable":true,"effects":"none","retryAfterMs":1000}}}}}}"#
     ) + "\n"
 }
 
@@ -56,17 +56,17 @@ fn the_longest_unfinished_message_of_an_identity_is_refused_when_there_is_too_mu
     let limits = Limits { unfinished_input_per_identity: 4 << 20, ..Limits::default() };
     let real = Real::new(limits);
     let mut peers: Vec<Peer> = (0..3).map(|_| real.connect()).collect();
-    // Each by itself would be let in; of two, the longer one has to go.
+    // Each is within the limit, but of the two together the longer one is refused.
     peers[0].begins(7, 3 << 20);
     peers[1].begins(8, 2 << 20);
-    let answer = peers[0].hear();
+    let answer = peers[0].read_line();
     assert_eq!(answer, too_much(7));
-    // Its connection goes on behind that message, and the others are not harmed.
-    peers[0].say("\"]}\n");
+    // Its connection continues after that message, and the others are not affected.
+    peers[0].send("\"]}\n");
     peers[0].speaks();
     peers[2].speaks();
-    peers[1].say("]\"\n");
-    assert!(peers[1].hear().contains("-32700"), "its message was read to the end");
+    peers[1].send("]\"\n");
+    assert!(peers[1].read_line().contains("-32700"), "its message was read to the end");
     drop(peers);
     real.finish();
 }
@@ -79,12 +79,12 @@ fn unfinished_messages_are_refused_at_once_when_memory_is_short_and_no_new_clien
     peer.begins(7, 3 << 20);
     let short = Limits { memory: 4 << 20, ..Limits::default() };
     real.bus.reload(Config { limits: short, ..config("exec cat") }).unwrap();
-    let answer = peer.hear();
+    let answer = peer.read_line();
     assert_eq!(answer, too_much(7));
-    let answer = real.connect().rest();
+    let answer = real.connect().read_rest();
     assert!(answer.contains("-32012") && answer.contains("retryAfterMs"), "{answer}");
-    // Who is there goes on.
-    peer.say("\"]}\n");
+    // Connected clients continue.
+    peer.send("\"]}\n");
     peer.speaks();
     drop(peer);
     real.finish();
@@ -92,7 +92,7 @@ fn unfinished_messages_are_refused_at_once_when_memory_is_short_and_no_new_clien
 
 #[test]
 fn a_client_that_sends_no_message_is_disconnected_with_a_reason() {
-    // Most places are taken, so that the shorter time holds.
+    // Most slots are in use, so that the shorter timeout applies.
     let real = Real::new(Limits {
         header_timeout: Duration::from_millis(200),
         max_anonymous_connections: 4,
@@ -101,9 +101,9 @@ fn a_client_that_sends_no_message_is_disconnected_with_a_reason() {
     let mut spoken = real.connect();
     spoken.speaks();
     let mut begun = real.connect();
-    begun.say("{\"jsonrpc\"");
+    begun.send("{\"jsonrpc\"");
     for peer in [&mut real.connect(), &mut begun] {
-        let answer = peer.rest();
+        let answer = peer.read_rest();
         assert!(answer.contains("-32011") && answer.lines().count() == 1, "{answer}");
     }
     spoken.speaks();
@@ -117,10 +117,10 @@ fn the_oldest_silent_connection_makes_room_for_another() {
     let (mut first, mut second) = (real.connect(), real.connect());
     let mut third = real.connect();
     third.speaks();
-    assert!(first.rest().contains("-32012"));
+    assert!(first.read_rest().contains("-32012"));
     second.speaks();
-    // Those who have spoken stay.
-    assert!(real.connect().rest().contains("-32012"));
+    // Clients that have sent a message stay.
+    assert!(real.connect().read_rest().contains("-32012"));
     second.speaks();
     third.speaks();
     drop((second, third));
@@ -137,9 +137,9 @@ fn connections_without_identity_leave_room_for_users_of_this_machine() {
     let real = Real { bus: Bus::start(config, Vec::new()).unwrap() };
     let mut peers: Vec<Peer> = (0..9).map(|_| real.connect()).collect();
     peers.iter_mut().for_each(Peer::speaks);
-    assert!(real.connect().rest().contains("-32012"));
+    assert!(real.connect().read_rest().contains("-32012"));
     let mut socket = UnixStream::connect(&path).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     socket.write_all(b"{}\n").unwrap();
     let mut line = String::new();
     BufReader::new(socket).read_line(&mut line).unwrap();
@@ -153,7 +153,7 @@ fn the_number_of_connections_without_identity_can_be_set() {
     let real = Real::new(Limits { max_anonymous_connections: 1, ..Limits::default() });
     let mut first = real.connect();
     first.speaks();
-    assert!(real.connect().rest().contains("-32012"));
+    assert!(real.connect().read_rest().contains("-32012"));
     drop(first);
     real.finish();
 }

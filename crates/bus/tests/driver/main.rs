@@ -1,12 +1,12 @@
-//! The driver with real sockets and real processes, under a brain that decides next to nothing.
+//! The driver with real sockets and real processes, under a minimal router.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "these files are all tests")]
 #![expect(clippy::print_stderr, reason = "a test that cannot be run here says so")]
 
-mod brain;
 mod clients;
 mod limits;
 mod panics;
+mod simple_router;
 mod stdio;
 mod users;
 mod websocket;
@@ -20,18 +20,18 @@ use std::time::Duration;
 use narrows_bus::config::{Admin, Config, Door, Limits, Listen, Pool};
 use narrows_bus::{Bus, Ended};
 
-use brain::{Event, Mode, Simple};
+use simple_router::{Event, Mode, SimpleRouter};
 
-/// Long enough for a loaded machine; nothing waits for it unless something is wrong.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Generous for a loaded machine: only a failing test waits this long.
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A bus and what its brain was told.
+/// A bus and the events of its router.
 struct Rig {
-    bus: Bus<Simple>,
+    bus: Bus<SimpleRouter>,
     events: Receiver<Event>,
 }
 
-/// Settings of a bus on a free port, whose workers are `script` in a shell.
+/// Returns a configuration with a free port, whose workers run `script` in a shell.
 fn config(script: &str) -> Config {
     Config {
         listen: vec![Listen::new(Door::Tcp("127.0.0.1:0".into()))],
@@ -44,27 +44,28 @@ fn config(script: &str) -> Config {
 impl Rig {
     fn new(mode: Mode, config: Config) -> Self {
         let (tell, events) = sync_channel(1 << 16);
-        let bus = Bus::start_with(config, Vec::new(), |config| Simple::new(mode, config, tell)).unwrap();
+        let bus =
+            Bus::start_with(config, Vec::new(), |config| SimpleRouter::new(mode, config, tell)).unwrap();
         Self { bus, events }
     }
 
     fn connect(&self) -> Peer {
         let Door::Tcp(at) = &self.bus.addresses()[0] else { panic!("a port") };
         let socket = TcpStream::connect(at).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         Peer { reader: BufReader::new(socket) }
     }
 
     fn next(&self) -> Event {
-        self.events.recv_timeout(PATIENCE).expect("something happens")
+        self.events.recv_timeout(TEST_TIMEOUT).expect("something happens")
     }
 
-    /// What comes until `wanted` does.
+    /// Returns the first event that matches.
     #[track_caller]
     fn until(&self, wanted: impl Fn(&Event) -> bool) -> Event {
         let mut seen = Vec::new();
         loop {
-            let Ok(event) = self.events.recv_timeout(PATIENCE) else { panic!("only {seen:?}") };
+            let Ok(event) = self.events.recv_timeout(TEST_TIMEOUT) else { panic!("only {seen:?}") };
             if wanted(&event) {
                 return event;
             }
@@ -75,29 +76,28 @@ impl Rig {
     fn finish(self) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         self.bus.drain();
-        let ended = runtime.block_on(async { tokio::time::timeout(PATIENCE, self.bus.finished()).await });
+        let ended = runtime.block_on(async { tokio::time::timeout(TEST_TIMEOUT, self.bus.finished()).await });
         assert_eq!(ended.unwrap(), Ended::Done);
     }
 }
 
-/// A client.
 struct Peer {
     reader: BufReader<TcpStream>,
 }
 
 impl Peer {
-    fn say(&mut self, text: &str) {
+    fn send(&mut self, text: &str) {
         self.reader.get_mut().write_all(text.as_bytes()).unwrap();
     }
 
-    /// The next line, with its end; empty at the end of the stream.
-    fn hear(&mut self) -> String {
+    /// Returns the next line with its end; empty at the end of the stream.
+    fn read_line(&mut self) -> String {
         let mut line = String::new();
         self.reader.read_line(&mut line).unwrap();
         line
     }
 
-    fn rest(&mut self) -> String {
+    fn read_rest(&mut self) -> String {
         let mut rest = String::new();
         self.reader.read_to_string(&mut rest).unwrap();
         rest

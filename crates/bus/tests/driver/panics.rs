@@ -1,21 +1,21 @@
-//! A brain that fails: one connection at most, never the loop.
+//! A router that panics costs one connection at most, and never the loop.
 
 use super::*;
 
-/// Lights `fuse`, sets it off, and sees that others go on.
-fn check(fuse: &str, config: Config, set_off: impl FnOnce(&Rig, &mut Peer)) -> Rig {
+/// Makes the router panic at `panic_at`, and checks that another client continues.
+fn check(panic_at: &str, config: Config, set_off: impl FnOnce(&Rig, &mut Peer)) -> Rig {
     let rig = Rig::new(Mode::Pairs, config);
     let (mut victim, mut other) = (rig.connect(), rig.connect());
-    // Both have their workers before anything burns.
+    // Both have their workers before the panic.
     for peer in [&mut victim, &mut other] {
-        peer.say("[0]\n");
-        assert_eq!(peer.hear(), "[0]\n");
+        peer.send("[0]\n");
+        assert_eq!(peer.read_line(), "[0]\n");
     }
-    victim.say(&format!("[\"fuse\",\"{fuse}\"]\n"));
-    assert_eq!(victim.hear(), "[\"lit\"]\n");
+    victim.send(&format!("[\"fuse\",\"{panic_at}\"]\n"));
+    assert_eq!(victim.read_line(), "[\"lit\"]\n");
     set_off(&rig, &mut victim);
-    other.say("[1]\n");
-    assert_eq!(other.hear(), "[1]\n", "{fuse}");
+    other.send("[1]\n");
+    assert_eq!(other.read_line(), "[1]\n", "{panic_at}");
     rig
 }
 
@@ -25,32 +25,32 @@ fn reload(rig: &Rig) {
 }
 
 #[test]
-fn whom_a_panic_is_about_is_hung_up_on() {
+fn a_panic_closes_the_client_that_caused_it() {
     let internal = |said: String| assert!(said.contains("-32603"), "{said:?}");
-    check("open", config("exec cat"), |rig, _| internal(rig.connect().rest())).finish();
+    check("open", config("exec cat"), |rig, _| internal(rig.connect().read_rest())).finish();
     check("eof", config("exec cat"), |_, victim| {
         victim.shut();
-        internal(victim.rest());
+        internal(victim.read_rest());
     })
     .finish();
-    // A worker that came up is ended, and with it whoever waits for it.
-    check("up", config("exec cat"), |rig, _| assert_eq!(rig.connect().rest(), "")).finish();
+    // A worker that has just started is ended, and with it the client that waits for it.
+    check("up", config("exec cat"), |rig, _| assert_eq!(rig.connect().read_rest(), "")).finish();
 }
 
 #[test]
-fn nobody_is_harmed_if_it_is_about_nobody() {
+fn a_panic_about_no_client_closes_no_connection() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     check("status", config("exec cat"), |rig, victim| {
         assert!(runtime.block_on(rig.bus.status()).is_err());
-        victim.say("[\"fuse\",\"none\"]\n");
-        assert_eq!(victim.hear(), "[\"lit\"]\n");
+        victim.send("[\"fuse\",\"none\"]\n");
+        assert_eq!(victim.read_line(), "[\"lit\"]\n");
         assert_eq!(runtime.block_on(rig.bus.status()), Ok(2));
     })
     .finish();
     check("reload", config("exec cat"), |rig, victim| {
         reload(rig);
-        victim.say("[2]\n");
-        assert_eq!(victim.hear(), "[2]\n");
+        victim.send("[2]\n");
+        assert_eq!(victim.read_line(), "[2]\n");
         reload(rig);
         rig.until(|event| *event == Event::Reloaded);
     })
@@ -62,8 +62,8 @@ fn nobody_is_harmed_if_it_is_about_nobody() {
 fn a_deadline_that_cannot_be_met_is_not_tried_without_end() {
     let rig = check("tick", config("exec cat"), |rig, victim| {
         rig.until(|event| *event == Event::Ticked);
-        victim.say("[2]\n");
-        assert_eq!(victim.hear(), "[2]\n");
+        victim.send("[2]\n");
+        assert_eq!(victim.read_line(), "[2]\n");
     });
     let ticks = rig.events.try_iter().filter(|event| *event == Event::Ticked).count();
     assert!(ticks < 5, "{ticks}");
@@ -71,12 +71,12 @@ fn a_deadline_that_cannot_be_met_is_not_tried_without_end() {
 }
 
 #[test]
-fn a_brain_that_waits_for_what_it_missed_does_not_keep_the_bus_from_ending() {
+fn a_router_that_missed_an_event_does_not_keep_the_bus_from_ending() {
     let mut config = config("exec cat");
     config.limits.drain_timeout = Duration::ZERO;
-    for fuse in ["gone", "ended"] {
-        let rig = check(fuse, config.clone(), |_, victim| victim.shut());
-        // It takes some seconds: whoever has failed once may still manage to stop.
+    for panic_at in ["gone", "ended"] {
+        let rig = check(panic_at, config.clone(), |_, victim| victim.shut());
+        // Takes some seconds: a router that has panicked once may still manage to drain.
         rig.finish();
     }
 }

@@ -1,13 +1,13 @@
-//! A bus on its own stdin and stdout, in a process of its own.
+//! A bus on stdin and stdout, in a separate process.
 
 use std::process::{Command, Stdio};
 
 use super::*;
 
-/// Two lines, of which the last has no end.
+/// Two lines, of which the last has no line end.
 const INPUT: &str = "[1]\n{\"jsonrpc\":\"2.0\",\"method\":\"last\"}";
 
-/// Not a test: what the next one runs in another process.
+/// Not a test: the next one runs it in another process.
 #[test]
 #[ignore = "takes stdin and stdout"]
 fn serve() {
@@ -33,7 +33,7 @@ fn check(input: Stdio, write: bool) {
     let mut output = String::new();
     child.stdout.take().unwrap().read_to_string(&mut output).unwrap();
     assert!(child.wait().unwrap().success());
-    // Before the bus takes it, the harness has written its own.
+    // The output of the test harness comes first.
     let (_, after) = output.split_once("[1]").unwrap();
     assert_eq!(after, "\n{\"jsonrpc\":\"2.0\",\"method\":\"last\"}\n");
 }

@@ -1,17 +1,17 @@
-//! Who may connect to a TCP listener: the user of the bus, unless the settings admit every user.
+//! Access to a TCP listener: the user of the bus only, unless the settings admit every user.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use narrows_bus::config::{Auth, Config, Door, Listen};
 
-use super::brain::{Event, Mode};
+use super::simple_router::{Event, Mode};
 use super::{Rig, config};
 
 /// A user that the tests do not run as.
 const OTHER: u32 = 65_534;
 
-/// What another user hears on a port after it has said a line; `None` if no process can be started as another user.
+/// Returns the response to another user on a port; `None` if no process can be started as another user.
 fn as_other(address: &str) -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: only root can start a process of another user");
@@ -30,7 +30,7 @@ fn as_other(address: &str) -> Option<String> {
     Some(String::from_utf8(done.stdout).unwrap())
 }
 
-/// A bus that answers whatever it is sent, at this address.
+/// Returns a bus at this address that returns all lines.
 fn rig(address: &str, auth: Auth) -> Option<(Rig, String)> {
     let listen = Listen { auth, ..Listen::new(Door::Tcp(address.into())) };
     // Not every machine has IPv6.
@@ -49,9 +49,9 @@ fn another_user_is_refused_before_it_is_heard_and_the_own_one_is_not() {
             assert!(heard.contains("-32015") && heard.contains("only the user of this bus"), "{heard:?}");
         }
         let mut own = rig.connect();
-        own.say("[2]\n");
-        assert_eq!(own.hear(), "[2]\n");
-        // The brain knows of no other.
+        own.send("[2]\n");
+        assert_eq!(own.read_line(), "[2]\n");
+        // The router knows no other client.
         let opened = rig.events.try_iter().filter(|event| matches!(event, Event::Open(_))).count();
         assert_eq!(opened, 1);
         rig.finish();

@@ -1,4 +1,4 @@
-//! Clients that speak WebSocket with the loop itself, played by another implementation of it.
+//! WebSocket clients of the event loop, played by another implementation.
 
 use std::net::TcpListener;
 
@@ -12,19 +12,19 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 
 use super::*;
 
-/// The longest message that is taken.
+/// Maximum message length.
 const LIMIT: usize = 2 << 20;
 
 type Page = WebSocket<TcpStream>;
 
 impl Rig {
-    /// A client from whom `messages` have been read already.
+    /// Connects a client whose `messages` have been read already.
     fn upgrade(&self, messages: &[&'static str], idle: Duration) -> (Page, WebSocketHandle) {
-        let door = TcpListener::bind("127.0.0.1:0").unwrap();
-        let ours = TcpStream::connect(door.local_addr().unwrap()).unwrap();
-        ours.set_read_timeout(Some(PATIENCE)).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        ours.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         ours.set_nodelay(true).unwrap();
-        let (theirs, _) = door.accept().unwrap();
+        let (theirs, _) = listener.accept().unwrap();
         let upgraded = WebSocketHandoff {
             socket: theirs.into(),
             decoder: Decoder::new(LIMIT),
@@ -37,9 +37,9 @@ impl Rig {
     }
 }
 
-/// What comes next: the text of a message, or the code of the end.
+/// Returns the next message, or the close code.
 #[track_caller]
-fn hear(page: &mut Page) -> Result<String, u16> {
+fn next_message(page: &mut Page) -> Result<String, u16> {
     loop {
         match page.read().unwrap() {
             Message::Text(text) => return Ok(text.to_string()),
@@ -51,15 +51,15 @@ fn hear(page: &mut Page) -> Result<String, u16> {
 
 fn ended(mut served: WebSocketHandle) -> Option<Violation> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(PATIENCE, served.ended()).await.unwrap() })
+    runtime.block_on(async { tokio::time::timeout(TEST_TIMEOUT, served.ended()).await.unwrap() })
 }
 
 #[test]
 fn messages_come_back_in_order_whatever_their_length() {
     let rig = Rig::new(Mode::Mirror, config(""));
-    let (mut page, served) = rig.upgrade(&["[\"first\"]", "[\n2\r\n]"], PATIENCE);
-    assert_eq!(hear(&mut page).unwrap(), "[\"first\"]");
-    assert_eq!(hear(&mut page).unwrap(), "[\t2\t\t]");
+    let (mut page, served) = rig.upgrade(&["[\"first\"]", "[\n2\r\n]"], TEST_TIMEOUT);
+    assert_eq!(next_message(&mut page).unwrap(), "[\"first\"]");
+    assert_eq!(next_message(&mut page).unwrap(), "[\t2\t\t]");
     let texts: Vec<String> = [2, 121, 122, 123, 124, 20_000, 65_533, 65_534, 70_000, 3, 1_000_000]
         .map(|length| format!("[{}]", "1".repeat(length)))
         .into();
@@ -76,9 +76,9 @@ fn messages_come_back_in_order_whatever_their_length() {
         }
     });
     for text in texts {
-        assert!(hear(&mut page).unwrap() == text, "a message of {} bytes", text.len());
+        assert!(next_message(&mut page).unwrap() == text, "a message of {} bytes", text.len());
     }
-    assert_eq!(hear(&mut page).unwrap(), "[3,4]");
+    assert_eq!(next_message(&mut page).unwrap(), "[3,4]");
     sender.join().unwrap();
     drop(page);
     assert_eq!([rig.next(), rig.next()], [Event::Open(0), Event::Gone(0)]);
@@ -90,25 +90,25 @@ fn messages_come_back_in_order_whatever_their_length() {
 fn an_unfinished_message_over_the_limit_ends_the_connection_with_a_reason() {
     let limits = Limits { unfinished_input_per_identity: 512 << 10, ..Limits::default() };
     let rig = Rig::new(Mode::Mirror, Config { limits, ..config("") });
-    let (mut page, _served) = rig.upgrade(&[], PATIENCE);
-    // A frame of one mebibyte, of which a part never comes.
+    let (mut page, _served) = rig.upgrade(&[], TEST_TIMEOUT);
+    // A frame of 1 MiB that never completes.
     page.get_mut().write_all(&[0x81, 0xff, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0]).unwrap();
     page.get_mut().write_all(&vec![b'1'; 700 << 10]).unwrap();
-    let reason = hear(&mut page).unwrap();
+    let reason = next_message(&mut page).unwrap();
     assert!(reason.contains("-32012") && reason.contains(r#""retryable":true"#), "{reason}");
-    assert_eq!(hear(&mut page), Err(1001));
+    assert_eq!(next_message(&mut page), Err(1001));
     rig.finish();
 }
 
 #[test]
 fn what_is_split_anywhere_is_put_together() {
     let rig = Rig::new(Mode::Mirror, config(""));
-    let (mut page, _served) = rig.upgrade(&[], PATIENCE);
+    let (mut page, _served) = rig.upgrade(&[], TEST_TIMEOUT);
     let mut bytes = Vec::new();
     for text in ["[1]", "[\"two\"]"] {
         Frame::message(text, OpCode::Data(Data::Text), true).format(&mut bytes).unwrap();
     }
-    // Ours are not masked, and a client's must be.
+    // Frames of the server are not masked, and those of a client must be.
     let mut masked = Vec::new();
     for text in ["[1]", "[\"two\"]"] {
         masked.extend_from_slice(&[0x81, 0x80 | u8::try_from(text.len()).unwrap(), 0, 0, 0, 0]);
@@ -117,23 +117,23 @@ fn what_is_split_anywhere_is_put_together() {
     for byte in masked {
         page.get_mut().write_all(&[byte]).unwrap();
     }
-    assert_eq!(hear(&mut page).unwrap(), "[1]");
-    assert_eq!(hear(&mut page).unwrap(), "[\"two\"]");
+    assert_eq!(next_message(&mut page).unwrap(), "[1]");
+    assert_eq!(next_message(&mut page).unwrap(), "[\"two\"]");
     page.get_mut().write_all(&bytes).unwrap();
-    assert_eq!(hear(&mut page), Err(1002));
+    assert_eq!(next_message(&mut page), Err(1002));
     rig.finish();
 }
 
 #[test]
-fn who_says_goodbye_is_gone_and_hears_the_same() {
+fn a_close_frame_is_answered_with_the_same_code() {
     let rig = Rig::new(Mode::Mirror, config(""));
-    let (mut page, served) = rig.upgrade(&[], PATIENCE);
+    let (mut page, served) = rig.upgrade(&[], TEST_TIMEOUT);
     page.send(Message::Ping("are you there".into())).unwrap();
     assert_eq!(page.read().unwrap(), Message::Pong("are you there".into()));
     page.send(Message::text("[5]")).unwrap();
     page.close(None).unwrap();
-    assert_eq!(hear(&mut page), Ok("[5]".to_owned()));
-    assert_eq!(hear(&mut page), Err(1000));
+    assert_eq!(next_message(&mut page), Ok("[5]".to_owned()));
+    assert_eq!(next_message(&mut page), Err(1000));
     assert!(matches!(page.read(), Err(Error::ConnectionClosed)));
     rig.until(|event| *event == Event::Gone(0));
     assert_eq!(ended(served), None);
@@ -141,7 +141,7 @@ fn who_says_goodbye_is_gone_and_hears_the_same() {
 }
 
 #[test]
-fn who_breaks_the_rules_is_told_which() {
+fn a_protocol_violation_closes_with_its_code() {
     let rig = Rig::new(Mode::Mirror, config(""));
     let long = "1".repeat(LIMIT + 1);
     for (message, fault, code) in [
@@ -154,11 +154,11 @@ fn who_breaks_the_rules_is_told_which() {
         ),
         (Message::Frame(Frame::message("1", OpCode::Data(Data::Continue), true)), Violation::Protocol, 1002),
     ] {
-        let (mut page, served) = rig.upgrade(&[], PATIENCE);
+        let (mut page, served) = rig.upgrade(&[], TEST_TIMEOUT);
         page.send(Message::text("[7]")).unwrap();
-        assert_eq!(hear(&mut page), Ok("[7]".to_owned()));
+        assert_eq!(next_message(&mut page), Ok("[7]".to_owned()));
         page.send(message).unwrap();
-        assert_eq!(hear(&mut page), Err(code));
+        assert_eq!(next_message(&mut page), Err(code));
         drop(page);
         assert_eq!(ended(served), Some(fault));
     }
@@ -166,45 +166,45 @@ fn who_breaks_the_rules_is_told_which() {
 }
 
 #[test]
-fn who_is_not_wanted_any_longer_hears_why() {
+fn a_closed_websocket_gets_the_reason() {
     let rig = Rig::new(Mode::Mirror, config(""));
-    let (mut other, _kept) = rig.upgrade(&["[0]"], PATIENCE);
-    let (mut page, served) = rig.upgrade(&["[1]"], PATIENCE);
-    assert_eq!(hear(&mut page), Ok("[1]".to_owned()));
-    rig.bus.handle().hang_up(&served, 4401, "not authorised");
-    assert_eq!(hear(&mut page), Err(4401));
+    let (mut other, _kept) = rig.upgrade(&["[0]"], TEST_TIMEOUT);
+    let (mut page, served) = rig.upgrade(&["[1]"], TEST_TIMEOUT);
+    assert_eq!(next_message(&mut page), Ok("[1]".to_owned()));
+    rig.bus.handle().close_websocket(&served, 4401, "not authorised");
+    assert_eq!(next_message(&mut page), Err(4401));
     drop(page);
     assert_eq!(ended(served), None);
-    assert_eq!(hear(&mut other), Ok("[0]".to_owned()));
-    // Whoever is left at the end hears that it is the end.
+    assert_eq!(next_message(&mut other), Ok("[0]".to_owned()));
+    // A client that is still connected gets a close frame.
     let handle = rig.bus.handle();
     handle.drain();
-    assert_eq!(hear(&mut other), Err(1001));
+    assert_eq!(next_message(&mut other), Err(1001));
     drop(other);
     rig.finish();
 }
 
 #[test]
-fn who_is_one_too_many_hears_so() {
+fn a_websocket_over_the_limit_gets_the_reason() {
     let mut config = config("");
     config.limits.max_connections = 1;
     let rig = Rig::new(Mode::Mirror, config);
-    let (mut page, _served) = rig.upgrade(&["[1]"], PATIENCE);
-    assert_eq!(hear(&mut page), Ok("[1]".to_owned()));
-    let (mut late, refused) = rig.upgrade(&["[2]"], PATIENCE);
-    assert!(hear(&mut late).unwrap().contains("there are too many connections"));
-    assert_eq!(hear(&mut late), Err(1013));
+    let (mut page, _served) = rig.upgrade(&["[1]"], TEST_TIMEOUT);
+    assert_eq!(next_message(&mut page), Ok("[1]".to_owned()));
+    let (mut late, refused) = rig.upgrade(&["[2]"], TEST_TIMEOUT);
+    assert!(next_message(&mut late).unwrap().contains("too many connections"));
+    assert_eq!(next_message(&mut late), Err(1013));
     assert_eq!(ended(refused), None);
     rig.finish();
 }
 
 #[test]
-fn who_does_not_answer_is_gone() {
+fn a_client_that_answers_no_ping_is_dropped() {
     let rig = Rig::new(Mode::Mirror, config(""));
     let (mut page, served) = rig.upgrade(&[], Duration::from_millis(300));
     rig.until(|event| *event == Event::Gone(0));
     assert_eq!(ended(served), None);
-    // It was asked.
+    // It got pings.
     let mut pings = 0;
     loop {
         match page.read() {
@@ -218,7 +218,7 @@ fn who_does_not_answer_is_gone() {
 }
 
 #[test]
-fn who_answers_is_there() {
+fn a_client_that_answers_pings_stays() {
     let rig = Rig::new(Mode::Mirror, config(""));
     let (mut page, _served) = rig.upgrade(&[], Duration::from_secs(6));
     for _ in 0..2 {
@@ -226,20 +226,20 @@ fn who_answers_is_there() {
         page.flush().unwrap();
     }
     page.send(Message::text("[8]")).unwrap();
-    assert_eq!(hear(&mut page), Ok("[8]".to_owned()));
+    assert_eq!(next_message(&mut page), Ok("[8]".to_owned()));
     rig.finish();
 }
 
 #[test]
-fn who_asks_without_listening_is_not_answered_without_end() {
+fn pings_of_a_client_that_does_not_read_are_answered_with_a_bound() {
     let rig = Rig::new(Mode::Mirror, config(""));
     let (mut page, _served) = rig.upgrade(&["[\"flood\",15000000]"], Duration::from_secs(60));
-    page.get_ref().set_write_timeout(Some(PATIENCE)).unwrap();
-    // More than any buffer holds: it is read all the same, and nothing is kept of it but the last.
+    page.get_ref().set_write_timeout(Some(TEST_TIMEOUT)).unwrap();
+    // More than any buffer holds: all are read, and only the last one is kept.
     for number in 0..60_000 {
         page.send(Message::Ping(format!("{number:120}").into())).unwrap();
     }
-    assert_eq!(hear(&mut page).unwrap().len(), 15_000_000);
+    assert_eq!(next_message(&mut page).unwrap().len(), 15_000_000);
     loop {
         if let Message::Pong(payload) = page.read().unwrap() {
             assert_eq!(payload, format!("{:120}", 59_999));
@@ -250,14 +250,14 @@ fn who_asks_without_listening_is_not_answered_without_end() {
 }
 
 #[test]
-fn a_panic_costs_only_whom_it_is_about() {
+fn a_panic_closes_only_the_client_that_caused_it() {
     let rig = Rig::new(Mode::Mirror, config(""));
-    let (mut page, _served) = rig.upgrade(&[], PATIENCE);
-    let (mut other, _kept) = rig.upgrade(&[], PATIENCE);
+    let (mut page, _served) = rig.upgrade(&[], TEST_TIMEOUT);
+    let (mut other, _kept) = rig.upgrade(&[], TEST_TIMEOUT);
     page.send(Message::text("[\"panic\"]")).unwrap();
-    assert!(hear(&mut page).unwrap().contains("an internal error ended this connection"));
-    assert_eq!(hear(&mut page), Err(1001));
+    assert!(next_message(&mut page).unwrap().contains("internal error, closing connection"));
+    assert_eq!(next_message(&mut page), Err(1001));
     other.send(Message::text("[9]")).unwrap();
-    assert_eq!(hear(&mut other), Ok("[9]".to_owned()));
+    assert_eq!(next_message(&mut other), Ok("[9]".to_owned()));
     rig.finish();
 }

@@ -1,4 +1,4 @@
-//! Workers: pipes, ends, and what became of what they were sent.
+//! Workers: pipes, exits, and the fate of unread requests.
 
 use narrows_bus::StartError;
 use narrows_bus::core::{Stuck, WorkerExit};
@@ -37,21 +37,21 @@ fn lines_go_through_a_worker_unchanged() {
         let text = lines.concat();
         let sender = std::thread::spawn(move || writer.write_all(text.as_bytes()).unwrap());
         for line in lines {
-            assert_eq!(peer.hear(), line);
+            assert_eq!(peer.read_line(), line);
         }
         sender.join().unwrap();
     }
-    // The end of input goes through, too, and only then the connection ends.
-    peers[0].say("[\"last\"]\n");
+    // The end of input reaches the worker, and only then the connection ends.
+    peers[0].send("[\"last\"]\n");
     peers[0].shut();
-    assert_eq!(peers[0].rest(), "[\"last\"]\n");
+    assert_eq!(peers[0].read_rest(), "[\"last\"]\n");
     let end = rig.until(|event| matches!(event, Event::Ended(..)));
     assert!(matches!(&end, Event::Ended(_, end) if end.reason == "exited with status 0"), "{end:?}");
     rig.finish();
 }
 
 #[test]
-fn long_lines_go_through_whoever_is_slow() {
+fn long_lines_pass_unchanged_to_slow_readers() {
     let rig = Rig::new(Mode::Pairs, config("exec cat"));
     let mut peers: Vec<Peer> = (0..3).map(|_| rig.connect()).collect();
     let lines = |number: usize| -> Vec<String> {
@@ -65,10 +65,10 @@ fn long_lines_go_through_whoever_is_slow() {
             std::thread::spawn(move || writer.write_all(lines(number).concat().as_bytes()).unwrap())
         })
         .collect();
-    // One after the other, so that what is for the others waits.
+    // One after the other, so that lines for the others have to wait.
     for (number, peer) in peers.iter_mut().enumerate() {
         for line in lines(number) {
-            assert!(peer.hear() == line, "a line of {} bytes", line.len());
+            assert!(peer.read_line() == line, "a line of {} bytes", line.len());
         }
     }
     senders.into_iter().for_each(|sender| sender.join().unwrap());
@@ -82,8 +82,8 @@ fn a_worker_has_as_many_descriptors_as_we_were_started_with() {
     let rig = Rig::new(Mode::Pairs, config("read line; echo \"[$(ulimit -n)]\"; exec cat"));
     assert_eq!(getrlimit(Resource::Nofile).current, maximum);
     let mut peer = rig.connect();
-    peer.say("[]\n");
-    assert_eq!(peer.hear(), "[500]\n");
+    peer.send("[]\n");
+    assert_eq!(peer.read_line(), "[500]\n");
     rig.finish();
 }
 
@@ -92,7 +92,7 @@ fn more_workers_than_there_can_be_are_refused() {
     let mut config = config("exec cat");
     config.pools[0].instances = u32::MAX;
     let (tell, _events) = sync_channel(1);
-    let refused = Bus::start_with(config, Vec::new(), |config| Simple::new(Mode::Pairs, config, tell));
+    let refused = Bus::start_with(config, Vec::new(), |config| SimpleRouter::new(Mode::Pairs, config, tell));
     assert!(
         matches!(refused, Err(StartError::Descriptors { needed, limit }) if needed > limit),
         "{refused:?}"
@@ -105,8 +105,8 @@ fn an_end_tells_how_and_what_was_taken() {
     let rig = Rig::new(Mode::Pairs, config("read a; read b; echo \"[\\\"$a\\\"]\"; echo oops >&2; exit 3"));
     let mut peer = rig.connect();
     rig.until(|event| matches!(event, Event::Up(..)));
-    peer.say("[1]\n[22]\n[333]\n");
-    assert_eq!(peer.rest(), "[\"[1]\"]\n", "what it said last is delivered");
+    peer.send("[1]\n[22]\n[333]\n");
+    assert_eq!(peer.read_rest(), "[\"[1]\"]\n", "what it said last is delivered");
     let end = ended(rig.until(|event| matches!(event, Event::Ended(..))));
     let reason = "exited with status 3; stderr: oops".to_owned();
     assert_eq!(end, WorkerExit { reason, taken: 9, ..WorkerExit::default() });
@@ -119,8 +119,8 @@ fn what_was_never_written_comes_back() {
     let mut peer = rig.connect();
     let up = rig.until(|event| matches!(event, Event::Up(..)));
     let long = format!("[{}]\n", "1".repeat(2_000_000));
-    peer.say(&format!("[1]\n{long}[2]\n[\"flood\",1]\n"));
-    assert_eq!(peer.hear(), "x\n", "everything before has been taken");
+    peer.send(&format!("[1]\n{long}[2]\n[\"flood\",1]\n"));
+    assert_eq!(peer.read_line(), "x\n", "everything before has been taken");
     let shell = Pid::from_raw(pid(&up).unwrap().cast_signed()).unwrap();
     kill_process(shell, Signal::KILL).unwrap();
     let end = ended(rig.until(|event| matches!(event, Event::Ended(..))));
@@ -150,34 +150,34 @@ fn closed_pipes_are_noticed() {
 fn a_stopped_worker_is_noticed() {
     let rig = Rig::new(Mode::Pairs, config("read a; kill -STOP $$; exec cat"));
     let mut peer = rig.connect();
-    peer.say("[1]\n");
+    peer.send("[1]\n");
     rig.until(|event| *event == Event::Stuck(0, Stuck::Stopped));
     rig.until(|event| matches!(event, Event::Ended(..)));
     rig.finish();
 }
 
-/// Takes its six seconds: every five there is a look, and a second later another.
+/// Takes six seconds: there is a check every five, and another one a second later.
 #[test]
 fn a_worker_that_is_stopped_for_a_moment_is_kept() {
     let rig = Rig::new(Mode::Pairs, config("exec cat"));
     let mut peer = rig.connect();
     rig.until(|event| matches!(event, Event::Up(..)));
-    peer.say("[\"fuse\",\"pause\"]\n");
-    assert_eq!(peer.hear(), "[\"lit\"]\n");
+    peer.send("[\"fuse\",\"pause\"]\n");
+    assert_eq!(peer.read_line(), "[\"lit\"]\n");
     for _ in 0..2 {
-        rig.until(|event| *event == Event::Looked);
+        rig.until(|event| *event == Event::PendingWorkQueried);
     }
-    peer.say("[1]\n");
-    assert_eq!(peer.hear(), "[1]\n");
+    peer.send("[1]\n");
+    assert_eq!(peer.read_line(), "[1]\n");
     rig.finish();
 }
 
-/// Takes its fifteen seconds.
+/// Takes fifteen seconds.
 #[test]
 fn a_worker_that_does_not_read_is_noticed() {
     let rig = Rig::new(Mode::Pairs, config("read a; sleep 1000"));
     let mut peer = rig.connect();
-    peer.say(&format!("[1]\n[{}]\n", "1".repeat(2_000_000)));
+    peer.send(&format!("[1]\n[{}]\n", "1".repeat(2_000_000)));
     let event = rig.until(|event| matches!(event, Event::Stuck(..) | Event::Ended(..)));
     assert_eq!(event, Event::Stuck(0, Stuck::Undrained));
     let end = ended(rig.until(|event| matches!(event, Event::Ended(..))));
@@ -190,21 +190,21 @@ fn nothing_outlives_the_bus() {
     let rig = Rig::new(Mode::Pairs, config("trap '' TERM; setsid sleep 1000 & echo [$!]; cat; sleep 1000"));
     let mut peer = rig.connect();
     let up = rig.until(|event| matches!(event, Event::Up(..)));
-    let detached: u32 = peer.hear().trim_matches(['[', ']', '\n']).parse().unwrap();
+    let detached: u32 = peer.read_line().trim_matches(['[', ']', '\n']).parse().unwrap();
     assert!(is_alive(detached));
     rig.finish();
     assert!(!is_alive(pid(&up).unwrap()) && !is_alive(detached));
 }
 
 #[test]
-fn a_worker_that_cannot_start_is_told_of() {
+fn a_worker_that_cannot_start_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = config("exec cat");
     config.pools[0].cwd = Some(dir.path().to_owned());
     let rig = Rig::new(Mode::Pairs, config);
     dir.close().unwrap();
     let mut peer = rig.connect();
-    peer.say("[1]\n");
+    peer.send("[1]\n");
     let end = ended(rig.until(|event| matches!(event, Event::Ended(..))));
     assert!(end.reason.contains("working directory") && end.taken == 0, "{end:?}");
     rig.finish();
@@ -215,7 +215,7 @@ fn a_client_that_vanishes_takes_its_worker_along() {
     let rig = Rig::new(Mode::Pairs, config("exec sleep 1000"));
     let mut peer = rig.connect();
     let up = rig.until(|event| matches!(event, Event::Up(..)));
-    peer.say("[1]\n");
+    peer.send("[1]\n");
     drop(peer);
     rig.until(|event| matches!(event, Event::Ended(..)));
     assert!(!is_alive(pid(&up).unwrap()));
@@ -223,20 +223,20 @@ fn a_client_that_vanishes_takes_its_worker_along() {
 }
 
 #[test]
-fn nothing_is_left_of_those_who_came_and_went() {
+fn clients_that_disconnect_leave_no_descriptors() {
     let rig = Rig::new(Mode::Pairs, config("exec cat"));
     let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let mut before = None;
     for round in 0..4 {
         let mut peers: Vec<Peer> = (0..8).map(|_| rig.connect()).collect();
         for (number, peer) in peers.iter_mut().enumerate() {
-            peer.say(&format!("[{round},{number}]\n"));
-            assert_eq!(peer.hear(), format!("[{round},{number}]\n"));
+            peer.send(&format!("[{round},{number}]\n"));
+            assert_eq!(peer.read_line(), format!("[{round},{number}]\n"));
         }
         // Half of them end their input, half vanish.
         let vanishing = peers.split_off(4);
         peers.iter_mut().for_each(Peer::shut);
-        assert!(peers.iter_mut().all(|peer| peer.rest().is_empty()));
+        assert!(peers.iter_mut().all(|peer| peer.read_rest().is_empty()));
         drop((peers, vanishing));
         let (mut gone, mut ended) = (0, 0);
         while (gone, ended) != (8, 8) {
@@ -246,19 +246,19 @@ fn nothing_is_left_of_those_who_came_and_went() {
                 _ => {}
             }
         }
-        // The first round may have opened what stays, such as the pipe of a waker.
+        // The first round may have opened descriptors that stay, such as the pipe of a waker.
         let before = *before.get_or_insert_with(descriptors);
         let since = std::time::Instant::now();
         while descriptors() > before {
-            // The spawner lets go of a guardian a moment after the news.
-            assert!(since.elapsed() < PATIENCE, "{} instead of {before} descriptors", descriptors());
+            // The spawner releases a guardian shortly after the exit event.
+            assert!(since.elapsed() < TEST_TIMEOUT, "{} instead of {before} descriptors", descriptors());
             std::thread::yield_now();
         }
     }
     rig.finish();
 }
 
-/// Whether this machine can enforce it.
+/// Returns `true` if this machine can enforce the limit.
 fn can(limit: Controller) -> bool {
     let (_, can) =
         narrows_bus::worker_limits().into_iter().find(|(controller, _)| *controller == limit).unwrap();
@@ -270,7 +270,7 @@ fn a_worker_that_forks_too_much_meets_the_limit_of_its_pool() {
     if !can(Controller::Pids) {
         return;
     }
-    // Whoever is in no group of its own does no harm.
+    // A worker without its own cgroup does no harm.
     let bomb = "bomb() { bomb & bomb & sleep 1000; }";
     let script = format!("grep -q narrows- /proc/self/cgroup || exit 9; {bomb}; bomb & read word; exit 4");
     let mut config = config(&script);
@@ -278,7 +278,7 @@ fn a_worker_that_forks_too_much_meets_the_limit_of_its_pool() {
     let rig = Rig::new(Mode::Pairs, config);
     let mut peer = rig.connect();
     rig.until(|event| matches!(event, Event::Up(..)));
-    peer.say("[1]\n");
+    peer.send("[1]\n");
     let end = ended(rig.until(|event| matches!(event, Event::Ended(..))));
     assert!(end.reason.starts_with("exited with status 4"), "{end:?}");
     assert!(!end.oom);
@@ -286,7 +286,7 @@ fn a_worker_that_forks_too_much_meets_the_limit_of_its_pool() {
 }
 
 #[test]
-fn a_worker_that_was_killed_for_want_of_memory_is_told_so() {
+fn a_worker_killed_by_its_memory_limit_is_reported_as_such() {
     if !can(Controller::Memory) {
         return;
     }
@@ -295,7 +295,7 @@ fn a_worker_that_was_killed_for_want_of_memory_is_told_so() {
     let rig = Rig::new(Mode::Pairs, config);
     let mut peer = rig.connect();
     rig.until(|event| matches!(event, Event::Up(..)));
-    peer.say("[1]\n");
+    peer.send("[1]\n");
     let end = ended(rig.until(|event| matches!(event, Event::Ended(..))));
     assert!(end.oom && end.reason.starts_with("killed by SIGKILL: out of the memory"), "{end:?}");
     rig.finish();

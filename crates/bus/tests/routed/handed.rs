@@ -1,4 +1,4 @@
-//! Clients that somebody else lets in or is to serve, and whose their sessions are after a restart.
+//! Clients that are accepted or served elsewhere, and the owners of sessions after a restart.
 
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -9,11 +9,11 @@ use narrows_bus::{Handoff, IncomingClient, StartError, StartOptions};
 
 use super::*;
 
-/// Makes sessions and opens them again.
+/// Creates sessions and loads them.
 const AGENT: &str = r#"exec sed -u -n -e 's/"method":"session\/new","params":.*/"result":{"sessionId":"made"}}/p' \
     -e 's/"method":"session\/load","params":.*/"result":{}}/p'"#;
 
-fn edges(owners: &Path) -> StartOptions {
+fn options(owners: &Path) -> StartOptions {
     StartOptions { owners: Some(owners.to_owned()), ..StartOptions::default() }
 }
 
@@ -32,20 +32,20 @@ fn config(listen: &str, auth: Auth) -> Config {
     }
 }
 
-fn begin(config: Config, edges: StartOptions) -> Result<Bus, StartError> {
-    Bus::start_within(config, [("PATH".into(), "/usr/bin:/bin".into())].into(), edges)
+fn begin(config: Config, options: StartOptions) -> Result<Bus, StartError> {
+    Bus::start_with_options(config, [("PATH".into(), "/usr/bin:/bin".into())].into(), options)
 }
 
-/// A client whom we let in.
+/// Connects a client through a handle.
 fn enter(bus: &Bus, identity: &str) -> BufReader<UnixStream> {
     let (ours, theirs) = UnixStream::pair().unwrap();
-    ours.set_read_timeout(Some(PATIENCE)).unwrap();
+    ours.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     let from = IncomingClient { metered: true, ..IncomingClient::new(0, identity) };
     bus.handle().connect(theirs.into(), from).unwrap();
     BufReader::new(ours)
 }
 
-fn ask(peer: &mut BufReader<UnixStream>, method: &str, params: &Value) -> Value {
+fn call(peer: &mut BufReader<UnixStream>, method: &str, params: &Value) -> Value {
     peer.get_mut().write_all(request(method, &json!(1), params).as_bytes()).unwrap();
     let mut line = String::new();
     peer.read_line(&mut line).unwrap();
@@ -59,19 +59,19 @@ fn a_session_is_its_makers_also_after_a_restart() {
     let web = || config("http://127.0.0.1:1/acp", Auth::Token);
     let made = json!({"sessionId": "made"});
     for round in 0..3 {
-        let bus = begin(web(), edges(&owners)).unwrap();
+        let bus = begin(web(), options(&owners)).unwrap();
         let [mut maker, mut other] = ["token:maker", "token:other"].map(|identity| enter(&bus, identity));
         if round == 0 {
-            assert_eq!(ask(&mut maker, "session/new", &json!({}))["result"], made);
-            // By now it is on the disk, whatever happens to us.
+            assert_eq!(call(&mut maker, "session/new", &json!({}))["result"], made);
+            // By now the owner is on disk.
             assert!(std::fs::read_to_string(&owners).unwrap().contains("token:maker"));
         } else {
-            assert_eq!(ask(&mut maker, "session/load", &made)["result"], json!({}));
+            assert_eq!(call(&mut maker, "session/load", &made)["result"], json!({}));
         }
-        let foreign = ask(&mut other, "session/load", &made);
+        let foreign = call(&mut other, "session/load", &made);
         assert_eq!(foreign["error"]["code"], -32002, "{foreign}");
-        assert_eq!(ask(&mut other, "session/load", &json!({"sessionId": "none"})), foreign);
-        let again = begin(web(), edges(&owners)).unwrap_err();
+        assert_eq!(call(&mut other, "session/load", &json!({"sessionId": "none"})), foreign);
+        let again = begin(web(), options(&owners)).unwrap_err();
         assert!(matches!(again, StartError::Owners(_)), "{again}");
         finish(&bus);
         let from = IncomingClient::new(0, "x");
@@ -80,22 +80,22 @@ fn a_session_is_its_makers_also_after_a_restart() {
 }
 
 #[test]
-fn where_nobody_is_asked_nothing_is_written() {
+fn no_owner_file_is_written_without_authentication() {
     let directory = tempfile::tempdir().unwrap();
     let owners = directory.path().join("owners");
-    let bus = begin(config("http://127.0.0.1:1/acp", Auth::None), edges(&owners)).unwrap();
+    let bus = begin(config("http://127.0.0.1:1/acp", Auth::None), options(&owners)).unwrap();
     let mut peer = enter(&bus, "anyone");
-    assert_eq!(ask(&mut peer, "session/load", &json!({"sessionId": "any"}))["result"], json!({}));
+    assert_eq!(call(&mut peer, "session/load", &json!({"sessionId": "any"}))["result"], json!({}));
     finish(&bus);
     assert!(!owners.exists());
     let nowhere = begin(config("http://127.0.0.1:1/acp", Auth::Token), StartOptions::default()).unwrap_err();
     assert!(matches!(nowhere, StartError::NoPlace), "{nowhere}");
-    let open = begin(config("http://0.0.0.0:1/acp", Auth::None), edges(&owners)).unwrap_err();
+    let open = begin(config("http://0.0.0.0:1/acp", Auth::None), options(&owners)).unwrap_err();
     assert!(open.to_string().contains("other machines"), "{open}");
 }
 
 #[test]
-fn a_connection_that_can_be_taken_up_again_is_handed_over_with_what_was_read() {
+fn a_resumable_connection_is_handed_over_with_the_bytes_that_were_read() {
     let (tell, handed) = sync_channel::<Handoff>(8);
     let hand_over = Box::new(move |handed| tell.send(handed).unwrap());
     let bus = begin(
@@ -109,12 +109,12 @@ fn a_connection_that_can_be_taken_up_again_is_handed_over_with_what_was_read() {
     peer.get_mut().write_all(start.as_bytes()).unwrap();
     status(&bus, |status| status.clients == 1);
     peer.get_mut().write_all(end.as_bytes()).unwrap();
-    let mut got = handed.recv_timeout(PATIENCE).unwrap();
+    let mut got = handed.recv_timeout(TEST_TIMEOUT).unwrap();
     assert_eq!(
         (String::from_utf8(got.read).unwrap(), got.identity.as_str(), got.listener),
         (first, "anyone", 0)
     );
-    // It is really the socket, and nothing of it is left in the bus.
+    // It is the same socket, and the bus keeps nothing of it.
     status(&bus, |status| status.clients == 0);
     let mut socket = TcpStream::from(got.socket.try_clone().unwrap());
     socket.write_all(b"{}\n").unwrap();
@@ -122,14 +122,14 @@ fn a_connection_that_can_be_taken_up_again_is_handed_over_with_what_was_read() {
     let mut line = String::new();
     peer.read_line(&mut line).unwrap();
     assert_eq!(line, "{}\n");
-    // Whoever does not want that is served as ever, however the line comes.
+    // A connection that is not resumable is served by the bus, however its line arrives.
     let mut plain = connect(&bus);
     plain.get_mut().set_nodelay(true).unwrap();
     for byte in request("session/load", &json!(1), &json!({"sessionId": "resume"})).bytes() {
         plain.get_mut().write_all(&[byte]).unwrap();
     }
     assert_eq!(answer(&mut plain)["result"], json!({}));
-    // Also one that says no more than this, without a line end.
+    // Also one with a single line without a line end.
     let mut brief = connect(&bus);
     let only = request("session/load", &json!(1), &json!({"sessionId": "brief"}));
     brief.get_mut().write_all(only.trim_end().as_bytes()).unwrap();
@@ -152,7 +152,7 @@ fn two_users_of_a_socket_do_not_see_each_others_sessions() {
     let path = directory.path().join("s");
     let listen = format!("unix:{}", path.display());
     let start = move || {
-        // Of this thread alone, and of those that it starts.
+        // Affects only this thread and the threads that it starts.
         rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
         let shell = vec!["/bin/sh".into(), "-c".into(), ECHO.into()];
         let pool =
@@ -162,7 +162,7 @@ fn two_users_of_a_socket_do_not_see_each_others_sessions() {
     let bus = std::thread::spawn(start).join().unwrap();
     let enter = |path: &Path| {
         let peer = UnixStream::connect(path).unwrap();
-        peer.set_read_timeout(Some(PATIENCE)).unwrap();
+        peer.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         BufReader::new(peer)
     };
     let there = path.clone();
@@ -173,8 +173,8 @@ fn two_users_of_a_socket_do_not_see_each_others_sessions() {
     let mut peers = [enter(&path), other.join().unwrap()];
     for (number, name) in ["root's", "nobody's"].into_iter().enumerate() {
         let params = json!({"sessionId": name});
-        assert_eq!(ask(&mut peers[number], "echo", &params)["result"], params);
-        let foreign = ask(&mut peers[1 - number], "echo", &params);
+        assert_eq!(call(&mut peers[number], "echo", &params)["result"], params);
+        let foreign = call(&mut peers[1 - number], "echo", &params);
         assert_eq!(foreign["error"]["code"], -32002, "{foreign}");
     }
     let identities = status(&bus, |_| true).identities;

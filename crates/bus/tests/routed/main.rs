@@ -14,10 +14,10 @@ use narrows_bus::{Bus, Ended};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-/// Long enough for a loaded machine; nothing waits for it unless something is wrong.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Generous for a loaded machine: only a failing test waits this long.
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Makes an answer of every request to `echo`; others it leaves without one.
+/// Answers every request to `echo` and ignores others.
 const ECHO: &str = r#"exec sed -u -n 's/"method":"echo","params":/"result":/p'"#;
 
 fn start(instances: u32) -> Bus {
@@ -36,7 +36,7 @@ fn start(instances: u32) -> Bus {
 fn connect(bus: &Bus) -> BufReader<TcpStream> {
     let Door::Tcp(at) = &bus.addresses()[0] else { panic!("a port") };
     let socket = TcpStream::connect(at).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     BufReader::new(socket)
 }
 
@@ -52,10 +52,10 @@ fn answer(peer: &mut BufReader<TcpStream>) -> Value {
 
 fn wait<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(PATIENCE, future).await.unwrap() })
+    runtime.block_on(async { tokio::time::timeout(TEST_TIMEOUT, future).await.unwrap() })
 }
 
-/// The status once it is as wanted.
+/// Waits for a status.
 fn status(bus: &Bus, wanted: impl Fn(&Status) -> bool) -> Status {
     wait(async {
         loop {
@@ -103,7 +103,7 @@ fn a_killed_worker_costs_its_requests_and_is_replaced() {
     kill_process(Pid::from_raw(before.cast_signed()).unwrap(), Signal::KILL).unwrap();
     let lost = answer(&mut peer);
     assert_eq!((&lost["id"], &lost["error"]["code"]), (&json!("b"), &json!(-32010)), "{lost}");
-    // Before another is there it waits, and then it is answered.
+    // The request waits for another worker and is then answered.
     peer.get_mut().write_all(request("echo", &json!(1.5), &json!({"x": 1})).as_bytes()).unwrap();
     assert_eq!(answer(&mut peer), json!({"jsonrpc": "2.0", "id": 1.5, "result": {"x": 1}}));
     let after = status(&bus, |_| true).pools[0].workers[0].pid;
@@ -113,7 +113,7 @@ fn a_killed_worker_costs_its_requests_and_is_replaced() {
 }
 
 #[test]
-fn a_drain_hangs_up_on_everybody() {
+fn a_drain_closes_all_clients() {
     let bus = start(1);
     let mut peer = connect(&bus);
     peer.get_mut().write_all(request("echo", &json!(1), &json!({})).as_bytes()).unwrap();

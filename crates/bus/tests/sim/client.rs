@@ -1,12 +1,12 @@
-//! A made-up client: what it says next, and what it makes of what it hears.
+//! A simulated client: chooses its next message and handles what it receives.
 
 use narrows_wire::{Kind, View};
 
-use crate::oracle::{Conn, Said, TOO_LONG, Tag, entries, stripped};
+use crate::oracle::{ClientMessage, ConnIndex, TOO_LONG, Tag, entries, stripped};
 use crate::random::Random;
-use crate::scenario::Breed;
+use crate::scenario::PoolTraits;
 
-/// A request that the client waits for.
+/// A pending request of the client.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(crate) id: Vec<u8>,
@@ -15,43 +15,42 @@ pub(crate) struct Waiting {
     pub(crate) session: Option<String>,
 }
 
-/// A made-up client.
 #[derive(Debug)]
 pub(crate) struct SimClient {
-    pub(crate) conn: Conn,
+    pub(crate) conn: ConnIndex,
     pub(crate) pool: usize,
-    pub(crate) breed: Breed,
+    pub(crate) traits: PoolTraits,
     pub(crate) greeted: bool,
     pub(crate) greeting: bool,
     pub(crate) flight: Vec<Waiting>,
     pub(crate) sessions: Vec<String>,
-    /// What workers have asked it.
+    /// Pending requests of workers.
     pub(crate) questions: Vec<Vec<u8>>,
-    /// Reads nothing.
+    /// It reads nothing.
     pub(crate) asleep: bool,
-    /// Says which pool it wants, because its listener's is another.
+    /// It names a pool, because its listener has another one.
     pub(crate) chooses: bool,
     counter: usize,
     style: usize,
 }
 
-/// A line and what it means.
+/// A line and its meaning.
 #[derive(Debug)]
 pub(crate) struct Line {
     pub(crate) text: Vec<u8>,
-    pub(crate) said: Vec<Said>,
+    pub(crate) said: Vec<ClientMessage>,
     pub(crate) array: bool,
-    /// The text is only the beginning of a line that is longer than may be.
+    /// The text is only the beginning of a line that is too long.
     pub(crate) long: bool,
 }
 
 impl SimClient {
-    pub(crate) fn new(conn: Conn, pool: usize, breed: Breed, random: &mut Random) -> Self {
+    pub(crate) fn new(conn: ConnIndex, pool: usize, traits: PoolTraits, random: &mut Random) -> Self {
         Self {
             conn,
             pool,
-            breed,
-            greeted: breed.is_plain(),
+            traits,
+            greeted: traits.is_plain(),
             greeting: false,
             flight: Vec::new(),
             sessions: Vec::new(),
@@ -63,12 +62,12 @@ impl SimClient {
         }
     }
 
-    /// Whether the bus knows by now what it wants.
+    /// Returns `true` if it has sent a message.
     pub(crate) fn has_asked(&self) -> bool {
         self.counter > 0
     }
 
-    /// An id that is not in use.
+    /// Returns an unused id.
     fn fresh_id(&mut self, random: &mut Random) -> Vec<u8> {
         loop {
             let style = if self.style == 3 { random.below(6) } else { self.style };
@@ -88,8 +87,8 @@ impl SimClient {
         }
     }
 
-    /// A request.
-    pub(crate) fn ask(
+    /// Returns a request.
+    pub(crate) fn request(
         &mut self,
         tag: Tag,
         method: &'static str,
@@ -98,11 +97,11 @@ impl SimClient {
         random: &mut Random,
     ) -> Line {
         let id = self.fresh_id(random);
-        self.ask_with(id, tag, method, session, pad, random)
+        self.request_with_id(id, tag, method, session, pad, random)
     }
 
-    /// A request with this id.
-    pub(crate) fn ask_with(
+    /// Returns a request with this id.
+    pub(crate) fn request_with_id(
         &mut self,
         id: Vec<u8>,
         tag: Tag,
@@ -115,9 +114,9 @@ impl SimClient {
         let extra = match method {
             "initialize" => format!(
                 "\"protocolVersion\":{},\"clientCapabilities\":{{}},\"clientInfo\":{{\"name\":\"x\",\"version\":\"1\"}},\"info\":{{\"name\":\"x\",\"version\":\"1\"}},\"capabilities\":{{}},",
-                self.breed.version()
+                self.traits.version()
             ),
-            // The server is this connection's, and this session's.
+            // The server belongs to this connection and this session.
             "session/new" | "session/load" | "session/resume" if random.one_in(2) => format!(
                 "\"cwd\":\"/w\",\"mcpServers\":[{{\"type\":\"acp\",\"name\":\"m\",\"serverId\":\"m{}-{tag}\"}}],",
                 self.conn
@@ -131,14 +130,14 @@ impl SimClient {
             _ => String::new(),
         };
         let (mut top, inner) = match &session {
-            Some(name) if self.breed.is_plain() && random.one_in(2) => {
+            Some(name) if self.traits.is_plain() && random.one_in(2) => {
                 (format!("\"sessionId\":\"{name}\","), String::new())
             }
             Some(name) => (String::new(), format!("\"sessionId\":\"{name}\",")),
             None => (String::new(), String::new()),
         };
         let mut pool = String::new();
-        if self.chooses && self.breed.is_plain() {
+        if self.chooses && self.traits.is_plain() {
             top.push_str(&format!("\"pool\":\"p{}\",", self.pool));
         } else if self.chooses && method == "initialize" {
             pool = format!(",\"narrows/pool\":\"p{}\"", self.pool);
@@ -150,13 +149,14 @@ impl SimClient {
         }
         .into_bytes();
         self.flight.push(Waiting { id: id.clone(), tag, method, session: session.clone() });
-        let said = vec![Said::Ask { tag, id, method, session, text: stripped(View::parse(&text)) }];
+        let said =
+            vec![ClientMessage::Request { tag, id, method, session, text: stripped(View::parse(&text)) }];
         Line { text, said, array: false, long: false }
     }
 
-    /// The beginning of a request that is longer than may be.
-    pub(crate) fn ask_at_length(&mut self, tag: Tag, random: &mut Random) -> Line {
-        let mut line = self.ask(tag, "_x/custom", None, 0, random);
+    /// Returns the beginning of a request that is too long.
+    pub(crate) fn long_request(&mut self, tag: Tag, random: &mut Random) -> Line {
+        let mut line = self.request(tag, "_x/custom", None, 0, random);
         line.text.truncate(30 + random.below(40));
         line.long = true;
         let waiting = self.flight.pop();
@@ -164,18 +164,18 @@ impl SimClient {
         line.said = match (id, waiting) {
             (Some(id), Some(waiting)) => {
                 self.flight.push(Waiting { method: TOO_LONG, ..waiting });
-                vec![Said::Ask { tag, id, method: TOO_LONG, session: None, text: Vec::new() }]
+                vec![ClientMessage::Request { tag, id, method: TOO_LONG, session: None, text: Vec::new() }]
             }
-            _ => vec![Said::Broken],
+            _ => vec![ClientMessage::Broken],
         };
         line
     }
 
-    /// A notification about a session.
-    pub(crate) fn tell(tag: Tag, method: &str, session: &str) -> Line {
+    /// Returns a notification about a session.
+    pub(crate) fn notification(tag: Tag, method: &str, session: &str) -> Line {
         let text =
             format!("{{\"jsonrpc\":\"2.0\",\"method\":\"{method}\",\"params\":{{\"sessionId\":\"{session}\",\"_meta\":{{\"n\":\"#{tag}#\"}}}}}}").into_bytes();
-        let said = vec![Said::Tell {
+        let said = vec![ClientMessage::Notify {
             tag,
             session: Some(session.to_owned()),
             about: None,
@@ -184,12 +184,12 @@ impl SimClient {
         Line { text, said, array: false, long: false }
     }
 
-    /// Takes a request back.
-    pub(crate) fn take_back(tag: Tag, waiting: &Waiting) -> Line {
+    /// Returns the cancellation of a request.
+    pub(crate) fn cancel(tag: Tag, waiting: &Waiting) -> Line {
         let id = String::from_utf8_lossy(&waiting.id);
         let text =
             format!("{{\"jsonrpc\":\"2.0\",\"method\":\"$/cancel_request\",\"params\":{{\"requestId\":{id},\"_meta\":{{\"n\":\"#{tag}#\"}}}}}}").into_bytes();
-        let said = vec![Said::Tell {
+        let said = vec![ClientMessage::Notify {
             tag,
             session: None,
             about: Some(waiting.tag),
@@ -198,7 +198,7 @@ impl SimClient {
         Line { text, said, array: false, long: false }
     }
 
-    /// An answer to what a worker asked with this id.
+    /// Returns a response to the worker's request with this id.
     pub(crate) fn answer(tag: Tag, id: &[u8], random: &mut Random) -> Line {
         let shown = String::from_utf8_lossy(id);
         let body = match random.below(3) {
@@ -207,12 +207,12 @@ impl SimClient {
             _ => format!("\"result\":{{\"outcome\":{{\"outcome\":\"selected\",\"optionId\":\"#{tag}#\"}}}}"),
         };
         let text = format!("{{\"jsonrpc\":\"2.0\",\"id\":{shown},{body}}}").into_bytes();
-        let said = vec![Said::Answer { id: id.to_vec(), text: stripped(View::parse(&text)) }];
+        let said = vec![ClientMessage::Answer { id: id.to_vec(), text: stripped(View::parse(&text)) }];
         Line { text, said, array: false, long: false }
     }
 
-    /// Several lines as one array.
-    pub(crate) fn together(lines: Vec<Line>) -> Line {
+    /// Returns several lines as one batch.
+    pub(crate) fn batch(lines: Vec<Line>) -> Line {
         let mut text = vec![b'['];
         let mut said = Vec::new();
         for line in lines {
@@ -226,11 +226,11 @@ impl SimClient {
         Line { text, said, array: true, long: false }
     }
 
-    /// Reads one line.
-    pub(crate) fn hear(&mut self, line: &[u8]) {
+    /// Handles one line.
+    pub(crate) fn receive(&mut self, line: &[u8]) {
         let view = View::parse(line);
         match view.kind() {
-            Kind::Batch => entries(line).into_iter().for_each(|entry| self.hear(entry)),
+            Kind::Batch => entries(line).into_iter().for_each(|entry| self.receive(entry)),
             Kind::Request => self.questions.extend(view.id().map(<[u8]>::to_vec)),
             Kind::Response => {
                 let doubled = view.error().is_some_and(|error| error.code == -32014);

@@ -1,7 +1,7 @@
 //! A digest of everything that the core sends and orders, and the file in which digests are recorded.
 //!
-//! Digests hold numbers and texts, no names of Rust types, so that a rename leaves them as they are.
-//! How the core cuts a line into parts does not count either.
+//! Digests contain numbers and texts but no names of Rust types, so a rename does not change them. They do not depend on how the
+//! core splits a line into parts.
 
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
@@ -9,7 +9,7 @@ use std::io::Write as _;
 
 use narrows_bus::core::{Action, Note, OwnedName, Reason};
 
-/// The digest of one run so far.
+/// The digest of a run so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Digest(u64);
 
@@ -58,7 +58,7 @@ impl Digest {
                 self.number(11, 0);
                 self.owned_name(session);
             }
-            Action::Tell(note) => self.note(note),
+            Action::Log(note) => self.note(note),
             Action::Finished => self.number(12, 0),
         }
     }
@@ -120,7 +120,7 @@ impl Digest {
     }
 }
 
-/// Digests of a family's seeds, appended to the file that `NARROWS_SIM_RECORD` names.
+/// Digests of a family's seeds, appended to the file named by `NARROWS_SIM_RECORD`.
 pub(crate) struct Record {
     family: &'static str,
     lines: String,
@@ -135,7 +135,7 @@ impl Record {
         writeln!(self.lines, "{} {seed} {:016x}", self.family, digest.0).expect("a String takes everything");
     }
 
-    /// Appends all lines in one write: families run in processes of their own and share the file.
+    /// Appends all lines in one write: families run in separate processes and share the file.
     pub(crate) fn write(self) {
         let Some(path) = std::env::var_os("NARROWS_SIM_RECORD") else { return };
         let mut file = OpenOptions::new().append(true).create(true).open(path).expect("the file of digests");

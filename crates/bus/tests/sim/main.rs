@@ -1,10 +1,10 @@
-//! The core under made-up clients, workers and faults, judged line by line; a seed makes a run come again.
+//! The core with simulated clients, workers and faults, checked line by line. A seed reproduces a run.
 //!
-//! `NARROWS_SIM_SEED=17 cargo nextest run -p narrows-bus --test sim shared` runs one seed of a family and prints all that
-//! happened; `NARROWS_SIM_SEEDS=100000` runs more of them than a usual run does.
+//! `NARROWS_SIM_SEED=17 cargo nextest run -p narrows-bus --test sim shared` runs one seed of a family and prints its trace.
+//! `NARROWS_SIM_SEEDS=100000` runs more seeds than usual.
 //!
-//! `NARROWS_SIM_RECORD=FILE` appends `family seed digest` for each run. Sort the files of two trees and compare them:
-//! they are equal if both cores send and order the same.
+//! `NARROWS_SIM_RECORD=FILE` appends `family seed digest` for each run. Sort the files of two trees and compare them: they are
+//! equal if both cores send and order the same.
 
 mod client;
 mod digest;
@@ -26,7 +26,7 @@ use world::World;
 const ACP: &[Protocol] = &[Protocol::V1, Protocol::V1, Protocol::V2];
 const ALL: &[Protocol] = &[Protocol::V1, Protocol::V2, Protocol::JsonRpc];
 
-/// Runs seeds of a family until so many faults have happened, each one twice.
+/// Runs seeds of a family until enough faults have happened, each seed twice.
 #[track_caller]
 #[expect(clippy::print_stdout, reason = "a replayed run is shown, and the figures are wanted")]
 fn check(name: &'static str, family: Family, calm: bool, seeds: u64) {
@@ -44,7 +44,7 @@ fn check(name: &'static str, family: Family, calm: bool, seeds: u64) {
     for seed in 0..number("NARROWS_SIM_SEEDS").unwrap_or(seeds) {
         let first = World::new(Scenario::new(family, seed, calm), seed, true, false).run();
         if let Some(wrong) = first.wrongs.first() {
-            // The shortest run of each kind is the one to look at.
+            // The shortest run of each kind is reported.
             let kind: String = wrong.chars().filter(|char| !char.is_ascii_digit()).take(60).collect();
             let entry = wrongs.entry(kind).or_insert_with(|| (0, usize::MAX, seed, String::new()));
             entry.0 += 1;
@@ -109,17 +109,17 @@ fn days_without_faults() {
 #[test]
 fn several_clients_on_one_session() {
     let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
-    let mut deeds = watched::Deeds::new();
+    let mut counts = watched::MoveCounts::new();
     if let Some(seed) = number("NARROWS_SIM_SEED") {
-        watched::Watched::new(seed, &mut deeds).run(400);
+        watched::Watched::new(seed, &mut counts).run(400);
         return;
     }
     let mut record = Record::new("observers");
     for seed in 0..number("NARROWS_SIM_SEEDS").unwrap_or(300) {
-        record.add(seed, watched::Watched::new(seed, &mut deeds).run(400));
+        record.add(seed, watched::Watched::new(seed, &mut counts).run(400));
     }
     record.write();
-    println!("{deeds:?}");
+    println!("{counts:?}");
     for deed in [
         "attached",
         "told a history",
@@ -137,6 +137,6 @@ fn several_clients_on_one_session() {
         "intruded",
         "was not let steer",
     ] {
-        assert!(deeds.get(deed).is_some_and(|times| *times > 50), "{deed}: {deeds:?}");
+        assert!(counts.get(deed).is_some_and(|times| *times > 50), "{deed}: {counts:?}");
     }
 }

@@ -1,34 +1,34 @@
-//! Queues, pipes and processes as a driver would have them, made up.
+//! Simulated queues, pipes and processes of a driver.
 
 use narrows_bus::core::{Action, ClientId, CoreOutput, PoolId, Reason, WorkerId};
 
 use crate::client::SimClient;
 use crate::digest::Digest;
-use crate::oracle::{Conn, Hand, Oracle};
+use crate::oracle::{ConnIndex, Oracle, WorkerIndex};
 use crate::worker::SimWorker;
 
-/// A client's end.
+/// The driver's side of a client.
 #[derive(Debug)]
 pub(crate) struct Port {
     pub(crate) client: SimClient,
     pub(crate) queue: Vec<u8>,
-    /// Its queue was fuller than it may be, and has not been half empty since.
+    /// Its queue was full and has not been half empty since.
     pub(crate) over: bool,
     pub(crate) paused: bool,
     pub(crate) closing: bool,
     pub(crate) ended: bool,
-    /// The bus stops with it.
+    /// The bus drains when it ends.
     pub(crate) ends_bus: bool,
     pub(crate) stalled: u32,
 }
 
-/// A worker's end.
+/// The driver's side of a worker.
 #[derive(Debug)]
 pub(crate) struct Proc {
     pub(crate) worker: SimWorker,
     pub(crate) up: bool,
     pub(crate) queue: Vec<u8>,
-    /// How much was ever queued, and of that written to the pipe.
+    /// Bytes that were ever queued, and of those written to the pipe.
     pub(crate) queued: u64,
     pub(crate) written: u64,
     pub(crate) pipe: Vec<u8>,
@@ -36,35 +36,34 @@ pub(crate) struct Proc {
     pub(crate) partial: Vec<u8>,
     pub(crate) over: bool,
     pub(crate) paused: bool,
-    /// Told to end; at once if it is true.
+    /// It is to be stopped; `true`: killed.
     pub(crate) stop: Option<bool>,
-    /// It has closed its input.
     pub(crate) closed: bool,
     pub(crate) frozen: bool,
 }
 
-/// All ends there are, in the slots that the core numbers them by.
+/// All clients and workers, in the slots of the core.
 #[derive(Debug)]
 pub(crate) struct Net {
     pub(crate) ports: Vec<Option<Port>>,
     pub(crate) procs: Vec<Option<Proc>>,
-    /// Processes to be started.
+    /// Processes to start.
     pub(crate) spawns: Vec<(WorkerId, PoolId)>,
-    /// Those of them that are to end, and whether at once.
+    /// Processes to stop before they are started; `true`: to kill.
     pub(crate) stops: Vec<(WorkerId, bool)>,
-    /// `None` in the second run, which must only be the same.
+    /// `None` in the second run, which only has to be equal.
     pub(crate) oracle: Option<Oracle>,
     pub(crate) conns: usize,
-    pub(crate) hands: usize,
+    pub(crate) workers: usize,
     pub(crate) finished: bool,
     pub(crate) limit: usize,
-    /// Of everything that came out.
+    /// The digest of all output.
     pub(crate) digest: Digest,
     pub(crate) trace: Option<Vec<String>>,
 }
 
 impl Net {
-    pub(crate) fn note(&mut self, what: impl FnOnce() -> String) {
+    pub(crate) fn trace_line(&mut self, what: impl FnOnce() -> String) {
         if let Some(trace) = &mut self.trace {
             trace.push(what());
         }
@@ -78,12 +77,12 @@ impl Net {
         self.procs.get_mut(slot).and_then(Option::as_mut)
     }
 
-    pub(crate) fn conn(&mut self, client: ClientId) -> Option<Conn> {
+    pub(crate) fn conn(&mut self, client: ClientId) -> Option<ConnIndex> {
         self.port(client.0 as usize).map(|port| port.client.conn)
     }
 
-    pub(crate) fn hand(&mut self, worker: WorkerId) -> Option<Hand> {
-        self.proc(worker.0 as usize).map(|proc| proc.worker.hand)
+    pub(crate) fn worker_index(&mut self, worker: WorkerId) -> Option<WorkerIndex> {
+        self.proc(worker.0 as usize).map(|proc| proc.worker.worker_index)
     }
 
     fn wrong(&mut self, what: String) {
@@ -97,7 +96,7 @@ impl CoreOutput for Net {
     fn to_client(&mut self, client: ClientId, parts: &[&[u8]]) -> usize {
         self.digest.client_line(client.0, parts);
         let line = parts.concat();
-        self.note(|| format!("  -> client {} {}", client.0, String::from_utf8_lossy(&line)));
+        self.trace_line(|| format!("  -> client {} {}", client.0, String::from_utf8_lossy(&line)));
         let limit = self.limit;
         let Some(port) = self.port(client.0 as usize) else {
             self.wrong(format!("a line for client {}, who is not there", client.0));
@@ -110,7 +109,7 @@ impl CoreOutput for Net {
         port.queue.push(b'\n');
         let (waits, conn) = (port.queue.len(), port.client.conn);
         port.over |= waits > limit;
-        // A full queue may take what was already under way: the rest of an array, errors for all that was open.
+        // A full queue may take messages that were in progress: the rest of a batch, errors for all pending requests.
         if waits > limit + line.len() + 24_000 {
             self.wrong(format!("I6 {waits} bytes wait for connection {conn}"));
         }
@@ -123,44 +122,44 @@ impl CoreOutput for Net {
     fn to_worker(&mut self, worker: WorkerId, parts: &[&[u8]]) -> usize {
         self.digest.worker_line(worker.0, parts);
         let line = parts.concat();
-        self.note(|| format!("  -> worker {} {}", worker.0, String::from_utf8_lossy(&line)));
+        self.trace_line(|| format!("  -> worker {} {}", worker.0, String::from_utf8_lossy(&line)));
         let limit = self.limit;
         let Some(proc) = self.proc(worker.0 as usize) else {
             self.wrong(format!("a line for worker {}, which is not there", worker.0));
             return 0;
         };
-        let (start, hand) = (proc.queued, proc.worker.hand);
+        let (start, worker_index) = (proc.queued, proc.worker.worker_index);
         proc.queue.extend_from_slice(&line);
         proc.queue.push(b'\n');
         proc.queued += line.len() as u64 + 1;
         let waits = proc.queue.len();
         proc.over |= waits > limit;
         if waits > limit + line.len() + 24_000 {
-            self.wrong(format!("I6 {waits} bytes wait for worker {hand}"));
+            self.wrong(format!("I6 {waits} bytes wait for worker {worker_index}"));
         }
         if let Some(oracle) = &mut self.oracle {
-            oracle.worker_hears(hand, start, &line);
+            oracle.worker_hears(worker_index, start, &line);
         }
         waits
     }
 
     fn act(&mut self, action: Action) {
-        self.note(|| format!("  => {action:?}"));
+        self.trace_line(|| format!("  => {action:?}"));
         self.digest.action(&action);
         match action {
             Action::Spawn { worker, pool } => {
                 self.spawns.push((worker, pool));
             }
             Action::Stop { worker, kill } => {
-                let hand = self.hand(worker);
+                let worker_index = self.worker_index(worker);
                 if self.spawns.iter().any(|(spawned, _)| *spawned == worker) {
-                    // Ordered in the same breath: it has not been made yet.
+                    // The process was ordered in the same call and does not exist yet.
                     self.stops.push((worker, kill));
                 } else if let Some(proc) = self.proc(worker.0 as usize) {
                     proc.stop = Some(kill || proc.stop == Some(true));
                 }
-                if let (Some(oracle), Some(hand)) = (&mut self.oracle, hand) {
-                    oracle.hand_spent(hand);
+                if let (Some(oracle), Some(worker_index)) = (&mut self.oracle, worker_index) {
+                    oracle.worker_given_up(worker_index);
                 }
             }
             Action::PauseWorker(worker) => {
@@ -184,7 +183,7 @@ impl CoreOutput for Net {
                     oracle.conn_closed(conn, reason != Reason::SlowReader);
                 }
             }
-            Action::Tell(_) | Action::Own { .. } | Action::Disown { .. } => {}
+            Action::Log(_) | Action::Own { .. } | Action::Disown { .. } => {}
             Action::Finished => self.finished = true,
         }
     }

@@ -1,7 +1,7 @@
-//! A naive judge of what goes in and out of a bus: plain maps, written from the promises and not from the router.
+//! An oracle for the input and output of a bus: plain maps, written from the specification and not from the router.
 //!
-//! It is told each line before the core is, and hears each line the core lets out. Every message that somebody makes up
-//! holds a number of its own, `#17#`, so that the judge knows a message again wherever it turns up.
+//! It gets each line before the core does, and each line that the core sends. Every generated message contains a unique number,
+//! `#17#`, by which the oracle recognizes it anywhere.
 
 mod clients;
 mod sessions;
@@ -12,99 +12,112 @@ pub(crate) use text::{entries, number_in, stripped, text_of};
 
 use std::collections::{HashMap, VecDeque};
 
-/// A connection, counted from the first one there ever was.
-pub(crate) type Conn = usize;
-/// A worker, counted likewise.
-pub(crate) type Hand = usize;
-/// A session as it really is, whatever it is called.
+/// The number of a connection, counted from the first.
+pub(crate) type ConnIndex = usize;
+/// The number of a worker, counted from the first.
+pub(crate) type WorkerIndex = usize;
+/// The number of a session, independent of its names.
 pub(crate) type Truth = usize;
 /// The number in a message.
 pub(crate) type Tag = usize;
 
-/// Requests that may be asked of several workers, and again.
+/// Requests that may be sent to several workers, and repeatedly.
 pub(crate) const REPEATABLE: [&str; 6] =
     ["initialize", "authenticate", "session/list", "session/load", "session/resume", "session/delete"];
 
-/// In place of the method of a request that is too long to be read.
+/// The method of a request that is too long to be parsed.
 pub(crate) const TOO_LONG: &str = "(too long)";
 
-/// One thing a client says.
+/// A message of a client.
 #[derive(Debug)]
-pub(crate) enum Said {
-    /// A request.
-    Ask { tag: Tag, id: Vec<u8>, method: &'static str, session: Option<String>, text: Vec<u8> },
-    /// A notification; `about` is the request that it takes back.
-    Tell { tag: Tag, session: Option<String>, about: Option<Tag>, text: Vec<u8> },
-    /// An answer to what a worker asked, or what pretends to be one.
-    Answer { id: Vec<u8>, text: Vec<u8> },
-    /// What is answered by an error without an id.
+pub(crate) enum ClientMessage {
+    Request {
+        tag: Tag,
+        id: Vec<u8>,
+        method: &'static str,
+        session: Option<String>,
+        text: Vec<u8>,
+    },
+    /// A notification; `about` is the request that it cancels.
+    Notify {
+        tag: Tag,
+        session: Option<String>,
+        about: Option<Tag>,
+        text: Vec<u8>,
+    },
+    /// A response to a worker, valid or not.
+    Answer {
+        id: Vec<u8>,
+        text: Vec<u8>,
+    },
+    /// A line that is answered by an error without an id.
     Broken,
 }
 
-/// One thing a worker says.
+/// A message of a worker.
 #[derive(Debug)]
-pub(crate) enum Reply {
-    /// An answer. `opens`: the session that is now here, and what it is called here.
+pub(crate) enum WorkerMessage {
+    /// A response. `opens`: the session that is here now, and its name here.
     Answer { id: Vec<u8>, opens: Option<(Truth, String)>, closes: Option<String>, text: Vec<u8> },
-    /// A session is refused for lack of room: it may be asked for again, here or elsewhere.
+    /// A session is refused for lack of room: the request may be repeated, here or elsewhere.
     Full { id: Vec<u8>, text: Vec<u8> },
-    /// What has the id of an answer but is none, and what whoever asked is told then.
+    /// An invalid response with a pending id, and the code that the client gets.
     Malformed { id: Vec<u8>, code: i64 },
-    /// A request. `scope`: the request that it was asked and that this belongs to.
-    Ask { tag: Tag, id: Vec<u8>, truth: Option<Truth>, scope: Option<Vec<u8>>, text: Vec<u8> },
-    /// A notification; `about` is the request of its own that it takes back.
-    Tell { tag: Tag, truth: Option<Truth>, about: Option<Vec<u8>>, text: Vec<u8> },
-    /// What is no message, or answers nothing.
+    /// A request. `scope`: the request of a client that it belongs to.
+    Request { tag: Tag, id: Vec<u8>, truth: Option<Truth>, scope: Option<Vec<u8>>, text: Vec<u8> },
+    /// A notification; `about` is the request that it cancels.
+    Notify { tag: Tag, truth: Option<Truth>, about: Option<Vec<u8>>, text: Vec<u8> },
+    /// An invalid message, or a response to no request.
     Noise,
-    /// What is longer than may be.
+    /// A message that is too long.
     TooLong,
 }
 
-/// What the judge must know of a worker's pool.
+/// The properties of a worker's pool.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind {
     /// Each connection has its own worker.
     pub(crate) per_connection: bool,
     /// Each session has its own worker.
     pub(crate) per_session: bool,
-    /// Sessions are whatever clients call them.
+    /// Sessions have the names that clients use.
     pub(crate) plain: bool,
-    /// Users may share a worker.
+    /// Identities may share a worker.
     pub(crate) mixed: bool,
 }
 
 #[derive(Debug)]
 struct Asked {
-    conn: Conn,
+    conn: ConnIndex,
     method: &'static str,
     session: Option<String>,
     text: Vec<u8>,
     array: Option<usize>,
-    handed: Vec<(Hand, u64, Vec<u8>)>,
+    handed: Vec<(WorkerIndex, u64, Vec<u8>)>,
     truth: Option<Truth>,
-    /// Of a list: the sessions that workers have told, by what they call them.
+    /// Of a list: the sessions that workers listed, by their names there.
     listed: Vec<(String, Truth)>,
-    /// Of those, the ones that another user had then.
+    /// Those of them that belonged to another identity then.
     hidden: Vec<Truth>,
     said: Option<Vec<u8>>,
-    /// By a worker that was given up on: its answer may count or not.
+    /// The worker was given up: its response may count or not.
     late: bool,
     malformed: Option<i64>,
-    /// How a worker refused it for lack of room.
+    /// The refusal of a worker for lack of room.
     full: Option<Vec<u8>>,
     answered: bool,
 }
 
 #[derive(Debug)]
 struct Told {
-    conn: Conn,
+    conn: ConnIndex,
     session: Option<String>,
     about: Option<Tag>,
     text: Vec<u8>,
     times: u32,
 }
 
-/// What else a worker's message is about; of what it names it may be that nobody knows it any more.
+/// The other subject of a worker's message, which may be forgotten.
 #[derive(Clone, Copy, Debug)]
 struct About {
     scope: Option<Option<Tag>>,
@@ -114,12 +127,12 @@ struct About {
 
 #[derive(Debug)]
 struct FromWorker {
-    hand: Hand,
+    worker: WorkerIndex,
     id: Option<Vec<u8>>,
     truth: Option<Truth>,
     about: About,
     text: Vec<u8>,
-    delivered: Option<Conn>,
+    delivered: Option<ConnIndex>,
     said: Option<Vec<u8>>,
     answered: bool,
 }
@@ -135,37 +148,37 @@ enum Thing {
 #[derive(Debug)]
 struct ConnState {
     open: bool,
-    /// It has ended its input: what it holds may be taken by another of its identity where all share the workers.
+    /// It has ended its input: another client of its identity may take its sessions of a shared worker.
     silent: bool,
     identity: u32,
-    /// Requests without an answer, by id.
+    /// Pending requests, by id.
     flight: HashMap<Vec<u8>, Tag>,
-    /// Requests whose id was taken.
+    /// Requests whose id was in use.
     doubled: Vec<(Vec<u8>, Tag)>,
     /// Errors without an id that are due.
     nameless: usize,
-    /// It was told why it is hung up on.
+    /// It got the reason why it is closed.
     dismissed: bool,
-    /// What workers asked, by the id it came with.
+    /// Requests of workers, by the id they arrived with.
     asked: HashMap<Vec<u8>, Tag>,
-    /// The last message of each session that came.
+    /// The last message of each session that arrived.
     last: HashMap<Truth, Tag>,
 }
 
 #[derive(Debug)]
-struct HandState {
+struct WorkerRecord {
     kind: Kind,
     alive: bool,
-    /// Nothing more is wanted of it.
+    /// It was given up.
     spent: bool,
     read: u64,
-    /// Its sessions, as it calls them.
+    /// Its sessions, by its names.
     sessions: HashMap<String, Truth>,
-    /// What it was asked, by the id it was asked with.
+    /// Requests to it, by the id they were sent with.
     asked: HashMap<Vec<u8>, Tag>,
-    /// What it asked, by its own id.
+    /// Its own requests, by its id.
     asking: HashMap<Vec<u8>, Tag>,
-    users: Vec<Conn>,
+    users: Vec<ConnIndex>,
     identity: Option<u32>,
     opened: usize,
 }
@@ -173,33 +186,33 @@ struct HandState {
 #[derive(Debug)]
 struct TruthState {
     identity: u32,
-    owner: Option<Conn>,
-    /// The request by which its owner wants to take it up, while that has no answer.
+    owner: Option<ConnIndex>,
+    /// The pending request by which its owner loads or resumes it.
     taking: Option<Tag>,
-    hand: Hand,
+    worker: WorkerIndex,
     visible: Option<String>,
-    /// Messages within a turn that its client must have before the turn's end.
+    /// Messages of a turn that must arrive before the turn's end.
     undelivered: VecDeque<Tag>,
 }
 
-/// The judge.
+/// The oracle.
 #[derive(Debug, Default)]
 pub(crate) struct Oracle {
-    /// Sessions are for their identity alone also when nobody has them open.
+    /// Sessions without a client are visible to their identity only.
     strict: bool,
     things: Vec<Thing>,
     conns: Vec<ConnState>,
-    hands: Vec<HandState>,
+    workers: Vec<WorkerRecord>,
     truths: Vec<Option<TruthState>>,
     visible: HashMap<String, Truth>,
-    /// Plain sessions: who used a name, and where it is.
-    names: HashMap<String, (Vec<Conn>, Hand)>,
+    /// Plain sessions: the users of a name, and its worker.
+    names: HashMap<String, (Vec<ConnIndex>, WorkerIndex)>,
     arrays: Vec<usize>,
-    /// What must have happened when the core returns.
+    /// Events that must have happened when the core returns.
     due: Vec<Due>,
-    /// What was found.
+    /// The violations.
     pub(crate) wrongs: Vec<String>,
-    /// How many answers of workers reached their clients.
+    /// Number of workers' responses that reached their clients.
     pub(crate) served: usize,
 }
 
@@ -239,12 +252,12 @@ impl Oracle {
         self.truths.get_mut(truth).and_then(Option::as_mut)
     }
 
-    /// A client came in.
+    /// Creates an oracle.
     pub(crate) fn new(strict: bool) -> Self {
         Self { strict, ..Self::default() }
     }
 
-    pub(crate) fn conn_open(&mut self, identity: u32) -> Conn {
+    pub(crate) fn conn_open(&mut self, identity: u32) -> ConnIndex {
         self.conns.push(ConnState {
             open: true,
             silent: false,
@@ -259,13 +272,13 @@ impl Oracle {
         self.conns.len() - 1
     }
 
-    /// A client has ended its input.
-    pub(crate) fn conn_silent(&mut self, conn: Conn) {
+    /// Records that a client has ended its input.
+    pub(crate) fn conn_silent(&mut self, conn: ConnIndex) {
         self.conns[conn].silent = true;
     }
 
-    /// A client is hung up on, or has gone. `owed`: nothing may be open any more.
-    pub(crate) fn conn_closed(&mut self, conn: Conn, owed: bool) {
+    /// Records that a client is closed. `owed`: no request may be pending.
+    pub(crate) fn conn_closed(&mut self, conn: ConnIndex, owed: bool) {
         if owed && self.conns[conn].open {
             self.nothing_open(conn, "hung up on");
         }
@@ -276,7 +289,7 @@ impl Oracle {
         state.last.clear();
     }
 
-    fn nothing_open(&mut self, conn: Conn, when: &str) {
+    fn nothing_open(&mut self, conn: ConnIndex, when: &str) {
         let state = &self.conns[conn];
         let mut lost: Vec<Tag> = state.flight.values().copied().collect();
         lost.extend(state.doubled.iter().map(|(_, tag)| *tag));
@@ -295,9 +308,9 @@ impl Oracle {
         }
     }
 
-    /// A worker is being started.
-    pub(crate) fn hand_born(&mut self, kind: Kind) -> Hand {
-        self.hands.push(HandState {
+    /// Records that a worker is started.
+    pub(crate) fn worker_started(&mut self, kind: Kind) -> WorkerIndex {
+        self.workers.push(WorkerRecord {
             kind,
             alive: true,
             spent: false,
@@ -309,28 +322,28 @@ impl Oracle {
             identity: None,
             opened: 0,
         });
-        self.hands.len() - 1
+        self.workers.len() - 1
     }
 
-    /// A worker has read its input up to here.
-    pub(crate) fn hand_read(&mut self, hand: Hand, read: u64) {
-        self.hands[hand].read = read;
+    /// Records how much of its input a worker has read.
+    pub(crate) fn worker_read(&mut self, worker: WorkerIndex, read: u64) {
+        self.workers[worker].read = read;
     }
 
-    /// The core has given a worker up, or it was found stuck.
-    pub(crate) fn hand_spent(&mut self, hand: Hand) {
-        self.hands[hand].spent = true;
+    /// Records that the core gave a worker up, or that it was found stuck.
+    pub(crate) fn worker_given_up(&mut self, worker: WorkerIndex) {
+        self.workers[worker].spent = true;
     }
 
-    /// A worker has ended and may have read `taken` bytes.
-    pub(crate) fn hand_gone(&mut self, hand: Hand, taken: u64) {
-        let state = &mut self.hands[hand];
+    /// Records that a worker has exited and may have read `taken` bytes.
+    pub(crate) fn worker_exited(&mut self, worker: WorkerIndex, taken: u64) {
+        let state = &mut self.workers[worker];
         state.alive = false;
         state.read = taken;
         state.asking.clear();
     }
 
-    /// The core has returned: what it had to do at once is done.
+    /// Checks what must have happened when the core returns.
     pub(crate) fn returned(&mut self) {
         for due in std::mem::take(&mut self.due) {
             match due {
@@ -345,27 +358,27 @@ impl Oracle {
                 }
                 Due::Returned(tag) => {
                     let Some(thing) = self.of_worker(tag) else { continue };
-                    let (hand, answered) = (thing.hand, thing.answered || thing.about.array.is_some());
-                    if !answered && self.hands[hand].alive && !self.hands[hand].spent {
-                        self.wrong(format!("the client's answer to #{tag}# did not reach worker {hand}"));
+                    let (worker, answered) = (thing.worker, thing.answered || thing.about.array.is_some());
+                    if !answered && self.workers[worker].alive && !self.workers[worker].spent {
+                        self.wrong(format!("the client's answer to #{tag}# did not reach worker {worker}"));
                     }
                 }
             }
         }
     }
 
-    /// Everybody has had time to answer everything: nothing may be open.
+    /// Checks that nothing is pending after enough time.
     pub(crate) fn settle(&mut self) {
         for conn in 0..self.conns.len() {
             if self.conns[conn].open {
                 self.nothing_open(conn, "all is settled");
             }
         }
-        for hand in 0..self.hands.len() {
-            let state = &self.hands[hand];
+        for worker in 0..self.workers.len() {
+            let state = &self.workers[worker];
             if state.alive && !state.spent && !state.asking.is_empty() {
                 let tags: Vec<Tag> = state.asking.values().copied().collect();
-                self.wrong(format!("worker {hand} has no answer to its requests {tags:?}"));
+                self.wrong(format!("worker {worker} has no answer to its requests {tags:?}"));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Chance that a seed fixes.
+//! Reproducible random numbers.
 
 /// A xorshift generator.
 #[derive(Debug)]
@@ -20,18 +20,18 @@ impl Random {
         self.0
     }
 
-    /// A number below `end`.
+    /// Returns a number below `end`.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         (self.next() >> 16) as usize % end.max(1)
     }
 
-    /// One time out of so many.
+    /// Returns `true` once in `times` calls on average.
     pub(crate) fn one_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }
 
-    /// One of these.
-    pub(crate) fn of<T: Copy>(&mut self, these: &[T]) -> T {
+    /// Returns a random item.
+    pub(crate) fn pick<T: Copy>(&mut self, these: &[T]) -> T {
         these[self.below(these.len())]
     }
 }

@@ -1,4 +1,4 @@
-//! What kind of bus, workers and clients one run has.
+//! The bus, workers and clients of a run.
 
 use std::time::Duration;
 
@@ -7,22 +7,22 @@ use narrows_bus::config::{Admin, Auth, Config, Door, Limits, Listen, Pool, Proto
 use crate::oracle::Kind;
 use crate::random::Random;
 
-/// How the workers of a pool are.
+/// The properties of a pool's workers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Breed {
+pub(crate) struct PoolTraits {
     pub(crate) share: Share,
     pub(crate) protocol: Protocol,
     pub(crate) load: bool,
     pub(crate) resume: bool,
     pub(crate) mixed: bool,
-    /// Whether they take only a few sessions at once.
+    /// They accept only a few sessions at once.
     pub(crate) narrow: bool,
-    /// Whether they announce child sessions.
+    /// They announce child sessions.
     pub(crate) announces: bool,
 }
 
-impl Breed {
-    /// The version that its clients ask for.
+impl PoolTraits {
+    /// Returns the protocol version that its clients request.
     pub(crate) fn version(self) -> u32 {
         if self.protocol == Protocol::V2 { 2 } else { 1 }
     }
@@ -41,21 +41,21 @@ impl Breed {
     }
 }
 
-/// A bus and who uses it.
+/// A bus and its users.
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
     pub(crate) config: Config,
-    pub(crate) breeds: Vec<Breed>,
-    /// How many bytes a worker's pipe holds.
+    pub(crate) traits_of: Vec<PoolTraits>,
+    /// Bytes that a worker's pipe holds.
     pub(crate) pipe: usize,
     pub(crate) identities: u32,
     pub(crate) clients: usize,
     pub(crate) steps: usize,
-    /// One step out of so many is a fault; 0 is a day without any.
+    /// One step in this many is a fault; 0: none.
     pub(crate) faults: usize,
 }
 
-/// Which kinds of pools a run may have.
+/// The kinds of pools that a run may have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Family {
     pub(crate) shares: &'static [Share],
@@ -66,12 +66,12 @@ impl Scenario {
     pub(crate) fn new(family: Family, seed: u64, calm: bool) -> Self {
         let random = &mut Random::new(seed ^ 0x5EED);
         let count = 1 + random.below(3);
-        let mut breeds = Vec::new();
+        let mut traits_of = Vec::new();
         let mut pools = Vec::new();
         for at in 0..count {
-            let protocol = random.of(family.protocols);
-            let breed = Breed {
-                share: random.of(family.shares),
+            let protocol = random.pick(family.protocols);
+            let traits = PoolTraits {
+                share: random.pick(family.shares),
                 protocol,
                 load: protocol == Protocol::V1 && random.one_in(2),
                 resume: protocol == Protocol::V2 || random.one_in(3),
@@ -82,14 +82,14 @@ impl Scenario {
             let mut pool = Pool::new(format!("p{at}"), vec!["agent".to_owned()]);
             pool.client_meta = vec!["n".to_owned()];
             pool.instances = 1 + u32::try_from(random.below(3)).unwrap_or(0);
-            pool.max_instances = if calm { 64 } else { random.of(&[4, 16, 64]) };
-            pool.share = breed.share;
-            pool.protocol = breed.protocol;
-            pool.mix_identities = breed.mixed;
-            if breed.announces {
+            pool.max_instances = if calm { 64 } else { random.pick(&[4, 16, 64]) };
+            pool.share = traits.share;
+            pool.protocol = traits.protocol;
+            pool.mix_identities = traits.mixed;
+            if traits.announces {
                 pool.client_capabilities = serde_json::json!({"subagents": {}});
             }
-            breeds.push(breed);
+            traits_of.push(traits);
             pools.push(pool);
         }
         // Clients may use every pool: agents of different pools give out the same names.
@@ -108,18 +108,18 @@ impl Scenario {
             max_batch: 6,
             max_connections: 12,
             queue_bytes: if tight { 2_000 + random.below(4_000) } else { 1 << 20 },
-            disconnect_grace: Duration::from_secs(random.of(&[0, 0, 5])),
+            disconnect_grace: Duration::from_secs(random.pick(&[0, 0, 5])),
             restart_budget: if random.one_in(2) { 5 } else { 1_000 },
             ..Limits::default()
         };
         let mut scenario = Self {
             config: Config { listen, pools, limits, admin: Admin::default() },
-            breeds,
+            traits_of,
             pipe: if tight { 200 + random.below(800) } else { 1 << 16 },
             identities: if random.one_in(2) { 1 } else { 2 },
             clients: 2 + random.below(5),
             steps: 300 + random.below(500),
-            faults: if calm { 0 } else { random.of(&[2, 3, 3, 6, 20]) },
+            faults: if calm { 0 } else { random.pick(&[2, 3, 3, 6, 20]) },
         };
         if random.one_in(3) {
             scenario.ask_who();
@@ -127,7 +127,7 @@ impl Scenario {
         scenario
     }
 
-    /// Clients prove who they are, and each session is kept for whom it was made; nobody may watch.
+    /// Lets clients authenticate, so that sessions have owners and no observers.
     fn ask_who(&mut self) {
         for listen in &mut self.config.listen {
             let Ok(Listen { at: Door::Web(mut web), .. }) = Listen::parse("http://127.0.0.1:1/acp") else {

@@ -1,4 +1,4 @@
-//! Several clients on one session: chance decides who comes, goes, speaks and answers, and what the bus says is foretold.
+//! Several clients on one session, with random moves and a model that predicts the output.
 
 mod model;
 mod moves;
@@ -14,10 +14,10 @@ use crate::digest::Digest;
 use crate::random::Random;
 use model::{Ask, Session};
 
-/// How often each thing has happened, over all runs.
-pub(crate) type Deeds = BTreeMap<&'static str, usize>;
+/// Number of occurrences of each move, over all runs.
+pub(crate) type MoveCounts = BTreeMap<&'static str, usize>;
 
-/// What came out.
+/// The output of the core.
 #[derive(Default)]
 struct Net {
     to_clients: Vec<(u32, Vec<u8>)>,
@@ -47,11 +47,10 @@ impl CoreOutput for Net {
     }
 }
 
-/// Somebody who is connected.
-struct Person {
+struct ConnectedClient {
     identity: usize,
     next: u64,
-    /// What somebody else has answered, or what it need not answer any more.
+    /// Requests that it need not answer any more.
     stale: Vec<Value>,
 }
 
@@ -61,16 +60,16 @@ pub(crate) struct Watched<'a> {
     net: Net,
     random: Random,
     worker: WorkerId,
-    /// Whether the worker can tell the history of a session.
+    /// The worker can replay the history of a session.
     tells: bool,
-    /// How much is kept of a session.
+    /// Bytes kept per session.
     limit: usize,
-    people: BTreeMap<u32, Person>,
+    clients: BTreeMap<u32, ConnectedClient>,
     sessions: BTreeMap<String, Session>,
     asks: BTreeMap<u64, Ask>,
     counter: u64,
     seed: u64,
-    deeds: &'a mut Deeds,
+    counts: &'a mut MoveCounts,
 }
 
 fn config(limit: usize) -> Config {
@@ -90,10 +89,10 @@ fn config(limit: usize) -> Config {
 }
 
 impl<'a> Watched<'a> {
-    /// A bus whose one worker is ready.
-    pub(crate) fn new(seed: u64, deeds: &'a mut Deeds) -> Self {
+    /// Returns a bus with one ready worker.
+    pub(crate) fn new(seed: u64, counts: &'a mut MoveCounts) -> Self {
         let mut random = Random::new(seed);
-        let (limit, tells) = (random.of(&[400, 1 << 20]), random.one_in(2));
+        let (limit, tells) = (random.pick(&[400, 1 << 20]), random.one_in(2));
         let (mut core, mut net) = (Core::new(&config(limit), seed), Net::default());
         core.start(Time::ZERO, &mut net);
         let (worker, _) = net.spawned.pop().expect("a worker");
@@ -105,12 +104,12 @@ impl<'a> Watched<'a> {
             worker,
             tells,
             limit,
-            people: BTreeMap::new(),
+            clients: BTreeMap::new(),
             sessions: BTreeMap::new(),
             asks: BTreeMap::new(),
             counter: 0,
             seed,
-            deeds,
+            counts,
         };
         let asked = watched.net.to_worker.pop().expect("initialize");
         let can =
@@ -119,7 +118,7 @@ impl<'a> Watched<'a> {
         watched
     }
 
-    /// Takes so many random steps, and returns the digest of the run.
+    /// Runs this many random steps, and returns the digest of the run.
     pub(crate) fn run(mut self, steps: usize) -> Digest {
         for _ in 0..steps {
             self.step();
@@ -128,11 +127,11 @@ impl<'a> Watched<'a> {
         self.net.digest
     }
 
-    fn did(&mut self, what: &'static str) {
-        *self.deeds.entry(what).or_default() += 1;
+    fn count(&mut self, what: &'static str) {
+        *self.counts.entry(what).or_default() += 1;
     }
 
-    /// A number that nothing else has.
+    /// Returns a unique number.
     fn number(&mut self) -> u64 {
         self.counter += 1;
         self.counter
@@ -142,18 +141,18 @@ impl<'a> Watched<'a> {
         let name = format!("token:{identity}");
         let from = ClientInfo::new(0, &name);
         let client = self.core.client_open(Time::ZERO, from, &mut self.net).expect("there is room").0;
-        self.people.insert(client, Person { identity, next: 0, stale: Vec::new() });
-        let id = self.asks(client, "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
+        self.clients.insert(client, ConnectedClient { identity, next: 0, stale: Vec::new() });
+        let id = self.request(client, "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
         let answer = self.only_answer(client, &id);
         assert_eq!(answer["result"]["protocolVersion"], 1, "seed {}: {answer}", self.seed);
         client
     }
 
-    /// A client asks for something.
-    fn asks(&mut self, client: u32, method: &str, params: &Value) -> Value {
-        let person = self.people.get_mut(&client).expect("it is there");
-        person.next += 1;
-        let id = json!(person.next);
+    /// Sends a request of a client.
+    fn request(&mut self, client: u32, method: &str, params: &Value) -> Value {
+        let client_state = self.clients.get_mut(&client).expect("it is there");
+        client_state.next += 1;
+        let id = json!(client_state.next);
         self.says(client, &json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
         id
     }
@@ -172,8 +171,8 @@ impl<'a> Watched<'a> {
         self.worker_says(&json!({"jsonrpc": "2.0", "id": id, "result": result}));
     }
 
-    /// All that clients were sent, each with whom.
-    fn heard(&mut self) -> Vec<(u32, Value)> {
+    /// Returns all lines sent to clients.
+    fn client_lines(&mut self) -> Vec<(u32, Value)> {
         let lines = std::mem::take(&mut self.net.to_clients);
         lines
             .into_iter()
@@ -181,15 +180,15 @@ impl<'a> Watched<'a> {
             .collect()
     }
 
-    /// What the worker was sent.
-    fn handed(&mut self) -> Vec<Value> {
+    /// Returns the lines sent to the worker.
+    fn worker_lines(&mut self) -> Vec<Value> {
         std::mem::take(&mut self.net.to_worker)
     }
 
-    /// The one line that the worker was sent, which asks for this.
+    /// Returns the only line sent to the worker, which has this method.
     #[track_caller]
     fn only_handed(&mut self, method: &str) -> Value {
-        let handed = self.handed();
+        let handed = self.worker_lines();
         assert!(
             handed.len() == 1 && handed[0]["method"] == method,
             "seed {}: {method}: {handed:?}",
@@ -198,10 +197,10 @@ impl<'a> Watched<'a> {
         handed.into_iter().next().unwrap_or_default()
     }
 
-    /// The answer to a request, which is all that anybody was sent.
+    /// Returns the response to a request, which is the only line sent to any client.
     #[track_caller]
     fn only_answer(&mut self, client: u32, id: &Value) -> Value {
-        let heard = self.heard();
+        let heard = self.client_lines();
         let is_it = heard.len() == 1 && heard[0].0 == client && heard[0].1["id"] == *id;
         assert!(
             is_it && heard[0].1.get("method").is_none(),
@@ -211,11 +210,11 @@ impl<'a> Watched<'a> {
         heard.into_iter().next().map(|(_, answer)| answer).unwrap_or_default()
     }
 
-    /// A request is refused with this code, and the worker has not heard of it.
+    /// Checks that a request is refused with this code and did not reach the worker.
     #[track_caller]
     fn is_refused(&mut self, client: u32, id: &Value, code: i64) {
         let answer = self.only_answer(client, id);
         assert_eq!(answer["error"]["code"], code, "seed {}: {answer}", self.seed);
-        assert_eq!(self.handed(), Vec::<Value>::new(), "seed {}", self.seed);
+        assert_eq!(self.worker_lines(), Vec::<Value>::new(), "seed {}", self.seed);
     }
 }

@@ -1,18 +1,18 @@
-//! A made-up worker: what it makes of what it reads, and what it says next.
+//! A simulated worker: handles what it reads and chooses its next message.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use narrows_bus::config::Share;
 use narrows_wire::{Kind, View};
 
-use crate::oracle::{Hand, Reply, Tag, Truth, entries, number_in, stripped, text_of};
+use crate::oracle::{Tag, Truth, WorkerIndex, WorkerMessage, entries, number_in, stripped, text_of};
 use crate::random::Random;
-use crate::scenario::Breed;
+use crate::scenario::PoolTraits;
 
-/// How many sessions a worker takes that takes only a few.
-const MOST: usize = 4;
+/// Sessions of a worker that accepts only a few.
+const MAX_SESSIONS: usize = 4;
 
-/// A request that the worker works on.
+/// A request in progress.
 #[derive(Debug)]
 pub(crate) struct Task {
     pub(crate) id: Vec<u8>,
@@ -21,13 +21,13 @@ pub(crate) struct Task {
     pub(crate) session: Option<String>,
     server: Option<String>,
     pub(crate) cancelled: bool,
-    /// By the session's cancellation, not by that of the one request.
+    /// By the cancellation of the session, not of the request.
     pub(crate) stopped: bool,
-    /// Answered, with the turn still going on.
+    /// Answered, but the turn continues.
     pub(crate) begun: bool,
 }
 
-/// What all workers of a pool keep on disk, and what is counted for all.
+/// The sessions on disk of all workers of a pool, and global counters.
 #[derive(Debug, Default)]
 pub(crate) struct Store {
     /// By pool and name.
@@ -43,37 +43,36 @@ impl Store {
     }
 }
 
-/// A made-up worker.
 #[derive(Debug)]
 pub(crate) struct SimWorker {
-    pub(crate) hand: Hand,
+    pub(crate) worker_index: WorkerIndex,
     pub(crate) pool: usize,
-    pub(crate) breed: Breed,
+    pub(crate) traits: PoolTraits,
     pub(crate) tasks: Vec<Task>,
     pub(crate) sessions: BTreeMap<String, Truth>,
-    /// The child sessions that it has announced, and the sessions they belong to.
+    /// Announced child sessions, and the sessions they belong to.
     children: Vec<(String, Truth)>,
-    /// The MCP servers of its sessions, which live in clients.
+    /// The MCP servers of its sessions, which are in clients.
     servers: BTreeMap<String, String>,
-    /// Lines on their way to the bus, with what they mean.
-    pub(crate) out: VecDeque<(Vec<u8>, Vec<Reply>)>,
-    /// Requests of its own that have no answer, by id.
+    /// Lines on their way to the bus, with their meaning.
+    pub(crate) out: VecDeque<(Vec<u8>, Vec<WorkerMessage>)>,
+    /// Pending requests of its own, by id.
     pub(crate) asking: Vec<Vec<u8>>,
-    /// Ids it answered, for saying it again.
+    /// Ids that it has answered, for a second answer.
     pub(crate) answered: Vec<Vec<u8>>,
-    /// Never answers `initialize`.
-    pub(crate) mute: bool,
-    /// Does not stop when told.
-    pub(crate) deaf: bool,
+    /// It never answers `initialize`.
+    pub(crate) never_initializes: bool,
+    /// It ignores cancellations.
+    pub(crate) ignores_cancel: bool,
     counter: usize,
 }
 
 impl SimWorker {
-    pub(crate) fn new(hand: Hand, pool: usize, breed: Breed) -> Self {
+    pub(crate) fn new(worker_index: WorkerIndex, pool: usize, traits: PoolTraits) -> Self {
         Self {
-            hand,
+            worker_index,
             pool,
-            breed,
+            traits,
             tasks: Vec::new(),
             sessions: BTreeMap::new(),
             children: Vec::new(),
@@ -81,13 +80,13 @@ impl SimWorker {
             out: VecDeque::new(),
             asking: Vec::new(),
             answered: Vec::new(),
-            mute: false,
-            deaf: false,
+            never_initializes: false,
+            ignores_cancel: false,
             counter: 0,
         }
     }
 
-    /// Reads one line.
+    /// Handles one line.
     pub(crate) fn read(&mut self, line: &[u8]) {
         let view = View::parse(line);
         match view.kind() {
@@ -95,7 +94,7 @@ impl SimWorker {
             Kind::Request => {
                 let method = view.method().unwrap_or_default().into_owned();
                 let session = view.session().or_else(|| view.top_session()).map(std::borrow::Cow::into_owned);
-                // A session that comes to be later is not meant.
+                // A session that is created later is not meant.
                 let is_meant = |name: &String| method != "session/delete" || self.sessions.contains_key(name);
                 self.tasks.push(Task {
                     id: view.id().unwrap_or_default().to_vec(),
@@ -129,17 +128,17 @@ impl SimWorker {
         }
     }
 
-    fn say(&mut self, text: String, reply: impl FnOnce(Vec<u8>) -> Reply) {
+    fn send(&mut self, text: String, reply: impl FnOnce(Vec<u8>) -> WorkerMessage) {
         let text = text.into_bytes();
         let reply = reply(stripped(View::parse(&text)));
         self.out.push_back((text, vec![reply]));
     }
 
-    /// Says something of its own in a session.
+    /// Sends an update in a session.
     pub(crate) fn update(&mut self, name: &str, truth: Option<Truth>, pad: usize, store: &mut Store) {
         let tag = store.tag();
         let pad = "y".repeat(pad);
-        let text = if self.breed.is_plain() {
+        let text = if self.traits.is_plain() {
             format!(
                 "{{\"jsonrpc\":\"2.0\",\"method\":\"progress\",\"params\":{{\"sessionId\":\"{name}\",\"of\":\"#{tag}#\",\"pad\":\"{pad}\"}}}}"
             )
@@ -148,7 +147,7 @@ impl SimWorker {
                 "{{\"jsonrpc\":\"2.0\",\"method\":\"session/update\",\"params\":{{\"sessionId\":\"{name}\",\"update\":{{\"sessionUpdate\":\"agent_message_chunk\",\"content\":{{\"type\":\"text\",\"text\":\"{pad}\"}},\"_meta\":\"#{tag}#\"}}}}}}"
             )
         };
-        self.say(text, |text| Reply::Tell { tag, truth, about: None, text });
+        self.send(text, |text| WorkerMessage::Notify { tag, truth, about: None, text });
     }
 
     /// Announces a child of a session.
@@ -159,12 +158,12 @@ impl SimWorker {
             "{{\"jsonrpc\":\"2.0\",\"method\":\"session/update\",\"params\":{{\"sessionId\":\"{name}\",\"update\":{{\"sessionUpdate\":\"subagent_update\",\"sessionId\":\"{child}\",\"_meta\":\"#{tag}#\"}}}}}}"
         );
         self.children.push((child, truth));
-        self.say(text, |text| Reply::Tell { tag, truth: Some(truth), about: None, text });
+        self.send(text, |text| WorkerMessage::Notify { tag, truth: Some(truth), about: None, text });
     }
 
-    /// Does something about the children of a session. Tells whether it did.
-    fn raise(&mut self, name: &str, truth: Truth, store: &mut Store, random: &mut Random) -> bool {
-        if !self.breed.announces || !random.one_in(4) {
+    /// Sends a message about the children of a session. Returns `true` if it did.
+    fn act_on_children(&mut self, name: &str, truth: Truth, store: &mut Store, random: &mut Random) -> bool {
+        if !self.traits.announces || !random.one_in(4) {
             return false;
         }
         let own: Vec<String> = self
@@ -174,7 +173,7 @@ impl SimWorker {
             .map(|(child, _)| child.clone())
             .collect();
         if own.is_empty() || random.one_in(4) && own.len() < 4 {
-            // A child may have children, too.
+            // A child may have children too.
             let parent = own.first().filter(|_| random.one_in(2)).cloned();
             self.announce(parent.as_deref().unwrap_or(name), truth, store);
         } else if random.one_in(4) && self.asking.len() < 3 {
@@ -191,10 +190,10 @@ impl SimWorker {
         let text = format!(
             "{{\"jsonrpc\":\"2.0\",\"method\":\"session/update\",\"params\":{{\"sessionId\":\"{name}\",\"update\":{{\"sessionUpdate\":\"state_update\",\"state\":{state},\"_meta\":\"#{tag}#\"}}}}}}"
         );
-        self.say(text, |text| Reply::Tell { tag, truth, about: None, text });
+        self.send(text, |text| WorkerMessage::Notify { tag, truth, about: None, text });
     }
 
-    /// An id for a request of its own.
+    /// Returns an id for its own request.
     fn own_id(&mut self) -> String {
         self.counter += 1;
         let id = if self.counter.is_multiple_of(2) {
@@ -206,7 +205,7 @@ impl SimWorker {
         id
     }
 
-    /// Asks something about a request that it was asked.
+    /// Sends a request about a request of a client.
     fn elicit(&mut self, scope: Vec<u8>, store: &mut Store) {
         let tag = store.tag();
         let (id, about) = (self.own_id(), String::from_utf8_lossy(&scope).into_owned());
@@ -214,61 +213,63 @@ impl SimWorker {
             "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"elicitation/create\",\"params\":{{\"requestId\":{about},\"mode\":\"form\",\"message\":\"#{tag}#\"}}}}"
         );
         let id = id.into_bytes();
-        self.say(text, |text| Reply::Ask { tag, id, truth: None, scope: Some(scope), text });
+        self.send(text, |text| WorkerMessage::Request { tag, id, truth: None, scope: Some(scope), text });
     }
 
-    /// Says something to an MCP server.
+    /// Sends a message to an MCP server.
     fn call(&mut self, server: &str, store: &mut Store) {
         let (tag, id) = (store.tag(), self.own_id());
         let text = format!(
             "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"mcp/message\",\"params\":{{\"serverId\":\"{server}\",\"message\":\"#{tag}#\"}}}}"
         );
         let id = id.into_bytes();
-        self.say(text, |text| Reply::Ask { tag, id, truth: None, scope: None, text });
+        self.send(text, |text| WorkerMessage::Request { tag, id, truth: None, scope: None, text });
     }
 
-    /// Takes back what it asked last, or says so.
-    pub(crate) fn take_back(&mut self, store: &mut Store) -> Option<()> {
+    /// Cancels its last request, or another id.
+    pub(crate) fn cancel(&mut self, store: &mut Store) -> Option<()> {
         let about = self.asking.last()?.clone();
         let (tag, id) = (store.tag(), String::from_utf8_lossy(&about).into_owned());
         let text = format!(
             "{{\"jsonrpc\":\"2.0\",\"method\":\"$/cancel_request\",\"params\":{{\"requestId\":{id},\"_meta\":\"#{tag}#\"}}}}"
         );
-        self.say(text, |text| Reply::Tell { tag, truth: None, about: Some(about), text });
+        self.send(text, |text| WorkerMessage::Notify { tag, truth: None, about: Some(about), text });
         Some(())
     }
 
-    /// Asks something of its own in a session.
+    /// Sends a request in a session.
     pub(crate) fn question(&mut self, name: &str, truth: Option<Truth>, store: &mut Store) {
         let tag = store.tag();
         let id = self.own_id();
         let text = format!(
             "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"session/request_permission\",\"params\":{{\"sessionId\":\"{name}\",\"toolCall\":{{\"toolCallId\":\"#{tag}#\"}},\"options\":[]}}}}"
         );
-        self.say(text, |text| Reply::Ask { tag, id: id.into_bytes(), truth, scope: None, text });
+        self.send(text, |text| WorkerMessage::Request { tag, id: id.into_bytes(), truth, scope: None, text });
     }
 
     fn truth_of(&self, name: &str) -> Option<Truth> {
         self.sessions.get(name).copied()
     }
 
-    /// Goes on with one of its tasks.
+    /// Continues one of its tasks.
     pub(crate) fn work(&mut self, at: usize, hurry: bool, store: &mut Store, random: &mut Random) {
         let task = &self.tasks[at];
         let name = task.session.clone();
         let known = name.as_deref().and_then(|name| self.truth_of(name));
-        // Even one that does not stop knows which sessions there are.
-        if self.mute && task.method == "initialize" || self.deaf && task.stopped && known.is_some() {
+        // A worker that ignores cancellations still knows which sessions exist.
+        if self.never_initializes && task.method == "initialize"
+            || self.ignores_cancel && task.stopped && known.is_some()
+        {
             return;
         }
         let in_turn = matches!(&*task.method, "session/prompt" | "work") && !task.cancelled;
         if let Some(name) = &name
             && in_turn
-            && (known.is_some() || self.breed.is_plain())
+            && (known.is_some() || self.traits.is_plain())
             && !hurry
             && !random.one_in(3)
         {
-            if known.is_some_and(|truth| self.raise(name, truth, store, random)) {
+            if known.is_some_and(|truth| self.act_on_children(name, truth, store, random)) {
                 return;
             }
             let task = &self.tasks[at];
@@ -312,7 +313,7 @@ impl SimWorker {
                     "{{\"jsonrpc\":\"2.0\",\"id\":{},\"error\":{{\"code\":-32012,\"message\":\"full\",\"data\":{{{meta}}}}}}}",
                     String::from_utf8_lossy(&id)
                 );
-                return self.say(text, |text| Reply::Full { id, text });
+                return self.send(text, |text| WorkerMessage::Full { id, text });
             }
             "session/new" => {
                 let name = self.minted(store);
@@ -346,11 +347,11 @@ impl SimWorker {
                 closes = Some(name.clone());
                 format!("\"result\":{{{meta}}}")
             }
-            "session/prompt" if !self.breed.is_plain() && self.truth_of(&name).is_none() => missing,
+            "session/prompt" if !self.traits.is_plain() && self.truth_of(&name).is_none() => missing,
             _ if task.cancelled && random.one_in(3) => {
                 format!("\"error\":{{\"code\":-32800,\"message\":\"cancelled\",\"data\":{{{meta}}}}}")
             }
-            "session/prompt" if self.breed.version() == 2 => {
+            "session/prompt" if self.traits.version() == 2 => {
                 format!("\"result\":{{\"messageId\":\"m\",{meta}}}")
             }
             "session/prompt" if task.cancelled => {
@@ -371,13 +372,13 @@ impl SimWorker {
                     self.update(name, Some(*truth), 2, store);
                 }
             }
-            if self.breed.version() == 2 && task.method == "session/resume" {
+            if self.traits.version() == 2 && task.method == "session/resume" {
                 self.state(name, "\"idle\"", store);
             }
         }
         if let Some(name) = &closes {
             let closed = self.sessions.remove(name);
-            // Their names are not used again.
+            // Their names are not reused.
             for (_, truth) in self.children.iter_mut().filter(|(_, truth)| Some(*truth) == closed) {
                 *truth = Truth::MAX;
             }
@@ -385,9 +386,9 @@ impl SimWorker {
         let id = String::from_utf8_lossy(&task.id).into_owned();
         let text = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},{body}}}");
         self.answered.push(task.id.clone());
-        self.say(text, |text| Reply::Answer { id: id.into_bytes(), opens, closes, text });
+        self.send(text, |text| WorkerMessage::Answer { id: id.into_bytes(), opens, closes, text });
         if task.method == "session/prompt"
-            && self.breed.version() == 2
+            && self.traits.version() == 2
             && self.truth_of(&name).is_some()
             && body.contains("messageId")
         {
@@ -397,26 +398,26 @@ impl SimWorker {
     }
 
     fn greeting(&self, meta: &str) -> String {
-        if self.breed.version() == 2 {
+        if self.traits.version() == 2 {
             return format!(
                 "\"result\":{{\"protocolVersion\":2,\"info\":{{\"name\":\"w\",\"version\":\"1\"}},\"capabilities\":{{\"session\":{{}}}},{meta}}}"
             );
         }
-        let resume = if self.breed.resume { "\"resume\":{}," } else { "" };
+        let resume = if self.traits.resume { "\"resume\":{}," } else { "" };
         format!(
             "\"result\":{{\"protocolVersion\":1,\"agentCapabilities\":{{\"loadSession\":{},\"sessionCapabilities\":{{{resume}\"list\":{{}},\"close\":{{}}}}}},{meta}}}",
-            self.breed.load
+            self.traits.load
         )
     }
 
-    /// Whether it has as many sessions as it takes.
+    /// Returns `true` if it accepts no more sessions.
     fn is_full(&self) -> bool {
-        self.breed.narrow && self.breed.share == Share::All && self.sessions.len() >= MOST
+        self.traits.narrow && self.traits.share == Share::All && self.sessions.len() >= MAX_SESSIONS
     }
 
-    /// A name for a new session: those who can load one have names of their own, others count from one.
+    /// Returns a name for a new session: workers that can load sessions use unique names, others count from one.
     fn minted(&mut self, store: &mut Store) -> String {
-        if self.breed.load || self.breed.resume {
+        if self.traits.load || self.traits.resume {
             let name = (1..)
                 .map(|at| format!("s{at}"))
                 .find(|name| !store.sessions.contains_key(&(self.pool, name.clone())))

@@ -1,4 +1,4 @@
-//! One run: a bus, its clients and workers, and chance that decides who moves next.
+//! One run: a bus, its clients and workers, and random choices of the next move.
 
 mod ends;
 mod faults;
@@ -12,7 +12,7 @@ use narrows_wire::View;
 use crate::client::{Line, SimClient};
 use crate::digest::Digest;
 use crate::net::{Net, Port, Proc};
-use crate::oracle::{Oracle, Reply};
+use crate::oracle::{Oracle, WorkerMessage};
 use crate::random::Random;
 use crate::scenario::Scenario;
 use crate::worker::{SimWorker, Store};
@@ -27,16 +27,16 @@ pub(crate) struct World {
     now: Time,
     faults: usize,
     draining: bool,
-    /// Names of sessions that clients had who are gone.
+    /// Names of sessions of disconnected clients.
     left: Vec<(usize, String)>,
 }
 
-/// How a run went.
+/// The result of a run.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) digest: Digest,
     pub(crate) faults: usize,
-    /// After how many steps it ended.
+    /// Number of steps until it ended.
     pub(crate) steps: usize,
     pub(crate) served: usize,
     pub(crate) wrongs: Vec<String>,
@@ -52,7 +52,7 @@ impl World {
             stops: Vec::new(),
             oracle: judged.then(|| Oracle::new(scenario.config.keeps_owners())),
             conns: 0,
-            hands: 0,
+            workers: 0,
             finished: false,
             limit: scenario.config.limits.queue_bytes,
             digest: Digest::default(),
@@ -119,16 +119,16 @@ impl World {
         }
     }
 
-    /// The core has returned.
+    /// Handles the orders of the core after a call.
     fn after(&mut self) {
         for (worker, pool) in std::mem::take(&mut self.net.spawns) {
             let name = self.core.pool(pool).name.clone();
             let at = name.trim_start_matches('p').parse().unwrap_or(0);
-            let breed = self.scenario.breeds[at];
-            let hand = self.net.hands;
-            self.net.hands += 1;
+            let traits = self.scenario.traits_of[at];
+            let worker_index = self.net.workers;
+            self.net.workers += 1;
             if let Some(oracle) = &mut self.net.oracle {
-                oracle.hand_born(breed.kind());
+                oracle.worker_started(traits.kind());
             }
             let slot = worker.0 as usize;
             while self.net.procs.len() <= slot {
@@ -140,7 +140,7 @@ impl World {
             let stop = self.net.stops.iter().find(|(stopped, _)| *stopped == worker).map(|(_, kill)| *kill);
             self.net.stops.retain(|(stopped, _)| *stopped != worker);
             self.net.procs[slot] = Some(Proc {
-                worker: SimWorker::new(hand, at, breed),
+                worker: SimWorker::new(worker_index, at, traits),
                 up: false,
                 queue: Vec::new(),
                 queued: 0,
@@ -168,13 +168,13 @@ impl World {
         (0..self.net.procs.len()).filter(|slot| self.net.procs[*slot].is_some()).collect()
     }
 
-    /// A client comes in.
+    /// Connects a client.
     fn connect(&mut self, listener: usize, wanted: usize) -> Option<usize> {
         let ends_bus = self.scenario.faults > 0 && self.random.one_in(80);
         let identity = u32::try_from(self.random.below(self.scenario.identities as usize)).unwrap_or(0);
         let name = format!("token:{identity}");
         let arrival = ClientInfo { ends_bus, ..ClientInfo::new(listener, &name) };
-        self.net.note(|| {
+        self.net.trace_line(|| {
             format!("{:?} connect listener {listener} pool {wanted} identity {identity} {ends_bus}", self.now)
         });
         let client = self.core.client_open(self.now, arrival, &mut self.net)?;
@@ -187,7 +187,7 @@ impl World {
         while self.net.ports.len() <= slot {
             self.net.ports.push(None);
         }
-        let mut client = SimClient::new(conn, wanted, self.scenario.breeds[wanted], &mut self.random);
+        let mut client = SimClient::new(conn, wanted, self.scenario.traits_of[wanted], &mut self.random);
         client.chooses = wanted != listener;
         let port = Port {
             client,
@@ -206,11 +206,11 @@ impl World {
         Some(slot)
     }
 
-    /// A client's line reaches the core, unless nothing is read from it now.
+    /// Passes a client's line to the core, unless the client is paused.
     fn client_says(&mut self, slot: usize, line: Line) {
         let Some(port) = self.net.port(slot) else { return };
         let conn = port.client.conn;
-        self.net.note(|| {
+        self.net.trace_line(|| {
             format!("{:?} client {slot} ({conn}) says {}", self.now, String::from_utf8_lossy(&line.text))
         });
         if let Some(oracle) = &mut self.net.oracle {
@@ -221,7 +221,7 @@ impl World {
         self.after();
     }
 
-    /// Whether the core would be given a line of this client now.
+    /// Returns `true` if the core would get a line of this client now.
     fn is_read(&mut self, slot: usize) -> bool {
         self.net.port(slot).is_some_and(|port| !port.paused && !port.closing && !port.ended)
     }
@@ -231,18 +231,18 @@ impl World {
         let (conn, pool, sessions) =
             (port.client.conn, port.client.pool, std::mem::take(&mut port.client.sessions));
         self.draining |= port.ends_bus;
-        self.net.note(|| format!("{:?} client {slot} ({conn}) is gone", self.now));
+        self.net.trace_line(|| format!("{:?} client {slot} ({conn}) is gone", self.now));
         self.left.extend(sessions.into_iter().map(|name| (pool, name)));
         if let Some(oracle) = &mut self.net.oracle {
             oracle.conn_closed(conn, false);
         }
-        // Its slot is free only when the core has returned.
+        // The slot is free only when the core has returned.
         self.core.client_gone(self.now, client_at(slot), &mut self.net);
         self.net.ports[slot] = None;
         self.after();
     }
 
-    /// A client reads up to `most` lines of what waits for it.
+    /// Lets a client read up to `most` queued lines.
     fn client_reads(&mut self, slot: usize, most: usize) {
         let limit = self.net.limit;
         let Some(port) = self.net.port(slot) else { return };
@@ -251,7 +251,7 @@ impl World {
             let Some(end) = memchr::memchr(b'\n', &port.queue[at..]) else { break };
             let line = at..at + end;
             at += end + 1;
-            port.client.hear(&port.queue[line]);
+            port.client.receive(&port.queue[line]);
         }
         port.queue.drain(..at);
         if at > 0 {
@@ -264,34 +264,35 @@ impl World {
         }
     }
 
-    /// The bus reads a line of a worker's.
+    /// Lets the bus read a line of a worker.
     fn worker_says(&mut self, slot: usize) {
         let Some(proc) = self.net.proc(slot) else { return };
-        let hand = proc.worker.hand;
+        let worker_index = proc.worker.worker_index;
         let Some((text, said)) = proc.worker.out.pop_front() else { return };
-        let long =
-            said.iter().any(|reply| matches!(reply, Reply::TooLong | Reply::Malformed { code: -32013, .. }));
-        self.net.note(|| {
-            format!("{:?} worker {slot} ({hand}) says {}", self.now, String::from_utf8_lossy(&text))
+        let long = said.iter().any(|reply| {
+            matches!(reply, WorkerMessage::TooLong | WorkerMessage::Malformed { code: -32013, .. })
+        });
+        self.net.trace_line(|| {
+            format!("{:?} worker {slot} ({worker_index}) says {}", self.now, String::from_utf8_lossy(&text))
         });
         if let Some(oracle) = &mut self.net.oracle {
-            oracle.worker_said(hand, said, text.first() == Some(&b'['));
+            oracle.worker_said(worker_index, said, text.first() == Some(&b'['));
         }
         let view = if long { View::too_long(&text) } else { View::parse(&text) };
         self.core.worker_line(self.now, worker_at(slot), view, &mut self.net);
         self.after();
     }
 
-    /// A worker's process begins.
+    /// Starts a worker's process.
     fn worker_begins(&mut self, slot: usize) {
         let Some(proc) = self.net.proc(slot) else { return };
         proc.up = true;
-        self.net.note(|| format!("{:?} worker {slot} is up", self.now));
+        self.net.trace_line(|| format!("{:?} worker {slot} is up", self.now));
         self.core.worker_up(self.now, worker_at(slot), 1, &mut self.net);
         self.after();
     }
 
-    /// What waits for a worker goes into its pipe, and it reads up to `most` bytes from there.
+    /// Writes the queue of a worker to its pipe, and lets it read up to `most` bytes.
     fn worker_reads(&mut self, slot: usize, most: usize) {
         let (limit, room) = (self.net.limit, self.scenario.pipe);
         let Some(proc) = self.net.proc(slot) else { return };
@@ -309,11 +310,11 @@ impl World {
             }
             proc.partial.drain(..at);
         }
-        let (hand, read) = (proc.worker.hand, proc.read);
+        let (worker_index, read) = (proc.worker.worker_index, proc.read);
         let drained = proc.over && proc.queue.len() < limit / 2;
         proc.over &= !drained;
         if let Some(oracle) = &mut self.net.oracle {
-            oracle.hand_read(hand, read);
+            oracle.worker_read(worker_index, read);
         }
         if drained {
             self.core.worker_drained(self.now, worker_at(slot), &mut self.net);
@@ -321,13 +322,13 @@ impl World {
         }
     }
 
-    /// A worker ends. What it has said to the end of a line is still heard.
+    /// Ends a worker. Its output up to the last line end still arrives.
     fn worker_dies(&mut self, slot: usize, last_words: usize) {
         for _ in 0..last_words {
             self.worker_says(slot);
         }
         let Some(proc) = self.net.proc(slot) else { return };
-        // Where the pipe cannot be asked, all that was written may have been read.
+        // If the pipe cannot be inspected, all written bytes count as read.
         let taken = if self.random.one_in(4) && !proc.closed { proc.written } else { proc.read };
         let end = WorkerExit {
             reason: "killed".to_owned(),
@@ -335,10 +336,11 @@ impl World {
             unsent: std::mem::take(&mut proc.queue),
             ..WorkerExit::default()
         };
-        let hand = proc.worker.hand;
-        self.net.note(|| format!("{:?} worker {slot} ({hand}) is gone, taken {taken}", self.now));
+        let worker_index = proc.worker.worker_index;
+        self.net
+            .trace_line(|| format!("{:?} worker {slot} ({worker_index}) is gone, taken {taken}", self.now));
         if let Some(oracle) = &mut self.net.oracle {
-            oracle.hand_gone(hand, taken);
+            oracle.worker_exited(worker_index, taken);
         }
         self.net.procs[slot] = None;
         self.core.worker_gone(self.now, worker_at(slot), &end, &mut self.net);
@@ -347,24 +349,24 @@ impl World {
 
     fn pass(&mut self, time: Duration) {
         self.now += time;
-        self.net.note(|| format!("{:?} tick", self.now));
+        self.net.trace_line(|| format!("{:?} tick", self.now));
         self.core.tick(self.now, &mut self.net);
         self.after();
     }
 
-    /// A worker is found to be of no use.
+    /// Reports a stuck worker.
     fn worker_sticks(&mut self, slot: usize, why: Stuck) {
         let Some(proc) = self.net.proc(slot) else { return };
-        let hand = proc.worker.hand;
-        self.net.note(|| format!("{:?} worker {slot} is stuck: {why:?}", self.now));
+        let worker_index = proc.worker.worker_index;
+        self.net.trace_line(|| format!("{:?} worker {slot} is stuck: {why:?}", self.now));
         if let Some(oracle) = &mut self.net.oracle {
-            oracle.hand_spent(hand);
+            oracle.worker_given_up(worker_index);
         }
         self.core.worker_stuck(self.now, worker_at(slot), why, &mut self.net);
         self.after();
     }
 
-    /// A client ends its input.
+    /// Ends a client's input.
     fn client_ends(&mut self, slot: usize) {
         let Some(port) = self.net.port(slot) else { return };
         port.ended = true;
@@ -373,13 +375,13 @@ impl World {
         if let Some(oracle) = self.net.oracle.as_mut().filter(|_| !ends_bus) {
             oracle.conn_silent(conn);
         }
-        self.net.note(|| format!("{:?} client {slot} ends its input", self.now));
+        self.net.trace_line(|| format!("{:?} client {slot} ends its input", self.now));
         self.core.client_eof(self.now, client_at(slot), &mut self.net);
         self.after();
     }
 
     fn reload(&mut self) {
-        self.net.note(|| format!("{:?} reload {:?}", self.now, self.scenario.config.pools));
+        self.net.trace_line(|| format!("{:?} reload {:?}", self.now, self.scenario.config.pools));
         self.core.reload(self.now, &self.scenario.config, &mut self.net);
         self.after();
     }

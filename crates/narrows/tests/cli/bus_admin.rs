@@ -77,7 +77,7 @@ fn the_status_without_a_bus_is_an_error() {
     ");
     assert_snapshot!(output(&["--socket", "no.sock"]), @"
     --- stderr ---
-    error: no.sock: no bus listens there: No such file or directory (os error 2)
+    error: no.sock: no bus is listening: No such file or directory (os error 2)
     hint: start one with `narrows bus`, which says where its socket is
     --- exit 1 ---
     ");
@@ -116,7 +116,7 @@ fn client_listeners_do_not_serve_the_admin_api() {
     let path = dir.path().join("in.sock").canonicalize().expect("it is there");
     assert_eq!(bus.at[0], format!("unix:{}", path.display()), "it can be used from elsewhere");
     let told = dir.output_beside_others(command(&dir, &["status", "--socket", &bus.at[0]]));
-    assert!(told.contains("in.sock: clients come in there, and operators elsewhere\nhint: "), "{told}");
+    assert!(told.contains("in.sock: this socket is for clients, not the admin API\nhint: "), "{told}");
     assert!(told.ends_with("--- exit 1 ---\n"), "{told}");
     let told = dir.output_beside_others(command(&dir, &["status", "--socket", "tcp://127.0.0.1:9"]));
     assert!(told.contains("it is asked through its unix socket"), "{told}");
@@ -151,7 +151,7 @@ fn health_readiness_and_metrics() {
         (
             "/none",
             "HTTP/1.1 404 Not Found",
-            "\r\n\r\nthere is no such page; there are /health, /ready, /status and /metrics\n",
+            "\r\n\r\nnot found; available: /health, /ready, /status, /metrics\n",
         ),
     ] {
         let answer = bus.page(page);
@@ -162,7 +162,10 @@ fn health_readiness_and_metrics() {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("UTF-8");
     assert!(answer.starts_with("HTTP/1.0 405 Method Not Allowed"), "{answer}");
-    assert!(answer.ends_with("only be got; there are /health, /ready, /status and /metrics\n"), "{answer}");
+    assert!(
+        answer.ends_with("method not allowed; available: /health, /ready, /status, /metrics\n"),
+        "{answer}"
+    );
     let figures = bus.page("/metrics");
     assert!(figures.contains("content-type: text/plain; version=0.0.4"), "{figures}");
     for line in [
@@ -185,9 +188,7 @@ fn a_pool_that_cannot_work_is_not_ready() {
         [limits]\nrestart_budget = 2\n[admin]\nport = 0\n";
     let mut bus = Bus::from_file(&dir, file);
     let port = bus.expect_text("operators come in at http://");
-    dir.wait_for(|| {
-        bus.page("/ready").ends_with("\r\n\r\npool \"bad\": tripped, its workers were lost too often\n")
-    });
+    dir.wait_for(|| bus.page("/ready").ends_with("\r\n\r\npool \"bad\": tripped, circuit breaker is open\n"));
     assert!(bus.page("/ready").starts_with("HTTP/1.1 503 Service Unavailable"));
     assert!(bus.page("/metrics").contains("narrows_bus_pool_circuit_open{pool=\"bad\"} 1\n"));
     let loss = bus.state()["pools"][1]["last_loss"].as_str().unwrap_or_default().to_owned();
@@ -199,7 +200,7 @@ fn a_pool_that_cannot_work_is_not_ready() {
         let answer = http(&mut stream, host, "/health");
         let expected = if allowed { "HTTP/1.1 200 OK" } else { "HTTP/1.1 403 Forbidden" };
         assert!(answer.starts_with(expected), "{host}: {answer}");
-        assert_eq!(answer.contains("as 127.0.0.1, [::1] or localhost"), !allowed, "{host}: {answer}");
+        assert_eq!(answer.contains("must be 127.0.0.1, [::1] or localhost"), !allowed, "{host}: {answer}");
     }
     for (host, page) in
         [("localhost", "http://evil.example/health"), ("localhost\r\nHost: evil.example", "/health")]

@@ -116,7 +116,7 @@ fn errors_are_reported_before_anything_is_started() {
         );
         let why = &error.why;
         let expected = format!(
-            "--- stderr ---\nerror: pool \"default\": `{setting}` cannot be enforced here: {why}\nhint: leave `memory` and `pids` of the pool out, or limit the whole bus from outside\n--- exit 2 ---\n"
+            "--- stderr ---\nerror: pool \"default\": cannot enforce `{setting}` on this machine: {why}\nhint: leave `memory` and `pids` of the pool out, or limit the whole bus from outside\n--- exit 2 ---\n"
         );
         assert_eq!(output(&["--config", "limited.toml"]), expected);
     }
@@ -262,8 +262,8 @@ fn a_reload_fails_no_request() {
     let other_place = file("echo", "").replace("tcp://127.0.0.1:0", "tcp://127.0.0.1:1");
     write(&dir, &other_place);
     bus.signal(Signal::HUP);
-    let open = format!("{} stays open: closing it takes a restart of the bus", bus.at[0]);
-    let closed = "tcp://127.0.0.1:1 is not opened: that takes a restart of the bus";
+    let open = format!("{} stays open until the bus is restarted", bus.at[0]);
+    let closed = "tcp://127.0.0.1:1 is not opened until the bus is restarted";
     bus.expect_lines(&[&open, closed, "the settings were read again"]);
 
     write(&dir, &file("echo", "max_connections = 7"));

@@ -147,12 +147,12 @@ fn a_stopping_bus_refuses_new_clients_with_a_reason() {
     // Its turn, for which the bus waits.
     bus.wait_for(|state| state["sessions"] == 1 && state["pending"] == 1);
     bus.signal(Signal::TERM);
-    home.wait_for(|| bus.page("/ready").contains("the bus is stopping"));
+    home.wait_for(|| bus.page("/ready").contains("bus is shutting down"));
     let web = bus.at[0].clone();
     for (url, why) in [
-        (web.replace("ws://", "http://"), "the server responded with status 503: the bus is stopping"),
-        (web, "the server refused the connection: the bus is stopping"),
-        (bus.at[1].clone(), "the server refused the connection: the bus is stopping"),
+        (web.replace("ws://", "http://"), "the server responded with status 503: bus is shutting down"),
+        (web, "the server refused the connection: bus is shutting down"),
+        (bus.at[1].clone(), "the server refused the connection: bus is shutting down"),
     ] {
         let told = dir.output_beside_others(dir.narrows(["run", "--agent", &url, "Hi"]));
         assert!(told.contains(&format!("{url} cannot be reached\n  because: {why}\n")), "{told}");

@@ -52,7 +52,7 @@ const ROWS: &[Row] = &[
         &[
             (HOSTILE, "a_foreign_connection_is_indistinguishable_from_a_missing_one"),
             (RESUMED, "a_foreign_connection_cannot_be_resumed"),
-            (IDENTITIES, "what_is_anothers_is_answered_like_what_is_not_there"),
+            (IDENTITIES, "a_session_of_another_identity_is_answered_like_a_missing_one"),
             (SERVE_WEB, "clients_with_different_tokens_are_isolated"),
         ],
     ),
@@ -64,7 +64,7 @@ const ROWS: &[Row] = &[
     (
         "CB6",
         "answers to what somebody else was asked",
-        &[(IDENTITIES, "nobody_answers_for_another"), (SIM, "several_clients_on_one_session")],
+        &[(IDENTITIES, "no_client_answers_for_another_identity"), (SIM, "several_clients_on_one_session")],
     ),
     (
         "CB7",
@@ -110,7 +110,7 @@ const ROWS: &[Row] = &[
             (BUS_WEB, "a_client_lost_during_a_request_has_its_turn_cancelled_and_its_session_kept"),
             (BUS_WEB, "a_resumable_client_gets_the_request_again_and_its_turn_continues"),
             (BUS_WEB, "a_resumable_client_is_closed_after_its_grace_period"),
-            (WATCHING, "a_turn_goes_on_while_somebody_watches"),
+            (WATCHING, "a_turn_continues_while_an_observer_is_connected"),
         ],
     ),
     (

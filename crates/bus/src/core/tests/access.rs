@@ -1,9 +1,9 @@
-//! What clients may use: MCP servers of their own, and pools.
+//! Access of clients to pools and to their own MCP servers.
 
 use serde_json::{Value, json};
 
 use super::super::{ANYONE, ClientInfo};
-use super::{Config, Listen, Pool, Protocol, Scene, Share, able, config, last_id_in, pool};
+use super::{Config, Listen, Pool, Protocol, Share, TestBus, able, config, last_id_in, pool};
 use crate::config::{Door, McpAccess, McpServer, McpTarget};
 
 const REFUSED: &str = "MCP server not allowed by this pool";
@@ -17,35 +17,35 @@ fn files() -> McpServer {
 }
 
 /// Opens a client; `is_owner` if it is the user of the bus on a unix socket or stdio.
-fn open(scene: &mut Scene, is_owner: bool) -> u32 {
+fn open(bus: &mut TestBus, is_owner: bool) -> u32 {
     let identity = if is_owner { "uid:7" } else { ANYONE };
     let from = ClientInfo { is_owner, ..ClientInfo::new(0, identity) };
-    scene.core.client_open(scene.now, from, &mut scene.sight).unwrap().0
+    bus.core.client_open(bus.now, from, &mut bus.output).unwrap().0
 }
 
-/// A scene with one worker that has greeted `client`, or greets everybody if it is shared.
-fn scene(pool: Pool, is_owner: bool) -> (Scene, u32) {
+/// Returns a bus with one worker that is initialized for `client`, or shared.
+fn bus(pool: Pool, is_owner: bool) -> (TestBus, u32) {
     let is_shared = pool.share == Share::All;
-    let mut scene = Scene::new(&config(vec![pool]));
-    scene.up(0);
+    let mut bus = TestBus::new(&config(vec![pool]));
+    bus.up(0);
     if is_shared {
-        scene.answer(0, 1, &able());
+        bus.answer(0, 1, &able());
     }
-    let client = open(&mut scene, is_owner);
-    scene.ask(client, 1, "initialize", &json!({"protocolVersion": 1}));
+    let client = open(&mut bus, is_owner);
+    bus.request(client, 1, "initialize", &json!({"protocolVersion": 1}));
     if !is_shared {
-        let id = scene.last_id(0);
-        scene.answer(0, id, &able());
+        let id = bus.last_id(0);
+        bus.answer(0, id, &able());
     }
-    scene.seen();
-    (scene, client)
+    bus.seen();
+    (bus, client)
 }
 
 fn stdio() -> Value {
     json!({"name": "x", "command": "/bin/sh", "args": ["-c", "id"], "env": []})
 }
 
-/// Whether a worker was sent something.
+/// Returns `true` if a worker got a line.
 fn reached(seen: &str) -> bool {
     seen.lines().any(|line| line.starts_with('w'))
 }
@@ -61,13 +61,13 @@ fn servers_of_a_client_are_refused_and_nothing_is_sent() {
             json!({"type": "later", "name": "x"}),
         ] {
             for method in ["session/new", "session/load", "session/resume", "session/fork"] {
-                let (mut scene, client) = scene(pool(share), false);
+                let (mut bus, client) = bus(pool(share), false);
                 let params = json!({"sessionId": "s", "cwd": "/", "mcpServers": [server]});
-                scene.ask(client, 2, method, &params);
-                let seen = scene.seen();
+                bus.request(client, 2, method, &params);
+                let seen = bus.seen();
                 assert!(seen.contains(REFUSED) && seen.contains("-32015"), "{share:?} {method}: {seen}");
                 assert!(!reached(&seen), "{share:?} {method}: {seen}");
-                assert_eq!(scene.core.status(scene.now).counters.refused_mcp, 1);
+                assert_eq!(bus.core.status(bus.now).counters.refused_mcp, 1);
             }
         }
     }
@@ -77,9 +77,9 @@ fn servers_of_a_client_are_refused_and_nothing_is_sent() {
 fn the_user_of_the_bus_may_name_servers_unless_the_pool_says_otherwise() {
     let params = json!({"cwd": "/", "mcpServers": [stdio()]});
     let check = |mcp: Option<McpAccess>, is_owner: bool, passes: bool| {
-        let (mut scene, client) = scene(Pool { mcp, ..pool(Share::Connection) }, is_owner);
-        scene.ask(client, 2, "session/new", &params);
-        let seen = scene.seen();
+        let (mut bus, client) = bus(Pool { mcp, ..pool(Share::Connection) }, is_owner);
+        bus.request(client, 2, "session/new", &params);
+        let seen = bus.seen();
         assert_eq!(seen.contains(&params.to_string()), passes, "{mcp:?} {is_owner}: {seen}");
         assert_eq!(seen.contains(REFUSED), !passes, "{mcp:?} {is_owner}: {seen}");
     };
@@ -105,9 +105,9 @@ fn settings_for_the_agent_in_meta_are_refused_and_nothing_is_sent() {
             ("session/fork", &opening),
             ("_own/method", &opening),
         ] {
-            let (mut scene, client) = scene(pool(share), false);
-            scene.ask(client, 2, method, params);
-            let seen = scene.seen();
+            let (mut bus, client) = bus(pool(share), false);
+            bus.request(client, 2, method, params);
+            let seen = bus.seen();
             assert!(!reached(&seen) && seen.contains("-32015"), "{share:?} {method}: {seen}");
         }
     }
@@ -116,10 +116,10 @@ fn settings_for_the_agent_in_meta_are_refused_and_nothing_is_sent() {
 #[test]
 fn members_of_meta_pass_that_are_listed_or_have_a_fixed_meaning() {
     let passes = |pool: Pool, is_owner: bool, meta: &Value| {
-        let (mut scene, client) = scene(pool, is_owner);
+        let (mut bus, client) = bus(pool, is_owner);
         let params = json!({"cwd": "/", "mcpServers": [], "_meta": meta});
-        scene.ask(client, 2, "session/new", &params);
-        scene.seen().contains(&params.to_string())
+        bus.request(client, 2, "session/new", &params);
+        bus.seen().contains(&params.to_string())
     };
     let usual = || pool(Share::Connection);
     let claude = json!({"claudeCode": {}});
@@ -135,76 +135,76 @@ fn members_of_meta_pass_that_are_listed_or_have_a_fixed_meaning() {
 #[test]
 fn a_governed_pool_leaves_servers_to_its_gate() {
     let governed = pool(Share::Connection).governed("/w/ACP.md".into(), None);
-    let (mut scene, client) = scene(governed, false);
+    let (mut bus, client) = bus(governed, false);
     let params = json!({"cwd": "/", "mcpServers": [stdio()]});
-    scene.ask(client, 2, "session/new", &params);
-    assert!(scene.seen().contains(&params.to_string()));
+    bus.request(client, 2, "session/new", &params);
+    assert!(bus.seen().contains(&params.to_string()));
 }
 
 #[test]
 fn servers_in_the_client_pass() {
-    let (mut scene, client) = scene(pool(Share::All), false);
+    let (mut bus, client) = bus(pool(Share::All), false);
     let params = json!({"cwd": "/", "mcpServers": [{"type": "acp", "name": "a", "id": "1"}]});
-    scene.ask(client, 2, "session/new", &params);
-    assert!(scene.seen().contains(&params.to_string()));
+    bus.request(client, 2, "session/new", &params);
+    assert!(bus.seen().contains(&params.to_string()));
 }
 
 #[test]
 fn servers_in_batches_extensions_and_notifications_are_refused_too() {
-    let (mut scene, client) = scene(pool(Share::All), false);
+    let (mut bus, client) = bus(pool(Share::All), false);
     let open =
         json!({"jsonrpc": "2.0", "id": 5, "method": "session/new", "params": {"mcpServers": [stdio()]}});
-    scene.line(client, &format!("[{open}]"));
-    let seen = scene.seen();
+    bus.line(client, &format!("[{open}]"));
+    let seen = bus.seen();
     assert!(seen.contains(REFUSED) && !reached(&seen), "{seen}");
-    scene.ask(client, 6, "_agent/open", &json!({"cwd": "/", "mcpServers": [stdio()]}));
-    scene.ask(
+    bus.request(client, 6, "_agent/open", &json!({"cwd": "/", "mcpServers": [stdio()]}));
+    bus.request(
         client,
         7,
         "proxy/successor",
         &json!({"method": "session/new", "params": {"mcpServers": [stdio()]}}),
     );
-    scene.ask(
+    bus.request(
         client,
         8,
         "session/new",
         &json!({"_meta": {"narrows": {"mcpServers": {"a": {"command": "sh"}}}}}),
     );
-    let seen = scene.seen();
+    let seen = bus.seen();
     assert_eq!((seen.matches(REFUSED).count(), reached(&seen)), (3, false), "{seen}");
-    scene.note(client, "session/new", &json!({"cwd": "/", "mcpServers": [stdio()]}));
-    let seen = scene.seen();
+    bus.notify(client, "session/new", &json!({"cwd": "/", "mcpServers": [stdio()]}));
+    let seen = bus.seen();
     assert!(!reached(&seen), "{seen}");
-    // Other extensions and what people say are left alone.
-    scene.ask(client, 9, "_agent/open", &json!({"cwd": "mcpServers"}));
-    assert!(reached(&scene.seen()));
+    // Other extension methods and the content of prompts are not checked.
+    bus.request(client, 9, "_agent/open", &json!({"cwd": "mcpServers"}));
+    assert!(reached(&bus.seen()));
 }
 
 #[test]
 fn a_pool_of_another_protocol_refuses_servers_of_the_session_methods() {
     let jsonrpc = Pool { protocol: Protocol::JsonRpc, ..pool(Share::All) };
-    let mut scene = Scene::new(&config(vec![jsonrpc]));
-    scene.up(0);
-    let client = open(&mut scene, false);
-    scene.seen();
-    scene.ask(client, 2, "session/new", &json!({"sessionId": "s", "mcpServers": [stdio()]}));
-    let seen = scene.seen();
+    let mut bus = TestBus::new(&config(vec![jsonrpc]));
+    bus.up(0);
+    let client = open(&mut bus, false);
+    bus.seen();
+    bus.request(client, 2, "session/new", &json!({"sessionId": "s", "mcpServers": [stdio()]}));
+    let seen = bus.seen();
     assert!(seen.contains(REFUSED) && !reached(&seen), "{seen}");
-    scene.ask(client, 3, "session/new", &json!({"sessionId": "s", "mcpServers": []}));
-    assert!(reached(&scene.seen()));
+    bus.request(client, 3, "session/new", &json!({"sessionId": "s", "mcpServers": []}));
+    assert!(reached(&bus.seen()));
 }
 
 #[test]
 fn listed_servers_are_what_the_pool_describes() {
     let listed = Pool { mcp: Some(McpAccess::Listed), mcp_servers: vec![files()], ..pool(Share::All) };
-    let (mut scene, client) = scene(listed, true);
+    let (mut bus, client) = bus(listed, true);
     let evil = json!({"name": "files", "command": "/bin/sh", "args": ["-c", "id"], "env": []});
-    scene.ask(client, 2, "session/new", &json!({"cwd": "/", "mcpServers": [evil]}));
-    let seen = scene.seen();
+    bus.request(client, 2, "session/new", &json!({"cwd": "/", "mcpServers": [evil]}));
+    let seen = bus.seen();
     let described = r#""mcpServers":[{"name":"files","command":"mcp-files","args":["/srv"],"env":[{"name":"KEY","value":"s3cret"}]}]"#;
     assert!(seen.contains(described) && !seen.contains("/bin/sh"), "{seen}");
-    scene.ask(client, 3, "session/new", &json!({"cwd": "/", "mcpServers": [{"name": "other"}]}));
-    let seen = scene.seen();
+    bus.request(client, 3, "session/new", &json!({"cwd": "/", "mcpServers": [{"name": "other"}]}));
+    let seen = bus.seen();
     assert!(seen.contains(REFUSED) && !seen.contains("s3cret") && !seen.contains("files"), "{seen}");
 }
 
@@ -215,49 +215,49 @@ fn a_restored_session_has_the_servers_that_its_pool_permits_now() {
         server.target = McpTarget::Command { words: vec![env.to_owned()], env: Default::default() };
         Pool { instances: 2, mcp: Some(McpAccess::Listed), mcp_servers: vec![server], ..pool(Share::All) }
     };
-    let mut scene = Scene::new(&config(vec![listed("old")]));
+    let mut bus = TestBus::new(&config(vec![listed("old")]));
     for worker in 0..2 {
-        scene.up(worker);
-        scene.answer(worker, 1, &able());
+        bus.up(worker);
+        bus.answer(worker, 1, &able());
     }
-    let client = open(&mut scene, false);
-    scene.ask(client, 1, "initialize", &json!({"protocolVersion": 1}));
-    scene.ask(client, 2, "session/new", &json!({"cwd": "/", "mcpServers": [{"name": "files"}]}));
-    scene.answer(0, 2, &json!({"sessionId": "s"}));
-    scene.seen();
-    // The workers stay: none of what was changed is theirs.
-    scene.core.reload(scene.now, &config(vec![listed("new")]), &mut scene.sight);
-    assert_eq!(scene.seen(), "");
-    scene.dies(0);
-    scene.seen();
-    scene.ask(client, 3, "session/prompt", &super::prompt("s"));
-    let seen = scene.seen();
+    let client = open(&mut bus, false);
+    bus.request(client, 1, "initialize", &json!({"protocolVersion": 1}));
+    bus.request(client, 2, "session/new", &json!({"cwd": "/", "mcpServers": [{"name": "files"}]}));
+    bus.answer(0, 2, &json!({"sessionId": "s"}));
+    bus.seen();
+    // The changed settings do not concern the workers, so these stay.
+    bus.core.reload(bus.now, &config(vec![listed("new")]), &mut bus.output);
+    assert_eq!(bus.seen(), "");
+    bus.kill_worker(0);
+    bus.seen();
+    bus.request(client, 3, "session/prompt", &super::prompt("s"));
+    let seen = bus.seen();
     assert!(seen.contains("session/resume") && seen.contains(r#""command":"new""#), "{seen}");
-    // Without the server there is no such session any more.
-    scene.answer(1, 2, &json!({}));
+    // A session without its server cannot be restored.
+    bus.answer(1, 2, &json!({}));
     let none = Pool { mcp: Some(McpAccess::None), mcp_servers: Vec::new(), ..listed("new") };
-    scene.core.reload(scene.now, &config(vec![none]), &mut scene.sight);
-    scene.pass(2.0);
-    scene.up(0);
-    scene.answer(0, 1, &able());
-    scene.dies(1);
-    scene.seen();
-    scene.ask(client, 4, "session/prompt", &super::prompt("s"));
-    let seen = scene.seen();
+    bus.core.reload(bus.now, &config(vec![none]), &mut bus.output);
+    bus.advance(2.0);
+    bus.up(0);
+    bus.answer(0, 1, &able());
+    bus.kill_worker(1);
+    bus.seen();
+    bus.request(client, 4, "session/prompt", &super::prompt("s"));
+    let seen = bus.seen();
     assert!(seen.contains(REFUSED) && !seen.contains("\"command\""), "{seen}");
 }
 
 /// Two shared pools, `one` and `two`, and these listeners.
-fn two_pools(listen: Vec<Listen>) -> Scene {
+fn two_pools(listen: Vec<Listen>) -> TestBus {
     let named = |name: &str| Pool { name: name.into(), ..pool(Share::All) };
     let config = Config { listen, ..config(vec![named("one"), named("two")]) };
-    let mut scene = Scene::new(&config);
+    let mut bus = TestBus::new(&config);
     for worker in 0..2 {
-        scene.up(worker);
-        scene.answer(worker, 1, &able());
+        bus.up(worker);
+        bus.answer(worker, 1, &able());
     }
-    scene.seen();
-    scene
+    bus.seen();
+    bus
 }
 
 fn listener(pool: Option<&str>, pools: Option<&[&str]>) -> Listen {
@@ -266,27 +266,27 @@ fn listener(pool: Option<&str>, pools: Option<&[&str]>) -> Listen {
 }
 
 /// Opens a client at a listener, with a token for these pools.
-fn enter(scene: &mut Scene, listener: usize, pools: Option<&[&str]>) -> u32 {
+fn enter(bus: &mut TestBus, listener: usize, pools: Option<&[&str]>) -> u32 {
     let pools: Option<Vec<String>> = pools.map(|pools| pools.iter().map(|&name| name.to_owned()).collect());
     let from = ClientInfo { pools: pools.as_deref(), ..ClientInfo::new(listener, "token:bob") };
-    scene.core.client_open(scene.now, from, &mut scene.sight).unwrap().0
+    bus.core.client_open(bus.now, from, &mut bus.output).unwrap().0
 }
 
 #[test]
 fn a_client_gets_only_the_pools_of_its_listener_and_its_token() {
     #[track_caller]
     fn check(listen: Listen, token: Option<&[&str]>, wanted: Option<&str>, expected: Result<u32, ()>) {
-        let mut scene = two_pools(vec![listen]);
-        let client = enter(&mut scene, 0, token);
+        let mut bus = two_pools(vec![listen]);
+        let client = enter(&mut bus, 0, token);
         let mut params = json!({"protocolVersion": 1});
         if let Some(wanted) = wanted {
             params["_meta"] = json!({"narrows/pool": wanted});
         }
-        scene.ask(client, 1, "initialize", &params);
-        let seen = scene.seen();
+        bus.request(client, 1, "initialize", &params);
+        let seen = bus.seen();
         assert_eq!(seen.contains("-32015"), expected.is_err(), "{seen}");
-        scene.ask(client, 2, "session/new", &json!({"cwd": "/"}));
-        let seen = scene.seen();
+        bus.request(client, 2, "session/new", &json!({"cwd": "/"}));
+        let seen = bus.seen();
         match expected {
             Ok(worker) => assert!(seen.contains(&format!("w{worker} < ")), "{seen}"),
             Err(()) => assert!(!reached(&seen), "{seen}"),
@@ -297,7 +297,7 @@ fn a_client_gets_only_the_pools_of_its_listener_and_its_token() {
     check(listener(Some("two"), None), None, None, Ok(1));
     check(listener(Some("two"), None), None, Some("two"), Ok(1));
     check(listener(Some("two"), None), None, Some("one"), Err(()));
-    // As little as of one that there is.
+    // The error is the same as for an existing pool.
     check(listener(Some("two"), None), None, Some("three"), Err(()));
     check(listener(None, Some(&["two"])), None, None, Ok(1));
     check(listener(None, Some(&["two"])), None, Some("one"), Err(()));
@@ -311,28 +311,28 @@ fn a_client_gets_only_the_pools_of_its_listener_and_its_token() {
 
 #[test]
 fn a_session_in_a_pool_that_a_client_may_not_use_does_not_exist_for_it() {
-    let mut scene = two_pools(vec![listener(None, None), listener(Some("two"), None)]);
-    let (all, two) = (enter(&mut scene, 0, None), enter(&mut scene, 1, None));
+    let mut bus = two_pools(vec![listener(None, None), listener(Some("two"), None)]);
+    let (all, two) = (enter(&mut bus, 0, None), enter(&mut bus, 1, None));
     for client in [all, two] {
-        scene.ask(client, 1, "initialize", &json!({"protocolVersion": 1}));
+        bus.request(client, 1, "initialize", &json!({"protocolVersion": 1}));
     }
-    scene.session(all, 0, "secret");
+    bus.session(all, 0, "secret");
     let unknown = {
-        scene.ask(two, 9, "session/prompt", &super::prompt("nothing"));
-        scene.seen()
+        bus.request(two, 9, "session/prompt", &super::prompt("nothing"));
+        bus.seen()
     };
     for method in ["session/prompt", "session/close", "session/cancel_it"] {
-        scene.ask(two, 9, method, &json!({"sessionId": "secret"}));
-        assert_eq!(scene.seen(), unknown, "{method}");
+        bus.request(two, 9, method, &json!({"sessionId": "secret"}));
+        assert_eq!(bus.seen(), unknown, "{method}");
     }
     for method in ["session/load", "session/resume"] {
-        scene.ask(two, 9, method, &json!({"sessionId": "secret", "cwd": "/", "mcpServers": []}));
-        assert_eq!(scene.seen(), unknown, "{method}");
+        bus.request(two, 9, method, &json!({"sessionId": "secret", "cwd": "/", "mcpServers": []}));
+        assert_eq!(bus.seen(), unknown, "{method}");
     }
-    scene.ask(two, 10, "session/list", &json!({}));
-    let id = scene.last_id(1);
-    scene.answer(1, id, &json!({"sessions": [{"sessionId": "secret"}, {"sessionId": "old"}]}));
-    let seen = scene.seen();
+    bus.request(two, 10, "session/list", &json!({}));
+    let id = bus.last_id(1);
+    bus.answer(1, id, &json!({"sessions": [{"sessionId": "secret"}, {"sessionId": "old"}]}));
+    let seen = bus.seen();
     assert!(
         seen.contains("old") && !seen.lines().any(|line| line.starts_with('c') && line.contains("secret")),
         "{seen}"
@@ -341,18 +341,18 @@ fn a_session_in_a_pool_that_a_client_may_not_use_does_not_exist_for_it() {
 
 #[test]
 fn a_reload_takes_a_pool_from_clients_that_are_there() {
-    let mut scene = two_pools(vec![listener(None, None)]);
-    let client = enter(&mut scene, 0, None);
-    scene.ask(client, 1, "initialize", &json!({"protocolVersion": 1}));
-    scene.session(client, 0, "s");
+    let mut bus = two_pools(vec![listener(None, None)]);
+    let client = enter(&mut bus, 0, None);
+    bus.request(client, 1, "initialize", &json!({"protocolVersion": 1}));
+    bus.session(client, 0, "s");
     let named = |name: &str| Pool { name: name.into(), ..pool(Share::All) };
     let listen = vec![listener(Some("two"), None)];
     let config = Config { listen, ..config(vec![named("one"), named("two")]) };
-    scene.core.reload(scene.now, &config, &mut scene.sight);
-    scene.seen();
-    scene.ask(client, 2, "session/prompt", &super::prompt("s"));
-    scene.ask(client, 3, "session/new", &json!({"cwd": "/"}));
-    let seen = scene.seen();
+    bus.core.reload(bus.now, &config, &mut bus.output);
+    bus.seen();
+    bus.request(client, 2, "session/prompt", &super::prompt("s"));
+    bus.request(client, 3, "session/new", &json!({"cwd": "/"}));
+    let seen = bus.seen();
     assert!(!reached(&seen) && seen.matches("-32015").count() == 2, "{seen}");
 }
 
@@ -360,15 +360,15 @@ fn a_reload_takes_a_pool_from_clients_that_are_there() {
 fn positional_parameters_are_refused_in_every_session_and_share_mode() {
     for share in [Share::Connection, Share::Session, Share::All] {
         for method in ["session/new", "session/prompt", "session/load", "_x/y"] {
-            let (mut scene, client) = scene(pool(share), true);
-            scene.ask(client, 2, method, &json!(["/tmp", [], [stdio()]]));
-            let seen = scene.seen();
+            let (mut bus, client) = bus(pool(share), true);
+            bus.request(client, 2, method, &json!(["/tmp", [], [stdio()]]));
+            let seen = bus.seen();
             assert!(
                 !reached(&seen) && seen.contains("params must be an object"),
                 "{share:?} {method}: {seen}"
             );
-            scene.note(client, method, &json!(["/tmp", [], [stdio()]]));
-            let seen = scene.seen();
+            bus.notify(client, method, &json!(["/tmp", [], [stdio()]]));
+            let seen = bus.seen();
             assert!(!reached(&seen), "{share:?} {method}: {seen}");
         }
     }
@@ -376,30 +376,30 @@ fn positional_parameters_are_refused_in_every_session_and_share_mode() {
 
 #[test]
 fn what_concerns_a_connection_is_not_sent_to_a_shared_worker_by_naming_a_session() {
-    let (mut scene, client) = scene(pool(Share::All), true);
-    scene.session(client, 0, "own");
-    scene.seen();
+    let (mut bus, client) = bus(pool(Share::All), true);
+    bus.session(client, 0, "own");
+    bus.seen();
     for method in ["initialize", "authenticate", "logout"] {
         let params =
             json!({"sessionId": "own", "protocolVersion": 1, "methodId": "m", "clientCapabilities": {}});
-        scene.ask(client, 9, method, &params);
-        scene.note(client, method, &params);
-        let seen = scene.seen();
+        bus.request(client, 9, method, &params);
+        bus.notify(client, method, &params);
+        let seen = bus.seen();
         assert!(!reached(&seen), "{method}: {seen}");
     }
 }
 
 #[test]
 fn servers_of_a_client_that_could_be_read_in_two_ways_are_refused() {
-    let (mut scene, client) = scene(Pool { mix_identities: true, ..pool(Share::All) }, true);
-    let ask = |scene: &mut Scene, server: &str, more: &str| {
-        scene.line(
+    let (mut bus, client) = bus(Pool { mix_identities: true, ..pool(Share::All) }, true);
+    let ask = |bus: &mut TestBus, server: &str, more: &str| {
+        bus.line(
             client,
             &format!(
                 r#"{{"jsonrpc":"2.0","id":9,"method":"session/new","params":{{"cwd":"/","mcpServers":[{server}]{more}}}}}"#
             ),
         );
-        scene.seen()
+        bus.seen()
     };
     for (server, more) in [
         (r#"{"type":"acp","name":"n","serverId":"srv"}"#, r#","_meta":{"x":1e999}"#),
@@ -419,37 +419,37 @@ fn servers_of_a_client_that_could_be_read_in_two_ways_are_refused() {
         (r#"{"type":"acp","name":"n"}"#, ""),
         (r#"{"type":"acp","name":"n","serverId":"mine"}"#, r#","mcpServers":[]"#),
     ] {
-        let seen = ask(&mut scene, server, more);
+        let seen = ask(&mut bus, server, more);
         assert!(!reached(&seen) && seen.contains("-32602"), "{server} {more}: {seen}");
     }
-    // However it is spelled, it is known, and another's of the same id gets another one.
-    let seen = ask(&mut scene, r#"{"type":"\u0061cp","name":"n","serverId":"sr\u0076"}"#, "");
+    // An escaped id is recognized, and an equal id of another client is renamed.
+    let seen = ask(&mut bus, r#"{"type":"\u0061cp","name":"n","serverId":"sr\u0076"}"#, "");
     assert!(reached(&seen), "{seen}");
     let id = last_id_in(&seen, 0);
-    scene.answer(0, id, &json!({"sessionId": "a"}));
-    let other = open(&mut scene, true);
-    scene.ask(other, 1, "initialize", &json!({"protocolVersion": 1}));
-    scene.seen();
+    bus.answer(0, id, &json!({"sessionId": "a"}));
+    let other = open(&mut bus, true);
+    bus.request(other, 1, "initialize", &json!({"protocolVersion": 1}));
+    bus.seen();
     let server = json!({"type": "acp", "name": "n", "serverId": "srv"});
-    scene.ask(other, 2, "session/new", &json!({"cwd": "/", "mcpServers": [server]}));
-    let seen = scene.seen();
+    bus.request(other, 2, "session/new", &json!({"cwd": "/", "mcpServers": [server]}));
+    let seen = bus.seen();
     assert!(seen.contains(r#""serverId":"srv~2""#), "{seen}");
 }
 
-/// Clients of version 1 write the id under the key of either form of the protocol.
+/// Clients of version 1 write the same id under both keys.
 #[test]
 fn a_server_of_a_client_may_have_the_same_id_under_both_keys() {
     for share in [Share::Connection, Share::Session, Share::All] {
         for is_owner in [true, false] {
             for ids in [r#""serverId":"srv","id":"srv""#, r#""id":"srv","serverId":"s\u0072v""#] {
-                let (mut scene, client) = scene(pool(share), is_owner);
-                scene.line(
+                let (mut bus, client) = bus(pool(share), is_owner);
+                bus.line(
                     client,
                     &format!(
                         r#"{{"jsonrpc":"2.0","id":9,"method":"session/new","params":{{"cwd":"/","mcpServers":[{{"type":"acp","name":"n",{ids}}}]}}}}"#
                     ),
                 );
-                let seen = scene.seen();
+                let seen = bus.seen();
                 assert!(reached(&seen) && !seen.contains("error"), "{share:?} {is_owner} {ids}: {seen}");
             }
         }

@@ -1,4 +1,4 @@
-//! Arrays that are answered late or have to wait, and what happens beside them.
+//! Batches that are answered late or have to wait, and lines sent meanwhile.
 
 use insta::assert_snapshot;
 
@@ -6,46 +6,46 @@ use super::*;
 
 #[test]
 fn a_notice_about_a_session_follows_the_array_that_names_it() {
-    let mut scene = Scene::shared(2);
-    let client = scene.open();
+    let mut bus = TestBus::shared(2);
+    let client = bus.open();
     let notices = json!({"protocolVersion": 1, "clientCapabilities": {"session": {"notices": {}}}});
-    scene.ask(client, 0, "initialize", &notices);
-    scene.session(client, 0, "a");
-    scene.line(client, r#"[{"jsonrpc":"2.0","id":1,"method":"session/new","params":{}},{"jsonrpc":"2.0","id":2,"method":"session/prompt","params":{"sessionId":"a"}}]"#);
-    let created = scene.last_id(1);
-    scene.answer(1, created, &json!({"sessionId": "b"}));
-    let turn = scene.last_id(0);
-    scene.seen();
-    scene.dies(1);
-    let seen = scene.seen();
+    bus.request(client, 0, "initialize", &notices);
+    bus.session(client, 0, "a");
+    bus.line(client, r#"[{"jsonrpc":"2.0","id":1,"method":"session/new","params":{}},{"jsonrpc":"2.0","id":2,"method":"session/prompt","params":{"sessionId":"a"}}]"#);
+    let created = bus.last_id(1);
+    bus.answer(1, created, &json!({"sessionId": "b"}));
+    let turn = bus.last_id(0);
+    bus.seen();
+    bus.kill_worker(1);
+    let seen = bus.seen();
     assert!(!seen.contains("c0 < "), "{seen}");
-    scene.answer(0, turn, &json!({"stopReason": "end_turn"}));
-    assert_snapshot!(scene.seen(), @r#"
+    bus.answer(0, turn, &json!({"stopReason": "end_turn"}));
+    assert_snapshot!(bus.seen(), @r#"
     c0 < [{"jsonrpc":"2.0","id":1,"result":{"sessionId":"b"}},{"jsonrpc":"2.0","id":2,"result":{"stopReason":"end_turn"}}]
-    c0 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"b","update":{"sessionUpdate":"notice","severity":"warning","title":"The agent's process has ended","description":"killed by SIGKILL. The session is taken up again with the next prompt."}}}
+    c0 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"b","update":{"sessionUpdate":"notice","severity":"warning","title":"Agent process exited","description":"killed by SIGKILL. The next prompt restores the session."}}}
     "#);
-    // A session whose name the client knows waits for no array.
-    scene.line(client, r#"[{"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"a"}}]"#);
-    scene.seen();
-    scene.dies(0);
-    let seen = scene.seen();
+    // A session whose name the client knows does not wait for a batch.
+    bus.line(client, r#"[{"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"a"}}]"#);
+    bus.seen();
+    bus.kill_worker(0);
+    let seen = bus.seen();
     let (notice, array) = (seen.find("\"notice\""), seen.find("c0 < [{"));
     assert!(notice.is_some() && notice < array, "{seen}");
 }
 
-/// A client with session `a` in pool `p`, beside a pool `q` without a ready worker. The agent of `a` waits for an answer.
-fn asked_beside_slow_pool() -> (Scene, u32) {
+/// Returns a client with session `a` in pool `p`, and a pool `q` without a ready worker. The agent of `a` waits for an answer.
+fn asked_beside_slow_pool() -> (TestBus, u32) {
     let slow = Pool { name: "q".into(), ..pool(Share::All) };
-    let mut scene = Scene::new(&config(vec![Pool { instances: 1, ..pool(Share::All) }, slow]));
-    scene.up(0);
-    scene.answer(0, 1, &able());
-    let client = scene.open();
-    scene.session(client, 0, "a");
+    let mut bus = TestBus::new(&config(vec![Pool { instances: 1, ..pool(Share::All) }, slow]));
+    bus.up(0);
+    bus.answer(0, 1, &able());
+    let client = bus.open();
+    bus.session(client, 0, "a");
     let asks =
         r#"{"jsonrpc":"2.0","id":"p","method":"session/request_permission","params":{"sessionId":"a"}}"#;
-    scene.said(0, asks);
-    scene.seen();
-    (scene, client)
+    bus.worker_sends(0, asks);
+    bus.seen();
+    (bus, client)
 }
 
 fn request(id: u64, method: &str, pool: &str) -> Value {
@@ -57,60 +57,60 @@ const RETURNED: &str = r#"w0 < {"jsonrpc":"2.0","id":"p","result":1}"#;
 
 #[test]
 fn answers_in_an_array_do_not_wait_for_the_lines_before_it() {
-    let (mut scene, client) = asked_beside_slow_pool();
-    scene.line(client, &request(1, "session/new", "q").to_string());
-    scene.seen();
+    let (mut bus, client) = asked_beside_slow_pool();
+    bus.line(client, &request(1, "session/new", "q").to_string());
+    bus.seen();
     let answer = |result: u64| json!({"jsonrpc": "2.0", "id": 1, "result": result});
-    scene.line(client, &json!([request(2, "session/new", "q"), answer(1), {"x": 1}]).to_string());
-    assert_eq!(scene.seen(), RETURNED);
-    // The first answer is the one that counts.
-    scene.line(client, &answer(2).to_string());
-    assert_eq!(scene.seen(), "");
-    // The rest of the array waits, and has its own answer.
-    scene.up(1);
-    scene.answer(1, 1, &able());
-    scene.answer(1, 2, &json!({"sessionId": "b"}));
-    scene.answer(1, 3, &json!({"sessionId": "c"}));
-    let seen = scene.seen();
+    bus.line(client, &json!([request(2, "session/new", "q"), answer(1), {"x": 1}]).to_string());
+    assert_eq!(bus.seen(), RETURNED);
+    // Only the first answer counts.
+    bus.line(client, &answer(2).to_string());
+    assert_eq!(bus.seen(), "");
+    // The rest of the batch waits and gets its own response.
+    bus.up(1);
+    bus.answer(1, 1, &able());
+    bus.answer(1, 2, &json!({"sessionId": "b"}));
+    bus.answer(1, 3, &json!({"sessionId": "c"}));
+    let seen = bus.seen();
     let array = seen.lines().find(|line| line.starts_with("c0 < [")).unwrap();
     assert!(array.contains(r#""id":2,"result":{"sessionId":"c"}"#) && array.contains("-32600"), "{seen}");
 }
 
 #[test]
 fn an_array_of_answers_leaves_nothing_to_wait() {
-    let (mut scene, client) = asked_beside_slow_pool();
-    scene.line(client, &request(1, "session/new", "q").to_string());
-    scene.seen();
-    scene.line(client, &json!([{"jsonrpc": "2.0", "id": 1, "result": 1}]).to_string());
-    assert_eq!(scene.seen(), RETURNED);
-    scene.note(client, "$/cancel_request", &json!({"requestId": 1}));
-    scene.seen();
-    assert!(scene.core.clients.values_mut().all(|state| state.held.is_none()));
+    let (mut bus, client) = asked_beside_slow_pool();
+    bus.line(client, &request(1, "session/new", "q").to_string());
+    bus.seen();
+    bus.line(client, &json!([{"jsonrpc": "2.0", "id": 1, "result": 1}]).to_string());
+    assert_eq!(bus.seen(), RETURNED);
+    bus.notify(client, "$/cancel_request", &json!({"requestId": 1}));
+    bus.seen();
+    assert!(bus.core.clients.values_mut().all(|state| state.held.is_none()));
 }
 
 #[test]
 fn answers_in_an_array_do_not_wait_for_the_requests_before_them() {
-    let (mut scene, client) = asked_beside_slow_pool();
+    let (mut bus, client) = asked_beside_slow_pool();
     let answer = json!({"jsonrpc": "2.0", "id": 1, "result": 1});
-    scene.line(client, &json!([request(1, "session/new", "p"), answer]).to_string());
-    let seen = scene.seen();
+    bus.line(client, &json!([request(1, "session/new", "p"), answer]).to_string());
+    let seen = bus.seen();
     assert!(seen.ends_with(RETURNED) && seen.contains("session/new"), "{seen}");
-    scene.answer(0, 3, &json!({"sessionId": "b"}));
-    assert!(scene.seen().ends_with(r#"c0 < [{"jsonrpc":"2.0","id":1,"result":{"sessionId":"b"}}]"#));
+    bus.answer(0, 3, &json!({"sessionId": "b"}));
+    assert!(bus.seen().ends_with(r#"c0 < [{"jsonrpc":"2.0","id":1,"result":{"sessionId":"b"}}]"#));
 }
 
 #[test]
 fn the_rest_of_an_array_waits_before_lines_that_came_after_it() {
-    let (mut scene, client) = asked_beside_slow_pool();
+    let (mut bus, client) = asked_beside_slow_pool();
     let array = json!([request(1, "session/new", "q"), request(2, "session/new", "q")]);
-    scene.line(client, &array.to_string());
-    scene.ask(client, 2, "_x/custom", &json!({}));
-    scene.note(client, "$/cancel_request", &json!({"requestId": 1}));
-    assert_eq!(scene.seen().lines().filter(|line| line.starts_with(['c', 'w'])).count(), 0);
-    scene.up(1);
-    scene.answer(1, 1, &able());
-    let seen = scene.seen();
-    // The id is the array's: it came first.
+    bus.line(client, &array.to_string());
+    bus.request(client, 2, "_x/custom", &json!({}));
+    bus.notify(client, "$/cancel_request", &json!({"requestId": 1}));
+    assert_eq!(bus.seen().lines().filter(|line| line.starts_with(['c', 'w'])).count(), 0);
+    bus.up(1);
+    bus.answer(1, 1, &able());
+    let seen = bus.seen();
+    // The request of the batch came first and has the id.
     assert!(seen.contains(r#"w1 < {"jsonrpc":"2.0","id":2,"method":"session/new""#), "{seen}");
     assert!(
         !seen.contains("_x/custom")
@@ -121,16 +121,16 @@ fn the_rest_of_an_array_waits_before_lines_that_came_after_it() {
 
 #[test]
 fn a_request_does_not_overtake_one_with_its_id() {
-    let (mut scene, client) = asked_beside_slow_pool();
-    scene.line(client, &request(7, "session/new", "q").to_string());
-    scene.seen();
-    scene.ask(client, 7, "session/set_mode", &json!({"sessionId": "a", "modeId": "x"}));
-    assert_eq!(scene.seen(), "");
-    scene.ask(client, 8, "session/set_mode", &json!({"sessionId": "a", "modeId": "y"}));
-    assert!(scene.seen().contains(r#""modeId":"y""#));
-    scene.up(1);
-    scene.answer(1, 1, &able());
-    let seen = scene.seen();
+    let (mut bus, client) = asked_beside_slow_pool();
+    bus.line(client, &request(7, "session/new", "q").to_string());
+    bus.seen();
+    bus.request(client, 7, "session/set_mode", &json!({"sessionId": "a", "modeId": "x"}));
+    assert_eq!(bus.seen(), "");
+    bus.request(client, 8, "session/set_mode", &json!({"sessionId": "a", "modeId": "y"}));
+    assert!(bus.seen().contains(r#""modeId":"y""#));
+    bus.up(1);
+    bus.answer(1, 1, &able());
+    let seen = bus.seen();
     assert!(seen.contains("session/new") && !seen.contains(r#""modeId":"x""#), "{seen}");
     assert!(seen.contains(r#"c0 < {"jsonrpc":"2.0","id":7,"error":{"code":-32014"#), "{seen}");
 }

@@ -1,5 +1,5 @@
-//! Random runs of agents that serve several identities and count everything: sessions, children and their servers have the same names at
-//! each worker. Nothing that belongs to one identity may reach another.
+//! Random runs of agents that serve several identities and number everything: sessions, children and servers have the same names
+//! in each worker. No message of one identity may reach another.
 //!
 //! `NARROWS_NAMES_SEED=17` runs one seed and prints all lines; `NARROWS_NAMES_SEEDS` sets how many seeds are run.
 
@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 
 use narrows_wire::Kind;
 
-use super::identities::asking;
+use super::identities::authenticating;
 use super::*;
 
 const IDENTITIES: [&str; 2] = ["token:a", "token:b"];
 
-/// Numbers that come again with their seed (SplitMix64).
+/// Reproducible random numbers (SplitMix64).
 struct Random(u64);
 
 impl Random {
@@ -25,7 +25,7 @@ impl Random {
     }
 }
 
-/// An agent's memory. It never forgets whose a name is.
+/// The state of an agent. It never forgets the owner of a name.
 #[derive(Default)]
 struct Agent {
     /// The owner of each session and child, by name.
@@ -41,18 +41,18 @@ struct Agent {
 struct Client {
     identity: usize,
     sessions: Vec<String>,
-    /// Names that it asked to load or resume, by the id of the request.
+    /// Names that it asked to load or resume, by request id.
     opening: BTreeMap<u64, String>,
     next_id: u64,
     asked: Vec<u64>,
 }
 
 struct Run {
-    scene: Scene,
+    bus: TestBus,
     settings: Config,
     random: Random,
     protocol: Protocol,
-    /// By the slot of the worker.
+    /// By worker slot.
     agents: BTreeMap<u32, Agent>,
     clients: BTreeMap<u32, Client>,
     reloads: usize,
@@ -69,11 +69,11 @@ impl Run {
         if random.below(2) == 0 {
             pool.client_capabilities = json!({"subagents": {}});
         }
-        let mut settings = asking(vec![pool]);
+        let mut settings = authenticating(vec![pool]);
         settings.limits.restart_budget = 1_000;
         settings.limits.session_grace = Duration::from_secs(30);
         Self {
-            scene: Scene::new(&settings),
+            bus: TestBus::new(&settings),
             settings,
             random,
             protocol,
@@ -85,17 +85,17 @@ impl Run {
         }
     }
 
-    /// Judges what the core sent, until it sends nothing more.
+    /// Checks the core's output until there is none.
     fn settle(&mut self) {
-        while !self.scene.sight.seen.is_empty() {
-            for line in std::mem::take(&mut self.scene.sight.seen) {
+        while !self.bus.output.seen.is_empty() {
+            for line in std::mem::take(&mut self.bus.output.seen) {
                 self.trace.push(line.clone());
                 if let Some(worker) = number_after(&line, "Spawn { worker: WorkerId(") {
                     self.agents.insert(worker, Agent::default());
-                    self.scene.up(worker);
+                    self.bus.up(worker);
                 } else if let Some(worker) = number_after(&line, "Stop { worker: WorkerId(") {
                     if self.agents.remove(&worker).is_some() {
-                        self.scene.dies(worker);
+                        self.bus.kill_worker(worker);
                     }
                 } else if let Some((who, text)) = line.split_once(" < ") {
                     let slot: u32 = who[1..].parse().unwrap();
@@ -104,7 +104,7 @@ impl Run {
                         true => self.client_hears(slot, &message),
                         false => self.agent_reads(slot, message, text),
                     }
-                    self.scene.sight.waiting.insert(who.to_owned(), 0);
+                    self.bus.output.waiting.insert(who.to_owned(), 0);
                 }
             }
         }
@@ -153,8 +153,8 @@ impl Run {
         let servers = message.pointer("/params/mcpServers").and_then(Value::as_array);
         for (server, identity) in servers.into_iter().flatten().zip(identity.into_iter().cycle()) {
             let server = server["serverId"].as_str().unwrap();
-            // An id that no session has any more may be another's by now.
-            let holder = self.scene.holder_of_server(slot, server);
+            // An id that no session has any more may belong to another client by now.
+            let holder = self.bus.holder_of_server(slot, server);
             if holder.is_some_and(|holder| holder != identity) {
                 fault = Some(format!("{text} is with the server of {holder:?} at worker {slot}"));
             }
@@ -175,7 +175,7 @@ impl Run {
         let method = request["method"].as_str().unwrap_or_default();
         let name = request.pointer("/params/sessionId").and_then(Value::as_str);
         let identity = identity_in(&request);
-        // Since it read the request it may have given the name to another session.
+        // The agent may have given the name to another session since it read the request.
         let known = name.is_some_and(|name| agent.owners.contains_key(name));
         let result = match method {
             "initialize" if self.protocol == Protocol::V2 => {
@@ -193,7 +193,7 @@ impl Run {
                 agent.owners.insert(name.clone(), identity.unwrap());
                 Some(json!({"sessionId": name}))
             }
-            // Some that it has not had since it was started are on its disk.
+            // Some sessions that it has not had since its start are on its disk.
             "session/load" | "session/resume" => (known || self.random.below(2) == 0).then(|| {
                 agent.owners.entry(name.unwrap().to_owned()).or_insert(identity.unwrap());
                 json!({})
@@ -202,12 +202,12 @@ impl Run {
             _ => Some(json!({})),
         };
         match result {
-            Some(result) => self.scene.answer(slot, id, &result),
-            None => self.scene.fail(slot, id, -32002),
+            Some(result) => self.bus.answer(slot, id, &result),
+            None => self.bus.fail(slot, id, -32002),
         }
     }
 
-    /// An agent sends something of its own, with whose it is.
+    /// Sends a message of an agent, marked with its owner.
     fn agent_speaks(&mut self, slot: u32) {
         let Some(agent) = self.agents.get_mut(&slot).filter(|agent| !agent.owners.is_empty()) else { return };
         let at = self.random.below(agent.owners.len());
@@ -218,7 +218,7 @@ impl Run {
         let meta = json!({"owner": owner});
         let (method, params) = match self.random.below(5) {
             0 => {
-                // Children are counted by themselves, or with the sessions.
+                // Children are numbered separately or together with the sessions.
                 let count = if self.random.below(2) == 0 { &mut agent.children } else { &mut agent.sessions };
                 *count += 1;
                 let child = format!("s{count}");
@@ -243,7 +243,7 @@ impl Run {
             line["id"] = json!(format!("r{}", agent.requests));
         }
         self.trace.push(format!("worker {slot}: {line}"));
-        self.scene.said(slot, &line.to_string());
+        self.bus.worker_sends(slot, &line.to_string());
     }
 
     fn client_acts(&mut self, slot: u32) {
@@ -255,7 +255,7 @@ impl Run {
             0 => json!([]),
             _ => json!([{"type": "acp", "name": "files", "serverId": "files"}]),
         };
-        // Now and then a name that is another's, or nobody's.
+        // Sometimes a name of another identity or an unknown one.
         let is_guess = client.sessions.is_empty() || self.random.below(6) == 0;
         let name = match is_guess {
             true => format!("s{}", 1 + self.random.below(4)),
@@ -270,7 +270,7 @@ impl Run {
                 let asked = client.asked.remove(0);
                 let line =
                     json!({"jsonrpc": "2.0", "id": asked, "result": {"outcome": {"outcome": "cancelled"}}});
-                self.scene.line(slot, &line.to_string());
+                self.bus.line(slot, &line.to_string());
                 return;
             }
             _ => ("session/prompt", json!({"sessionId": name, "cwd": cwd, "prompt": []})),
@@ -279,7 +279,7 @@ impl Run {
             client.opening.insert(id, name);
         }
         self.trace.push(format!("client {slot}: {id} {method} {params}"));
-        self.scene.ask(slot, id, method, &params);
+        self.bus.request(slot, id, method, &params);
     }
 
     fn step(&mut self) {
@@ -290,7 +290,7 @@ impl Run {
         match (self.random.below(100), worker, client) {
             (0..=3, ..) if clients.len() < 6 => {
                 let identity = self.random.below(IDENTITIES.len());
-                let slot = self.scene.open_as(IDENTITIES[identity]);
+                let slot = self.bus.open_as(IDENTITIES[identity]);
                 let (opening, asked) = (BTreeMap::new(), Vec::new());
                 let client = Client { identity, sessions: Vec::new(), opening, next_id: 0, asked };
                 self.clients.insert(slot, client);
@@ -299,22 +299,22 @@ impl Run {
             (4, _, Some(client)) => {
                 self.clients.remove(&client);
                 self.trace.push(format!("client {client} leaves"));
-                self.scene.leaves(client);
+                self.bus.disconnect(client);
             }
             (5..=6, Some(worker), _) => {
                 self.agents.remove(&worker);
                 self.trace.push(format!("worker {worker} dies"));
-                self.scene.dies(worker);
+                self.bus.kill_worker(worker);
             }
             (7, ..) => {
                 self.reloads += 1;
                 self.trace.push("reload".to_owned());
                 self.settings.pools[0].env.insert("X".to_owned(), self.reloads.to_string());
-                self.scene.core.reload(self.scene.now, &self.settings, &mut self.scene.sight);
+                self.bus.core.reload(self.bus.now, &self.settings, &mut self.bus.output);
             }
             (8..=10, ..) => {
                 let seconds = [0.5, 3.0, 40.0][self.random.below(3)];
-                self.scene.pass(seconds);
+                self.bus.advance(seconds);
             }
             (11..=35, _, Some(client)) => self.client_acts(client),
             (36..=60, Some(worker), _) => self.agent_speaks(worker),
@@ -325,8 +325,8 @@ impl Run {
     }
 }
 
-impl Scene {
-    /// The identity whose server a worker knows by this id, if its client is there.
+impl TestBus {
+    /// Returns the identity whose server a worker knows by this id, if its client is connected.
     fn holder_of_server(&self, worker: u32, server: &str) -> Option<usize> {
         let state = self.core.workers.get(self.core.workers.key_at(worker)?)?;
         let client = self.core.clients.get(state.servers.get(server)?.client)?;
@@ -335,7 +335,7 @@ impl Scene {
     }
 }
 
-/// Clients say who they are by their directory, and the bus says it again when it restores a session.
+/// Clients encode their identity in the working directory, which the bus repeats when it restores a session.
 fn identity_in(message: &Value) -> Option<usize> {
     message.pointer("/params/cwd").and_then(Value::as_str)?.strip_prefix("/of-")?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! What happens where two things meet: a turn and a deaf worker, a cancellation and a wait, a name and two sessions.
+//! Interactions of two conditions: a turn and closed input, a cancellation and a wait, a name and two sessions.
 
 use insta::assert_snapshot;
 
@@ -10,133 +10,133 @@ fn servers(name: &str) -> Value {
 }
 
 #[test]
-fn what_a_deaf_worker_has_not_read_is_refused_at_once_and_what_it_has_may_end() {
-    let mut scene = Scene::shared(1);
-    let client = scene.open();
+fn unread_requests_of_a_worker_with_closed_input_fail_at_once_and_read_ones_may_end() {
+    let mut bus = TestBus::shared(1);
+    let client = bus.open();
     for name in ["a", "b"] {
-        scene.session(client, 0, name);
+        bus.session(client, 0, name);
     }
-    scene.ask(client, 1, "session/prompt", &prompt("a"));
-    let taken = scene.sight.queued[&0].len() as u64;
-    scene.ask(client, 2, "session/prompt", &prompt("b"));
-    scene.seen();
-    scene.core.worker_stuck(scene.now, WorkerId(0), Stuck::InputClosed { taken }, &mut scene.sight);
-    scene.ask(client, 3, "_ext/x", &json!({"sessionId": "a"}));
-    scene.ask(client, 4, "session/prompt", &prompt("b"));
-    assert_snapshot!(scene.seen(), @r#"
+    bus.request(client, 1, "session/prompt", &prompt("a"));
+    let taken = bus.output.queued[&0].len() as u64;
+    bus.request(client, 2, "session/prompt", &prompt("b"));
+    bus.seen();
+    bus.core.worker_stuck(bus.now, WorkerId(0), Stuck::InputClosed { taken }, &mut bus.output);
+    bus.request(client, 3, "_ext/x", &json!({"sessionId": "a"}));
+    bus.request(client, 4, "session/prompt", &prompt("b"));
+    assert_snapshot!(bus.seen(), @r#"
     Spawn { worker: WorkerId(1), pool: PoolId(0) }
-    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32010,"message":"the agent has closed its input","data":{"condition":"worker_lost","retryable":true,"effects":"none"}}}
-    c0 < {"jsonrpc":"2.0","id":3,"error":{"code":-32010,"message":"the agent has closed its input","data":{"condition":"worker_lost","retryable":true,"effects":"none"}}}
+    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32010,"message":"agent closed its input","data":{"condition":"worker_lost","retryable":true,"effects":"none"}}}
+    c0 < {"jsonrpc":"2.0","id":3,"error":{"code":-32010,"message":"agent closed its input","data":{"condition":"worker_lost","retryable":true,"effects":"none"}}}
     "#);
-    scene.up(1);
-    scene.answer(1, 1, &able());
-    scene.answer(1, 2, &json!({}));
-    assert_snapshot!(scene.seen(), @r#"
+    bus.up(1);
+    bus.answer(1, 1, &able());
+    bus.answer(1, 2, &json!({}));
+    assert_snapshot!(bus.seen(), @r#"
     w1 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
-    Tell(Ready(WorkerId(1)))
+    Log(Ready(WorkerId(1)))
     w1 < {"jsonrpc":"2.0","id":2,"method":"session/resume","params":{"cwd":"/","sessionId":"b","mcpServers":[]}}
     w1 < {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"b","prompt":[]}}
     "#);
-    scene.answer(0, 4, &json!({"stopReason": "end_turn"}));
-    assert_snapshot!(scene.seen(), @r#"
+    bus.answer(0, 4, &json!({"stopReason": "end_turn"}));
+    assert_snapshot!(bus.seen(), @r#"
     c0 < {"jsonrpc":"2.0","id":1,"result":{"stopReason":"end_turn"}}
     Stop { worker: WorkerId(0), kill: false }
     "#);
 }
 
 #[test]
-fn what_waits_for_its_session_can_be_given_up_on() {
-    let mut scene = Scene::shared(1);
-    let client = scene.open();
-    scene.session(client, 0, "a");
-    scene.dies(0);
-    scene.ask(client, 1, "session/prompt", &prompt("a"));
-    scene.ask(client, 2, "_ext/x", &json!({"sessionId": "a"}));
-    scene.seen();
-    scene.note(client, "$/cancel_request", &json!({"requestId": 1}));
-    assert_snapshot!(scene.seen(), @r#"
-    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32800,"message":"given up before any agent was asked","data":{"condition":"cancelled","retryable":false,"effects":"none"}}}
+fn requests_that_wait_for_their_session_can_be_cancelled() {
+    let mut bus = TestBus::shared(1);
+    let client = bus.open();
+    bus.session(client, 0, "a");
+    bus.kill_worker(0);
+    bus.request(client, 1, "session/prompt", &prompt("a"));
+    bus.request(client, 2, "_ext/x", &json!({"sessionId": "a"}));
+    bus.seen();
+    bus.notify(client, "$/cancel_request", &json!({"requestId": 1}));
+    assert_snapshot!(bus.seen(), @r#"
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32800,"message":"cancelled before reaching an agent","data":{"condition":"cancelled","retryable":false,"effects":"none"}}}
     "#);
-    scene.pass(1.0);
-    scene.up(0);
-    scene.answer(0, 1, &able());
-    scene.seen();
-    scene.answer(0, 2, &json!({}));
-    assert_snapshot!(scene.seen(), @r#"
+    bus.advance(1.0);
+    bus.up(0);
+    bus.answer(0, 1, &able());
+    bus.seen();
+    bus.answer(0, 2, &json!({}));
+    assert_snapshot!(bus.seen(), @r#"
     w0 < {"jsonrpc":"2.0","id":3,"method":"_ext/x","params":{"sessionId":"a"}}
     "#);
 }
 
 #[test]
 fn a_session_that_is_lost_is_closed_without_a_worker() {
-    let mut scene = Scene::shared(1);
-    let client = scene.open();
-    scene.session(client, 0, "a");
-    scene.dies(0);
-    scene.seen();
-    scene.ask(client, 1, "session/close", &json!({"sessionId": "a"}));
-    scene.ask(client, 2, "session/prompt", &prompt("a"));
-    assert_snapshot!(scene.seen(), @r#"
+    let mut bus = TestBus::shared(1);
+    let client = bus.open();
+    bus.session(client, 0, "a");
+    bus.kill_worker(0);
+    bus.seen();
+    bus.request(client, 1, "session/close", &json!({"sessionId": "a"}));
+    bus.request(client, 2, "session/prompt", &prompt("a"));
+    assert_snapshot!(bus.seen(), @r#"
     c0 < {"jsonrpc":"2.0","id":1,"result":{}}
-    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32002,"message":"the bus knows no such session","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
+    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32002,"message":"session not found","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
     "#);
 }
 
 #[test]
 fn a_server_is_known_as_long_as_one_session_uses_it() {
-    let mut scene = Scene::shared(1);
-    let client = scene.open();
+    let mut bus = TestBus::shared(1);
+    let client = bus.open();
     for name in ["a", "b"] {
-        scene.ask(client, 1, "session/new", &servers("s"));
-        let id = scene.last_id(0);
-        scene.answer(0, id, &json!({"sessionId": name}));
+        bus.request(client, 1, "session/new", &servers("s"));
+        let id = bus.last_id(0);
+        bus.answer(0, id, &json!({"sessionId": name}));
     }
-    // One that is not opened takes nothing away either.
-    scene.ask(client, 2, "session/new", &servers("s"));
-    let id = scene.last_id(0);
-    scene.fail(0, id, -32_000);
+    // A session that is not opened removes nothing.
+    bus.request(client, 2, "session/new", &servers("s"));
+    let id = bus.last_id(0);
+    bus.fail(0, id, -32_000);
     let message = r#"{"jsonrpc":"2.0","id":7,"method":"mcp/message","params":{"serverId":"s"}}"#;
-    scene.seen();
+    bus.seen();
     for name in ["a", "b"] {
-        scene.ask(client, 3, "session/close", &json!({"sessionId": name}));
-        let id = scene.last_id(0);
-        scene.answer(0, id, &json!({}));
-        scene.seen();
-        scene.said(0, message);
-        scene.line(client, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
-        assert_eq!(scene.seen().contains("c0 < "), name == "a");
+        bus.request(client, 3, "session/close", &json!({"sessionId": name}));
+        let id = bus.last_id(0);
+        bus.answer(0, id, &json!({}));
+        bus.seen();
+        bus.worker_sends(0, message);
+        bus.line(client, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
+        assert_eq!(bus.seen().contains("c0 < "), name == "a");
     }
 }
 
 #[test]
 fn a_worker_for_one_session_goes_with_it_even_if_it_was_the_first() {
-    let mut scene = Scene::new(&config(vec![Pool { max_instances: 2, ..pool(Share::Session) }]));
-    scene.up(0);
-    let client = scene.open();
-    scene.ask(client, 1, "initialize", &json!({"protocolVersion": 1}));
-    scene.answer(0, 1, &able());
-    // One that could not be opened leaves its worker as it was.
-    scene.ask(client, 2, "session/new", &json!({}));
-    scene.fail(0, 2, -32_000);
-    scene.ask(client, 3, "session/new", &json!({}));
-    scene.answer(0, 3, &json!({"sessionId": "a"}));
-    scene.up(1);
-    scene.ask(client, 4, "session/close", &json!({"sessionId": "a"}));
-    scene.seen();
-    scene.answer(0, 4, &json!({}));
-    scene.ask(client, 5, "session/new", &json!({}));
-    scene.answer(1, 1, &able());
-    assert_snapshot!(scene.seen(), @r#"
+    let mut bus = TestBus::new(&config(vec![Pool { max_instances: 2, ..pool(Share::Session) }]));
+    bus.up(0);
+    let client = bus.open();
+    bus.request(client, 1, "initialize", &json!({"protocolVersion": 1}));
+    bus.answer(0, 1, &able());
+    // A session that could not be opened leaves its worker unchanged.
+    bus.request(client, 2, "session/new", &json!({}));
+    bus.fail(0, 2, -32_000);
+    bus.request(client, 3, "session/new", &json!({}));
+    bus.answer(0, 3, &json!({"sessionId": "a"}));
+    bus.up(1);
+    bus.request(client, 4, "session/close", &json!({"sessionId": "a"}));
+    bus.seen();
+    bus.answer(0, 4, &json!({}));
+    bus.request(client, 5, "session/new", &json!({}));
+    bus.answer(1, 1, &able());
+    assert_snapshot!(bus.seen(), @r#"
     Stop { worker: WorkerId(0), kill: false }
     c0 < {"jsonrpc":"2.0","id":4,"result":{}}
     Spawn { worker: WorkerId(2), pool: PoolId(0) }
     w1 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}
     w1 < {"jsonrpc":"2.0","id":2,"method":"session/new","params":{}}
     "#);
-    scene.answer(1, 2, &json!({"sessionId": "b"}));
-    scene.dies(0);
-    scene.ask(client, 6, "_ext/x", &json!({}));
-    assert_snapshot!(scene.seen(), @r#"
+    bus.answer(1, 2, &json!({"sessionId": "b"}));
+    bus.kill_worker(0);
+    bus.request(client, 6, "_ext/x", &json!({}));
+    assert_snapshot!(bus.seen(), @r#"
     c0 < {"jsonrpc":"2.0","id":5,"result":{"sessionId":"b"}}
     w1 < {"jsonrpc":"2.0","id":3,"method":"_ext/x","params":{}}
     "#);
@@ -144,51 +144,51 @@ fn a_worker_for_one_session_goes_with_it_even_if_it_was_the_first() {
 
 #[test]
 fn a_list_does_not_wait_for_ever_and_does_not_go_on_without_a_worker() {
-    let mut scene = Scene::shared(2);
-    let client = scene.open();
-    scene.ask(client, 1, "session/list", &json!({}));
-    scene.answer(0, 2, &json!({"sessions": [{"sessionId": "a"}], "nextCursor": "n"}));
-    scene.seen();
-    scene.pass(30.0);
-    scene.answer(1, 2, &json!({"sessions": [{"sessionId": "late"}]}));
-    assert_snapshot!(scene.seen(), @r#"
-    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32011,"message":"an agent did not answer in time","data":{"condition":"deadline","retryable":true,"effects":"none"}}}
+    let mut bus = TestBus::shared(2);
+    let client = bus.open();
+    bus.request(client, 1, "session/list", &json!({}));
+    bus.answer(0, 2, &json!({"sessions": [{"sessionId": "a"}], "nextCursor": "n"}));
+    bus.seen();
+    bus.advance(30.0);
+    bus.answer(1, 2, &json!({"sessions": [{"sessionId": "late"}]}));
+    assert_snapshot!(bus.seen(), @r#"
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32011,"message":"agent did not respond in time","data":{"condition":"deadline","retryable":true,"effects":"none"}}}
     "#);
-    scene.dies(0);
-    scene.seen();
-    scene.ask(client, 2, "session/list", &json!({"cursor": r#"{"1":"n"}"#}));
-    assert_snapshot!(scene.seen(), @r#"
-    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32602,"message":"an agent whose sessions were being listed is gone; list them from the beginning","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
+    bus.kill_worker(0);
+    bus.seen();
+    bus.request(client, 2, "session/list", &json!({"cursor": r#"{"1":"n"}"#}));
+    assert_snapshot!(bus.seen(), @r#"
+    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32602,"message":"cursor expired: an agent exited","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
     "#);
 }
 
 #[test]
 fn a_session_is_named_by_a_string() {
-    let mut scene = Scene::shared(1);
-    let client = scene.open();
-    scene.ask(client, 1, "session/prompt", &json!({"sessionId": 7}));
-    assert_snapshot!(scene.seen(), @r#"
-    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"a session is named by the string params.sessionId only","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
+    let mut bus = TestBus::shared(1);
+    let client = bus.open();
+    bus.request(client, 1, "session/prompt", &json!({"sessionId": 7}));
+    assert_snapshot!(bus.seen(), @r#"
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"session id must be the string params.sessionId","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
     "#);
 }
 
-/// An agent that reads sessions by other keys would reach those of others.
+/// An agent that reads sessions by other keys would reach those of other clients.
 #[test]
 fn an_extension_names_its_session_as_every_other_method_or_not_at_all() {
-    let mut scene = Scene::shared(1);
-    let (one, two) = (scene.open(), scene.open());
-    scene.session(one, 0, "a");
-    scene.session(two, 0, "b");
+    let mut bus = TestBus::shared(1);
+    let (one, two) = (bus.open(), bus.open());
+    bus.session(one, 0, "a");
+    bus.session(two, 0, "b");
     let mut check = |params: Value, passes: bool| {
-        scene.note(two, "_x/y", &params);
-        assert_eq!(scene.seen().contains("w0 <"), passes, "{params}");
-        scene.ask(two, 1, "_x/y", &params);
-        let seen = scene.seen();
+        bus.notify(two, "_x/y", &params);
+        assert_eq!(bus.seen().contains("w0 <"), passes, "{params}");
+        bus.request(two, 1, "_x/y", &params);
+        let seen = bus.seen();
         assert_eq!((seen.contains("w0 <"), seen.contains("-32602")), (passes, !passes), "{params}: {seen}");
         if passes {
             let id = serde_json::from_str::<Value>(seen.trim_start_matches("w0 < ")).unwrap()["id"].as_u64();
-            scene.answer(0, id.unwrap(), &json!({}));
-            scene.seen();
+            bus.answer(0, id.unwrap(), &json!({}));
+            bus.seen();
         }
     };
     check(json!({}), true);
@@ -203,7 +203,7 @@ fn an_extension_names_its_session_as_every_other_method_or_not_at_all() {
         json!({"sessionId": ["a"]}),
     ] {
         check(params.clone(), false);
-        // Nor beside a session of its own.
+        // Also not beside the client's own session.
         let mut both = params;
         if both["sessionId"].is_null() {
             both["sessionId"] = json!("b");
@@ -213,17 +213,17 @@ fn an_extension_names_its_session_as_every_other_method_or_not_at_all() {
 }
 
 #[test]
-fn a_session_that_nobody_has_stays_nobodys_if_it_cannot_be_opened() {
-    let mut scene = Scene::shared(1);
-    let (one, other) = (scene.open(), scene.open());
-    scene.session(one, 0, "a");
-    scene.leaves(one);
-    let third = scene.open();
+fn a_session_without_an_owner_stays_without_one_if_it_cannot_be_opened() {
+    let mut bus = TestBus::shared(1);
+    let (one, other) = (bus.open(), bus.open());
+    bus.session(one, 0, "a");
+    bus.disconnect(one);
+    let third = bus.open();
     for (client, id) in [(other, 3), (third, 4)] {
-        scene.ask(client, 1, "session/resume", &json!({"sessionId": "a", "cwd": "/"}));
-        scene.fail(0, id, -32_603);
+        bus.request(client, 1, "session/resume", &json!({"sessionId": "a", "cwd": "/"}));
+        bus.fail(0, id, -32_603);
     }
-    assert_snapshot!(scene.seen(), @r#"
+    assert_snapshot!(bus.seen(), @r#"
     w0 < {"jsonrpc":"2.0","id":3,"method":"session/resume","params":{"sessionId":"a","cwd":"/"}}
     c1 < {"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"no"}}
     w0 < {"jsonrpc":"2.0","id":4,"method":"session/resume","params":{"sessionId":"a","cwd":"/"}}
@@ -233,17 +233,17 @@ fn a_session_that_nobody_has_stays_nobodys_if_it_cannot_be_opened() {
 
 #[test]
 fn a_turn_begun_since_is_not_taken_for_the_one_that_was_cancelled() {
-    let mut scene = Scene::shared(1);
-    let client = scene.open();
-    scene.session(client, 0, "a");
-    scene.ask(client, 1, "session/prompt", &prompt("a"));
-    scene.note(client, "session/cancel", &json!({"sessionId": "a"}));
-    scene.pass(29.0);
-    scene.ask(client, 2, "session/prompt", &prompt("a"));
-    scene.seen();
-    scene.pass(2.0);
-    scene.answer(0, 4, &json!({"stopReason": "end_turn"}));
-    assert_snapshot!(scene.seen(), @r#"
+    let mut bus = TestBus::shared(1);
+    let client = bus.open();
+    bus.session(client, 0, "a");
+    bus.request(client, 1, "session/prompt", &prompt("a"));
+    bus.notify(client, "session/cancel", &json!({"sessionId": "a"}));
+    bus.advance(29.0);
+    bus.request(client, 2, "session/prompt", &prompt("a"));
+    bus.seen();
+    bus.advance(2.0);
+    bus.answer(0, 4, &json!({"stopReason": "end_turn"}));
+    assert_snapshot!(bus.seen(), @r#"
     c0 < {"jsonrpc":"2.0","id":1,"result":{"stopReason":"cancelled"}}
     Spawn { worker: WorkerId(1), pool: PoolId(0) }
     c0 < {"jsonrpc":"2.0","id":2,"result":{"stopReason":"end_turn"}}
@@ -253,68 +253,69 @@ fn a_turn_begun_since_is_not_taken_for_the_one_that_was_cancelled() {
 
 #[test]
 fn workers_that_did_well_and_are_lost_together_are_one_loss() {
-    let mut scene = Scene::shared(8);
-    scene.pass(100.0);
+    let mut bus = TestBus::shared(8);
+    bus.advance(100.0);
     for worker in 0..8 {
-        scene.dies(worker);
+        bus.kill_worker(worker);
     }
-    assert!(!scene.seen().contains("CircuitOpened"));
-    // Those that hardly began are a loop.
-    scene.pass(1.0);
+    assert!(!bus.seen().contains("CircuitOpened"));
+    // Workers lost right after their start are a loop.
+    bus.advance(1.0);
     for _ in 0..4 {
         for worker in 0..8 {
-            scene.dies(worker);
+            bus.kill_worker(worker);
         }
-        scene.pass(2.0);
+        bus.advance(2.0);
     }
-    assert!(scene.seen().contains("CircuitOpened"));
+    assert!(bus.seen().contains("CircuitOpened"));
 }
 
 #[test]
 fn an_array_of_a_worker_loses_no_answer() {
-    let mut scene = Scene::shared(1);
-    let client = scene.open();
-    scene.session(client, 0, "a");
-    // Longer than one of a client's may be.
-    scene.ask(client, 1, "session/prompt", &prompt("a"));
-    let id = scene.last_id(0);
-    scene.seen();
+    let mut bus = TestBus::shared(1);
+    let client = bus.open();
+    bus.session(client, 0, "a");
+    // Longer than a batch of a client may be.
+    bus.request(client, 1, "session/prompt", &prompt("a"));
+    let id = bus.last_id(0);
+    bus.seen();
     let update =
         json!({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": "a", "update": 1}});
     let mut entries = vec![update; 150];
     entries.push(json!({"jsonrpc": "2.0", "id": id, "result": {"stopReason": "end_turn"}}));
-    scene.said(0, &json!(entries).to_string());
-    let seen = scene.seen();
+    bus.worker_sends(0, &json!(entries).to_string());
+    let seen = bus.seen();
     assert_eq!(seen.lines().count(), 151, "{seen}");
     assert!(seen.ends_with(r#"c0 < {"jsonrpc":"2.0","id":1,"result":{"stopReason":"end_turn"}}"#), "{seen}");
-    // What was meant as an answer is told to who waits for it.
-    scene.ask(client, 2, "session/prompt", &prompt("a"));
-    let id = scene.last_id(0);
-    scene.seen();
-    scene.said(0, &json!([{"jsonrpc": "2.0", "id": id}]).to_string());
-    assert_snapshot!(scene.seen(), @r#"
-    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32603,"message":"the agent's answer is no valid response","data":{"condition":"internal_error","retryable":false,"effects":"possible"}}}
-    Tell(Strike { worker: WorkerId(0), what: "sent an answer that is none" })
+    // An invalid response fails the request, so that its client does not wait.
+    bus.request(client, 2, "session/prompt", &prompt("a"));
+    let id = bus.last_id(0);
+    bus.seen();
+    bus.worker_sends(0, &json!([{"jsonrpc": "2.0", "id": id}]).to_string());
+    assert_snapshot!(bus.seen(), @r#"
+    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32603,"message":"invalid agent response","data":{"condition":"internal_error","retryable":false,"effects":"possible"}}}
+    Log(Strike { worker: WorkerId(0), what: "sent an invalid response" })
     w0 < [{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"method is missing","data":{"condition":"invalid_request","retryable":false,"effects":"none"}}}]
     "#);
-    // Of one that is too long, nobody knows what was in it.
-    scene.ask(client, 3, "session/prompt", &prompt("a"));
-    scene.seen();
-    scene.said(0, &format!("[{}1]", "1,".repeat(10_000)));
-    scene.pass(31.0);
-    let seen = scene.seen();
+    // The content of a batch that is too long is unknown.
+    bus.request(client, 3, "session/prompt", &prompt("a"));
+    bus.seen();
+    bus.worker_sends(0, &format!("[{}1]", "1,".repeat(10_000)));
+    bus.advance(31.0);
+    let seen = bus.seen();
     assert!(seen.contains(r#"c0 < {"jsonrpc":"2.0","id":3,"error":{"code":-320"#), "{seen}");
 }
 
-/// Some agents make a name of a list or of an object, or look for it elsewhere in the message.
+/// Some agents convert a list or an object to a name, or read the name from another place.
 #[test]
 fn no_method_names_a_session_of_others_to_a_shared_agent_by_another_form_or_place() {
-    let mut scene = Scene::new(&identities::asking(vec![Pool { mix_identities: true, ..pool(Share::All) }]));
-    scene.up(0);
-    scene.answer(0, 1, &able());
-    let (one, two) = (scene.open_as("token:one"), scene.open_as("token:two"));
-    scene.session(one, 0, "a");
-    scene.session(two, 0, "b");
+    let mut bus =
+        TestBus::new(&identities::authenticating(vec![Pool { mix_identities: true, ..pool(Share::All) }]));
+    bus.up(0);
+    bus.answer(0, 1, &able());
+    let (one, two) = (bus.open_as("token:one"), bus.open_as("token:two"));
+    bus.session(one, 0, "a");
+    bus.session(two, 0, "b");
     let methods = [
         "session/load",
         "session/resume",
@@ -333,21 +334,21 @@ fn no_method_names_a_session_of_others_to_a_shared_agent_by_another_form_or_plac
             json!({"cwd": "/", "options": {"sessionId": "a"}}),
             json!({"cwd": "/", "sessionId": "b", "options": {"sessionId": "a"}}),
         ] {
-            scene.ask(two, 1, method, &params);
-            let seen = scene.seen();
+            bus.request(two, 1, method, &params);
+            let seen = bus.seen();
             assert!(!seen.contains("w0 <") && seen.contains("error"), "{method} {params}: {seen}");
         }
         for beside in [r#""sessionId":"a""#, r#""sessionId":["a"]"#, r#""_meta":{"sessionId":"a"}"#] {
             for params in [r#"{"cwd":"/"}"#, r#"{"cwd":"/","sessionId":"b"}"#] {
-                scene.line(
+                bus.line(
                     two,
                     &format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}",{beside},"params":{params}}}"#),
                 );
-                scene.line(
+                bus.line(
                     two,
                     &format!(r#"{{"jsonrpc":"2.0","params":{params},{beside},"id":2,"method":"{method}"}}"#),
                 );
-                let seen = scene.seen();
+                let seen = bus.seen();
                 assert!(
                     !seen.contains("w0 <") && seen.contains("error"),
                     "{method} {beside} {params}: {seen}"
@@ -356,16 +357,16 @@ fn no_method_names_a_session_of_others_to_a_shared_agent_by_another_form_or_plac
         }
     }
     for method in ["session/prompt", "session/cancel"] {
-        scene.line(
+        bus.line(
             two,
             &format!(
                 r#"{{"jsonrpc":"2.0","method":"{method}","sessionId":"a","params":{{"sessionId":"b"}}}}"#
             ),
         );
-        let seen = scene.seen();
+        let seen = bus.seen();
         assert!(!seen.contains("w0 <"), "{method}: {seen}");
     }
-    // A name that is its own, or nobody's, is a tag.
-    scene.line(two, r#"{"jsonrpc":"2.0","id":3,"method":"session/prompt","sessionId":"b","params":{"sessionId":"b","prompt":[]}}"#);
-    assert!(scene.seen().contains("w0 <"));
+    // A name of the client's own session, or of none, is a tag.
+    bus.line(two, r#"{"jsonrpc":"2.0","id":3,"method":"session/prompt","sessionId":"b","params":{"sessionId":"b","prompt":[]}}"#);
+    assert!(bus.seen().contains("w0 <"));
 }

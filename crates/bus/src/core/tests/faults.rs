@@ -1,4 +1,4 @@
-//! What happens when somebody dies, lies or does nothing.
+//! Peers that exit, send invalid messages, or do not respond.
 
 use insta::assert_snapshot;
 
@@ -7,36 +7,36 @@ use crate::core::Stuck;
 
 #[test]
 fn a_dead_worker_owes_nothing_any_more_and_its_session_goes_on_elsewhere() {
-    let mut scene = Scene::shared(2);
-    let client = scene.open();
-    scene.ask(
+    let mut bus = TestBus::shared(2);
+    let client = bus.open();
+    bus.request(
         client,
         0,
         "initialize",
         &json!({"protocolVersion": 1, "clientCapabilities": {"session": {"notices": {}}}}),
     );
-    scene.session(client, 0, "a");
-    scene.ask(client, 1, "session/prompt", &prompt("a"));
-    scene.update(0, "a", "first");
-    scene.said(
+    bus.session(client, 0, "a");
+    bus.request(client, 1, "session/prompt", &prompt("a"));
+    bus.update(0, "a", "first");
+    bus.worker_sends(
         0,
         r#"{"jsonrpc":"2.0","id":"p","method":"session/request_permission","params":{"sessionId":"a"}}"#,
     );
-    scene.seen();
-    scene.dies(0);
-    assert_snapshot!(scene.seen(), @r#"
+    bus.seen();
+    bus.kill_worker(0);
+    assert_snapshot!(bus.seen(), @r#"
     c0 < {"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":1}}
-    c0 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"a","update":{"sessionUpdate":"notice","severity":"warning","title":"The agent's process has ended","description":"killed by SIGKILL. The session is taken up again with the next prompt."}}}
-    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32010,"message":"the agent's process ended: killed by SIGKILL","data":{"condition":"worker_lost","retryable":true,"effects":"possible","worker":0}}}
-    Tell(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 1, sessions: 1 })
+    c0 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"a","update":{"sessionUpdate":"notice","severity":"warning","title":"Agent process exited","description":"killed by SIGKILL. The next prompt restores the session."}}}
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32010,"message":"agent process exited: killed by SIGKILL","data":{"condition":"worker_lost","retryable":true,"effects":"possible","worker":0}}}
+    Log(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 1, sessions: 1 })
     "#);
-    // Its history is not shown again.
-    scene.ask(client, 2, "session/prompt", &prompt("a"));
-    scene.update(1, "a", "history");
-    scene.answer(1, 2, &json!({}));
-    scene.update(1, "a", "second");
-    scene.answer(1, 3, &json!({"stopReason": "end_turn"}));
-    assert_snapshot!(scene.seen(), @r#"
+    // The replay is not shown again.
+    bus.request(client, 2, "session/prompt", &prompt("a"));
+    bus.update(1, "a", "history");
+    bus.answer(1, 2, &json!({}));
+    bus.update(1, "a", "second");
+    bus.answer(1, 3, &json!({"stopReason": "end_turn"}));
+    assert_snapshot!(bus.seen(), @r#"
     w1 < {"jsonrpc":"2.0","id":2,"method":"session/resume","params":{"cwd":"/","sessionId":"a","mcpServers":[]}}
     w1 < {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"a","prompt":[]}}
     c0 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"a","update":"second"}}
@@ -46,63 +46,63 @@ fn a_dead_worker_owes_nothing_any_more_and_its_session_goes_on_elsewhere() {
 
 #[test]
 fn what_a_dead_worker_never_saw_is_sent_again() {
-    let mut scene = Scene::shared(1);
-    let client = scene.open();
-    scene.ask(client, 1, "_ext/read", &json!({}));
-    let read = scene.sight.queued[&0].len();
-    scene.ask(client, 2, "_ext/written", &json!({}));
-    let written = scene.sight.queued[&0].len();
-    scene.ask(client, 3, "_ext/queued", &json!({"sessionId": null}));
-    let unsent = scene.sight.queued[&0][written..].to_vec();
-    scene.seen();
-    scene.gone(0, read as u64, unsent);
-    scene.pass(1.0);
-    scene.up(0);
-    scene.answer(0, 1, &able());
-    assert_snapshot!(scene.seen(), @r#"
-    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32010,"message":"the agent's process ended: killed by SIGKILL","data":{"condition":"worker_lost","retryable":true,"effects":"possible","worker":0}}}
-    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32010,"message":"the agent's process ended: killed by SIGKILL","data":{"condition":"worker_lost","retryable":true,"effects":"none","worker":0}}}
-    Tell(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 3, sessions: 0 })
+    let mut bus = TestBus::shared(1);
+    let client = bus.open();
+    bus.request(client, 1, "_ext/read", &json!({}));
+    let read = bus.output.queued[&0].len();
+    bus.request(client, 2, "_ext/written", &json!({}));
+    let written = bus.output.queued[&0].len();
+    bus.request(client, 3, "_ext/queued", &json!({"sessionId": null}));
+    let unsent = bus.output.queued[&0][written..].to_vec();
+    bus.seen();
+    bus.exit_worker(0, read as u64, unsent);
+    bus.advance(1.0);
+    bus.up(0);
+    bus.answer(0, 1, &able());
+    assert_snapshot!(bus.seen(), @r#"
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32010,"message":"agent process exited: killed by SIGKILL","data":{"condition":"worker_lost","retryable":true,"effects":"possible","worker":0}}}
+    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32010,"message":"agent process exited: killed by SIGKILL","data":{"condition":"worker_lost","retryable":true,"effects":"none","worker":0}}}
+    Log(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 3, sessions: 0 })
     Spawn { worker: WorkerId(0), pool: PoolId(0) }
     w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
-    Tell(Ready(WorkerId(0)))
+    Log(Ready(WorkerId(0)))
     w0 < {"jsonrpc":"2.0","id":2,"method":"_ext/queued","params":{"sessionId":null}}
     "#);
 }
 
 #[test]
-fn a_session_that_cannot_be_taken_up_is_lost_with_a_reason() {
-    let mut scene = Scene::new(&config(vec![Pool { instances: 1, ..pool(Share::All) }]));
-    scene.up(0);
-    scene.answer(0, 1, &json!({"protocolVersion": 1}));
-    let client = scene.open();
-    scene.session(client, 0, "a");
-    scene.dies(0);
-    scene.ask(client, 1, "session/prompt", &prompt("a"));
-    scene.ask(client, 2, "session/prompt", &prompt("a"));
-    assert_snapshot!(scene.seen(), @r#"
-    Tell(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 0, sessions: 1 })
-    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32002,"message":"the session was lost: killed by SIGKILL","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
-    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32002,"message":"the bus knows no such session","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
+fn a_session_that_cannot_be_restored_is_lost_with_a_reason() {
+    let mut bus = TestBus::new(&config(vec![Pool { instances: 1, ..pool(Share::All) }]));
+    bus.up(0);
+    bus.answer(0, 1, &json!({"protocolVersion": 1}));
+    let client = bus.open();
+    bus.session(client, 0, "a");
+    bus.kill_worker(0);
+    bus.request(client, 1, "session/prompt", &prompt("a"));
+    bus.request(client, 2, "session/prompt", &prompt("a"));
+    assert_snapshot!(bus.seen(), @r#"
+    Log(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 0, sessions: 1 })
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32002,"message":"session lost: killed by SIGKILL","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
+    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32002,"message":"session not found","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
     "#);
 }
 
 #[test]
 fn a_lone_worker_comes_back_and_its_session_with_it() {
-    let mut scene = Scene::shared(1);
-    let client = scene.open();
-    scene.session(client, 0, "a");
-    scene.dies(0);
-    scene.ask(client, 1, "session/prompt", &prompt("a"));
-    scene.pass(1.0);
-    scene.up(0);
-    scene.answer(0, 1, &able());
-    scene.answer(0, 2, &json!({}));
-    assert_snapshot!(scene.seen(), @r#"
-    Tell(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 0, sessions: 1 })
+    let mut bus = TestBus::shared(1);
+    let client = bus.open();
+    bus.session(client, 0, "a");
+    bus.kill_worker(0);
+    bus.request(client, 1, "session/prompt", &prompt("a"));
+    bus.advance(1.0);
+    bus.up(0);
+    bus.answer(0, 1, &able());
+    bus.answer(0, 2, &json!({}));
+    assert_snapshot!(bus.seen(), @r#"
+    Log(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 0, sessions: 1 })
     Spawn { worker: WorkerId(0), pool: PoolId(0) }
     w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
-    Tell(Ready(WorkerId(0)))
+    Log(Ready(WorkerId(0)))
     w0 < {"jsonrpc":"2.0","id":2,"method":"session/resume","params":{"cwd":"/","sessionId":"a","mcpServers":[]}}
     w0 < {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"a","prompt":[]}}
     "#);
@@ -111,24 +111,24 @@ fn a_lone_worker_comes_back_and_its_session_with_it() {
 #[test]
 fn a_turn_that_waits_for_its_session_is_stopped_like_one_that_runs() {
     for by_client in [true, false] {
-        let mut scene = Scene::shared(1);
-        let client = scene.open();
-        scene.session(client, 0, "a");
-        scene.dies(0);
-        scene.note(client, "session/cancel", &json!({"sessionId": "a"}));
-        scene.ask(client, 1, "session/prompt", &prompt("a"));
+        let mut bus = TestBus::shared(1);
+        let client = bus.open();
+        bus.session(client, 0, "a");
+        bus.kill_worker(0);
+        bus.notify(client, "session/cancel", &json!({"sessionId": "a"}));
+        bus.request(client, 1, "session/prompt", &prompt("a"));
         if by_client {
-            scene.note(client, "session/cancel", &json!({"sessionId": "a"}));
+            bus.notify(client, "session/cancel", &json!({"sessionId": "a"}));
         } else {
-            scene.core.client_eof(scene.now, ClientId(client), &mut scene.sight);
+            bus.core.client_eof(bus.now, ClientId(client), &mut bus.output);
         }
-        scene.pass(1.0);
-        scene.up(0);
-        scene.answer(0, 1, &able());
-        scene.seen();
-        scene.answer(0, 2, &json!({}));
-        scene.pass(0.0);
-        scene.answer(0, 3, &json!({"stopReason": "cancelled"}));
+        bus.advance(1.0);
+        bus.up(0);
+        bus.answer(0, 1, &able());
+        bus.seen();
+        bus.answer(0, 2, &json!({}));
+        bus.advance(0.0);
+        bus.answer(0, 3, &json!({"stopReason": "cancelled"}));
         let hung_up = if by_client { "" } else { "\nClose { client: ClientId(0), reason: Served }" };
         let expected = concat!(
             r#"w0 < {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"a","prompt":[]}}"#,
@@ -137,65 +137,65 @@ fn a_turn_that_waits_for_its_session_is_stopped_like_one_that_runs() {
             "\n",
             r#"c0 < {"jsonrpc":"2.0","id":1,"result":{"stopReason":"cancelled"}}"#,
         );
-        assert_eq!(scene.seen(), format!("{expected}{hung_up}"));
+        assert_eq!(bus.seen(), format!("{expected}{hung_up}"));
     }
 }
 
 #[test]
 fn a_turn_that_was_cancelled_before_its_worker_saw_it_is_not_begun_elsewhere() {
-    let mut scene = Scene::shared(2);
-    let client = scene.open();
-    scene.session(client, 0, "a");
-    let taken = scene.sight.queued[&0].len();
-    scene.ask(client, 1, "session/prompt", &prompt("a"));
-    scene.note(client, "session/cancel", &json!({"sessionId": "a"}));
-    scene.ask(client, 2, "session/prompt", &prompt("a"));
-    scene.note(client, "session/cancel", &json!({"sessionId": "a"}));
-    // The third is wanted.
-    scene.ask(client, 3, "session/prompt", &prompt("a"));
-    scene.seen();
-    let unsent = scene.sight.queued[&0][taken..].to_vec();
-    scene.gone(0, taken as u64, unsent);
-    assert_snapshot!(scene.seen(), @r#"
+    let mut bus = TestBus::shared(2);
+    let client = bus.open();
+    bus.session(client, 0, "a");
+    let taken = bus.output.queued[&0].len();
+    bus.request(client, 1, "session/prompt", &prompt("a"));
+    bus.notify(client, "session/cancel", &json!({"sessionId": "a"}));
+    bus.request(client, 2, "session/prompt", &prompt("a"));
+    bus.notify(client, "session/cancel", &json!({"sessionId": "a"}));
+    // The third prompt is not cancelled.
+    bus.request(client, 3, "session/prompt", &prompt("a"));
+    bus.seen();
+    let unsent = bus.output.queued[&0][taken..].to_vec();
+    bus.exit_worker(0, taken as u64, unsent);
+    assert_snapshot!(bus.seen(), @r#"
     c0 < {"jsonrpc":"2.0","id":1,"result":{"stopReason":"cancelled"}}
     c0 < {"jsonrpc":"2.0","id":2,"result":{"stopReason":"cancelled"}}
-    Tell(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 3, sessions: 1 })
+    Log(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 3, sessions: 1 })
     w1 < {"jsonrpc":"2.0","id":2,"method":"session/resume","params":{"cwd":"/","sessionId":"a","mcpServers":[]}}
     "#);
-    scene.answer(1, 2, &json!({}));
-    assert_snapshot!(scene.seen(), @r#"w1 < {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"a","prompt":[]}}"#);
+    bus.answer(1, 2, &json!({}));
+    assert_snapshot!(bus.seen(), @r#"w1 < {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"a","prompt":[]}}"#);
 }
 
 #[test]
 fn what_cannot_be_read_does_not_wait() {
-    let mut scene = Scene::shared(1);
-    let client = scene.open();
-    scene.dies(0);
-    scene.seen();
-    scene.ask(client, 1, "session/new", &json!({"cwd": "/"}));
+    let mut bus = TestBus::shared(1);
+    let client = bus.open();
+    bus.kill_worker(0);
+    bus.seen();
+    bus.request(client, 1, "session/new", &json!({"cwd": "/"}));
     let start = br#"{"jsonrpc":"2.0","id":2,"method":"m","params":{"a":""#;
-    scene.core.client_line(scene.now, ClientId(client), View::too_long(start), &mut scene.sight);
-    assert_snapshot!(scene.seen(), @r#"c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32013,"message":"line too long","data":{"condition":"message_too_large","retryable":false,"effects":"none"}}}"#);
+    bus.core.client_line(bus.now, ClientId(client), View::too_long(start), &mut bus.output);
+    assert_snapshot!(bus.seen(), @r#"c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32013,"message":"line too long","data":{"condition":"message_too_large","retryable":false,"effects":"none"}}}"#);
 }
 
 #[test]
-fn a_connections_worker_is_replaced_with_all_it_was_told() {
-    let mut scene = Scene::new(&config(vec![pool(Share::Connection)]));
-    scene.up(0);
-    let client = scene.open();
-    scene.ask(client, 1, "initialize", &json!({"protocolVersion": 1, "mine": true}));
-    scene.answer(0, 1, &able());
-    scene.session(client, 0, "a");
-    scene.dies(0);
-    scene.up(1);
-    scene.ask(client, 2, "session/prompt", &prompt("a"));
-    scene.answer(1, 1, &able());
-    scene.answer(1, 2, &json!({}));
-    scene.answer(1, 3, &json!({"stopReason": "end_turn"}));
-    scene.ask(client, 3, "session/list", &json!({}));
-    assert_snapshot!(scene.seen(), @r#"
-    Tell(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 0, sessions: 1 })
-    Tell(Ready(WorkerId(1)))
+fn a_worker_of_one_connection_is_replaced_and_initialized_again() {
+    let mut bus = TestBus::new(&config(vec![pool(Share::Connection)]));
+    bus.up(0);
+    let client = bus.open();
+    bus.request(client, 1, "initialize", &json!({"protocolVersion": 1, "mine": true}));
+    bus.answer(0, 1, &able());
+    bus.session(client, 0, "a");
+    bus.kill_worker(0);
+    bus.up(1);
+    bus.request(client, 2, "session/prompt", &prompt("a"));
+    bus.answer(1, 1, &able());
+    bus.answer(1, 2, &json!({}));
+    bus.answer(1, 3, &json!({"stopReason": "end_turn"}));
+    bus.request(client, 3, "session/list", &json!({}));
+    assert_snapshot!(bus.seen(), @r#"
+    Log(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 0, sessions: 1 })
+    Log(Ready(WorkerId(1)))
     w1 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"mine":true}}
     w1 < {"jsonrpc":"2.0","id":2,"method":"session/resume","params":{"cwd":"/","sessionId":"a","mcpServers":[]}}
     w1 < {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"a","prompt":[]}}
@@ -207,73 +207,73 @@ fn a_connections_worker_is_replaced_with_all_it_was_told() {
 #[test]
 fn a_worker_that_we_could_not_start_is_no_loss() {
     for share in [Share::All, Share::Connection] {
-        let mut scene = Scene::new(&config(vec![pool(share)]));
-        let client = scene.open();
+        let mut bus = TestBus::new(&config(vec![pool(share)]));
+        let client = bus.open();
         let end = WorkerExit { reason: "cannot fork".into(), ours: true, ..WorkerExit::default() };
         for id in 0..20 {
-            scene.ask(client, id, "initialize", &json!({"protocolVersion": 1}));
-            scene.pass(5.0);
-            // Where nobody shares there is a second one, for those to come.
+            bus.request(client, id, "initialize", &json!({"protocolVersion": 1}));
+            bus.advance(5.0);
+            // A pool that is not shared has a spare worker for further clients.
             for worker in [0, 1].map(WorkerId) {
-                scene.core.worker_gone(scene.now, worker, &end, &mut scene.sight);
+                bus.core.worker_gone(bus.now, worker, &end, &mut bus.output);
             }
-            let seen = scene.seen();
+            let seen = bus.seen();
             let answer =
                 format!("\"id\":{id},\"error\":{{\"code\":-32012,\"message\":\"no worker of pool \\\"p\\\"");
             assert!(seen.contains(&answer) && seen.contains("retryAfterMs"), "{seen}");
             assert!(!seen.contains("CircuitOpened"), "{seen}");
         }
-        assert_eq!(scene.core.status(scene.now).counters.lost, 0);
-        // It goes on by itself.
-        scene.pass(5.0);
-        scene.ask(client, 20, "initialize", &json!({"protocolVersion": 1}));
-        scene.up(0);
-        scene.up(1);
-        let seen = scene.seen();
+        assert_eq!(bus.core.status(bus.now).counters.lost, 0);
+        // It recovers without another event.
+        bus.advance(5.0);
+        bus.request(client, 20, "initialize", &json!({"protocolVersion": 1}));
+        bus.up(0);
+        bus.up(1);
+        let seen = bus.seen();
         assert!(seen.contains("\"method\":\"initialize\"") && !seen.contains("error"), "{seen}");
     }
 }
 
 #[test]
 fn too_many_losses_open_the_circuit_and_health_closes_it() {
-    let mut scene = Scene::new(&config(vec![pool(Share::All)]));
-    let client = scene.open();
-    scene.ask(client, 1, "session/new", &json!({}));
+    let mut bus = TestBus::new(&config(vec![pool(Share::All)]));
+    let client = bus.open();
+    bus.request(client, 1, "session/new", &json!({}));
     for _ in 0..5 {
-        scene.pass(2.0);
-        scene.up(0);
-        scene.dies(0);
+        bus.advance(2.0);
+        bus.up(0);
+        bus.kill_worker(0);
     }
-    scene.ask(client, 2, "session/new", &json!({}));
-    assert_snapshot!(scene.seen(), @r#"
+    bus.request(client, 2, "session/new", &json!({}));
+    assert_snapshot!(bus.seen(), @r#"
     Spawn { worker: WorkerId(0), pool: PoolId(0) }
     w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
-    Tell(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 1, sessions: 0 })
+    Log(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 1, sessions: 0 })
     Spawn { worker: WorkerId(0), pool: PoolId(0) }
     w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
-    Tell(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 1, sessions: 0 })
+    Log(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 1, sessions: 0 })
     Spawn { worker: WorkerId(0), pool: PoolId(0) }
     w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
-    Tell(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 1, sessions: 0 })
+    Log(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 1, sessions: 0 })
     Spawn { worker: WorkerId(0), pool: PoolId(0) }
     w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
-    Tell(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 1, sessions: 0 })
+    Log(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 1, sessions: 0 })
     Spawn { worker: WorkerId(0), pool: PoolId(0) }
     w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
-    Tell(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 1, sessions: 0 })
-    Tell(CircuitOpened(PoolId(0)))
-    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32012,"message":"the workers of pool \"p\" keep dying: killed by SIGKILL","data":{"condition":"backpressure","retryable":true,"effects":"none","retryAfterMs":60000}}}
-    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32012,"message":"the workers of pool \"p\" keep dying: killed by SIGKILL","data":{"condition":"backpressure","retryable":true,"effects":"none","retryAfterMs":60000}}}
+    Log(Lost { worker: WorkerId(0), reason: "killed by SIGKILL", requests: 1, sessions: 0 })
+    Log(CircuitOpened(PoolId(0)))
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32012,"message":"circuit breaker of pool \"p\" is open: killed by SIGKILL","data":{"condition":"backpressure","retryable":true,"effects":"none","retryAfterMs":60000}}}
+    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32012,"message":"circuit breaker of pool \"p\" is open: killed by SIGKILL","data":{"condition":"backpressure","retryable":true,"effects":"none","retryAfterMs":60000}}}
     "#);
-    scene.pass(60.0);
-    scene.up(0);
-    scene.ask(client, 3, "session/new", &json!({}));
-    scene.answer(0, 1, &able());
-    assert_snapshot!(scene.seen(), @r#"
+    bus.advance(60.0);
+    bus.up(0);
+    bus.request(client, 3, "session/new", &json!({}));
+    bus.answer(0, 1, &able());
+    assert_snapshot!(bus.seen(), @r#"
     Spawn { worker: WorkerId(0), pool: PoolId(0) }
     w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
-    Tell(CircuitClosed(PoolId(0)))
-    Tell(Ready(WorkerId(0)))
+    Log(CircuitClosed(PoolId(0)))
+    Log(Ready(WorkerId(0)))
     w0 < {"jsonrpc":"2.0","id":2,"method":"session/new","params":{}}
     "#);
 }
@@ -282,48 +282,48 @@ fn too_many_losses_open_the_circuit_and_health_closes_it() {
 fn workers_lost_together_are_replaced_as_soon_as_one() {
     let mut settings = config(vec![Pool { instances: 8, ..pool(Share::All) }]);
     settings.limits.restart_budget = 100;
-    let mut scene = Scene::new(&settings);
-    (0..8).for_each(|worker| scene.up(worker));
-    scene.pass(5.0);
-    (0..8).for_each(|worker| scene.dies(worker));
-    scene.seen();
-    scene.pass(0.1);
-    assert_eq!(scene.seen().lines().filter(|line| line.starts_with("Spawn")).count(), 8);
+    let mut bus = TestBus::new(&settings);
+    (0..8).for_each(|worker| bus.up(worker));
+    bus.advance(5.0);
+    (0..8).for_each(|worker| bus.kill_worker(worker));
+    bus.seen();
+    bus.advance(0.1);
+    assert_eq!(bus.seen().lines().filter(|line| line.starts_with("Spawn")).count(), 8);
 }
 
 #[test]
 fn a_worker_that_does_not_answer_initialize_is_lost() {
-    let mut scene = Scene::new(&config(vec![pool(Share::All)]));
-    scene.up(0);
-    let client = scene.open();
-    scene.ask(client, 1, "session/new", &json!({}));
-    scene.pass(29.9);
-    scene.seen();
-    scene.pass(0.2);
-    scene.dies(0);
-    assert_snapshot!(scene.seen(), @r#"
+    let mut bus = TestBus::new(&config(vec![pool(Share::All)]));
+    bus.up(0);
+    let client = bus.open();
+    bus.request(client, 1, "session/new", &json!({}));
+    bus.advance(29.9);
+    bus.seen();
+    bus.advance(0.2);
+    bus.kill_worker(0);
+    assert_snapshot!(bus.seen(), @r#"
     Stop { worker: WorkerId(0), kill: false }
     c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32011,"message":"no worker of pool \"p\" is free","data":{"condition":"deadline","retryable":true,"effects":"none","retryAfterMs":100}}}
-    Tell(Lost { worker: WorkerId(0), reason: "it did not answer initialize in time; killed by SIGKILL", requests: 0, sessions: 0 })
+    Log(Lost { worker: WorkerId(0), reason: "did not respond to initialize in time; killed by SIGKILL", requests: 0, sessions: 0 })
     "#);
 }
 
 #[test]
-fn three_strikes_and_a_worker_is_exchanged_when_its_turn_has_ended() {
-    let mut scene = Scene::shared(1);
-    let client = scene.open();
-    scene.session(client, 0, "a");
-    scene.ask(client, 1, "session/prompt", &prompt("a"));
-    scene.seen();
-    scene.said(0, "hello world");
-    scene.said(0, r#"{"jsonrpc":"2.0","id":99,"result":1}"#);
-    scene.update(0, "not mine", "x");
-    scene.ask(client, 2, "session/new", &json!({}));
-    scene.answer(0, 3, &json!({"stopReason": "end_turn"}));
-    assert_snapshot!(scene.seen(), @r#"
-    Tell(Strike { worker: WorkerId(0), what: "sent a line that is no message" })
-    Tell(Strike { worker: WorkerId(0), what: "answered what nobody asked" })
-    Tell(Strike { worker: WorkerId(0), what: "named a session that is not its own" })
+fn a_worker_with_three_strikes_is_replaced_when_its_turn_has_ended() {
+    let mut bus = TestBus::shared(1);
+    let client = bus.open();
+    bus.session(client, 0, "a");
+    bus.request(client, 1, "session/prompt", &prompt("a"));
+    bus.seen();
+    bus.worker_sends(0, "hello world");
+    bus.worker_sends(0, r#"{"jsonrpc":"2.0","id":99,"result":1}"#);
+    bus.update(0, "not mine", "x");
+    bus.request(client, 2, "session/new", &json!({}));
+    bus.answer(0, 3, &json!({"stopReason": "end_turn"}));
+    assert_snapshot!(bus.seen(), @r#"
+    Log(Strike { worker: WorkerId(0), what: "sent an invalid message" })
+    Log(Strike { worker: WorkerId(0), what: "answered an unknown request" })
+    Log(Strike { worker: WorkerId(0), what: "named an unknown session" })
     Spawn { worker: WorkerId(1), pool: PoolId(0) }
     c0 < {"jsonrpc":"2.0","id":1,"result":{"stopReason":"end_turn"}}
     Stop { worker: WorkerId(0), kill: false }
@@ -331,20 +331,20 @@ fn three_strikes_and_a_worker_is_exchanged_when_its_turn_has_ended() {
 }
 
 #[test]
-fn answers_that_are_none_end_the_request() {
-    let mut scene = Scene::shared(1);
-    let client = scene.open();
-    scene.session(client, 0, "a");
-    scene.ask(client, 1, "session/prompt", &prompt("a"));
-    scene.ask(client, 2, "session/prompt", &prompt("a"));
-    scene.seen();
-    scene.said(0, r#"{"jsonrpc":"2.0","id":3,"result":1,"error":{"code":1,"message":""}}"#);
+fn invalid_responses_end_the_request() {
+    let mut bus = TestBus::shared(1);
+    let client = bus.open();
+    bus.session(client, 0, "a");
+    bus.request(client, 1, "session/prompt", &prompt("a"));
+    bus.request(client, 2, "session/prompt", &prompt("a"));
+    bus.seen();
+    bus.worker_sends(0, r#"{"jsonrpc":"2.0","id":3,"result":1,"error":{"code":1,"message":""}}"#);
     let head = br#"{"jsonrpc":"2.0","id":4,"result":"xxxxxxx"#;
-    scene.core.worker_line(scene.now, WorkerId(0), View::too_long(head), &mut scene.sight);
-    assert_snapshot!(scene.seen(), @r#"
-    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"the agent's answer is both a result and an error","data":{"condition":"internal_error","retryable":false,"effects":"possible"}}}
-    Tell(Strike { worker: WorkerId(0), what: "sent an answer that is none" })
-    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32013,"message":"the agent's answer is too long","data":{"condition":"message_too_large","retryable":false,"effects":"possible"}}}
+    bus.core.worker_line(bus.now, WorkerId(0), View::too_long(head), &mut bus.output);
+    assert_snapshot!(bus.seen(), @r#"
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"agent response has both result and error","data":{"condition":"internal_error","retryable":false,"effects":"possible"}}}
+    Log(Strike { worker: WorkerId(0), what: "sent an invalid response" })
+    c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32013,"message":"agent response too long","data":{"condition":"message_too_large","retryable":false,"effects":"possible"}}}
     Spawn { worker: WorkerId(1), pool: PoolId(0) }
     Stop { worker: WorkerId(0), kill: false }
     "#);
@@ -352,22 +352,22 @@ fn answers_that_are_none_end_the_request() {
 
 #[test]
 fn a_turn_that_is_cancelled_ends_with_or_without_its_worker() {
-    let mut scene = Scene::shared(1);
-    let client = scene.open();
-    scene.session(client, 0, "a");
-    scene.ask(client, 1, "session/prompt", &prompt("a"));
-    scene.note(client, "session/cancel", &json!({"sessionId": "a"}));
-    scene.answer(0, 3, &json!({"stopReason": "cancelled"}));
-    scene.pass(60.0);
-    scene.ask(client, 2, "session/prompt", &prompt("a"));
-    scene.note(client, "session/cancel", &json!({"sessionId": "a"}));
-    scene.seen();
-    scene.pass(29.9);
-    assert_snapshot!(scene.seen(), @"");
-    scene.pass(0.2);
-    // What it says later is nobody's, and no misdeed.
-    scene.answer(0, 4, &json!({"stopReason": "end_turn"}));
-    assert_snapshot!(scene.seen(), @r#"
+    let mut bus = TestBus::shared(1);
+    let client = bus.open();
+    bus.session(client, 0, "a");
+    bus.request(client, 1, "session/prompt", &prompt("a"));
+    bus.notify(client, "session/cancel", &json!({"sessionId": "a"}));
+    bus.answer(0, 3, &json!({"stopReason": "cancelled"}));
+    bus.advance(60.0);
+    bus.request(client, 2, "session/prompt", &prompt("a"));
+    bus.notify(client, "session/cancel", &json!({"sessionId": "a"}));
+    bus.seen();
+    bus.advance(29.9);
+    assert_snapshot!(bus.seen(), @"");
+    bus.advance(0.2);
+    // A late response is dropped and is no violation.
+    bus.answer(0, 4, &json!({"stopReason": "end_turn"}));
+    assert_snapshot!(bus.seen(), @r#"
     c0 < {"jsonrpc":"2.0","id":2,"result":{"stopReason":"cancelled"}}
     Spawn { worker: WorkerId(1), pool: PoolId(0) }
     Stop { worker: WorkerId(0), kill: false }
@@ -375,26 +375,26 @@ fn a_turn_that_is_cancelled_ends_with_or_without_its_worker() {
 }
 
 #[test]
-fn a_worker_that_is_stopped_is_given_up_on() {
-    let mut scene = Scene::shared(1);
-    let client = scene.open();
-    scene.session(client, 0, "a");
-    scene.ask(client, 1, "session/prompt", &prompt("a"));
-    scene.seen();
-    scene.core.worker_stuck(scene.now, WorkerId(0), Stuck::Stopped, &mut scene.sight);
-    scene.update(0, "a", "too late");
-    scene.dies(0);
-    assert_snapshot!(scene.seen(), @r#"
-    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32011,"message":"the agent's process was stopped","data":{"condition":"deadline","retryable":true,"effects":"possible"}}}
+fn a_stopped_worker_is_killed() {
+    let mut bus = TestBus::shared(1);
+    let client = bus.open();
+    bus.session(client, 0, "a");
+    bus.request(client, 1, "session/prompt", &prompt("a"));
+    bus.seen();
+    bus.core.worker_stuck(bus.now, WorkerId(0), Stuck::Stopped, &mut bus.output);
+    bus.update(0, "a", "too late");
+    bus.kill_worker(0);
+    assert_snapshot!(bus.seen(), @r#"
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32011,"message":"agent process was stopped","data":{"condition":"deadline","retryable":true,"effects":"possible"}}}
     Stop { worker: WorkerId(0), kill: true }
-    Tell(Lost { worker: WorkerId(0), reason: "it was stopped; killed by SIGKILL", requests: 0, sessions: 0 })
+    Log(Lost { worker: WorkerId(0), reason: "was stopped; killed by SIGKILL", requests: 0, sessions: 0 })
     "#);
 }
 
 #[test]
-fn clients_that_send_nonsense_are_told_and_kept() {
-    let mut scene = Scene::shared(1);
-    let client = scene.open();
+fn clients_that_send_invalid_messages_get_errors_and_stay_connected() {
+    let mut bus = TestBus::shared(1);
+    let client = bus.open();
     for line in [
         "",
         "{",
@@ -404,12 +404,12 @@ fn clients_that_send_nonsense_are_told_and_kept() {
         r#"{"jsonrpc":"2.0","id":{},"method":"m"}"#,
         r#"{"jsonrpc":"2.0","id":5,"result":1}"#,
     ] {
-        scene.line(client, line);
+        bus.line(client, line);
     }
-    scene.line(client, "\u{feff}{}");
-    scene.ask(client, 1, "session/new", &json!({}));
-    scene.ask(client, 1, "session/new", &json!({}));
-    assert_snapshot!(scene.seen(), @r#"
+    bus.line(client, "\u{feff}{}");
+    bus.request(client, 1, "session/new", &json!({}));
+    bus.request(client, 1, "session/new", &json!({}));
+    assert_snapshot!(bus.seen(), @r#"
     c0 < {"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"not valid JSON","data":{"condition":"parse_error","retryable":false,"effects":"none"}}}
     c0 < {"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"not valid JSON","data":{"condition":"parse_error","retryable":false,"effects":"none"}}}
     c0 < {"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"empty batch","data":{"condition":"invalid_request","retryable":false,"effects":"none"}}}
@@ -418,42 +418,42 @@ fn clients_that_send_nonsense_are_told_and_kept() {
     c0 < {"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"id must be a string or a number, of at most 4096 bytes","data":{"condition":"invalid_request","retryable":false,"effects":"none"}}}
     c0 < {"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"not valid JSON","data":{"condition":"parse_error","retryable":false,"effects":"none"}}}
     w0 < {"jsonrpc":"2.0","id":2,"method":"session/new","params":{}}
-    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32014,"message":"a request with this id is still unanswered","data":{"condition":"duplicate_id","retryable":false,"effects":"none"}}}
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32014,"message":"duplicate request id","data":{"condition":"duplicate_id","retryable":false,"effects":"none"}}}
     "#);
 }
 
 #[test]
 fn a_slow_reader_holds_up_its_own_worker_only() {
     let big = "x".repeat(5 << 20);
-    let mut scene = Scene::new(&config(vec![pool(Share::Connection)]));
-    scene.up(0);
-    let client = scene.open();
-    scene.ask(client, 1, "initialize", &json!({"protocolVersion": 1}));
-    scene.answer(0, 1, &able());
-    scene.session(client, 0, "a");
-    scene.update(0, "a", &big);
-    scene.sight.seen.clear();
-    scene.update(0, "a", &big);
-    scene.sight.seen.retain(|line| line.len() < 1000);
-    scene.update(0, "a", "still delivered");
-    scene.core.client_drained(scene.now, ClientId(client), &mut scene.sight);
-    assert_snapshot!(scene.seen(), @r#"
+    let mut bus = TestBus::new(&config(vec![pool(Share::Connection)]));
+    bus.up(0);
+    let client = bus.open();
+    bus.request(client, 1, "initialize", &json!({"protocolVersion": 1}));
+    bus.answer(0, 1, &able());
+    bus.session(client, 0, "a");
+    bus.update(0, "a", &big);
+    bus.output.seen.clear();
+    bus.update(0, "a", &big);
+    bus.output.seen.retain(|line| line.len() < 1000);
+    bus.update(0, "a", "still delivered");
+    bus.core.client_drained(bus.now, ClientId(client), &mut bus.output);
+    assert_snapshot!(bus.seen(), @r#"
     PauseWorker(WorkerId(0))
     c0 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"a","update":"still delivered"}}
     ResumeWorker(WorkerId(0))
     "#);
 
-    let mut scene = Scene::shared(1);
-    let (client, other) = (scene.open(), scene.open());
-    scene.session(client, 0, "a");
-    scene.session(other, 0, "b");
-    scene.update(0, "a", &big);
-    scene.update(0, "a", &big);
-    scene.sight.seen.retain(|line| line.len() < 1000);
-    scene.update(0, "a", "not delivered");
-    scene.update(0, "b", "delivered");
-    assert_snapshot!(scene.seen(), @r#"
-    c0 < {"jsonrpc":"2.0","id":null,"error":{"code":-32012,"message":"this connection takes too slowly what an agent says that others use too","data":{"condition":"backpressure","retryable":true,"effects":"none"}}}
+    let mut bus = TestBus::shared(1);
+    let (client, other) = (bus.open(), bus.open());
+    bus.session(client, 0, "a");
+    bus.session(other, 0, "b");
+    bus.update(0, "a", &big);
+    bus.update(0, "a", &big);
+    bus.output.seen.retain(|line| line.len() < 1000);
+    bus.update(0, "a", "not delivered");
+    bus.update(0, "b", "delivered");
+    assert_snapshot!(bus.seen(), @r#"
+    c0 < {"jsonrpc":"2.0","id":null,"error":{"code":-32012,"message":"client reads too slowly for a shared worker","data":{"condition":"backpressure","retryable":true,"effects":"none"}}}
     Close { client: ClientId(0), reason: SlowReader }
     c1 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"b","update":"delivered"}}
     "#);
@@ -461,21 +461,21 @@ fn a_slow_reader_holds_up_its_own_worker_only() {
 
 #[test]
 fn what_a_client_that_is_gone_waited_for_is_not_given_to_the_next() {
-    let mut scene = Scene::shared(1);
-    let owner = scene.open();
-    scene.session(owner, 0, "a");
-    scene.leaves(owner);
-    scene.dies(0);
-    let other = scene.open();
-    scene.ask(other, 4242, "session/close", &json!({"sessionId": "a"}));
-    scene.leaves(other);
-    assert_eq!(scene.open(), other, "the place is used again");
-    scene.seen();
-    scene.pass(1.0);
-    scene.up(0);
-    scene.answer(0, 1, &able());
-    scene.answer(0, 2, &json!({}));
-    assert!(!scene.seen().contains("4242"));
+    let mut bus = TestBus::shared(1);
+    let owner = bus.open();
+    bus.session(owner, 0, "a");
+    bus.disconnect(owner);
+    bus.kill_worker(0);
+    let other = bus.open();
+    bus.request(other, 4242, "session/close", &json!({"sessionId": "a"}));
+    bus.disconnect(other);
+    assert_eq!(bus.open(), other, "the place is used again");
+    bus.seen();
+    bus.advance(1.0);
+    bus.up(0);
+    bus.answer(0, 1, &able());
+    bus.answer(0, 2, &json!({}));
+    assert!(!bus.seen().contains("4242"));
 }
 
 #[test]
@@ -485,15 +485,15 @@ fn limits_may_change_while_lines_wait() {
         ..config(vec![Pool { instances: 1, ..pool(Share::All) }])
     };
     for (before, after) in [(8 << 20, 1 << 19), (1 << 19, 8 << 20)] {
-        let mut scene = Scene::new(&with(before));
-        let client = scene.open();
+        let mut bus = TestBus::new(&with(before));
+        let client = bus.open();
         let text = "x".repeat(900 << 10);
-        scene.ask(client, 1, "session/new", &json!({"text": text}));
-        scene.core.reload(scene.now, &with(after), &mut scene.sight);
-        scene.ask(client, 2, "session/new", &json!({}));
-        scene.sight.seen.retain(|line| line.len() < 1000);
-        scene.pass(31.0);
-        let seen = scene.seen();
+        bus.request(client, 1, "session/new", &json!({"text": text}));
+        bus.core.reload(bus.now, &with(after), &mut bus.output);
+        bus.request(client, 2, "session/new", &json!({}));
+        bus.output.seen.retain(|line| line.len() < 1000);
+        bus.advance(31.0);
+        let seen = bus.seen();
         assert_eq!(seen.matches("PauseClient").count(), 1, "{seen}");
         assert_eq!(seen.matches("ResumeClient").count(), 1, "{seen}");
         assert_eq!(seen.matches("-32011").count(), 2, "{seen}");
@@ -502,81 +502,81 @@ fn limits_may_change_while_lines_wait() {
 
 #[test]
 fn one_message_beyond_the_limit_is_let_through_with_what_follows() {
-    let mut scene = Scene::shared(1);
-    let client = scene.open();
-    scene.session(client, 0, "a");
-    scene.update(0, "a", &"x".repeat(9 << 20));
-    scene.update(0, "a", "small");
-    scene.sight.seen.retain(|line| line.len() < 1000);
-    let seen = scene.seen();
+    let mut bus = TestBus::shared(1);
+    let client = bus.open();
+    bus.session(client, 0, "a");
+    bus.update(0, "a", &"x".repeat(9 << 20));
+    bus.update(0, "a", "small");
+    bus.output.seen.retain(|line| line.len() < 1000);
+    let seen = bus.seen();
     assert!(seen.contains("small") && !seen.contains("Close"), "{seen}");
 }
 
 #[test]
-fn a_session_is_not_taken_up_where_another_is_called_so() {
-    // Agents that count their sessions, so that names meet.
+fn a_session_is_not_restored_in_a_worker_that_uses_its_name() {
+    // Agents that number their sessions, so that names are equal.
     for dead in [0, 1] {
-        let mut scene = Scene::shared(2);
-        let (one, two) = (scene.open(), scene.open());
-        scene.session(one, 0, "s1");
-        scene.ask(two, 1, "session/new", &json!({"cwd": "/"}));
-        scene.answer(1, 2, &json!({"sessionId": "s1"}));
-        scene.dies(dead);
-        scene.seen();
+        let mut bus = TestBus::shared(2);
+        let (one, two) = (bus.open(), bus.open());
+        bus.session(one, 0, "s1");
+        bus.request(two, 1, "session/new", &json!({"cwd": "/"}));
+        bus.answer(1, 2, &json!({"sessionId": "s1"}));
+        bus.kill_worker(dead);
+        bus.seen();
         let (client, name) = if dead == 0 { (one, "s1") } else { (two, "s1~2") };
-        scene.ask(client, 7, "session/prompt", &prompt(name));
-        assert_eq!(scene.seen(), "", "it waits for another worker");
-        scene.pass(1.0);
-        scene.up(dead);
-        scene.answer(dead, 1, &able());
-        let seen = scene.seen();
+        bus.request(client, 7, "session/prompt", &prompt(name));
+        assert_eq!(bus.seen(), "", "it waits for another worker");
+        bus.advance(1.0);
+        bus.up(dead);
+        bus.answer(dead, 1, &able());
+        let seen = bus.seen();
         assert!(seen.contains(&format!("w{dead} < ")) && seen.contains("session/resume"), "{seen}");
         assert!(seen.contains(r#""sessionId":"s1""#), "{seen}");
     }
-    // Where all have one, it is lost.
-    let mut scene = Scene::shared(1);
-    let (one, two) = (scene.open(), scene.open());
-    scene.session(one, 0, "s1");
-    scene.dies(0);
-    scene.pass(1.0);
-    scene.up(0);
-    scene.answer(0, 1, &able());
-    scene.ask(two, 1, "session/new", &json!({"cwd": "/"}));
-    scene.answer(0, 2, &json!({"sessionId": "s1"}));
-    scene.seen();
-    scene.ask(one, 7, "session/prompt", &prompt("s1"));
-    assert_snapshot!(scene.seen(), @r#"c0 < {"jsonrpc":"2.0","id":7,"error":{"code":-32002,"message":"the session was lost, and its agent calls another one so by now","data":{"condition":"not_found","retryable":false,"effects":"none"}}}"#);
-    scene.ask(two, 8, "session/prompt", &prompt("s1~2"));
-    assert!(scene.seen().starts_with("w0 < "), "the other goes on");
+    // If every worker uses the name, the session is lost.
+    let mut bus = TestBus::shared(1);
+    let (one, two) = (bus.open(), bus.open());
+    bus.session(one, 0, "s1");
+    bus.kill_worker(0);
+    bus.advance(1.0);
+    bus.up(0);
+    bus.answer(0, 1, &able());
+    bus.request(two, 1, "session/new", &json!({"cwd": "/"}));
+    bus.answer(0, 2, &json!({"sessionId": "s1"}));
+    bus.seen();
+    bus.request(one, 7, "session/prompt", &prompt("s1"));
+    assert_snapshot!(bus.seen(), @r#"c0 < {"jsonrpc":"2.0","id":7,"error":{"code":-32002,"message":"session lost, its id was reused","data":{"condition":"not_found","retryable":false,"effects":"none"}}}"#);
+    bus.request(two, 8, "session/prompt", &prompt("s1~2"));
+    assert!(bus.seen().starts_with("w0 < "), "the other goes on");
 }
 
 #[test]
-fn rubbish_is_told_of_until_it_is_too_much() {
-    let mut scene = Scene::shared(1);
-    let client = scene.open();
-    scene.session(client, 0, "a");
-    scene.ask(client, 1, "session/prompt", &prompt("a"));
-    scene.seen();
+fn invalid_lines_are_logged_until_the_worker_is_replaced() {
+    let mut bus = TestBus::shared(1);
+    let client = bus.open();
+    bus.session(client, 0, "a");
+    bus.request(client, 1, "session/prompt", &prompt("a"));
+    bus.seen();
     for _ in 0..100 {
-        scene.said(0, "rubbish");
+        bus.worker_sends(0, "rubbish");
     }
-    assert_eq!(scene.seen().matches("Strike").count(), 3);
-    assert_eq!(scene.core.status(scene.now).counters.strikes, 100);
+    assert_eq!(bus.seen().matches("Strike").count(), 3);
+    assert_eq!(bus.core.status(bus.now).counters.strikes, 100);
 }
 
 #[test]
-fn what_a_client_left_in_a_turn_another_connection_of_its_takes_up() {
-    let mut scene = Scene::shared(1);
-    let (gone, back) = (scene.open(), scene.open());
-    scene.session(gone, 0, "a");
-    scene.ask(gone, 1, "session/prompt", &prompt("a"));
-    scene.seen();
-    scene.ask(back, 1, "session/load", &json!({"sessionId": "a", "cwd": "/", "mcpServers": []}));
-    assert!(scene.seen().contains("session_in_use"), "it is there");
-    scene.core.client_eof(scene.now, ClientId(gone), &mut scene.sight);
-    scene.ask(back, 2, "session/load", &json!({"sessionId": "a", "cwd": "/", "mcpServers": []}));
-    scene.update(0, "a", "still");
-    let seen = scene.seen();
+fn a_session_left_during_a_turn_can_be_taken_over_by_the_same_identity() {
+    let mut bus = TestBus::shared(1);
+    let (gone, back) = (bus.open(), bus.open());
+    bus.session(gone, 0, "a");
+    bus.request(gone, 1, "session/prompt", &prompt("a"));
+    bus.seen();
+    bus.request(back, 1, "session/load", &json!({"sessionId": "a", "cwd": "/", "mcpServers": []}));
+    assert!(bus.seen().contains("session_in_use"), "it is there");
+    bus.core.client_eof(bus.now, ClientId(gone), &mut bus.output);
+    bus.request(back, 2, "session/load", &json!({"sessionId": "a", "cwd": "/", "mcpServers": []}));
+    bus.update(0, "a", "still");
+    let seen = bus.seen();
     assert!(seen.contains("session/load") && seen.contains("c1 < "), "{seen}");
     assert!(!seen.contains("in_use"), "{seen}");
 }

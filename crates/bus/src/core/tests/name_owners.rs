@@ -1,6 +1,6 @@
-//! Agents that count their sessions at each worker: a name that sessions of two identities have had opens neither for the other.
+//! Agents that number their sessions in each worker: a name that sessions of two identities have had opens neither for the other.
 
-use super::identities::asking;
+use super::identities::authenticating;
 use super::identities_at_one_worker::mixed;
 use super::*;
 
@@ -13,25 +13,25 @@ fn entries(names: &[&str]) -> Value {
     json!({"sessions": entries})
 }
 
-/// The workers that were sent something.
+/// Returns the workers that got a line.
 fn reached(seen: &str) -> Vec<u32> {
     (0..2).filter(|worker| seen.contains(&format!("w{worker} < "))).collect()
 }
 
-/// Alice has had session `1` at worker 0, which is open, and bob `1` at worker 1, which is closed.
-fn counted() -> (Scene, u32, u32) {
-    let mut scene = mixed(2, Protocol::V1);
-    let (alice, bob) = (scene.open_as("token:alice"), scene.open_as("token:bob"));
-    scene.session(alice, 0, "1");
-    scene.session(bob, 1, "1");
-    scene.closes(bob, 1, "1~2");
-    (scene, alice, bob)
+/// Returns a bus where alice has had session `1` at worker 0, which is open, and bob `1` at worker 1, which is closed.
+fn counted() -> (TestBus, u32, u32) {
+    let mut bus = mixed(2, Protocol::V1);
+    let (alice, bob) = (bus.open_as("token:alice"), bus.open_as("token:bob"));
+    bus.session(alice, 0, "1");
+    bus.session(bob, 1, "1");
+    bus.closes(bob, 1, "1~2");
+    (bus, alice, bob)
 }
 
-impl Scene {
-    /// What a client is told that asks for its sessions, where each worker lists these.
+impl TestBus {
+    /// Returns the list that a client gets when each worker lists these sessions.
     fn lists(&mut self, client: u32, listed: &[&[&str]]) -> String {
-        self.ask(client, 901, "session/list", &json!({}));
+        self.request(client, 901, "session/list", &json!({}));
         let seen = self.seen();
         for (worker, names) in (0..).zip(listed) {
             self.answer(worker, last_id_in(&seen, worker), &entries(names));
@@ -42,22 +42,22 @@ impl Scene {
 
 #[test]
 fn a_session_of_another_identity_is_neither_listed_nor_deleted_by_its_name_at_another_worker() {
-    let (mut scene, alice, bob) = counted();
-    scene.ask(alice, 1, "session/resume", &open_params("1"));
-    let id = scene.last_id(0);
-    scene.answer(0, id, &json!({}));
-    scene.seen();
-    let seen = scene.lists(alice, &[&[], &["1"]]);
+    let (mut bus, alice, bob) = counted();
+    bus.request(alice, 1, "session/resume", &open_params("1"));
+    let id = bus.last_id(0);
+    bus.answer(0, id, &json!({}));
+    bus.seen();
+    let seen = bus.lists(alice, &[&[], &["1"]]);
     assert!(seen.ends_with(r#""result":{"sessions":[]}}"#), "{seen}");
-    let seen = scene.lists(alice, &[&["1"], &[]]);
+    let seen = bus.lists(alice, &[&["1"], &[]]);
     assert!(seen.contains(r#""sessionId":"1""#), "{seen}");
-    scene.closes(alice, 0, "1");
+    bus.closes(alice, 0, "1");
     for client in [alice, bob] {
-        let seen = scene.lists(client, &[&[], &["1"]]);
+        let seen = bus.lists(client, &[&[], &["1"]]);
         assert!(seen.ends_with(r#""result":{"sessions":[]}}"#), "{seen}");
         for method in ["session/delete", "session/load", "session/resume"] {
-            scene.ask(client, 2, method, &open_params("1"));
-            let seen = scene.seen();
+            bus.request(client, 2, method, &open_params("1"));
+            let seen = bus.seen();
             assert!(!reached(&seen).contains(&1), "{method}: {seen}");
         }
     }
@@ -65,157 +65,157 @@ fn a_session_of_another_identity_is_neither_listed_nor_deleted_by_its_name_at_an
 
 #[test]
 fn a_name_of_several_identities_opens_nothing_after_a_restart() {
-    let (mut scene, alice, _) = counted();
-    scene.ask(alice, 1, "session/resume", &open_params("1"));
-    let id = scene.last_id(0);
-    scene.answer(0, id, &json!({}));
-    let seen = scene.seen();
+    let (mut bus, alice, _) = counted();
+    bus.request(alice, 1, "session/resume", &open_params("1"));
+    let id = bus.last_id(0);
+    bus.answer(0, id, &json!({}));
+    let seen = bus.seen();
     assert!(seen.contains(r#"session: "p"/"1", identity: "several""#), "{seen}");
-    let mut scene = mixed(2, Protocol::V1);
-    scene.core.know_owner(&"1".into(), "token:alice");
+    let mut bus = mixed(2, Protocol::V1);
+    bus.core.know_owner(&"1".into(), "token:alice");
     let in_pool = crate::core::OwnedName { pool: Some("p".into()), name: "1".into() };
-    scene.core.know_owner(&in_pool, "several");
-    let alice = scene.open_as("token:alice");
-    let seen = scene.lists(alice, &[&["1"], &["1"]]);
+    bus.core.know_owner(&in_pool, "several");
+    let alice = bus.open_as("token:alice");
+    let seen = bus.lists(alice, &[&["1"], &["1"]]);
     assert!(seen.ends_with(r#""result":{"sessions":[]}}"#), "{seen}");
     for method in ["session/delete", "session/load"] {
-        scene.ask(alice, 2, method, &open_params("1"));
-        let seen = scene.seen();
+        bus.request(alice, 2, method, &open_params("1"));
+        let seen = bus.seen();
         assert!(reached(&seen).is_empty() && seen.contains("-32002"), "{method}: {seen}");
     }
 }
 
 #[test]
 fn a_stored_session_is_not_asked_for_while_a_worker_makes_one_for_another_identity() {
-    let mut scene = mixed(2, Protocol::V1);
-    let (alice, bob) = (scene.open_as("token:alice"), scene.open_as("token:bob"));
-    scene.session(alice, 0, "2");
-    scene.session(alice, 1, "other");
-    scene.closes(alice, 0, "2");
-    scene.ask(alice, 1, "session/new", &json!({"cwd": "/"}));
-    let id = scene.last_id(0);
-    scene.answer(0, id, &json!({"sessionId": "more"}));
-    scene.closes(alice, 1, "other");
-    scene.seen();
-    scene.ask(bob, 1, "session/new", &json!({"cwd": "/"}));
-    let new = scene.last_id(1);
-    scene.seen();
-    scene.ask(alice, 2, "session/resume", &open_params("2"));
-    let seen = scene.seen();
+    let mut bus = mixed(2, Protocol::V1);
+    let (alice, bob) = (bus.open_as("token:alice"), bus.open_as("token:bob"));
+    bus.session(alice, 0, "2");
+    bus.session(alice, 1, "other");
+    bus.closes(alice, 0, "2");
+    bus.request(alice, 1, "session/new", &json!({"cwd": "/"}));
+    let id = bus.last_id(0);
+    bus.answer(0, id, &json!({"sessionId": "more"}));
+    bus.closes(alice, 1, "other");
+    bus.seen();
+    bus.request(bob, 1, "session/new", &json!({"cwd": "/"}));
+    let new = bus.last_id(1);
+    bus.seen();
+    bus.request(alice, 2, "session/resume", &open_params("2"));
+    let seen = bus.seen();
     assert_eq!(reached(&seen), [0], "{seen}");
-    // The worker that does not know it is not the only one that may.
-    scene.fail(0, last_id_in(&seen, 0), -32002);
-    let seen = scene.seen();
+    // Another worker may know the session.
+    bus.fail(0, last_id_in(&seen, 0), -32002);
+    let seen = bus.seen();
     assert_eq!(seen, "", "it waits");
-    scene.answer(1, new, &json!({"sessionId": "2"}));
-    let seen = scene.seen();
+    bus.answer(1, new, &json!({"sessionId": "2"}));
+    let seen = bus.seen();
     assert!(seen.contains(&format!(r#"c{bob} < {{"jsonrpc":"2.0","id":1,"result":{{"sessionId":"2~2"}}}}"#)));
-    scene.pass(0.0);
-    let seen = scene.seen();
+    bus.advance(0.0);
+    let seen = bus.seen();
     assert!(!reached(&seen).contains(&1), "{seen}");
 }
 
 #[test]
 fn a_request_for_a_stored_session_goes_on_once_the_worker_has_answered_the_other_identity() {
     for end in ["answered", "failed", "overdue", "lost", "given up"] {
-        let mut scene = mixed(1, Protocol::V1);
-        scene.core.know_owner(&"kept".into(), "token:alice");
-        let (alice, bob) = (scene.open_as("token:alice"), scene.open_as("token:bob"));
-        scene.ask(bob, 1, "session/new", &json!({"cwd": "/"}));
-        let new = scene.last_id(0);
-        scene.seen();
-        scene.ask(alice, 1, "session/load", &open_params("kept"));
-        assert_eq!(scene.seen(), "", "{end}");
+        let mut bus = mixed(1, Protocol::V1);
+        bus.core.know_owner(&"kept".into(), "token:alice");
+        let (alice, bob) = (bus.open_as("token:alice"), bus.open_as("token:bob"));
+        bus.request(bob, 1, "session/new", &json!({"cwd": "/"}));
+        let new = bus.last_id(0);
+        bus.seen();
+        bus.request(alice, 1, "session/load", &open_params("kept"));
+        assert_eq!(bus.seen(), "", "{end}");
         match end {
-            "answered" => scene.answer(0, new, &json!({"sessionId": "s"})),
-            "failed" => scene.fail(0, new, -32603),
-            "overdue" => scene.pass(600.0),
+            "answered" => bus.answer(0, new, &json!({"sessionId": "s"})),
+            "failed" => bus.fail(0, new, -32603),
+            "overdue" => bus.advance(600.0),
             "lost" => {
-                scene.dies(0);
-                scene.pass(5.0);
-                scene.up(0);
-                scene.answer(0, 1, &able());
+                bus.kill_worker(0);
+                bus.advance(5.0);
+                bus.up(0);
+                bus.answer(0, 1, &able());
             }
             _ => {
-                scene.note(alice, "$/cancel_request", &json!({"requestId": 1}));
-                let seen = scene.seen();
+                bus.notify(alice, "$/cancel_request", &json!({"requestId": 1}));
+                let seen = bus.seen();
                 assert!(seen.contains("-32800") && reached(&seen).is_empty(), "{seen}");
                 continue;
             }
         }
-        scene.pass(0.0);
-        let seen = scene.seen();
+        bus.advance(0.0);
+        let seen = bus.seen();
         assert!(seen.contains(r#""method":"session/load""#), "{end}: {seen}");
     }
 }
 
 #[test]
 fn what_waits_behind_requests_for_new_sessions_goes_with_its_client() {
-    let mut scene = mixed(1, Protocol::V1);
-    scene.core.know_owner(&"kept".into(), "token:alice");
-    let (alice, bob) = (scene.open_as("token:alice"), scene.open_as("token:bob"));
-    scene.ask(bob, 1, "session/new", &json!({"cwd": "/"}));
-    let new = scene.last_id(0);
-    scene.ask(alice, 1, "session/load", &open_params("kept"));
-    scene.leaves(alice);
-    scene.seen();
-    scene.answer(0, new, &json!({"sessionId": "s"}));
-    scene.pass(0.0);
-    assert!(!scene.seen().contains("session/load"));
+    let mut bus = mixed(1, Protocol::V1);
+    bus.core.know_owner(&"kept".into(), "token:alice");
+    let (alice, bob) = (bus.open_as("token:alice"), bus.open_as("token:bob"));
+    bus.request(bob, 1, "session/new", &json!({"cwd": "/"}));
+    let new = bus.last_id(0);
+    bus.request(alice, 1, "session/load", &open_params("kept"));
+    bus.disconnect(alice);
+    bus.seen();
+    bus.answer(0, new, &json!({"sessionId": "s"}));
+    bus.advance(0.0);
+    assert!(!bus.seen().contains("session/load"));
 }
 
 #[test]
-fn a_session_that_is_made_for_one_identity_is_not_anothers_that_opened_it_meanwhile() {
-    let mut scene = mixed(1, Protocol::V1);
-    scene.core.know_owner(&"2".into(), "token:alice");
-    let (alice, bob) = (scene.open_as("token:alice"), scene.open_as("token:bob"));
-    scene.ask(alice, 1, "session/load", &open_params("2"));
-    let load = scene.last_id(0);
-    scene.ask(bob, 1, "session/new", &json!({"cwd": "/"}));
-    let new = scene.last_id(0);
-    scene.answer(0, load, &json!({}));
-    scene.answer(0, new, &json!({"sessionId": "2"}));
-    scene.seen();
-    scene.update(0, "2", "secret");
-    let seen = scene.seen();
+fn a_session_created_for_one_identity_is_not_given_to_another_that_opened_it_meanwhile() {
+    let mut bus = mixed(1, Protocol::V1);
+    bus.core.know_owner(&"2".into(), "token:alice");
+    let (alice, bob) = (bus.open_as("token:alice"), bus.open_as("token:bob"));
+    bus.request(alice, 1, "session/load", &open_params("2"));
+    let load = bus.last_id(0);
+    bus.request(bob, 1, "session/new", &json!({"cwd": "/"}));
+    let new = bus.last_id(0);
+    bus.answer(0, load, &json!({}));
+    bus.answer(0, new, &json!({"sessionId": "2"}));
+    bus.seen();
+    bus.update(0, "2", "secret");
+    let seen = bus.seen();
     assert!(seen.starts_with(&format!("c{bob} < ")) && seen.lines().count() == 1, "{seen}");
-    scene.ask(alice, 2, "session/prompt", &prompt("2"));
-    let seen = scene.seen();
+    bus.request(alice, 2, "session/prompt", &prompt("2"));
+    let seen = bus.seen();
     assert!(reached(&seen).is_empty() && seen.contains("-32002"), "{seen}");
 }
 
 #[test]
 fn a_child_of_one_identity_is_neither_listed_nor_loaded_by_another() {
     let doors = ["unix:/run/bus.sock", "tcp://127.0.0.1:1"].map(|door| Listen::parse(door).unwrap());
-    let mut scene = Scene::new(&Config {
+    let mut bus = TestBus::new(&Config {
         listen: doors.into(),
         ..config(vec![Pool { instances: 2, ..pool(Share::Connection) }])
     });
-    let (user, anyone) = (scene.open_as("uid:0"), scene.open_as("anyone"));
+    let (user, anyone) = (bus.open_as("uid:0"), bus.open_as("anyone"));
     for (client, worker) in [(user, 0), (anyone, 1)] {
-        scene.up(worker);
-        scene.ask(
+        bus.up(worker);
+        bus.request(
             client,
             1,
             "initialize",
             &json!({"protocolVersion": 1, "clientCapabilities": {"subagents": {}}}),
         );
-        scene.answer(worker, 1, &able());
+        bus.answer(worker, 1, &able());
     }
-    scene.session(user, 0, "parent");
-    scene.announces(0, "parent", "kid");
-    scene.seen();
+    bus.session(user, 0, "parent");
+    bus.announces(0, "parent", "kid");
+    bus.seen();
     for is_closed in [false, true] {
         if is_closed {
-            scene.closes(user, 0, "parent");
+            bus.closes(user, 0, "parent");
         }
-        scene.ask(anyone, 2, "session/list", &json!({}));
-        let id = scene.last_id(1);
-        scene.answer(1, id, &entries(&["parent", "kid", "old"]));
-        let seen = scene.seen();
+        bus.request(anyone, 2, "session/list", &json!({}));
+        let id = bus.last_id(1);
+        bus.answer(1, id, &entries(&["parent", "kid", "old"]));
+        let seen = bus.seen();
         assert!(!seen.contains("kid") && seen.contains("old"), "{is_closed}: {seen}");
-        scene.ask(anyone, 3, "session/load", &open_params("kid"));
-        let seen = scene.seen();
+        bus.request(anyone, 3, "session/load", &open_params("kid"));
+        let seen = bus.seen();
         assert!(reached(&seen).is_empty() && seen.contains("-32002"), "{is_closed}: {seen}");
     }
 }
@@ -223,20 +223,20 @@ fn a_child_of_one_identity_is_neither_listed_nor_loaded_by_another() {
 #[test]
 fn a_lost_session_is_not_restored_while_a_worker_makes_one_for_another_identity() {
     for name in ["s1", "s2"] {
-        let mut scene = mixed(2, Protocol::V1);
-        let (alice, bob) = (scene.open_as("token:alice"), scene.open_as("token:bob"));
-        scene.session(alice, 0, "s1");
-        scene.ask(bob, 1, "session/new", &json!({"cwd": "/"}));
-        let new = scene.last_id(1);
-        scene.dies(0);
-        scene.seen();
-        scene.ask(alice, 1, "session/prompt", &prompt("s1"));
-        let seen = scene.seen();
+        let mut bus = mixed(2, Protocol::V1);
+        let (alice, bob) = (bus.open_as("token:alice"), bus.open_as("token:bob"));
+        bus.session(alice, 0, "s1");
+        bus.request(bob, 1, "session/new", &json!({"cwd": "/"}));
+        let new = bus.last_id(1);
+        bus.kill_worker(0);
+        bus.seen();
+        bus.request(alice, 1, "session/prompt", &prompt("s1"));
+        let seen = bus.seen();
         assert!(reached(&seen).is_empty(), "{seen}");
-        scene.answer(1, new, &json!({"sessionId": name}));
-        scene.pass(0.0);
-        let seen = scene.seen();
-        // Unless the new one has its name, it is restored now.
+        bus.answer(1, new, &json!({"sessionId": name}));
+        bus.advance(0.0);
+        let seen = bus.seen();
+        // It is restored now unless the new session has its name.
         assert_eq!(seen.contains(r#""method":"session/resume""#), name != "s1", "{seen}");
         assert_eq!(seen.contains(r#""id":1,"error":{"code":-32002"#), name == "s1", "{seen}");
     }
@@ -244,13 +244,13 @@ fn a_lost_session_is_not_restored_while_a_worker_makes_one_for_another_identity(
 
 #[test]
 fn a_stored_session_gets_a_worker_of_its_own_where_identities_do_not_share_workers() {
-    let mut scene = Scene::new(&asking(vec![Pool { max_instances: 2, ..pool(Share::All) }]));
-    scene.core.know_owner(&"kept".into(), "token:alice");
-    scene.up(0);
-    scene.answer(0, 1, &able());
-    let (alice, bob) = (scene.open_as("token:alice"), scene.open_as("token:bob"));
-    scene.ask(bob, 1, "session/new", &json!({"cwd": "/"}));
-    scene.seen();
-    scene.ask(alice, 1, "session/load", &open_params("kept"));
-    assert!(scene.seen().contains("Spawn"), "a worker for alice");
+    let mut bus = TestBus::new(&authenticating(vec![Pool { max_instances: 2, ..pool(Share::All) }]));
+    bus.core.know_owner(&"kept".into(), "token:alice");
+    bus.up(0);
+    bus.answer(0, 1, &able());
+    let (alice, bob) = (bus.open_as("token:alice"), bus.open_as("token:bob"));
+    bus.request(bob, 1, "session/new", &json!({"cwd": "/"}));
+    bus.seen();
+    bus.request(alice, 1, "session/load", &open_params("kept"));
+    assert!(bus.seen().contains("Spawn"), "a worker for alice");
 }

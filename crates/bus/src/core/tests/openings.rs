@@ -1,114 +1,117 @@
-//! Sessions that are being opened while their agent asks for something, or does nothing at all.
+//! Sessions that are being opened while their agent sends a request or does not respond.
 
 use super::*;
 
-/// A worker that two clients of different identities have asked for a session, each by a request that it has not answered.
-fn two_openings() -> (Scene, [u32; 2], [u64; 2]) {
-    let mut scene = Scene::new(&config(vec![Pool { mix_identities: true, ..pool(Share::All) }]));
-    scene.up(0);
-    scene.answer(0, 1, &able());
-    let clients = [scene.open_as("token:one"), scene.open_as("token:two")];
+/// Returns a worker with two pending requests for a session, from clients of different identities.
+fn two_openings() -> (TestBus, [u32; 2], [u64; 2]) {
+    let mut bus = TestBus::new(&config(vec![Pool { mix_identities: true, ..pool(Share::All) }]));
+    bus.up(0);
+    bus.answer(0, 1, &able());
+    let clients = [bus.open_as("token:one"), bus.open_as("token:two")];
     let ids = clients.map(|client| {
-        scene.ask(client, 7, "session/new", &json!({"cwd": "/"}));
-        scene.last_id(0)
+        bus.request(client, 7, "session/new", &json!({"cwd": "/"}));
+        bus.last_id(0)
     });
-    scene.seen();
-    (scene, clients, ids)
+    bus.seen();
+    (bus, clients, ids)
 }
 
-impl Scene {
-    /// Worker 0 asks for something in session `x`, which nobody knows yet.
+impl TestBus {
+    /// Worker 0 sends a request in session `x`, which is not known yet.
     fn asks_early(&mut self, id: &str, method: &str) {
         let params = json!({"sessionId": "x", "path": "/AGENTS.md", "options": []});
-        self.said(0, &json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string());
+        self.worker_sends(
+            0,
+            &json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string(),
+        );
     }
 }
 
 #[test]
 fn a_request_in_a_session_that_could_be_of_two_clients_is_answered_in_time() {
-    let (mut scene, _, ids) = two_openings();
-    scene.asks_early("f", "fs/read_text_file");
-    scene.asks_early("p", "session/request_permission");
-    scene.update(0, "x", "said early");
-    assert_eq!(scene.seen(), "");
-    scene.pass(2.1);
-    let seen = scene.seen();
+    let (mut bus, _, ids) = two_openings();
+    bus.asks_early("f", "fs/read_text_file");
+    bus.asks_early("p", "session/request_permission");
+    bus.update(0, "x", "said early");
+    assert_eq!(bus.seen(), "");
+    bus.advance(2.1);
+    let seen = bus.seen();
     let lines: Vec<&str> = seen.lines().collect();
     assert_eq!(lines.len(), 2, "{seen}");
     assert!(lines[0].starts_with(r#"w0 < {"jsonrpc":"2.0","id":"f","error":{"code":-32011"#), "{seen}");
     assert_eq!(lines[1], r#"w0 < {"jsonrpc":"2.0","id":"p","result":{"outcome":{"outcome":"cancelled"}}}"#);
-    // The agent goes on, and what else it said is not lost.
-    scene.answer(0, ids[1], &json!({"sessionId": "x"}));
-    let seen = scene.seen();
+    // The agent continues, and its other messages are not lost.
+    bus.answer(0, ids[1], &json!({"sessionId": "x"}));
+    let seen = bus.seen();
     assert!(seen.starts_with("c1 < ") && seen.contains("said early"), "{seen}");
     assert!(seen.ends_with(r#"c1 < {"jsonrpc":"2.0","id":7,"result":{"sessionId":"x"}}"#), "{seen}");
-    scene.pass(5.0);
-    assert_eq!(scene.seen(), "");
+    bus.advance(5.0);
+    assert_eq!(bus.seen(), "");
 }
 
 #[test]
 fn a_request_in_a_session_that_is_opened_in_time_reaches_its_client() {
-    let (mut scene, _, ids) = two_openings();
-    scene.asks_early("f", "fs/read_text_file");
-    scene.answer(0, ids[0], &json!({"sessionId": "x"}));
-    let seen = scene.seen();
+    let (mut bus, _, ids) = two_openings();
+    bus.asks_early("f", "fs/read_text_file");
+    bus.answer(0, ids[0], &json!({"sessionId": "x"}));
+    let seen = bus.seen();
     assert!(seen.starts_with(r#"c0 < {"jsonrpc":"2.0","id":1,"method":"fs/read_text_file""#), "{seen}");
-    scene.pass(5.0);
-    assert_eq!(scene.seen(), "");
+    bus.advance(5.0);
+    assert_eq!(bus.seen(), "");
 }
 
 #[test]
 fn a_request_in_a_session_that_can_only_be_of_one_client_reaches_it_at_once() {
-    let mut scene = Scene::shared(1);
-    let client = scene.open();
+    let mut bus = TestBus::shared(1);
+    let client = bus.open();
     for id in [7, 8] {
-        scene.ask(client, id, "session/new", &json!({"cwd": "/"}));
+        bus.request(client, id, "session/new", &json!({"cwd": "/"}));
     }
-    scene.seen();
-    scene.asks_early("f", "fs/read_text_file");
-    assert!(scene.seen().starts_with(r#"c0 < {"jsonrpc":"2.0","id":1,"method":"fs/read_text_file""#));
+    bus.seen();
+    bus.asks_early("f", "fs/read_text_file");
+    assert!(bus.seen().starts_with(r#"c0 < {"jsonrpc":"2.0","id":1,"method":"fs/read_text_file""#));
 }
 
 #[test]
 fn a_request_in_a_session_that_only_clients_that_are_gone_have_asked_for_is_answered_at_once() {
-    let (mut scene, clients, _) = two_openings();
+    let (mut bus, clients, _) = two_openings();
     for client in clients {
-        scene.leaves(client);
+        bus.disconnect(client);
     }
-    scene.seen();
-    scene.asks_early("f", "fs/read_text_file");
-    assert!(scene.seen().starts_with(r#"w0 < {"jsonrpc":"2.0","id":"f","error":{"code":-32800"#));
-    // With one that is there it could be of either, and must not reach the wrong one.
-    let other = scene.open_as("token:three");
-    scene.ask(other, 1, "session/new", &json!({"cwd": "/"}));
-    scene.seen();
-    scene.asks_early("g", "fs/write_text_file");
-    scene.pass(2.1);
-    let seen = scene.seen();
+    bus.seen();
+    bus.asks_early("f", "fs/read_text_file");
+    assert!(bus.seen().starts_with(r#"w0 < {"jsonrpc":"2.0","id":"f","error":{"code":-32800"#));
+    // With a second candidate the request must not reach the wrong client.
+    let other = bus.open_as("token:three");
+    bus.request(other, 1, "session/new", &json!({"cwd": "/"}));
+    bus.seen();
+    bus.asks_early("g", "fs/write_text_file");
+    bus.advance(2.1);
+    let seen = bus.seen();
     assert!(seen.starts_with(r#"w0 < {"jsonrpc":"2.0","id":"g","error":{"code":-32011"#), "{seen}");
 }
 
 #[test]
-fn a_session_that_is_not_opened_in_time_is_given_up_and_its_worker_is_not() {
-    let (mut scene, clients, ids) = two_openings();
-    scene.answer(0, ids[1], &json!({"sessionId": "b"}));
-    scene.ask(clients[1], 8, "session/fork", &json!({"sessionId": "b", "cwd": "/"}));
-    scene.ask(clients[1], 9, "session/prompt", &prompt("b"));
-    scene.seen();
-    scene.pass(299.0);
-    assert_eq!(scene.seen(), "");
-    scene.pass(2.0);
-    let seen = scene.seen();
+fn a_request_for_a_session_times_out_and_its_worker_stays() {
+    let (mut bus, clients, ids) = two_openings();
+    bus.answer(0, ids[1], &json!({"sessionId": "b"}));
+    bus.request(clients[1], 8, "session/fork", &json!({"sessionId": "b", "cwd": "/"}));
+    bus.request(clients[1], 9, "session/prompt", &prompt("b"));
+    bus.seen();
+    bus.advance(299.0);
+    assert_eq!(bus.seen(), "");
+    bus.advance(2.0);
+    let seen = bus.seen();
     let lines: Vec<&str> = seen.lines().collect();
     assert_eq!(lines.len(), 2, "{seen}");
     assert!(lines[0].starts_with(r#"c0 < {"jsonrpc":"2.0","id":7,"error":{"code":-32011"#), "{seen}");
     assert!(lines[1].starts_with(r#"c1 < {"jsonrpc":"2.0","id":8,"error":{"code":-32011"#), "{seen}");
     assert!(lines[0].contains(r#""effects":"possible""#), "{seen}");
-    // What comes too late is a session of its identity that has no client.
-    scene.answer(0, ids[0], &json!({"sessionId": "late"}));
-    assert_eq!(scene.seen(), "");
-    scene.ask(clients[0], 8, "session/resume", &json!({"sessionId": "late"}));
-    assert!(scene.seen().starts_with("w0 < "));
-    scene.ask(clients[1], 10, "session/resume", &json!({"sessionId": "late"}));
-    assert!(scene.seen().contains("-32002"));
+    // A late response creates a session of its identity without a client.
+    bus.answer(0, ids[0], &json!({"sessionId": "late"}));
+    assert_eq!(bus.seen(), "");
+    bus.request(clients[0], 8, "session/resume", &json!({"sessionId": "late"}));
+    assert!(bus.seen().starts_with("w0 < "));
+    bus.request(clients[1], 10, "session/resume", &json!({"sessionId": "late"}));
+    assert!(bus.seen().contains("-32002"));
 }

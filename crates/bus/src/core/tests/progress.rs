@@ -1,15 +1,15 @@
-//! Progress of requests whose clients chose the same tokens.
+//! Progress of requests with equal tokens.
 
 use insta::assert_snapshot;
 
 use super::*;
 
-/// A pool of a protocol that is not known, with one worker that all share.
-fn scene() -> Scene {
-    let mut scene = Scene::new(&config(vec![Pool { protocol: Protocol::JsonRpc, ..pool(Share::All) }]));
-    scene.up(0);
-    scene.seen();
-    scene
+/// Returns a pool without a known protocol, with one shared worker.
+fn bus() -> TestBus {
+    let mut bus = TestBus::new(&config(vec![Pool { protocol: Protocol::JsonRpc, ..pool(Share::All) }]));
+    bus.up(0);
+    bus.seen();
+    bus
 }
 
 fn call(token: &Value) -> Value {
@@ -24,16 +24,16 @@ fn progress(token: &str) -> String {
 
 #[test]
 fn tokens_may_collide() {
-    let mut scene = scene();
-    let (one, two) = (scene.open(), scene.open());
-    scene.ask(one, 7, "tools/call", &call(&json!("t")));
-    scene.ask(two, 7, "tools/call", &call(&json!("t")));
-    scene.ask(two, 8, "tools/call", &json!({"name": "progressToken"}));
-    scene.said(0, &progress("2"));
-    scene.said(0, &progress("1"));
-    scene.answer(0, 1, &json!({}));
-    scene.said(0, &progress("2"));
-    assert_snapshot!(scene.seen(), @r#"
+    let mut bus = bus();
+    let (one, two) = (bus.open(), bus.open());
+    bus.request(one, 7, "tools/call", &call(&json!("t")));
+    bus.request(two, 7, "tools/call", &call(&json!("t")));
+    bus.request(two, 8, "tools/call", &json!({"name": "progressToken"}));
+    bus.worker_sends(0, &progress("2"));
+    bus.worker_sends(0, &progress("1"));
+    bus.answer(0, 1, &json!({}));
+    bus.worker_sends(0, &progress("2"));
+    assert_snapshot!(bus.seen(), @r#"
     w0 < {"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"tool","_meta":{"progressToken":1}}}
     w0 < {"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"tool","_meta":{"progressToken":2}}}
     w0 < {"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"progressToken"}}
@@ -46,72 +46,72 @@ fn tokens_may_collide() {
 
 #[test]
 fn what_is_not_under_way_has_no_progress() {
-    let mut scene = scene();
-    let (one, two) = (scene.open(), scene.open());
-    scene.ask(one, 1, "tools/call", &call(&json!(5)));
-    scene.ask(two, 1, "tools/call", &json!({}));
-    scene.seen();
-    // Another's request without a token, one never made, and the client's own word for it.
+    let mut bus = bus();
+    let (one, two) = (bus.open(), bus.open());
+    bus.request(one, 1, "tools/call", &call(&json!(5)));
+    bus.request(two, 1, "tools/call", &json!({}));
+    bus.seen();
+    // A request of another client without a token, an unknown one, and the client's own token.
     for token in ["2", "3", "5", "\"1\"", "null", "1.0"] {
-        scene.said(0, &progress(token));
+        bus.worker_sends(0, &progress(token));
     }
-    scene.said(0, r#"{"jsonrpc":"2.0","method":"notifications/progress"}"#);
-    scene.answer(0, 1, &json!({}));
-    scene.said(0, &progress("1"));
-    let seen = scene.seen();
-    assert_eq!(seen.matches("of nothing that is under way").count(), 8, "{seen}");
+    bus.worker_sends(0, r#"{"jsonrpc":"2.0","method":"notifications/progress"}"#);
+    bus.answer(0, 1, &json!({}));
+    bus.worker_sends(0, &progress("1"));
+    let seen = bus.seen();
+    assert_eq!(seen.matches("progress of an unknown request").count(), 8, "{seen}");
     assert_eq!(seen.lines().filter(|line| line.starts_with('c')).count(), 1, "{seen}");
-    // Whoever has gone sees nothing.
-    scene.ask(one, 2, "tools/call", &call(&json!(5)));
-    scene.leaves(one);
-    scene.seen();
-    scene.said(0, &progress("3"));
-    assert_eq!(scene.seen(), "");
+    // A disconnected client gets nothing.
+    bus.request(one, 2, "tools/call", &call(&json!(5)));
+    bus.disconnect(one);
+    bus.seen();
+    bus.worker_sends(0, &progress("3"));
+    assert_eq!(bus.seen(), "");
 }
 
 #[test]
 fn a_token_that_stands_there_twice_is_refused() {
-    let mut scene = scene();
-    let client = scene.open();
-    scene.line(
+    let mut bus = bus();
+    let client = bus.open();
+    bus.line(
         client,
         r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{"progressToken":1,"progressToken":2}}}"#,
     );
-    assert_snapshot!(scene.seen(), @r#"c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"the progress token stands there twice","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}"#);
+    assert_snapshot!(bus.seen(), @r#"c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"duplicate progressToken","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}"#);
 }
 
-/// What a worker never read goes to the next as if it were new, with the token of the client.
+/// A request that a worker never read is sent to the next one with the client's token.
 #[test]
 fn a_request_that_is_sent_again_has_another_number() {
-    let mut scene = scene();
-    let client = scene.open();
-    scene.ask(client, 1, "x", &json!({}));
-    scene.sight.queued.clear();
+    let mut bus = bus();
+    let client = bus.open();
+    bus.request(client, 1, "x", &json!({}));
+    bus.output.queued.clear();
     let line = r#"{"jsonrpc":"2.0","id":"q","method":"m","params":{"_meta":{"progressToken": "mine" }}}"#;
-    scene.line(client, line);
-    let unsent = scene.sight.queued.remove(&0).unwrap();
-    scene.seen();
-    scene.gone(0, 0, unsent);
-    scene.pass(1.0);
-    let worker = scene.core.workers.iter().map(|(worker, _)| worker.slot()).next().unwrap();
-    scene.seen();
-    scene.up(worker);
-    let asked = scene.seen();
+    bus.line(client, line);
+    let unsent = bus.output.queued.remove(&0).unwrap();
+    bus.seen();
+    bus.exit_worker(0, 0, unsent);
+    bus.advance(1.0);
+    let worker = bus.core.workers.iter().map(|(worker, _)| worker.slot()).next().unwrap();
+    bus.seen();
+    bus.up(worker);
+    let asked = bus.seen();
     let expected = line.replace("\"q\"", "1").replace("\"mine\"", "1");
     assert!(asked.contains(&format!("w{worker} < {expected}")), "{asked}");
-    scene.said(worker, &progress("1"));
-    assert!(scene.seen().contains(r#""progressToken":"mine""#));
+    bus.worker_sends(worker, &progress("1"));
+    assert!(bus.seen().contains(r#""progressToken":"mine""#));
 }
 
 #[test]
-fn who_has_a_worker_alone_keeps_its_tokens() {
+fn a_client_with_an_exclusive_worker_keeps_its_tokens() {
     for (share, protocol) in [(Share::Connection, Protocol::JsonRpc), (Share::Connection, Protocol::V1)] {
-        let mut scene = Scene::new(&config(vec![Pool { protocol, ..pool(share) }]));
-        scene.up(0);
-        let client = scene.open();
-        scene.ask(client, 1, "initialize", &call(&json!("t")));
-        scene.said(0, &progress("\"t\""));
-        let seen = scene.seen();
+        let mut bus = TestBus::new(&config(vec![Pool { protocol, ..pool(share) }]));
+        bus.up(0);
+        let client = bus.open();
+        bus.request(client, 1, "initialize", &call(&json!("t")));
+        bus.worker_sends(0, &progress("\"t\""));
+        let seen = bus.seen();
         assert_eq!(seen.matches(r#""progressToken":"t""#).count(), 2, "{seen}");
     }
 }

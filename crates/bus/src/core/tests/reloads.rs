@@ -1,19 +1,19 @@
-//! Pools that a reload changes, moves, adds and takes away, and whoever has them.
+//! Pools that a reload changes, reorders, adds and removes, and their clients.
 
 use super::super::state::WorkerLifecycle;
 use super::*;
 
-/// A pool of this name whose workers run `program`.
+/// Returns a pool of this name whose workers run `program`.
 fn named(name: &str, program: &str, share: Share) -> Pool {
     Pool { share, ..Pool::new(name, vec![program.into()]) }
 }
 
-impl Scene {
+impl TestBus {
     fn reload(&mut self, pools: Vec<Pool>) {
-        self.core.reload(self.now, &config(pools), &mut self.sight);
+        self.core.reload(self.now, &config(pools), &mut self.output);
     }
 
-    /// The name of the pool that a client has.
+    /// Returns the name of a client's pool.
     fn pool_of(&self, client: u32) -> Option<&str> {
         let pool = self.core.clients.get(self.core.clients.key_at(client)?)?.pool?;
         Some(&self.core.pool_of(pool).settings.name)
@@ -21,8 +21,8 @@ impl Scene {
 }
 
 #[test]
-fn the_first_pool_of_the_file_serves_whoever_names_none() {
-    /// `files` are read one after the other; each is a list of pools with what they run.
+fn the_first_pool_of_the_file_serves_clients_that_name_none() {
+    /// `files` are loaded one after the other. Each lists pools with their programs.
     #[track_caller]
     fn check(files: &[&str]) {
         for share in [Share::All, Share::Connection, Share::Session] {
@@ -30,16 +30,16 @@ fn the_first_pool_of_the_file_serves_whoever_names_none() {
                 let words = file.split(' ').map(|word| word.split_once('=').unwrap_or((word, "x")));
                 words.map(|(name, program)| named(name, program, share)).collect()
             };
-            let mut scene = Scene::new(&config(pools(files[0])));
+            let mut bus = TestBus::new(&config(pools(files[0])));
             for (number, file) in files.iter().enumerate() {
                 if number > 0 {
-                    scene.reload(pools(file));
+                    bus.reload(pools(file));
                 }
                 let names: Vec<String> = pools(file).into_iter().map(|pool| pool.name).collect();
-                let client = scene.open();
-                scene.ask(client, 1, "initialize", &json!({"protocolVersion": 1}));
-                assert_eq!(scene.pool_of(client), Some(&*names[0]), "{files:?}, {file}, {share:?}");
-                let status = scene.core.status(scene.now).pools;
+                let client = bus.open();
+                bus.request(client, 1, "initialize", &json!({"protocolVersion": 1}));
+                assert_eq!(bus.pool_of(client), Some(&*names[0]), "{files:?}, {file}, {share:?}");
+                let status = bus.core.status(bus.now).pools;
                 let there = status.into_iter().filter(|pool| pool.state != "leaving");
                 assert_eq!(there.map(|pool| pool.name).collect::<Vec<_>>(), names, "{files:?}, {file}");
             }
@@ -53,66 +53,66 @@ fn the_first_pool_of_the_file_serves_whoever_names_none() {
     check(&["a", "b", "a"]);
 }
 
-/// A client of a pool `p` with a session `a` at worker 0.
-fn with_session(share: Share) -> (Scene, u32) {
-    let mut scene = Scene::new(&config(vec![named("p", "x", share)]));
-    scene.up(0);
-    let client = scene.open();
+/// Returns a client of a pool `p` with a session `a` at worker 0.
+fn with_session(share: Share) -> (TestBus, u32) {
+    let mut bus = TestBus::new(&config(vec![named("p", "x", share)]));
+    bus.up(0);
+    let client = bus.open();
     if share == Share::All {
-        scene.answer(0, 1, &able());
-        scene.ask(client, 1, "initialize", &json!({"protocolVersion": 1}));
+        bus.answer(0, 1, &able());
+        bus.request(client, 1, "initialize", &json!({"protocolVersion": 1}));
     } else {
-        scene.ask(client, 1, "initialize", &json!({"protocolVersion": 1}));
-        scene.answer(0, 1, &able());
+        bus.request(client, 1, "initialize", &json!({"protocolVersion": 1}));
+        bus.answer(0, 1, &able());
     }
-    scene.ask(client, 2, "session/new", &json!({"cwd": "/"}));
-    scene.answer(0, 2, &json!({"sessionId": "a"}));
-    (scene, client)
+    bus.request(client, 2, "session/new", &json!({"cwd": "/"}));
+    bus.answer(0, 2, &json!({"sessionId": "a"}));
+    (bus, client)
 }
 
-/// Starts whatever was ordered to be started, greeted where the bus greets. The numbers of those workers.
-fn started(scene: &mut Scene) -> Vec<u32> {
-    let seen = scene.seen();
+/// Starts the ordered workers and initializes shared ones. Returns their numbers.
+fn started(bus: &mut TestBus) -> Vec<u32> {
+    let seen = bus.seen();
     let number = |line: &str| line.strip_prefix("Spawn { worker: WorkerId(")?.split(')').next()?.parse().ok();
     let workers: Vec<u32> = seen.lines().filter_map(number).collect();
     for worker in &workers {
-        scene.up(*worker);
-        if scene.seen().contains("\"initialize\"") {
-            scene.answer(*worker, 1, &able());
+        bus.up(*worker);
+        if bus.seen().contains("\"initialize\"") {
+            bus.answer(*worker, 1, &able());
         }
     }
-    scene.seen();
+    bus.seen();
     workers
 }
 
 #[test]
-fn whose_pool_is_gone_begins_anew_with_initialize() {
+fn a_client_of_a_removed_pool_starts_again_with_initialize() {
     for share in [Share::All, Share::Connection, Share::Session] {
         for (named_pool, meta) in [("q", json!({})), ("r", json!({"narrows/pool": "r"}))] {
-            let (mut scene, client) = with_session(share);
-            scene.ask(client, 3, "authenticate", &json!({"methodId": "x"}));
-            scene.answer(0, 3, &json!({}));
-            scene.seen();
-            scene.reload(vec![named("q", "x", share), named("r", "x", share)]);
-            let workers = started(&mut scene);
-            scene.ask(client, 4, "session/new", &json!({"cwd": "/"}));
-            assert!(scene.seen().contains("the pool of this connection is no longer there"), "{share:?}");
-            scene.ask(client, 5, "initialize", &json!({"protocolVersion": 1, "_meta": meta}));
-            assert_eq!(scene.pool_of(client), Some(named_pool), "{share:?}");
+            let (mut bus, client) = with_session(share);
+            bus.request(client, 3, "authenticate", &json!({"methodId": "x"}));
+            bus.answer(0, 3, &json!({}));
+            bus.seen();
+            bus.reload(vec![named("q", "x", share), named("r", "x", share)]);
+            let workers = started(&mut bus);
+            bus.request(client, 4, "session/new", &json!({"cwd": "/"}));
+            assert!(bus.seen().contains("pool of this connection was removed"), "{share:?}");
+            bus.request(client, 5, "initialize", &json!({"protocolVersion": 1, "_meta": meta}));
+            assert_eq!(bus.pool_of(client), Some(named_pool), "{share:?}");
             let worker = workers[usize::from(named_pool == "r")];
-            let seen = scene.seen();
+            let seen = bus.seen();
             if share == Share::All {
                 assert!(seen.starts_with(r#"c0 < {"jsonrpc":"2.0","id":5,"result":"#), "{seen}");
             } else {
-                // Once, and nothing of what was said to those that are gone.
+                // Once, and without anything that was sent to removed workers.
                 assert!(seen.contains(&format!(r#"w{worker} < {{"jsonrpc":"2.0","id":1,"#)), "{seen}");
                 assert_eq!(seen.matches("\"initialize\"").count(), 1, "{seen}");
                 assert!(!seen.contains("authenticate"), "{seen}");
-                scene.answer(worker, 1, &able());
+                bus.answer(worker, 1, &able());
             }
-            scene.seen();
-            scene.ask(client, 6, "session/new", &json!({"cwd": "/"}));
-            let seen = scene.seen();
+            bus.seen();
+            bus.request(client, 6, "session/new", &json!({"cwd": "/"}));
+            let seen = bus.seen();
             assert!(seen.starts_with(&format!("w{worker} < ")), "{share:?}: {seen}");
         }
     }
@@ -122,28 +122,28 @@ fn whose_pool_is_gone_begins_anew_with_initialize() {
 fn a_worker_of_a_pool_that_is_gone_goes_when_its_client_begins_anew_and_has_nothing_there() {
     for share in [Share::Connection, Share::Session] {
         for has_session in [false, true] {
-            let (mut scene, client) = with_session(share);
+            let (mut bus, client) = with_session(share);
             if !has_session {
-                scene.ask(client, 3, "session/close", &json!({"sessionId": "a"}));
-                scene.answer(0, 3, &json!({}));
+                bus.request(client, 3, "session/close", &json!({"sessionId": "a"}));
+                bus.answer(0, 3, &json!({}));
             }
-            scene.seen();
-            scene.reload(vec![named("q", "x", share)]);
-            let workers = started(&mut scene);
-            scene.ask(client, 5, "initialize", &json!({"protocolVersion": 1}));
-            scene.answer(workers[0], 1, &able());
-            scene.seen();
-            let worker = scene.core.workers.key_at(0).unwrap();
-            let state = scene.core.worker(worker).map(|state| state.stage);
+            bus.seen();
+            bus.reload(vec![named("q", "x", share)]);
+            let workers = started(&mut bus);
+            bus.request(client, 5, "initialize", &json!({"protocolVersion": 1}));
+            bus.answer(workers[0], 1, &able());
+            bus.seen();
+            let worker = bus.core.workers.key_at(0).unwrap();
+            let state = bus.core.worker(worker).map(|state| state.stage);
             let expected = if has_session { WorkerLifecycle::Ready } else { WorkerLifecycle::Stopping };
             assert_eq!(state, Some(expected), "{share:?}");
             if has_session {
-                scene.ask(client, 6, "session/prompt", &prompt("a"));
-                assert!(scene.seen().starts_with("w0 < "), "{share:?}");
-                scene.answer(0, 3, &json!({"stopReason": "end_turn"}));
-                scene.ask(client, 7, "session/close", &json!({"sessionId": "a"}));
-                scene.answer(0, 4, &json!({}));
-                let seen = scene.seen();
+                bus.request(client, 6, "session/prompt", &prompt("a"));
+                assert!(bus.seen().starts_with("w0 < "), "{share:?}");
+                bus.answer(0, 3, &json!({"stopReason": "end_turn"}));
+                bus.request(client, 7, "session/close", &json!({"sessionId": "a"}));
+                bus.answer(0, 4, &json!({}));
+                let seen = bus.seen();
                 assert!(seen.contains("Stop { worker: WorkerId(0), kill: false }"), "{share:?}: {seen}");
             }
         }
@@ -151,27 +151,27 @@ fn a_worker_of_a_pool_that_is_gone_goes_when_its_client_begins_anew_and_has_noth
 }
 
 #[test]
-fn a_pool_that_comes_back_is_that_of_whoever_had_it() {
+fn a_pool_that_is_added_again_serves_its_former_clients() {
     for share in [Share::All, Share::Connection, Share::Session] {
         for program in ["x", "y"] {
-            let (mut scene, client) = with_session(share);
-            scene.reload(vec![named("q", "x", share)]);
-            scene.ask(client, 3, "session/new", &json!({"cwd": "/"}));
-            assert!(scene.seen().contains("the pool of this connection is no longer there"), "{share:?}");
-            scene.reload(vec![named("q", "x", share), named("p", program, share)]);
-            let workers = started(&mut scene);
+            let (mut bus, client) = with_session(share);
+            bus.reload(vec![named("q", "x", share)]);
+            bus.request(client, 3, "session/new", &json!({"cwd": "/"}));
+            assert!(bus.seen().contains("pool of this connection was removed"), "{share:?}");
+            bus.reload(vec![named("q", "x", share), named("p", program, share)]);
+            let workers = started(&mut bus);
             if share == Share::All {
-                scene.dies(0);
+                bus.kill_worker(0);
             }
-            scene.seen();
-            scene.ask(client, 4, "session/new", &json!({"cwd": "/"}));
-            assert_eq!(scene.pool_of(client), Some("p"));
+            bus.seen();
+            bus.request(client, 4, "session/new", &json!({"cwd": "/"}));
+            assert_eq!(bus.pool_of(client), Some("p"));
             let worker = if share == Share::Connection { 0 } else { *workers.last().unwrap() };
-            let seen = scene.seen();
+            let seen = bus.seen();
             assert!(seen.contains(&format!("w{worker} < ")), "{share:?}: {seen}");
-            // And so is what was there before.
-            scene.ask(client, 5, "session/prompt", &prompt("a"));
-            let seen = scene.seen();
+            // The former session continues too.
+            bus.request(client, 5, "session/prompt", &prompt("a"));
+            let seen = bus.seen();
             let expected = if share == Share::All { format!("w{worker} < ") } else { "w0 < ".to_owned() };
             assert!(seen.starts_with(&expected), "{share:?}: {seen}");
         }
@@ -179,53 +179,52 @@ fn a_pool_that_comes_back_is_that_of_whoever_had_it() {
 }
 
 #[test]
-fn workers_that_are_ready_for_nobody_go_when_fewer_are_wanted() {
-    /// `up` of four workers run, and `claimed` of those are somebody's. Which are stopped when there are to be `instances`
-    /// and at most `most`.
+fn unclaimed_workers_are_stopped_when_fewer_are_configured() {
+    /// Checks which workers are stopped when `instances` and at most `most` are configured, while `up` of four workers run and
+    /// `claimed` of those are in use.
     #[track_caller]
     fn check(up: u32, claimed: u64, (instances, most): (u32, u32), stopped: &[u32]) {
         for share in [Share::Connection, Share::Session] {
             let with =
                 |instances, max_instances| vec![Pool { instances, max_instances, ..named("p", "x", share) }];
-            let mut scene = Scene::new(&config(with(4, 256)));
-            (0..up).for_each(|worker| scene.up(worker));
+            let mut bus = TestBus::new(&config(with(4, 256)));
+            (0..up).for_each(|worker| bus.up(worker));
             for _ in 0..claimed {
-                let client = scene.open();
-                scene.ask(client, 1, "initialize", &json!({"protocolVersion": 1}));
+                let client = bus.open();
+                bus.request(client, 1, "initialize", &json!({"protocolVersion": 1}));
             }
-            scene.seen();
-            scene.reload(with(instances, most));
+            bus.seen();
+            bus.reload(with(instances, most));
             let expected: Vec<String> = stopped
                 .iter()
                 .map(|worker| format!("Stop {{ worker: WorkerId({worker}), kill: false }}"))
                 .collect();
-            assert_eq!(scene.seen(), expected.join("\n"), "{share:?}");
+            assert_eq!(bus.seen(), expected.join("\n"), "{share:?}");
         }
     }
     check(4, 0, (4, 256), &[]);
     check(4, 0, (1, 256), &[3, 2, 1]);
     check(4, 0, (3, 256), &[3]);
-    // Those first that are of no use yet.
+    // Workers that are not ready are stopped first.
     check(2, 0, (1, 256), &[3, 2, 1]);
     check(2, 0, (2, 256), &[3, 2]);
-    // For each that was claimed another was started.
+    // A further worker was started for each claimed one.
     check(4, 1, (2, 256), &[4, 3]);
     check(4, 2, (1, 256), &[5, 4, 3]);
     check(4, 2, (1, 2), &[5, 4, 3, 2]);
 }
 
 #[test]
-fn workers_that_somebody_waits_for_do_not_go() {
+fn workers_that_clients_wait_for_are_not_stopped() {
     let with = |instances| vec![Pool { instances, ..named("p", "x", Share::Connection) }];
-    let mut scene = Scene::new(&config(with(3)));
+    let mut bus = TestBus::new(&config(with(3)));
     for _ in 0..2 {
-        let client = scene.open();
-        scene.ask(client, 1, "initialize", &json!({"protocolVersion": 1}));
+        let client = bus.open();
+        bus.request(client, 1, "initialize", &json!({"protocolVersion": 1}));
     }
-    scene.seen();
-    scene.reload(with(1));
-    let free =
-        scene.core.workers.iter().filter(|(_, state)| state.stage == WorkerLifecycle::Starting).count();
+    bus.seen();
+    bus.reload(with(1));
+    let free = bus.core.workers.iter().filter(|(_, state)| state.stage == WorkerLifecycle::Starting).count();
     assert_eq!(free, 3, "one for each of them, and one to be ready");
 }
 
@@ -233,101 +232,100 @@ fn workers_that_somebody_waits_for_do_not_go() {
 fn a_connection_keeps_its_worker_and_a_new_session_of_its_own_gets_a_new_one() {
     for share in [Share::Connection, Share::Session] {
         for has_session in [false, true] {
-            let (mut scene, client) = with_session(share);
+            let (mut bus, client) = with_session(share);
             if !has_session {
-                scene = Scene::new(&config(vec![named("p", "x", share)]));
-                scene.up(0);
-                assert_eq!(scene.open(), client);
-                scene.ask(client, 1, "initialize", &json!({"protocolVersion": 1}));
-                scene.answer(0, 1, &able());
+                bus = TestBus::new(&config(vec![named("p", "x", share)]));
+                bus.up(0);
+                assert_eq!(bus.open(), client);
+                bus.request(client, 1, "initialize", &json!({"protocolVersion": 1}));
+                bus.answer(0, 1, &able());
             }
-            scene.seen();
-            scene.reload(vec![named("p", "y", share)]);
-            let seen = scene.seen();
+            bus.seen();
+            bus.reload(vec![named("p", "y", share)]);
+            let seen = bus.seen();
             let is_stopped = seen.contains("Stop { worker: WorkerId(0)");
             assert_eq!(is_stopped, share == Share::Session && !has_session, "{share:?}: {seen}");
-            scene.sight.seen = seen.lines().map(str::to_owned).collect();
-            let workers = started(&mut scene);
+            bus.output.seen = seen.lines().map(str::to_owned).collect();
+            let workers = started(&mut bus);
             let worker = if share == Share::Session { *workers.last().unwrap() } else { 0 };
-            scene.ask(client, 4, "session/new", &json!({"cwd": "/"}));
-            let seen = scene.seen();
+            bus.request(client, 4, "session/new", &json!({"cwd": "/"}));
+            let seen = bus.seen();
             assert!(seen.contains(&format!("w{worker} < ")), "{share:?}: {seen}");
             if share == Share::Session {
                 assert!(seen.contains("\"initialize\""), "{seen}");
-                scene.answer(worker, 1, &able());
+                bus.answer(worker, 1, &able());
                 assert!(
-                    scene
-                        .seen()
+                    bus.seen()
                         .contains(&format!(r#"w{worker} < {{"jsonrpc":"2.0","id":2,"method":"session/new""#))
                 );
             }
             if has_session {
-                scene.ask(client, 5, "session/prompt", &prompt("a"));
-                assert!(scene.seen().starts_with("w0 < "), "{share:?}");
+                bus.request(client, 5, "session/prompt", &prompt("a"));
+                assert!(bus.seen().starts_with("w0 < "), "{share:?}");
             }
-            // Whoever comes now has nothing to do with the old one.
-            let other = scene.open();
-            scene.ask(other, 1, "initialize", &json!({"protocolVersion": 1}));
-            assert!(!scene.seen().contains("w0 < "), "{share:?}");
+            // A new client does not get the old worker.
+            let other = bus.open();
+            bus.request(other, 1, "initialize", &json!({"protocolVersion": 1}));
+            assert!(!bus.seen().contains("w0 < "), "{share:?}");
         }
     }
 }
 
-/// A shared pool of one worker that can do what `answer` says, and a client that has initialized and has session `a`.
-fn shared_with_session(answer: &Value) -> (Scene, u32) {
-    let mut scene = Scene::new(&config(vec![pool(Share::All)]));
-    scene.up(0);
-    scene.answer(0, 1, answer);
-    let client = scene.open();
+/// Returns a shared pool of one worker with the capabilities of `answer`, and an initialized client with session `a`.
+fn shared_with_session(answer: &Value) -> (TestBus, u32) {
+    let mut bus = TestBus::new(&config(vec![pool(Share::All)]));
+    bus.up(0);
+    bus.answer(0, 1, answer);
+    let client = bus.open();
     let version = json!({"protocolVersion": 2, "clientCapabilities": {"terminal": true}});
-    scene.ask(client, 0, "initialize", &version);
-    scene.session(client, 0, "a");
-    (scene, client)
+    bus.request(client, 0, "initialize", &version);
+    bus.session(client, 0, "a");
+    (bus, client)
 }
 
 #[test]
 fn initialize_is_repeated_to_the_workers_of_a_pool_that_is_no_longer_shared() {
     for share in [Share::Connection, Share::Session] {
-        let (mut scene, client) = shared_with_session(&able());
-        scene.core.reload(scene.now, &config(vec![pool(share)]), &mut scene.sight);
-        assert!(scene.seen().contains("Spawn { worker: WorkerId(1)"));
-        scene.up(1);
-        scene.seen();
-        // A session of before, and a new one.
-        scene.ask(client, 1, "session/prompt", &prompt("a"));
-        let seen = scene.seen();
+        let (mut bus, client) = shared_with_session(&able());
+        bus.core.reload(bus.now, &config(vec![pool(share)]), &mut bus.output);
+        assert!(bus.seen().contains("Spawn { worker: WorkerId(1)"));
+        bus.up(1);
+        bus.seen();
+        // A former session and a new one.
+        bus.request(client, 1, "session/prompt", &prompt("a"));
+        let seen = bus.seen();
         let initialize =
             r#""method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"terminal":true}}"#;
         assert!(seen.contains("w1 < ") && seen.contains(initialize), "{share:?}: {seen}");
-        scene.answer(1, 1, &able());
-        assert!(scene.seen().contains("session/resume"));
-        scene.answer(1, 2, &json!({}));
-        assert!(scene.seen().contains("session/prompt"));
-        scene.answer(1, 3, &json!({"stopReason": "end_turn"}));
-        assert!(scene.seen().contains(r#"c0 < {"jsonrpc":"2.0","id":1,"result""#));
-        scene.ask(client, 2, "session/new", &json!({"cwd": "/"}));
+        bus.answer(1, 1, &able());
+        assert!(bus.seen().contains("session/resume"));
+        bus.answer(1, 2, &json!({}));
+        assert!(bus.seen().contains("session/prompt"));
+        bus.answer(1, 3, &json!({"stopReason": "end_turn"}));
+        assert!(bus.seen().contains(r#"c0 < {"jsonrpc":"2.0","id":1,"result""#));
+        bus.request(client, 2, "session/new", &json!({"cwd": "/"}));
         let worker = if share == Share::Session { 2 } else { 1 };
         if share == Share::Session {
-            scene.up(worker);
-            assert!(scene.seen().contains(initialize));
-            scene.answer(worker, 1, &able());
+            bus.up(worker);
+            assert!(bus.seen().contains(initialize));
+            bus.answer(worker, 1, &able());
         }
-        let id = scene.last_id(worker);
-        assert!(scene.seen().contains("session/new"));
-        scene.answer(worker, id, &json!({"sessionId": "b"}));
-        assert!(scene.seen().contains(r#"c0 < {"jsonrpc":"2.0","id":2,"result""#));
+        let id = bus.last_id(worker);
+        assert!(bus.seen().contains("session/new"));
+        bus.answer(worker, id, &json!({"sessionId": "b"}));
+        assert!(bus.seen().contains(r#"c0 < {"jsonrpc":"2.0","id":2,"result""#));
     }
 }
 
 #[test]
 fn before_initialize_no_other_request_is_served_in_a_shared_pool() {
-    let mut scene = Scene::shared(1);
-    let former = scene.open();
-    scene.session(former, 0, "a");
-    scene.leaves(former);
-    scene.seen();
+    let mut bus = TestBus::shared(1);
+    let former = bus.open();
+    bus.session(former, 0, "a");
+    bus.disconnect(former);
+    bus.seen();
     let from = ClientInfo::new(0, ANYONE);
-    let client = scene.core.client_open(scene.now, from, &mut scene.sight).unwrap().0;
+    let client = bus.core.client_open(bus.now, from, &mut bus.output).unwrap().0;
     let none = json!({"cwd": "/"});
     let (one, prompt) = (json!({"sessionId": "a", "cwd": "/"}), prompt("a"));
     for (id, (method, params)) in (10..).zip([
@@ -341,33 +339,33 @@ fn before_initialize_no_other_request_is_served_in_a_shared_pool() {
         ("session/delete", &one),
         ("_x/y", &one),
     ]) {
-        scene.ask(client, id, method, params);
-        let seen = scene.seen();
+        bus.request(client, id, method, params);
+        let seen = bus.seen();
         assert!(seen.contains("-32602") && !seen.contains("w0 < "), "{method}: {seen}");
     }
-    scene.ask(client, 4, "initialize", &json!({"protocolVersion": 1}));
-    scene.seen();
-    scene.ask(client, 5, "session/new", &json!({"cwd": "/"}));
-    assert!(scene.seen().starts_with("w0 < "));
-    scene.ask(client, 6, "session/resume", &one);
-    assert!(scene.seen().starts_with("w0 < "));
+    bus.request(client, 4, "initialize", &json!({"protocolVersion": 1}));
+    bus.seen();
+    bus.request(client, 5, "session/new", &json!({"cwd": "/"}));
+    assert!(bus.seen().starts_with("w0 < "));
+    bus.request(client, 6, "session/resume", &one);
+    assert!(bus.seen().starts_with("w0 < "));
 }
 
 #[test]
 fn before_initialize_no_session_of_another_connection_is_resumed_in_any_pool() {
     for share in [Share::Connection, Share::Session] {
-        let mut scene = Scene::new(&config(vec![pool(share)]));
-        scene.up(0);
-        let former = scene.open();
-        scene.ask(former, 1, "initialize", &json!({"protocolVersion": 1}));
-        let id = scene.last_id(0);
-        scene.answer(0, id, &able());
-        scene.session(former, 0, "a");
-        scene.leaves(former);
-        let next = scene.open();
-        scene.seen();
-        scene.ask(next, 1, "session/resume", &json!({"sessionId": "a", "cwd": "/"}));
-        let seen = scene.seen();
+        let mut bus = TestBus::new(&config(vec![pool(share)]));
+        bus.up(0);
+        let former = bus.open();
+        bus.request(former, 1, "initialize", &json!({"protocolVersion": 1}));
+        let id = bus.last_id(0);
+        bus.answer(0, id, &able());
+        bus.session(former, 0, "a");
+        bus.disconnect(former);
+        let next = bus.open();
+        bus.seen();
+        bus.request(next, 1, "session/resume", &json!({"sessionId": "a", "cwd": "/"}));
+        let seen = bus.seen();
         assert!(seen.contains("-32602") && !seen.contains("w0 < "), "{share:?}: {seen}");
     }
 }
@@ -375,57 +373,57 @@ fn before_initialize_no_session_of_another_connection_is_resumed_in_any_pool() {
 #[test]
 fn a_removed_shared_pool_ends_after_its_time_though_a_client_has_an_idle_session() {
     let unable = json!({"protocolVersion": 1, "agentCapabilities": {}});
-    let (mut scene, client) = shared_with_session(&unable);
+    let (mut bus, client) = shared_with_session(&unable);
     let other = Pool { name: "other".into(), ..pool(Share::All) };
-    scene.core.reload(scene.now, &config(vec![other]), &mut scene.sight);
-    scene.seen();
-    scene.ask(client, 1, "session/prompt", &prompt("a"));
-    let id = scene.last_id(0);
-    scene.answer(0, id, &json!({"stopReason": "end_turn"}));
-    scene.seen();
-    scene.pass(29.0);
-    assert!(!scene.seen().contains("Stop"));
-    scene.pass(2.0);
-    assert!(scene.seen().contains("Stop { worker: WorkerId(0)"));
-    scene.ask(client, 2, "session/prompt", &prompt("a"));
-    assert!(scene.seen().contains("-32002"));
+    bus.core.reload(bus.now, &config(vec![other]), &mut bus.output);
+    bus.seen();
+    bus.request(client, 1, "session/prompt", &prompt("a"));
+    let id = bus.last_id(0);
+    bus.answer(0, id, &json!({"stopReason": "end_turn"}));
+    bus.seen();
+    bus.advance(29.0);
+    assert!(!bus.seen().contains("Stop"));
+    bus.advance(2.0);
+    assert!(bus.seen().contains("Stop { worker: WorkerId(0)"));
+    bus.request(client, 2, "session/prompt", &prompt("a"));
+    assert!(bus.seen().contains("-32002"));
 }
 
-/// Agents that can load sessions, and such that cannot.
+/// With agents that can load sessions and agents that cannot.
 #[test]
 fn a_turn_that_runs_when_its_shared_pool_is_removed_ends_by_itself() {
     for agent in [able(), json!({"protocolVersion": 1, "agentCapabilities": {}})] {
-        let (mut scene, client) = shared_with_session(&agent);
-        scene.session(client, 0, "idle");
-        scene.ask(client, 1, "session/prompt", &prompt("a"));
-        let id = scene.last_id(0);
+        let (mut bus, client) = shared_with_session(&agent);
+        bus.session(client, 0, "idle");
+        bus.request(client, 1, "session/prompt", &prompt("a"));
+        let id = bus.last_id(0);
         let other = Pool { name: "other".into(), ..pool(Share::All) };
-        scene.core.reload(scene.now, &config(vec![other]), &mut scene.sight);
-        scene.pass(100.0);
-        let seen = scene.seen();
+        bus.core.reload(bus.now, &config(vec![other]), &mut bus.output);
+        bus.advance(100.0);
+        let seen = bus.seen();
         assert!(!seen.contains("Stop { worker: WorkerId(0)") && !seen.contains("-32010"), "{seen}");
-        // Nothing else begins there.
-        scene.ask(client, 2, "session/prompt", &prompt("idle"));
-        let seen = scene.seen();
+        // No other turn starts there.
+        bus.request(client, 2, "session/prompt", &prompt("idle"));
+        let seen = bus.seen();
         assert!(seen.contains("-32002") && !seen.contains("w0 <"), "{seen}");
-        scene.answer(0, id, &json!({"stopReason": "end_turn"}));
-        let seen = scene.seen();
+        bus.answer(0, id, &json!({"stopReason": "end_turn"}));
+        let seen = bus.seen();
         assert!(seen.contains("end_turn") && seen.contains("Stop { worker: WorkerId(0)"), "{seen}");
     }
 }
 
 #[test]
 fn a_replaced_shared_worker_stays_while_a_client_has_a_session_that_cannot_be_loaded() {
-    let (mut scene, client) = shared_with_session(&json!({"protocolVersion": 1, "agentCapabilities": {}}));
+    let (mut bus, client) = shared_with_session(&json!({"protocolVersion": 1, "agentCapabilities": {}}));
     let changed = Pool { command: vec!["other".into()], ..pool(Share::All) };
-    scene.core.reload(scene.now, &config(vec![changed]), &mut scene.sight);
-    scene.pass(1000.0);
-    assert!(!scene.seen().contains("Stop { worker: WorkerId(0)"));
-    scene.ask(client, 1, "session/prompt", &prompt("a"));
-    let id = scene.last_id(0);
-    scene.answer(0, id, &json!({"stopReason": "end_turn"}));
-    scene.seen();
-    scene.leaves(client);
-    scene.pass(1000.0);
-    assert!(scene.seen().contains("Stop { worker: WorkerId(0)"));
+    bus.core.reload(bus.now, &config(vec![changed]), &mut bus.output);
+    bus.advance(1000.0);
+    assert!(!bus.seen().contains("Stop { worker: WorkerId(0)"));
+    bus.request(client, 1, "session/prompt", &prompt("a"));
+    let id = bus.last_id(0);
+    bus.answer(0, id, &json!({"stopReason": "end_turn"}));
+    bus.seen();
+    bus.disconnect(client);
+    bus.advance(1000.0);
+    assert!(bus.seen().contains("Stop { worker: WorkerId(0)"));
 }

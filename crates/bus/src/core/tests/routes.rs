@@ -1,4 +1,4 @@
-//! Who gets what, and under which id.
+//! Destinations and ids of messages.
 
 use insta::assert_snapshot;
 
@@ -6,33 +6,33 @@ use super::*;
 
 #[test]
 fn a_shared_pool_answers_initialize_itself_with_what_every_worker_can() {
-    let mut scene = Scene::new(&config(vec![Pool { instances: 2, ..pool(Share::All) }]));
-    let client = scene.open();
-    scene.ask(client, 7, "initialize", &json!({"protocolVersion": 65_535}));
-    scene.up(0);
-    scene.up(1);
-    assert_snapshot!(scene.seen(), @r#"
+    let mut bus = TestBus::new(&config(vec![Pool { instances: 2, ..pool(Share::All) }]));
+    let client = bus.open();
+    bus.request(client, 7, "initialize", &json!({"protocolVersion": 65_535}));
+    bus.up(0);
+    bus.up(1);
+    assert_snapshot!(bus.seen(), @r#"
     Spawn { worker: WorkerId(0), pool: PoolId(0) }
     Spawn { worker: WorkerId(1), pool: PoolId(0) }
     w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
     w1 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
     "#);
-    scene.answer(0, 1, &able());
-    assert_snapshot!(scene.seen(), @r#"
-    Tell(Ready(WorkerId(0)))
+    bus.answer(0, 1, &able());
+    assert_snapshot!(bus.seen(), @r#"
+    Log(Ready(WorkerId(0)))
     c0 < {"jsonrpc":"2.0","id":7,"result":{"protocolVersion":1,"agentCapabilities":{"loadSession":true,"sessionCapabilities":{"resume":{},"list":{},"close":{}}},"authMethods":[]}}
     "#);
-    scene.answer(1, 1, &json!({"protocolVersion": 1, "agentCapabilities": {"loadSession": false, "x": 1}}));
-    scene.ask(client, 8, "initialize", &json!({"protocolVersion": 1}));
-    scene.ask(client, 9, "initialize", &json!({"protocolVersion": 0}));
-    scene.ask(client, 10, "initialize", &json!({}));
-    scene.ask(client, 11, "authenticate", &json!({"methodId": "x"}));
-    assert_snapshot!(scene.seen(), @r#"
-    Tell(Ready(WorkerId(1)))
+    bus.answer(1, 1, &json!({"protocolVersion": 1, "agentCapabilities": {"loadSession": false, "x": 1}}));
+    bus.request(client, 8, "initialize", &json!({"protocolVersion": 1}));
+    bus.request(client, 9, "initialize", &json!({"protocolVersion": 0}));
+    bus.request(client, 10, "initialize", &json!({}));
+    bus.request(client, 11, "authenticate", &json!({"methodId": "x"}));
+    assert_snapshot!(bus.seen(), @r#"
+    Log(Ready(WorkerId(1)))
     c0 < {"jsonrpc":"2.0","id":8,"result":{"protocolVersion":1,"agentCapabilities":{"loadSession":false},"authMethods":[]}}
-    c0 < {"jsonrpc":"2.0","id":9,"error":{"code":-32022,"message":"this pool speaks a later version of the protocol","data":{"condition":"unsupported_version","retryable":false,"effects":"none","requested":0,"supported":[1]}}}
+    c0 < {"jsonrpc":"2.0","id":9,"error":{"code":-32022,"message":"pool requires a later protocol version","data":{"condition":"unsupported_version","retryable":false,"effects":"none","requested":0,"supported":[1]}}}
     c0 < {"jsonrpc":"2.0","id":10,"error":{"code":-32602,"message":"protocolVersion must be a number from 0 to 65535","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
-    c0 < {"jsonrpc":"2.0","id":11,"error":{"code":-32602,"message":"this pool has no ways to log in","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
+    c0 < {"jsonrpc":"2.0","id":11,"error":{"code":-32602,"message":"pool has no authentication methods","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
     "#);
 }
 
@@ -46,47 +46,49 @@ fn a_session_method_that_names_no_session_does_not_reach_shared_agents() {
     assert!(names.contains(&"session/prompt") && names.contains(&"tool_call/cancel"), "{names:?}");
     for name in names {
         for params in [json!({}), json!({"sessionId": null}), json!(["s"]), json!(null)] {
-            let mut scene = Scene::shared(1);
-            let client = scene.open();
-            scene.ask(client, 1, name, &params);
-            let seen = scene.seen();
+            let mut bus = TestBus::shared(1);
+            let client = bus.open();
+            bus.request(client, 1, name, &params);
+            let seen = bus.seen();
             assert!(!seen.contains("w0 <") && seen.contains("-32602"), "{name} {params} {seen}");
-            scene.note(client, name, &params);
-            assert_eq!(scene.seen(), "", "{name} {params}");
+            bus.notify(client, name, &params);
+            assert_eq!(bus.seen(), "", "{name} {params}");
         }
-        let mut scene = Scene::shared(1);
-        let client = scene.open();
-        scene.line(client, &format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{name}"}}"#));
-        let seen = scene.seen();
+        let mut bus = TestBus::shared(1);
+        let client = bus.open();
+        bus.line(client, &format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{name}"}}"#));
+        let seen = bus.seen();
         assert!(!seen.contains("w0 <") && seen.contains("-32602"), "{name} {seen}");
     }
-    // An agent of the client's own has no sessions of others, and answers itself.
-    let mut scene = Scene::new(&config(vec![Pool { instances: 1, ..pool(Share::Connection) }]));
-    scene.up(0);
-    let client = scene.open();
-    scene.ask(client, 1, "session/prompt", &json!({}));
-    assert!(scene.seen().contains("w0 <"));
+    // An exclusive agent has no sessions of other clients and answers itself.
+    let mut bus = TestBus::new(&config(vec![Pool { instances: 1, ..pool(Share::Connection) }]));
+    bus.up(0);
+    let client = bus.open();
+    bus.request(client, 1, "session/prompt", &json!({}));
+    assert!(bus.seen().contains("w0 <"));
 }
 
 #[test]
 fn ids_of_any_kind_come_back_as_they_were_and_never_meet() {
-    let mut scene = Scene::shared(1);
-    let (one, two) = (scene.open(), scene.open());
-    scene.session(one, 0, "a");
-    scene.session(two, 0, "b");
+    let mut bus = TestBus::shared(1);
+    let (one, two) = (bus.open(), bus.open());
+    bus.session(one, 0, "a");
+    bus.session(two, 0, "b");
     for (client, session) in [(one, "a"), (two, "b")] {
         for id in ["1", "\"1\"", "1.0", "9223372036854775808", "\"\\u0031\""] {
-            scene.line(client, &format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"session/prompt","params":{{"sessionId":"{session}"}}}}"#));
+            bus.line(client, &format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"session/prompt","params":{{"sessionId":"{session}"}}}}"#));
         }
     }
-    scene.line(one, r#"{"jsonrpc":"2.0","id":null,"method":"session/prompt","params":{"sessionId":"a"}}"#);
-    scene.seen();
-    // Answered in the opposite order.
+    bus.line(one, r#"{"jsonrpc":"2.0","id":null,"method":"session/prompt","params":{"sessionId":"a"}}"#);
+    bus.seen();
+    // Answered in reverse order.
     for id in (4..=13).rev() {
-        scene
-            .said(0, &format!(r#"{{ "result" : {{"stopReason":"end_turn"}}, "jsonrpc":"2.0", "id":{id} }}"#));
+        bus.worker_sends(
+            0,
+            &format!(r#"{{ "result" : {{"stopReason":"end_turn"}}, "jsonrpc":"2.0", "id":{id} }}"#),
+        );
     }
-    assert_snapshot!(scene.seen(), @r#"
+    assert_snapshot!(bus.seen(), @r#"
     c1 < { "result" : {"stopReason":"end_turn"}, "jsonrpc":"2.0", "id":"\u0031" }
     c1 < { "result" : {"stopReason":"end_turn"}, "jsonrpc":"2.0", "id":9223372036854775808 }
     c1 < { "result" : {"stopReason":"end_turn"}, "jsonrpc":"2.0", "id":1.0 }
@@ -102,26 +104,26 @@ fn ids_of_any_kind_come_back_as_they_were_and_never_meet() {
 
 #[test]
 fn a_session_goes_to_its_worker_and_everything_about_it_to_its_client() {
-    let mut scene = Scene::shared(2);
-    let (one, two) = (scene.open(), scene.open());
-    scene.session(one, 0, "a");
-    scene.session(two, 1, "b");
-    scene.ask(one, 1, "session/prompt", &prompt("a"));
-    scene.ask(two, 1, "session/prompt", &prompt("b"));
-    scene.update(1, "b", "to two");
-    scene.update(0, "a", "to one");
+    let mut bus = TestBus::shared(2);
+    let (one, two) = (bus.open(), bus.open());
+    bus.session(one, 0, "a");
+    bus.session(two, 1, "b");
+    bus.request(one, 1, "session/prompt", &prompt("a"));
+    bus.request(two, 1, "session/prompt", &prompt("b"));
+    bus.update(1, "b", "to two");
+    bus.update(0, "a", "to one");
     let permission =
         r#"{"jsonrpc":"2.0","id":"p","method":"session/request_permission","params":{"sessionId":"a"}}"#;
-    scene.said(0, permission);
+    bus.worker_sends(0, permission);
     // Only the owner's answer counts.
-    scene.line(two, r#"{"jsonrpc":"2.0","id":1,"result":{"outcome":"forged"}}"#);
-    scene.line(one, r#"{"jsonrpc":"2.0","id":1,"result":{"outcome":"mine"}}"#);
-    scene.line(one, r#"{"jsonrpc":"2.0","id":1,"result":{"outcome":"twice"}}"#);
-    scene.answer(0, 3, &json!({"stopReason": "end_turn"}));
-    // Another's session, and one that nobody has.
-    scene.ask(two, 2, "session/prompt", &prompt("a"));
-    scene.ask(two, 3, "session/prompt", &prompt("z"));
-    assert_snapshot!(scene.seen(), @r#"
+    bus.line(two, r#"{"jsonrpc":"2.0","id":1,"result":{"outcome":"forged"}}"#);
+    bus.line(one, r#"{"jsonrpc":"2.0","id":1,"result":{"outcome":"mine"}}"#);
+    bus.line(one, r#"{"jsonrpc":"2.0","id":1,"result":{"outcome":"twice"}}"#);
+    bus.answer(0, 3, &json!({"stopReason": "end_turn"}));
+    // A session of another client, and an unknown one.
+    bus.request(two, 2, "session/prompt", &prompt("a"));
+    bus.request(two, 3, "session/prompt", &prompt("z"));
+    assert_snapshot!(bus.seen(), @r#"
     w0 < {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"a","prompt":[]}}
     w1 < {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"b","prompt":[]}}
     c1 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"b","update":"to two"}}
@@ -129,24 +131,24 @@ fn a_session_goes_to_its_worker_and_everything_about_it_to_its_client() {
     c0 < {"jsonrpc":"2.0","id":1,"method":"session/request_permission","params":{"sessionId":"a"}}
     w0 < {"jsonrpc":"2.0","id":"p","result":{"outcome":"mine"}}
     c0 < {"jsonrpc":"2.0","id":1,"result":{"stopReason":"end_turn"}}
-    c1 < {"jsonrpc":"2.0","id":2,"error":{"code":-32602,"message":"the session is in use by another connection","data":{"condition":"session_in_use","retryable":true,"effects":"none"}}}
-    c1 < {"jsonrpc":"2.0","id":3,"error":{"code":-32002,"message":"the bus knows no such session","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
+    c1 < {"jsonrpc":"2.0","id":2,"error":{"code":-32602,"message":"session in use by another connection","data":{"condition":"session_in_use","retryable":true,"effects":"none"}}}
+    c1 < {"jsonrpc":"2.0","id":3,"error":{"code":-32002,"message":"session not found","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
     "#);
 }
 
 #[test]
 fn two_sessions_of_one_name_get_two() {
-    let mut scene = Scene::shared(2);
-    let (one, two) = (scene.open(), scene.open());
-    scene.session(one, 0, "same");
-    scene.ask(two, 1, "session/new", &json!({"cwd": "/"}));
-    scene.update(1, "same", "before the answer");
-    scene.answer(1, 2, &json!({"sessionId": "same"}));
-    scene.ask(two, 2, "session/prompt", &prompt("same~2"));
-    scene.update(1, "same", "to two");
-    scene.update(0, "same", "to one");
-    scene.note(two, "session/cancel", &json!({"sessionId": "same~2"}));
-    assert_snapshot!(scene.seen(), @r#"
+    let mut bus = TestBus::shared(2);
+    let (one, two) = (bus.open(), bus.open());
+    bus.session(one, 0, "same");
+    bus.request(two, 1, "session/new", &json!({"cwd": "/"}));
+    bus.update(1, "same", "before the answer");
+    bus.answer(1, 2, &json!({"sessionId": "same"}));
+    bus.request(two, 2, "session/prompt", &prompt("same~2"));
+    bus.update(1, "same", "to two");
+    bus.update(0, "same", "to one");
+    bus.notify(two, "session/cancel", &json!({"sessionId": "same~2"}));
+    assert_snapshot!(bus.seen(), @r#"
     w1 < {"jsonrpc":"2.0","id":2,"method":"session/new","params":{"cwd":"/"}}
     c1 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"same~2","update":"before the answer"}}
     c1 < {"jsonrpc":"2.0","id":1,"result":{"sessionId":"same~2"}}
@@ -158,24 +160,21 @@ fn two_sessions_of_one_name_get_two() {
 }
 
 #[test]
-fn what_is_given_up_is_named_by_the_id_the_other_side_knows() {
-    let mut scene = Scene::shared(1);
-    let client = scene.open();
-    scene.session(client, 0, "a");
-    scene.line(
-        client,
-        r#"{"jsonrpc":"2.0","id":"mine","method":"session/prompt","params":{"sessionId":"a"}}"#,
-    );
-    scene.note(client, "$/cancel_request", &json!({"requestId": "mine"}));
-    scene.note(client, "$/cancel_request", &json!({"requestId": "unknown"}));
-    scene.said(
+fn cancellations_use_the_id_that_the_receiver_knows() {
+    let mut bus = TestBus::shared(1);
+    let client = bus.open();
+    bus.session(client, 0, "a");
+    bus.line(client, r#"{"jsonrpc":"2.0","id":"mine","method":"session/prompt","params":{"sessionId":"a"}}"#);
+    bus.notify(client, "$/cancel_request", &json!({"requestId": "mine"}));
+    bus.notify(client, "$/cancel_request", &json!({"requestId": "unknown"}));
+    bus.worker_sends(
         0,
         r#"{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{"requestId":3,"mode":"url"}}"#,
     );
-    scene.said(0, r#"{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":"q"}}"#);
-    // An id of MCP's own is left as it is.
-    scene.said(0, r#"{"jsonrpc":"2.0","id":"m","method":"mcp/message","params":{"requestId":3,"serverId":"s","sessionId":"a"}}"#);
-    assert_snapshot!(scene.seen(), @r#"
+    bus.worker_sends(0, r#"{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":"q"}}"#);
+    // An id in an MCP message stays unchanged.
+    bus.worker_sends(0, r#"{"jsonrpc":"2.0","id":"m","method":"mcp/message","params":{"requestId":3,"serverId":"s","sessionId":"a"}}"#);
+    assert_snapshot!(bus.seen(), @r#"
     w0 < {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"a"}}
     w0 < {"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":3}}
     c0 < {"jsonrpc":"2.0","id":1,"method":"elicitation/create","params":{"requestId":"mine","mode":"url"}}
@@ -186,14 +185,14 @@ fn what_is_given_up_is_named_by_the_id_the_other_side_knows() {
 
 #[test]
 fn batches_are_taken_apart_and_answered_as_one() {
-    let mut scene = Scene::shared(1);
-    let client = scene.open();
-    scene.line(client, r#"[{"jsonrpc":"2.0","id":1,"method":"session/new","params":{}},{"jsonrpc":"2.0","id":1,"method":"x"},7,{"jsonrpc":"2.0","id":2,"method":"session/prompt","params":{"sessionId":"a"}},{"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"a"}}]"#);
-    scene.answer(0, 2, &json!({"sessionId": "a"}));
-    scene.said(0, r#"[{"jsonrpc":"2.0","id":5,"method":"fs/read_text_file","params":{"sessionId":"a"}},{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"a"}},{"jsonrpc":"2.0","id":3,"result":{"stopReason":"cancelled"}}]"#);
-    scene.line(client, r#"{"jsonrpc":"2.0","id":1,"result":{"content":""}}"#);
-    scene.line(client, "[]");
-    assert_snapshot!(scene.seen(), @r#"
+    let mut bus = TestBus::shared(1);
+    let client = bus.open();
+    bus.line(client, r#"[{"jsonrpc":"2.0","id":1,"method":"session/new","params":{}},{"jsonrpc":"2.0","id":1,"method":"x"},7,{"jsonrpc":"2.0","id":2,"method":"session/prompt","params":{"sessionId":"a"}},{"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"a"}}]"#);
+    bus.answer(0, 2, &json!({"sessionId": "a"}));
+    bus.worker_sends(0, r#"[{"jsonrpc":"2.0","id":5,"method":"fs/read_text_file","params":{"sessionId":"a"}},{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"a"}},{"jsonrpc":"2.0","id":3,"result":{"stopReason":"cancelled"}}]"#);
+    bus.line(client, r#"{"jsonrpc":"2.0","id":1,"result":{"content":""}}"#);
+    bus.line(client, "[]");
+    assert_snapshot!(bus.seen(), @r#"
     w0 < {"jsonrpc":"2.0","id":2,"method":"session/new","params":{}}
     w0 < {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"sessionId":"a"}}
     w0 < {"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"a"}}
@@ -207,44 +206,44 @@ fn batches_are_taken_apart_and_answered_as_one() {
 
 #[test]
 fn lists_are_merged() {
-    let mut scene = Scene::shared(2);
-    let client = scene.open();
-    scene.ask(client, 1, "session/list", &json!({"cwd": "/"}));
-    scene.answer(0, 2, &json!({"sessions": [{"sessionId": "a"}, {"sessionId": "b"}], "nextCursor": "x"}));
-    scene.answer(1, 2, &json!({"sessions": [{"sessionId": "b"}, {"sessionId": "c"}]}));
-    assert_snapshot!(scene.seen(), @r#"
+    let mut bus = TestBus::shared(2);
+    let client = bus.open();
+    bus.request(client, 1, "session/list", &json!({"cwd": "/"}));
+    bus.answer(0, 2, &json!({"sessions": [{"sessionId": "a"}, {"sessionId": "b"}], "nextCursor": "x"}));
+    bus.answer(1, 2, &json!({"sessions": [{"sessionId": "b"}, {"sessionId": "c"}]}));
+    assert_snapshot!(bus.seen(), @r#"
     w0 < {"jsonrpc":"2.0","id":2,"method":"session/list","params":{"cwd":"/"}}
     w1 < {"jsonrpc":"2.0","id":2,"method":"session/list","params":{"cwd":"/"}}
     c0 < {"jsonrpc":"2.0","id":1,"result":{"sessions":[{"sessionId":"a"},{"sessionId":"b"},{"sessionId":"c"}],"nextCursor":"{\"1\":\"x\"}"}}
     "#);
-    scene.ask(client, 2, "session/list", &json!({"cursor": "{\"1\":\"x\"}"}));
-    scene.fail(0, 3, -32603);
-    scene.ask(client, 3, "session/list", &json!({"cursor": "made up"}));
-    assert_snapshot!(scene.seen(), @r#"
+    bus.request(client, 2, "session/list", &json!({"cursor": "{\"1\":\"x\"}"}));
+    bus.fail(0, 3, -32603);
+    bus.request(client, 3, "session/list", &json!({"cursor": "made up"}));
+    assert_snapshot!(bus.seen(), @r#"
     w0 < {"jsonrpc":"2.0","id":3,"method":"session/list","params":{"cursor":"x"}}
     c0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32603,"message":"no"}}
-    c0 < {"jsonrpc":"2.0","id":3,"error":{"code":-32602,"message":"the cursor is none that the bus gave out","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
+    c0 < {"jsonrpc":"2.0","id":3,"error":{"code":-32602,"message":"invalid cursor","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
     "#);
 }
 
 #[test]
 fn a_connection_can_have_a_worker_for_itself() {
-    let mut scene = Scene::new(&config(vec![pool(Share::Connection)]));
-    let client = scene.open();
-    scene.ask(client, 1, "initialize", &json!({"protocolVersion": 1}));
-    scene.up(0);
-    scene.answer(0, 1, &able());
-    scene.ask(client, 2, "session/new", &json!({"cwd": "/"}));
-    scene.answer(0, 2, &json!({"sessionId": "a"}));
-    scene.said(0, r#"{"jsonrpc":"2.0","method":"_about/nothing"}"#);
-    scene.said(0, r#"{"jsonrpc":"2.0","id":0,"method":"_ask"}"#);
-    let other = scene.open();
-    scene.ask(other, 1, "initialize", &json!({"protocolVersion": 1}));
-    scene.up(1);
-    assert_snapshot!(scene.seen(), @r#"
+    let mut bus = TestBus::new(&config(vec![pool(Share::Connection)]));
+    let client = bus.open();
+    bus.request(client, 1, "initialize", &json!({"protocolVersion": 1}));
+    bus.up(0);
+    bus.answer(0, 1, &able());
+    bus.request(client, 2, "session/new", &json!({"cwd": "/"}));
+    bus.answer(0, 2, &json!({"sessionId": "a"}));
+    bus.worker_sends(0, r#"{"jsonrpc":"2.0","method":"_about/nothing"}"#);
+    bus.worker_sends(0, r#"{"jsonrpc":"2.0","id":0,"method":"_ask"}"#);
+    let other = bus.open();
+    bus.request(other, 1, "initialize", &json!({"protocolVersion": 1}));
+    bus.up(1);
+    assert_snapshot!(bus.seen(), @r#"
     Spawn { worker: WorkerId(0), pool: PoolId(0) }
     Spawn { worker: WorkerId(1), pool: PoolId(0) }
-    Tell(Ready(WorkerId(0)))
+    Log(Ready(WorkerId(0)))
     w0 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}
     c0 < {"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1,"agentCapabilities":{"loadSession":true,"sessionCapabilities":{"resume":{},"list":{},"close":{}}},"authMethods":[{"id":"x","name":"X"}]}}
     w0 < {"jsonrpc":"2.0","id":2,"method":"session/new","params":{"cwd":"/"}}
@@ -252,31 +251,31 @@ fn a_connection_can_have_a_worker_for_itself() {
     c0 < {"jsonrpc":"2.0","method":"_about/nothing"}
     c0 < {"jsonrpc":"2.0","id":1,"method":"_ask"}
     Spawn { worker: WorkerId(2), pool: PoolId(0) }
-    Tell(Ready(WorkerId(1)))
+    Log(Ready(WorkerId(1)))
     w1 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}
     "#);
 }
 
 #[test]
 fn a_session_can_have_a_worker_for_itself() {
-    let mut scene = Scene::new(&config(vec![Pool { instances: 2, ..pool(Share::Session) }]));
-    scene.up(0);
-    scene.up(1);
-    let client = scene.open();
-    scene.ask(client, 1, "initialize", &json!({"protocolVersion": 1, "mine": true}));
-    scene.answer(0, 1, &able());
-    scene.ask(client, 2, "authenticate", &json!({"methodId": "x"}));
-    scene.answer(0, 2, &json!({}));
-    scene.ask(client, 3, "session/new", &json!({"cwd": "/"}));
-    scene.answer(0, 3, &json!({"sessionId": "a"}));
-    scene.seen();
-    scene.ask(client, 4, "session/new", &json!({"cwd": "/"}));
-    scene.answer(1, 1, &able());
-    scene.answer(1, 2, &json!({}));
-    scene.answer(1, 3, &json!({"sessionId": "b"}));
-    scene.ask(client, 5, "session/close", &json!({"sessionId": "b"}));
-    scene.answer(1, 4, &json!({}));
-    assert_snapshot!(scene.seen(), @r#"
+    let mut bus = TestBus::new(&config(vec![Pool { instances: 2, ..pool(Share::Session) }]));
+    bus.up(0);
+    bus.up(1);
+    let client = bus.open();
+    bus.request(client, 1, "initialize", &json!({"protocolVersion": 1, "mine": true}));
+    bus.answer(0, 1, &able());
+    bus.request(client, 2, "authenticate", &json!({"methodId": "x"}));
+    bus.answer(0, 2, &json!({}));
+    bus.request(client, 3, "session/new", &json!({"cwd": "/"}));
+    bus.answer(0, 3, &json!({"sessionId": "a"}));
+    bus.seen();
+    bus.request(client, 4, "session/new", &json!({"cwd": "/"}));
+    bus.answer(1, 1, &able());
+    bus.answer(1, 2, &json!({}));
+    bus.answer(1, 3, &json!({"sessionId": "b"}));
+    bus.request(client, 5, "session/close", &json!({"sessionId": "b"}));
+    bus.answer(1, 4, &json!({}));
+    assert_snapshot!(bus.seen(), @r#"
     Spawn { worker: WorkerId(3), pool: PoolId(0) }
     w1 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"mine":true}}
     w1 < {"jsonrpc":"2.0","id":2,"method":"authenticate","params":{"methodId":"x"}}
@@ -290,24 +289,24 @@ fn a_session_can_have_a_worker_for_itself() {
 
 #[test]
 fn of_unknown_protocols_the_session_is_known() {
-    let mut scene =
-        Scene::new(&config(vec![Pool { instances: 2, protocol: Protocol::JsonRpc, ..pool(Share::All) }]));
-    scene.up(0);
-    scene.up(1);
-    let (one, two) = (scene.open(), scene.open());
-    scene.line(one, r#"{"jsonrpc":"2.0","id":1,"sessionId":"s","method":"x"}"#);
-    scene.line(two, r#"{"jsonrpc":"2.0","id":1,"sessionId":"t","method":"x"}"#);
-    scene.line(one, r#"{"jsonrpc":"2.0","id":2,"sessionId":"s","method":"x","params":{"sessionId":"deep"}}"#);
-    scene.answer(1, 1, &json!(1));
-    scene.answer(0, 1, &json!(2));
-    scene.said(0, r#"{"jsonrpc":"2.0","method":"n","params":{"sessionId":"s"}}"#);
-    scene.said(0, r#"{"jsonrpc":"2.0","method":"n","sessionId":"s","params":{}}"#);
-    scene.said(0, r#"{"jsonrpc":"2.0","method":"n","params":{"sessionId":"t"}}"#);
-    assert_snapshot!(scene.seen(), @r#"
+    let mut bus =
+        TestBus::new(&config(vec![Pool { instances: 2, protocol: Protocol::JsonRpc, ..pool(Share::All) }]));
+    bus.up(0);
+    bus.up(1);
+    let (one, two) = (bus.open(), bus.open());
+    bus.line(one, r#"{"jsonrpc":"2.0","id":1,"sessionId":"s","method":"x"}"#);
+    bus.line(two, r#"{"jsonrpc":"2.0","id":1,"sessionId":"t","method":"x"}"#);
+    bus.line(one, r#"{"jsonrpc":"2.0","id":2,"sessionId":"s","method":"x","params":{"sessionId":"deep"}}"#);
+    bus.answer(1, 1, &json!(1));
+    bus.answer(0, 1, &json!(2));
+    bus.worker_sends(0, r#"{"jsonrpc":"2.0","method":"n","params":{"sessionId":"s"}}"#);
+    bus.worker_sends(0, r#"{"jsonrpc":"2.0","method":"n","sessionId":"s","params":{}}"#);
+    bus.worker_sends(0, r#"{"jsonrpc":"2.0","method":"n","params":{"sessionId":"t"}}"#);
+    assert_snapshot!(bus.seen(), @r#"
     Spawn { worker: WorkerId(0), pool: PoolId(0) }
     Spawn { worker: WorkerId(1), pool: PoolId(0) }
-    Tell(Ready(WorkerId(0)))
-    Tell(Ready(WorkerId(1)))
+    Log(Ready(WorkerId(0)))
+    Log(Ready(WorkerId(1)))
     w0 < {"jsonrpc":"2.0","id":1,"sessionId":"s","method":"x"}
     w1 < {"jsonrpc":"2.0","id":1,"sessionId":"t","method":"x"}
     w0 < {"jsonrpc":"2.0","id":2,"sessionId":"s","method":"x","params":{"sessionId":"deep"}}
@@ -315,26 +314,31 @@ fn of_unknown_protocols_the_session_is_known() {
     c0 < {"sessionId":"s","jsonrpc":"2.0","id":1,"result":2}
     c0 < {"sessionId":"s","jsonrpc":"2.0","method":"n","params":{"sessionId":"s"}}
     c0 < {"jsonrpc":"2.0","method":"n","sessionId":"s","params":{}}
-    Tell(Strike { worker: WorkerId(0), what: "named a session that is not its own" })
+    Log(Strike { worker: WorkerId(0), what: "named an unknown session" })
     "#);
 }
 
 #[test]
 fn a_pool_can_be_named() {
     let other = Pool { name: "q".into(), ..pool(Share::All) };
-    let mut scene = Scene::new(&config(vec![pool(Share::All), other]));
+    let mut bus = TestBus::new(&config(vec![pool(Share::All), other]));
     for worker in 0..2 {
-        scene.up(worker);
-        scene.answer(worker, 1, &able());
+        bus.up(worker);
+        bus.answer(worker, 1, &able());
     }
-    scene.seen();
-    let client = scene.open();
-    scene.ask(client, 1, "initialize", &json!({"protocolVersion": 1, "_meta": {"narrows/pool": "nobody's"}}));
-    scene.ask(client, 2, "initialize", &json!({"protocolVersion": 1, "_meta": {"narrows/pool": "q"}}));
-    scene.ask(client, 3, "session/new", &json!({}));
-    scene.ask(client, 4, "session/new", &json!({"_meta": {"narrows/pool": "p"}}));
-    assert_snapshot!(scene.seen(), @r#"
-    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"there is no pool of this name","data":{"condition":"invalid_params","retryable":false,"effects":"none","pool":"nobody's"}}}
+    bus.seen();
+    let client = bus.open();
+    bus.request(
+        client,
+        1,
+        "initialize",
+        &json!({"protocolVersion": 1, "_meta": {"narrows/pool": "nobody's"}}),
+    );
+    bus.request(client, 2, "initialize", &json!({"protocolVersion": 1, "_meta": {"narrows/pool": "q"}}));
+    bus.request(client, 3, "session/new", &json!({}));
+    bus.request(client, 4, "session/new", &json!({"_meta": {"narrows/pool": "p"}}));
+    assert_snapshot!(bus.seen(), @r#"
+    c0 < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"unknown pool","data":{"condition":"invalid_params","retryable":false,"effects":"none","pool":"nobody's"}}}
     c0 < {"jsonrpc":"2.0","id":2,"result":{"protocolVersion":1,"agentCapabilities":{"loadSession":true,"sessionCapabilities":{"resume":{},"list":{},"close":{}}},"authMethods":[]}}
     w1 < {"jsonrpc":"2.0","id":2,"method":"session/new","params":{}}
     w0 < {"jsonrpc":"2.0","id":2,"method":"session/new","params":{"_meta":{"narrows/pool":"p"}}}
@@ -343,18 +347,18 @@ fn a_pool_can_be_named() {
 
 #[test]
 fn a_session_that_is_not_live_is_looked_for_everywhere() {
-    let mut scene = Scene::shared(2);
-    let client = scene.open();
-    scene.ask(client, 1, "session/load", &json!({"sessionId": "old"}));
-    scene.update(0, "old", "history");
-    scene.fail(0, 2, -32002);
-    scene.update(1, "old", "its history");
-    scene.answer(1, 2, &json!({}));
-    scene.ask(client, 2, "session/prompt", &prompt("old"));
-    scene.ask(client, 3, "session/load", &json!({"sessionId": "none"}));
-    scene.fail(0, 3, -32002);
-    scene.fail(1, 4, -32002);
-    assert_snapshot!(scene.seen(), @r#"
+    let mut bus = TestBus::shared(2);
+    let client = bus.open();
+    bus.request(client, 1, "session/load", &json!({"sessionId": "old"}));
+    bus.update(0, "old", "history");
+    bus.fail(0, 2, -32002);
+    bus.update(1, "old", "its history");
+    bus.answer(1, 2, &json!({}));
+    bus.request(client, 2, "session/prompt", &prompt("old"));
+    bus.request(client, 3, "session/load", &json!({"sessionId": "none"}));
+    bus.fail(0, 3, -32002);
+    bus.fail(1, 4, -32002);
+    assert_snapshot!(bus.seen(), @r#"
     w0 < {"jsonrpc":"2.0","id":2,"method":"session/load","params":{"sessionId":"old"}}
     c0 < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"old","update":"history"}}
     w1 < {"jsonrpc":"2.0","id":2,"method":"session/load","params":{"sessionId":"old"}}
@@ -369,128 +373,128 @@ fn a_session_that_is_not_live_is_looked_for_everywhere() {
 
 #[test]
 fn servers_in_clients_are_known_wherever_their_session_goes() {
-    let mut scene = Scene::shared(2);
-    let client = scene.open();
-    scene.ask(client, 1, "session/new", &json!({"mcpServers": [{"type": "acp", "serverId": "m"}]}));
-    scene.answer(0, 2, &json!({"sessionId": "a"}));
-    scene.dies(0);
-    scene.ask(client, 2, "_ext/use", &json!({"sessionId": "a"}));
-    scene.answer(1, 2, &json!({}));
-    scene.seen();
-    scene.said(1, r#"{"jsonrpc":"2.0","id":"q","method":"mcp/message","params":{"serverId":"m"}}"#);
-    assert_snapshot!(scene.seen(), @r#"c0 < {"jsonrpc":"2.0","id":1,"method":"mcp/message","params":{"serverId":"m"}}"#);
+    let mut bus = TestBus::shared(2);
+    let client = bus.open();
+    bus.request(client, 1, "session/new", &json!({"mcpServers": [{"type": "acp", "serverId": "m"}]}));
+    bus.answer(0, 2, &json!({"sessionId": "a"}));
+    bus.kill_worker(0);
+    bus.request(client, 2, "_ext/use", &json!({"sessionId": "a"}));
+    bus.answer(1, 2, &json!({}));
+    bus.seen();
+    bus.worker_sends(1, r#"{"jsonrpc":"2.0","id":"q","method":"mcp/message","params":{"serverId":"m"}}"#);
+    assert_snapshot!(bus.seen(), @r#"c0 < {"jsonrpc":"2.0","id":1,"method":"mcp/message","params":{"serverId":"m"}}"#);
 }
 
 #[test]
 fn servers_in_clients_are_their_clients() {
-    let mut scene = Scene::shared(1);
-    let (one, two) = (scene.open(), scene.open());
+    let mut bus = TestBus::shared(1);
+    let (one, two) = (bus.open(), bus.open());
     let server = |id: &str| json!({"mcpServers": [{"type": "acp", "name": "n", "serverId": id}]});
-    scene.ask(one, 1, "session/new", &server("s1"));
-    scene.ask(two, 1, "session/new", &server("s2"));
-    scene.ask(two, 2, "session/new", &server("s1"));
-    scene.said(
+    bus.request(one, 1, "session/new", &server("s1"));
+    bus.request(two, 1, "session/new", &server("s2"));
+    bus.request(two, 2, "session/new", &server("s1"));
+    bus.worker_sends(
         0,
         r#"{"jsonrpc":"2.0","id":1,"method":"mcp/message","params":{"serverId":"s2","requestId":"r"}}"#,
     );
-    scene.note(two, "mcp/message", &json!({"serverId": "s2", "requestId": "r"}));
-    scene.said(
+    bus.notify(two, "mcp/message", &json!({"serverId": "s2", "requestId": "r"}));
+    bus.worker_sends(
         0,
         r#"{"jsonrpc":"2.0","id":2,"method":"mcp/message","params":{"serverId":"s3","requestId":"r"}}"#,
     );
-    assert_snapshot!(scene.seen(), @r#"
+    assert_snapshot!(bus.seen(), @r#"
     w0 < {"jsonrpc":"2.0","id":2,"method":"session/new","params":{"mcpServers":[{"type":"acp","name":"n","serverId":"s1"}]}}
     w0 < {"jsonrpc":"2.0","id":3,"method":"session/new","params":{"mcpServers":[{"type":"acp","name":"n","serverId":"s2"}]}}
     w0 < {"jsonrpc":"2.0","id":4,"method":"session/new","params":{"mcpServers":[{"type":"acp","name":"n","serverId":"s1~2"}]}}
     c1 < {"jsonrpc":"2.0","id":1,"method":"mcp/message","params":{"serverId":"s2","requestId":"r"}}
     w0 < {"jsonrpc":"2.0","method":"mcp/message","params":{"serverId":"s2","requestId":"r"}}
-    w0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32601,"message":"it names no session, and many clients share this worker","data":{"condition":"method_not_found","retryable":false,"effects":"none"}}}
+    w0 < {"jsonrpc":"2.0","id":2,"error":{"code":-32601,"message":"no session named at a shared worker","data":{"condition":"method_not_found","retryable":false,"effects":"none"}}}
     "#);
 }
 
 #[test]
 fn equal_ids_of_servers_in_two_clients_of_one_worker_do_not_meet() {
-    let mut scene = Scene::new(&config(vec![Pool { mix_identities: true, ..pool(Share::All) }]));
-    scene.up(0);
-    scene.answer(0, 1, &able());
-    let (one, two) = (scene.open_as("token:one"), scene.open_as("token:two"));
+    let mut bus = TestBus::new(&config(vec![Pool { mix_identities: true, ..pool(Share::All) }]));
+    bus.up(0);
+    bus.answer(0, 1, &able());
+    let (one, two) = (bus.open_as("token:one"), bus.open_as("token:two"));
     let server = json!({"cwd": "/", "mcpServers": [{"type": "acp", "name": "n", "serverId": "files"}]});
     for (client, name) in [(one, "a"), (two, "b")] {
-        scene.ask(client, 1, "session/new", &server);
-        let id = scene.last_id(0);
-        scene.answer(0, id, &json!({"sessionId": name}));
+        bus.request(client, 1, "session/new", &server);
+        let id = bus.last_id(0);
+        bus.answer(0, id, &json!({"sessionId": name}));
     }
-    assert!(scene.seen().contains(r#""serverId":"files~2""#));
+    assert!(bus.seen().contains(r#""serverId":"files~2""#));
     let call = |id: u32, server: &str| {
         format!(
             r#"{{"jsonrpc":"2.0","id":{id},"method":"mcp/message","params":{{"serverId":"{server}","requestId":"r"}}}}"#
         )
     };
-    scene.said(0, &call(1, "files"));
-    scene.said(0, &call(2, "files~2"));
-    scene.said(0, &call(3, "files~2").replace("{\"serverId", "{\"sessionId\":\"b\",\"serverId"));
-    scene.note(one, "mcp/message", &json!({"serverId": "files", "requestId": "r"}));
-    scene.note(two, "mcp/message", &json!({"serverId": "files", "requestId": "r"}));
-    assert_snapshot!(scene.seen(), @r#"
+    bus.worker_sends(0, &call(1, "files"));
+    bus.worker_sends(0, &call(2, "files~2"));
+    bus.worker_sends(0, &call(3, "files~2").replace("{\"serverId", "{\"sessionId\":\"b\",\"serverId"));
+    bus.notify(one, "mcp/message", &json!({"serverId": "files", "requestId": "r"}));
+    bus.notify(two, "mcp/message", &json!({"serverId": "files", "requestId": "r"}));
+    assert_snapshot!(bus.seen(), @r#"
     c0 < {"jsonrpc":"2.0","id":1,"method":"mcp/message","params":{"serverId":"files","requestId":"r"}}
     c1 < {"jsonrpc":"2.0","id":1,"method":"mcp/message","params":{"serverId":"files","requestId":"r"}}
     c1 < {"jsonrpc":"2.0","id":2,"method":"mcp/message","params":{"sessionId":"b","serverId":"files","requestId":"r"}}
     w0 < {"jsonrpc":"2.0","method":"mcp/message","params":{"serverId":"files","requestId":"r"}}
     w0 < {"jsonrpc":"2.0","method":"mcp/message","params":{"serverId":"files~2","requestId":"r"}}
     "#);
-    // The same ones again, and in another worker, to which the session goes with the client's own id.
-    scene.ask(two, 2, "session/new", &server);
-    assert!(scene.seen().contains(r#""serverId":"files~2""#));
-    scene.dies(0);
-    scene.pass(1.0);
-    scene.up(0);
-    scene.answer(0, 1, &able());
-    scene.seen();
-    scene.ask(two, 3, "session/prompt", &prompt("b"));
-    let seen = scene.seen();
+    // The same ids again, and in another worker, which gets the client's own id with the session.
+    bus.request(two, 2, "session/new", &server);
+    assert!(bus.seen().contains(r#""serverId":"files~2""#));
+    bus.kill_worker(0);
+    bus.advance(1.0);
+    bus.up(0);
+    bus.answer(0, 1, &able());
+    bus.seen();
+    bus.request(two, 3, "session/prompt", &prompt("b"));
+    let seen = bus.seen();
     assert!(seen.contains("session/resume") && seen.contains(r#""serverId":"files""#), "{seen}");
 }
 
 #[test]
 fn a_renamed_server_has_its_new_id_under_both_keys() {
-    let mut scene = Scene::new(&config(vec![Pool { mix_identities: true, ..pool(Share::All) }]));
-    scene.up(0);
-    scene.answer(0, 1, &able());
-    let (one, two) = (scene.open_as("token:one"), scene.open_as("token:two"));
+    let mut bus = TestBus::new(&config(vec![Pool { mix_identities: true, ..pool(Share::All) }]));
+    bus.up(0);
+    bus.answer(0, 1, &able());
+    let (one, two) = (bus.open_as("token:one"), bus.open_as("token:two"));
     let server =
         json!({"cwd": "/", "mcpServers": [{"type": "acp", "name": "n", "id": "files", "serverId": "files"}]});
     for (client, expected) in [(one, "files"), (two, "files~2")] {
-        scene.ask(client, 1, "session/new", &server);
-        let seen = scene.seen();
+        bus.request(client, 1, "session/new", &server);
+        let seen = bus.seen();
         let line = seen.lines().find(|line| line.contains("session/new")).unwrap();
         let sent: Value = serde_json::from_str(line.strip_prefix("w0 < ").unwrap()).unwrap();
         let server = &sent["params"]["mcpServers"][0];
         assert_eq!((&server["id"], &server["serverId"]), (&json!(expected), &json!(expected)), "{seen}");
     }
-    scene.said(0, r#"{"jsonrpc":"2.0","id":1,"method":"mcp/message","params":{"serverId":"files~2"}}"#);
-    assert_snapshot!(scene.seen(), @r#"c1 < {"jsonrpc":"2.0","id":1,"method":"mcp/message","params":{"serverId":"files"}}"#);
+    bus.worker_sends(0, r#"{"jsonrpc":"2.0","id":1,"method":"mcp/message","params":{"serverId":"files~2"}}"#);
+    assert_snapshot!(bus.seen(), @r#"c1 < {"jsonrpc":"2.0","id":1,"method":"mcp/message","params":{"serverId":"files"}}"#);
 }
 
-/// A worker that many share takes what a client says about a server for the word of that server.
+/// A shared worker cannot tell which client a message about a server comes from.
 #[test]
 fn a_client_speaks_for_its_own_mcp_servers_only() {
-    let mut scene = Scene::new(&config(vec![Pool { mix_identities: true, ..pool(Share::All) }]));
-    scene.up(0);
-    scene.answer(0, 1, &able());
-    let clients = ["one", "two", "none"].map(|name| scene.open_as(&format!("token:{name}")));
+    let mut bus = TestBus::new(&config(vec![Pool { mix_identities: true, ..pool(Share::All) }]));
+    bus.up(0);
+    bus.answer(0, 1, &able());
+    let clients = ["one", "two", "none"].map(|name| bus.open_as(&format!("token:{name}")));
     let server = json!({"cwd": "/", "mcpServers": [{"type": "acp", "name": "n", "serverId": "files"}]});
     for (client, name, params) in [(0, "a", &server), (1, "b", &server), (2, "c", &json!({"cwd": "/"}))] {
-        scene.ask(clients[client], 1, "session/new", params);
-        let id = scene.last_id(0);
-        scene.answer(0, id, &json!({"sessionId": name}));
+        bus.request(clients[client], 1, "session/new", params);
+        let id = bus.last_id(0);
+        bus.answer(0, id, &json!({"sessionId": name}));
     }
-    scene.seen();
+    bus.seen();
     let mut check = |client: usize, params: Value, expected: Option<&str>| {
         for method in ["mcp/message", "mcp/connect", "mcp/disconnect"] {
-            scene.note(clients[client], method, &params);
-            let note = scene.seen();
-            scene.ask(clients[client], 9, method, &params);
-            let request = scene.seen();
+            bus.notify(clients[client], method, &params);
+            let note = bus.seen();
+            bus.request(clients[client], 9, method, &params);
+            let request = bus.seen();
             let Some(expected) = expected else {
                 assert_eq!(note, "", "{method} {params}");
                 assert!(request.contains("\"error\"") && !request.contains("w0 <"), "{request}");
@@ -499,10 +503,10 @@ fn a_client_speaks_for_its_own_mcp_servers_only() {
             for line in [note, request] {
                 assert!(line.starts_with("w0 <") && line.contains(expected), "{method} {params}: {line}");
             }
-            let id = scene.sight.queued[&0].split(|byte| *byte == b'\n').rev().nth(1).unwrap().to_vec();
+            let id = bus.output.queued[&0].split(|byte| *byte == b'\n').rev().nth(1).unwrap().to_vec();
             let id = serde_json::from_slice::<Value>(&id).unwrap()["id"].as_u64().unwrap();
-            scene.answer(0, id, &json!({}));
-            scene.seen();
+            bus.answer(0, id, &json!({}));
+            bus.seen();
         }
     };
     check(0, json!({"serverId": "files", "requestId": "r"}), Some(r#""serverId":"files""#));
@@ -521,65 +525,65 @@ fn a_client_speaks_for_its_own_mcp_servers_only() {
 
 #[test]
 fn a_server_of_two_sessions_speaks_to_the_worker_that_asked() {
-    let mut scene = Scene::shared(2);
-    let client = scene.open();
+    let mut bus = TestBus::shared(2);
+    let client = bus.open();
     let server = json!({"cwd": "/", "mcpServers": [{"type": "acp", "name": "n", "serverId": "files"}]});
     for worker in 0..2 {
-        scene.ask(client, 1, "session/new", &server);
-        let id = scene.last_id(worker);
-        scene.answer(worker, id, &json!({"sessionId": format!("s{worker}")}));
+        bus.request(client, 1, "session/new", &server);
+        let id = bus.last_id(worker);
+        bus.answer(worker, id, &json!({"sessionId": format!("s{worker}")}));
     }
     for worker in [1, 0] {
         let ask = json!({"jsonrpc": "2.0", "id": 7, "method": "mcp/message", "params": {"serverId": "files", "requestId": worker}});
-        scene.said(worker, &ask.to_string());
+        bus.worker_sends(worker, &ask.to_string());
     }
-    scene.seen();
+    bus.seen();
     for worker in [1, 0] {
-        scene.note(client, "mcp/message", &json!({"serverId": "files", "requestId": worker}));
-        assert!(scene.seen().starts_with(&format!("w{worker} <")), "{worker}");
+        bus.notify(client, "mcp/message", &json!({"serverId": "files", "requestId": worker}));
+        assert!(bus.seen().starts_with(&format!("w{worker} <")), "{worker}");
     }
 }
 
 #[test]
-fn users_who_must_not_meet_have_workers_of_their_own() {
-    let mut scene = Scene::shared(1);
-    let one = scene.open();
-    scene.ask(one, 1, "session/new", &json!({}));
+fn identities_that_must_not_mix_have_separate_workers() {
+    let mut bus = TestBus::shared(1);
+    let one = bus.open();
+    bus.request(one, 1, "session/new", &json!({}));
     let from = ClientInfo::new(0, "uid:7");
-    let two = scene.core.client_open(scene.now, from, &mut scene.sight).unwrap().0;
-    scene.initialized(two);
-    scene.ask(two, 1, "session/new", &json!({}));
-    scene.ask(two, 2, "session/new", &json!({}));
-    scene.up(1);
-    scene.answer(1, 1, &able());
-    scene.answer(0, 2, &json!({"sessionId": "a"}));
-    scene.ask(two, 3, "session/load", &json!({"sessionId": "a"}));
-    assert_snapshot!(scene.seen(), @r#"
+    let two = bus.core.client_open(bus.now, from, &mut bus.output).unwrap().0;
+    bus.initialized(two);
+    bus.request(two, 1, "session/new", &json!({}));
+    bus.request(two, 2, "session/new", &json!({}));
+    bus.up(1);
+    bus.answer(1, 1, &able());
+    bus.answer(0, 2, &json!({"sessionId": "a"}));
+    bus.request(two, 3, "session/load", &json!({"sessionId": "a"}));
+    assert_snapshot!(bus.seen(), @r#"
     w0 < {"jsonrpc":"2.0","id":2,"method":"session/new","params":{}}
     Spawn { worker: WorkerId(1), pool: PoolId(0) }
     w1 < {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"_meta":{"narrows/authorizes":true}},"clientInfo":{"name":"narrows-bus","title":"Narrows bus","version":"0.1.0"}}}
-    Tell(Ready(WorkerId(1)))
+    Log(Ready(WorkerId(1)))
     w1 < {"jsonrpc":"2.0","id":2,"method":"session/new","params":{}}
     w1 < {"jsonrpc":"2.0","id":3,"method":"session/new","params":{}}
     c0 < {"jsonrpc":"2.0","id":1,"result":{"sessionId":"a"}}
-    c1 < {"jsonrpc":"2.0","id":3,"error":{"code":-32002,"message":"the bus knows no such session","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
+    c1 < {"jsonrpc":"2.0","id":3,"error":{"code":-32002,"message":"session not found","data":{"condition":"not_found","retryable":false,"effects":"none"}}}
     "#);
 }
 
 #[test]
 fn the_session_at_the_top_comes_back_in_batches_too() {
-    let mut scene = Scene::shared(1);
-    let client = scene.open();
-    scene.session(client, 0, "a");
-    scene.seen();
-    scene.line(
+    let mut bus = TestBus::shared(1);
+    let client = bus.open();
+    bus.session(client, 0, "a");
+    bus.seen();
+    bus.line(
         client,
         r#"[{"jsonrpc":"2.0","id":1,"method":"_x","sessionId":"a","params":{}},{"jsonrpc":"2.0","id":2,"method":"session/prompt","sessionId":"b","params":{"sessionId":"none"}}]"#,
     );
-    let id = scene.last_id(0);
-    scene.seen();
-    scene.answer(0, id, &json!({}));
-    let seen = scene.seen();
+    let id = bus.last_id(0);
+    bus.seen();
+    bus.answer(0, id, &json!({}));
+    let seen = bus.seen();
     assert!(seen.starts_with("c0 < [") && seen.contains(r#""sessionId":"a""#), "{seen}");
     assert!(seen.contains(r#""sessionId":"b""#), "{seen}");
 }

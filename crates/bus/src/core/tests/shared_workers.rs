@@ -1,16 +1,16 @@
-//! What a client of one identity may cause at a worker that has sessions of others.
+//! Effects that a client of one identity may have at a worker with sessions of others.
 
-use super::identities::asking;
+use super::identities::authenticating;
 use super::identities_at_one_worker::mixed;
 use super::*;
 
 /// Alice and bob with sessions `a` and `b` at one worker.
-fn two() -> (Scene, u32, u32) {
-    let mut scene = mixed(1, Protocol::V1);
-    let (alice, bob) = (scene.open_as("token:alice"), scene.open_as("token:bob"));
-    scene.session(alice, 0, "a");
-    scene.session(bob, 0, "b");
-    (scene, alice, bob)
+fn two() -> (TestBus, u32, u32) {
+    let mut bus = mixed(1, Protocol::V1);
+    let (alice, bob) = (bus.open_as("token:alice"), bus.open_as("token:bob"));
+    bus.session(alice, 0, "a");
+    bus.session(bob, 0, "b");
+    (bus, alice, bob)
 }
 
 #[test]
@@ -25,46 +25,46 @@ fn a_method_that_concerns_the_whole_connection_does_not_reach_a_shared_worker() 
         "providers/set",
         "providers/disable",
     ];
-    let (mut scene, alice, _) = two();
+    let (mut bus, alice, _) = two();
     for method in methods {
         for params in [json!({}), json!({"id": "main"}), json!({"sessionId": "a"}), json!({"sessionId": "x"})]
         {
-            scene.ask(alice, 7, method, &params);
-            let seen = scene.seen();
+            bus.request(alice, 7, method, &params);
+            let seen = bus.seen();
             assert!(
                 !seen.contains("w0 < ") && seen.contains(r#""id":7,"error""#),
                 "{method} {params}: {seen}"
             );
-            scene.note(alice, method, &params);
-            assert_eq!(scene.seen(), "", "{method} {params}");
+            bus.notify(alice, method, &params);
+            assert_eq!(bus.seen(), "", "{method} {params}");
         }
     }
-    scene.ask(alice, 8, "_vendor/read", &json!({}));
-    assert!(scene.seen().starts_with("w0 < "), "methods that ACP does not have still do");
+    bus.request(alice, 8, "_vendor/read", &json!({}));
+    assert!(bus.seen().starts_with("w0 < "), "methods that ACP does not have still do");
 }
 
 #[test]
 fn a_child_session_does_not_take_what_concerns_the_whole_connection_to_a_shared_worker() {
-    let mut scene = mixed(1, Protocol::V2);
-    let alice = scene.open_as("token:alice");
-    scene.session(alice, 0, "a");
-    scene.announces(0, "a", "kid");
-    scene.seen();
-    scene.ask(alice, 7, "providers/set", &json!({"sessionId": "kid", "id": "main"}));
-    let seen = scene.seen();
+    let mut bus = mixed(1, Protocol::V2);
+    let alice = bus.open_as("token:alice");
+    bus.session(alice, 0, "a");
+    bus.announces(0, "a", "kid");
+    bus.seen();
+    bus.request(alice, 7, "providers/set", &json!({"sessionId": "kid", "id": "main"}));
+    let seen = bus.seen();
     assert!(!seen.contains("w0 < ") && seen.contains("error"), "{seen}");
 }
 
 #[test]
-fn clients_of_a_shared_worker_are_not_told_of_abilities_that_they_may_not_use() {
-    let mut scene = Scene::new(&config(vec![pool(Share::All)]));
-    scene.up(0);
+fn capabilities_that_clients_of_a_shared_worker_may_not_use_are_removed() {
+    let mut bus = TestBus::new(&config(vec![pool(Share::All)]));
+    bus.up(0);
     let capabilities = json!({"loadSession": true, "providers": {}, "auth": {"logout": {}}});
-    scene.answer(0, 1, &json!({"protocolVersion": 1, "agentCapabilities": capabilities}));
-    let client = scene.open();
-    scene.seen();
-    scene.ask(client, 1, "initialize", &json!({"protocolVersion": 1}));
-    let seen = scene.seen();
+    bus.answer(0, 1, &json!({"protocolVersion": 1, "agentCapabilities": capabilities}));
+    let client = bus.open();
+    bus.seen();
+    bus.request(client, 1, "initialize", &json!({"protocolVersion": 1}));
+    let seen = bus.seen();
     assert!(
         seen.contains("loadSession") && !seen.contains("providers") && !seen.contains("logout"),
         "{seen}"
@@ -73,51 +73,52 @@ fn clients_of_a_shared_worker_are_not_told_of_abilities_that_they_may_not_use() 
 
 #[test]
 fn a_cancellation_with_an_id_reaches_no_worker() {
-    let (mut scene, alice, bob) = two();
-    scene.ask(bob, 1, "session/prompt", &prompt("b"));
-    let number = scene.last_id(0);
-    scene.seen();
+    let (mut bus, alice, bob) = two();
+    bus.request(bob, 1, "session/prompt", &prompt("b"));
+    let number = bus.last_id(0);
+    bus.seen();
     for method in ["$/cancel_request", "notifications/cancelled"] {
         for params in [json!({"requestId": number}), json!({"requestId": number, "sessionId": "a"})] {
-            scene.ask(alice, 7, method, &params);
-            let seen = scene.seen();
+            bus.request(alice, 7, method, &params);
+            let seen = bus.seen();
             assert!(!seen.contains("w0 < ") && seen.contains("-32600"), "{method}: {seen}");
         }
     }
 }
 
-/// Alice's current pool is another one than that of her session `mine` at worker 1, where bob has `victim`. Her request `q` is open there.
-fn in_another_pool(own: Pool) -> (Scene, u32) {
+/// Returns a bus where alice's current pool differs from that of her session `mine` at worker 1, where bob has `victim`. Her
+/// request `q` is pending there.
+fn in_another_pool(own: Pool) -> (TestBus, u32) {
     let shared = Pool { name: "shared".into(), mix_identities: true, ..pool(Share::All) };
     let raw = own.protocol == Protocol::JsonRpc;
-    let mut scene = Scene::new(&asking(vec![Pool { name: "own".into(), ..own }, shared]));
-    scene.up(0);
-    scene.up(1);
-    scene.answer(1, 1, &able());
+    let mut bus = TestBus::new(&authenticating(vec![Pool { name: "own".into(), ..own }, shared]));
+    bus.up(0);
+    bus.up(1);
+    bus.answer(1, 1, &able());
     let initialize = |pool: &str| json!({"protocolVersion": 1, "_meta": {"narrows/pool": pool}});
-    let bob = scene.open_as("token:bob");
-    scene.ask(bob, 1, "initialize", &initialize("shared"));
-    scene.session(bob, 1, "victim");
-    let mut alice = scene.open_as("token:alice");
-    scene.ask(alice, 1, "initialize", &initialize("shared"));
-    scene.session(alice, 1, "mine");
+    let bob = bus.open_as("token:bob");
+    bus.request(bob, 1, "initialize", &initialize("shared"));
+    bus.session(bob, 1, "victim");
+    let mut alice = bus.open_as("token:alice");
+    bus.request(alice, 1, "initialize", &initialize("shared"));
+    bus.session(alice, 1, "mine");
     if raw {
-        scene.line(alice, r#"{"jsonrpc":"2.0","method":"_y","params":{},"pool":"own"}"#);
+        bus.line(alice, r#"{"jsonrpc":"2.0","method":"_y","params":{},"pool":"own"}"#);
     } else {
-        scene.leaves(alice);
-        alice = scene.open_as("token:alice");
-        scene.ask(alice, 1, "initialize", &initialize("own"));
-        scene.answer(0, 1, &able());
-        scene.ask(alice, 2, "session/load", &json!({"sessionId": "mine", "cwd": "/", "mcpServers": []}));
-        let id = scene.last_id(1);
-        scene.answer(1, id, &json!({}));
+        bus.disconnect(alice);
+        alice = bus.open_as("token:alice");
+        bus.request(alice, 1, "initialize", &initialize("own"));
+        bus.answer(0, 1, &able());
+        bus.request(alice, 2, "session/load", &json!({"sessionId": "mine", "cwd": "/", "mcpServers": []}));
+        let id = bus.last_id(1);
+        bus.answer(1, id, &json!({}));
     }
-    scene.line(
+    bus.line(
         alice,
         r#"{"jsonrpc":"2.0","id":"q","method":"session/prompt","params":{"sessionId":"mine","prompt":[]}}"#,
     );
-    assert!(scene.seen().ends_with(r#""params":{"sessionId":"mine","prompt":[]}}"#));
-    (scene, alice)
+    assert!(bus.seen().ends_with(r#""params":{"sessionId":"mine","prompt":[]}}"#));
+    (bus, alice)
 }
 
 #[test]
@@ -135,9 +136,9 @@ fn keys_that_name_another_session_are_refused_by_the_pool_that_a_message_goes_to
     let raw = Pool { protocol: Protocol::JsonRpc, ..pool(Share::All) };
     for own in [pool(Share::Connection), raw] {
         for line in lines {
-            let (mut scene, alice) = in_another_pool(own.clone());
-            scene.line(alice, line);
-            let seen = scene.seen();
+            let (mut bus, alice) = in_another_pool(own.clone());
+            bus.line(alice, line);
+            let seen = bus.seen();
             assert!(!seen.contains("w1 < "), "{line}: {seen}");
         }
     }
@@ -145,48 +146,53 @@ fn keys_that_name_another_session_are_refused_by_the_pool_that_a_message_goes_to
 
 #[test]
 fn keys_that_only_look_like_routing_keys_pass_to_a_worker_of_one_client() {
-    let (mut scene, alice) = in_another_pool(pool(Share::Connection));
-    scene.ask(alice, 3, "session/new", &json!({"cwd": "/", "mcpServers": []}));
-    let id = scene.last_id(0);
-    scene.answer(0, id, &json!({"sessionId": "private"}));
-    scene.seen();
-    scene.ask(alice, 4, "session/prompt", &json!({"sessionId": "private", "session_id": "x", "prompt": []}));
-    assert!(scene.seen().starts_with("w0 < "));
+    let (mut bus, alice) = in_another_pool(pool(Share::Connection));
+    bus.request(alice, 3, "session/new", &json!({"cwd": "/", "mcpServers": []}));
+    let id = bus.last_id(0);
+    bus.answer(0, id, &json!({"sessionId": "private"}));
+    bus.seen();
+    bus.request(
+        alice,
+        4,
+        "session/prompt",
+        &json!({"sessionId": "private", "session_id": "x", "prompt": []}),
+    );
+    assert!(bus.seen().starts_with("w0 < "));
 }
 
 #[test]
 fn a_name_beside_one_of_a_session_that_speaks_acp_is_no_name_at_its_worker() {
     let raw = Pool { protocol: Protocol::JsonRpc, ..pool(Share::All) };
-    let (mut scene, alice) = in_another_pool(raw);
-    scene.line(
+    let (mut bus, alice) = in_another_pool(raw);
+    bus.line(
         alice,
         r#"{"jsonrpc":"2.0","id":5,"method":"session/prompt","params":{"sessionId":"unknown"},"sessionId":"mine"}"#,
     );
-    let seen = scene.seen();
+    let seen = bus.seen();
     assert!(!seen.contains("w1 < "), "{seen}");
 }
 
-/// Alice and bob with a turn each at one worker, where alice has an MCP server. Returns the worker's number of alice's prompt.
-fn two_turns() -> (Scene, u32, u64) {
-    let mut scene = mixed(1, Protocol::V1);
-    let (alice, bob) = (scene.open_as("token:alice"), scene.open_as("token:bob"));
-    scene.session(bob, 0, "b");
+/// Returns alice and bob with a turn each at one worker, where alice has an MCP server, and the worker's id of alice's prompt.
+fn two_turns() -> (TestBus, u32, u64) {
+    let mut bus = mixed(1, Protocol::V1);
+    let (alice, bob) = (bus.open_as("token:alice"), bus.open_as("token:bob"));
+    bus.session(bob, 0, "b");
     let servers = json!([{"type": "acp", "name": "x", "id": "files", "serverId": "files"}]);
-    scene.ask(alice, 1, "session/new", &json!({"cwd": "/", "mcpServers": servers}));
-    let id = scene.last_id(0);
-    scene.answer(0, id, &json!({"sessionId": "a"}));
-    scene.ask(bob, 2, "session/prompt", &prompt("b"));
-    scene.ask(alice, 2, "session/prompt", &prompt("a"));
-    let number = scene.last_id(0);
-    scene.seen();
-    (scene, alice, number)
+    bus.request(alice, 1, "session/new", &json!({"cwd": "/", "mcpServers": servers}));
+    let id = bus.last_id(0);
+    bus.answer(0, id, &json!({"sessionId": "a"}));
+    bus.request(bob, 2, "session/prompt", &prompt("b"));
+    bus.request(alice, 2, "session/prompt", &prompt("a"));
+    let number = bus.last_id(0);
+    bus.seen();
+    (bus, alice, number)
 }
 
 #[test]
 fn a_client_that_does_not_answer_in_a_cancelled_turn_does_not_stop_the_worker_whatever_it_was_asked() {
     for method in ["mcp/message", "mcp/connect", "elicitation/create"] {
         for is_late in [false, true] {
-            let (mut scene, alice, number) = two_turns();
+            let (mut bus, alice, number) = two_turns();
             let params = match method {
                 "mcp/message" => json!({"serverId": "files", "method": "tools/call"}),
                 "mcp/connect" => json!({"acpId": "files"}),
@@ -194,46 +200,46 @@ fn a_client_that_does_not_answer_in_a_cancelled_turn_does_not_stop_the_worker_wh
             };
             let line = json!({"jsonrpc": "2.0", "id": "m", "method": method, "params": params});
             if !is_late {
-                scene.said(0, &line.to_string());
-                assert!(scene.seen().starts_with(&format!("c{alice} < ")), "{method}");
+                bus.worker_sends(0, &line.to_string());
+                assert!(bus.seen().starts_with(&format!("c{alice} < ")), "{method}");
             }
-            scene.note(alice, "session/cancel", &json!({"sessionId": "a"}));
-            scene.seen();
-            scene.pass(16.0);
+            bus.notify(alice, "session/cancel", &json!({"sessionId": "a"}));
+            bus.seen();
+            bus.advance(16.0);
             if is_late {
-                scene.said(0, &line.to_string());
+                bus.worker_sends(0, &line.to_string());
             }
-            let seen = scene.seen();
+            let seen = bus.seen();
             let failed = r#"w0 < {"jsonrpc":"2.0","id":"m","error":{"code":-32800"#;
             assert!(seen.contains(failed), "{method} {is_late}: {seen}");
-            scene.answer(0, number, &json!({"stopReason": "cancelled"}));
-            scene.seen();
-            scene.pass(100.0);
-            assert_eq!(scene.seen(), "", "{method} {is_late}");
+            bus.answer(0, number, &json!({"stopReason": "cancelled"}));
+            bus.seen();
+            bus.advance(100.0);
+            assert_eq!(bus.seen(), "", "{method} {is_late}");
         }
     }
 }
 
 #[test]
 fn what_another_client_is_asked_is_left_alone_when_a_turn_is_cancelled() {
-    let (mut scene, alice, _) = two_turns();
+    let (mut bus, alice, _) = two_turns();
     let bob = alice + 1;
     let params = json!({"sessionId": "b", "path": "/x"});
     let line = json!({"jsonrpc": "2.0", "id": "f", "method": "fs/read_text_file", "params": params});
-    scene.said(0, &line.to_string());
-    assert!(scene.seen().starts_with(&format!("c{bob} < ")));
-    scene.note(alice, "session/cancel", &json!({"sessionId": "a"}));
-    scene.seen();
-    scene.pass(16.0);
-    assert_eq!(scene.seen(), "");
+    bus.worker_sends(0, &line.to_string());
+    assert!(bus.seen().starts_with(&format!("c{bob} < ")));
+    bus.notify(alice, "session/cancel", &json!({"sessionId": "a"}));
+    bus.seen();
+    bus.advance(16.0);
+    assert_eq!(bus.seen(), "");
 }
 
 #[test]
 fn params_of_a_list_that_cannot_be_read_are_refused() {
-    let (mut scene, alice, _) = two();
-    scene.line(alice, r#"{"jsonrpc":"2.0","id":7,"method":"session/list","params":{"cwd":"/x","n":1e999}}"#);
-    let seen = scene.seen();
+    let (mut bus, alice, _) = two();
+    bus.line(alice, r#"{"jsonrpc":"2.0","id":7,"method":"session/list","params":{"cwd":"/x","n":1e999}}"#);
+    let seen = bus.seen();
     assert!(!seen.contains("w0 < ") && seen.contains("-32602"), "{seen}");
-    scene.line(alice, r#"{"jsonrpc":"2.0","id":8,"method":"session/list","params":null}"#);
-    assert!(scene.seen().starts_with("w0 < "));
+    bus.line(alice, r#"{"jsonrpc":"2.0","id":8,"method":"session/list","params":null}"#);
+    assert!(bus.seen().starts_with("w0 < "));
 }

@@ -1,23 +1,27 @@
-//! What clients say and hear: one answer to each request, on its connection, with its id, and the worker's own words.
+//! Checks of clients' lines: each request gets one response, on its connection, with its id, and with the worker's own bytes.
 
 use narrows_wire::{Kind, View};
 
 use super::text::{is_same, value_of};
 use super::{
-    Asked, Conn, Due, Oracle, REPEATABLE, Said, TOO_LONG, Tag, Thing, Told, entries, number_in, stripped,
+    Asked, ClientMessage, ConnIndex, Due, Oracle, REPEATABLE, TOO_LONG, Tag, Thing, Told, entries, number_in,
+    stripped,
 };
 
 impl Oracle {
-    /// A client has said this, in one line.
-    pub(crate) fn client_said(&mut self, conn: Conn, said: Vec<Said>, is_array: bool) {
+    /// Records a line of a client.
+    pub(crate) fn client_said(&mut self, conn: ConnIndex, said: Vec<ClientMessage>, is_array: bool) {
         let array = is_array.then(|| {
-            let owed = said.iter().filter(|entry| matches!(entry, Said::Ask { .. } | Said::Broken)).count();
+            let owed = said
+                .iter()
+                .filter(|entry| matches!(entry, ClientMessage::Request { .. } | ClientMessage::Broken))
+                .count();
             self.arrays.push(owed);
             self.arrays.len() - 1
         });
         for entry in said {
             match entry {
-                Said::Ask { tag, id, method, session, text } => {
+                ClientMessage::Request { tag, id, method, session, text } => {
                     let asked = Asked {
                         conn,
                         method,
@@ -44,28 +48,28 @@ impl Oracle {
                         state.flight.insert(id, tag);
                     }
                 }
-                Said::Tell { tag, session, about, text } => {
+                ClientMessage::Notify { tag, session, about, text } => {
                     self.put(tag, Thing::Told(Told { conn, session, about, text, times: 0 }));
                 }
-                Said::Answer { id, text } => {
+                ClientMessage::Answer { id, text } => {
                     let Some(tag) = self.conns[conn].asked.remove(&id) else { continue };
                     if let Some(thing) = self.of_worker(tag)
                         && !thing.answered
                     {
                         thing.said = Some(text);
-                        // Also from an array that has to wait itself, behind another line or in parts.
+                        // Also from a batch that has to wait, behind another line or in parts.
                         self.due.push(Due::Returned(tag));
                     }
                 }
-                Said::Broken => {
+                ClientMessage::Broken => {
                     self.conns[conn].nameless += 1;
                 }
             }
         }
     }
 
-    /// A client is sent this line.
-    pub(crate) fn client_hears(&mut self, conn: Conn, line: &[u8]) {
+    /// Checks a line to a client.
+    pub(crate) fn client_hears(&mut self, conn: ConnIndex, line: &[u8]) {
         if !self.conns[conn].open {
             return;
         }
@@ -88,7 +92,7 @@ impl Oracle {
         }
     }
 
-    fn array_heard(&mut self, conn: Conn, line: &[u8]) {
+    fn array_heard(&mut self, conn: ConnIndex, line: &[u8]) {
         let mut named = None;
         let parts = entries(line);
         for entry in &parts {
@@ -113,13 +117,13 @@ impl Oracle {
         }
     }
 
-    /// Takes an answer in; gives the array that the request was in.
-    fn response_heard(&mut self, conn: Conn, view: View<'_>) -> Option<usize> {
+    /// Checks a response. Returns the batch of its request.
+    fn response_heard(&mut self, conn: ConnIndex, view: View<'_>) -> Option<usize> {
         let id = view.id().unwrap_or(b"null").to_vec();
         let code = view.error().map(|error| error.code);
         if id == b"null" {
             if code == Some(-32012) {
-                // The reason why a slow reader is hung up on: the last it hears.
+                // The reason why a slow reader is closed, which is its last line.
                 self.conns[conn].dismissed = true;
                 return None;
             }
@@ -134,7 +138,7 @@ impl Oracle {
             return None;
         }
         let state = &mut self.conns[conn];
-        // Once the first one is over, the next with its id is the one that those behind it double.
+        // After the first request with the id, the next one is the one that the others duplicate.
         let mut doubles = (0..state.doubled.len()).filter(|at| state.doubled[*at].0 == id);
         let (next, behind) = (doubles.next(), doubles.next());
         let doubled = if state.flight.contains_key(&id) { next } else { behind.or(next) };
@@ -146,7 +150,7 @@ impl Oracle {
             asked.answered = true;
             return asked.array;
         }
-        // The first one with this id may be over by the time the second one's turn comes.
+        // The first request with this id may be finished when the second one is handled.
         let later = next.filter(|_| !state.flight.contains_key(&id));
         let Some(tag) = state.flight.remove(&id).or_else(|| later.map(|at| state.doubled.remove(at).1))
         else {
@@ -162,9 +166,9 @@ impl Oracle {
         asked.array
     }
 
-    fn judge_answer(&mut self, conn: Conn, tag: Tag, view: View<'_>, code: Option<i64>) {
+    fn judge_answer(&mut self, conn: ConnIndex, tag: Tag, view: View<'_>, code: Option<i64>) {
         let number = number_in(view.bytes());
-        // What is in an array may be answered in its worker's place before the worker speaks; it is seen only later.
+        // An entry of a batch may be answered in place of its worker, which becomes visible only later.
         let is_ahead = match code {
             None => value_of(view.bytes(), "stopReason") == Some(b"\"cancelled\""),
             Some(code) => matches!(code, -32010 | -32011 | -32016),
@@ -211,7 +215,7 @@ impl Oracle {
         }
     }
 
-    /// An answer that the bus made itself.
+    /// Checks a response that the bus made itself.
     fn judge_own(
         &mut self,
         tag: Tag,
@@ -228,7 +232,7 @@ impl Oracle {
             if !cancelled && method != "session/close" && !REPEATABLE.contains(&method) {
                 self.wrong(format!("the bus made a result for #{tag}# {method}"));
             }
-            // A session that lives nowhere needs no worker to be closed.
+            // A lost session is closed without a worker.
             if method == "session/close" && handed.is_empty() {
                 self.forgotten(tag);
             }
@@ -237,7 +241,7 @@ impl Oracle {
         if let Some(due) = malformed
             && code != due
             && handed.len() == 1
-            && self.hands[handed[0].0].alive
+            && self.workers[handed[0].0].alive
         {
             self.wrong(format!("F17 F23 what is no answer to #{tag}# became {code}, not {due}"));
         }
@@ -252,15 +256,15 @@ impl Oracle {
         }
         let effects = value_of(bytes, "effects");
         let in_array = self.asked(tag).is_some_and(|asked| asked.array.is_some());
-        let reached = handed.iter().any(|(hand, start, _)| self.hands[*hand].read > *start);
-        let waiting = handed.iter().any(|(hand, _, _)| self.hands[*hand].alive);
+        let reached = handed.iter().any(|(worker, start, _)| self.workers[*worker].read > *start);
+        let waiting = handed.iter().any(|(worker, _, _)| self.workers[*worker].alive);
         if reached && effects != Some(b"\"possible\"") {
             self.wrong(format!(
                 "I2 #{tag}# {method} reached a worker, but its error {code} says {:?}",
                 effects.map(String::from_utf8_lossy)
             ));
         }
-        // One that stands still may have read it or not, and what is in an array was answered when more was open.
+        // A stopped worker may have read it or not, and an entry of a batch was answered while more was pending.
         if !reached && !waiting && !in_array && code != -32011 && effects == Some(b"\"possible\"") {
             self.wrong(format!(
                 "F1 #{tag}# {method} reached no worker, but its error {code} says that it may have"

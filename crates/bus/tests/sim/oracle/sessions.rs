@@ -1,36 +1,36 @@
-//! Who may speak in a session and hear of it, where it is, and in what order things come.
+//! Checks of sessions: which clients and workers may use one, where it is, and the order of messages.
 
 use narrows_wire::View;
 
 use super::text::{is_same, names_in, text_of};
-use super::{About, Conn, Hand, Oracle, Tag, Thing, Truth, TruthState, number_in, stripped};
+use super::{About, ConnIndex, Oracle, Tag, Thing, Truth, TruthState, WorkerIndex, number_in, stripped};
 
 impl Oracle {
-    /// A client's message that names a session goes to a worker: the right one? Gives the session.
+    /// Checks that a client's message about a session goes to the right worker. Returns the session.
     pub(super) fn session_used(
         &mut self,
-        hand: Hand,
-        conn: Conn,
+        worker: WorkerIndex,
+        conn: ConnIndex,
         tag: Tag,
         method: &str,
         name: Option<&str>,
         view: View<'_>,
     ) -> Option<Truth> {
         let name = name?;
-        let kind = self.hands[hand].kind;
+        let kind = self.workers[worker].kind;
         if kind.plain {
-            self.plain_used(hand, conn, name);
+            self.plain_used(worker, conn, name);
             return None;
         }
         let local = view.session().unwrap_or_default().into_owned();
-        let here = self.hands[hand].sessions.get(&local).copied();
+        let here = self.workers[worker].sessions.get(&local).copied();
         let meant = self.visible.get(name).copied();
         if matches!(method, "session/load" | "session/resume") {
             self.taken_up(conn, tag, meant, !kind.per_connection && !kind.per_session);
             return here.or(meant);
         }
         if method == "session/delete" {
-            // Whoever does not know it is asked too.
+            // Workers that do not know it are asked too.
             let owner = here.and_then(|here| self.truth(here)?.owner).filter(|owner| self.conns[*owner].open);
             if owner.is_some_and(|owner| owner != conn) && !kind.per_connection {
                 self.wrong(format!("#{tag}# of connection {conn} deletes a session of {owner:?}"));
@@ -38,19 +38,19 @@ impl Oracle {
             return here;
         }
         let (Some(here), Some(meant)) = (here, meant) else {
-            // A worker that is this client's alone may judge for itself, and so may one that is to take the session up.
-            if !self.is_users(hand, conn) && !self.is_taking_up(hand, conn, name) {
+            // An exclusive worker may decide itself, and so may one that is to load the session.
+            if !self.is_users(worker, conn) && !self.is_taking_up(worker, conn, name) {
                 self.wrong(format!(
-                    "#{tag}# {method} for session {name} was handed to worker {hand}, which has no {local}"
+                    "#{tag}# {method} for session {name} was handed to worker {worker}, which has no {local}"
                 ));
             }
             return None;
         };
         let held = self.truth(here).and_then(|state| state.owner).is_some_and(|owner| self.conns[owner].open);
         let is_nobodys = method == "session/close" && !held;
-        if here != meant && !self.is_users(hand, conn) && !is_nobodys {
+        if here != meant && !self.is_users(worker, conn) && !is_nobodys {
             self.wrong(format!(
-                "#{tag}# {method} for session {name} reached another session, {local} of worker {hand}"
+                "#{tag}# {method} for session {name} reached another session, {local} of worker {worker}"
             ));
         }
         let owner = self.truth(here).and_then(|state| state.owner);
@@ -60,25 +60,25 @@ impl Oracle {
         Some(here)
     }
 
-    fn plain_used(&mut self, hand: Hand, conn: Conn, name: &str) {
-        let (users, at) = self.names.entry(name.to_owned()).or_insert_with(|| (Vec::new(), hand));
+    fn plain_used(&mut self, worker: WorkerIndex, conn: ConnIndex, name: &str) {
+        let (users, at) = self.names.entry(name.to_owned()).or_insert_with(|| (Vec::new(), worker));
         if !users.contains(&conn) {
             users.push(conn);
         }
-        let before = std::mem::replace(at, hand);
+        let before = std::mem::replace(at, worker);
         let alone = users.len() == 1;
-        if before != hand
+        if before != worker
             && alone
-            && self.hands[before].alive
-            && !self.hands[before].spent
-            && !self.hands[hand].kind.per_connection
+            && self.workers[before].alive
+            && !self.workers[before].spent
+            && !self.workers[worker].kind.per_connection
         {
-            self.wrong(format!("session {name} moved from worker {before} to {hand} for no reason"));
+            self.wrong(format!("session {name} moved from worker {before} to {worker} for no reason"));
         }
     }
 
-    /// A client loads or resumes a session: may it?
-    fn taken_up(&mut self, conn: Conn, tag: Tag, meant: Option<Truth>, shared: bool) {
+    /// Checks that a client may load or resume a session.
+    fn taken_up(&mut self, conn: ConnIndex, tag: Tag, meant: Option<Truth>, shared: bool) {
         let Some(truth) = meant else { return };
         let identity = self.conns[conn].identity;
         let strict = self.strict;
@@ -108,15 +108,15 @@ impl Oracle {
         }
     }
 
-    /// A client was refused what it asked for: if that was a session, it does not have it.
-    pub(super) fn not_taken_up(&mut self, conn: Conn, tag: Tag) {
+    /// Records a refusal: a refused session does not belong to the client.
+    pub(super) fn not_taken_up(&mut self, conn: ConnIndex, tag: Tag) {
         for state in self.truths.iter_mut().flatten().filter(|state| state.taking == Some(tag)) {
             state.taking = None;
             state.owner = state.owner.filter(|owner| *owner != conn);
         }
     }
 
-    /// The bus says that it knows a session no more: whoever had it has it no more.
+    /// Records that the bus does not know a session any more: its owner loses it.
     pub(super) fn forgotten(&mut self, tag: Tag) {
         let Some(asked) = self.asked(tag) else { return };
         let (conn, name) = (asked.conn, asked.session.clone());
@@ -128,10 +128,10 @@ impl Oracle {
         }
     }
 
-    /// An answer tells a client how a session is called.
+    /// Records the name of a session in a response.
     pub(super) fn session_named(
         &mut self,
-        conn: Conn,
+        conn: ConnIndex,
         tag: Tag,
         method: &str,
         view: View<'_>,
@@ -147,8 +147,8 @@ impl Oracle {
                     && other != truth
                     && let Some(state) = self.truth(other)
                 {
-                    let (owner, hand) = (state.owner.filter(|_| state.taking.is_none()), state.hand);
-                    if self.hands[hand].alive && owner.is_some_and(|owner| self.conns[owner].open) {
+                    let (owner, worker) = (state.owner.filter(|_| state.taking.is_none()), state.worker);
+                    if self.workers[worker].alive && owner.is_some_and(|owner| self.conns[owner].open) {
                         self.wrong(format!("#{tag}#: two sessions are called {name}"));
                     }
                 }
@@ -157,7 +157,7 @@ impl Oracle {
                 }
             }
             "session/load" | "session/resume" => {
-                // Unless another has come for it since.
+                // Unless another client has requested it since.
                 let is_last = |state: &&mut TruthState| state.taking.is_none_or(|taking| taking == tag);
                 if let Some(state) = self.truth(truth).filter(is_last) {
                     state.owner = Some(conn);
@@ -168,8 +168,8 @@ impl Oracle {
         }
     }
 
-    /// A client is sent a request or a notification.
-    pub(super) fn message_heard(&mut self, conn: Conn, view: View<'_>) {
+    /// Checks a request or notification to a client.
+    pub(super) fn message_heard(&mut self, conn: ConnIndex, view: View<'_>) {
         let Some(tag) = number_in(view.bytes()) else {
             return self.own_message(conn, view);
         };
@@ -178,7 +178,7 @@ impl Oracle {
             return self.wrong(format!("connection {conn} is sent #{tag}#, which no worker said"));
         };
         let again = thing.delivered.replace(conn).is_some();
-        let (hand, truth, is_ask, about) = (thing.hand, thing.truth, thing.id.is_some(), thing.about);
+        let (worker, truth, is_ask, about) = (thing.worker, thing.truth, thing.id.is_some(), thing.about);
         let changed = !is_same(&thing.text, &text);
         if again {
             self.wrong(format!("#{tag}# was delivered twice"));
@@ -201,11 +201,11 @@ impl Oracle {
             }
             return;
         }
-        let kind = self.hands[hand].kind;
+        let kind = self.workers[worker].kind;
         if kind.plain && truth.is_none() {
             let name = view.session().or_else(|| view.top_session()).unwrap_or_default().into_owned();
             if !self.names.get(&name).is_some_and(|(users, _)| users.contains(&conn))
-                && !self.is_users(hand, conn)
+                && !self.is_users(worker, conn)
             {
                 self.wrong(format!(
                     "crossed: #{tag}# of session {name} went to connection {conn}, which never used it"
@@ -214,25 +214,25 @@ impl Oracle {
             return;
         }
         let Some(truth) = truth else {
-            // It may have the session by now, or wait for this worker to load or resume it: what the worker says in a
-            // session while it opens it is for the client that asked for it, by the name that the client asked for.
+            // The client may have the session by now, or wait for this worker to load or resume it: messages of the worker during
+            // the load are for the client that requested it, under the requested name.
             let name = view.session().unwrap_or_default();
             let own = self.visible.get(&*name).filter(|truth| {
                 self.truths[**truth]
                     .as_ref()
-                    .is_some_and(|state| state.owner == Some(conn) && state.hand == hand)
+                    .is_some_and(|state| state.owner == Some(conn) && state.worker == worker)
             });
             if own.is_none()
-                && !self.is_users(hand, conn)
-                && !self.is_opening(hand, conn)
-                && !self.is_taking_up(hand, conn, &name)
+                && !self.is_users(worker, conn)
+                && !self.is_opening(worker, conn)
+                && !self.is_taking_up(worker, conn, &name)
             {
-                self.wrong(format!("BW2 #{tag}#: worker {hand} spoke in a session that is not its own"));
+                self.wrong(format!("BW2 #{tag}#: worker {worker} spoke in a session that is not its own"));
             }
             return;
         };
         let owner = self.truth(truth).and_then(|state| state.owner);
-        if owner != Some(conn) && !self.is_users(hand, conn) {
+        if owner != Some(conn) && !self.is_users(worker, conn) {
             self.wrong(format!("crossed: #{tag}# went to connection {conn}, not to the owner {owner:?}"));
         }
         if !is_ask {
@@ -240,11 +240,11 @@ impl Oracle {
         }
     }
 
-    /// A client is told its sessions: each once, none of another user's, and all that workers have told of its own.
-    pub(super) fn list_heard(&mut self, conn: Conn, tag: Tag, view: View<'_>) {
+    /// Checks a list: each session once, none of another identity, and all that workers listed of the client's own.
+    pub(super) fn list_heard(&mut self, conn: ConnIndex, tag: Tag, view: View<'_>) {
         let Some(asked) = self.asked(tag) else { return };
         let (listed, hidden, handed) = (asked.listed.clone(), asked.hidden.clone(), asked.handed.clone());
-        let kinds = handed.iter().map(|(hand, _, _)| self.hands[*hand].kind);
+        let kinds = handed.iter().map(|(worker, _, _)| self.workers[*worker].kind);
         if kinds.into_iter().any(|kind| kind.per_connection || kind.per_session || kind.plain) {
             return;
         }
@@ -253,7 +253,7 @@ impl Oracle {
         if names.windows(2).any(|pair| pair[0] == pair[1]) {
             self.wrong(format!("#{tag}# lists a session twice: {names:?}"));
         }
-        // Another worker may have told one of the same name.
+        // Another worker may have listed one of the same name.
         let stranger =
             hidden.iter().filter_map(|truth| self.truths[*truth].as_ref()?.visible.clone()).find(|name| {
                 names.contains(name) && !listed.iter().any(|(told, at)| told == name && !hidden.contains(at))
@@ -261,7 +261,7 @@ impl Oracle {
         if let Some(name) = stranger {
             self.wrong(format!("CB4 #{tag}# lists {name} of another user"));
         }
-        // One that is lost to the bus is called as its worker calls it.
+        // A session that the bus does not know has its worker's name.
         let missing = listed.iter().find(|(told, truth)| {
             self.truths[*truth].as_ref().is_some_and(|state| {
                 let is_own = state.owner == Some(conn) && state.taking.is_none() && state.visible.is_some();
@@ -273,8 +273,8 @@ impl Oracle {
         }
     }
 
-    /// A client hears of a request: of its own or of what it was asked, by the id that it knows it by.
-    fn about_heard(&mut self, conn: Conn, tag: Tag, about: About, view: View<'_>) {
+    /// Checks a message about a request: the client's own or one to it, by the id that it knows.
+    fn about_heard(&mut self, conn: ConnIndex, tag: Tag, about: About, view: View<'_>) {
         let id = view.request_id().unwrap_or_default();
         let state = &self.conns[conn];
         let known = match (about.scope, about.taken_back) {
@@ -289,36 +289,36 @@ impl Oracle {
         }
     }
 
-    /// Whether the worker is this client's alone.
-    fn is_users(&self, hand: Hand, conn: Conn) -> bool {
-        let state = &self.hands[hand];
+    /// Returns `true` if the worker is exclusive to this client.
+    fn is_users(&self, worker: WorkerIndex, conn: ConnIndex) -> bool {
+        let state = &self.workers[worker];
         (state.kind.per_connection || state.kind.per_session) && state.users.contains(&conn)
     }
 
-    /// Whether this client waits for the worker to load or resume a session.
-    fn is_taking_up(&self, hand: Hand, conn: Conn, name: &str) -> bool {
+    /// Returns `true` if this client waits for the worker to load or resume a session.
+    fn is_taking_up(&self, worker: WorkerIndex, conn: ConnIndex, name: &str) -> bool {
         self.conns[conn].flight.values().any(|tag| match &self.things[*tag] {
             Thing::Asked(asked) => {
                 matches!(asked.method, "session/load" | "session/resume")
                     && asked.session.as_deref() == Some(name)
-                    && asked.handed.last().is_some_and(|(at, _, _)| *at == hand)
+                    && asked.handed.last().is_some_and(|(at, _, _)| *at == worker)
             }
             _ => false,
         })
     }
 
-    /// Whether the worker may speak of a session that this client waits for.
-    fn is_opening(&self, hand: Hand, conn: Conn) -> bool {
+    /// Returns `true` if the worker may mention a session that this client waits for.
+    fn is_opening(&self, worker: WorkerIndex, conn: ConnIndex) -> bool {
         self.conns[conn].flight.values().any(|tag| match &self.things[*tag] {
             Thing::Asked(asked) => {
                 matches!(asked.method, "session/new" | "session/fork")
-                    && asked.handed.last().is_some_and(|(at, _, _)| *at == hand)
+                    && asked.handed.last().is_some_and(|(at, _, _)| *at == worker)
             }
             _ => false,
         })
     }
 
-    fn in_order(&mut self, conn: Conn, tag: Tag, truth: Truth) {
+    fn in_order(&mut self, conn: ConnIndex, tag: Tag, truth: Truth) {
         if self.conns[conn].last.insert(truth, tag).is_some_and(|last| last > tag) {
             self.wrong(format!("I3 #{tag}# was overtaken"));
         }
@@ -331,15 +331,15 @@ impl Oracle {
         }
     }
 
-    /// A message that the bus made itself.
-    fn own_message(&mut self, conn: Conn, view: View<'_>) {
+    /// Checks a message that the bus made itself.
+    fn own_message(&mut self, conn: ConnIndex, view: View<'_>) {
         let method = view.method().unwrap_or_default().into_owned();
         if !matches!(&*method, "session/update" | "$/cancel_request") {
             return self.wrong(format!("the bus itself sent {method} to connection {conn}"));
         }
         let Some(name) = view.session() else { return };
-        // Also while the answer that names a new session is part of an array that is not complete: the client knows the
-        // name before the bus says anything about the session.
+        // Also while the response that names a new session is part of an incomplete batch: the client must know the name before
+        // the bus mentions the session.
         let owner = self
             .visible
             .get(&*name)

@@ -1,8 +1,8 @@
-//! Lines, as far as the judge must read them.
+//! Parsing of lines, as far as the oracle needs it.
 
 use narrows_wire::{Part, View};
 
-/// The number in a message.
+/// Returns the number in a message.
 pub(crate) fn number_in(line: &[u8]) -> Option<usize> {
     let start = memchr::memchr(b'#', line)? + 1;
     let mut number = 0;
@@ -16,7 +16,7 @@ pub(crate) fn number_in(line: &[u8]) -> Option<usize> {
     None
 }
 
-/// A message without what may be changed on its way: its id, and how its session and a child of that are called.
+/// Returns a message without its changeable parts: the id, and the names of its session and of a child.
 pub(crate) fn stripped(view: View<'_>) -> Vec<u8> {
     let line = view.bytes();
     let mut holes: Vec<_> =
@@ -37,7 +37,7 @@ pub(crate) fn stripped(view: View<'_>) -> Vec<u8> {
     rest
 }
 
-/// Whether what came out is what went in, but for the `sessionId` that is put at the top where the client wants it.
+/// Returns `true` if output equals input, except for an inserted top-level `sessionId`.
 pub(super) fn is_same(said: &[u8], heard: &[u8]) -> bool {
     let rest = || {
         let rest = heard.strip_prefix(b"{\"sessionId\":\"")?;
@@ -47,13 +47,13 @@ pub(super) fn is_same(said: &[u8], heard: &[u8]) -> bool {
     said == heard || rest().unwrap_or(false)
 }
 
-/// The text at `key`, wherever it stands first.
+/// Returns the first string at `key`.
 pub(crate) fn text_of(line: &[u8], key: &str) -> Option<String> {
     let raw = value_of(line, key)?.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
     Some(String::from_utf8_lossy(raw).into_owned())
 }
 
-/// The sessions in a list.
+/// Returns the sessions in a list.
 pub(super) fn names_in(list: &[u8]) -> Vec<String> {
     let key = b"\"sessionId\":\"";
     memchr::memmem::find_iter(list, key)
@@ -64,7 +64,7 @@ pub(super) fn names_in(list: &[u8]) -> Vec<String> {
         .collect()
 }
 
-/// The entries of an array.
+/// Returns the entries of an array.
 pub(crate) fn entries(array: &[u8]) -> Vec<&[u8]> {
     let mut found = Vec::new();
     let (mut depth, mut start, mut quoted, mut escaped) = (0_u32, 1, false, false);
@@ -94,7 +94,7 @@ pub(crate) fn entries(array: &[u8]) -> Vec<&[u8]> {
     found
 }
 
-/// The value of `"key":` up to the next separator, wherever it stands first.
+/// Returns the first value of `"key":` up to the next separator.
 pub(super) fn value_of<'a>(text: &'a [u8], key: &str) -> Option<&'a [u8]> {
     let key = format!("\"{key}\":");
     let start = memchr::memmem::find(text, key.as_bytes())? + key.len();

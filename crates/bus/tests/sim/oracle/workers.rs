@@ -1,60 +1,61 @@
-//! What workers say and hear: nothing twice, nothing from strangers, and only what clients said.
+//! Checks of workers' lines: nothing twice, nothing of foreign clients, and only what clients sent.
 
 use narrows_wire::{Kind, View};
 
 use super::text::names_in;
 use super::{
-    About, Conn, Due, FromWorker, Hand, Oracle, REPEATABLE, Reply, Tag, Thing, Truth, TruthState, entries,
-    number_in, stripped,
+    About, ConnIndex, Due, FromWorker, Oracle, REPEATABLE, Tag, Thing, Truth, TruthState, WorkerIndex,
+    WorkerMessage, entries, number_in, stripped,
 };
 
 impl Oracle {
-    /// A worker has said this, in one line.
-    pub(crate) fn worker_said(&mut self, hand: Hand, said: Vec<Reply>, is_array: bool) {
+    /// Records a line of a worker.
+    pub(crate) fn worker_said(&mut self, worker: WorkerIndex, said: Vec<WorkerMessage>, is_array: bool) {
         let array = is_array.then(|| {
-            self.arrays.push(said.iter().filter(|entry| matches!(entry, Reply::Ask { .. })).count());
+            self.arrays
+                .push(said.iter().filter(|entry| matches!(entry, WorkerMessage::Request { .. })).count());
             self.arrays.len() - 1
         });
         for entry in said {
             match entry {
-                Reply::Answer { id, opens, closes, text } => {
-                    self.worker_answered(hand, &id, opens, closes, text);
+                WorkerMessage::Answer { id, opens, closes, text } => {
+                    self.worker_answered(worker, &id, opens, closes, text);
                 }
-                Reply::Full { id, text } => {
-                    if let Some(tag) = self.hands[hand].asked.remove(&id)
+                WorkerMessage::Full { id, text } => {
+                    if let Some(tag) = self.workers[worker].asked.remove(&id)
                         && let Some(asked) = self.asked(tag)
                     {
                         asked.handed.pop();
                         asked.full = Some(text);
                     }
                 }
-                Reply::Malformed { id, code } => {
-                    if let Some(tag) = self.hands[hand].asked.remove(&id)
+                WorkerMessage::Malformed { id, code } => {
+                    if let Some(tag) = self.workers[worker].asked.remove(&id)
                         && let Some(asked) = self.asked(tag)
                         && asked.said.is_none()
                     {
                         asked.malformed = Some(code);
                     }
                 }
-                Reply::Ask { tag, id, truth, scope, text } => {
-                    self.hands[hand].asking.insert(id.clone(), tag);
-                    let scope = scope.map(|scope| self.hands[hand].asked.get(&scope).copied());
+                WorkerMessage::Request { tag, id, truth, scope, text } => {
+                    self.workers[worker].asking.insert(id.clone(), tag);
+                    let scope = scope.map(|scope| self.workers[worker].asked.get(&scope).copied());
                     let about = About { scope, taken_back: None, array };
-                    self.put_from_worker(hand, tag, Some(id), truth, about, text);
+                    self.put_from_worker(worker, tag, Some(id), truth, about, text);
                 }
-                Reply::Tell { tag, truth, about, text } => {
-                    let taken_back = about.map(|about| self.hands[hand].asking.get(&about).copied());
+                WorkerMessage::Notify { tag, truth, about, text } => {
+                    let taken_back = about.map(|about| self.workers[worker].asking.get(&about).copied());
                     let about = About { scope: None, taken_back, array };
-                    self.put_from_worker(hand, tag, None, truth, about, text);
+                    self.put_from_worker(worker, tag, None, truth, about, text);
                 }
-                Reply::Noise | Reply::TooLong => {}
+                WorkerMessage::Noise | WorkerMessage::TooLong => {}
             }
         }
     }
 
     fn put_from_worker(
         &mut self,
-        hand: Hand,
+        worker: WorkerIndex,
         tag: Tag,
         id: Option<Vec<u8>>,
         truth: Option<Truth>,
@@ -62,7 +63,8 @@ impl Oracle {
         text: Vec<u8>,
     ) {
         let is_tell = id.is_none();
-        let thing = FromWorker { hand, id, truth, about, text, delivered: None, said: None, answered: false };
+        let thing =
+            FromWorker { worker, id, truth, about, text, delivered: None, said: None, answered: false };
         self.put(tag, Thing::FromWorker(thing));
         let Some(truth) = truth else { return };
         let Some(owner) = self.truth(truth).and_then(|state| state.owner) else { return };
@@ -72,7 +74,7 @@ impl Oracle {
                     && asked.truth == Some(truth)
                     && asked.said.is_none()
                     && asked.malformed.is_none()
-                    && asked.handed.last().is_some_and(|(last, _, _)| *last == hand)
+                    && asked.handed.last().is_some_and(|(last, _, _)| *last == worker)
             }
             _ => false,
         });
@@ -87,30 +89,30 @@ impl Oracle {
 
     fn worker_answered(
         &mut self,
-        hand: Hand,
+        worker: WorkerIndex,
         id: &[u8],
         opens: Option<(Truth, String)>,
         closes: Option<String>,
         text: Vec<u8>,
     ) {
-        let tag = self.hands[hand].asked.remove(id);
+        let tag = self.workers[worker].asked.remove(id);
         let asked =
             tag.and_then(|tag| self.asked(tag)).map(|asked| (asked.conn, asked.method, asked.answered));
-        // What the bus closed itself was nobody's, and may be taken up elsewhere by now.
+        // A session that the bus closed itself had no client, and may be loaded elsewhere by now.
         if let Some(name) = closes
-            && let Some(truth) = self.hands[hand].sessions.remove(&name)
+            && let Some(truth) = self.workers[worker].sessions.remove(&name)
             && let Some((conn, "session/close" | "session/delete", _)) = asked
             && let Some(state) = self.truth(truth).filter(|state| state.owner == Some(conn))
         {
             state.owner = None;
         }
         if let Some((truth, name)) = opens {
-            self.hands[hand].sessions.insert(name, truth);
+            self.workers[worker].sessions.insert(name, truth);
             while self.truths.len() <= truth {
                 self.truths.push(None);
             }
             match (&mut self.truths[truth], asked) {
-                (Some(state), _) => state.hand = hand,
+                (Some(state), _) => state.worker = worker,
                 (empty, Some((conn, "session/new" | "session/fork", answered))) => {
                     let identity = self.conns[conn].identity;
                     let owner = (!answered).then_some(conn);
@@ -118,15 +120,15 @@ impl Oracle {
                         identity,
                         owner,
                         taking: None,
-                        hand,
+                        worker,
                         visible: None,
                         undelivered: [].into(),
                     });
                     let is_new = asked.is_some_and(|(_, method, _)| method == "session/new");
-                    self.hands[hand].opened += usize::from(is_new);
-                    if self.hands[hand].kind.per_session && self.hands[hand].opened > 1 {
+                    self.workers[worker].opened += usize::from(is_new);
+                    if self.workers[worker].kind.per_session && self.workers[worker].opened > 1 {
                         self.wrong(format!(
-                            "worker {hand} has several sessions though each session has its own"
+                            "worker {worker} has several sessions though each session has its own"
                         ));
                     }
                 }
@@ -140,11 +142,11 @@ impl Oracle {
         }
         let Some(tag) = tag else { return };
         if let Some((conn, "session/list", _)) = asked
-            && !self.hands[hand].spent
+            && !self.workers[worker].spent
         {
-            self.list_told(hand, conn, tag, &text);
+            self.list_told(worker, conn, tag, &text);
         }
-        let spent = self.hands[hand].spent;
+        let spent = self.workers[worker].spent;
         if let Some(asked) = self.asked(tag)
             && asked.said.is_none()
             && !asked.answered
@@ -158,13 +160,14 @@ impl Oracle {
         }
     }
 
-    /// A worker tells its sessions.
-    fn list_told(&mut self, hand: Hand, conn: Conn, tag: Tag, text: &[u8]) {
+    /// Records the session list of a worker.
+    fn list_told(&mut self, worker: WorkerIndex, conn: ConnIndex, tag: Tag, text: &[u8]) {
         let identity = self.conns[conn].identity;
         for name in names_in(text) {
-            let Some(truth) = self.hands[hand].sessions.get(&name).copied() else { continue };
+            let Some(truth) = self.workers[worker].sessions.get(&name).copied() else { continue };
             let is_hidden = self.truths[truth].as_ref().is_some_and(|state| {
-                let holds = |owner: Conn| self.conns[owner].open && self.conns[owner].identity != identity;
+                let holds =
+                    |owner: ConnIndex| self.conns[owner].open && self.conns[owner].identity != identity;
                 state.identity != identity && (self.strict || state.owner.is_some_and(holds))
             });
             let Some(asked) = self.asked(tag) else { continue };
@@ -173,11 +176,11 @@ impl Oracle {
         }
     }
 
-    /// A worker is sent this line; its first byte is the `start`th of all.
-    pub(crate) fn worker_hears(&mut self, hand: Hand, start: u64, line: &[u8]) {
+    /// Checks a line to a worker; its first byte is the `start`th of all.
+    pub(crate) fn worker_hears(&mut self, worker: WorkerIndex, start: u64, line: &[u8]) {
         let view = View::parse(line);
         match view.kind() {
-            Kind::Invalid(fault) => self.wrong(format!("worker {hand} is sent no JSON-RPC ({fault:?})")),
+            Kind::Invalid(fault) => self.wrong(format!("worker {worker} is sent no JSON-RPC ({fault:?})")),
             Kind::Batch => {
                 let parts = entries(line);
                 let mut named = None;
@@ -185,32 +188,32 @@ impl Oracle {
                     let view = View::parse(entry);
                     if view.kind() != Kind::Response {
                         self.wrong(format!(
-                            "worker {hand} is sent an array with something else than answers"
+                            "worker {worker} is sent an array with something else than answers"
                         ));
                         continue;
                     }
-                    let array = self.answer_returned(hand, view);
+                    let array = self.answer_returned(worker, view);
                     if *named.get_or_insert(array) != array || array.is_none() {
-                        self.wrong(format!("F58 worker {hand} is sent answers together that are not"));
+                        self.wrong(format!("F58 worker {worker} is sent answers together that are not"));
                     }
                 }
                 if let Some(owed) = named.flatten().map(|array| self.arrays[array])
                     && owed != parts.len()
                 {
-                    self.wrong(format!("F58 worker {hand} is sent {} answers of {owed}", parts.len()));
+                    self.wrong(format!("F58 worker {worker} is sent {} answers of {owed}", parts.len()));
                 }
             }
             Kind::Response => {
-                if self.answer_returned(hand, view).is_some() {
-                    self.wrong(format!("F58 worker {hand} is sent a part of an array's answer alone"));
+                if self.answer_returned(worker, view).is_some() {
+                    self.wrong(format!("F58 worker {worker} is sent a part of an array's answer alone"));
                 }
             }
-            Kind::Request => self.request_handed(hand, start, view),
-            Kind::Notification => self.notification_handed(hand, view),
+            Kind::Request => self.request_handed(worker, start, view),
+            Kind::Notification => self.notification_handed(worker, view),
         }
     }
 
-    fn request_handed(&mut self, hand: Hand, start: u64, view: View<'_>) {
+    fn request_handed(&mut self, worker: WorkerIndex, start: u64, view: View<'_>) {
         let method = view.method().unwrap_or_default().into_owned();
         let id = view.id().unwrap_or_default().to_vec();
         let own = |method: &str| REPEATABLE.contains(&method) || method == "session/close";
@@ -218,7 +221,7 @@ impl Oracle {
             |tag| matches!(self.things.get(*tag), Some(Thing::Asked(asked)) if asked.method == method),
         ) else {
             if !own(&method) {
-                self.wrong(format!("the bus itself asked worker {hand} for {method}"));
+                self.wrong(format!("the bus itself asked worker {worker} for {method}"));
             }
             return;
         };
@@ -228,14 +231,14 @@ impl Oracle {
         let repeatable = REPEATABLE.contains(&method);
         if !repeatable {
             if answered {
-                self.wrong(format!("#{tag}# {method} was handed to worker {hand} after it was answered"));
+                self.wrong(format!("#{tag}# {method} was handed to worker {worker} after it was answered"));
             }
             for (other, at, _) in &earlier {
-                if self.hands[*other].alive {
+                if self.workers[*other].alive {
                     self.wrong(format!(
-                        "I2 #{tag}# {method} was handed to worker {hand} while worker {other} has it"
+                        "I2 #{tag}# {method} was handed to worker {worker} while worker {other} has it"
                     ));
-                } else if self.hands[*other].read > *at {
+                } else if self.workers[*other].read > *at {
                     self.wrong(format!(
                         "I2 #{tag}# {method} was sent again though worker {other} had read of it"
                     ));
@@ -249,29 +252,29 @@ impl Oracle {
                 }
             }
             if text != stripped(view) {
-                self.wrong(format!("#{tag}# {method} was changed on its way to worker {hand}"));
+                self.wrong(format!("#{tag}# {method} was changed on its way to worker {worker}"));
             }
         }
-        if self.hands[hand].asked.insert(id.clone(), tag).is_some() {
-            self.wrong(format!("worker {hand} was given one id for two requests"));
+        if self.workers[worker].asked.insert(id.clone(), tag).is_some() {
+            self.wrong(format!("worker {worker} was given one id for two requests"));
         }
         let is_everybodys = matches!(method, "session/list" | "session/delete");
-        if !is_everybodys || self.hands[hand].identity.is_some() {
-            // A session is taken up where it is, whoever else does the same with another that was left there.
+        if !is_everybodys || self.workers[worker].identity.is_some() {
+            // A session is loaded where it is, even if another identity loads one that was left there.
             let is_there = matches!(method, "session/load" | "session/resume")
-                && view.session().is_some_and(|name| self.hands[hand].sessions.contains_key(&*name));
-            self.used_by(hand, conn, is_there);
+                && view.session().is_some_and(|name| self.workers[worker].sessions.contains_key(&*name));
+            self.used_by(worker, conn, is_there);
         }
-        let truth = self.session_used(hand, conn, tag, method, session.as_deref(), view);
+        let truth = self.session_used(worker, conn, tag, method, session.as_deref(), view);
         if let Some(asked) = self.asked(tag) {
-            asked.handed.push((hand, start, id));
+            asked.handed.push((worker, start, id));
             if truth.is_some() {
                 asked.truth = truth;
             }
         }
     }
 
-    fn notification_handed(&mut self, hand: Hand, view: View<'_>) {
+    fn notification_handed(&mut self, worker: WorkerIndex, view: View<'_>) {
         let method = view.method().unwrap_or_default().into_owned();
         let told = number_in(view.bytes()).and_then(|tag| match self.things.get_mut(tag) {
             Some(Thing::Told(told)) => {
@@ -282,7 +285,7 @@ impl Oracle {
         });
         let Some((tag, conn, session, about, text, times)) = told else {
             if !matches!(&*method, "session/cancel" | "$/cancel_request" | "notifications/initialized") {
-                self.wrong(format!("the bus itself told worker {hand} {method}"));
+                self.wrong(format!("the bus itself told worker {worker} {method}"));
             }
             return;
         };
@@ -290,41 +293,41 @@ impl Oracle {
             self.wrong(format!("#{tag}# {method} was told twice"));
         }
         if text != stripped(view) {
-            self.wrong(format!("#{tag}# {method} was changed on its way to worker {hand}"));
+            self.wrong(format!("#{tag}# {method} was changed on its way to worker {worker}"));
         }
-        self.used_by(hand, conn, false);
+        self.used_by(worker, conn, false);
         if let Some(about) = about {
             let id = view.request_id().unwrap_or_default().to_vec();
-            let owner = self.hands[hand]
+            let owner = self.workers[worker]
                 .asked
                 .get(&id)
                 .copied()
                 .and_then(|tag| self.asked(tag))
                 .map(|asked| asked.conn);
-            if owner != Some(conn) && !self.was_asked(about, hand, &id) {
-                self.wrong(format!("#{tag}# took back another request than #{about}# at worker {hand}"));
+            if owner != Some(conn) && !self.was_asked(about, worker, &id) {
+                self.wrong(format!("#{tag}# took back another request than #{about}# at worker {worker}"));
             }
         } else {
-            self.session_used(hand, conn, tag, "", session.as_deref(), view);
+            self.session_used(worker, conn, tag, "", session.as_deref(), view);
         }
     }
 
-    fn was_asked(&mut self, tag: Tag, hand: Hand, id: &[u8]) -> bool {
+    fn was_asked(&mut self, tag: Tag, worker: WorkerIndex, id: &[u8]) -> bool {
         self.asked(tag)
-            .is_some_and(|asked| asked.handed.iter().any(|(at, _, given)| *at == hand && given == id))
+            .is_some_and(|asked| asked.handed.iter().any(|(at, _, given)| *at == worker && given == id))
     }
 
-    /// The worker is given the answer to what it asked.
-    fn answer_returned(&mut self, hand: Hand, view: View<'_>) -> Option<usize> {
+    /// Checks the response to a worker's request.
+    fn answer_returned(&mut self, worker: WorkerIndex, view: View<'_>) -> Option<usize> {
         let id = view.id().unwrap_or(b"null").to_vec();
         if id == b"null" {
             return None;
         }
-        let Some(tag) = self.hands[hand].asking.remove(&id) else {
-            if self.hands[hand].alive {
+        let Some(tag) = self.workers[worker].asking.remove(&id) else {
+            if self.workers[worker].alive {
                 let id = String::from_utf8_lossy(&id).into_owned();
                 self.wrong(format!(
-                    "worker {hand} is given an answer with id {id} that it does not wait for"
+                    "worker {worker} is given an answer with id {id} that it does not wait for"
                 ));
             }
             return None;
@@ -335,10 +338,12 @@ impl Oracle {
         let (said, delivered, array) = (thing.said.clone(), thing.delivered, thing.about.array);
         match said {
             Some(said) if said != text => {
-                self.wrong(format!("#{tag}#: worker {hand} is given another answer than its client gave"));
+                self.wrong(format!("#{tag}#: worker {worker} is given another answer than its client gave"));
             }
             None if number_in(view.bytes()).is_some() => {
-                self.wrong(format!("#{tag}#: worker {hand} is given an answer that its client did not give"));
+                self.wrong(format!(
+                    "#{tag}#: worker {worker} is given an answer that its client did not give"
+                ));
             }
             _ => {}
         }
@@ -348,20 +353,20 @@ impl Oracle {
         array
     }
 
-    /// A client uses a worker.
-    fn used_by(&mut self, hand: Hand, conn: Conn, is_there: bool) {
+    /// Records that a client uses a worker.
+    fn used_by(&mut self, worker: WorkerIndex, conn: ConnIndex, is_there: bool) {
         let identity = self.conns[conn].identity;
-        let open: Vec<bool> = self.hands[hand].users.iter().map(|user| self.conns[*user].open).collect();
-        let state = &mut self.hands[hand];
+        let open: Vec<bool> = self.workers[worker].users.iter().map(|user| self.conns[*user].open).collect();
+        let state = &mut self.workers[worker];
         if state.users.contains(&conn) {
             return;
         }
         state.users.push(conn);
         let first = *state.identity.get_or_insert(identity);
         if first != identity && !state.kind.mixed {
-            self.wrong(format!("worker {hand} serves two users"));
+            self.wrong(format!("worker {worker} serves two users"));
         } else if state.kind.per_connection && open.contains(&true) && !is_there {
-            self.wrong(format!("worker {hand} serves two connections though each has its own"));
+            self.wrong(format!("worker {worker} serves two connections though each has its own"));
         }
     }
 }

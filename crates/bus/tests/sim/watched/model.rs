@@ -1,34 +1,34 @@
-//! What is promised of a session on which several clients are, in plain lists.
+//! A model of a session with several clients, in plain lists.
 
 use std::collections::VecDeque;
 
 use serde_json::Value;
 
-/// A session, who is on it, and what is known of it.
+/// A session and its clients.
 #[derive(Debug, Default)]
 pub(super) struct Session {
     pub(super) identity: usize,
-    /// Who controls it.
+    /// The controller.
     pub(super) owner: Option<u32>,
-    /// Who watches, in the order in which they came.
+    /// The observers, in the order in which they joined.
     pub(super) observers: Vec<u32>,
-    /// The turn that goes on: what the worker was asked with, and who waits for its end under which id.
+    /// The running turn: the worker's request, and the client that waits for its end with its id.
     pub(super) turn: Option<(Value, Option<(u32, Value)>)>,
-    /// What the worker itself remembers of it.
+    /// The history in the worker.
     pub(super) history: Vec<Value>,
-    /// What is kept for those who come later, and how long it was.
+    /// The updates kept for later observers, with their lengths.
     pub(super) ring: VecDeque<(Value, usize)>,
-    /// What was said first is no longer kept.
+    /// The first updates are no longer kept.
     pub(super) gone: bool,
 }
 
 impl Session {
-    /// Everybody who hears what is said.
+    /// Returns all clients that get updates.
     pub(super) fn all(&self) -> Vec<u32> {
         self.owner.into_iter().chain(self.observers.iter().copied()).collect()
     }
 
-    /// Keeps what was said, as much as may be.
+    /// Keeps an update within the limit.
     pub(super) fn keep(&mut self, line: Value, length: usize, limit: usize) {
         self.ring.push_back((line, length));
         while self.ring.iter().map(|(_, length)| length).sum::<usize>() > limit {
@@ -37,13 +37,13 @@ impl Session {
         }
     }
 
-    /// Who watches controls it from now on, and who did watches.
+    /// Makes an observer the controller, and the controller an observer.
     pub(super) fn swap(&mut self, client: u32) {
         self.observers.retain(|observer| *observer != client);
         self.observers.extend(self.owner.replace(client));
     }
 
-    /// A client is no longer there. Whoever has watched longest controls it then.
+    /// Removes a client. The oldest observer becomes the controller.
     pub(super) fn leave(&mut self, client: u32) {
         if self.owner == Some(client) {
             self.owner = None;
@@ -59,12 +59,12 @@ impl Session {
     }
 }
 
-/// Something that the worker has asked.
+/// A pending request of the worker.
 #[derive(Debug)]
 pub(super) struct Ask {
     pub(super) session: String,
-    /// All are asked, and not only the one who controls the session.
+    /// All clients are asked, not only the controller.
     pub(super) for_all: bool,
-    /// Who was asked, under which id.
+    /// The clients that are asked, each with its id.
     pub(super) takers: Vec<(u32, Value)>,
 }

@@ -1,4 +1,4 @@
-//! What may happen next, and what has to come of it.
+//! Random moves and their expected output.
 
 use narrows_bus::core::{ClientId, Time};
 use serde_json::{Value, json};
@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 use super::Watched;
 use super::model::{Ask, Session};
 
-/// There is no such session, as far as this client may know.
+/// The session does not exist for this client.
 const UNKNOWN: i64 = -32002;
-/// Somebody else has it.
+/// Another client has the session.
 const IN_USE: i64 = -32602;
 
-/// A message without the mark of one that is told again, and whether it had it.
+/// Removes the mark of a replay. Returns `true` if it was there.
 fn unmarked(mut message: Value) -> (Value, bool) {
     let Some(params) = message["params"].as_object_mut() else { return (message, false) };
     let marked = params.get("_meta").is_some_and(|meta| meta["narrows"]["replay"] == true);
@@ -22,13 +22,13 @@ fn unmarked(mut message: Value) -> (Value, bool) {
 }
 
 impl Watched<'_> {
-    /// Something happens.
+    /// Makes a random move.
     pub(super) fn step(&mut self) {
         match self.random.below(20) {
-            0 | 1 if self.people.len() < 6 => {
+            0 | 1 if self.clients.len() < 6 => {
                 let identity = usize::from(self.random.one_in(4));
                 self.comes(identity);
-                self.did("came");
+                self.count("came");
             }
             2 if self.sessions.len() < 3 => self.opens(),
             3 => self.leaves(),
@@ -47,9 +47,9 @@ impl Watched<'_> {
         }
     }
 
-    fn some_person(&mut self) -> Option<u32> {
-        let all: Vec<u32> = self.people.keys().copied().collect();
-        (!all.is_empty()).then(|| self.random.of(&all))
+    fn some_client(&mut self) -> Option<u32> {
+        let all: Vec<u32> = self.clients.keys().copied().collect();
+        (!all.is_empty()).then(|| self.random.pick(&all))
     }
 
     fn some_session(&mut self, fits: impl Fn(&Session) -> bool) -> Option<String> {
@@ -63,21 +63,21 @@ impl Watched<'_> {
     }
 
     fn opens(&mut self) {
-        let Some(client) = self.some_person() else { return };
-        let id = self.asks(client, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
+        let Some(client) = self.some_client() else { return };
+        let id = self.request(client, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
         let asked = self.only_handed("session/new");
         let name = format!("s{}", self.number());
         self.worker_answers(&asked["id"], &json!({"sessionId": name}));
         assert_eq!(self.only_answer(client, &id)["result"]["sessionId"], json!(name));
-        let identity = self.people[&client].identity;
+        let identity = self.clients[&client].identity;
         self.sessions.insert(name, Session { identity, owner: Some(client), ..Session::default() });
-        self.did("opened");
+        self.count("opened");
     }
 
-    /// Somebody wants to be on a session that is another's, or nobody's any more.
+    /// A client joins a session of another client, or without one.
     fn attaches(&mut self) {
-        let Some(client) = self.some_person() else { return };
-        let identity = self.people[&client].identity;
+        let Some(client) = self.some_client() else { return };
+        let identity = self.clients[&client].identity;
         let Some(name) =
             self.some_session(|session| session.identity == identity && session.owner != Some(client))
         else {
@@ -90,12 +90,12 @@ impl Watched<'_> {
             return;
         }
         let method = if load { "session/load" } else { "session/resume" };
-        let id = self.asks(client, method, &json!({"sessionId": name, "cwd": "/w", "mcpServers": []}));
+        let id = self.request(client, method, &json!({"sessionId": name, "cwd": "/w", "mcpServers": []}));
         if !is_held || load && self.tells && !is_busy {
             return self.is_told(client, &id, &name, load);
         }
-        assert_eq!(self.handed(), Vec::<Value>::new(), "seed {}", self.seed);
-        let mut heard = self.heard();
+        assert_eq!(self.worker_lines(), Vec::<Value>::new(), "seed {}", self.seed);
+        let mut heard = self.client_lines();
         assert!(heard.iter().all(|(by, _)| *by == client), "seed {}: {heard:?}", self.seed);
         let (_, answer) = heard.pop().expect("an answer");
         let session = self.session(&name);
@@ -105,7 +105,7 @@ impl Watched<'_> {
         if !session.observers.contains(&client) {
             session.observers.push(client);
         }
-        // First what was said, and then what is being asked.
+        // The kept updates come first, and then the pending requests.
         let asked = heard.split_off(kept.len().min(heard.len()));
         let told: Vec<Value> = heard
             .into_iter()
@@ -127,10 +127,10 @@ impl Watched<'_> {
             assert!(due.contains(&number), "seed {}: {message}", self.seed);
             self.asks.get_mut(&number).expect("it is open").takers.push((client, message["id"].clone()));
         }
-        self.did("attached");
+        self.count("attached");
     }
 
-    /// The worker tells the history, to the one who asked for it only.
+    /// The worker replays the history to the requester only.
     fn is_told(&mut self, client: u32, id: &Value, name: &str, load: bool) {
         let asked = self.only_handed(if load { "session/load" } else { "session/resume" });
         assert_eq!(asked["params"]["sessionId"], json!(name));
@@ -144,7 +144,7 @@ impl Watched<'_> {
         for line in &history {
             self.worker_says(line);
             let length = self.net.to_clients.first().map_or(0, |(_, line)| line.len());
-            assert_eq!(self.heard(), [(client, line.clone())], "seed {}", self.seed);
+            assert_eq!(self.client_lines(), [(client, line.clone())], "seed {}", self.seed);
             if !is_watching {
                 self.session(name).keep(line.clone(), length, limit);
             }
@@ -155,38 +155,38 @@ impl Watched<'_> {
         let session = self.session(name);
         if !is_watching {
             session.owner = Some(client);
-            self.did("taken up");
+            self.count("taken up");
         } else {
             if !session.observers.contains(&client) {
                 session.observers.push(client);
             }
-            self.did("told a history");
+            self.count("told a history");
         }
     }
 
-    /// Somebody who watches does not want to any more.
+    /// An observer leaves.
     fn detaches(&mut self) {
         let Some(name) = self.some_session(|session| !session.observers.is_empty()) else { return };
         let observers = self.sessions[&name].observers.clone();
-        let client = self.random.of(&observers);
-        let id = self.asks(client, "session/close", &json!({"sessionId": name}));
+        let client = self.random.pick(&observers);
+        let id = self.request(client, "session/close", &json!({"sessionId": name}));
         let mut withdrawn = Vec::new();
         for ask in self.asks.values_mut().filter(|ask| ask.session == name) {
             withdrawn
                 .extend(ask.takers.iter().filter(|(taker, _)| *taker == client).map(|(_, id)| id.clone()));
             ask.takers.retain(|(taker, _)| *taker != client);
         }
-        let mut heard = self.heard();
+        let mut heard = self.client_lines();
         let at = heard.iter().position(|(_, message)| message["id"] == id && message.get("method").is_none());
         let (_, answer) = heard.remove(at.expect("an answer"));
         assert!(answer["result"].is_object(), "seed {}: {answer}", self.seed);
         self.are_withdrawn(heard, withdrawn.into_iter().map(|id| (client, id)).collect());
-        assert_eq!(self.handed(), Vec::<Value>::new(), "the worker does not notice");
+        assert_eq!(self.worker_lines(), Vec::<Value>::new(), "the worker does not notice");
         self.session(&name).observers.retain(|observer| *observer != client);
-        self.did("detached");
+        self.count("detached");
     }
 
-    /// Each of these, and nobody else, is told that it need not answer.
+    /// Checks that exactly these requests are withdrawn.
     #[track_caller]
     fn are_withdrawn(&mut self, heard: Vec<(u32, Value)>, mut due: Vec<(u32, Value)>) {
         for (client, message) in heard {
@@ -195,14 +195,14 @@ impl Watched<'_> {
             let at = due.iter().position(|one| *one == told);
             assert!(at.is_some(), "seed {}: {told:?} is none of {due:?}", self.seed);
             let (client, id) = due.swap_remove(at.unwrap_or(0));
-            self.people.get_mut(&client).expect("it is there").stale.push(id);
+            self.clients.get_mut(&client).expect("it is there").stale.push(id);
         }
         assert!(due.is_empty(), "seed {}: {due:?} were not told", self.seed);
     }
 
     fn prompts(&mut self) {
-        let Some(client) = self.some_person() else { return };
-        let identity = self.people[&client].identity;
+        let Some(client) = self.some_client() else { return };
+        let identity = self.clients[&client].identity;
         let Some(name) = self.some_session(|session| session.identity == identity && session.owner.is_some())
         else {
             return;
@@ -214,24 +214,24 @@ impl Watched<'_> {
             return;
         }
         let prompt = json!({"sessionId": name, "prompt": [{"type": "text", "text": "go"}]});
-        let id = self.asks(client, "session/prompt", &prompt);
+        let id = self.request(client, "session/prompt", &prompt);
         if !is_on || is_busy {
             self.is_refused(client, &id, IN_USE);
-            return self.did("was refused a turn");
+            return self.count("was refused a turn");
         }
         let asked = self.only_handed("session/prompt");
-        assert_eq!(self.heard(), [], "seed {}", self.seed);
+        assert_eq!(self.client_lines(), [], "seed {}", self.seed);
         let session = self.session(&name);
         session.turn = Some((asked["id"].clone(), Some((client, id))));
         if is_owner {
-            self.did("began a turn");
+            self.count("began a turn");
         } else {
             session.swap(client);
-            self.did("took over");
+            self.count("took over");
         }
     }
 
-    /// The worker says something in a turn: everybody hears it, and nobody else.
+    /// The worker sends an update in a turn: all clients of the session get it.
     fn says_something(&mut self) {
         let Some(name) = self.some_session(|session| session.turn.is_some() && session.owner.is_some())
         else {
@@ -243,7 +243,7 @@ impl Watched<'_> {
         let line = json!({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": name, "update": update}});
         self.worker_says(&line);
         let length = self.net.to_clients.first().map_or(0, |(_, line)| line.len());
-        let mut heard = self.heard();
+        let mut heard = self.client_lines();
         heard.sort_by_key(|(client, _)| *client);
         let limit = self.limit;
         let session = self.session(&name);
@@ -254,10 +254,10 @@ impl Watched<'_> {
         session.history.push(line.clone());
         session.keep(line, length, limit);
         assert_eq!(heard, expected, "seed {}", self.seed);
-        self.did(if count > 1 { "said to several" } else { "said" });
+        self.count(if count > 1 { "said to several" } else { "said" });
     }
 
-    /// The worker asks something in a turn: for a permission everybody, for a file the one who controls the session.
+    /// The worker sends a request in a turn: a permission request to all clients, a file request to the controller.
     fn wants_something(&mut self) {
         let Some(name) = self.some_session(|session| session.turn.is_some() && session.owner.is_some())
         else {
@@ -268,7 +268,7 @@ impl Watched<'_> {
         let params = json!({"sessionId": name, "number": number, "path": "/w/a", "toolCall": {"toolCallId": "t"}, "options": []});
         let method = if for_all { "session/request_permission" } else { "fs/read_text_file" };
         self.worker_says(&json!({"jsonrpc": "2.0", "id": number, "method": method, "params": params}));
-        let heard = self.heard();
+        let heard = self.client_lines();
         let session = &self.sessions[&name];
         let mut due = if for_all { session.all() } else { session.owner.into_iter().collect() };
         let mut takers = Vec::new();
@@ -282,15 +282,15 @@ impl Watched<'_> {
         assert_eq!(asked, due, "seed {}", self.seed);
         let count = takers.len();
         self.asks.insert(number, Ask { session: name, for_all, takers });
-        self.did(if count > 1 { "asked several" } else { "asked one" });
+        self.count(if count > 1 { "asked several" } else { "asked one" });
     }
 
     fn some_ask(&mut self) -> Option<u64> {
         let all: Vec<u64> = self.asks.keys().copied().collect();
-        (!all.is_empty()).then(|| self.random.of(&all))
+        (!all.is_empty()).then(|| self.random.pick(&all))
     }
 
-    /// One of those who were asked answers: the worker has it, and the others are told that they need not.
+    /// One client answers: the worker gets the answer, and the request is withdrawn from the others.
     fn is_answered(&mut self) {
         let Some(number) = self.some_ask() else { return };
         let Ask { takers, .. } = self.asks.remove(&number).expect("it is open");
@@ -298,36 +298,41 @@ impl Watched<'_> {
         let (client, id) = takers[at].clone();
         let result = json!({"outcome": {"outcome": "selected", "optionId": format!("by {client}")}});
         self.says(client, &json!({"jsonrpc": "2.0", "id": id, "result": result}));
-        assert_eq!(self.handed(), [json!({"jsonrpc": "2.0", "id": number, "result": result})]);
-        let heard = self.heard();
+        assert_eq!(self.worker_lines(), [json!({"jsonrpc": "2.0", "id": number, "result": result})]);
+        let heard = self.client_lines();
         let others: Vec<_> = takers.into_iter().filter(|taker| *taker != (client, id.clone())).collect();
         let several = !others.is_empty();
         self.are_withdrawn(heard, others);
-        self.people.get_mut(&client).expect("it is there").stale.push(id);
-        self.did(if several { "answered first" } else { "answered" });
+        self.clients.get_mut(&client).expect("it is there").stale.push(id);
+        self.count(if several { "answered first" } else { "answered" });
     }
 
-    /// Somebody answers what was answered already, or what nobody asked.
+    /// A client answers a request that is already answered or unknown.
     fn answers_late(&mut self) {
-        let Some(client) = self.some_person() else { return };
-        let person = self.people.get_mut(&client).expect("it is there");
-        let id = person.stale.pop().unwrap_or_else(|| json!(1_000_000));
+        let Some(client) = self.some_client() else { return };
+        let client_state = self.clients.get_mut(&client).expect("it is there");
+        let id = client_state.stale.pop().unwrap_or_else(|| json!(1_000_000));
         self.says(
             client,
             &json!({"jsonrpc": "2.0", "id": id, "result": {"outcome": {"outcome": "cancelled"}}}),
         );
-        assert_eq!((self.heard(), self.handed()), (Vec::new(), Vec::new()), "seed {}", self.seed);
-        self.did("answered late");
+        assert_eq!(
+            (self.client_lines(), self.worker_lines()),
+            (Vec::new(), Vec::new()),
+            "seed {}",
+            self.seed
+        );
+        self.count("answered late");
     }
 
-    /// The worker does not want to know any more: everybody who was asked is told.
+    /// The worker cancels its request, which is withdrawn from all clients.
     fn takes_back(&mut self) {
         let Some(number) = self.some_ask() else { return };
         self.worker_says(
             &json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": number}}),
         );
         let mut told: Vec<(u32, String)> = self
-            .heard()
+            .client_lines()
             .into_iter()
             .map(|(client, message)| (client, message["params"]["requestId"].to_string()))
             .collect();
@@ -336,13 +341,13 @@ impl Watched<'_> {
         told.sort();
         due.sort();
         assert_eq!(told, due, "seed {}", self.seed);
-        // The first of them has to say something to that; the others are done with it, and nobody else is asked.
+        // The first client has to answer the cancellation; the request is withdrawn from the others.
         let ask = self.asks.get_mut(&number).expect("it is open");
         ask.for_all = false;
         for (client, id) in ask.takers.split_off(1) {
-            self.people.get_mut(&client).expect("it is there").stale.push(id);
+            self.clients.get_mut(&client).expect("it is there").stale.push(id);
         }
-        self.did("took back");
+        self.count("took back");
     }
 
     fn ends_turn(&mut self) {
@@ -356,19 +361,19 @@ impl Watched<'_> {
             Some((client, id)) => {
                 assert_eq!(self.only_answer(client, &id)["result"]["stopReason"], "end_turn");
             }
-            None => assert_eq!(self.heard(), [], "seed {}", self.seed),
+            None => assert_eq!(self.client_lines(), [], "seed {}", self.seed),
         }
-        self.did("ended a turn");
+        self.count("ended a turn");
     }
 
-    /// Somebody who is gone hears nothing more; whoever watched longest has what was theirs.
+    /// A client disconnects and gets nothing more. The oldest observer becomes the controller.
     fn leaves(&mut self) {
-        let Some(client) = self.some_person() else { return };
+        let Some(client) = self.some_client() else { return };
         self.core.client_gone(Time::ZERO, ClientId(client), &mut self.net);
-        // There is no grace for turns without a client, but it is the clock that ends them.
+        // The grace period is zero, but a timer ends the turn.
         self.core.tick(Time::ZERO, &mut self.net);
-        self.people.remove(&client);
-        assert_eq!(self.heard(), [], "seed {}", self.seed);
+        self.clients.remove(&client);
+        assert_eq!(self.client_lines(), [], "seed {}", self.seed);
         let mut alone = Vec::new();
         for (number, ask) in &mut self.asks {
             ask.takers.retain(|(taker, _)| *taker != client);
@@ -383,9 +388,9 @@ impl Watched<'_> {
             promoted += usize::from(had && session.owner.is_some());
             left.extend((had && session.owner.is_none() && session.turn.is_some()).then(|| name.clone()));
         }
-        // Nobody is left to answer, and nobody to work for.
+        // No client is left to answer or to wait for the turn.
         let (stopped, answered): (Vec<Value>, Vec<Value>) =
-            self.handed().into_iter().partition(|line| line["method"] == "session/cancel");
+            self.worker_lines().into_iter().partition(|line| line["method"] == "session/cancel");
         let mut numbers: Vec<u64> = answered.iter().filter_map(|line| line["id"].as_u64()).collect();
         numbers.sort_unstable();
         assert_eq!(
@@ -403,58 +408,58 @@ impl Watched<'_> {
         for name in left {
             let Some((asked, _)) = self.session(&name).turn.take() else { continue };
             self.worker_answers(&asked, &json!({"stopReason": "cancelled"}));
-            assert_eq!(self.heard(), [], "seed {}", self.seed);
+            assert_eq!(self.client_lines(), [], "seed {}", self.seed);
         }
-        self.did(if promoted > 0 { "left to another" } else { "left" });
+        self.count(if promoted > 0 { "left to another" } else { "left" });
     }
 
-    /// Somebody of another identity, or who is not on the session, or names none that there is.
+    /// A client of another identity, or not on the session, or with an unknown name.
     fn intrudes(&mut self) {
-        let Some(client) = self.some_person() else { return };
-        let identity = self.people[&client].identity;
+        let Some(client) = self.some_client() else { return };
+        let identity = self.clients[&client].identity;
         let foreign = self.some_session(|session| session.identity != identity);
-        let method = self.random.of(&["session/load", "session/resume", "session/prompt", "session/close"]);
+        let method = self.random.pick(&["session/load", "session/resume", "session/prompt", "session/close"]);
         let is_foreign = foreign.is_some();
-        // A worker is asked about one that nobody knows.
+        // A request for an unknown session goes to the worker.
         if !is_foreign && method != "session/prompt" {
             return;
         }
         let name = foreign.unwrap_or_else(|| "nowhere".to_owned());
         let params = json!({"sessionId": name, "cwd": "/w", "mcpServers": [], "prompt": []});
-        let id = self.asks(client, method, &params);
+        let id = self.request(client, method, &params);
         self.is_refused(client, &id, UNKNOWN);
-        self.did(if is_foreign { "intruded" } else { "named none" });
+        self.count(if is_foreign { "intruded" } else { "named none" });
     }
 
-    /// Who controls a session may do other things in it, and is the only one answered; others may not.
+    /// The controller may send other requests and gets the only response. Other clients may not.
     fn does_other_things(&mut self) {
         let Some(name) = self.some_session(|session| session.owner.is_some()) else { return };
         let all = self.sessions[&name].all();
-        let client = self.random.of(&all);
-        let id = self.asks(client, "_x/custom", &json!({"sessionId": name}));
+        let client = self.random.pick(&all);
+        let id = self.request(client, "_x/custom", &json!({"sessionId": name}));
         if self.sessions[&name].owner != Some(client) {
             self.is_refused(client, &id, IN_USE);
-            return self.did("was not let steer");
+            return self.count("was not let steer");
         }
         let asked = self.only_handed("_x/custom");
         let number = self.number();
         self.worker_answers(&asked["id"], &json!({"number": number}));
         assert_eq!(self.only_answer(client, &id)["result"]["number"], number);
-        self.did("did something else");
+        self.count("did something else");
     }
 
-    /// Who controls a session closes it, for everybody.
+    /// The controller closes the session for all clients.
     fn closes(&mut self) {
         let Some(name) = self.some_session(|session| session.owner.is_some() && session.turn.is_none())
         else {
             return;
         };
         let Some(client) = self.sessions[&name].owner else { return };
-        let id = self.asks(client, "session/close", &json!({"sessionId": name}));
+        let id = self.request(client, "session/close", &json!({"sessionId": name}));
         let asked = self.only_handed("session/close");
         self.worker_answers(&asked["id"], &json!({}));
         assert!(self.only_answer(client, &id)["result"].is_object());
         self.sessions.remove(&name);
-        self.did("closed");
+        self.count("closed");
     }
 }

@@ -1,17 +1,17 @@
-//! How a run ends: everything is settled, the bus serves as if nothing had been, and then it stops.
+//! The end of a run: all requests settle, the bus serves new clients, and then it stops.
 
 use std::time::Duration;
 
 use super::World;
 use crate::client::SimClient;
 
-/// How long everybody has to settle everything once no more faults happen; sessions without a client take longest.
-const SETTLE: Duration = Duration::from_secs(400);
+/// Time to settle everything without further faults. Sessions without a client take longest.
+const SETTLE_TIME: Duration = Duration::from_secs(400);
 
 impl World {
-    /// No more faults: everybody does what they should until nothing is left to do.
+    /// Stops the faults, and lets all peers act until nothing is left to do.
     pub(super) fn settle(&mut self) {
-        let end = self.now + SETTLE;
+        let end = self.now + SETTLE_TIME;
         self.core.set_pressure(false);
         let mut rounds = 0;
         while self.now < end && !self.is_wrong() && !self.net.finished {
@@ -33,7 +33,7 @@ impl World {
         }
     }
 
-    /// Everybody once. Whether anything happened.
+    /// Lets each peer act once. Returns `true` if anything happened.
     fn round(&mut self) -> bool {
         let before = self.net.digest;
         let mut moved = false;
@@ -76,14 +76,14 @@ impl World {
         moved || before != self.net.digest
     }
 
-    /// Until the core's next deadline, or a while.
+    /// Advances to the core's next deadline, or by a second.
     fn pass_to_deadline(&mut self) {
         let most = Duration::from_secs(1);
         let until = self.core.deadline().map_or(most, |at| at.saturating_sub(self.now).min(most));
         self.pass(until.max(Duration::from_millis(1)));
     }
 
-    /// After all that, a new client of each pool is served as if nothing had been.
+    /// Checks that a new client of each pool is served.
     pub(super) fn probe(&mut self) {
         for slot in self.client_slots() {
             self.client_goes(slot);
@@ -96,21 +96,25 @@ impl World {
         if self.scenario.faults == 0 && left.counters.strikes > 0 {
             self.wrong(format!("BW2 workers without a fault are said to have some: {left:?}"));
         }
-        // One that does not stop when told may owe the answer to a prompt for ever, once its session was closed.
-        let deaf =
-            self.net.procs.iter().flatten().any(|proc| proc.worker.deaf && !proc.worker.tasks.is_empty());
+        // A worker that ignores cancellations may never answer a prompt of a closed session.
+        let deaf = self
+            .net
+            .procs
+            .iter()
+            .flatten()
+            .any(|proc| proc.worker.ignores_cancel && !proc.worker.tasks.is_empty());
         if left.clients + left.sessions > 0 || left.pending > 0 && !deaf {
             self.wrong(format!("I6 without clients something is kept: {left:?}"));
         }
         for proc in self.net.procs.iter_mut().flatten() {
-            proc.worker.mute = false;
-            proc.worker.deaf = false;
+            proc.worker.never_initializes = false;
+            proc.worker.ignores_cancel = false;
         }
         for listener in 0..self.scenario.config.listen.len() {
             let Some(slot) = self.connect(listener, listener) else {
                 return self.wrong("a bus without clients takes none".to_owned());
             };
-            let plain = self.net.port(slot).is_some_and(|port| port.client.breed.is_plain());
+            let plain = self.net.port(slot).is_some_and(|port| port.client.traits.is_plain());
             let plan: &[&'static str] =
                 if plain { &["work", "work"] } else { &["initialize", "session/new", "session/prompt"] };
             for method in plan {
@@ -128,7 +132,7 @@ impl World {
             return self.wrong(format!("the last client of listener {listener} was hung up on"));
         };
         let session = (method == "session/prompt").then(|| port.client.sessions.first().cloned()).flatten();
-        let line = port.client.ask(tag, method, session, 2, &mut self.random);
+        let line = port.client.request(tag, method, session, 2, &mut self.random);
         let served = self.net.oracle.as_ref().map(|oracle| oracle.served);
         self.client_says(slot, line);
         for _ in 0..200 {
@@ -151,7 +155,7 @@ impl World {
         }
     }
 
-    /// Stops the bus: in forty seconds nothing may be left.
+    /// Stops the bus and checks that nothing is left after forty seconds.
     pub(super) fn finish(&mut self) {
         self.drain();
         let end = self.now + Duration::from_secs(40);
@@ -174,10 +178,10 @@ impl World {
         }
     }
 
-    /// Tells the bus to stop.
+    /// Starts to drain the bus.
     pub(super) fn drain(&mut self) {
         self.draining = true;
-        self.net.note(|| "drain".to_owned());
+        self.net.trace_line(|| "drain".to_owned());
         self.core.drain(self.now, &mut self.net);
         self.after();
     }

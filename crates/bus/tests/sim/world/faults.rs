@@ -1,4 +1,4 @@
-//! What happens on a bad day.
+//! Moves that are faults.
 
 use std::time::Duration;
 
@@ -6,9 +6,9 @@ use narrows_bus::core::Stuck;
 
 use super::World;
 use crate::client::{Line, SimClient};
-use crate::oracle::{Reply, Said};
+use crate::oracle::{ClientMessage, WorkerMessage};
 
-/// Lines that are no messages.
+/// Invalid lines.
 const BROKEN: [&[u8]; 10] = [
     b"hello",
     b"{\"jsonrpc\":\"2.0\",\"method\":\"x\"",
@@ -23,7 +23,7 @@ const BROKEN: [&[u8]; 10] = [
 ];
 
 impl World {
-    /// Something goes wrong.
+    /// Makes a random fault.
     pub(super) fn fault(&mut self) {
         let happened = match self.random.below(34) {
             0..=3 => self.breaks_off(),
@@ -44,7 +44,7 @@ impl World {
             28 => self.stranger(),
             29 => self.goes_deaf(),
             30 => {
-                let time = Duration::from_secs(self.random.of(&[2, 7, 31, 61, 310]));
+                let time = Duration::from_secs(self.random.pick(&[2, 7, 31, 61, 310]));
                 self.pass(time);
                 self.stalls(time);
                 Some(())
@@ -64,7 +64,7 @@ impl World {
         self.faults += usize::from(happened.is_some());
     }
 
-    /// A worker dies, whatever it was about to read or say.
+    /// A worker exits at a random point.
     fn breaks_off(&mut self) -> Option<()> {
         let slot = self.some_worker()?;
         let most = self.random.below(400);
@@ -80,7 +80,7 @@ impl World {
         let slot = self.some_worker()?;
         let proc = self.net.proc(slot).filter(|proc| proc.up && proc.stop.is_none())?;
         let taken = proc.read;
-        let why = self.random.of(&[
+        let why = self.random.pick(&[
             Stuck::Stopped,
             Stuck::Undrained,
             Stuck::InputClosed { taken },
@@ -88,7 +88,7 @@ impl World {
         ]);
         let listens = !matches!(why, Stuck::InputClosed { .. });
         let proc = self.net.proc(slot)?;
-        // One that only closed its input may still answer what it has read.
+        // A worker that has only closed its input may still answer what it has read.
         (proc.frozen, proc.closed) = (listens, !listens);
         self.worker_sticks(slot, why);
         if listens && self.net.proc(slot).is_some_and(|proc| proc.stop.is_none()) {
@@ -97,7 +97,7 @@ impl World {
         Some(())
     }
 
-    /// A client that the core listens to.
+    /// Returns a client that the core reads.
     fn speaker(&mut self) -> Option<usize> {
         let slot = self.some_client()?;
         self.is_read(slot).then_some(slot)
@@ -105,24 +105,24 @@ impl World {
 
     fn client_broken_line(&mut self) -> Option<()> {
         let slot = self.speaker()?;
-        let text = self.random.of(&BROKEN).to_vec();
-        self.client_says(slot, Line { text, said: vec![Said::Broken], array: false, long: false });
+        let text = self.random.pick(&BROKEN).to_vec();
+        self.client_says(slot, Line { text, said: vec![ClientMessage::Broken], array: false, long: false });
         Some(())
     }
 
     fn too_long(&mut self) -> Option<()> {
         let slot = self.speaker()?;
         let tag = self.store.tag();
-        let line = self.net.ports[slot].as_mut()?.client.ask_at_length(tag, &mut self.random);
+        let line = self.net.ports[slot].as_mut()?.client.long_request(tag, &mut self.random);
         self.client_says(slot, line);
         Some(())
     }
 
-    /// An array with more in it than may be, which counts as one thing that is wrong.
+    /// A batch with too many entries, which counts as one fault.
     fn too_many(&mut self) -> Option<()> {
         let slot = self.speaker()?;
         let text = format!("[{}{{}}]", "{},".repeat(self.scenario.config.limits.max_batch)).into_bytes();
-        self.client_says(slot, Line { text, said: vec![Said::Broken], array: false, long: false });
+        self.client_says(slot, Line { text, said: vec![ClientMessage::Broken], array: false, long: false });
         Some(())
     }
 
@@ -136,8 +136,8 @@ impl World {
         let waiting = &client.flight[random.below(client.flight.len())];
         let (id, session) = (waiting.id.clone(), waiting.session.clone());
         let tag = self.store.tag();
-        let method = if client.breed.is_plain() { "work" } else { "_x/custom" };
-        let line = client.ask_with(id, tag, method, session, 2, random);
+        let method = if client.traits.is_plain() { "work" } else { "_x/custom" };
+        let line = client.request_with_id(id, tag, method, session, 2, random);
         self.client_says(slot, line);
         Some(())
     }
@@ -148,7 +148,7 @@ impl World {
         Some(())
     }
 
-    /// A client answers what was asked of another, or of nobody.
+    /// A client answers a request to another client, or an unknown one.
     fn forges(&mut self) -> Option<()> {
         let slot = self.speaker()?;
         let other = self.some_client()?;
@@ -170,20 +170,20 @@ impl World {
     fn goes_deaf(&mut self) -> Option<()> {
         let slot = self.some_worker()?;
         let proc = self.net.proc(slot)?;
-        proc.worker.mute |= !proc.up;
-        proc.worker.deaf = true;
+        proc.worker.never_initializes |= !proc.up;
+        proc.worker.ignores_cancel = true;
         Some(())
     }
 
     fn worker_noise(&mut self) -> Option<()> {
         let slot = self.some_worker()?;
-        let text = self.random.of(&BROKEN).to_vec();
+        let text = self.random.pick(&BROKEN).to_vec();
         let proc = self.net.proc(slot).filter(|proc| proc.up)?;
-        proc.worker.out.push_back((text, vec![Reply::Noise]));
+        proc.worker.out.push_back((text, vec![WorkerMessage::Noise]));
         Some(())
     }
 
-    /// A worker answers what nobody asked, or twice, or in a way that is no answer, or speaks in another's session.
+    /// A worker answers an unknown request, or twice, or invalidly, or uses a session of another worker.
     fn worker_lies(&mut self) -> Option<()> {
         let slot = self.some_worker()?;
         let random = &mut self.random;
@@ -191,21 +191,21 @@ impl World {
             self.net.procs.iter().flatten().flat_map(|proc| proc.worker.sessions.keys().cloned()).collect();
         let worker = &mut self.net.procs[slot].as_mut().filter(|proc| proc.up)?.worker;
         match random.below(6) {
-            4 => return worker.take_back(&mut self.store),
+            4 => return worker.cancel(&mut self.store),
             5 if random.one_in(2) => {
                 let text = b"{\"jsonrpc\":\"2.0\",\"method\":\"x\",\"params\":{\"y\":\"yyyyyyyyyy".to_vec();
-                worker.out.push_back((text, vec![Reply::TooLong]));
+                worker.out.push_back((text, vec![WorkerMessage::TooLong]));
             }
             0 => {
                 let id = worker.answered.last().cloned().unwrap_or_else(|| b"12345".to_vec());
                 let id = String::from_utf8_lossy(&id).into_owned();
                 let text =
                     format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{\"again\":true}}}}").into_bytes();
-                worker.out.push_back((text, vec![Reply::Noise]));
+                worker.out.push_back((text, vec![WorkerMessage::Noise]));
             }
             1 => {
                 let text = b"{\"jsonrpc\":\"2.0\",\"id\":\"never\",\"result\":{}}".to_vec();
-                worker.out.push_back((text, vec![Reply::Noise]));
+                worker.out.push_back((text, vec![WorkerMessage::Noise]));
             }
             2 if !worker.tasks.is_empty() => {
                 let at = random.below(worker.tasks.len());
@@ -226,7 +226,9 @@ impl World {
                         "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{}},\"error\":{{\"code\":1,\"message\":\"\"}}}}"
                     )
                 };
-                worker.out.push_back((text.into_bytes(), vec![Reply::Malformed { id: task.id, code }]));
+                worker
+                    .out
+                    .push_back((text.into_bytes(), vec![WorkerMessage::Malformed { id: task.id, code }]));
             }
             _ => {
                 let name = others.into_iter().find(|name| !worker.sessions.contains_key(name))?;
@@ -240,7 +242,7 @@ impl World {
         Some(())
     }
 
-    /// Several of a client's messages in one array, some of them broken.
+    /// Several messages of a client in one batch, some of them invalid.
     fn array(&mut self) -> Option<()> {
         let slot = self.speaker()?;
         let mut lines = Vec::new();
@@ -248,7 +250,7 @@ impl World {
             if self.random.one_in(5) {
                 lines.push(Line {
                     text: b"{\"x\":1}".to_vec(),
-                    said: vec![Said::Broken],
+                    said: vec![ClientMessage::Broken],
                     array: false,
                     long: false,
                 });
@@ -259,7 +261,7 @@ impl World {
         if lines.is_empty() {
             return None;
         }
-        self.client_says(slot, SimClient::together(lines));
+        self.client_says(slot, SimClient::batch(lines));
         Some(())
     }
 
@@ -275,12 +277,12 @@ impl World {
         {
             return None;
         }
-        let line = SimClient::take_back(self.store.tag(), waiting);
+        let line = SimClient::cancel(self.store.tag(), waiting);
         self.client_says(slot, line);
         Some(())
     }
 
-    /// A client loads or resumes a session that another had, or still has.
+    /// A client loads or resumes a session that another client had or has.
     fn takes_up(&mut self) -> Option<()> {
         let slot = self.speaker()?;
         let held = |port: &crate::net::Port| {
@@ -292,7 +294,7 @@ impl World {
         let from = if random.one_in(3) { &live } else { &self.left };
         let names: Vec<&String> =
             from.iter().filter(|(pool, _)| *pool == client.pool).map(|(_, name)| name).collect();
-        if names.is_empty() || !client.greeted || client.breed.is_plain() {
+        if names.is_empty() || !client.greeted || client.traits.is_plain() {
             return None;
         }
         let name = names[random.below(names.len())].clone();
@@ -300,13 +302,13 @@ impl World {
             return None;
         }
         let method =
-            if client.breed.version() == 1 && random.one_in(2) { "session/load" } else { "session/resume" };
-        let line = client.ask(self.store.tag(), method, Some(name), 2, random);
+            if client.traits.version() == 1 && random.one_in(2) { "session/load" } else { "session/resume" };
+        let line = client.request(self.store.tag(), method, Some(name), 2, random);
         self.client_says(slot, line);
         Some(())
     }
 
-    /// A client speaks in a session of another, or in none that there is.
+    /// A client uses a session of another client, or an unknown one.
     fn stranger(&mut self) -> Option<()> {
         let slot = self.speaker()?;
         let names: Vec<String> =
@@ -318,29 +320,33 @@ impl World {
         } else {
             names[random.below(names.len())].clone()
         };
-        if client.breed.is_plain() || client.sessions.contains(&name) {
+        if client.traits.is_plain() || client.sessions.contains(&name) {
             return None;
         }
         let line = if random.one_in(4) {
-            SimClient::tell(self.store.tag(), "session/cancel", &name)
+            SimClient::notification(self.store.tag(), "session/cancel", &name)
         } else {
-            client.ask(self.store.tag(), "session/prompt", Some(name), 2, random)
+            client.request(self.store.tag(), "session/prompt", Some(name), 2, random)
         };
         self.client_says(slot, line);
         Some(())
     }
 
-    /// Several of a worker's messages in one array.
+    /// Several messages of a worker in one batch.
     fn array_of_worker(&mut self) -> Option<()> {
         let slot = self.some_worker()?;
         let proc = self.net.proc(slot).filter(|proc| proc.worker.out.len() > 1)?;
-        // The end of a session ends its turns, whatever is said about them behind it.
-        let plain = |reply: &Reply| match reply {
-            Reply::Noise | Reply::TooLong | Reply::Malformed { .. } | Reply::Full { .. } => false,
-            Reply::Answer { closes, .. } => closes.is_none(),
-            Reply::Ask { .. } | Reply::Tell { .. } => true,
+        // The end of a session ends its turns, whatever follows about them.
+        let plain = |reply: &WorkerMessage| match reply {
+            WorkerMessage::Noise
+            | WorkerMessage::TooLong
+            | WorkerMessage::Malformed { .. }
+            | WorkerMessage::Full { .. } => false,
+            WorkerMessage::Answer { closes, .. } => closes.is_none(),
+            WorkerMessage::Request { .. } | WorkerMessage::Notify { .. } => true,
         };
-        let whole = |line: &(Vec<u8>, Vec<Reply>)| line.0.first() == Some(&b'{') && line.1.iter().all(plain);
+        let whole =
+            |line: &(Vec<u8>, Vec<WorkerMessage>)| line.0.first() == Some(&b'{') && line.1.iter().all(plain);
         let count = proc.worker.out.iter().take(4).take_while(|line| whole(line)).count();
         let mut text = vec![b'['];
         let mut said = Vec::new();
@@ -358,7 +364,7 @@ impl World {
         Some(())
     }
 
-    /// New settings: other numbers, another environment of a pool, or a pool less.
+    /// Another configuration: other numbers, another environment of a pool, or one pool less.
     fn reloads(&mut self) -> Option<()> {
         if self.draining {
             return None;

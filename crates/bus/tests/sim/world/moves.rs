@@ -1,4 +1,4 @@
-//! What happens on a good day.
+//! Moves without faults.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::client::{Line, SimClient};
 use crate::net::Proc;
 
 impl World {
-    /// Somebody does something.
+    /// Makes a random move.
     pub(super) fn step(&mut self) {
         match self.random.below(24) {
             0 => {
@@ -43,7 +43,7 @@ impl World {
                 }
             }
             _ => {
-                let time = Duration::from_millis(self.random.of(&[1, 10, 100, 1_000]));
+                let time = Duration::from_millis(self.random.pick(&[1, 10, 100, 1_000]));
                 self.pass(time);
                 self.stalls(time);
             }
@@ -52,22 +52,22 @@ impl World {
 
     pub(super) fn some_client(&mut self) -> Option<usize> {
         let slots = self.client_slots();
-        (!slots.is_empty()).then(|| self.random.of(&slots))
+        (!slots.is_empty()).then(|| self.random.pick(&slots))
     }
 
     pub(super) fn some_worker(&mut self) -> Option<usize> {
         let slots = self.worker_slots();
-        (!slots.is_empty()).then(|| self.random.of(&slots))
+        (!slots.is_empty()).then(|| self.random.pick(&slots))
     }
 
-    /// One of the workers that have something to do.
+    /// Returns a worker with something to do.
     fn worker_with(&mut self, has: impl Fn(&Proc) -> bool) -> Option<usize> {
         let mut slots = self.worker_slots();
         slots.retain(|slot| self.net.procs[*slot].as_ref().is_some_and(&has));
-        (!slots.is_empty()).then(|| self.random.of(&slots))
+        (!slots.is_empty()).then(|| self.random.pick(&slots))
     }
 
-    /// The driver's part in what the core ordered, and the worker's reading.
+    /// Performs the driver's part of an order, and lets the worker read.
     pub(super) fn worker_moves(&mut self, slot: usize, most: usize) {
         let Some(proc) = self.net.proc(slot) else { return };
         match (proc.up, proc.stop) {
@@ -103,7 +103,7 @@ impl World {
         self.client_says(slot, line);
     }
 
-    /// What a client says next, if it has something to say.
+    /// Returns the next line of a client, if it has one.
     pub(super) fn client_line(&mut self, slot: usize, in_array: bool) -> Option<Line> {
         let random = &mut self.random;
         let client = &mut self.net.ports[slot].as_mut()?.client;
@@ -112,7 +112,7 @@ impl World {
                 return None;
             }
             client.greeting = true;
-            return Some(client.ask(self.store.tag(), "initialize", None, 0, random));
+            return Some(client.request(self.store.tag(), "initialize", None, 0, random));
         }
         if !client.questions.is_empty() && random.one_in(2) {
             let at = random.below(client.questions.len());
@@ -123,15 +123,15 @@ impl World {
             return None;
         }
         let pad = if random.one_in(10) { 900 } else { 2 };
-        if client.breed.is_plain() {
+        if client.traits.is_plain() {
             let session = (!random.one_in(4)).then(|| format!("c{}-{}", client.conn, random.below(3)));
-            return Some(client.ask(self.store.tag(), "work", session, pad, random));
+            return Some(client.request(self.store.tag(), "work", session, pad, random));
         }
         if client.sessions.is_empty() || random.one_in(12) && client.sessions.len() < 4 {
             if client.flight.iter().filter(|waiting| waiting.method == "session/new").count() > 1 {
                 return None;
             }
-            return Some(client.ask(self.store.tag(), "session/new", None, 0, random));
+            return Some(client.request(self.store.tag(), "session/new", None, 0, random));
         }
         let at = random.below(client.sessions.len());
         let name = client.sessions[at].clone();
@@ -140,27 +140,27 @@ impl World {
             .iter()
             .any(|waiting| waiting.method == "session/prompt" && waiting.session.as_ref() == Some(&name));
         Some(match random.below(14) {
-            0 if busy => SimClient::tell(self.store.tag(), "session/cancel", &name),
-            1 => client.ask(self.store.tag(), "session/list", None, 0, random),
-            2 => client.ask(self.store.tag(), "_x/custom", Some(name), 0, random),
+            0 if busy => SimClient::notification(self.store.tag(), "session/cancel", &name),
+            1 => client.request(self.store.tag(), "session/list", None, 0, random),
+            2 => client.request(self.store.tag(), "_x/custom", Some(name), 0, random),
             3 if !in_array => {
                 client.sessions.swap_remove(at);
-                client.ask(self.store.tag(), "session/close", Some(name), 0, random)
+                client.request(self.store.tag(), "session/close", Some(name), 0, random)
             }
             12 if client.sessions.len() < 4 => {
-                client.ask(self.store.tag(), "session/fork", Some(name), 0, random)
+                client.request(self.store.tag(), "session/fork", Some(name), 0, random)
             }
             13 if !in_array && random.one_in(3) => {
                 client.sessions.swap_remove(at);
-                client.ask(self.store.tag(), "session/delete", Some(name), 0, random)
+                client.request(self.store.tag(), "session/delete", Some(name), 0, random)
             }
-            4 => SimClient::tell(self.store.tag(), "_x/note", &name),
+            4 => SimClient::notification(self.store.tag(), "_x/note", &name),
             _ if busy => return None,
-            _ => client.ask(self.store.tag(), "session/prompt", Some(name), pad, random),
+            _ => client.request(self.store.tag(), "session/prompt", Some(name), pad, random),
         })
     }
 
-    /// The driver hangs up on clients that take nothing though too much waits, and on those the core is done with.
+    /// Closes stalled clients, and clients that the core has closed.
     pub(super) fn stalls(&mut self, time: Duration) {
         let millis = u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
         for slot in self.client_slots() {

@@ -222,7 +222,7 @@ impl server::Served for HandedOffSocket {
     }
 
     fn hang_up(&self, code: u16, reason: &'static str) {
-        self.bus.hang_up(&self.served, code, reason);
+        self.bus.close_websocket(&self.served, code, reason);
     }
 }
 

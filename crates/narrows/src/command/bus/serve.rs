@@ -76,7 +76,7 @@ async fn serve(
         owners: data_dir(&variables).map(|directory| directory.join("bus").join(OWNERS_FILE)),
         hand_over: Some(http.hand_over()),
     };
-    let bus = Running::start_within(config, environment, edges)
+    let bus = Running::start_with_options(config, environment, edges)
         .map_err(|error| settings::start_failure(args, &error))?;
     http.open(bus.handle());
     let addresses = bus.addresses().iter().enumerate();
@@ -131,7 +131,7 @@ async fn serve(
                 }
                 // A second Ctrl-C exits immediately.
                 Signal::Interrupt if deadline.is_some() => {
-                    bus.forsake();
+                    bus.remove_sockets();
                     return Err(Failure::forced_exit(signal));
                 }
                 _ if deadline.is_some() => {}
@@ -143,7 +143,7 @@ async fn serve(
             () = too_long => {
                 // Clients were notified; remaining agents end with this process.
                 tracing::warn!("not everything has ended in time");
-                bus.forsake();
+                bus.remove_sockets();
                 return Ok(ExitStatus::Success.exit_code());
             }
             () = &mut admin => {}

@@ -1,4 +1,4 @@
-//! Brains that decide as little as possible, and tell what they were told.
+//! Minimal routers that report their events.
 
 use std::cell::Cell;
 use std::sync::mpsc::SyncSender;
@@ -11,16 +11,16 @@ use narrows_bus::driver::Router;
 use narrows_wire::LineRef;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// What a [`Simple`] does with lines.
+/// The mode of a [`SimpleRouter`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Clients get them back.
+    /// Lines are returned to their clients.
     Mirror,
-    /// Each client has a worker of its own.
+    /// Each client has its own worker.
     Pairs,
 }
 
-/// What a [`Simple`] was told.
+/// An event of a [`SimpleRouter`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     Open(u32),
@@ -33,25 +33,25 @@ pub(crate) enum Event {
     Pressure(bool),
     Reloaded,
     Ticked,
-    /// It was asked whether a worker that it stops for a moment owes anything.
-    Looked,
+    /// It was asked for the pending work of a worker that it has stopped (SIGSTOP).
+    PendingWorkQueried,
 }
 
-pub(crate) struct Simple {
+pub(crate) struct SimpleRouter {
     mode: Mode,
     pools: Vec<Pool>,
     max: usize,
-    /// Whether a client is there, and whether its worker is.
+    /// `true` if the client is connected, and if its worker is up.
     slots: Vec<(bool, bool)>,
     draining: bool,
-    /// What it panics over next.
-    fuse: Option<String>,
-    /// The worker that it stops at one look of the driver and continues at the next.
+    /// The next event at which it panics.
+    panic_at: Option<String>,
+    /// The worker that it stops at one check of the driver and continues at the next.
     paused: Cell<(Option<Pid>, bool)>,
     events: SyncSender<Event>,
 }
 
-impl Simple {
+impl SimpleRouter {
     pub(crate) fn new(mode: Mode, config: &Config, events: SyncSender<Event>) -> Self {
         let (pools, max) = (config.pools.clone(), config.limits.max_connections);
         Self {
@@ -60,38 +60,38 @@ impl Simple {
             max,
             slots: Vec::new(),
             draining: false,
-            fuse: None,
+            panic_at: None,
             paused: Cell::default(),
             events,
         }
     }
 
-    fn tell(&self, event: Event) {
+    fn report(&self, event: Event) {
         self.events.send(event).unwrap();
     }
 
-    fn burn(&mut self, at: &str) {
-        if self.fuse.as_deref() == Some(at) {
-            self.fuse = None;
+    fn panic_if_at(&mut self, at: &str) {
+        if self.panic_at.as_deref() == Some(at) {
+            self.panic_at = None;
             panic!("as asked for");
         }
     }
 
-    fn rest(&mut self, out: &mut impl CoreOutput) {
+    fn read_rest(&mut self, out: &mut impl CoreOutput) {
         if self.draining && self.slots.iter().all(|slot| *slot == (false, false)) {
             out.act(Action::Finished);
         }
     }
 }
 
-impl Router for Simple {
+impl Router for SimpleRouter {
     type Status = usize;
 
     fn start(&mut self, _: Time, _: &mut impl CoreOutput) {}
 
     fn client_open(&mut self, _: Time, from: ClientInfo<'_>, out: &mut impl CoreOutput) -> Option<ClientId> {
         assert_eq!(from.listener, 0);
-        self.burn("open");
+        self.panic_if_at("open");
         if self.slots.iter().filter(|slot| slot.0).count() >= self.max {
             return None;
         }
@@ -105,15 +105,15 @@ impl Router for Simple {
         if self.mode == Mode::Pairs {
             out.act(Action::Spawn { worker: WorkerId(slot), pool: PoolId(0) });
         }
-        self.tell(Event::Open(slot));
+        self.report(Event::Open(slot));
         Some(ClientId(slot))
     }
 
     fn client_line(&mut self, _: Time, client: ClientId, line: LineRef<'_>, out: &mut impl CoreOutput) {
         let LineRef::Whole(line) = line else { panic!("too long") };
         assert!(!line.ends_with(b"\"panic\"]"), "as asked for");
-        if let Some(fuse) = line.strip_prefix(b"[\"fuse\",\"") {
-            self.fuse = Some(String::from_utf8(fuse[..fuse.len() - 2].to_vec()).unwrap());
+        if let Some(panic_at) = line.strip_prefix(b"[\"fuse\",\"") {
+            self.panic_at = Some(String::from_utf8(panic_at[..panic_at.len() - 2].to_vec()).unwrap());
             out.to_client(client, &[b"[\"lit\"]"]);
             return;
         }
@@ -129,7 +129,7 @@ impl Router for Simple {
             }
             out.to_client(client, &[b"[\"reason\"]"]);
             out.act(Action::Close { client, reason: Reason::SlowReader });
-            return self.tell(Event::Ticked);
+            return self.report(Event::Ticked);
         }
         match self.mode {
             Mode::Mirror => out.to_client(client, &[&line[..line.len() / 2], &line[line.len() / 2..]]),
@@ -138,8 +138,8 @@ impl Router for Simple {
     }
 
     fn client_eof(&mut self, _: Time, client: ClientId, out: &mut impl CoreOutput) {
-        self.burn("eof");
-        self.tell(Event::Eof(client.0));
+        self.panic_if_at("eof");
+        self.report(Event::Eof(client.0));
         match self.mode {
             Mode::Mirror => out.act(Action::Close { client, reason: Reason::Served }),
             Mode::Pairs => out.act(Action::Stop { worker: WorkerId(client.0), kill: false }),
@@ -147,24 +147,24 @@ impl Router for Simple {
     }
 
     fn client_gone(&mut self, _: Time, client: ClientId, out: &mut impl CoreOutput) {
-        self.burn("gone");
-        self.tell(Event::Gone(client.0));
+        self.panic_if_at("gone");
+        self.report(Event::Gone(client.0));
         let slot = &mut self.slots[client.0 as usize];
         slot.0 = false;
         if slot.1 {
             out.act(Action::Stop { worker: WorkerId(client.0), kill: true });
         }
-        self.rest(out);
+        self.read_rest(out);
     }
 
     fn client_drained(&mut self, _: Time, client: ClientId, _: &mut impl CoreOutput) {
-        self.tell(Event::Drained(client.0));
+        self.report(Event::Drained(client.0));
     }
 
     fn worker_up(&mut self, _: Time, worker: WorkerId, pid: u32, _: &mut impl CoreOutput) {
-        self.burn("up");
+        self.panic_if_at("up");
         self.paused.set((Pid::from_raw(i32::try_from(pid).unwrap()), false));
-        self.tell(Event::Up(worker.0, pid));
+        self.report(Event::Up(worker.0, pid));
     }
 
     fn worker_line(&mut self, _: Time, worker: WorkerId, line: LineRef<'_>, out: &mut impl CoreOutput) {
@@ -176,7 +176,7 @@ impl Router for Simple {
 
     fn has_pending_work(&self, _: WorkerId) -> bool {
         let (Some(pid), is_paused) = self.paused.get() else { return true };
-        if self.fuse.as_deref() == Some("pause") {
+        if self.panic_at.as_deref() == Some("pause") {
             kill_process(pid, if is_paused { Signal::CONT } else { Signal::STOP }).unwrap();
             let is_done = || {
                 let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
@@ -187,55 +187,55 @@ impl Router for Simple {
             }
             // Once each.
             self.paused.set((if is_paused { None } else { Some(pid) }, true));
-            self.tell(Event::Looked);
+            self.report(Event::PendingWorkQueried);
         }
         true
     }
 
     fn worker_stuck(&mut self, _: Time, worker: WorkerId, why: Stuck, out: &mut impl CoreOutput) {
-        self.tell(Event::Stuck(worker.0, why));
+        self.report(Event::Stuck(worker.0, why));
         out.act(Action::Stop { worker, kill: true });
     }
 
     fn worker_gone(&mut self, _: Time, worker: WorkerId, end: &WorkerExit, out: &mut impl CoreOutput) {
-        self.burn("ended");
-        self.tell(Event::Ended(worker.0, end.clone()));
+        self.panic_if_at("ended");
+        self.report(Event::Ended(worker.0, end.clone()));
         self.slots[worker.0 as usize].1 = false;
         out.act(Action::Close { client: ClientId(worker.0), reason: Reason::Served });
-        self.rest(out);
+        self.read_rest(out);
     }
 
     fn tick(&mut self, _: Time, _: &mut impl CoreOutput) {
-        self.tell(Event::Ticked);
-        // It burns on.
-        assert_ne!(self.fuse.as_deref(), Some("tick"), "as asked for");
+        self.report(Event::Ticked);
+        // It keeps panicking.
+        assert_ne!(self.panic_at.as_deref(), Some("tick"), "as asked for");
     }
 
     fn deadline(&self) -> Option<Time> {
-        (self.fuse.as_deref() == Some("tick")).then_some(Time::ZERO)
+        (self.panic_at.as_deref() == Some("tick")).then_some(Time::ZERO)
     }
 
     fn drain(&mut self, _: Time, out: &mut impl CoreOutput) {
         self.draining = true;
-        self.burn("drain");
+        self.panic_if_at("drain");
         for slot in 0..u32::try_from(self.slots.len()).unwrap() {
             out.act(Action::Close { client: ClientId(slot), reason: Reason::Draining });
         }
-        self.rest(out);
+        self.read_rest(out);
     }
 
     fn reload(&mut self, _: Time, config: &Config, _: &mut impl CoreOutput) {
-        self.burn("reload");
+        self.panic_if_at("reload");
         self.pools.clone_from(&config.pools);
-        self.tell(Event::Reloaded);
+        self.report(Event::Reloaded);
     }
 
     fn set_pressure(&mut self, on: bool) {
-        self.tell(Event::Pressure(on));
+        self.report(Event::Pressure(on));
     }
 
     fn status(&self, _: Time) -> usize {
-        assert_ne!(self.fuse.as_deref(), Some("status"), "as asked for");
+        assert_ne!(self.panic_at.as_deref(), Some("status"), "as asked for");
         self.slots.iter().filter(|slot| slot.0).count()
     }
 
