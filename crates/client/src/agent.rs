@@ -22,8 +22,8 @@ use crate::error::{ClientError, Login, LoginKind, Problem, Seen, Stage};
 use crate::peer_json;
 use crate::usage::Counted;
 
-/// How much of its stderr explains what an agent did.
-const STDERR_LINES: usize = 20;
+/// Number of stderr lines that are kept to explain a failure.
+const MAX_STDERR_LINES: usize = 20;
 
 /// An agent to be driven: how it is started, and how long it may take.
 #[derive(Clone, Debug)]
@@ -93,7 +93,7 @@ pub struct Info {
 
 /// What is known of an agent after `initialize`.
 #[derive(Clone, Debug)]
-pub struct Introduced {
+pub struct AgentDescription {
     /// The version of the conversation.
     pub version: Version,
     /// Who it is, if it says so.
@@ -106,16 +106,16 @@ pub struct Introduced {
     pub raw: Value,
 }
 
-impl Introduced {
+impl AgentDescription {
     /// Returns `true` if it is our own agent by its name, which does all it does through its client.
     pub(crate) fn is_ours(&self) -> bool {
         self.info.as_ref().is_some_and(|info| info.name == "narrows")
     }
 }
 
-/// How `initialize` ended.
-enum Opening {
-    Agreed(Introduced),
+/// Outcome of `initialize`.
+enum InitializeOutcome {
+    Agreed(AgentDescription),
     /// Another process is needed, with a lower version.
     Again(Version),
 }
@@ -127,7 +127,7 @@ pub(crate) struct Running {
     pub(crate) inbox: Inbox,
     /// `None` if another program has started it.
     pub(crate) process: Option<Process>,
-    pub(crate) known: Introduced,
+    pub(crate) known: AgentDescription,
 }
 
 /// Starts the agent, and again if it wants a lower version.
@@ -138,10 +138,12 @@ pub(crate) async fn start(agent: &Agent, offer: Offer) -> Result<Running, Client
         let (link, process) = started.map_err(|source| {
             ClientError::new(Stage::Start, Problem::Spawn { agent: agent.name.clone(), source })
         })?;
-        let (peer, mut inbox) = narrows_rpc::start(link, Options::client(hears));
-        match refusing(&mut inbox, initialize(&peer, version, offer, agent)).await {
-            Ok(Opening::Agreed(known)) => return Ok(Running { peer, inbox, process: Some(process), known }),
-            Ok(Opening::Again(lower)) => {
+        let (peer, mut inbox) = narrows_rpc::start(link, Options::client(is_known_method));
+        match refuse_requests_while(&mut inbox, initialize(&peer, version, offer, agent)).await {
+            Ok(InitializeOutcome::Agreed(known)) => {
+                return Ok(Running { peer, inbox, process: Some(process), known });
+            }
+            Ok(InitializeOutcome::Again(lower)) => {
                 tracing::info!(%version, %lower, "the agent wants a lower version");
                 // Nothing was begun, so there is nothing to be gentle about.
                 end(&peer, process, Ladder { eof_grace: Duration::from_millis(200), ..Ladder::default() })
@@ -151,7 +153,7 @@ pub(crate) async fn start(agent: &Agent, offer: Offer) -> Result<Running, Client
             Err(problem) => {
                 let mut error = ClientError::new(Stage::Initialize, problem);
                 let lost = matches!(*error.problem, Problem::Lost(_));
-                error.seen = end(&peer, process, if lost { Ladder::default() } else { hasty() }).await;
+                error.seen = end(&peer, process, if lost { Ladder::default() } else { short_ladder() }).await;
                 return Err(error);
             }
         }
@@ -159,13 +161,13 @@ pub(crate) async fn start(agent: &Agent, offer: Offer) -> Result<Running, Client
 }
 
 /// Begins the conversation with a running agent.
-pub(crate) async fn greet(link: Link, agent: &Agent, offer: Offer) -> Result<Running, ClientError> {
-    let (peer, mut inbox) = narrows_rpc::start(link, Options::client(hears));
+pub(crate) async fn initialize_over(link: Link, agent: &Agent, offer: Offer) -> Result<Running, ClientError> {
+    let (peer, mut inbox) = narrows_rpc::start(link, Options::client(is_known_method));
     let failed = |problem| ClientError::new(Stage::Initialize, problem);
     let opening = initialize(&peer, agent.protocol, offer, agent);
-    match refusing(&mut inbox, opening).await.map_err(failed)? {
-        Opening::Agreed(known) => Ok(Running { peer, inbox, process: None, known }),
-        Opening::Again(lower) => {
+    match refuse_requests_while(&mut inbox, opening).await.map_err(failed)? {
+        InitializeOutcome::Agreed(known) => Ok(Running { peer, inbox, process: None, known }),
+        InitializeOutcome::Again(lower) => {
             let words = format!("the agent wants to be asked anew, with version {lower} of the protocol");
             Err(failed(Problem::Unsupported(words)))
         }
@@ -173,13 +175,13 @@ pub(crate) async fn greet(link: Link, agent: &Agent, offer: Offer) -> Result<Run
 }
 
 /// All requests are received: an unknown one is reported as an event and refused.
-fn hears(_: &str) -> bool {
+fn is_known_method(_: &str) -> bool {
     true
 }
 
 /// What `opening` comes to. Whatever the agent asks before it has introduced itself is refused: it may wait for an
 /// answer, and so may a program that is no agent and sends back what it gets.
-async fn refusing<T>(inbox: &mut Inbox, opening: impl Future<Output = T>) -> T {
+async fn refuse_requests_while<T>(inbox: &mut Inbox, opening: impl Future<Output = T>) -> T {
     let mut opening = std::pin::pin!(opening);
     loop {
         tokio::select! {
@@ -195,7 +197,7 @@ async fn refusing<T>(inbox: &mut Inbox, opening: impl Future<Output = T>) -> T {
 }
 
 /// For an agent that does not answer anyway.
-fn hasty() -> Ladder {
+fn short_ladder() -> Ladder {
     Ladder { eof_grace: Duration::from_millis(500), term_grace: Duration::from_secs(2) }
 }
 
@@ -207,12 +209,12 @@ pub(crate) async fn end(peer: &Peer, process: Process, ladder: Ladder) -> Seen {
     if exit.survivors > 0 {
         tracing::warn!(%exit, "the agent has left processes behind");
     }
-    Seen { stray_lines: stray_lines(peer), strays: peer.stray_lines(), stderr: stderr.tail(STDERR_LINES) }
+    Seen { stray_lines: stray_lines(peer), strays: peer.stray_lines(), stderr: stderr.tail(MAX_STDERR_LINES) }
 }
 
 /// What can be seen of an agent that runs.
 pub(crate) fn seen(peer: &Peer, process: Option<&Process>) -> Seen {
-    let stderr = process.map(|process| process.stderr().tail(STDERR_LINES));
+    let stderr = process.map(|process| process.stderr().tail(MAX_STDERR_LINES));
     Seen { stray_lines: stray_lines(peer), strays: peer.stray_lines(), stderr: stderr.unwrap_or_default() }
 }
 
@@ -222,7 +224,12 @@ fn stray_lines(peer: &Peer) -> u64 {
 }
 
 /// Settles the version of the conversation.
-async fn initialize(peer: &Peer, offered: Version, offer: Offer, agent: &Agent) -> Result<Opening, Problem> {
+async fn initialize(
+    peer: &Peer,
+    offered: Version,
+    offer: Offer,
+    agent: &Agent,
+) -> Result<InitializeOutcome, Problem> {
     let (name, number) = ("narrows", env!("CARGO_PKG_VERSION"));
     let limit = agent.deadlines.initialize;
     let answer: Result<Box<RawValue>, CallError> = match offered {
@@ -269,8 +276,8 @@ async fn initialize(peer: &Peer, offered: Version, offer: Offer, agent: &Agent) 
         verdict => verdict,
     };
     match verdict.map_err(Problem::Unfit)? {
-        Negotiation::Accepted(answer) => Ok(Opening::Agreed(introduced(&answer, raw, &agent.spec))),
-        Negotiation::Reconnect(version) => Ok(Opening::Again(version)),
+        Negotiation::Accepted(answer) => Ok(InitializeOutcome::Agreed(introduced(&answer, raw, &agent.spec))),
+        Negotiation::Reconnect(version) => Ok(InitializeOutcome::Again(version)),
     }
 }
 
@@ -280,10 +287,10 @@ fn refused(offered: Version, error: &RpcError) -> Result<Negotiation, Negotiatio
     judge_error(Versions::Both, offered, code, data.as_deref())
 }
 
-fn introduced(answer: &InitializeAnswer, raw: Value, spec: &Spec) -> Introduced {
+fn introduced(answer: &InitializeAnswer, raw: Value, spec: &Spec) -> AgentDescription {
     let logins = logins(&raw, spec);
     match answer {
-        InitializeAnswer::V1(answer) => Introduced {
+        InitializeAnswer::V1(answer) => AgentDescription {
             version: Version::V1,
             info: answer
                 .agent_info
@@ -293,7 +300,7 @@ fn introduced(answer: &InitializeAnswer, raw: Value, spec: &Spec) -> Introduced 
             logins,
             raw,
         },
-        InitializeAnswer::V2(answer) => Introduced {
+        InitializeAnswer::V2(answer) => AgentDescription {
             version: Version::V2,
             info: Some(Info { name: answer.info.name.clone(), version: answer.info.version.clone() }),
             can: AgentCan::from(&**answer),
@@ -354,7 +361,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ways_to_log_in_are_told_apart() {
+    fn login_methods_are_distinguished() {
         let mut spec = Spec::new("agent");
         spec.env.set("HAVE", "1");
         spec.env.set("EMPTY", "");

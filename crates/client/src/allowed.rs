@@ -69,7 +69,7 @@ impl ClientAction {
 
 /// How long an answer holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Holds {
+pub(crate) enum Validity {
     /// For one request in this turn.
     Once,
     /// As long as the session.
@@ -81,7 +81,7 @@ struct Entry {
     client_action: ClientAction,
     /// Where the path of the deed led when it was allowed, without links.
     real: Option<PathBuf>,
-    holds: Holds,
+    validity: Validity,
 }
 
 /// What a person has allowed in one session.
@@ -96,19 +96,19 @@ impl Allowed {
     }
 
     /// Remembers that a person has allowed `client_action`, for what its path leads to now. Looks at the disk.
-    pub(crate) fn remember(&self, client_action: ClientAction, holds: Holds) {
+    pub(crate) fn remember(&self, client_action: ClientAction, validity: Validity) {
         let real = client_action.place().and_then(|path| links::real(path).ok().flatten());
         let mut list = self.list();
         if list.len() >= MAX_ALLOWED {
             list.remove(0);
         }
-        list.push(Entry { client_action, real, holds });
+        list.push(Entry { client_action, real, validity });
     }
 
     /// Returns `true` if a person has allowed `client_action`, done to what is at `real`; if it was for once, it is used up with
     /// that. `real` is where the path of the deed leads, without links. If a link was changed since the answer, it is
     /// something else that was not allowed.
-    pub(crate) fn take(&self, client_action: &ClientAction, real: Option<&Path>) -> bool {
+    pub(crate) fn consume(&self, client_action: &ClientAction, real: Option<&Path>) -> bool {
         let mut list = self.list();
         // A gate in between asks by the name that the agent has, and has it done where that leads.
         let is_there = |entry: &Entry| {
@@ -117,7 +117,7 @@ impl Allowed {
         };
         let is_same = |entry: &Entry| entry.client_action.is_same(client_action) && is_there(entry);
         let Some(at) = list.iter().position(is_same) else { return false };
-        if list[at].holds == Holds::Once {
+        if list[at].validity == Validity::Once {
             list.remove(at);
         }
         true
@@ -125,7 +125,7 @@ impl Allowed {
 
     /// Forgets what was allowed for one request: its turn is over.
     pub(crate) fn end_turn(&self) {
-        self.list().retain(|entry| entry.holds == Holds::Always);
+        self.list().retain(|entry| entry.validity == Validity::Always);
     }
 }
 
@@ -140,12 +140,12 @@ mod tests {
     }
 
     /// Takes what leads to where its path says, through no links.
-    fn take(allowed: &Allowed, client_action: &ClientAction) -> bool {
-        allowed.take(client_action, client_action.place())
+    fn consume(allowed: &Allowed, client_action: &ClientAction) -> bool {
+        allowed.consume(client_action, client_action.place())
     }
 
     #[test]
-    fn what_was_allowed_is_another_once_a_link_leads_elsewhere() {
+    fn an_allowance_does_not_cover_a_changed_link_target() {
         let place = tempfile::tempdir().unwrap();
         let top = place.path().canonicalize().unwrap();
         let [one, two, link] = ["one", "two", "link"].map(|name| top.join(name));
@@ -157,33 +157,33 @@ mod tests {
             run(&["ls"], link.to_str().unwrap(), &[]),
         ] {
             let allowed = Allowed::default();
-            allowed.remember(client_action.clone(), Holds::Once);
+            allowed.remember(client_action.clone(), Validity::Once);
             assert!(
-                !allowed.take(&client_action, Some(&two)) && !allowed.take(&client_action, Some(&link)),
+                !allowed.consume(&client_action, Some(&two)) && !allowed.consume(&client_action, Some(&link)),
                 "{client_action:?}"
             );
-            assert!(allowed.take(&client_action, Some(&one)), "{client_action:?}");
+            assert!(allowed.consume(&client_action, Some(&one)), "{client_action:?}");
         }
     }
 
     #[test]
-    fn what_was_allowed_by_one_name_may_be_done_by_the_other() {
+    fn an_allowance_covers_both_names_of_a_file() {
         let place = tempfile::tempdir().unwrap();
         let top = place.path().canonicalize().unwrap();
         std::fs::create_dir(top.join("one")).unwrap();
         std::os::unix::fs::symlink("one", top.join("link")).unwrap();
         let (named, real) = (top.join("link/file"), top.join("one/file"));
         let allowed = Allowed::default();
-        allowed.remember(ClientAction::Write { path: named, text: "x".into() }, Holds::Once);
+        allowed.remember(ClientAction::Write { path: named, text: "x".into() }, Validity::Once);
         let write = |text: &str| ClientAction::Write { path: real.clone(), text: text.to_owned() };
-        assert!(!take(&allowed, &write("y")));
-        assert!(take(&allowed, &write("x")) && !take(&allowed, &write("x")));
+        assert!(!consume(&allowed, &write("y")));
+        assert!(consume(&allowed, &write("x")) && !consume(&allowed, &write("x")));
     }
 
     #[test]
-    fn what_was_allowed_once_is_not_asked_again_once() {
+    fn an_allowance_for_once_is_used_up() {
         let allowed = Allowed::default();
-        allowed.remember(run(&["ls", "-l"], "/w", &[("A", "1"), ("B", "2")]), Holds::Once);
+        allowed.remember(run(&["ls", "-l"], "/w", &[("A", "1"), ("B", "2")]), Validity::Once);
         for other in [
             run(&["ls"], "/w", &[("A", "1"), ("B", "2")]),
             run(&["ls", "-l"], "/v", &[("A", "1"), ("B", "2")]),
@@ -191,37 +191,37 @@ mod tests {
             run(&["ls", "-l"], "/w", &[("A", "1"), ("B", "3")]),
             ClientAction::Write { path: "/w".into(), text: String::new() },
         ] {
-            assert!(!take(&allowed, &other), "{other:?}");
+            assert!(!consume(&allowed, &other), "{other:?}");
         }
-        assert!(take(&allowed, &run(&["ls", "-l"], "/w", &[("B", "2"), ("A", "1")])));
-        assert!(!take(&allowed, &run(&["ls", "-l"], "/w", &[("A", "1"), ("B", "2")])));
+        assert!(consume(&allowed, &run(&["ls", "-l"], "/w", &[("B", "2"), ("A", "1")])));
+        assert!(!consume(&allowed, &run(&["ls", "-l"], "/w", &[("A", "1"), ("B", "2")])));
     }
 
     #[test]
-    fn what_was_allowed_for_good_holds_until_the_session_ends() {
+    fn a_lasting_allowance_holds_until_the_session_ends() {
         let allowed = Allowed::default();
-        allowed.remember(run(&["ls"], "/w", &[]), Holds::Always);
-        allowed.remember(run(&["id"], "/w", &[]), Holds::Once);
+        allowed.remember(run(&["ls"], "/w", &[]), Validity::Always);
+        allowed.remember(run(&["id"], "/w", &[]), Validity::Once);
         allowed.end_turn();
-        assert!(take(&allowed, &run(&["ls"], "/w", &[])) && take(&allowed, &run(&["ls"], "/w", &[])));
-        assert!(!take(&allowed, &run(&["id"], "/w", &[])));
+        assert!(consume(&allowed, &run(&["ls"], "/w", &[])) && consume(&allowed, &run(&["ls"], "/w", &[])));
+        assert!(!consume(&allowed, &run(&["id"], "/w", &[])));
     }
 
     #[test]
-    fn a_write_is_the_same_with_the_same_text_only() {
+    fn an_allowed_write_covers_only_the_same_text() {
         let allowed = Allowed::default();
         let write = |text: &str| ClientAction::Write { path: "/w/a".into(), text: text.to_owned() };
-        allowed.remember(write("x"), Holds::Once);
-        assert!(!take(&allowed, &ClientAction::Read { path: "/w/a".into() }));
-        assert!(!take(&allowed, &write("y")) && take(&allowed, &write("x")));
+        allowed.remember(write("x"), Validity::Once);
+        assert!(!consume(&allowed, &ClientAction::Read { path: "/w/a".into() }));
+        assert!(!consume(&allowed, &write("y")) && consume(&allowed, &write("x")));
     }
 
     #[test]
-    fn the_oldest_is_forgotten_first() {
+    fn the_oldest_allowance_is_forgotten_first() {
         let allowed = Allowed::default();
         for number in 0..=MAX_ALLOWED {
-            allowed.remember(run(&[&number.to_string()], "/w", &[]), Holds::Once);
+            allowed.remember(run(&[&number.to_string()], "/w", &[]), Validity::Once);
         }
-        assert!(!take(&allowed, &run(&["0"], "/w", &[])) && take(&allowed, &run(&["1"], "/w", &[])));
+        assert!(!consume(&allowed, &run(&["0"], "/w", &[])) && consume(&allowed, &run(&["1"], "/w", &[])));
     }
 }

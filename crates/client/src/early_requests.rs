@@ -45,11 +45,11 @@ pub(crate) struct EarlyRequests {
 }
 
 /// Marks a session as being opened, until it is dropped.
-pub(crate) struct Opening {
+pub(crate) struct OpeningSession {
     early_requests: Arc<EarlyRequests>,
 }
 
-impl Drop for Opening {
+impl Drop for OpeningSession {
     fn drop(&mut self) {
         if self.early_requests.opening.fetch_sub(1, Ordering::Relaxed) == 1 {
             // No session will take these.
@@ -65,13 +65,13 @@ impl EarlyRequests {
     }
 
     /// From here on requests of unknown sessions wait.
-    pub(crate) fn opening(self: &Arc<Self>) -> Opening {
+    pub(crate) fn begin_opening(self: &Arc<Self>) -> OpeningSession {
         self.opening.fetch_add(1, Ordering::Relaxed);
-        Opening { early_requests: Arc::clone(self) }
+        OpeningSession { early_requests: Arc::clone(self) }
     }
 
     /// The session `id` is open: its requests go to what is returned.
-    pub(crate) fn enter(&self, id: &str) -> mpsc::Receiver<Item> {
+    pub(crate) fn open_session(&self, id: &str) -> mpsc::Receiver<Item> {
         let (sender, receiver) = mpsc::channel(MAX_QUEUED_REQUESTS);
         let mut state = self.state();
         let (ours, others) =
@@ -87,12 +87,12 @@ impl EarlyRequests {
     }
 
     /// The session `id` is closed.
-    pub(crate) fn leave(&self, id: &str) {
+    pub(crate) fn close_session(&self, id: &str) {
         self.state().open.remove(id);
     }
 
     /// Takes a request of session `id`.
-    fn take(self: &Arc<Self>, id: String, request: Request) {
+    fn accept(self: &Arc<Self>, id: String, request: Request) {
         let mut state = self.state();
         if let Some(open) = state.open.get(&id) {
             if let Err(full) = open.try_send(Item::Request(request))
@@ -110,7 +110,7 @@ impl EarlyRequests {
             let early_requests = Arc::clone(self);
             tokio::spawn(async move {
                 tokio::time::sleep(EARLY_REQUEST_TIMEOUT).await;
-                early_requests.turn_away();
+                early_requests.refuse_expired();
             });
             return;
         }
@@ -121,7 +121,7 @@ impl EarlyRequests {
 
 impl EarlyRequests {
     /// Refuses what has waited for long: an agent may be waiting for the answer before it names the session.
-    fn turn_away(&self) {
+    fn refuse_expired(&self) {
         let mut state = self.state();
         let is_late = |since: &Instant| since.elapsed() >= EARLY_REQUEST_TIMEOUT;
         let (late, others) =
@@ -148,11 +148,11 @@ impl EarlyRequests {
             },
             None => request,
         };
-        self.turn_down(session, request);
+        self.refuse_unknown_session(session, request);
     }
 
     /// Refuses a request of an unknown session.
-    pub(crate) fn turn_down(&self, session: &str, request: Request) {
+    pub(crate) fn refuse_unknown_session(&self, session: &str, request: Request) {
         // Once is enough: an agent may never stop asking.
         if !self.has_refused.swap(true, Ordering::Relaxed) {
             let method = request.frame.method().unwrap_or_default();
@@ -162,7 +162,7 @@ impl EarlyRequests {
     }
 
     /// Hands an unknown message to the session it names, or else to the only open one, which reports it as an event.
-    fn pass_on(&self, session: Option<&str>, item: Item) {
+    fn forward_unknown(&self, session: Option<&str>, item: Item) {
         let state = self.state();
         let open = match session {
             Some(session) => state.open.get(session),
@@ -202,9 +202,9 @@ pub(crate) async fn read(early_requests: Arc<EarlyRequests>, mut inbox: Inbox, o
             Item::Request(request) => {
                 let session = request.frame.session().map(std::borrow::Cow::into_owned);
                 if !serves(&request.frame.method().unwrap_or_default()) {
-                    early_requests.pass_on(session.as_deref(), Item::Request(request));
+                    early_requests.forward_unknown(session.as_deref(), Item::Request(request));
                 } else if let Some(session) = session {
-                    early_requests.take(session, request);
+                    early_requests.accept(session, request);
                 } else {
                     other(request);
                 }
@@ -214,7 +214,7 @@ pub(crate) async fn read(early_requests: Arc<EarlyRequests>, mut inbox: Inbox, o
             }
             Item::Notification(frame) => {
                 let session = frame.session().map(std::borrow::Cow::into_owned);
-                early_requests.pass_on(session.as_deref(), Item::Notification(frame));
+                early_requests.forward_unknown(session.as_deref(), Item::Notification(frame));
             }
             Item::Answer(_) => {}
         }

@@ -85,7 +85,7 @@ pub(crate) fn event_queue<T: QueueItem>(expected: bool) -> (EventQueue<T>, Reade
 
 impl<T: QueueItem> EventQueue<T> {
     /// Puts in what stands in `events`, however many they are; see [`EventQueue::room`].
-    pub(crate) fn put(&self, events: &mut Vec<T>) {
+    pub(crate) fn push_all(&self, events: &mut Vec<T>) {
         if events.is_empty() {
             return;
         }
@@ -93,7 +93,7 @@ impl<T: QueueItem> EventQueue<T> {
         state.bytes += events.iter().map(T::weight).sum::<usize>();
         state.waiting.extend(events.drain(..));
         if !state.reads {
-            state.shed();
+            state.drop_oldest();
         }
         drop(state);
         self.shared.come.notify_one();
@@ -101,14 +101,14 @@ impl<T: QueueItem> EventQueue<T> {
 
     /// Waits until there is room again. A reader that does not read in time counts as stopped, however often this is
     /// begun anew.
-    pub(crate) async fn room(&self) {
+    pub(crate) async fn wait_for_room(&self) {
         loop {
             let taken = self.shared.taken.notified();
             let until;
             {
                 let mut state = self.shared.state();
                 if !state.reads {
-                    return state.shed();
+                    return state.drop_oldest();
                 }
                 if !state.is_full() {
                     return;
@@ -134,7 +134,7 @@ impl<T: QueueItem> State<T> {
     }
 
     /// Lets the oldest go that need not come through.
-    fn shed(&mut self) {
+    fn drop_oldest(&mut self) {
         let Self { waiting, bytes, dropped, .. } = self;
         let mut count = waiting.len();
         if count <= MAX_QUEUED_EVENTS && *bytes <= MAX_QUEUED_BYTES {
@@ -168,7 +168,7 @@ impl<T: QueueItem> Reader<T> {
                 let mut state = self.shared.state();
                 state.reads = true;
                 let was_full = state.is_full();
-                if let Some(next) = state.take() {
+                if let Some(next) = state.pop() {
                     let has_room = was_full && !state.is_full();
                     drop(state);
                     if has_room {
@@ -189,7 +189,7 @@ impl<T: QueueItem> Reader<T> {
         let mut state = self.shared.state();
         state.reads = true;
         let before = events.len();
-        while let Some(next) = state.take() {
+        while let Some(next) = state.pop() {
             events.push(next);
         }
         drop(state);
@@ -199,7 +199,7 @@ impl<T: QueueItem> Reader<T> {
 }
 
 impl<T: QueueItem> State<T> {
-    fn take(&mut self) -> Option<T> {
+    fn pop(&mut self) -> Option<T> {
         self.full_since = None;
         let next = self.waiting.front()?;
         if self.dropped > 0 {
@@ -247,14 +247,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_nobody_reads_goes_but_what_is_vital_stays() {
+    async fn unread_events_are_dropped_except_vital_ones() {
         let (event_queue, mut reader) = event_queue(false);
-        event_queue.put(&mut vec![Event::Vital(0)]);
+        event_queue.push_all(&mut vec![Event::Vital(0)]);
         for number in 1..=5000 {
-            event_queue.put(&mut vec![Event::Plain(number)]);
-            event_queue.room().await;
+            event_queue.push_all(&mut vec![Event::Plain(number)]);
+            event_queue.wait_for_room().await;
         }
-        event_queue.put(&mut vec![Event::Vital(5001)]);
+        event_queue.push_all(&mut vec![Event::Vital(5001)]);
         drop(event_queue);
         assert_eq!(reader.next().await, Some(Event::Missing(5002 - MAX_QUEUED_EVENTS as u64)));
         assert_eq!(reader.next().await, Some(Event::Vital(0)));
@@ -272,8 +272,8 @@ mod tests {
         let (event_queue, mut reader) = event_queue(true);
         let feeding = async move {
             for number in 0..10_000 {
-                event_queue.put(&mut vec![Event::Plain(number)]);
-                event_queue.room().await;
+                event_queue.push_all(&mut vec![Event::Plain(number)]);
+                event_queue.wait_for_room().await;
             }
         };
         let reading = async {
@@ -290,17 +290,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reader_that_stops_reading_holds_nobody_up_for_ever() {
+    async fn a_stalled_reader_blocks_only_until_the_timeout() {
         let (event_queue, mut reader) = event_queue(true);
-        event_queue.put(&mut vec![Event::Plain(0)]);
+        event_queue.push_all(&mut vec![Event::Plain(0)]);
         assert_eq!(reader.next().await, Some(Event::Plain(0)));
-        event_queue.put(&mut (1..=MAX_QUEUED_EVENTS).map(Event::Plain).collect());
+        event_queue.push_all(&mut (1..=MAX_QUEUED_EVENTS).map(Event::Plain).collect());
         assert!(!event_queue.has_room());
         let before = Instant::now();
-        event_queue.room().await;
+        event_queue.wait_for_room().await;
         assert_eq!(before.elapsed(), STALL_TIMEOUT);
-        event_queue.put(&mut vec![Event::Vital(1)]);
-        event_queue.room().await;
+        event_queue.push_all(&mut vec![Event::Vital(1)]);
+        event_queue.wait_for_room().await;
         let mut all = Vec::new();
         assert!(reader.take_all(&mut all));
         assert_eq!(all.first(), Some(&Event::Missing(1)));
@@ -308,11 +308,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn waiting_anew_does_not_make_it_longer() {
+    async fn waiting_again_does_not_extend_the_timeout() {
         let (event_queue, _reader) = event_queue(true);
-        event_queue.put(&mut (0..MAX_QUEUED_EVENTS).map(Event::Plain).collect());
+        event_queue.push_all(&mut (0..MAX_QUEUED_EVENTS).map(Event::Plain).collect());
         let before = Instant::now();
-        while timeout_at(Instant::now() + STALL_TIMEOUT / 7, event_queue.room()).await.is_err() {}
+        while timeout_at(Instant::now() + STALL_TIMEOUT / 7, event_queue.wait_for_room()).await.is_err() {}
         assert_eq!(before.elapsed(), STALL_TIMEOUT);
     }
 }

@@ -8,8 +8,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 
-/// How large an image may be.
-const MAX_IMAGE: u64 = 10 << 20;
+/// Maximum size of an image.
+const MAX_IMAGE_BYTES: u64 = 10 << 20;
 
 /// A part of a prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ impl Input {
     /// What is wrong with the file, without its name.
     pub fn check(&self, cwd: &Path) -> std::io::Result<()> {
         let Self::Image(path) = self else { return Ok(()) };
-        let too_large = || format!("it is larger than {} MiB", MAX_IMAGE >> 20);
+        let too_large = || format!("it is larger than {} MiB", MAX_IMAGE_BYTES >> 20);
         image(&cwd.join(path)).map(drop).map_err(|error| match error {
             InputError::Unreadable { error, .. } => error,
             InputError::TooLarge(_) => std::io::Error::other(too_large()),
@@ -72,7 +72,7 @@ pub(crate) enum InputError {
     Unreadable { path: PathBuf, error: std::io::Error },
     #[error("{} is no PNG, JPEG, GIF or WebP image", .0.display())]
     NoImage(PathBuf),
-    #[error("{} is larger than {} MiB", .0.display(), MAX_IMAGE >> 20)]
+    #[error("{} is larger than {} MiB", .0.display(), MAX_IMAGE_BYTES >> 20)]
     TooLarge(PathBuf),
     #[error("there is nothing to say")]
     Empty,
@@ -105,8 +105,8 @@ fn image(path: &Path) -> Result<Block, InputError> {
     }
     let file = File::open(path).map_err(unreadable)?;
     let mut bytes = Vec::new();
-    file.take(MAX_IMAGE + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    if bytes.len() as u64 > MAX_IMAGE {
+    file.take(MAX_IMAGE_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > MAX_IMAGE_BYTES {
         return Err(InputError::TooLarge(path.to_owned()));
     }
     let mime_type = sniff(&bytes).ok_or_else(|| InputError::NoImage(path.to_owned()))?;
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_joined_and_images_keep_their_place() {
+    fn texts_are_joined_and_images_keep_their_position() {
         let place = tempfile::tempdir().expect("a directory");
         std::fs::write(place.path().join("a.png"), b"\x89PNG\r\n\x1a\nrest").expect("a file");
         let inputs = ["one".into(), "two".into(), Input::Image("a.png".into()), "three".into()];
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_image_does_not_go_out() {
+    fn invalid_images_are_refused() {
         let place = tempfile::tempdir().expect("a directory");
         std::fs::write(place.path().join("secret.png"), "token=1").expect("a file");
         #[track_caller]

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use narrows_acp::Version;
 use serde_json::{Value, json};
 
-pub use self::ask::{Asked, Choice, OtherCall};
+pub use self::ask::{Choice, OtherCall, ReadRequest};
 pub use self::call::Call;
 pub use self::effects::{AgentState, Effects, SessionChange, UsageReport};
 pub use self::end::{End, Outcome};
@@ -60,7 +60,7 @@ pub struct Mapper {
     /// When the run began: no event of it has an earlier time, though clocks may be set back.
     started_ms: u64,
     replaying: bool,
-    said: MessageAssembler,
+    answer: MessageAssembler,
     thought: MessageAssembler,
     calls: Calls,
     fault: Option<Fault>,
@@ -79,7 +79,7 @@ impl Mapper {
             run_id: None,
             started_ms: 0,
             replaying: false,
-            said: MessageAssembler::default(),
+            answer: MessageAssembler::default(),
             thought: MessageAssembler::default(),
             calls: Calls::default(),
             fault: None,
@@ -109,7 +109,7 @@ impl Mapper {
         self.fault = None;
         self.calls.next_run();
         let provider = Arc::clone(&self.provider);
-        self.tell(&mut Emit::new(now_ms, out), EventBody::RunStarted { provider });
+        self.push_event(&mut Emit::new(now_ms, out), EventBody::RunStarted { provider });
     }
 
     /// Whether a run is going on.
@@ -135,48 +135,55 @@ impl Mapper {
 
     /// The last message of the agent in this run, as far as it has come.
     pub fn final_text(&self) -> Option<&str> {
-        self.said.last()
+        self.answer.last()
     }
 
     /// Ends the messages that are being said: another prompt follows in the same run.
     pub fn end_messages(&mut self, now_ms: u64, out: &mut Vec<RuntimeEvent>) {
         let emit = &mut Emit::new(now_ms, out);
         self.end_thought(emit);
-        let ended = self.said.end();
-        self.tell_message(emit, Role::Assistant, ended);
+        let ended = self.answer.end();
+        self.push_message(emit, Role::Assistant, ended);
     }
 
     /// Tells something that is no update.
     pub fn provider_event(&self, payload: Payload, now_ms: u64, out: &mut Vec<RuntimeEvent>) {
-        self.tell_payload(&mut Emit::new(now_ms, out), payload);
+        self.push_payload(&mut Emit::new(now_ms, out), payload);
     }
 
     /// Tells a notification that is no update.
     pub fn notification(&self, method: &str, params: &[u8], now_ms: u64, out: &mut Vec<RuntimeEvent>) {
-        let payload = Payload::Notification { method: method.to_owned(), params: Json::of_bytes(params) };
-        self.tell_payload(&mut Emit::new(now_ms, out), payload);
+        let payload =
+            Payload::Notification { method: method.to_owned(), params: Json::from_bytes_lossy(params) };
+        self.push_payload(&mut Emit::new(now_ms, out), payload);
     }
 
     fn end_thought(&mut self, emit: &mut Emit<'_>) {
         let ended = self.thought.end();
-        self.tell_message(emit, Role::Reasoning, ended);
+        self.push_message(emit, Role::Reasoning, ended);
     }
 
-    fn tell_message(&self, emit: &mut Emit<'_>, role: Role, ended: Option<Ended>) {
+    fn push_message(&self, emit: &mut Emit<'_>, role: Role, ended: Option<Ended>) {
         if let Some(ended) = ended {
-            self.tell_ended(emit, role, ended, None);
+            self.push_ended_message(emit, role, ended, None);
         }
     }
 
     /// Tells a message that is over, and before that if there was more of it.
-    fn tell_ended(&self, emit: &mut Emit<'_>, role: Role, ended: Ended, structured_output: Option<Value>) {
+    fn push_ended_message(
+        &self,
+        emit: &mut Emit<'_>,
+        role: Role,
+        ended: Ended,
+        structured_output: Option<Value>,
+    ) {
         let Ended { text, length } = ended;
         if length > text.len() {
             let data = Json::write(&json!({"role": role, "bytes": length, "kept": text.len()}));
-            self.tell_payload(emit, Payload::Other { name: "message.truncated".to_owned(), data });
+            self.push_payload(emit, Payload::Other { name: "message.truncated".to_owned(), data });
         }
         let message = Message { text, structured_output };
-        self.tell(
+        self.push_event(
             emit,
             match role {
                 Role::Assistant => EventBody::AssistantMessage { message },
@@ -185,18 +192,18 @@ impl Mapper {
         );
     }
 
-    fn tell_payload(&self, emit: &mut Emit<'_>, payload: Payload) {
+    fn push_payload(&self, emit: &mut Emit<'_>, payload: Payload) {
         let provider = Arc::clone(&self.provider);
-        self.tell(emit, EventBody::Provider { provider, payload });
+        self.push_event(emit, EventBody::Provider { provider, payload });
     }
 
     /// Pushes an event that is not read from one message, or has all of it.
-    fn tell(&self, emit: &mut Emit<'_>, body: EventBody) {
+    fn push_event(&self, emit: &mut Emit<'_>, body: EventBody) {
         emit.out.push(self.event(emit.now_ms, body, None));
     }
 
     /// Pushes an event that is read from the present message.
-    fn tell_read(&self, emit: &mut Emit<'_>, body: EventBody) {
+    fn push_with_raw(&self, emit: &mut Emit<'_>, body: EventBody) {
         let raw = if self.settings.raw { emit.raw() } else { None };
         emit.out.push(self.event(emit.now_ms, body, raw));
     }
@@ -224,6 +231,6 @@ impl<'a> Emit<'a> {
     /// The present message, in one copy for all of its events.
     fn raw(&mut self) -> Option<Json> {
         let params = self.params?;
-        Some(self.raw.get_or_insert_with(|| Json::of_checked(params)).clone())
+        Some(self.raw.get_or_insert_with(|| Json::from_checked(params)).clone())
     }
 }

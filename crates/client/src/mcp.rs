@@ -21,10 +21,10 @@ mod relay;
 mod service;
 
 pub use config::{ConfigError, ServerConfig, Transport};
-pub(crate) use gate::{Asked, Gate, Refusal};
+pub(crate) use gate::{Gate, Refusal, ServerRequest};
 pub(crate) use host_server::{HostServer, Offer, ToolCall};
 pub(crate) use hosted::{Hosted, Hosting, Limits};
-pub(crate) use plan::{Housed, Resident, plan};
+pub(crate) use plan::{HostedServer, HostedServerKind, plan};
 pub(crate) use service::{CommandService, FileService, Ran, Run, ServiceError};
 
 /// What a trait object promises to find out.

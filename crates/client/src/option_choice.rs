@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kind_decides_and_never_the_place() {
+    fn the_kind_decides_and_never_the_position() {
         check("y:allow_once n:reject_once", Some("y"), Some("y"), Some("n"));
         check("A:allow_always y:allow_once N:reject_always n:reject_once", Some("y"), Some("y"), Some("n"));
         check("A:allow_always N:reject_always", None, Some("A"), Some("N"));
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_id_is_not_chosen() {
+    fn an_ambiguous_option_id_is_not_chosen() {
         check("x:allow_once x:reject_once", None, None, None);
         check("x:allow_once x:reject_once n:reject_always", None, None, Some("n"));
         let options = options("x:allow_once x:reject_once y:allow_once");
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_written_as_both_versions_read_them() {
+    fn answers_are_valid_in_both_versions() {
         let yes = allow(&options("y:allow_once"), false).expect("an answer");
         let written = |answer: &Answer| serde_json::to_string(answer).expect("plain data");
         assert_eq!(written(&yes), r#"{"outcome":{"outcome":"selected","optionId":"y"}}"#);

@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_decision_holds_and_each_is_reported_once() {
+    fn the_first_decision_wins_and_each_is_reported_once() {
         let pending_permissions = PendingPermissions::default();
         pending_permissions.insert("1");
         assert!(pending_permissions.decide(&resolved("allowed")));

@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_changes_files_is_shown_by_its_text() {
+    fn every_file_change_is_shown_with_its_text() {
         let check = |block: Value, expected: Option<(Option<&str>, &str)>| {
             let read = FileChange::from_content(&block);
             let found = read.as_ref().map(|change| {

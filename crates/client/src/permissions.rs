@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use narrows_base::sync::lock;
-use narrows_policy::{Action, Because, Confined, Decision, Kind, Policy, Scene, Verdict};
+use narrows_policy::{Action, Confined, Decision, DecisionReason, Kind, Policy, RequestContext, Verdict};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 
@@ -113,7 +113,7 @@ pub(crate) struct PermissionService {
     confined: Mutex<Confined>,
     decider: Option<Arc<dyn PermissionHandler>>,
     answer_timeout: Duration,
-    notes: mpsc::Sender<PermissionNotice>,
+    notices: mpsc::Sender<PermissionNotice>,
     asked: AtomicU64,
     /// Number of requests that wait for an answer.
     waiting: AtomicUsize,
@@ -133,7 +133,7 @@ impl PermissionService {
         files: ProtectedFiles,
         decider: Option<Arc<dyn PermissionHandler>>,
         answer_timeout: Duration,
-        notes: mpsc::Sender<PermissionNotice>,
+        notices: mpsc::Sender<PermissionNotice>,
     ) -> Self {
         Self {
             session: OnceLock::new(),
@@ -143,7 +143,7 @@ impl PermissionService {
             confined: Mutex::default(),
             decider,
             answer_timeout,
-            notes,
+            notices,
             asked: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
             turn: AtomicU64::new(0),
@@ -161,7 +161,7 @@ impl PermissionService {
 
     /// What commands that run here are kept from. Until it is known, they are kept from nothing.
     pub(crate) fn set_confined(&self, confined: Confined) {
-        *self.held() = confined;
+        *self.confined() = confined;
     }
 
     /// The name of the session.
@@ -170,7 +170,7 @@ impl PermissionService {
     }
 
     /// A new name for a question.
-    pub(crate) fn number(&self) -> String {
+    pub(crate) fn next_request_id(&self) -> String {
         format!("perm_{}", self.asked.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
@@ -191,7 +191,7 @@ impl PermissionService {
     }
 
     /// A new turn begins.
-    pub(crate) fn renew(&self) {
+    pub(crate) fn begin_turn(&self) {
         self.set_turn(|turn| (turn + 1) | 1);
         self.allowed.end_turn();
     }
@@ -212,7 +212,7 @@ impl PermissionService {
     }
 
     /// Where relative paths start and whether links can be followed: not in the directories of another machine.
-    pub(crate) fn here(&self) -> Option<&Path> {
+    pub(crate) fn local_root(&self) -> Option<&Path> {
         self.roots.first().map(PathBuf::as_path)
     }
 
@@ -223,18 +223,19 @@ impl PermissionService {
 
     /// What the policy says. Only what runs here is held by our sandbox; what an agent runs by itself is not.
     pub(crate) fn judge(&self, turn: TurnId, action: &Action, runs_here: bool) -> Decision {
-        let confined = if runs_here { *self.held() } else { Confined::default() };
+        let confined = if runs_here { *self.confined() } else { Confined::default() };
         self.judge_in(turn, confined, action)
     }
 
     pub(crate) fn judge_in(&self, turn: TurnId, confined: Confined, action: &Action) -> Decision {
-        let scene = Scene { roots: &self.roots, confined, cancelling: self.is_over(turn), refused: None };
-        self.policy.decide(action, &scene)
+        let context =
+            RequestContext { roots: &self.roots, confined, cancelling: self.is_over(turn), refused: None };
+        self.policy.decide(action, &context)
     }
 
     /// How a question is settled without asking anybody, if it is.
-    pub(crate) fn settled(&self, decision: &Decision) -> Option<(PermissionReply, DecidedBy)> {
-        if decision.because == Because::Cancelling {
+    pub(crate) fn reply_without_asking(&self, decision: &Decision) -> Option<(PermissionReply, DecidedBy)> {
+        if decision.because == DecisionReason::Cancelling {
             return Some((PermissionReply::Cancel, DecidedBy::Cancelled));
         }
         match decision.verdict {
@@ -244,7 +245,7 @@ impl PermissionService {
         }
     }
 
-    fn held(&self) -> MutexGuard<'_, Confined> {
+    fn confined(&self) -> MutexGuard<'_, Confined> {
         lock(&self.confined)
     }
 
@@ -254,7 +255,7 @@ impl PermissionService {
         turn: TurnId,
         permission_request: PermissionRequest,
     ) -> (PermissionReply, DecidedBy) {
-        if let Some(settled) = self.settled(&permission_request.decision) {
+        if let Some(settled) = self.reply_without_asking(&permission_request.decision) {
             return settled;
         }
         let Some(decider) = &self.decider else { return (PermissionReply::Reject, DecidedBy::Nobody) };
@@ -264,7 +265,7 @@ impl PermissionService {
         if self.is_over(turn) {
             return (PermissionReply::Cancel, DecidedBy::Cancelled);
         }
-        let _waiting = Waiting::new(&self.waiting);
+        let _waiting = WaitingGuard::new(&self.waiting);
         let subject = Action::read(
             Some(&permission_request.kind),
             None,
@@ -295,7 +296,7 @@ impl PermissionService {
 
     /// Returns `action` with where its paths lead; `None` if they cannot be followed.
     async fn follow(&self, action: &Action) -> Option<Action> {
-        let (here, files) = (self.here()?.to_owned(), self.files.clone());
+        let (here, files) = (self.local_root()?.to_owned(), self.files.clone());
         let mut action = action.clone();
         let following = tokio::task::spawn_blocking(move || {
             links::follow_links(&mut action, &here, &files).map(|()| action)
@@ -306,7 +307,7 @@ impl PermissionService {
     /// Returns `action` with where its paths lead, if they lie on this machine. If they cannot be followed, it may be
     /// anything.
     pub(crate) async fn followed(&self, action: Action) -> Action {
-        if self.here().is_none() {
+        if self.local_root().is_none() {
             return action;
         }
         match self.follow(&action).await {
@@ -322,7 +323,7 @@ impl PermissionService {
         about: RequestSubject,
         client_action: Option<ClientActionAt<'_>>,
     ) -> Result<(), Denied> {
-        self.told(self.judge(about.turn, action, true), action, about, client_action).await
+        self.decide_and_report(self.judge(about.turn, action, true), action, about, client_action).await
     }
 
     /// The same for a command that is held by this.
@@ -334,17 +335,18 @@ impl PermissionService {
         client_action: Option<ClientActionAt<'_>>,
     ) -> Result<(), Denied> {
         self.set_confined(confined);
-        self.told(self.judge_in(about.turn, confined, action), action, about, client_action).await
+        self.decide_and_report(self.judge_in(about.turn, confined, action), action, about, client_action)
+            .await
     }
 
-    async fn told(
+    async fn decide_and_report(
         &self,
         decision: Decision,
         action: &Action,
         about: RequestSubject,
         client_action: Option<ClientActionAt<'_>>,
     ) -> Result<(), Denied> {
-        let open = Open::new(self, &about).await;
+        let open = OpenRequest::new(self, &about).await;
         let RequestSubject { turn, method: _, title, kind, tool, mcp: _, input, paths } = about;
         let permission_request = PermissionRequest {
             id: open.id.clone(),
@@ -369,7 +371,7 @@ impl PermissionService {
         };
         // Who has just allowed the very same is not asked again.
         let is_allowed = decision.verdict == Verdict::Ask
-            && client_action.is_some_and(|(client_action, real)| self.allowed.take(client_action, real));
+            && client_action.is_some_and(|(client_action, real)| self.allowed.consume(client_action, real));
         let (reply, by) = match is_allowed {
             true => (PermissionReply::Allow, DecidedBy::Person),
             false => self.settle(turn, permission_request).await,
@@ -383,16 +385,16 @@ impl PermissionService {
     }
 
     /// Tells of something that cannot be done, whatever the policy says, because it lies out of reach.
-    pub(crate) async fn out_of_reach(&self, about: &RequestSubject, words: &str) {
-        let open = Open::new(self, about).await;
+    pub(crate) async fn refuse_unreachable(&self, about: &RequestSubject, words: &str) {
+        let open = OpenRequest::new(self, about).await;
         let decision =
             serde_json::json!({"verdict": Verdict::Deny, "words": words, "by": DecidedBy::Policy.name()});
         open.decide("refused", Json::write(&decision)).await;
     }
 
-    async fn note(&self, note: PermissionNotice) {
+    async fn send_notice(&self, notice: PermissionNotice) {
         // Without a session there are no events.
-        let _ = self.notes.send(note).await;
+        let _ = self.notices.send(notice).await;
     }
 }
 
@@ -422,7 +424,7 @@ pub(crate) fn denied(decision: &Decision, by: DecidedBy) -> Denied {
 }
 
 /// A request that is being decided. If its requester goes before, that is reported.
-struct Open<'a> {
+struct OpenRequest<'a> {
     permissions: &'a PermissionService,
     id: String,
     /// It was told that it was made.
@@ -431,13 +433,13 @@ struct Open<'a> {
     resolved: bool,
 }
 
-impl<'a> Open<'a> {
+impl<'a> OpenRequest<'a> {
     /// Makes the request, and tells of it.
     async fn new(permissions: &'a PermissionService, about: &RequestSubject) -> Self {
-        let id = permissions.number();
+        let id = permissions.next_request_id();
         permissions.pending_permissions.insert(&id);
         let mut open = Self { permissions, id, requested: false, resolved: false };
-        permissions.note(PermissionNotice::Requested(Box::new(about.requested(&open.id)))).await;
+        permissions.send_notice(PermissionNotice::Requested(Box::new(about.requested(&open.id)))).await;
         open.requested = true;
         open
     }
@@ -452,36 +454,36 @@ impl<'a> Open<'a> {
         };
         let stands = self.permissions.pending_permissions.decide(&resolved);
         if stands {
-            self.permissions.note(PermissionNotice::Resolved(resolved)).await;
+            self.permissions.send_notice(PermissionNotice::Resolved(resolved)).await;
         }
         self.resolved = true;
         stands
     }
 }
 
-impl Drop for Open<'_> {
+impl Drop for OpenRequest<'_> {
     fn drop(&mut self) {
         let id = std::mem::take(&mut self.id);
         if !self.requested {
             self.permissions.pending_permissions.mark_reported(&id);
         } else if !self.resolved {
             // If there is no room it is told at the end of the turn.
-            let _ = self.permissions.notes.try_send(PermissionNotice::GivenUp(id));
+            let _ = self.permissions.notices.try_send(PermissionNotice::GivenUp(id));
         }
     }
 }
 
 /// Counts a question as long as it lives.
-struct Waiting<'a>(&'a AtomicUsize);
+struct WaitingGuard<'a>(&'a AtomicUsize);
 
-impl<'a> Waiting<'a> {
+impl<'a> WaitingGuard<'a> {
     fn new(count: &'a AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::Relaxed);
         Self(count)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

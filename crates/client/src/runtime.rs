@@ -18,7 +18,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use tokio::sync::OnceCell;
 
-use crate::agent::{self, Agent, Introduced, Offer, Running};
+use crate::agent::{self, Agent, AgentDescription, Offer, Running};
 use crate::config::SessionConfig;
 use crate::early_requests::{self, EarlyRequests};
 use crate::error::{ClientError, LoginKind, Problem, Seen, Stage, wants_login};
@@ -36,7 +36,7 @@ pub struct Runtime {
 /// What the sessions of an agent share.
 pub(crate) struct Shared {
     pub(crate) agent: Agent,
-    pub(crate) known: Introduced,
+    pub(crate) known: AgentDescription,
     pub(crate) offer: Offer,
     pub(crate) peer: Peer,
     pub(crate) early_requests: Arc<EarlyRequests>,
@@ -49,7 +49,7 @@ pub(crate) struct Shared {
 /// A session that an agent knows of.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Listed {
+pub struct SessionSummary {
     /// Its id.
     pub session_id: String,
     /// Where it works.
@@ -64,14 +64,14 @@ pub struct Listed {
 
 /// How a session is to begin.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Beginning {
+pub(crate) enum SessionStart {
     New,
     Resume(String),
     Fork(String),
 }
 
 /// How many pages of sessions are read at most.
-const PAGES: usize = 100;
+const MAX_LIST_PAGES: usize = 100;
 
 impl Runtime {
     /// Starts `agent` and lets it introduce itself. It is offered what `offer` says; whatever it asks for is judged by
@@ -81,7 +81,7 @@ impl Runtime {
     /// When it cannot be started, does not answer, or speaks no version that we do.
     pub async fn start(agent: Agent, offer: Offer) -> Result<Self, ClientError> {
         let running = agent::start(&agent, offer).await?;
-        Ok(Self::of(agent, offer, running))
+        Ok(Self::from_running(agent, offer, running))
     }
 
     /// Like [`start`](Self::start), for a running agent at the other end of `link`. Its `spec` is not used, but for
@@ -90,11 +90,11 @@ impl Runtime {
     /// # Errors
     /// When it does not answer, or speaks no version that was offered.
     pub async fn connect(agent: Agent, link: Link, offer: Offer) -> Result<Self, ClientError> {
-        let running = agent::greet(link, &agent, offer).await?;
-        Ok(Self::of(agent, offer, running))
+        let running = agent::initialize_over(link, &agent, offer).await?;
+        Ok(Self::from_running(agent, offer, running))
     }
 
-    fn of(agent: Agent, offer: Offer, running: Running) -> Self {
+    fn from_running(agent: Agent, offer: Offer, running: Running) -> Self {
         let early_requests = Arc::new(EarlyRequests::default());
         let mcp = Hosted::new(McpLimits::default());
         let (peer, known) = (running.peer, running.known);
@@ -114,7 +114,7 @@ impl Runtime {
 
     /// What the agent said of itself.
     #[must_use]
-    pub fn introduced(&self) -> &Introduced {
+    pub fn description(&self) -> &AgentDescription {
         &self.shared.known
     }
 
@@ -123,7 +123,7 @@ impl Runtime {
     /// # Errors
     /// When the agent refuses, wants a login, does not answer in time or is lost.
     pub async fn open_session(&self, config: SessionConfig) -> Result<Session, ClientError> {
-        session::begin(Arc::clone(&self.shared), config, Beginning::New).await
+        session::begin(Arc::clone(&self.shared), config, SessionStart::New).await
     }
 
     /// Goes on with a session that the agent knows. What is replayed of it goes to [`Session::events`].
@@ -131,7 +131,7 @@ impl Runtime {
     /// # Errors
     /// When the agent cannot resume sessions, and as [`Runtime::open_session`].
     pub async fn resume_session(&self, id: &str, config: SessionConfig) -> Result<Session, ClientError> {
-        session::begin(Arc::clone(&self.shared), config, Beginning::Resume(id.to_owned())).await
+        session::begin(Arc::clone(&self.shared), config, SessionStart::Resume(id.to_owned())).await
     }
 
     /// Opens a session that begins with the history of another.
@@ -139,14 +139,14 @@ impl Runtime {
     /// # Errors
     /// When the agent cannot fork sessions, and as [`Runtime::open_session`].
     pub async fn fork_session(&self, id: &str, config: SessionConfig) -> Result<Session, ClientError> {
-        session::begin(Arc::clone(&self.shared), config, Beginning::Fork(id.to_owned())).await
+        session::begin(Arc::clone(&self.shared), config, SessionStart::Fork(id.to_owned())).await
     }
 
     /// The sessions the agent knows, those in `cwd` if it is given, the one used last first if the agent says when.
     ///
     /// # Errors
     /// When the agent cannot list sessions, and as [`Runtime::open_session`].
-    pub async fn list_sessions(&self, cwd: Option<&str>) -> Result<Vec<Listed>, ClientError> {
+    pub async fn list_sessions(&self, cwd: Option<&str>) -> Result<Vec<SessionSummary>, ClientError> {
         let shared = &self.shared;
         if !shared.known.can.list {
             let problem = Problem::Unsupported("the agent cannot list its sessions".to_owned());
@@ -154,12 +154,12 @@ impl Runtime {
         }
         let mut all = Vec::new();
         let mut cursor: Option<String> = None;
-        for _ in 0..PAGES {
+        for _ in 0..MAX_LIST_PAGES {
             let mut params = Map::new();
             params.extend(cwd.map(|cwd| ("cwd".to_owned(), cwd.into())));
             params.extend(cursor.take().map(|cursor| ("cursor".to_owned(), cursor.into())));
             let limit = shared.agent.deadlines.small;
-            let page: Value = shared.ask(Stage::List, SESSION_LIST, &params.into(), limit).await?;
+            let page: Value = shared.request(Stage::List, SESSION_LIST, &params.into(), limit).await?;
             all.extend(page["sessions"].as_array().into_iter().flatten().filter_map(listed));
             cursor = page.get("nextCursor").and_then(Value::as_str).map(str::to_owned);
             if cursor.is_none() {
@@ -182,7 +182,7 @@ impl Runtime {
             return Err(shared.failed(Stage::Delete, problem));
         }
         let limit = shared.agent.deadlines.small;
-        shared.ask(Stage::Delete, SESSION_DELETE, &json!({"sessionId": id}), limit).await?;
+        shared.request(Stage::Delete, SESSION_DELETE, &json!({"sessionId": id}), limit).await?;
         Ok(())
     }
 
@@ -191,7 +191,7 @@ impl Runtime {
         self.close_with(Ladder::default()).await
     }
 
-    /// The same, with this patience on each rung.
+    /// The same, with this patience on each stage.
     pub async fn close_with(self, ladder: Ladder) -> Seen {
         self.shared.end(ladder).await
     }
@@ -212,9 +212,9 @@ fn other(mcp: &Hosted, peer: &Peer, request: Request) {
     request.responder.fail(&RpcError::new(Code::InvalidParams, "`sessionId` is missing"));
 }
 
-fn listed(value: &Value) -> Option<Listed> {
+fn listed(value: &Value) -> Option<SessionSummary> {
     let text = |key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
-    Some(Listed {
+    Some(SessionSummary {
         session_id: text("sessionId")?,
         cwd: text("cwd").unwrap_or_default(),
         title: text("title"),
@@ -263,7 +263,7 @@ impl Shared {
     }
 
     /// Asks the agent something.
-    pub(crate) async fn ask(
+    pub(crate) async fn request(
         &self,
         stage: Stage,
         method: &str,
@@ -274,11 +274,11 @@ impl Shared {
         let read = |answer: Box<RawValue>| {
             peer_json::read(answer.get().as_bytes()).map_err(|error| CallError::Malformed(error.to_string()))
         };
-        answer.and_then(read).map_err(|error| self.explained(stage, error))
+        answer.and_then(read).map_err(|error| self.client_error(stage, error))
     }
 
     /// Returns the error that an error response stands for. It may require a login.
-    pub(crate) fn explained(&self, stage: Stage, error: CallError) -> ClientError {
+    pub(crate) fn client_error(&self, stage: Stage, error: CallError) -> ClientError {
         let problem = match error {
             error if wants_login(&error) => Problem::LoginNeeded(self.known.logins.clone()),
             error => error.into(),
@@ -296,14 +296,14 @@ impl Shared {
             Version::V2 => AUTH_LOGIN,
         };
         let params = json!({"methodId": login.id});
-        self.ask(Stage::Login, method, &params, self.agent.deadlines.login).await?;
+        self.request(Stage::Login, method, &params, self.agent.deadlines.login).await?;
         Ok(true)
     }
 
     /// How a session that is to begin so is asked for.
     pub(crate) fn method(
         &self,
-        beginning: &Beginning,
+        beginning: &SessionStart,
         replay: bool,
     ) -> Result<(Stage, &'static str), ClientError> {
         let can = &self.known.can;
@@ -311,13 +311,15 @@ impl Shared {
             Err(self.failed(stage, Problem::Unsupported(format!("the agent cannot {what} sessions"))))
         };
         match beginning {
-            Beginning::New => Ok((Stage::Open, SESSION_NEW)),
+            SessionStart::New => Ok((Stage::Open, SESSION_NEW)),
             // In version 1 only loading tells the past.
-            Beginning::Resume(_) if can.load && (replay || !can.resume) => Ok((Stage::Resume, SESSION_LOAD)),
-            Beginning::Resume(_) if can.resume => Ok((Stage::Resume, SESSION_RESUME)),
-            Beginning::Resume(_) => unsupported(Stage::Resume, "resume"),
-            Beginning::Fork(_) if can.fork => Ok((Stage::Fork, SESSION_FORK)),
-            Beginning::Fork(_) => unsupported(Stage::Fork, "fork"),
+            SessionStart::Resume(_) if can.load && (replay || !can.resume) => {
+                Ok((Stage::Resume, SESSION_LOAD))
+            }
+            SessionStart::Resume(_) if can.resume => Ok((Stage::Resume, SESSION_RESUME)),
+            SessionStart::Resume(_) => unsupported(Stage::Resume, "resume"),
+            SessionStart::Fork(_) if can.fork => Ok((Stage::Fork, SESSION_FORK)),
+            SessionStart::Fork(_) => unsupported(Stage::Fork, "fork"),
         }
     }
 }

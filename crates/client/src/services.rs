@@ -24,10 +24,10 @@ use crate::mcp::{CommandService, FileService, Gate, Pending, Ran, Refusal, Run, 
 use crate::permissions::{ClientActionAt, Denied, PermissionService, RequestSubject, TurnId};
 
 /// How often a file is looked for that is replaced just then.
-const TRIES: usize = 8;
+const MAX_FILE_TRIES: usize = 8;
 
 /// How much of the output of a command is kept if the agent does not say.
-const OUTPUT: usize = 1 << 20;
+const DEFAULT_OUTPUT_BYTES: usize = 1 << 20;
 
 /// The files and commands of one session.
 pub(crate) struct Services {
@@ -84,7 +84,7 @@ impl RequestBudget {
 
 /// Why a service was not rendered.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Unserved {
+pub(crate) enum ServiceFailure {
     #[error(transparent)]
     Denied(#[from] Denied),
     #[error(transparent)]
@@ -95,7 +95,7 @@ pub(crate) enum Unserved {
     Invalid(String),
 }
 
-impl Unserved {
+impl ServiceFailure {
     /// What the agent is told.
     pub(crate) fn to_rpc(&self) -> RpcError {
         match self {
@@ -108,12 +108,12 @@ impl Unserved {
 }
 
 /// What came of a file that was read or written, with its slot, which is free once this is dropped.
-pub(crate) struct Slotted<T> {
+pub(crate) struct WithSlot<T> {
     value: T,
     slot: Option<OwnedSemaphorePermit>,
 }
 
-impl<T> Slotted<T> {
+impl<T> WithSlot<T> {
     /// Returns the value and frees the slot.
     pub(crate) fn into_value(self) -> T {
         self.value
@@ -127,7 +127,7 @@ impl<T> Slotted<T> {
 
 /// A command that the agent wants to run.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct WantedCommand {
     pub(crate) program: String,
     pub(crate) args: Vec<String>,
     pub(crate) env: Vec<(String, String)>,
@@ -150,7 +150,7 @@ impl Services {
         (path, links): (PathBuf, PathLinks),
         line: Option<u32>,
         limit: Option<u32>,
-    ) -> Result<Slotted<String>, Unserved> {
+    ) -> Result<WithSlot<String>, ServiceFailure> {
         let client_action = ClientAction::Read { path: path.clone() };
         let about = |found: &Path| RequestSubject {
             turn,
@@ -161,7 +161,7 @@ impl Services {
             paths: vec![found.to_owned()],
             ..RequestSubject::default()
         };
-        self.with(Kind::Read, (&path, links), about, Some(client_action), move |found| {
+        self.with_permitted_file(Kind::Read, (&path, links), about, Some(client_action), move |found| {
             found.read(line, limit)
         })
         .await
@@ -173,7 +173,7 @@ impl Services {
         turn: TurnId,
         (path, links): (PathBuf, PathLinks),
         text: String,
-    ) -> Result<Slotted<()>, Unserved> {
+    ) -> Result<WithSlot<()>, ServiceFailure> {
         let client_action = ClientAction::Write { path: path.clone(), text: text.clone() };
         let text: Arc<str> = text.into();
         let length = text.len();
@@ -187,7 +187,7 @@ impl Services {
             paths: vec![found.to_owned()],
             ..RequestSubject::default()
         };
-        self.with(Kind::Edit, (&path, links), about, Some(client_action), move |found| {
+        self.with_permitted_file(Kind::Edit, (&path, links), about, Some(client_action), move |found| {
             found.write(&text, confinement.write_mode(found.path()))
         })
         .await
@@ -195,16 +195,16 @@ impl Services {
 
     /// Does `act` with a file, once it is decided that it may be done with the one that `path` leads to. If it leads
     /// elsewhere meanwhile, it is decided anew.
-    async fn with<T: Send + 'static>(
+    async fn with_permitted_file<T: Send + 'static>(
         self: &Arc<Self>,
         kind: Kind,
         (path, links): (&Path, PathLinks),
         about: impl Fn(&Path) -> RequestSubject,
         client_action: Option<ClientAction>,
         act: impl Fn(&Found) -> Result<T, FileError> + Clone + Send + 'static,
-    ) -> Result<Slotted<T>, Unserved> {
+    ) -> Result<WithSlot<T>, ServiceFailure> {
         let mut permitted: Option<PathBuf> = None;
-        let mut tries = TRIES;
+        let mut tries = MAX_FILE_TRIES;
         loop {
             let (services, asked) = (Arc::clone(self), path.to_owned());
             let find = move || match links {
@@ -213,7 +213,7 @@ impl Services {
             };
             let found = match blocking(find).await {
                 Err(error) if *error.kind() == FileErrorKind::Outside => {
-                    self.permissions.out_of_reach(&about(path), &error.to_string()).await;
+                    self.permissions.refuse_unreachable(&about(path), &error.to_string()).await;
                     return Err(error.into());
                 }
                 found => found?,
@@ -231,7 +231,7 @@ impl Services {
             tries -= 1;
             match blocking(move || act(&found)).await {
                 Err(error) if *error.kind() == FileErrorKind::Changed && tries > 0 => {}
-                outcome => return Ok(Slotted { value: outcome?, slot }),
+                outcome => return Ok(WithSlot { value: outcome?, slot }),
             }
         }
     }
@@ -246,27 +246,27 @@ impl Services {
     }
 
     /// Starts a command, and returns the id of its terminal.
-    pub(crate) async fn start(&self, turn: TurnId, wanted: Wanted) -> Result<String, Unserved> {
-        let Wanted { program, args, env, cwd, links, output_limit } = wanted;
+    pub(crate) async fn start(&self, turn: TurnId, wanted: WantedCommand) -> Result<String, ServiceFailure> {
+        let WantedCommand { program, args, env, cwd, links, output_limit } = wanted;
         self.commands_wanted.fetch_add(1, Ordering::Relaxed);
         if program.is_empty() {
-            return Err(Unserved::Invalid("`command` is empty".to_owned()));
+            return Err(ServiceFailure::Invalid("`command` is empty".to_owned()));
         }
         if let Some((name, _)) = env.iter().find(|(name, value)| !is_variable(name, value)) {
-            return Err(Unserved::Invalid(format!("`env`: {name:?} cannot be set")));
+            return Err(ServiceFailure::Invalid(format!("`env`: {name:?} cannot be set")));
         }
         // The directory of the session may have been named by a link, and is known by where that led.
         let refuses_links = links == PathLinks::Refuse && cwd.is_some();
         let asked = cwd.unwrap_or_else(|| self.cwd.clone());
         if !asked.is_absolute() {
-            return Err(Unserved::Invalid("`cwd` must be absolute".to_owned()));
+            return Err(ServiceFailure::Invalid("`cwd` must be absolute".to_owned()));
         }
         let argv: Vec<String> = std::iter::once(&program).chain(&args).cloned().collect();
         let variables: Vec<Variable> =
             env.iter().map(|(name, value)| Variable::new(name.as_str(), value.as_str())).collect();
         let (named, cwd) = self.directory(&asked).await?;
         if refuses_links && cwd != asked {
-            return Err(Unserved::Invalid("there is a symbolic link in `cwd`".to_owned()));
+            return Err(ServiceFailure::Invalid("there is a symbolic link in `cwd`".to_owned()));
         }
         let action = Action {
             real_cwd: Some(cwd.clone()).filter(|real| *real != named),
@@ -294,19 +294,19 @@ impl Services {
             args: args.into_iter().map(Into::into).collect(),
             env: environment,
             cwd,
-            cwd_links: match self.permissions.here() {
+            cwd_links: match self.permissions.local_root() {
                 None if !refuses_links => CwdLinks::Follow,
                 _ => CwdLinks::Refuse,
             },
-            output_limit: output_limit.unwrap_or(OUTPUT),
+            output_limit: output_limit.unwrap_or(DEFAULT_OUTPUT_BYTES),
             sandbox,
         };
-        self.terminals.create(create).await.map_err(|error| Unserved::Terminal(error.to_string()))
+        self.terminals.create(create).await.map_err(|error| ServiceFailure::Terminal(error.to_string()))
     }
 
     /// `action` with where the words of its command lead, which runs in `directory`. What cannot be followed may be anything.
     async fn followed(&self, action: Action, directory: PathBuf) -> Action {
-        if self.permissions.here().is_none() {
+        if self.permissions.local_root().is_none() {
             return action;
         }
         let files = self.permissions.files().clone();
@@ -325,9 +325,9 @@ impl Services {
         action: &Action,
         about: &RequestSubject,
         client_action: ClientActionAt<'_>,
-    ) -> Result<Option<Sandbox>, Unserved> {
+    ) -> Result<Option<Sandbox>, ServiceFailure> {
         let (mut sandbox, mut confined) = self.confinement.now().await;
-        for _ in 0..TRIES {
+        for _ in 0..MAX_FILE_TRIES {
             let waits = self.permissions.judge_in(about.turn, confined, action).verdict == Verdict::Ask;
             self.permissions.permit_in(confined, action, about.clone(), Some(client_action)).await?;
             if !waits {
@@ -339,31 +339,39 @@ impl Services {
                 return Ok(sandbox);
             }
         }
-        Err(Unserved::Terminal("the sandbox of the command changes too often".to_owned()))
+        Err(ServiceFailure::Terminal("the sandbox of the command changes too often".to_owned()))
     }
 
     /// A directory by its name, and where that leads: there the command runs. The directory of the session is known by
     /// where it leads alone.
-    async fn directory(&self, asked: &Path) -> Result<(PathBuf, PathBuf), Unserved> {
-        if self.permissions.here().is_none() {
+    async fn directory(&self, asked: &Path) -> Result<(PathBuf, PathBuf), ServiceFailure> {
+        if self.permissions.local_root().is_none() {
             return Ok((asked.to_owned(), asked.to_owned()));
         }
         let path = asked.to_owned();
         let real = blocking(move || links::real(&path)).await;
-        let real =
-            real.ok().flatten().ok_or_else(|| Unserved::Invalid("`cwd` cannot be followed".to_owned()))?;
+        let real = real
+            .ok()
+            .flatten()
+            .ok_or_else(|| ServiceFailure::Invalid("`cwd` cannot be followed".to_owned()))?;
         let named = if asked == self.cwd { real.clone() } else { asked.to_owned() };
         Ok((named, real))
     }
 
     /// The program to start: by its name, unless the request sets `PATH`. Then it is looked up in the `PATH` that it
     /// would have had, so that a variable does not put another program in its place.
-    fn program(&self, name: String, env: &[(String, String)], cwd: &Path) -> Result<OsString, Unserved> {
+    fn program(
+        &self,
+        name: String,
+        env: &[(String, String)],
+        cwd: &Path,
+    ) -> Result<OsString, ServiceFailure> {
         if env.iter().all(|(variable, _)| variable != "PATH") {
             return Ok(name.into());
         }
         let spec = Spec { env: self.environment.clone(), cwd: Some(cwd.to_owned()), ..Spec::new(name) };
-        let found = narrows_process::find(&spec).map_err(|error| Unserved::Terminal(error.to_string()))?;
+        let found =
+            narrows_process::find(&spec).map_err(|error| ServiceFailure::Terminal(error.to_string()))?;
         Ok(found.into())
     }
 }
@@ -400,13 +408,13 @@ async fn blocking<T: Send + 'static, E: Send + 'static>(
 }
 
 /// The services for agents that can only ask through MCP.
-pub(crate) struct ThroughMcp(pub(crate) Arc<Services>);
+pub(crate) struct McpServices(pub(crate) Arc<Services>);
 
-fn words(unserved: &Unserved) -> ServiceError {
-    ServiceError(unserved.to_string())
+fn service_error(failure: &ServiceFailure) -> ServiceError {
+    ServiceError(failure.to_string())
 }
 
-impl FileService for ThroughMcp {
+impl FileService for McpServices {
     fn read(
         &self,
         path: PathBuf,
@@ -419,8 +427,8 @@ impl FileService for ThroughMcp {
             self.0
                 .read(turn, (path, PathLinks::Follow), line, limit)
                 .await
-                .map(Slotted::into_value)
-                .map_err(|error| words(&error))
+                .map(WithSlot::into_value)
+                .map_err(|error| service_error(&error))
         })
     }
 
@@ -431,19 +439,19 @@ impl FileService for ThroughMcp {
             self.0
                 .write(turn, (path, PathLinks::Follow), text)
                 .await
-                .map(Slotted::into_value)
-                .map_err(|error| words(&error))
+                .map(WithSlot::into_value)
+                .map_err(|error| service_error(&error))
         })
     }
 }
 
 /// Releases a terminal, whatever becomes of who used it.
-struct Release {
+struct ReleaseTerminal {
     services: Arc<Services>,
     id: String,
 }
 
-impl Drop for Release {
+impl Drop for ReleaseTerminal {
     fn drop(&mut self) {
         let (services, id) = (Arc::clone(&self.services), std::mem::take(&mut self.id));
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
@@ -452,16 +460,16 @@ impl Drop for Release {
     }
 }
 
-impl CommandService for ThroughMcp {
+impl CommandService for McpServices {
     fn run(&self, run: Run) -> Pending<'_, Result<Ran, ServiceError>> {
         let turn = self.0.permissions.turn();
         Box::pin(async move {
             let Run { program, args, env, cwd, time_limit, output_limit } = run;
             let cwd = cwd.map(|cwd| self.0.cwd.join(cwd));
             let (links, output_limit) = (PathLinks::Follow, Some(output_limit));
-            let wanted = Wanted { program, args, env, cwd, links, output_limit };
-            let id = self.0.start(turn, wanted).await.map_err(|error| words(&error))?;
-            let release = Release { services: Arc::clone(&self.0), id };
+            let wanted = WantedCommand { program, args, env, cwd, links, output_limit };
+            let id = self.0.start(turn, wanted).await.map_err(|error| service_error(&error))?;
+            let release = ReleaseTerminal { services: Arc::clone(&self.0), id };
             let terminals = &self.0.terminals;
             let failed = |error: crate::host::terminal::TerminalError| ServiceError(error.to_string());
             let ended = timeout(time_limit, terminals.wait(&release.id)).await;
@@ -492,10 +500,10 @@ impl CommandService for ThroughMcp {
 pub(crate) struct McpGate(pub(crate) Arc<PermissionService>);
 
 impl Gate for McpGate {
-    fn may(&self, asked: crate::mcp::Asked) -> Pending<'_, Result<(), Refusal>> {
+    fn authorize(&self, asked: crate::mcp::ServerRequest) -> Pending<'_, Result<(), Refusal>> {
         let turn = self.0.turn();
         Box::pin(async move {
-            let crate::mcp::Asked { server, method, tool, arguments } = asked;
+            let crate::mcp::ServerRequest { server, method, tool, arguments } = asked;
             let arguments = Value::Object(arguments);
             let name = tool.unwrap_or_else(|| method.clone());
             let action = self.0.followed(Action::mcp(&server, &name, &arguments)).await;

@@ -74,7 +74,7 @@ pub struct Rejection {
     pub option: String,
     /// The value that was wanted.
     pub value: String,
-    /// Why not.
+    /// AbortReason not.
     pub reason: String,
 }
 
@@ -91,7 +91,7 @@ impl Session {
         locked(&self.snapshot).clone()
     }
 
-    /// What happens outside of runs: what the agent says unasked, and what it replays. Can be had once.
+    /// What next_event outside of runs: what the agent says unasked, and what it replays. Can be had once.
     pub fn events(&mut self) -> Option<Events> {
         self.events.take().map(|reader| Events { reader })
     }
@@ -138,13 +138,13 @@ impl Session {
         let guarded = (category == "mode").then(|| self.mode_guard.release()).flatten();
         let outcome = set::try_set(&self.shared, &self.id, &self.snapshot, category, wanted).await;
         if let Some(mode) = guarded.filter(|_| outcome.is_err()) {
-            self.mode_guard.keep(&mode);
+            self.mode_guard.set_mode(&mode);
         }
         outcome.map_err(|reason| Rejection { option: category.to_owned(), value: wanted.to_owned(), reason })
     }
 
     /// Tells, as an event, that something could not be set.
-    pub(crate) async fn tell_rejection(&self, rejection: &Rejection) {
+    pub(crate) async fn report_rejection(&self, rejection: &Rejection) {
         let Rejection { option, value, reason } = rejection.clone();
         let (told, telling) = oneshot::channel();
         // The session may have ended.

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn the_older_forms_are_read_too() {
+    fn older_forms_of_options_are_read() {
         let mut snapshot = Snapshot::default();
         snapshot.opened(&json!({
             "modes": {"currentModeId": "ask", "availableModes": [{"id": "ask", "name": "Ask"}, {"id": "code"}]},
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn updates_change_what_they_name() {
+    fn updates_change_only_the_named_options() {
         let mut snapshot = Snapshot::default();
         for (update, known) in [
             (json!({"sessionUpdate": "session_info_update", "title": "T"}), true),

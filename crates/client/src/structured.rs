@@ -13,14 +13,14 @@ use serde_json::{Map, Value, json};
 /// The member that holds what is not an object itself.
 const MEMBER: &str = "value";
 
-/// The most problems that are reported. Who fixes the first few mostly fixes the rest.
-const PROBLEMS: usize = 10;
+/// Maximum number of reported problems. Fixing the first few mostly fixes the rest.
+const MAX_PROBLEMS: usize = 10;
 
-/// How many characters of a problem are told.
-const PROBLEM_LENGTH: usize = 300;
+/// Maximum number of characters of a problem.
+const MAX_PROBLEM_CHARS: usize = 300;
 
-/// How many references are followed to see whether the root is an object.
-const REFERENCES: usize = 8;
+/// Maximum number of references followed to find out whether the root is an object.
+const MAX_REFERENCES: usize = 8;
 
 /// Why a schema cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -133,14 +133,14 @@ impl Form {
             let what = error.masked_with("this");
             clipped(&if place.is_empty() { what.to_string() } else { format!("at {place}: {what}") })
         };
-        self.validator.iter_errors(value).take(PROBLEMS).map(tell).collect()
+        self.validator.iter_errors(value).take(MAX_PROBLEMS).map(tell).collect()
     }
 }
 
 /// Whether every value of the schema is an object.
 fn is_object(schema: &Value) -> bool {
     let mut at = schema;
-    for _ in 0..REFERENCES {
+    for _ in 0..MAX_REFERENCES {
         let kind = match at.get("type") {
             Some(Value::Array(kinds)) if kinds.len() == 1 => kinds.first(),
             kind => kind,
@@ -174,7 +174,7 @@ fn wrap(schema: &Value) -> Value {
 }
 
 fn clipped(text: &str) -> String {
-    match text.char_indices().nth(PROBLEM_LENGTH) {
+    match text.char_indices().nth(MAX_PROBLEM_CHARS) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_end_once_they_have_begun() {
+    fn a_turn_ends_only_after_it_began() {
         for (version, steps, over) in [
             (Version::V1, "a", Some(0)),
             (Version::V1, "wisa", Some(3)),

@@ -231,8 +231,8 @@ impl Meter {
             ..Usage::default()
         };
         match &turn {
-            Some(turn) => turn.tell(&mut usage),
-            None => calls.tell(&mut usage),
+            Some(turn) => turn.write_to(&mut usage),
+            None => calls.write_to(&mut usage),
         }
         if let Some(Value::Object(fields)) = &end {
             usage.max_output_tokens = number(fields, &["maxOutputTokens", "max_output_tokens"]);
@@ -326,7 +326,7 @@ impl Counters {
     }
 
     /// Writes the counts of one turn in the form in which the input includes the caches.
-    fn tell(&self, usage: &mut Usage) {
+    fn write_to(&self, usage: &mut Usage) {
         let (mut input, mut output) = (self.input, self.output);
         let caches = self.cache_read.unwrap_or(0).saturating_add(self.cache_write.unwrap_or(0));
         let thought = self.thought.unwrap_or(0);

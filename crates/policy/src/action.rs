@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_the_same_only_as_a_whole() {
+    fn commands_are_the_same_only_if_every_word_is() {
         #[track_caller]
         fn check(one: &str, other: &[&str], expected: bool) {
             let one = Command::Shell(one.into());
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_or_an_address_tells_more_than_the_kind() {
+    fn a_command_or_an_address_overrides_a_harmless_kind() {
         check(&Action::new(Kind::Read), &[Kind::Read]);
         check(&Action { command: Some(Command::Argv(vec![])), ..Action::new(Kind::Read) }, &[Kind::Execute]);
         check(&Action { urls: vec!["x".into()], ..Action::new(Kind::Think) }, &[Kind::Fetch]);

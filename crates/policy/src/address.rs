@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use url::{Host, Url};
 
 use crate::path::Step;
-use crate::shape::{Case, Shape, meet};
+use crate::text_pattern::{Case, TextPattern, meet};
 
 /// A pattern such as `example.com`, `*.example.com`, `https://example.com:8443/docs/**`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct UrlPattern {
     scheme: Option<String>,
-    host: Shape,
+    host: TextPattern,
     port: Option<u16>,
     path: Option<Vec<Step>>,
 }
@@ -41,14 +41,16 @@ impl UrlPattern {
         let path = path.map(|path| {
             path.split('/')
                 .filter(|name| !name.is_empty())
-                .map(|name| if name == "**" { Step::Deep } else { Step::Name(Shape::glob(name, false)) })
+                .map(
+                    |name| if name == "**" { Step::Deep } else { Step::Name(TextPattern::glob(name, false)) },
+                )
                 .collect()
         });
         // A number is compared in the one form that every spelling of it has.
         let plain = host.to_ascii_lowercase();
         let number = Host::parse(&plain).ok().filter(|host| !matches!(host, Host::Domain(_)));
         let host = number.map_or(plain, |host| embedded(&host).map_or(host.to_string(), |v4| v4.to_string()));
-        Ok(Self { scheme, host: Shape::glob(&host, false), port, path })
+        Ok(Self { scheme, host: TextPattern::glob(&host, false), port, path })
     }
 
     /// Whether exactly `url` is meant.
@@ -74,7 +76,7 @@ impl UrlPattern {
     /// Whether `url` can be meant. An address that cannot be read can be anything.
     pub(crate) fn touches(&self, url: &str) -> bool {
         let Some(url) = read(url) else { return true };
-        let below = Shape::glob(&format!("*.{}", self.host_text()), false);
+        let below = TextPattern::glob(&format!("*.{}", self.host_text()), false);
         let hosts = hosts(&url);
         self.scheme.as_ref().is_none_or(|scheme| url.scheme() == scheme)
             && self.port.is_none_or(|port| url.port_or_known_default() == Some(port))
@@ -87,7 +89,7 @@ impl UrlPattern {
             .0
             .iter()
             .map(|unit| match unit {
-                crate::shape::Unit::Char(letter) => *letter,
+                crate::text_pattern::PatternUnit::Char(letter) => *letter,
                 _ => '*',
             })
             .collect()
@@ -101,7 +103,7 @@ impl UrlPattern {
             .path()
             .split('/')
             .filter(|name| !name.is_empty())
-            .map(|name| Step::Name(Shape::exact(name)))
+            .map(|name| Step::Name(TextPattern::exact(name)))
             .collect();
         let deep = |step: &Step| *step == Step::Deep;
         let case = if below { Case::Same } else { Case::Different };
@@ -122,17 +124,17 @@ fn read(url: &str) -> Option<Url> {
 }
 
 /// The host in small letters, without the dot at its end.
-fn host(url: &Url) -> Shape {
+fn host(url: &Url) -> TextPattern {
     let host = url.host_str().unwrap_or_default().to_ascii_lowercase();
-    Shape::exact(host.strip_suffix('.').unwrap_or(&host))
+    TextPattern::exact(host.strip_suffix('.').unwrap_or(&host))
 }
 
 /// All names of the host by which it can be reached: of an address in another its own, and of this machine every one.
-fn hosts(url: &Url) -> Vec<Shape> {
+fn hosts(url: &Url) -> Vec<TextPattern> {
     let mut hosts = vec![host(url)];
     let Some(found) = url.host() else { return hosts };
     let v4 = embedded(&found);
-    hosts.extend(v4.map(|v4| Shape::exact(&v4.to_string())));
+    hosts.extend(v4.map(|v4| TextPattern::exact(&v4.to_string())));
     let is_local = match found {
         Host::Domain(name) => {
             let name = name.trim_end_matches('.').to_ascii_lowercase();
@@ -142,7 +144,7 @@ fn hosts(url: &Url) -> Vec<Shape> {
         Host::Ipv6(v6) => v6.is_loopback() || v6.is_unspecified(),
     };
     if is_local || v4.is_some_and(|v4| v4.is_loopback() || v4.is_unspecified()) {
-        hosts.extend(["127.0.0.1", "[::1]", "localhost", "0.0.0.0", "[::]"].map(Shape::exact));
+        hosts.extend(["127.0.0.1", "[::1]", "localhost", "0.0.0.0", "[::]"].map(TextPattern::exact));
     }
     hosts
 }
@@ -231,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_all_of_it() {
+    fn a_host_pattern_matches_the_whole_host() {
         check("example.com", "https://example.com/a/b?c", true, true);
         check("example.com", "https://EXAMPLE.com./", true, true);
         check("example.com", "https://www.example.com/", false, true);
@@ -248,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_counts_if_it_is_written() {
+    fn port_and_path_count_only_if_the_pattern_has_them() {
         check("https://example.com/docs/**", "https://example.com/docs/a/b", true, true);
         check("https://example.com/docs/**", "http://example.com/docs/a", false, false);
         check("https://example.com/docs/**", "https://example.com/docs/../admin", false, false);
@@ -260,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_never_permitted() {
+    fn an_unreadable_address_is_never_permitted() {
         for url in [
             "",
             "example.com",
@@ -274,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_that_are_none_are_refused() {
+    fn invalid_patterns_are_refused() {
         for pattern in ["", "https://", "/path", "a@b", "example.com:x", "example.com/?q"] {
             assert!(UrlPattern::parse(pattern).is_err(), "{pattern}");
         }

@@ -12,31 +12,31 @@ mod git_files;
 mod lexer;
 mod literals;
 mod network;
-mod obey;
 mod pattern;
+mod pattern_words;
 mod programs;
 mod read_only;
 mod reduce;
 mod strict;
 mod subcommands;
+mod unknown_code;
 mod variables;
-mod words;
 
 pub(crate) use git_files::git_files;
 pub(crate) use network::uses_network;
 pub(crate) use pattern::CommandPattern;
+pub(crate) use pattern_words::split;
 pub(crate) use read_only::{
     Depth, Descent, Search, changed_below, depends_on_directory, descent, is_read_only, leaves_files, looks,
     search,
 };
 pub(crate) use reduce::{listed, read, read_variable};
 pub(crate) use variables::{is_git_home, runs_git};
-pub(crate) use words::split;
 
 use std::collections::HashMap;
 
 use crate::action::{Command, WordLink};
-use crate::shape::{Shape, Unit};
+use crate::text_pattern::{PatternUnit, TextPattern};
 use lexer::Input;
 
 /// One word.
@@ -45,13 +45,13 @@ pub(crate) struct Word {
     /// As it is, or as it was written if a shell makes something else of it.
     pub(crate) text: String,
     /// What can be known of it, if that is not all.
-    pub(crate) open: Option<Shape>,
+    pub(crate) open: Option<TextPattern>,
     /// How much of `open` there is before the shell may break it into several words.
     pub(crate) splits: Option<usize>,
     /// What a shell puts in, as it was written.
     pub(crate) holes: Vec<String>,
     /// What it may be with the operands of its expansions: `${x:-y}` may be `y`.
-    pub(crate) others: Vec<Shape>,
+    pub(crate) others: Vec<TextPattern>,
 }
 
 impl Word {
@@ -62,36 +62,40 @@ impl Word {
 
     /// A word of which nothing is known.
     pub(crate) fn unknown(text: impl Into<String>) -> Self {
-        Self { text: text.into(), open: Some(Shape(vec![Unit::Many])), ..Self::default() }
+        Self { text: text.into(), open: Some(TextPattern(vec![PatternUnit::Many])), ..Self::default() }
     }
 
     /// What it can be.
-    pub(crate) fn shape(&self) -> Shape {
-        self.open.clone().unwrap_or_else(|| Shape::exact(&self.text))
+    pub(crate) fn text_pattern(&self) -> TextPattern {
+        self.open.clone().unwrap_or_else(|| TextPattern::exact(&self.text))
     }
 
     /// Everything it can be: as it is written, and with the operands of its expansions.
-    pub(crate) fn shapes(&self) -> impl Iterator<Item = Shape> {
-        std::iter::once(self.shape()).chain(self.others.iter().cloned())
+    pub(crate) fn text_patterns(&self) -> impl Iterator<Item = TextPattern> {
+        std::iter::once(self.text_pattern()).chain(self.others.iter().cloned())
     }
 
     /// A word that can be this.
-    pub(crate) fn from_shape(shape: Shape) -> Self {
-        let text = shape.0.iter().map(|unit| match unit {
-            Unit::Char(letter) => *letter,
-            Unit::One | Unit::Many => '*',
+    pub(crate) fn from_text_pattern(text_pattern: TextPattern) -> Self {
+        let text = text_pattern.0.iter().map(|unit| match unit {
+            PatternUnit::Char(letter) => *letter,
+            PatternUnit::One | PatternUnit::Many => '*',
         });
-        Self { text: text.collect(), open: shape.text().is_none().then_some(shape), ..Self::default() }
+        Self {
+            text: text.collect(),
+            open: text_pattern.text().is_none().then_some(text_pattern),
+            ..Self::default()
+        }
     }
 
     /// What it, or the first word that it becomes, can be.
-    pub(crate) fn first(&self) -> Shape {
-        let mut shape = self.shape();
+    pub(crate) fn first(&self) -> TextPattern {
+        let mut text_pattern = self.text_pattern();
         if let Some(length) = self.splits {
-            shape.0.truncate(length);
-            shape.0.push(Unit::Many);
+            text_pattern.0.truncate(length);
+            text_pattern.0.push(PatternUnit::Many);
         }
-        shape
+        text_pattern
     }
 
     /// Whether it can be anything.
@@ -121,7 +125,7 @@ impl Word {
 
     /// Whether it can be an option.
     pub(crate) fn may_be_option(&self) -> bool {
-        let unknown = |shape: Shape| !matches!(shape.0.first(), Some(Unit::Char(letter)) if *letter != '-');
+        let unknown = |text_pattern: TextPattern| !matches!(text_pattern.0.first(), Some(PatternUnit::Char(letter)) if *letter != '-');
         self.is_option() || self.open.is_some() && unknown(self.first())
     }
 

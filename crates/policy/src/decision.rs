@@ -42,7 +42,7 @@ pub struct Decision {
     /// The answer.
     pub verdict: Verdict,
     /// What it follows from.
-    pub because: Because,
+    pub because: DecisionReason,
     /// What of the request decided, where it has several parts: a command, a path or an address, shortened and
     /// escaped.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -60,7 +60,7 @@ impl Decision {
 /// What a decision follows from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "by", rename_all = "snake_case")]
-pub enum Because {
+pub enum DecisionReason {
     /// The turn is being cancelled.
     Cancelling,
     /// Governance refuses.
@@ -126,7 +126,7 @@ impl fmt::Display for RuleName {
     }
 }
 
-impl fmt::Display for Because {
+impl fmt::Display for DecisionReason {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cancelling => out.write_str("the turn is being cancelled"),
@@ -186,7 +186,7 @@ mod tests {
         };
         let decision = Decision {
             verdict: Verdict::Deny,
-            because: Because::Rule(rule),
+            because: DecisionReason::Rule(rule),
             about: Some(shown("git push\n\u{1b}[2J")),
         };
         assert_eq!(

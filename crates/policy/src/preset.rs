@@ -9,7 +9,7 @@ use crate::decision::Verdict::{self, Allow, Ask, Deny};
 use crate::kind::Kind;
 use crate::path::{Steps, is_within};
 use crate::protect::is_device;
-use crate::scene::{Protection, Scene};
+use crate::request_context::{Protection, RequestContext};
 use crate::target::Target;
 
 /// What a preset needs to know of a command.
@@ -36,11 +36,11 @@ pub(crate) fn judge(
     access: Access,
     target: &Target<'_>,
     running: Running,
-    scene: &Scene<'_>,
+    context: &RequestContext<'_>,
 ) -> (Verdict, Kind, &'static str) {
     let mut strictest: Option<(Verdict, Kind, &'static str)> = None;
     for kind in &target.kinds {
-        let (verdict, why) = cell(access, *kind, target, running, scene);
+        let (verdict, why) = cell(access, *kind, target, running, context);
         if strictest.is_none_or(|(so_far, ..)| verdict > so_far) {
             strictest = Some((verdict, *kind, why));
         }
@@ -55,7 +55,7 @@ const LISTERS: &str = "\
 /// Returns `true` if a disk, a terminal or another device is read.
 fn reads_device(target: &Target<'_>) -> bool {
     let is_listed = |part: &Part| part.programs().all(|name| listed(LISTERS, &name));
-    let leads_to_device = |link: &WordLink| is_device(&Steps::of(Path::new(&link.real)));
+    let leads_to_device = |link: &WordLink| is_device(&Steps::from_path(Path::new(&link.real)));
     !target.part.is_some_and(is_listed)
         && (target.touches.iter().any(|touch| is_device(&touch.steps))
             || target.action.word_links.iter().any(leads_to_device))
@@ -67,7 +67,7 @@ fn cell(
     kind: Kind,
     target: &Target<'_>,
     running: Running,
-    scene: &Scene<'_>,
+    context: &RequestContext<'_>,
 ) -> (Verdict, &'static str) {
     match (access, kind) {
         (Access::Low, Kind::Read | Kind::Search | Kind::Fetch | Kind::Execute) if reads_device(target) => {
@@ -85,7 +85,7 @@ fn cell(
             if claimed.peek().is_none() {
                 return (Ask, "asks where it is not known which files change");
             }
-            let inside = |path: &std::path::PathBuf| is_within(path, scene.roots);
+            let inside = |path: &std::path::PathBuf| is_within(path, context.roots);
             if claimed.clone().any(|touch| touch.claimed.is_none()) {
                 return (Ask, "asks where it is not known which files change");
             }

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scope_means_a_tool_or_says_what_to_write() {
+    fn a_scope_names_a_tool_or_is_refused_with_a_hint() {
         for fine in ["read_file", "notes/add", "notes/*", "kind:read", "kind:switch_mode", "kind:_levitate"] {
             check(fine, None);
         }
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_now_is_of_a_form() {
+    fn new_scopes_have_a_strict_form() {
         for fine in ["read_file", "notes/add", "notes/*", "kind:read", "Größe", "a/b/c"] {
             assert_eq!(check_new_scope(fine), Ok(()), "{fine}");
         }
@@ -112,7 +112,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_stands_there_is_told_in_one_line(scope in any::<String>()) {
+        fn scope_errors_are_one_line(scope in any::<String>()) {
             if let Err(error) = check_scope(&scope) {
                 prop_assert!(!error.to_string().contains('\n'));
             }

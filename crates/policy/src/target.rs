@@ -13,7 +13,7 @@ use crate::decision::shown;
 use crate::kind::Kind;
 use crate::path::{Steps, is_within, resolve};
 use crate::protect::{self, Guard};
-use crate::scene::Scene;
+use crate::request_context::RequestContext;
 use crate::variable::Variable;
 
 /// A path that is touched.
@@ -84,7 +84,7 @@ pub(crate) struct Target<'a> {
 
 /// What becomes of what the programs of a command print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Speech {
+enum OutputUse {
     /// It is only shown.
     Shown,
     /// It may become a word or the input of another.
@@ -125,36 +125,44 @@ pub(crate) fn is_too_large(action: &Action, script: Option<&Script>) -> bool {
 pub(crate) fn targets<'a>(
     action: &'a Action,
     script: Option<&'a Script>,
-    scene: &Scene<'_>,
+    context: &RequestContext<'_>,
     home: Option<&Path>,
 ) -> Vec<Target<'a>> {
     let kinds = action.kinds();
     if is_too_large(action, script) {
         return vec![Target { lost: true, ..Target::new(kinds, action, Vec::new()) }];
     }
-    let cwd = working_directory(action, scene, home);
+    let cwd = working_directory(action, context, home);
     let real = action.real_cwd.as_deref();
     let steps_left = Cell::new(MAX_STEPS);
-    let place = Place { cwd: cwd.as_deref(), real, home, steps_left: &steps_left };
+    let path_base = PathBase { cwd: cwd.as_deref(), real, home, steps_left: &steps_left };
     let reads = kinds.iter().all(|kind| kind.only_reads());
     // An address on this disk is a file.
     let local: Vec<PathBuf> = action.urls.iter().filter_map(|url| local_path(url)).collect();
     let paths: Vec<&PathBuf> = action.paths.iter().chain(&local).collect();
-    let claimed = |writes: bool| paths.iter().map(move |path| place.claimed(path, writes));
+    let claimed = |writes: bool| paths.iter().map(move |path| path_base.claimed(path, writes));
     let whole = Target::new(kinds, action, action.urls.clone());
     if let Some(script) = script.filter(|script| !script.parts.is_empty()) {
         let looks = is_read_only(script) && action.reads_beside_command() && !action.is_steered();
-        let speech = if script.uses_output() { Speech::Used } else { Speech::Shown };
+        let output_use = if script.uses_output() { OutputUse::Used } else { OutputUse::Shown };
         let each = script.parts.iter();
-        return each.flat_map(|part| of_part(part, &whole, claimed(!looks), speech, place)).collect();
+        return each.flat_map(|part| of_part(part, &whole, claimed(!looks), output_use, path_base)).collect();
     }
     if !paths.is_empty() {
         return claimed(!reads)
-            .map(|touch| Target { about: Some(shown(&touch.written)), touches: vec![touch], ..whole.again() })
+            .map(|touch| Target {
+                about: Some(shown(&touch.written)),
+                touches: vec![touch],
+                ..whole.without_touches()
+            })
             .collect();
     }
     if action.urls.len() > 1 {
-        let one = |url: &String| Target { about: Some(shown(url)), urls: vec![url.clone()], ..whole.again() };
+        let one = |url: &String| Target {
+            about: Some(shown(url)),
+            urls: vec![url.clone()],
+            ..whole.without_touches()
+        };
         return action.urls.iter().map(one).collect();
     }
     vec![Target { about: action.urls.first().map(|url| shown(url)), ..whole }]
@@ -176,7 +184,7 @@ impl<'a> Target<'a> {
     }
 
     /// The same once more.
-    fn again(&self) -> Self {
+    fn without_touches(&self) -> Self {
         let variables = Rc::clone(&self.variables);
         Self { variables, ..Self::new(self.kinds.clone(), self.action, self.urls.clone()) }
     }
@@ -195,14 +203,14 @@ fn of_part<'a>(
     part: &'a Part,
     whole: &Target<'a>,
     claimed: impl Iterator<Item = Touch>,
-    speech: Speech,
-    place: Place<'_>,
+    output_use: OutputUse,
+    path_base: PathBase<'_>,
 ) -> Vec<Target<'a>> {
     let only_looks = part.knows_its_words() && looks(part.argv()) && !whole.action.is_steered();
     let looks = only_looks && whole.action.reads_beside_command();
     let mut touches: Vec<Touch> = claimed.collect();
-    let bases = mention::bases(part, place);
-    let mentioned = mention::touches(part, only_looks, speech, &bases, place);
+    let bases = mention::bases(part, path_base);
+    let mentioned = mention::touches(part, only_looks, output_use, &bases, path_base);
     let lost = mentioned.is_none();
     touches.extend(mentioned.unwrap_or_default());
     let mut urls = whole.urls.clone();
@@ -214,7 +222,7 @@ fn of_part<'a>(
         touches,
         urls,
         about: Some(shown(&part.line())),
-        ..whole.again()
+        ..whole.without_touches()
     }];
     let files = part
         .writes
@@ -222,14 +230,14 @@ fn of_part<'a>(
         .map(|word| (word, Kind::Edit))
         .chain(part.reads.iter().map(|word| (word, Kind::Read)));
     for (word, kind) in files {
-        let touches = mention::file(word, kind == Kind::Edit, part, &bases, place);
+        let touches = mention::file(word, kind == Kind::Edit, part, &bases, path_base);
         targets.push(Target {
             kinds: vec![kind],
             lost: touches.is_none(),
             touches: touches.unwrap_or_default(),
             urls: Vec::new(),
             about: Some(shown(&word.text)),
-            ..whole.again()
+            ..whole.without_touches()
         });
     }
     targets
@@ -237,7 +245,7 @@ fn of_part<'a>(
 
 /// Where relative paths start.
 #[derive(Debug, Clone, Copy)]
-struct Place<'a> {
+struct PathBase<'a> {
     cwd: Option<&'a Path>,
     /// Where that leads, if its links lead elsewhere.
     real: Option<&'a Path>,
@@ -246,11 +254,11 @@ struct Place<'a> {
     steps_left: &'a Cell<usize>,
 }
 
-impl Place<'_> {
+impl PathBase<'_> {
     fn claimed(self, path: &Path, writes: bool) -> Touch {
         let resolved = resolve(path, self.cwd, self.home);
         Touch {
-            steps: Steps::of(&resolved),
+            steps: Steps::from_path(&resolved),
             claimed: Some(resolved),
             writes,
             itself: writes,
@@ -264,8 +272,12 @@ impl Place<'_> {
 }
 
 /// Where the action runs: where it says, from the first root on.
-pub(crate) fn working_directory(action: &Action, scene: &Scene<'_>, home: Option<&Path>) -> Option<PathBuf> {
-    let first = scene.roots.first().map(PathBuf::as_path);
+pub(crate) fn working_directory(
+    action: &Action,
+    context: &RequestContext<'_>,
+    home: Option<&Path>,
+) -> Option<PathBuf> {
+    let first = context.roots.first().map(PathBuf::as_path);
     match &action.cwd {
         Some(cwd) => Some(resolve(cwd, first, home)),
         None => first.map(|root| resolve(root, None, home)),
@@ -273,14 +285,14 @@ pub(crate) fn working_directory(action: &Action, scene: &Scene<'_>, home: Option
 }
 
 /// Whether the action runs in a root.
-pub(crate) fn runs_within_roots(action: &Action, scene: &Scene<'_>, home: Option<&Path>) -> bool {
+pub(crate) fn runs_within_roots(action: &Action, context: &RequestContext<'_>, home: Option<&Path>) -> bool {
     let real = action.real_cwd.as_ref();
-    working_directory(action, scene, home).is_some_and(|cwd| is_within(&cwd, scene.roots))
-        && real.is_none_or(|real| is_within(&resolve(real, None, None), scene.roots))
+    working_directory(action, context, home).is_some_and(|cwd| is_within(&cwd, context.roots))
+        && real.is_none_or(|real| is_within(&resolve(real, None, None), context.roots))
 }
 
 /// Whether the action runs in the directory of a root itself.
-pub(crate) fn runs_in_a_root(action: &Action, scene: &Scene<'_>, home: Option<&Path>) -> bool {
-    let cwd = working_directory(action, scene, home);
-    cwd.is_some_and(|cwd| scene.roots.iter().any(|root| resolve(root, None, home) == cwd))
+pub(crate) fn runs_in_a_root(action: &Action, context: &RequestContext<'_>, home: Option<&Path>) -> bool {
+    let cwd = working_directory(action, context, home);
+    cwd.is_some_and(|cwd| context.roots.iter().any(|root| resolve(root, None, home) == cwd))
 }

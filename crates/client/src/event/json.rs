@@ -34,12 +34,12 @@ impl Json {
     /// peer is a string with the text.
     pub fn value(&self) -> Value {
         let text = self.text();
-        let mended = || crate::map::surrogates::mended(text.as_bytes());
+        let repaired = || crate::map::surrogates::repaired(text.as_bytes());
         match peer_json::read(text.as_bytes()) {
             Ok(value) => Some(value),
             Err(PeerJsonError::TooManyValues) => None,
             Err(PeerJsonError::Malformed(_)) => {
-                mended().and_then(|mended| serde_json::from_slice(&mended).ok())
+                repaired().and_then(|repaired| serde_json::from_slice(&repaired).ok())
             }
         }
         .unwrap_or_else(|| Value::String(text.to_owned()))
@@ -62,8 +62,8 @@ impl Json {
             return true;
         }
         let text = self.text().as_bytes();
-        let mended = || crate::map::surrogates::mended(text);
-        UnambiguousJson::read(text).or_else(|| UnambiguousJson::read(&mended()?)).is_none()
+        let repaired = || crate::map::surrogates::repaired(text);
+        UnambiguousJson::read(text).or_else(|| UnambiguousJson::read(&repaired()?)).is_none()
     }
 
     /// An object with nothing in it.
@@ -72,12 +72,12 @@ impl Json {
     }
 
     /// What a parser has read already, so that it need not be checked again.
-    pub(crate) fn of_checked(text: &str) -> Self {
+    pub(crate) fn from_checked(text: &str) -> Self {
         Self(text.into())
     }
 
     /// What a peer wrote, and if it is no JSON, a string with it.
-    pub(crate) fn of_bytes(bytes: &[u8]) -> Self {
+    pub(crate) fn from_bytes_lossy(bytes: &[u8]) -> Self {
         let text = String::from_utf8_lossy(bytes);
         match serde_json::from_str::<&RawValue>(&text) {
             Ok(raw) => raw.into(),
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_told_from_something() {
+    fn empty_json_is_distinguished_from_content() {
         #[track_caller]
         fn check(text: &str, expected: bool) {
             let json: Json = serde_json::from_str(text).unwrap();
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_kept_and_halves_of_characters_can_be_read() {
+    fn text_is_kept_and_lone_surrogates_can_be_read() {
         let text = r#"{ "b":1.0,"a":"\ud800" }"#;
         let json: Json = serde_json::from_str(text).unwrap();
         assert_eq!(serde_json::to_string(&json).unwrap(), text);

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_sandbox_that_cannot_protect_is_told_as_such() {
+    async fn an_unprotecting_sandbox_is_reported() {
         let policy = Arc::new(Policy::new(Access::Medium, Narrowing::default()));
         let root = tree(&["src/main.rs"]);
         let roots = [root.path().canonicalize().unwrap()];
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn only_protected_files_are_written_in_place() {
+    fn only_protected_files_are_overwritten_in_place() {
         let policy = Arc::new(Policy::new(Access::Medium, Narrowing::default()));
         let root = tree(&["AGENTS.md", "notes", "plain"]);
         symlink("notes", root.path().join("CLAUDE.md")).unwrap();
@@ -171,9 +171,9 @@ mod tests {
         Some(String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
     }
 
-    /// Modes mean nothing to root; [`a_plain_user_cannot_take_protection_away_by_modes`] is where this can fail.
+    /// Modes mean nothing to root; [`an_ordinary_user_cannot_remove_protection_by_modes`] is where this can fail.
     #[tokio::test]
-    async fn modes_of_directories_take_no_protection_away() {
+    async fn directory_modes_do_not_remove_protection() {
         let set_mode = |path: &Path, mode: u32| {
             fs::set_permissions(path, fs::Permissions::from_mode(mode << 6)).unwrap();
         };
@@ -219,8 +219,8 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_user_cannot_take_protection_away_by_modes() {
-        let test = "host::confinement::tests::modes_of_directories_take_no_protection_away";
+    fn an_ordinary_user_cannot_remove_protection_by_modes() {
+        let test = "host::confinement::tests::directory_modes_do_not_remove_protection";
         let Some(text) = run_as_nobody(test) else { return };
         assert!(text.contains("1 passed"), "{text}");
     }

@@ -27,10 +27,10 @@ pub(crate) use error::{FileError, FileErrorKind};
 pub(crate) use roots::Roots;
 
 use roots::Root;
-use walk::{Deep, MAX_LINKS};
+use walk::{DeepestDirectory, MAX_LINKS};
 
-/// The longest path the system takes.
-const MAX_PATH: usize = 4096;
+/// Longest path that the system accepts.
+const MAX_PATH_BYTES: usize = 4096;
 
 /// Whether links in the path of a request are followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl Files {
 
     /// The same, not waiting for the disk.
     #[cfg(test)]
-    fn hasty(self) -> Self {
+    fn without_sync(self) -> Self {
         Self { durable: false, ..self }
     }
 
@@ -93,7 +93,7 @@ impl Files {
     pub(crate) fn find(&self, asked: &Path) -> Result<Found, FileError> {
         check(asked)?;
         // As it is spelled first: the descriptor counts, and not what now lies where its directory once was.
-        if let Some((root, below)) = self.roots.of(asked) {
+        if let Some((root, below)) = self.roots.find_containing(asked) {
             match self.place(asked, root, below) {
                 Err(Errno::XDEV) => {}
                 found => return found.map_err(|errno| FileError::system(asked, errno)),
@@ -103,7 +103,7 @@ impl Files {
         // seems to end is a guess that the walk beneath the root confirms or refuses.
         let place = || {
             let guess = follow::guess(asked)?;
-            let (root, below) = self.roots.of(&guess).ok_or(Errno::XDEV)?;
+            let (root, below) = self.roots.find_containing(&guess).ok_or(Errno::XDEV)?;
             self.place(asked, root, below)
         };
         place().map_err(|errno| FileError::system(asked, errno))
@@ -118,11 +118,12 @@ impl Files {
             let Some(name) = name else {
                 // A root itself, the parent of something, or what a link says to be a directory. All of them may be
                 // nothing, or lie outside.
-                let deep = self.roots.way().directory(root.fd(), &below)?;
+                let deep = self.roots.resolver().directory(root.fd(), &below)?;
                 return Err(if deep.missing.is_empty() { Errno::ISDIR } else { Errno::NOENT });
             };
             let parent = below.parent().unwrap_or(Path::new(""));
-            let Deep { directory, real, missing } = self.roots.way().directory(root.fd(), parent)?;
+            let DeepestDirectory { directory, real, missing } =
+                self.roots.resolver().directory(root.fd(), parent)?;
             let entry = if missing.is_empty() { entry(&directory, &name)? } else { None };
             if entry.is_some_and(|entry| kind(&entry) == FileType::Symlink) {
                 match readlinkat(&directory, &name, Vec::new()) {
@@ -292,7 +293,7 @@ fn check(path: &Path) -> Result<(), FileError> {
     let bytes = path.as_os_str().as_bytes();
     let problem = if !path.is_absolute() {
         FileErrorKind::Relative
-    } else if bytes.contains(&0) || bytes.len() > MAX_PATH {
+    } else if bytes.contains(&0) || bytes.len() > MAX_PATH_BYTES {
         FileErrorKind::Malformed
     } else if bytes.ends_with(b"/") || bytes.ends_with(b"/.") {
         FileErrorKind::NotRegular("a directory")

@@ -240,7 +240,7 @@ mod tests {
 
     /// Between the two looks the name could lead elsewhere and back.
     #[test]
-    fn a_directory_that_was_looked_up_is_not_looked_up_again() {
+    fn a_directory_is_looked_up_once() {
         let (_place, top) = tree();
         let (named, outside) = (top.join("r/src"), top.join("o"));
         let run = |real: Option<&Path>| Action {
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_joined_by_where_its_links_lead() {
+    fn link_targets_of_a_path_are_added() {
         let (_place, top) = tree();
         let check = |path: &str, more: &[&str]| {
             let mut action = Action::file(Kind::Edit, path);
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_joined_by_where_it_leads() {
+    fn link_targets_of_a_directory_are_added() {
         let (_place, top) = tree();
         let check = |cwd: Option<&str>, real: Option<&str>| {
             let mut action = Action { cwd: cwd.map(Into::into), ..Action::file(Kind::Edit, "x") };
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_followed_is_an_error() {
+    fn unfollowable_links_are_errors() {
         let (_place, top) = tree();
         let follow = |paths: Vec<PathBuf>| {
             let mut action = Action { paths, ..Action::new(Kind::Edit) };
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_a_command_are_joined_by_where_they_lead() {
+    fn link_targets_of_command_words_are_added() {
         let (_place, top) = tree();
         symlink("/bin/sh", top.join("r/ls")).expect("a link");
         symlink("src/run", top.join("r/run")).expect("a link");
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_a_repository_itself_is_found() {
+    fn a_directory_that_is_itself_a_repository_is_found() {
         let (_place, top) = tree();
         let root = top.join("r");
         let is_unusual = |line: &str| {

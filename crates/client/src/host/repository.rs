@@ -62,17 +62,17 @@ impl LookupBudget {
     }
 
     /// Takes one path. Returns `false` if none is left.
-    fn take_path(&mut self) -> bool {
-        take(&mut self.paths, 1)
+    fn spend_path(&mut self) -> bool {
+        spend(&mut self.paths, 1)
     }
 
     /// Takes one file. Returns `false` if none is left, or no bytes.
-    fn take_file(&mut self) -> bool {
-        self.bytes > 0 && take(&mut self.files, 1)
+    fn spend_file(&mut self) -> bool {
+        self.bytes > 0 && spend(&mut self.files, 1)
     }
 }
 
-fn take(left: &mut usize, count: usize) -> bool {
+fn spend(left: &mut usize, count: usize) -> bool {
     let is_enough = *left >= count;
     *left = left.saturating_sub(count);
     is_enough
@@ -295,7 +295,7 @@ impl<'a> Search<'a> {
             }
         };
         for entry in entries.iter_mut().flatten().take(MAX_HOOKS).flatten() {
-            if !self.budget.take_path() {
+            if !self.budget.spend_path() {
                 self.found.is_complete = false;
                 return;
             }
@@ -308,7 +308,7 @@ impl<'a> Search<'a> {
     }
 
     fn add(&mut self, spelled: PathBuf, stands_for: PathBuf) {
-        if !self.budget.take_path() {
+        if !self.budget.spend_path() {
             self.found.is_complete = false;
             return;
         }
@@ -369,13 +369,13 @@ impl<'a> Search<'a> {
 
     /// Returns the beginning of a file, or `None` if there is none.
     fn read(&mut self, file: &Path) -> Option<Vec<u8>> {
-        if !self.budget.take_file() {
+        if !self.budget.spend_file() {
             self.found.is_complete = false;
             return None;
         }
         match read_file(file) {
             Ok(text) => {
-                take(&mut self.budget.bytes, text.len());
+                spend(&mut self.budget.bytes, text.len());
                 self.found.is_complete &= text.len() as u64 <= MAX_CONFIG_BYTES;
                 Some(text)
             }

@@ -24,11 +24,12 @@ use tokio::time::timeout;
 
 use self::ring::Ring;
 
-/// How long a command has to clean up after itself when it is killed, and what it leaves behind when it ends.
-const GRACE: Duration = Duration::from_millis(500);
-const KILL: Ladder = Ladder { eof_grace: Duration::ZERO, term_grace: GRACE };
-/// When the tree is gone so are the writers of its output, unless one passed the pipe to a stranger.
-const LAST_WORDS: Duration = Duration::from_millis(250);
+/// Time for a killed command to clean up, and for its remaining children to exit after it has ended.
+const KILL_GRACE: Duration = Duration::from_millis(500);
+const KILL: Ladder = Ladder { eof_grace: Duration::ZERO, term_grace: KILL_GRACE };
+/// Time to read the remaining output after the process tree has ended. Only a process outside of the tree can
+/// keep the pipe open longer.
+const FINAL_OUTPUT_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// How much an agent may have of this.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,11 +105,8 @@ pub(crate) enum TerminalError {
     },
     /// As many as there may be.
     #[error("{max} terminals are open, and there may be no more; release one first")]
-    TooMany {
-        /// The limit.
-        max: usize,
-    },
-    /// All terminals were released while this one was being made.
+    TooMany { max: usize },
+    /// All terminals were released while this one was starting.
     #[error("the terminal was released before its command ran")]
     Released,
     /// The command does not run.
@@ -150,7 +148,7 @@ impl Terminals {
             stderr_limit: 0,
             merge_stderr: true,
             sandbox: create.sandbox,
-            orphan_grace: GRACE,
+            orphan_grace: KILL_GRACE,
             ..Spec::new(create.program)
         };
         let terminal = Terminal::new(narrows_process::spawn(spec).await?, limit, slot);
@@ -265,8 +263,9 @@ impl Terminal {
         if exit.survivors > 0 {
             tracing::warn!(survivors = exit.survivors, "processes of a terminal could not be ended");
         }
-        // The last words are not long in coming; who waits for the end hears of it before the terminal goes.
-        _ = timeout(2 * LAST_WORDS, self.ended()).await;
+        // The remaining output arrives soon; waiting callers are notified of the end before the terminal is
+        // dropped.
+        _ = timeout(2 * FINAL_OUTPUT_TIMEOUT, self.ended()).await;
     }
 }
 
@@ -288,7 +287,7 @@ async fn follow(
     let exit = tokio::select! {
         () = &mut reading => child.wait().await,
         exit = child.wait() => {
-            _ = timeout(LAST_WORDS, &mut reading).await;
+            _ = timeout(FINAL_OUTPUT_TIMEOUT, &mut reading).await;
             exit
         }
     };

@@ -34,13 +34,13 @@ pub struct Choice {
 pub struct OtherCall {
     /// The tool call, as far as the agent has told of it.
     pub call: Call,
-    /// See [`Asked::mcp`].
+    /// See [`ReadRequest::mcp`].
     pub mcp: Option<(String, String)>,
 }
 
 /// A request of an agent, as far as it can be read. Decisions are based on this alone.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Asked {
+pub struct ReadRequest {
     /// The tool call it is about, as far as the agent has told of it. One that is nowhere named has an empty id.
     pub call: Call,
     /// What the request itself is called.
@@ -70,7 +70,7 @@ pub struct Asked {
     pub is_bare: bool,
 }
 
-impl Asked {
+impl ReadRequest {
     /// The command that the request itself carries, as the input of a tool has it.
     pub(crate) fn command_input(&self) -> Option<Value> {
         let command = self.command.as_ref()?;
@@ -210,9 +210,9 @@ impl Mapper {
         params: &[u8],
         now_ms: u64,
         out: &mut Vec<RuntimeEvent>,
-    ) -> Asked {
-        let mended = surrogates::mended(params);
-        let text = std::str::from_utf8(mended.as_deref().unwrap_or(params)).unwrap_or("null");
+    ) -> ReadRequest {
+        let repaired = surrogates::repaired(params);
+        let text = std::str::from_utf8(repaired.as_deref().unwrap_or(params)).unwrap_or("null");
         let checked =
             std::str::from_utf8(params).ok().filter(|text| serde_json::from_str::<&RawValue>(text).is_ok());
         let emit = &mut Emit { now_ms, out, params: checked, raw: None };
@@ -251,7 +251,7 @@ impl Mapper {
         let payload = Payload::PermissionRequested(Box::new(requested));
         let provider = Arc::clone(&self.provider);
         let body = EventBody::Provider { provider, payload };
-        self.tell_read(emit, body);
+        self.push_with_raw(emit, body);
         asked
     }
 
@@ -283,7 +283,7 @@ impl Mapper {
         now_ms: u64,
         out: &mut Vec<RuntimeEvent>,
     ) {
-        self.tell_payload(&mut Emit::new(now_ms, out), Payload::PermissionResolved(Box::new(resolved)));
+        self.push_payload(&mut Emit::new(now_ms, out), Payload::PermissionResolved(Box::new(resolved)));
     }
 
     fn read_request<'a>(
@@ -291,8 +291,8 @@ impl Mapper {
         method: &str,
         params: &'a str,
         emit: &mut Emit<'_>,
-    ) -> (Asked, Option<Json>) {
-        let mut asked = Asked::default();
+    ) -> (ReadRequest, Option<Json>) {
+        let mut asked = ReadRequest::default();
         // Members that are not known by name are not even listed then: the request is not judged by them.
         let has_too_many_values = peer_json::has_too_many_values(params.as_bytes());
         let other_members = |text: &'a str, known: &[&str]| match has_too_many_values {
@@ -381,7 +381,7 @@ impl Mapper {
 
     fn read_call<'a>(&self, call: &'a RawValue) -> Result<Patch<'a>, Problem> {
         let fields: Fields<'_> = object(call.get())?;
-        let patch = Patch::of(fields)?;
+        let patch = Patch::from_fields(fields)?;
         self.calls.check(patch.id())?;
         Ok(patch)
     }
@@ -397,7 +397,7 @@ impl Mapper {
     fn ask_for(&mut self, patch: Patch<'_>, emit: &mut Emit<'_>) -> Call {
         let id: Arc<str> = patch.id().into();
         if self.calls.is_over(&id, false) {
-            // Asked too late, or by an agent that uses ids again: what the request itself says is all there is.
+            // ReadRequest too late, or by an agent that uses ids again: what the request itself says is all there is.
             let mut call = Call::new(&id);
             patch.merge(&mut call, self.version, usize::MAX);
             return call;

@@ -253,7 +253,7 @@ pub(super) struct Patch<'a> {
 }
 
 impl<'a> Patch<'a> {
-    pub(super) fn of(fields: Fields<'a>) -> Result<Self, Problem> {
+    pub(super) fn from_fields(fields: Fields<'a>) -> Result<Self, Problem> {
         let words = |text: Option<&'a RawValue>| text.map(string_or_null).transpose();
         Ok(Self {
             title: words(fields.title)?,

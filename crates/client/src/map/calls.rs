@@ -10,9 +10,9 @@ use super::read::Problem;
 const MAX_OPEN_CALLS: usize = 4096;
 /// How much of all open calls together is kept, unless told otherwise.
 const MAX_CALLS_BYTES: usize = 64 << 20;
-/// How many calls that are over are remembered, so that none has two results.
-const REMEMBERED: usize = 4096;
-/// How many calls from outside of runs are kept when one begins.
+/// Maximum number of remembered completed calls, so that no call has two results.
+const MAX_COMPLETED_CALLS: usize = 4096;
+/// Maximum number of calls from outside of runs that are kept when a run begins.
 const MAX_FOREIGN_CALLS: usize = 256;
 /// How long an id may be.
 const MAX_ID_BYTES: usize = 512;
@@ -124,7 +124,7 @@ impl Calls {
         if self.over.insert(Arc::clone(&call.id), self.run).is_none() {
             self.over_order.push_back(Arc::clone(&call.id));
         }
-        if self.over_order.len() > REMEMBERED
+        if self.over_order.len() > MAX_COMPLETED_CALLS
             && let Some(forgotten) = self.over_order.pop_front()
         {
             self.over.remove(&forgotten);

@@ -59,8 +59,8 @@ impl Mapper {
         let Outcome { end, cancelling, usage, structured } = outcome;
         let emit = &mut Emit::new(now_ms, out);
         self.end_thought(emit);
-        if let Some(ended) = self.said.end() {
-            self.tell_ended(emit, Role::Assistant, ended, structured.clone());
+        if let Some(ended) = self.answer.end() {
+            self.push_ended_message(emit, Role::Assistant, ended, structured.clone());
         }
         for call in self.calls.settle_run() {
             self.interrupt(call, emit);
@@ -68,13 +68,13 @@ impl Mapper {
         let fault = self.fault.take();
         let (status, failure) = verdict(end, cancelling, fault, self.version, self.settings.limits_fail);
         if let Some((message, code)) = failure {
-            self.tell(emit, EventBody::Error { message, code });
+            self.push_event(emit, EventBody::Error { message, code });
         }
         let completed =
-            Completed { status, final_text: self.said.last_ended(), structured_output: structured, usage };
-        self.tell(emit, EventBody::RunCompleted(Box::new(completed)));
+            Completed { status, final_text: self.answer.last_ended(), structured_output: structured, usage };
+        self.push_event(emit, EventBody::RunCompleted(Box::new(completed)));
         self.run_id = None;
-        self.said = super::MessageAssembler::default();
+        self.answer = super::MessageAssembler::default();
         self.thought = super::MessageAssembler::default();
         Some(status)
     }
@@ -84,10 +84,10 @@ impl Mapper {
         let call_id = Arc::clone(&call.id);
         if call.stage == Stage::New {
             let (tool_name, input) = (call.tool_name(), call.input());
-            self.tell(emit, EventBody::ToolCall { call_id: Arc::clone(&call_id), tool_name, input });
+            self.push_event(emit, EventBody::ToolCall { call_id: Arc::clone(&call_id), tool_name, input });
         }
         let output = call.output(Some("interrupted"));
-        self.tell(emit, EventBody::ToolResult { call_id, output });
+        self.push_event(emit, EventBody::ToolResult { call_id, output });
     }
 }
 

@@ -37,7 +37,7 @@ pub(super) struct Marks<'a> {
 
 impl<'a> Marks<'a> {
     /// The marks in a `_meta`; one that is no object has none.
-    pub(super) fn of(meta: Option<&'a RawValue>) -> Self {
+    pub(super) fn from_meta(meta: Option<&'a RawValue>) -> Self {
         meta.filter(|meta| meta.get().starts_with('{'))
             .and_then(|meta| serde_json::from_str(meta.get()).ok())
             .unwrap_or_default()
@@ -68,7 +68,7 @@ impl<'a> Marks<'a> {
 
 impl Fault {
     /// The failure that the `_meta` of an answer reports, if it does.
-    pub fn of_result(result: &RawValue) -> Option<Self> {
+    pub fn from_result(result: &RawValue) -> Option<Self> {
         #[derive(Deserialize)]
         struct Marked<'a> {
             #[serde(rename = "_meta", borrow)]
@@ -76,7 +76,7 @@ impl Fault {
         }
         let text = result.get();
         let marked: Marked<'_> = text.starts_with('{').then(|| serde_json::from_str(text).ok())??;
-        Marks::of(marked.meta).fault()
+        Marks::from_meta(marked.meta).fault()
     }
 }
 
@@ -85,11 +85,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_marked_as_a_failure_is_one() {
+    fn a_failure_mark_is_a_failure() {
         #[track_caller]
         fn check(meta: &str, expected: Option<(&str, bool)>) {
             let result = format!(r#"{{"stopReason":"end_turn","_meta":{meta}}}"#);
-            let fault = Fault::of_result(serde_json::from_str(&result).unwrap());
+            let fault = Fault::from_result(serde_json::from_str(&result).unwrap());
             assert_eq!(fault.as_ref().map(|fault| (&*fault.message, fault.retryable)), expected, "{meta}");
         }
         check("null", None);

@@ -10,7 +10,7 @@ struct Meta<'a> {
 }
 
 /// Our member of a `_meta` that has `key` in it. A glance first, because whatever comes through a gate has a mark.
-fn said<'a>(meta: Option<&'a RawValue>, key: &str) -> Option<&'a RawValue> {
+fn gate_member<'a>(meta: Option<&'a RawValue>, key: &str) -> Option<&'a RawValue> {
     let meta = meta.filter(|meta| meta.get().contains(key))?;
     serde_json::from_str::<Meta<'_>>(meta.get()).ok()?.aip44
 }
@@ -22,7 +22,7 @@ pub(super) fn approval(meta: Option<&RawValue>) -> Option<&RawValue> {
         #[expect(dead_code, reason = "reading it is the check")]
         approval: String,
     }
-    said(meta, "\"approval\"").filter(|told| serde_json::from_str::<Approval>(told.get()).is_ok())
+    gate_member(meta, "\"approval\"").filter(|told| serde_json::from_str::<Approval>(told.get()).is_ok())
 }
 
 /// Why it has stopped the turn.
@@ -31,6 +31,6 @@ pub(super) fn interrupted(meta: Option<&RawValue>) -> Option<String> {
     struct Interrupted {
         interrupted: String,
     }
-    let told = said(meta, "\"interrupted\"")?;
+    let told = gate_member(meta, "\"interrupted\"")?;
     serde_json::from_str::<Interrupted>(told.get()).ok().map(|told| told.interrupted)
 }

@@ -7,10 +7,10 @@ use super::read::head;
 
 /// The most bytes of one message that are kept.
 pub(super) const MAX_MESSAGE_BYTES: usize = 4 << 20;
-/// The most finished messages that are kept, in case they continue or are sent again as a whole.
-const REMEMBERED: usize = 32;
-/// The most bytes of finished messages together.
-const REMEMBERED_BYTES: usize = 16 << 20;
+/// Maximum number of finished messages kept, in case they continue or are sent again as a whole.
+const MAX_FINISHED_MESSAGES: usize = 32;
+/// Maximum number of bytes of finished messages together.
+const MAX_FINISHED_BYTES: usize = 16 << 20;
 
 /// The messages of one speaker in one run.
 #[derive(Debug, Default)]
@@ -143,7 +143,7 @@ impl MessageAssembler {
         if told.id.is_some() {
             self.past_bytes += told.text.len();
             self.past.push_back(told);
-            while self.past.len() > REMEMBERED || self.past_bytes > REMEMBERED_BYTES {
+            while self.past.len() > MAX_FINISHED_MESSAGES || self.past_bytes > MAX_FINISHED_BYTES {
                 let Some(forgotten) = self.past.pop_front() else { break };
                 self.past_bytes -= forgotten.text.len();
             }

@@ -132,7 +132,7 @@ pub(super) struct Head<'a> {
 impl<'a> Head<'a> {
     /// What of its `_meta` has a meaning here.
     pub(super) fn marks(&self) -> Marks<'a> {
-        Marks::of(self.meta)
+        Marks::from_meta(self.meta)
     }
 }
 

@@ -56,7 +56,7 @@ impl Stage {
         self.mapper.update(params, now, &mut self.events)
     }
 
-    pub(super) fn ask(&mut self, params: &Value) -> Asked {
+    pub(super) fn ask(&mut self, params: &Value) -> ReadRequest {
         let now = self.now();
         let params = params.to_string();
         self.mapper.permission_requested(

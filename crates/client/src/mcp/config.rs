@@ -8,9 +8,9 @@ mod node;
 use narrows_base::text::quoted;
 use node::Node;
 
-/// How long the name of a server may be.
-const MAX_NAME: usize = 128;
-/// What a server can say about itself that changes how it is to be run, and that an agent cannot be told.
+/// Maximum length of a server's name.
+const MAX_NAME_BYTES: usize = 128;
+/// Fields that change how a server has to be run, and that cannot be passed to an agent.
 const UNSUPPORTED: [&str; 4] = ["cwd", "envFile", "auth", "oauth"];
 
 /// A server, and how it is reached.
@@ -137,8 +137,8 @@ impl Fields {
     fn named(name: String, node: Node) -> Result<Self, ConfigError> {
         let Node::Pairs(left) = node else { return Err(problem(&name, "it", "is not an object")) };
         let fields = Self { name, left };
-        if fields.name.trim().is_empty() || fields.name.len() > MAX_NAME {
-            return Err(fields.problem("name", &format!("has not 1 to {MAX_NAME} bytes")));
+        if fields.name.trim().is_empty() || fields.name.len() > MAX_NAME_BYTES {
+            return Err(fields.problem("name", &format!("has not 1 to {MAX_NAME_BYTES} bytes")));
         }
         if fields.name.contains(char::is_control) {
             return Err(fields.problem("name", "has a control character"));
@@ -256,7 +256,7 @@ impl Fields {
         let mut names = HashSet::new();
         let mut read = Vec::new();
         for (name, value) in pairs {
-            let field = format!("{key}.{}", quoted(&name, MAX_NAME));
+            let field = format!("{key}.{}", quoted(&name, MAX_NAME_BYTES));
             let Node::Text(value) = value else { return Err(self.problem(&field, "is not a string")) };
             if let Some(words) = check(&name, &value) {
                 return Err(self.problem(&field, words));

@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::{
-    Asked, CommandService, FileService, Gate, HostServer, Hosted, Hosting, Housed, Limits, Offer, Pending,
-    Ran, Refusal, Resident, Run, ServerConfig, ServiceError, Transport,
+    CommandService, FileService, Gate, HostServer, Hosted, HostedServer, HostedServerKind, Hosting, Limits,
+    Offer, Pending, Ran, Refusal, Run, ServerConfig, ServerRequest, ServiceError, Transport,
 };
 
 /// Longer than anything here takes on a loaded machine.
@@ -41,7 +41,7 @@ pub(super) struct Fixture {
 
 /// A gate that lets in what it is told to, and remembers who came.
 pub(super) struct Porter {
-    asked: Mutex<Vec<Asked>>,
+    asked: Mutex<Vec<ServerRequest>>,
     verdict: Mutex<Verdict>,
 }
 
@@ -53,7 +53,7 @@ pub(super) enum Verdict {
 }
 
 impl Porter {
-    pub(super) fn asked(&self) -> Vec<Asked> {
+    pub(super) fn asked(&self) -> Vec<ServerRequest> {
         lock(&self.asked).clone()
     }
 
@@ -63,7 +63,7 @@ impl Porter {
 }
 
 impl Gate for Porter {
-    fn may(&self, asked: Asked) -> Pending<'_, Result<(), Refusal>> {
+    fn authorize(&self, asked: ServerRequest) -> Pending<'_, Result<(), Refusal>> {
         Box::pin(async {
             lock(&self.asked).push(asked);
             let verdict = *lock(&self.verdict);
@@ -171,13 +171,15 @@ impl Fixture {
     pub(super) fn host_with(&self, fault: &str, options: Options) -> Hosting {
         let args = vec![fault.to_owned(), self.notes()];
         let transport = Transport::Stdio { command: program(), args, env: Vec::new() };
-        let server = Resident::Server(ServerConfig { name: "files".into(), transport });
+        let server = HostedServerKind::Server(ServerConfig { name: "files".into(), transport });
         let offer = Offer { read: true, write: true, run: true };
-        let own = Resident::Host(HostServer::new(offer, self.host.clone(), self.host.clone()));
-        let housed =
-            vec![Housed { id: "s".into(), resident: server }, Housed { id: "host".into(), resident: own }];
+        let own = HostedServerKind::Host(HostServer::new(offer, self.host.clone(), self.host.clone()));
+        let hosted = vec![
+            HostedServer { id: "s".into(), kind: server },
+            HostedServer { id: "host".into(), kind: own },
+        ];
         let gate: Arc<dyn Gate> = self.gate.clone();
-        self.hosted.host(housed, options, &gate)
+        self.hosted.host(hosted, options, &gate)
     }
 
     fn notes(&self) -> String {

@@ -6,7 +6,7 @@ use super::Pending;
 
 /// What an agent wants of a server that runs here.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Asked {
+pub(crate) struct ServerRequest {
     /// The name of the server, as the user gave it.
     pub(crate) server: String,
     /// `tools/call`, `resources/read` or `prompts/get`.
@@ -26,5 +26,5 @@ pub(crate) struct Refusal(pub(crate) String);
 pub(crate) trait Gate: Send + Sync + 'static {
     /// Whether it may be passed on. It takes as long as it takes, a user may be asked; it is dropped when the agent
     /// gives up, and at the end of the session.
-    fn may(&self, asked: Asked) -> Pending<'_, Result<(), Refusal>>;
+    fn authorize(&self, asked: ServerRequest) -> Pending<'_, Result<(), Refusal>>;
 }

@@ -19,8 +19,8 @@ pub(crate) const NAME: &str = "narrows";
 const HANDSHAKE: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
 /// The version without one.
 const MODERN: &str = "2026-07-28";
-/// How a request of that version is known.
-const SAYS_MODERN: &str = "io.modelcontextprotocol/protocolVersion";
+/// Member by which a request of that version is recognized.
+const MODERN_VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
 
 /// What of it the policy leaves: what is not offered is not listed, and refused.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -48,7 +48,7 @@ impl HostServer {
 
     /// Answers one MCP request. An error is one of MCP; what a tool cannot do is a result.
     pub(crate) async fn answer(&self, method: &str, params: Map<String, Value>) -> Result<Value, RpcError> {
-        let modern = params.get("_meta").is_some_and(|meta| meta.get(SAYS_MODERN).is_some());
+        let modern = params.get("_meta").is_some_and(|meta| meta.get(MODERN_VERSION_KEY).is_some());
         let mut result = match method {
             "initialize" => initialized(&params),
             "server/discover" => discovered(),

@@ -16,11 +16,11 @@ use tokio::sync::{OwnedSemaphorePermit, RwLock, Semaphore, mpsc, watch};
 use uuid::Uuid;
 
 use super::message::{Incoming, Inner, Message, To, failure, invalid, limit, read, unavailable};
-use super::{Gate, HostServer, Housed, Resident, ServerConfig, Transport, relay};
+use super::{Gate, HostServer, HostedServer, HostedServerKind, ServerConfig, Transport, relay};
 use crate::services::RequestBudget;
 
-/// How much news may wait for an agent that reads slowly.
-const NEWS: usize = 32;
+/// Maximum number of progress messages queued for an agent that reads slowly.
+const MAX_QUEUED_PROGRESS: usize = 32;
 
 /// How much an agent may want at once.
 #[derive(Debug, Clone, Copy)]
@@ -55,7 +55,7 @@ struct Shared {
 #[derive(Default)]
 struct Table {
     /// By the id that the agent was told.
-    guests: HashMap<String, Arc<Guest>>,
+    servers_by_id: HashMap<String, Arc<ServerEntry>>,
     /// Connections of the older form.
     connections: HashMap<String, Connection>,
     /// The open requests of the current form: server and request.
@@ -69,7 +69,7 @@ struct Connection {
 }
 
 /// One server.
-struct Guest {
+struct ServerEntry {
     name: String,
     kind: Kind,
     /// The end of its session.
@@ -77,18 +77,18 @@ struct Guest {
 }
 
 enum Kind {
-    Relayed { servers: Building, gate: Arc<dyn Gate> },
+    Relayed { servers: SharedServers, gate: Arc<dyn Gate> },
     Host(HostServer),
 }
 
 /// The servers of one session. Each request keeps it open; its end waits for them.
-type Building = Arc<RwLock<Option<Servers>>>;
+type SharedServers = Arc<RwLock<Option<Servers>>>;
 
 /// The servers of one session. Dropping it ends them, in the background.
 pub(crate) struct Hosting {
     shared: Arc<Shared>,
     ids: Vec<String>,
-    servers: Building,
+    servers: SharedServers,
     end: watch::Sender<bool>,
 }
 
@@ -106,29 +106,29 @@ impl Hosted {
 
     /// Starts the servers of a session and returns at once: a message to one that is still starting waits for it. Must
     /// be called inside a runtime, before the agent is told of the servers.
-    pub(crate) fn host(&self, housed: Vec<Housed>, options: Options, gate: &Arc<dyn Gate>) -> Hosting {
+    pub(crate) fn host(&self, hosted: Vec<HostedServer>, options: Options, gate: &Arc<dyn Gate>) -> Hosting {
         let end = watch::Sender::new(false);
-        let servers: Building = Arc::default();
+        let servers: SharedServers = Arc::default();
         let mut configs = Vec::new();
-        let mut guests = Vec::new();
-        for Housed { id, resident } in housed {
-            let (name, kind) = match resident {
-                Resident::Host(host) => (super::host_server::NAME.to_owned(), Kind::Host(host)),
-                Resident::Server(config) => {
+        let mut servers_by_id = Vec::new();
+        for HostedServer { id, kind } in hosted {
+            let (name, kind) = match kind {
+                HostedServerKind::Host(host) => (super::host_server::NAME.to_owned(), Kind::Host(host)),
+                HostedServerKind::Server(config) => {
                     let name = config.name.clone();
                     configs.extend(server(config));
                     (name, Kind::Relayed { servers: servers.clone(), gate: Arc::clone(gate) })
                 }
             };
-            guests.push((id, Arc::new(Guest { name, kind, ended: end.subscribe() })));
+            servers_by_id.push((id, Arc::new(ServerEntry { name, kind, ended: end.subscribe() })));
         }
         let started = Servers::start(configs, options, None);
         // No other owner exists yet.
         if let Ok(mut servers) = servers.try_write() {
             *servers = Some(started);
         }
-        let ids = guests.iter().map(|(id, _)| id.clone()).collect();
-        self.shared.table().guests.extend(guests);
+        let ids = servers_by_id.iter().map(|(id, _)| id.clone()).collect();
+        self.shared.table().servers_by_id.extend(servers_by_id);
         Hosting { shared: self.shared.clone(), ids, servers, end }
     }
 
@@ -178,11 +178,11 @@ impl Shared {
     }
 
     async fn connect(&self, server: String) -> Result<Box<RawValue>, RpcError> {
-        let guest = self.guest(&server)?;
-        guest.until_end(guest.ready()).await?;
+        let server_entry = self.server_entry(&server)?;
+        server_entry.until_end(server_entry.ready()).await?;
         let id = Uuid::now_v7().to_string();
         let mut table = self.table();
-        if !table.guests.contains_key(&server) {
+        if !table.servers_by_id.contains_key(&server) {
             return Err(ended());
         }
         if table.connections.len() >= self.limits.connections {
@@ -202,10 +202,10 @@ impl Shared {
 
     async fn message(&self, message: Message, peer: &Peer) -> Result<Box<RawValue>, RpcError> {
         let Message { to, method, params } = message;
-        let (guest, mut closed, _open) = match &to {
+        let (server_entry, mut closed, _open) = match &to {
             To::Server { id, request } => {
-                let guest = self.guest(id)?;
-                (guest, None, Some(Open::new(self, id, request)?))
+                let server_entry = self.server_entry(id)?;
+                (server_entry, None, Some(Open::new(self, id, request)?))
             }
             To::Connection(id) => {
                 let (server, closed) = {
@@ -213,12 +213,12 @@ impl Shared {
                     let connection = table.connections.get(id).ok_or_else(no_connection)?;
                     (connection.server.clone(), connection.closed.subscribe())
                 };
-                (self.guest(&server)?, Some(closed), None)
+                (self.server_entry(&server)?, Some(closed), None)
             }
         };
         let token = params.get("_meta").and_then(|meta| meta.get("progressToken")).cloned();
-        let (tell, mut news) = mpsc::channel(NEWS);
-        let work = guest.until_end(guest.answer(&method, params, tell));
+        let (tell, mut news) = mpsc::channel(MAX_QUEUED_PROGRESS);
+        let work = server_entry.until_end(server_entry.answer(&method, params, tell));
         let hung_up = async {
             // Lost without being closed it was with the session, whose end says more.
             let closed = match &mut closed {
@@ -242,9 +242,9 @@ impl Shared {
         to.answer(inner?)
     }
 
-    fn guest(&self, id: &str) -> Result<Arc<Guest>, RpcError> {
+    fn server_entry(&self, id: &str) -> Result<Arc<ServerEntry>, RpcError> {
         self.table()
-            .guests
+            .servers_by_id
             .get(id)
             .cloned()
             .ok_or_else(|| unavailable("there is no such MCP server", Effects::None))
@@ -255,7 +255,7 @@ impl Shared {
     }
 }
 
-impl Guest {
+impl ServerEntry {
     /// What `work` comes to, unless the session ends first.
     async fn until_end<T>(&self, work: impl Future<Output = Result<T, RpcError>>) -> Result<T, RpcError> {
         let mut end = self.ended.clone();
@@ -270,7 +270,7 @@ impl Guest {
     async fn ready(&self) -> Result<(), RpcError> {
         let Kind::Relayed { servers, .. } = &self.kind else { return Ok(()) };
         let servers = servers.read().await;
-        relay::about(servers.as_ref().ok_or_else(ended)?, &self.name).await.map(|_| ())
+        relay::server_info(servers.as_ref().ok_or_else(ended)?, &self.name).await.map(|_| ())
     }
 
     async fn answer(
@@ -365,7 +365,7 @@ impl Hosting {
     fn leave(&mut self) {
         let mut table = self.shared.table();
         for id in self.ids.drain(..) {
-            table.guests.remove(&id);
+            table.servers_by_id.remove(&id);
             table.connections.retain(|_, connection| connection.server != id);
         }
         drop(table);

@@ -11,8 +11,8 @@ use serde_json::{Map, Value, json};
 
 use crate::peer_json;
 
-/// How long an id of the agent's may be.
-const MAX_ID: usize = 256;
+/// Maximum length of an id chosen by the agent.
+const MAX_ID_BYTES: usize = 256;
 
 /// What an agent asks.
 #[derive(Debug, PartialEq)]
@@ -82,7 +82,7 @@ pub(super) fn read(method: &str, params: Option<&[u8]>) -> Result<Incoming, RpcE
         _ => {
             let any: Any = fields(params)?;
             let to = match (any.server_id, any.request_id, any.connection_id) {
-                (Some(id), Some(request), _) if request.len() <= MAX_ID => To::Server { id, request },
+                (Some(id), Some(request), _) if request.len() <= MAX_ID_BYTES => To::Server { id, request },
                 (Some(_), Some(_), _) => return Err(invalid("the requestId is too long")),
                 (Some(_), None, _) => return Err(invalid("the requestId is missing")),
                 (None, _, Some(connection)) => To::Connection(connection),
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn both_forms() {
+    fn both_forms_are_read() {
         let to = To::Server { id: "s".into(), request: "r".into() };
         check(
             MCP_MESSAGE,
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense() {
+    fn invalid_messages_are_errors() {
         check(MCP_MESSAGE, "{}", Err("missing field `method`"));
         check(MCP_MESSAGE, r#"{"method":"m"}"#, Err("the serverId is missing"));
         check(MCP_MESSAGE, r#"{"serverId":"s","method":"m"}"#, Err("the requestId is missing"));
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_what_the_official_types_expect() {
+    fn responses_match_the_official_types() {
         let to = To::Server { id: "s".into(), request: "r".into() };
         let read = |inner| -> MessageMcpResponse {
             let raw = to.answer(inner).expect("an inner error is no outer one");
@@ -244,7 +244,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_message_is_too_strange(text in "[\\[\\]{}:,\"a-zI0-9]{0,80}") {
+        fn any_message_is_read_without_panic(text in "[\\[\\]{}:,\"a-zI0-9]{0,80}") {
             for method in [MCP_MESSAGE, MCP_CONNECT, MCP_DISCONNECT] {
                 _ = read(method, Some(text.as_bytes()));
             }

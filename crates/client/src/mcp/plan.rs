@@ -13,21 +13,21 @@ pub(crate) struct Plan {
     /// The entries of `mcpServers`, in the order in which they were given.
     pub(crate) descriptors: Vec<Value>,
     /// What is to be running here, see [`Hosted::host`](super::Hosted::host), before the agent reads the descriptors.
-    pub(crate) housed: Vec<Housed>,
+    pub(crate) hosted: Vec<HostedServer>,
 }
 
 /// A server that runs here.
 #[derive(Debug, Clone)]
-pub(crate) struct Housed {
+pub(crate) struct HostedServer {
     /// The agent's name for it; no other has it, in any session.
     pub(crate) id: String,
     /// What it is.
-    pub(crate) resident: Resident,
+    pub(crate) kind: HostedServerKind,
 }
 
 /// What can run here.
 #[derive(Debug, Clone)]
-pub(crate) enum Resident {
+pub(crate) enum HostedServerKind {
     /// A server of the user's.
     Server(ServerConfig),
     /// Our own.
@@ -66,12 +66,12 @@ pub(crate) fn plan(
         if servers.iter().any(|server| server.name == host_server::NAME) {
             return Err(PlanError::NameTaken);
         }
-        plan.house(version, host_server::NAME, Resident::Host(host));
+        plan.host_entry(version, host_server::NAME, HostedServerKind::Host(host));
     }
     for server in servers {
         // This client does not speak SSE.
         if can.mcp_acp && !matches!(server.transport, Transport::Sse { .. }) {
-            plan.house(version, &server.name, Resident::Server(server.clone()));
+            plan.host_entry(version, &server.name, HostedServerKind::Server(server.clone()));
         } else {
             plan.descriptors.push(descriptor(version, can, server)?);
         }
@@ -80,7 +80,7 @@ pub(crate) fn plan(
 }
 
 impl Plan {
-    fn house(&mut self, version: Version, name: &str, resident: Resident) {
+    fn host_entry(&mut self, version: Version, name: &str, kind: HostedServerKind) {
         let id = Uuid::now_v7().to_string();
         let mut descriptor = json!({"type": "acp", "name": name, "serverId": id});
         if version == Version::V1 {
@@ -88,11 +88,11 @@ impl Plan {
             descriptor["id"] = id.clone().into();
         }
         // Of our own tools an agent that asks shows more than their call does.
-        if matches!(resident, Resident::Server(_)) {
+        if matches!(kind, HostedServerKind::Server(_)) {
             descriptor["_meta"] = json!({AUTHORIZES: true});
         }
         self.descriptors.push(descriptor);
-        self.housed.push(Housed { id, resident });
+        self.hosted.push(HostedServer { id, kind });
     }
 }
 

@@ -5,7 +5,7 @@ use narrows_wire::{Code, Effects, RpcError};
 use serde_json::{Map, Value, json};
 
 use super::message::{Inner, failure, unavailable};
-use super::{Asked, Gate};
+use super::{Gate, ServerRequest};
 
 /// The newest version of MCP with a handshake: what an agent that begins with one is told of a server without.
 const HANDSHAKE: &str = "2025-11-25";
@@ -23,19 +23,19 @@ pub(super) async fn answer(
 ) -> Result<Inner, RpcError> {
     match method {
         // The handshake was ours; the agent's begins and ends here.
-        "initialize" => Inner::result(&initialized(&about(servers, name).await?)),
-        "server/discover" => Inner::result(&discovered(&about(servers, name).await?)),
+        "initialize" => Inner::result(&initialized(&server_info(servers, name).await?)),
+        "server/discover" => Inner::result(&discovered(&server_info(servers, name).await?)),
         "ping" => Inner::result(&json!({})),
         "tools/list" | "prompts/list" | "resources/list" | "resources/templates/list" => {
-            pass(servers, name, method, params, news).await
+            forward(servers, name, method, params, news).await
         }
         "tools/call" | "prompts/get" | "resources/read" => {
-            let asked = match asked(name, method, &params) {
+            let asked = match server_request(name, method, &params) {
                 Ok(asked) => asked,
                 Err(words) => return Ok(Inner::Error(RpcError::new(Code::InvalidParams, words))),
             };
-            match gate.may(asked).await {
-                Ok(()) => pass(servers, name, method, params, news).await,
+            match gate.authorize(asked).await {
+                Ok(()) => forward(servers, name, method, params, news).await,
                 Err(refusal) => refused(method, &refusal.0),
             }
         }
@@ -44,11 +44,11 @@ pub(super) async fn answer(
 }
 
 /// Waits until the server is there.
-pub(super) async fn about(servers: &Servers, name: &str) -> Result<ServerInfo, RpcError> {
+pub(super) async fn server_info(servers: &Servers, name: &str) -> Result<ServerInfo, RpcError> {
     servers.server_info(name).await.map_err(|error| unavailable(error.to_string(), Effects::None))
 }
 
-async fn pass(
+async fn forward(
     servers: &Servers,
     name: &str,
     method: &str,
@@ -68,13 +68,17 @@ async fn pass(
 }
 
 /// What the gate is asked.
-fn asked(server: &str, method: &str, params: &Map<String, Value>) -> Result<Asked, &'static str> {
+fn server_request(
+    server: &str,
+    method: &str,
+    params: &Map<String, Value>,
+) -> Result<ServerRequest, &'static str> {
     let (server, method) = (server.to_owned(), method.to_owned());
     if method == "resources/read" {
         if !params.get("uri").is_some_and(Value::is_string) {
             return Err("the uri of the resource is missing");
         }
-        return Ok(Asked { server, method, tool: None, arguments: params.clone() });
+        return Ok(ServerRequest { server, method, tool: None, arguments: params.clone() });
     }
     let Some(Value::String(name)) = params.get("name") else { return Err("the name is missing") };
     let mut arguments = match params.get("arguments") {
@@ -89,7 +93,7 @@ fn asked(server: &str, method: &str, params: &Map<String, Value>) -> Result<Aske
             ("arguments".to_owned(), arguments.into()),
         ]);
     }
-    Ok(Asked { server, method, tool, arguments })
+    Ok(ServerRequest { server, method, tool, arguments })
 }
 
 /// The model is to read why a tool was not called; for the rest there are only errors.

@@ -14,12 +14,12 @@ use crate::run::{RunError, RunResult};
 use crate::structured::Form;
 use crate::turn::Turn;
 
-/// Why a run is given up.
+/// AbortReason a run is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Why {
-    /// The caller asked for it.
-    Asked,
-    /// It took too long.
+pub(super) enum AbortReason {
+    /// The caller cancelled it.
+    Requested,
+    /// The turn exceeded its time limit.
     Timeout(Duration),
     /// The agent has said nothing for so long.
     Silence(Duration),
@@ -27,12 +27,12 @@ pub(super) enum Why {
     ModeLeft,
 }
 
-impl Why {
+impl AbortReason {
     /// How a run ends that was given up for this.
     pub(super) fn end(self) -> End {
         let failed = |code: &str, message: String| End::Failed { message, code: Some(code.to_owned()) };
         match self {
-            Self::Asked => End::Cancelled,
+            Self::Requested => End::Cancelled,
             Self::Timeout(limit) => failed("timeout", format!("the turn took longer than {limit:?}")),
             Self::ModeLeft => {
                 failed("mode_left", "the agent left the read-only mode that low access chose".to_owned())
@@ -44,19 +44,19 @@ impl Why {
 
 /// How far giving up has come: what is done next if the agent does not stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rung {
-    /// It was asked to; next its terminals are killed.
-    Asked,
-    /// Its terminals were killed; next it is ended itself.
+pub(super) enum AbortStage {
+    /// The agent was asked to stop; next its terminals are killed.
+    Requested,
+    /// Its terminals were killed; next the agent is ended.
     Killed,
 }
 
 /// A run that is given up.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct GivingUp {
-    pub(super) why: Why,
-    pub(super) rung: Rung,
-    /// When the next rung is taken.
+pub(super) struct Abort {
+    pub(super) why: AbortReason,
+    pub(super) stage: AbortStage,
+    /// When the next stage is taken.
     pub(super) until: Instant,
 }
 
@@ -69,13 +69,13 @@ pub(super) struct Active {
     pub(super) form: Option<Form>,
     /// The answer was asked for again, in the form it should have.
     pub(super) repaired: bool,
-    /// Why the answer does not have that form.
+    /// AbortReason the answer does not have that form.
     pub(super) problems: Vec<String>,
     pub(super) started: Instant,
     /// When it has taken too long, and how long that is.
     pub(super) deadline: Option<(Instant, Duration)>,
-    pub(super) giving_up: Option<GivingUp>,
-    /// Why a gate in front of the agent has stopped it.
+    pub(super) abort: Option<Abort>,
+    /// AbortReason a gate in front of the agent has stopped it.
     pub(super) interrupted: Option<String>,
     pub(super) fault: Option<Fault>,
     pub(super) stop_reason: Option<String>,
@@ -86,8 +86,8 @@ pub(super) struct Active {
 impl Active {
     /// When something is to be done though nothing comes.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        match self.giving_up {
-            Some(giving_up) => Some(giving_up.until),
+        match self.abort {
+            Some(abort) => Some(abort.until),
             None => self.deadline.map(|(at, _)| at),
         }
     }
@@ -123,7 +123,7 @@ impl Active {
                 _ => {}
             }
         }
-        self.event_queue.put(events);
+        self.event_queue.push_all(events);
         if let Some(waiting) = self.result.take() {
             // The caller may have gone.
             let _ = waiting.send(result);

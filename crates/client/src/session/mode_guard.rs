@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use narrows_base::sync::lock;
 use serde_json::json;
 
-use super::active::Why;
+use super::active::AbortReason;
 use super::actor::{Actor, TaskOutcome, now_ms};
 use super::restrict::{CONSEQUENCE, current_mode};
 use super::{locked, set};
@@ -52,7 +52,7 @@ enum Step {
 
 impl ModeGuard {
     /// Keeps the agent in `mode` from here on.
-    pub(super) fn keep(&self, mode: &str) {
+    pub(super) fn set_mode(&self, mode: &str) {
         *lock(&self.0) = State { mode: Some(mode.to_owned()), restoring: Restoring::Unused };
     }
 
@@ -70,7 +70,7 @@ impl ModeGuard {
     }
 
     /// The agent is in a mode in which it does not only read.
-    fn leave(&self) -> Step {
+    fn on_mode_left(&self) -> Step {
         let mut state = lock(&self.0);
         let Some(mode) = state.mode.clone() else { return Step::Ignore };
         match state.restoring {
@@ -87,7 +87,7 @@ impl ModeGuard {
     }
 
     /// The agent has answered. Returns `true` if the mode is still to be kept.
-    fn answered(&self) -> bool {
+    fn on_restored(&self) -> bool {
         let mut state = lock(&self.0);
         state.restoring = Restoring::Used;
         state.mode.is_some()
@@ -102,7 +102,7 @@ impl Actor {
             return;
         }
         let current = current.map(|mode| mode.id).unwrap_or_default();
-        match self.mode_guard.leave() {
+        match self.mode_guard.on_mode_left() {
             Step::Ignore => {}
             Step::Restore(mode) => {
                 self.report_mode(&current, &mode, &format!("{CONSEQUENCE}; setting it back"));
@@ -115,14 +115,14 @@ impl Actor {
             }
             Step::Cancel(mode) => {
                 self.report_mode(&current, &mode, CONSEQUENCE);
-                self.give_up(Why::ModeLeft);
+                self.abort_run(AbortReason::ModeLeft);
             }
         }
     }
 
     /// The agent was to be set back to `mode`.
     pub(super) fn mode_restored(&mut self, mode: &str, restored: Result<(), String>) {
-        if !self.mode_guard.answered() {
+        if !self.mode_guard.on_restored() {
             return;
         }
         let current = current_mode(&locked(&self.snapshot));
@@ -133,7 +133,7 @@ impl Actor {
         };
         let current = current.map(|mode| mode.id).unwrap_or_default();
         self.report_mode(&current, mode, &format!("it cannot be set back ({reason}), so {CONSEQUENCE}"));
-        self.give_up(Why::ModeLeft);
+        self.abort_run(AbortReason::ModeLeft);
     }
 
     fn report_mode(&mut self, current: &str, wanted: &str, consequence: &str) {
@@ -151,17 +151,17 @@ mod tests {
     #[test]
     fn the_mode_is_set_back_once_per_turn() {
         let guard = ModeGuard::default();
-        assert_eq!(guard.leave(), Step::Ignore);
-        guard.keep("plan");
-        assert_eq!(guard.leave(), Step::Restore("plan".to_owned()));
-        assert_eq!(guard.leave(), Step::Ignore, "it is being set back");
-        assert!(guard.answered());
-        assert_eq!(guard.leave(), Step::Cancel("plan".to_owned()));
-        assert_eq!(guard.leave(), Step::Ignore, "the turn is being cancelled");
+        assert_eq!(guard.on_mode_left(), Step::Ignore);
+        guard.set_mode("plan");
+        assert_eq!(guard.on_mode_left(), Step::Restore("plan".to_owned()));
+        assert_eq!(guard.on_mode_left(), Step::Ignore, "it is being set back");
+        assert!(guard.on_restored());
+        assert_eq!(guard.on_mode_left(), Step::Cancel("plan".to_owned()));
+        assert_eq!(guard.on_mode_left(), Step::Ignore, "the turn is being cancelled");
         guard.begin_turn();
-        assert_eq!(guard.leave(), Step::Restore("plan".to_owned()));
+        assert_eq!(guard.on_mode_left(), Step::Restore("plan".to_owned()));
         assert_eq!(guard.release().as_deref(), Some("plan"));
-        assert!(!guard.answered());
-        assert_eq!(guard.leave(), Step::Ignore);
+        assert!(!guard.on_restored());
+        assert_eq!(guard.on_mode_left(), Step::Ignore);
     }
 }

@@ -68,7 +68,7 @@ impl Actor {
 
     /// Reports a call that is still in progress at the end of the turn without a terminal.
     pub(super) fn check_unfinished_commands(&mut self) {
-        let is_cancelled = self.run.as_ref().is_some_and(|run| run.giving_up.is_some());
+        let is_cancelled = self.run.as_ref().is_some_and(|run| run.abort.is_some());
         let calls: Vec<Arc<str>> = self.own_commands.allowed.keys().cloned().collect();
         for call in calls.iter().filter(|_| !is_cancelled) {
             let status = self.mapper.call(call).and_then(|call| call.status.as_deref());
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn one_call_is_reported() {
+    fn one_unfinished_command_is_reported() {
         let mut commands = OwnCommands::default();
         commands.allow("a".into(), 0);
         commands.allow("b".into(), 0);

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use narrows_acp::Version;
-use narrows_policy::{Access, Action, Because, Decision, Kind, Verdict};
+use narrows_policy::{Access, Action, Decision, DecisionReason, Kind, Verdict};
 use narrows_rpc::{Request, Responder};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -18,7 +18,7 @@ use self::subject::{
 
 use super::actor::{Actor, TaskOutcome, now_ms};
 use crate::agent::{CommandRunner, Offer};
-use crate::allowed::{ClientAction, Holds};
+use crate::allowed::{ClientAction, Validity};
 use crate::event::{Payload, PermissionResolved};
 use crate::host::links::{Unfollowed, follow_links};
 use crate::map::Call;
@@ -31,7 +31,7 @@ use crate::permissions::{DecidedBy, PermissionNotice, PermissionService, TurnId,
 const TOO_LARGE: &str = "the tool call has more input, locations or content than is kept";
 
 /// A request that waits for its answer.
-pub(super) struct Held {
+pub(super) struct HeldRequest {
     responder: Responder,
     call_id: Option<Arc<str>>,
     options: Vec<PermissionOption>,
@@ -48,7 +48,7 @@ pub(super) struct Held {
 }
 
 /// How a request was settled.
-pub(super) struct Settled {
+pub(super) struct SettledRequest {
     id: String,
     reply: PermissionReply,
     by: DecidedBy,
@@ -58,15 +58,15 @@ pub(super) struct Settled {
     shown: ShownChange,
 }
 
-impl Settled {
-    fn at_once(id: String, (reply, by): (PermissionReply, DecidedBy)) -> Self {
+impl SettledRequest {
+    fn immediately(id: String, (reply, by): (PermissionReply, DecidedBy)) -> Self {
         Self { id, reply, by, decision: None, shown: ShownChange::Whole }
     }
 }
 
 /// What a request is judged by.
 #[derive(Clone)]
-struct Matter {
+struct JudgedSubjects {
     /// Everything that it is about. The strictest decision on any of them counts.
     subjects: Vec<Subject>,
     /// Not all of it could be read, or not in one way only.
@@ -74,7 +74,7 @@ struct Matter {
     approval: Option<Approval>,
 }
 
-impl Matter {
+impl JudgedSubjects {
     /// What the policy says of it.
     fn judge(&self, permissions: &PermissionService, turn: TurnId) -> Decision {
         let decisions = self.subjects.iter().map(|subject| subject.judge(permissions, turn));
@@ -85,12 +85,12 @@ impl Matter {
             decision.verdict = decision.verdict.max(Verdict::Ask);
         }
         if let Some(approval) = &self.approval
-            && matches!(decision.because, Because::Preset { .. })
+            && matches!(decision.because, DecisionReason::Preset { .. })
             && decision.verdict <= Verdict::Ask
         {
             // An approval comes from a person or a rule. A preset is neither.
             decision.verdict = Verdict::Ask;
-            decision.because = Because::Approval { reason: approval.reason.clone() };
+            decision.because = DecisionReason::Approval { reason: approval.reason.clone() };
         }
         decision
     }
@@ -108,7 +108,7 @@ impl Matter {
 
     /// The same with where its paths lead. One that cannot be followed may lead anywhere.
     async fn followed(mut self, permissions: &PermissionService) -> Self {
-        let Some(here) = permissions.here().map(Path::to_owned) else { return self };
+        let Some(here) = permissions.local_root().map(Path::to_owned) else { return self };
         let files = permissions.files().clone();
         let mut subjects = self.subjects.clone();
         let following = tokio::task::spawn_blocking(move || {
@@ -131,7 +131,7 @@ impl Actor {
         let params = request.frame.params().unwrap_or(b"{}");
         let permissions = Arc::clone(&self.services.permissions);
         let turn = permissions.turn();
-        let id = permissions.number();
+        let id = permissions.next_request_id();
         let asked = self.mapper.permission_requested(&id, method, params, now_ms(), &mut self.events);
         // Only version 2 has our tools as such, and only an agent that takes servers from its client has them at all.
         let known = &self.shared.known;
@@ -162,7 +162,7 @@ impl Actor {
         let reason = asked.problem.clone().or_else(|| is_cut.then(|| TOO_LARGE.to_owned()));
         let problem = reason.map(|reason| RequestProblem::new(reason, params));
         let is_partial = problem.is_some() || asked.is_bare;
-        let matter = Matter { subjects, is_partial, approval: asked.approval.clone() };
+        let matter = JudgedSubjects { subjects, is_partial, approval: asked.approval.clone() };
         let decision = matter.judge(&permissions, turn);
         // What a person cannot be shown in whole is not allowed for another request.
         let client_action =
@@ -202,10 +202,10 @@ impl Actor {
         let cwd = self.services.cwd.clone();
         // A refusal stays one wherever the paths lead.
         let is_final = decision.verdict == Verdict::Deny || matter.names_nothing() && confinement.is_none();
-        let at_once = permissions.settled(&decision).filter(|_| is_final);
+        let immediately = permissions.reply_without_asking(&decision).filter(|_| is_final);
         self.held.insert(
             id.clone(),
-            Held {
+            HeldRequest {
                 responder,
                 call_id,
                 options,
@@ -217,8 +217,8 @@ impl Actor {
                 _permit: permit,
             },
         );
-        if let Some(settled) = at_once {
-            return self.settled(Settled::at_once(id, settled));
+        if let Some(settled) = immediately {
+            return self.settled(SettledRequest::immediately(id, settled));
         }
         self.tasks.spawn(async move {
             let settling = async {
@@ -244,16 +244,16 @@ impl Actor {
                 settled = settling => settled,
                 () = given_up => (PermissionReply::Cancel, DecidedBy::Cancelled, None, ShownChange::Whole),
             };
-            Some(TaskOutcome::Settled(Settled { id, reply, by, decision, shown }))
+            Some(TaskOutcome::SettledRequest(SettledRequest { id, reply, by, decision, shown }))
         });
     }
 
     /// A request was settled: the agent is answered, and that is told.
-    pub(super) fn settled(&mut self, settled: Settled) {
-        let Settled { id, reply, by, decision: followed, shown } = settled;
+    pub(super) fn settled(&mut self, settled: SettledRequest) {
+        let SettledRequest { id, reply, by, decision: followed, shown } = settled;
         // One that is not there was answered when its turn ended.
         let Some(held) = self.held.remove(&id) else { return };
-        let Held {
+        let HeldRequest {
             responder,
             call_id,
             options,
@@ -272,8 +272,8 @@ impl Actor {
         if let (DecidedBy::Person, Some(client_action), Some(option)) = (by, client_action, chosen) {
             let allowed = &self.services.permissions.allowed;
             match option.kind.as_str() {
-                "allow_once" => allowed.remember(client_action, Holds::Once),
-                "allow_always" => allowed.remember(client_action, Holds::Always),
+                "allow_once" => allowed.remember(client_action, Validity::Once),
+                "allow_always" => allowed.remember(client_action, Validity::Always),
                 _ => {}
             }
         }
@@ -314,40 +314,40 @@ impl Actor {
         }
         let held: Vec<String> = self.held.keys().cloned().collect();
         for id in held {
-            self.settled(Settled::at_once(id, (PermissionReply::Cancel, DecidedBy::Cancelled)));
+            self.settled(SettledRequest::immediately(id, (PermissionReply::Cancel, DecidedBy::Cancelled)));
         }
-        while let Ok(note) = self.inputs.notes.try_recv() {
-            self.note(note);
+        while let Ok(notice) = self.inputs.notices.try_recv() {
+            self.handle_notice(notice);
         }
-        for id in std::mem::take(&mut self.noted) {
-            self.given_up(&id);
+        for id in std::mem::take(&mut self.undecided) {
+            self.report_abandoned(&id);
         }
     }
 
     /// Takes news of what the agent wants of this machine.
-    pub(super) fn note(&mut self, note: PermissionNotice) {
-        match note {
+    pub(super) fn handle_notice(&mut self, notice: PermissionNotice) {
+        match notice {
             PermissionNotice::Requested(requested) => {
-                self.noted.insert(requested.request_id.clone());
+                self.undecided.insert(requested.request_id.clone());
                 let payload = Payload::PermissionRequested(requested);
                 self.mapper.provider_event(payload, now_ms(), &mut self.events);
             }
             PermissionNotice::Resolved(resolved) => {
-                self.noted.remove(&resolved.request_id);
+                self.undecided.remove(&resolved.request_id);
                 if self.services.permissions.pending_permissions.mark_reported(&resolved.request_id) {
                     self.mapper.permission_resolved(resolved, now_ms(), &mut self.events);
                 }
                 self.reset_silence_timer();
             }
             PermissionNotice::GivenUp(id) => {
-                self.noted.remove(&id);
-                self.given_up(&id);
+                self.undecided.remove(&id);
+                self.report_abandoned(&id);
             }
         }
     }
 
     /// Reports the decision about a request that is no longer waited for.
-    fn given_up(&mut self, id: &str) {
+    fn report_abandoned(&mut self, id: &str) {
         if let Some(resolved) = self.services.permissions.pending_permissions.give_up(id) {
             self.mapper.permission_resolved(resolved, now_ms(), &mut self.events);
         }

@@ -6,8 +6,8 @@
 use super::{Rejection, Session};
 use crate::snapshot::{Choice, Snapshot};
 
-/// Modes in which an agent changes nothing by itself, by their ids or names, the strictest first.
-const READING: [&str; 3] = ["readonly", "plan", "ask"];
+/// Modes in which an agent changes nothing by itself, by id or name, strictest first.
+const READ_ONLY_MODES: [&str; 3] = ["readonly", "plan", "ask"];
 
 /// The mode that is wanted, where there is none to name.
 const WANTED: &str = "read-only";
@@ -23,7 +23,7 @@ pub(super) async fn restrict(session: &Session) {
         Some(Mode { id, is_current }) => {
             let rejection = if is_current { None } else { session.set_mode(&id).await.err() };
             if rejection.is_none() {
-                session.mode_guard.keep(&id);
+                session.mode_guard.set_mode(&id);
             }
             rejection
         }
@@ -34,7 +34,7 @@ pub(super) async fn restrict(session: &Session) {
         }
     };
     if let Some(rejection) = rejection {
-        session.tell_rejection(&with_consequence(rejection)).await;
+        session.report_rejection(&with_consequence(rejection)).await;
     }
 }
 
@@ -60,7 +60,8 @@ pub(super) struct CurrentMode {
 pub(super) fn current_mode(snapshot: &Snapshot) -> Option<CurrentMode> {
     let (id, available) = modes(snapshot)?;
     let name = available.iter().find(|choice| choice.id == id).map_or("", |choice| choice.name.as_str());
-    let only_reads = [id.as_str(), name].map(plain).iter().any(|name| READING.contains(&name.as_str()));
+    let only_reads =
+        [id.as_str(), name].map(plain).iter().any(|name| READ_ONLY_MODES.contains(&name.as_str()));
     Some(CurrentMode { id, only_reads })
 }
 
@@ -68,7 +69,8 @@ pub(super) fn current_mode(snapshot: &Snapshot) -> Option<CurrentMode> {
 fn reading_mode(snapshot: &Snapshot) -> Option<Mode> {
     let (current, available) = modes(snapshot)?;
     let is = |choice: &Choice, wanted: &str| plain(&choice.id) == wanted || plain(&choice.name) == wanted;
-    let found = READING.iter().find_map(|wanted| available.iter().find(|choice| is(choice, wanted)))?;
+    let found =
+        READ_ONLY_MODES.iter().find_map(|wanted| available.iter().find(|choice| is(choice, wanted)))?;
     Some(Mode { id: found.id.clone(), is_current: found.id == current })
 }
 
@@ -105,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn every_rejection_says_that_low_access_does_not_hold() {
+    fn every_mode_failure_says_that_low_access_is_not_enforced() {
         let rejection = |reason: &str| Rejection {
             option: "mode".to_owned(),
             value: "plan".to_owned(),
@@ -122,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_strictest_mode_that_only_reads_is_found() {
+    fn the_strictest_read_only_mode_is_found() {
         check(&json!({}), None);
         check(&offered("auto", &["auto", "full-access"]), None);
         check(&offered("auto", &["auto", "read-only", "full-access"]), Some(("read-only", false)));

@@ -16,9 +16,9 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::active::{Active, GivingUp, Why};
+use super::active::{Abort, AbortReason, Active};
 use super::actor::{Actor, now_ms};
-use super::open::HELD;
+use super::open::MAX_HELD_MESSAGES;
 use crate::error::{ClientError, Problem, Stage, wants_login};
 use crate::event::{Json, Payload};
 use crate::event_queue::event_queue;
@@ -36,23 +36,23 @@ const MIN_QUIET: Duration = Duration::from_millis(3);
 const MAX_QUIET: Duration = Duration::from_millis(50);
 
 /// How long the first prompt waits for that at most.
-const MAX_GREETING: Duration = Duration::from_millis(150);
+const MAX_FIRST_PROMPT_DELAY: Duration = Duration::from_millis(150);
 
 /// The time after a session was opened in which the agent may still tell what belongs to its beginning.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Greeting {
+pub(super) struct FirstPromptDelay {
     opened: Instant,
     quiet: Duration,
 }
 
-impl Greeting {
+impl FirstPromptDelay {
     /// A session was opened, which `took` this long: an agent that is slow, or on a busy machine, is waited for longer.
     pub(super) fn new(took: Duration) -> Self {
         Self { opened: Instant::now(), quiet: (took / 4).clamp(MIN_QUIET, MAX_QUIET) }
     }
 
     pub(super) fn is_over(&self) -> bool {
-        self.opened.elapsed() > MAX_GREETING
+        self.opened.elapsed() > MAX_FIRST_PROMPT_DELAY
     }
 }
 
@@ -88,14 +88,14 @@ impl Actor {
         };
         // What the agent has sent by now is no answer to this prompt.
         self.take_earlier().await;
-        self.services.permissions.renew();
+        self.services.permissions.begin_turn();
         // An agent that reads nothing would hold up everything else that is wanted of the session.
         let limit = self.shared.agent.deadlines.open;
         let prompt = match timeout(limit, self.prompt(&blocks)).await {
             Ok(Ok(prompt)) => prompt,
             Ok(Err(error)) => {
                 self.services.permissions.cancel();
-                return Err(self.shared.explained(Stage::Turn, error));
+                return Err(self.shared.client_error(Stage::Turn, error));
             }
             Err(_) => {
                 self.services.permissions.cancel();
@@ -107,8 +107,8 @@ impl Actor {
         self.flush();
         self.mapper.start(&run_id, now_ms(), &mut self.events);
         self.meter.begin();
-        self.tell_failures();
-        self.tell_losses();
+        self.report_failures();
+        self.report_losses();
         let (event_queue, reader) = event_queue(true);
         let (settle, result) = oneshot::channel();
         let now = Instant::now();
@@ -122,7 +122,7 @@ impl Actor {
             problems: Vec::new(),
             started: now,
             deadline: request.timeout.and_then(|limit| Some((now.checked_add(limit)?, limit))),
-            giving_up: None,
+            abort: None,
             interrupted: None,
             fault: None,
             stop_reason: None,
@@ -141,10 +141,11 @@ impl Actor {
         for _ in 0..4 {
             tokio::task::yield_now().await;
         }
-        self.greeted().await;
+        self.wait_before_first_prompt().await;
         let now = now_ms();
-        let mut items: Vec<Item> = std::iter::from_fn(|| self.inbox.try_recv()).take(HELD).collect();
-        items.extend(std::iter::from_fn(|| self.inputs.strays.try_recv().ok()).take(HELD));
+        let mut items: Vec<Item> =
+            std::iter::from_fn(|| self.inbox.try_recv()).take(MAX_HELD_MESSAGES).collect();
+        items.extend(std::iter::from_fn(|| self.inputs.strays.try_recv().ok()).take(MAX_HELD_MESSAGES));
         for item in items {
             match item {
                 Item::Notification(frame) => self.notification(&frame, now),
@@ -152,7 +153,7 @@ impl Actor {
                 Item::Answer(_) => {}
             }
         }
-        self.greeting = None;
+        self.first_prompt_delay = None;
         self.flush();
         // Calls of MCP servers are tasks of their own, which begin outside of the turn.
         tokio::task::yield_now().await;
@@ -160,12 +161,12 @@ impl Actor {
 
     /// Takes what the agent says right behind the answer that opened the session, which may still be on its way when the
     /// first prompt is to be sent. Our own agent says nothing there.
-    async fn greeted(&mut self) {
-        let Some(Greeting { opened, quiet }) = self.greeting else { return };
+    async fn wait_before_first_prompt(&mut self) {
+        let Some(FirstPromptDelay { opened, quiet }) = self.first_prompt_delay else { return };
         if self.shared.known.is_ours() {
             return;
         }
-        let latest = opened + MAX_GREETING;
+        let latest = opened + MAX_FIRST_PROMPT_DELAY;
         let mut until = opened + quiet;
         while let Ok(Some(item)) = timeout_at(until.min(latest), self.inbox.recv()).await {
             match item {
@@ -178,7 +179,7 @@ impl Actor {
     }
 
     /// Tells which MCP servers that run here have failed, each once.
-    fn tell_failures(&mut self) {
+    fn report_failures(&mut self) {
         for failure in self.hosting.as_ref().map(Hosting::failures).unwrap_or_default() {
             let data = Json::write(&json!({"problem": failure.to_string()}));
             let payload = Payload::Other { name: "mcp.failed".to_owned(), data };
@@ -187,7 +188,7 @@ impl Actor {
     }
 
     /// Tells what was lost of the agent's messages since it was told last.
-    fn tell_losses(&mut self) {
+    fn report_losses(&mut self) {
         let message_loss = self.shared.message_loss();
         if let Some(payload) = message_loss.since(self.message_loss).to_payload() {
             self.mapper.provider_event(payload, now_ms(), &mut self.events);
@@ -268,11 +269,11 @@ impl Actor {
         let Some(run) = &mut self.run else { return };
         let end = match error {
             // A cancelled agent may answer in any way.
-            CallError::Refused(refused) if run.giving_up.is_some() || refused.is(Code::Cancelled) => {
+            CallError::Refused(refused) if run.abort.is_some() || refused.is(Code::Cancelled) => {
                 return self.stopped(Some(StopReason::Cancelled));
             }
             error if wants_login(error) => {
-                let error = self.shared.explained(Stage::Turn, error.clone());
+                let error = self.shared.client_error(Stage::Turn, error.clone());
                 End::Failed { message: error.problem.to_string(), code: Some(error.code().to_owned()) }
             }
             CallError::Refused(refused) => {
@@ -292,7 +293,7 @@ impl Actor {
         run.stop_reason = reason.as_ref().map(|reason| reason.name().to_owned());
         let is_done = matches!(reason, None | Some(StopReason::EndTurn)) && run.fault.is_none();
         let mut structured = None;
-        if let Some(form) = run.form.as_ref().filter(|_| is_done && run.giving_up.is_none()) {
+        if let Some(form) = run.form.as_ref().filter(|_| is_done && run.abort.is_none()) {
             match form.read(self.mapper.final_text().unwrap_or_default()) {
                 Ok(value) => {
                     structured = Some(value);
@@ -309,11 +310,12 @@ impl Actor {
                 }
             }
         }
-        let end = match run.giving_up {
+        let end = match run.abort {
             // The reason of the cancellation is reported, whatever the agent answers.
-            Some(GivingUp { why: why @ (Why::Timeout(_) | Why::Silence(_) | Why::ModeLeft), .. }) => {
-                why.end()
-            }
+            Some(Abort {
+                why: why @ (AbortReason::Timeout(_) | AbortReason::Silence(_) | AbortReason::ModeLeft),
+                ..
+            }) => why.end(),
             _ => match run.interrupted.take().filter(|_| reason == Some(StopReason::Refusal)) {
                 // It was not the agent who refused.
                 Some(why) => End::Failed {
@@ -349,12 +351,12 @@ impl Actor {
         }
         self.settle_all();
         self.check_unfinished_commands();
-        self.tell_failures();
-        self.tell_losses();
+        self.report_failures();
+        self.report_losses();
         let Some(run) = self.run.take() else { return };
         let outcome = Outcome {
             end,
-            cancelling: run.giving_up.is_some(),
+            cancelling: run.abort.is_some(),
             usage: self.meter.finish(run.started.elapsed()),
             structured,
         };
@@ -369,8 +371,8 @@ impl Actor {
         if let Some(run) = &mut self.run {
             run.data =
                 Some(json!({"stderr": seen.stderr, "strayLines": seen.stray_lines, "strays": seen.strays}));
-            let end = match run.giving_up {
-                Some(GivingUp { why, .. }) => why.end(),
+            let end = match run.abort {
+                Some(Abort { why, .. }) => why.end(),
                 None => End::Failed { message: gone(&reason), code: Some("agent_exited".to_owned()) },
             };
             self.finish(end, None);

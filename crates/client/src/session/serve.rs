@@ -22,7 +22,7 @@ use crate::host::terminal::{Exit, TerminalError};
 use crate::mcp::Hosted;
 use crate::peer_json;
 use crate::permissions::{DecidedBy, TurnId};
-use crate::services::{Services, Unserved, Wanted};
+use crate::services::{ServiceFailure, Services, WantedCommand};
 
 #[derive(Deserialize)]
 struct Read {
@@ -125,15 +125,15 @@ impl Actor {
     /// Refuses a request of an unknown session. If it is a child session of this one, that is reported as of a
     /// request that is denied.
     fn refuse_other(&mut self, request: Request, method: &str, other: &str) {
-        // The announcement came before the request, but not on the same way.
-        for _ in 0..super::open::HELD {
+        // The announcement was sent before the request, but in another queue.
+        for _ in 0..super::open::MAX_HELD_MESSAGES {
             let Some(item) = self.inbox.try_recv() else { break };
-            self.take(item);
+            self.handle_item(item);
         }
         if !self.children.contains(other) {
-            return self.shared.early_requests.turn_down(other, request);
+            return self.shared.early_requests.refuse_unknown_session(other, request);
         }
-        let request_id = self.services.permissions.number();
+        let request_id = self.services.permissions.next_request_id();
         let params: Value = peer_json::read(request.frame.params().unwrap_or(b"{}")).unwrap_or_default();
         let places = ["/title", "/toolCall/title", "/subject/toolCall/title", "/path", "/command"];
         let wanted = places.iter().find_map(|place| params.pointer(place)?.as_str()).unwrap_or(method);
@@ -159,7 +159,7 @@ impl Actor {
 
     /// Refuses an unsupported request, and reports it.
     fn refuse(&mut self, request: Request, error: &RpcError) {
-        let data = Json::of_bytes(request.frame.bytes());
+        let data = Json::from_bytes_lossy(request.frame.bytes());
         let payload = Payload::Other { name: "request.refused".to_owned(), data };
         self.mapper.provider_event(payload, now_ms(), &mut self.events);
         request.responder.fail(error);
@@ -179,7 +179,7 @@ impl Actor {
     /// Refuses a request for input of the user, which is not supported.
     fn decline(&mut self, request: Request, method: &str) {
         let params = request.frame.params().unwrap_or(b"{}");
-        let id = self.services.permissions.number();
+        let id = self.services.permissions.next_request_id();
         let now = now_ms();
         self.mapper.permission_requested(&id, method, params, now, &mut self.events);
         request.responder.respond(&json!({"action": "decline"}));
@@ -199,7 +199,7 @@ async fn serve(
     method: &str,
     frame: &Frame,
 ) -> Result<(Value, Option<OwnedSemaphorePermit>), RpcError> {
-    let unserved = |error: Unserved| error.to_rpc();
+    let unserved = |error: ServiceFailure| error.to_rpc();
     let terminal = |error: TerminalError| RpcError::new(Code::NotFound, error.to_string());
     match method {
         FS_READ_TEXT_FILE => {
@@ -216,7 +216,7 @@ async fn serve(
         }
         TERMINAL_CREATE => {
             let Create { command, args, env, cwd, output_byte_limit, meta } = params(frame)?;
-            let wanted = Wanted {
+            let wanted = WantedCommand {
                 program: command,
                 args,
                 env: env.into_iter().map(|Variable { name, value }| (name, value)).collect(),

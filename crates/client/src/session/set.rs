@@ -17,7 +17,7 @@ pub(super) async fn try_set(
     category: &str,
     wanted: &str,
 ) -> Result<(), String> {
-    let (method, params, note) = way(session, &locked(snapshot), category, wanted)?;
+    let (method, params, note) = setting_request(session, &locked(snapshot), category, wanted)?;
     let limit = shared.agent.deadlines.small;
     let answer: Result<Value, _> = shared.peer.request(method, &params, limit).await;
     let answer = answer.map_err(|error| refusal(&error))?;
@@ -35,14 +35,14 @@ pub(super) async fn try_set(
 
 /// How something is set with this agent: the method, its params, and what is known when it has worked.
 #[expect(clippy::type_complexity, reason = "three things, used once")]
-fn way(
+fn setting_request(
     session: &str,
     snapshot: &Snapshot,
     category: &str,
     wanted: &str,
 ) -> Result<(&'static str, Value, Box<dyn FnOnce(&mut Snapshot) + Send>), String> {
     if let Some(option) = snapshot.option(category) {
-        let known = || some_of(option.values.iter().map(|value| value.id.as_str()));
+        let known = || first_names(option.values.iter().map(|value| value.id.as_str()));
         let value = option
             .value(wanted)
             .ok_or_else(|| format!("there is no such {category}; there are: {}", known()))?;
@@ -58,7 +58,7 @@ fn way(
     let Some(choices) = older else {
         return Err(format!("the agent lets nobody choose a {category}"));
     };
-    let known = || some_of(choices.available.iter().map(|choice| choice.id.as_str()));
+    let known = || first_names(choices.available.iter().map(|choice| choice.id.as_str()));
     let choice =
         choices.find(wanted).ok_or_else(|| format!("there is no such {category}; there are: {}", known()))?;
     let id = choice.id.clone();
@@ -75,7 +75,7 @@ fn way(
 }
 
 /// The first of these names, and how many more there are: some agents have hundreds of models.
-fn some_of<'a>(mut names: impl Iterator<Item = &'a str>) -> String {
+fn first_names<'a>(mut names: impl Iterator<Item = &'a str>) -> String {
     let mut words = names.by_ref().take(10).collect::<Vec<_>>().join(", ");
     let more = names.count();
     if more > 0 {
@@ -84,7 +84,7 @@ fn some_of<'a>(mut names: impl Iterator<Item = &'a str>) -> String {
     words
 }
 
-/// Why an agent would not have a setting. Its real reason often stands in the details.
+/// AbortReason an agent would not have a setting. Its real reason often stands in the details.
 fn refusal(error: &narrows_rpc::CallError) -> String {
     if let narrows_rpc::CallError::Refused(error) = error
         && let Some(details) =

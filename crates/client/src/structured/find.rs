@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use crate::peer_json;
 
-/// How much of the end of a message is looked through when it is not JSON as a whole.
-const LOOKED_THROUGH: usize = 256 << 10;
+/// Number of bytes searched from the end of a message that is not JSON as a whole.
+const MAX_SEARCHED_BYTES: usize = 256 << 10;
 
 /// The parser reads values of this depth, and none that are deeper.
 const MAX_DEPTH: usize = 127;
@@ -89,7 +89,7 @@ fn last_from(text: &str, sign: char) -> Option<Value> {
 
 /// The end of `text`, from the start of a character.
 fn tail(text: &str) -> &str {
-    let mut start = text.len().saturating_sub(LOOKED_THROUGH);
+    let mut start = text.len().saturating_sub(MAX_SEARCHED_BYTES);
     while !text.is_char_boundary(start) {
         start += 1;
     }
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_is_json_is_it() {
+    fn a_message_of_only_json_is_the_answer() {
         check(r#"{"a":1}"#, Some(&json!({"a": 1})));
         check("\u{feff} \n{\"a\":1}\n", Some(&json!({"a": 1})));
         check("42", None);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn fences_are_taken_off() {
+    fn code_fences_are_removed() {
         check("```json\n{\"a\":1}\n```", Some(&json!({"a": 1})));
         check("```\r\n{\"a\":1}\r\n```\r\n", Some(&json!({"a": 1})));
         check("~~~~\n{\"a\":1}\n~~~~", Some(&json!({"a": 1})));
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_object_is_it() {
+    fn the_last_object_is_the_answer() {
         check("The answer is {\"a\":1}.", Some(&json!({"a": 1})));
         check("First {\"a\":1}, then {\"b\":{\"c\":2}} – so it's \"done\".", Some(&json!({"b": {"c": 2}})));
         check("{not json} {\"a\":1} {neither", Some(&json!({"a": 1})));
@@ -157,12 +157,12 @@ mod tests {
         check(&"{\"a\":[".repeat(1_000), None);
         check(&"{".repeat(50_000), None);
         check_any(&"[".repeat(3_000), None);
-        let long = format!("{}{}", "é".repeat(LOOKED_THROUGH), "{\"a\":1}");
+        let long = format!("{}{}", "é".repeat(MAX_SEARCHED_BYTES), "{\"a\":1}");
         check(&long, Some(&json!({"a": 1})));
     }
 
     #[test]
-    fn values_that_the_parser_refuses_are_looked_into() {
+    fn objects_inside_invalid_values_are_found() {
         check("{\"x\":1e999,\"y\":{\"a\":1}}", Some(&json!({"a": 1})));
         check("{\"x\":\"\\ud800\",\"y\":[{\"a\":1}]} {\"b\":2}", Some(&json!({"b": 2})));
         let deep = |depth: usize| format!("{}1{}", "{\"a\":".repeat(depth), "}".repeat(depth));
@@ -206,7 +206,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_last_value_is_that_of_every_start(
+        fn the_fast_search_agrees_with_a_naive_one(
             text in "([\\{\\}\\[\\]\",:\\\\ ]|\\{\"a\":|-?[01]{1,2}|1[.e]-?[0a]|true|nul|\"[{\\[]?\"|\\\\[u\"]|\n|é){0,40}",
         ) {
             for sign in ['{', '['] {
@@ -215,7 +215,7 @@ mod tests {
         }
 
         #[test]
-        fn the_last_value_is_found_in_json_that_is_cut(value in value(), start in 0..80_usize, end in 0..80_usize) {
+        fn the_last_value_is_found_in_truncated_json(value in value(), start in 0..80_usize, end in 0..80_usize) {
             let text = json!([value]).to_string();
             let letters: Vec<char> = text.chars().collect();
             let end = letters.len().saturating_sub(end);
@@ -226,7 +226,7 @@ mod tests {
         }
 
         #[test]
-        fn an_object_is_found_whatever_stands_around_it(
+        fn an_object_is_found_in_any_text(
             value in value(),
             before in "[a-z .!?'é\n]{0,40}",
             after in "[a-z .!?'é\n]{0,40}",
@@ -241,7 +241,7 @@ mod tests {
         }
 
         #[test]
-        fn anything_can_be_looked_through(text in "[\\{\\}\\[\\]\",:0-9a`~ \n\\\\]{0,200}", any: bool) {
+        fn any_text_is_searched_without_panic(text in "[\\{\\}\\[\\]\",:0-9a`~ \n\\\\]{0,200}", any: bool) {
             let found = last(&text, any);
             prop_assert!(any || found.is_none_or(|value| value.is_object()));
         }

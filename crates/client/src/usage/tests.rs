@@ -30,7 +30,7 @@ fn cost(amount: f64, currency: &str) -> Value {
 }
 
 #[test]
-fn a_turn_is_the_difference() {
+fn a_turn_uses_the_difference_of_the_counters() {
     let end = |input: u64, output: u64| json!({"inputTokens": input, "outputTokens": output, "totalTokens": input + output});
     let turns: [(&[Value], Value); 3] = [(&[], end(100, 10)), (&[], end(250, 30)), (&[], end(250, 30))];
     check(Counted::Session, &turns, &[told(100, 10), told(150, 20), told(0, 0)]);
@@ -54,7 +54,7 @@ fn check_detected(reports: &[(u64, u64)], expected: &[(u64, u64)]) {
 }
 
 #[test]
-fn reports_of_single_turns_are_recognised() {
+fn per_turn_reports_are_recognized() {
     // The same again may be a turn without the model, but not twice.
     check_detected(&[(104, 19), (104, 19), (104, 19), (110, 30)], &[(104, 19), (0, 0), (104, 19), (110, 30)]);
     check_detected(
@@ -68,7 +68,7 @@ fn reports_of_single_turns_are_recognised() {
 }
 
 #[test]
-fn a_turn_takes_at_least_its_context() {
+fn a_turn_uses_at_least_its_context() {
     let with_context = |tokens: u64| json!({"context_length": tokens});
     let turn = |context: u64, mut told: Value| {
         told.as_object_mut().unwrap().extend(with_context(context).as_object().unwrap().clone());
@@ -106,7 +106,7 @@ fn a_turn_takes_at_least_its_context() {
 }
 
 #[test]
-fn known_agents_and_settings_need_no_recognition() {
+fn known_agents_and_settings_skip_detection() {
     for (name, known) in [
         ("OpenCode", Counted::Turn),
         ("@zed-industries/codex-acp", Counted::Turn),
@@ -122,7 +122,7 @@ fn known_agents_and_settings_need_no_recognition() {
 }
 
 #[test]
-fn two_prompts_of_one_turn_are_added_up() {
+fn usage_of_two_prompts_of_one_turn_is_added() {
     for (counted, second, sum) in [
         (Counted::Turn, report(111, 0), told(222, 0)),
         (Counted::Detect, report(111, 0), told(222, 0)),
@@ -138,7 +138,7 @@ fn two_prompts_of_one_turn_are_added_up() {
 }
 
 #[test]
-fn what_was_reported_before_the_first_turn_is_not_counted_for_it() {
+fn usage_before_the_first_turn_is_not_counted() {
     let mut meter = Meter::new(Counted::Detect);
     meter.end(&report(500, 50));
     meter.call(&report(9, 9));
@@ -146,7 +146,7 @@ fn what_was_reported_before_the_first_turn_is_not_counted_for_it() {
 }
 
 #[test]
-fn a_counter_that_went_down_began_anew() {
+fn a_counter_that_went_down_was_reset() {
     let end = |input: u64, output: u64| json!({"input_tokens": input, "output_tokens": output});
     check(
         Counted::Session,
@@ -166,7 +166,7 @@ fn a_silent_turn_changes_nothing() {
 }
 
 #[test]
-fn a_counter_that_is_not_shown_keeps_its_place() {
+fn a_missing_counter_keeps_its_last_value() {
     check(
         Counted::Session,
         &[
@@ -229,7 +229,7 @@ fn thoughts_are_output() {
 }
 
 #[test]
-fn updates_tell_the_context_and_the_price() {
+fn updates_report_the_context_and_the_cost() {
     let priced = |cost: f64| json!({"context_length": 7, "cost_usd": cost});
     check(
         Counted::Session,
@@ -257,7 +257,7 @@ fn updates_tell_the_context_and_the_price() {
 }
 
 #[test]
-fn what_was_spent_before_the_first_turn_is_not_its_price() {
+fn cost_before_the_first_turn_is_not_counted() {
     let mut meter = Meter::new(Counted::Session);
     meter.update(&cost(2.0, "USD"));
     assert_eq!(meter.finish(Duration::ZERO), None);
@@ -268,7 +268,7 @@ fn what_was_spent_before_the_first_turn_is_not_its_price() {
 }
 
 #[test]
-fn what_was_said_is_kept() {
+fn the_raw_report_is_kept() {
     let mut meter = Meter::new(Counted::Session);
     meter.begin();
     meter.update(&json!({"used": 1}));
@@ -312,7 +312,7 @@ fn anything() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn anything_can_be_said(turns in prop::collection::vec((anything(), anything()), 1..6)) {
+    fn any_report_is_counted_without_panic(turns in prop::collection::vec((anything(), anything()), 1..6)) {
         let mut meter = Meter::new(Counted::Session);
         for (update, end) in turns {
             meter.begin();
@@ -343,7 +343,7 @@ proptest! {
 
 /// As qwen-code tells it, in both of its forms: what each call of the model took, on the way.
 #[test]
-fn calls_add_up_unless_the_end_tells() {
+fn usage_of_model_calls_is_added_unless_the_end_reports_it() {
     let now = json!({"inputTokens": 100, "outputTokens": 10, "totalTokens": 117, "thoughtTokens": 7, "cachedReadTokens": 60});
     let then = json!({"promptTokens": 100, "completionTokens": 10, "totalTokens": 117, "thoughtsTokens": 7, "cachedTokens": 60});
     let sum =

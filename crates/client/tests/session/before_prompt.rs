@@ -91,7 +91,7 @@ fn texts(events: &[RuntimeEvent]) -> Vec<Value> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_comes_before_the_prompt_goes_to_the_session_and_not_to_the_answer() {
+async fn updates_before_the_prompt_go_to_the_session() {
     check(Duration::ZERO).await;
 }
 
@@ -196,7 +196,7 @@ async fn hasty(link: Link, when: When, place: std::path::PathBuf, answers: mpsc:
 
 /// Nobody has asked the agent for anything yet, so nothing is done for it, as between two turns.
 #[tokio::test]
-async fn nothing_is_done_for_an_agent_before_the_first_prompt() {
+async fn requests_before_the_first_prompt_are_refused() {
     for access in [Access::Medium, Access::High] {
         for when in [When::Opening, When::Opened] {
             for waits in [true, false] {

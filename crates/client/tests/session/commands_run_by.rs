@@ -110,7 +110,7 @@ async fn an_agent_that_runs_a_command_itself_is_reported_once() {
 
 /// The setting is about the commands of the agent; without a sandbox, or for anything else, it allows nothing.
 #[tokio::test]
-async fn the_setting_allows_nothing_that_the_sandbox_does_not_hold() {
+async fn the_setting_does_not_allow_unconfined_commands() {
     let edit = r#"kind = "edit", path = "/elsewhere/x""#;
     let delete = r#"kind = "other", input = { anything = true }"#;
     for (tool, sandbox) in [(TOOL, false), (edit, true), (delete, true)] {

@@ -10,7 +10,7 @@ use crate::bounded::asking;
 use crate::common::{Stage, all, payloads};
 
 #[tokio::test]
-async fn files_and_commands_are_the_sessions_own() {
+async fn files_and_commands_belong_to_their_session() {
     let driven = Stage::new(Version::V1, Access::High).open("files").await;
     let mut run = driven.session.run(RunRequest::text("three words here")).await.expect("a run");
     let events = all(&mut run).await;
@@ -26,7 +26,7 @@ async fn files_and_commands_are_the_sessions_own() {
 }
 
 #[tokio::test]
-async fn what_the_policy_forbids_is_not_done() {
+async fn denied_requests_have_no_effect() {
     const ESCAPE: &str = r#"
         [[turn]]
         steps = [

@@ -43,7 +43,7 @@ async fn played(driven: &Driven) -> (String, Vec<Value>) {
 }
 
 #[tokio::test]
-async fn a_person_who_allowed_a_command_is_not_asked_again_when_the_client_runs_it() {
+async fn an_allowed_command_runs_in_the_client_without_a_second_request() {
     let tool = r#"kind = "execute", input = { command = "echo", args = ["hello"] }"#;
     let run = |words: &str| format!(r#"{{ terminal = {{ command = [{words}] }} }}, {{ say = "{{last}}" }}"#);
     let same = run(r#""echo", "hello""#);
@@ -91,7 +91,7 @@ fn asking_about(rule: &str) -> Arc<Policy> {
 
 /// What is allowed is the file that the link led to, and not the link.
 #[tokio::test]
-async fn an_answer_about_a_link_is_not_one_about_another_file_behind_it() {
+async fn an_answer_does_not_cover_a_changed_link_target() {
     let tool = r#"kind = "read", input = { path = "link" }"#;
     let read = r#"{ read = { path = "link" } }, { say = "{last}" }"#;
     let repointed = format!(r#"{{ terminal = {{ command = ["ln", "-sfn", "two", "link"] }} }}, {read}"#);
@@ -157,7 +157,7 @@ async fn a_command_does_not_run_in_a_directory_that_was_swapped_meanwhile() {
 
 /// What is protected is looked for when the command starts, not when its question is asked.
 #[tokio::test]
-async fn a_protected_file_that_comes_to_be_while_a_question_waits_is_protected() {
+async fn a_protected_file_created_while_a_request_waits_is_protected() {
     if !narrows_process::Sandbox::support().await.confined().protected {
         return;
     }
@@ -206,7 +206,7 @@ async fn a_command_is_judged_with_the_sandbox_of_the_client_that_will_run_it() {
 }
 
 #[tokio::test]
-async fn what_was_allowed_is_forgotten_with_its_turn() {
+async fn an_allowance_ends_with_its_turn() {
     let tool = r#"kind = "execute", input = { command = "echo", args = ["hello"] }"#;
     let script =
         asking(tool, "") + "[[turn]]\nsteps = [{ terminal = { command = [\"echo\", \"hello\"] } }]\n";
@@ -219,7 +219,7 @@ async fn what_was_allowed_is_forgotten_with_its_turn() {
 }
 
 #[tokio::test]
-async fn what_the_policy_denies_stays_denied_whatever_a_person_has_allowed() {
+async fn a_denial_of_the_policy_overrides_the_user() {
     let (rules, _) =
         Rules::parse("[[rule]]\neffect = 'deny'\ncommand = 'echo hello'\n", "p.toml").expect("rules");
     let (mut stage, asked) = agreeable(Stage::new(Version::V1, Access::Medium));
@@ -233,7 +233,7 @@ async fn what_the_policy_denies_stays_denied_whatever_a_person_has_allowed() {
 }
 
 #[tokio::test]
-async fn a_person_who_allowed_a_change_is_not_asked_again_when_the_client_writes_it() {
+async fn an_allowed_change_is_written_by_the_client_without_a_second_request() {
     let (rules, _) = Rules::parse("[[rule]]\neffect = 'ask'\nkind = 'edit'\n", "p.toml").expect("rules");
     let policy = Arc::new(Policy::new(Access::Medium, Narrowing::default()).with_rules(rules));
     let tool = r#"kind = "edit", diff = { path = "a.txt", new = "new" }"#;
@@ -273,7 +273,7 @@ async fn a_change_is_shown_and_allowed_as_it_changes_the_file_on_disk() {
 }
 
 #[tokio::test]
-async fn a_person_who_allowed_a_file_is_not_asked_again_when_the_client_serves_it() {
+async fn an_allowed_file_is_served_by_the_client_without_a_second_request() {
     let rules = "[[rule]]\neffect = 'ask'\nkind = ['edit', 'read']\n";
     let (rules, _) = Rules::parse(rules, "p.toml").expect("rules");
     let policy = Arc::new(Policy::new(Access::Medium, Narrowing::default()).with_rules(rules));
@@ -308,7 +308,7 @@ async fn a_person_who_allowed_a_file_is_not_asked_again_when_the_client_serves_i
 
 /// An agent of version 1 cannot have the tools of our own server, so their names say nothing.
 #[tokio::test]
-async fn the_name_of_our_own_tool_opens_nothing_for_an_agent_that_does_not_have_it() {
+async fn the_built_in_tool_name_gives_other_agents_nothing() {
     let tool =
         r#"name = "narrows__run_command", kind = "execute", input = { command = "echo", args = ["hello"] }"#;
     let mut stage = Stage::new(Version::V1, Access::Medium);
@@ -379,7 +379,7 @@ async fn variables_of_a_request_for_permission_are_judged() {
 
 /// The program is the one that would run without the variable.
 #[tokio::test]
-async fn a_program_is_not_looked_up_in_the_path_of_the_request() {
+async fn a_program_is_not_looked_up_in_the_requested_path_variable() {
     let stage = Stage::new(Version::V1, Access::High);
     let evil = stage.config.cwd.join("bin");
     std::fs::create_dir(&evil).expect("a directory");
@@ -400,7 +400,7 @@ async fn a_program_is_not_looked_up_in_the_path_of_the_request() {
 }
 
 #[tokio::test]
-async fn a_diff_is_judged_whatever_the_call_is_said_to_be() {
+async fn a_diff_is_judged_for_every_kind_of_call() {
     for version in VERSIONS {
         for (tool, said) in [
             (r#"kind = "edit", path = "a.txt", diff = { path = "b.txt", new = "x" }"#, "Allowed."),
@@ -420,7 +420,7 @@ async fn a_diff_is_judged_whatever_the_call_is_said_to_be() {
 }
 
 #[tokio::test]
-async fn a_path_is_judged_by_where_its_links_lead() {
+async fn a_path_is_judged_by_its_link_target() {
     for version in VERSIONS {
         for (tool, said) in [
             (r#"kind = "edit", path = "plain/x""#, "Allowed."),
@@ -478,7 +478,7 @@ async fn a_command_is_not_run_in_a_directory_outside_that_a_link_leads_to() {
 
 /// By a permission request, and by the client that is to run it.
 #[tokio::test]
-async fn a_command_is_judged_by_where_its_words_lead() {
+async fn a_command_is_judged_by_the_link_targets_of_its_words() {
     let (rules, _) =
         Rules::parse("[[rule]]\neffect = 'deny'\ncommand = 'canary'\n", "p.toml").expect("rules");
     let policy = Arc::new(Policy::new(Access::High, Narrowing::default()).with_rules(rules));
@@ -510,7 +510,7 @@ async fn a_command_is_judged_by_where_its_words_lead() {
 
 /// git runs what the configuration in such a directory names.
 #[tokio::test]
-async fn git_does_not_only_look_in_a_directory_that_is_a_repository_itself() {
+async fn git_is_not_read_only_inside_a_bare_repository() {
     for (files, said) in [
         (&[".git/HEAD", ".git/objects/x", ".git/refs/x"][..], "Allowed."),
         (&["HEAD", "objects/x", "refs/x", "config"][..], "Refused."),

@@ -70,7 +70,7 @@ async fn low_access_chooses_the_mode_of_an_agent_that_calls_itself_narrows() {
 }
 
 #[tokio::test]
-async fn an_agent_without_such_a_mode_is_told_of_under_low_access() {
+async fn low_access_reports_an_agent_without_a_read_only_mode() {
     for (access, through_client, told) in
         [(Access::Low, false, true), (Access::Low, true, false), (Access::Medium, false, false)]
     {
@@ -112,7 +112,7 @@ async fn left(stage: Stage, script: &str) -> (Vec<Value>, String, Option<String>
 }
 
 #[tokio::test]
-async fn an_agent_that_leaves_the_mode_of_low_access_is_set_back() {
+async fn an_agent_that_leaves_the_read_only_mode_is_set_back() {
     const LEAVES: &str = r#"
         modes = ["code", "plan"]
         [[turn]]
@@ -135,7 +135,7 @@ async fn an_agent_that_leaves_the_mode_of_low_access_is_set_back() {
 }
 
 #[tokio::test]
-async fn a_turn_ends_if_the_agent_does_not_stay_in_the_mode_of_low_access() {
+async fn a_turn_ends_if_the_agent_leaves_the_read_only_mode_again() {
     let twice = r#"
         modes = ["code", "plan"]
         [[turn]]

@@ -189,7 +189,7 @@ async fn a_server_over_http_is_used_under_the_policy() {
 }
 
 #[tokio::test]
-async fn a_tool_that_an_agent_asks_about_first_is_known_by_its_server_and_asked_about_once() {
+async fn a_tool_call_is_matched_to_its_server_and_asked_about_once() {
     let allow = "[[rule]]\neffect = 'allow'\nserver = 'web'\ntool = 'echo'\n";
     let deny = "[[rule]]\neffect = 'deny'\ntool = 'mcp__web__*'\n";
     for (rules, permission_requests, outcomes) in [

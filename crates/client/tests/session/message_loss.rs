@@ -25,7 +25,7 @@ async fn lost(version: Version, steps: &str) -> serde_json::Value {
 }
 
 #[tokio::test]
-async fn what_is_lost_is_told() {
+async fn lost_messages_are_reported() {
     let nameless = r#"{ pollute = '{"jsonrpc":"2.0","method":"session/update","params":{"update":{}}}' }"#;
     for version in VERSIONS {
         assert_eq!(
@@ -40,7 +40,7 @@ async fn what_is_lost_is_told() {
 }
 
 #[tokio::test]
-async fn what_came_too_early_is_told() {
+async fn early_messages_are_reported() {
     const SCRIPT: &str = r#"
         [on]
         session_new = [{ flood = { updates = 40, bytes = 100000 } }]

@@ -49,7 +49,7 @@ const OPEN: &str = r#"
 "#;
 
 #[tokio::test(start_paused = true)]
-async fn what_the_policy_leaves_open_is_asked() {
+async fn the_user_is_asked_where_the_policy_asks() {
     let never = |_: Arc<PermissionRequest>| std::future::pending::<PermissionReply>();
     let answers: [(&str, Stage, &str, &str); 6] = [
         ("nobody", Stage::new(Version::V1, Access::Medium), "Refused.", "nobody to ask"),
@@ -80,7 +80,7 @@ fn stage(reply: PermissionReply) -> Stage {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_question_holds_the_silence_up_and_ends_with_the_turn() {
+async fn a_permission_request_pauses_the_silence_timeout_and_ends_with_the_turn() {
     let mut stage = Stage::new(Version::V1, Access::Medium)
         .asking(|_: Arc<PermissionRequest>| std::future::pending::<PermissionReply>());
     stage.agent.deadlines.silence = Duration::from_secs(10);
@@ -104,7 +104,7 @@ async fn a_question_holds_the_silence_up_and_ends_with_the_turn() {
 
 /// What an agent runs by itself is in no sandbox of ours, whatever this machine has.
 #[tokio::test]
-async fn a_sandbox_lets_pass_only_what_runs_in_it() {
+async fn a_sandbox_permits_only_commands_that_run_in_it() {
     const SCRIPT: &str = r#"
         [[turn]]
         steps = [

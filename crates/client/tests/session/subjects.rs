@@ -76,7 +76,7 @@ async fn a_call_of_one_version_does_not_hide_the_subject_of_the_other() {
 }
 
 #[tokio::test]
-async fn whatever_a_call_shows_beside_its_kind_is_judged() {
+async fn all_content_of_a_call_is_judged() {
     for (call, expected) in [
         (r#"kind = "read", rawInput = { path = "a", command = "rm a" }"#, "reject_once"),
         (r#"kind = "read", rawInput = { path = "a", more = { argv = ["rm", "a"] } }"#, "reject_once"),
@@ -95,7 +95,7 @@ async fn whatever_a_call_shows_beside_its_kind_is_judged() {
 }
 
 #[tokio::test]
-async fn whatever_stands_beside_a_command_or_a_call_is_judged() {
+async fn members_beside_a_command_or_call_are_judged() {
     let command = |more: &str| {
         format!(r#"subject = {{ type = "command", command = "ls", cwd = "/", toolCallId = "t", {more} }}"#)
     };

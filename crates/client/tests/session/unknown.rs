@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::common::{Stage, VERSIONS, all, payloads};
 
 #[tokio::test]
-async fn a_request_nobody_knows_is_told_and_refused() {
+async fn an_unknown_request_is_reported_and_refused() {
     for (method, params) in [
         ("acme/weather", r#"{ sessionId = "{session}", where = "here" }"#),
         ("_acme/weather", r#"{ sessionId = "{session}", where = "here" }"#),
@@ -40,7 +40,7 @@ async fn a_request_nobody_knows_is_told_and_refused() {
 
 /// Child sessions are not served, and that is not kept from whoever reads the events.
 #[tokio::test]
-async fn a_request_of_a_child_session_is_told_and_refused() {
+async fn a_request_of_a_child_session_is_reported_and_refused() {
     const SCRIPT: &str = r#"
         [[turn]]
         steps = [
@@ -72,7 +72,7 @@ async fn a_request_of_a_child_session_is_told_and_refused() {
 }
 
 #[tokio::test]
-async fn what_was_not_offered_is_told_and_refused() {
+async fn a_request_that_was_not_offered_is_reported_and_refused() {
     const SCRIPT: &str = r#"
         [[turn]]
         steps = [
@@ -91,7 +91,7 @@ async fn what_was_not_offered_is_told_and_refused() {
 }
 
 #[tokio::test]
-async fn a_notification_nobody_knows_is_told() {
+async fn an_unknown_notification_is_reported() {
     for (method, params) in [
         ("acme/progress", r#"{ sessionId = "{session}", percent = 50 }"#),
         ("_acme/progress", r#"{ sessionId = "{session}", percent = 50 }"#),
@@ -134,7 +134,7 @@ async fn a_notification_of_no_session_goes_to_the_only_one() {
 
 /// An agent that waits for an answer before it gives its own gets one.
 #[tokio::test]
-async fn what_is_asked_before_the_beginning_is_refused() {
+async fn requests_before_the_session_are_refused() {
     const SCRIPT: &str = r#"
         [on]
         initialize = [{ request = { method = "acme/weather", params = { where = "here" } } }]

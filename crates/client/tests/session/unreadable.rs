@@ -77,7 +77,7 @@ const UNREADABLE: [&str; 14] = [
 ];
 
 #[tokio::test]
-async fn a_request_that_cannot_be_read_for_certain_is_shown_and_cannot_be_allowed() {
+async fn an_ambiguous_request_is_shown_and_cannot_be_allowed() {
     for reply in [PermissionReply::Allow, PermissionReply::Select("y".to_owned())] {
         let all = answered(Version::V1, &UNREADABLE, reply).await;
         for (members, (resolved, permission_request)) in UNREADABLE.into_iter().zip(all) {
@@ -100,7 +100,7 @@ async fn a_request_that_cannot_be_read_for_certain_is_shown_and_cannot_be_allowe
 }
 
 #[tokio::test]
-async fn a_request_that_can_be_read_can_be_allowed() {
+async fn a_readable_request_can_be_allowed() {
     for (version, members) in [
         (
             Version::V1,
@@ -118,7 +118,7 @@ async fn a_request_that_can_be_read_can_be_allowed() {
 }
 
 #[tokio::test]
-async fn the_text_of_a_request_that_cannot_be_read_is_bounded() {
+async fn the_text_of_an_unreadable_request_is_bounded() {
     let long = "x".repeat(100_000);
     let members = format!(r#""toolCall":{{"toolCallId":"c","kind":"a","kind":"{long}"}}"#);
     for (_, permission_request) in answered(Version::V1, &[&members], PermissionReply::Allow).await {

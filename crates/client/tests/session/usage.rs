@@ -32,7 +32,7 @@ async fn reporting(link: Link, name: &'static str, is_total: bool) {
 }
 
 #[tokio::test]
-async fn every_turn_has_its_own_usage_whichever_way_the_agent_reports_it() {
+async fn every_turn_has_its_own_usage_for_every_kind_of_report() {
     for (name, is_total, counted) in [
         ("OpenCode", false, Counted::Detect),
         ("@zed-industries/codex-acp", false, Counted::Detect),

@@ -42,7 +42,7 @@ async fn loader(link: Link) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_asked_while_a_session_is_loaded_is_answered() {
+async fn requests_during_session_load_are_answered() {
     let (link, far) = pair();
     let mut stage = Stage::new(Version::V1, Access::Medium);
     stage.begin = Begin::Resume("old".to_owned());
@@ -57,7 +57,7 @@ async fn what_is_asked_while_a_session_is_loaded_is_answered() {
 
 /// Somebody who reads no events holds the agent up, which is not the agent's silence.
 #[tokio::test(start_paused = true)]
-async fn a_slow_reader_is_no_silence() {
+async fn a_slow_reader_does_not_count_as_silence() {
     const SCRIPT: &str = r#"
         [[turn]]
         steps = [{ flood = { updates = 40000 } }, { say = "Done." }]
@@ -92,7 +92,7 @@ async fn deaf(mut link: Link, sessions: usize) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_reads_nothing_holds_no_prompt_up_for_ever() {
+async fn a_prompt_to_an_agent_that_reads_nothing_has_a_timeout() {
     const SESSIONS: usize = 8;
     let (link, far) = pair();
     let stage = Stage::new(Version::V1, Access::Medium);

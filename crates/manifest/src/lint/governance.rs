@@ -96,7 +96,7 @@ pub(crate) fn foreign(at: SourcePos, action: &str, denies: bool) -> Option<Draft
 }
 
 fn unasked(at: SourcePos, action: &str, denies: bool) -> Option<Draft> {
-    if narrows_policy::is_asked(action) {
+    if narrows_policy::is_known_action(action) {
         return None;
     }
     let effect = if denies { "denies nothing" } else { "decides nothing" };

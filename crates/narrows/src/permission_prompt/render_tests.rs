@@ -238,7 +238,7 @@ fn an_approval_is_attributed_to_the_gate_only_if_it_is_our_own() {
     assert!(text.contains(claim), "{text}");
     // Only the id of an approval is offered for copying into a shell.
     let approval = Approval { id: "n-1; rm -rf ~".to_owned(), reason: reason.clone() };
-    let decision = Decision { because: Because::Approval { reason }, ..asked.decision.clone() };
+    let decision = Decision { because: DecisionReason::Approval { reason }, ..asked.decision.clone() };
     let text = render_all(
         &PermissionRequest { approval: Some(approval), decision, ..asked },
         ApprovalSource::Unproven,

@@ -206,7 +206,7 @@ impl Commands {
             }
             (_, []) => {
                 for (many, command) in commands {
-                    self.take(command, many);
+                    self.add_value(command, many);
                 }
             }
             ([(false, command)], [arguments]) => self.push(joined(command, arguments)),
@@ -221,7 +221,7 @@ impl Commands {
     }
 
     /// Adds one command, or `many` that a list has.
-    pub(super) fn take(&mut self, value: &Value, many: bool) {
+    pub(super) fn add_value(&mut self, value: &Value, many: bool) {
         match (value, words(value)) {
             (Value::String(text), _) => self.push(Command::Shell(text.clone())),
             (Value::Array(_), Some(lines)) if many => {

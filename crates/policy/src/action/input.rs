@@ -174,7 +174,7 @@ pub(super) fn read(kind: Option<&str>, tool: Option<&str>, input: &Value, locati
     seen.everything(input);
     // Some agents send the bare command.
     if claimed == Kind::Execute && seen.commands.is_empty() && (input.is_string() || input.is_array()) {
-        seen.commands.take(input, false);
+        seen.commands.add_value(input, false);
         seen.unjudged = None;
     }
     let Seen {

@@ -2,7 +2,7 @@
 
 use super::Word;
 use super::listed;
-use super::obey::{Source, is_script};
+use super::unknown_code::{Source, is_script};
 
 /// Where a program has its code from.
 struct CodeReader {

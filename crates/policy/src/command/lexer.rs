@@ -11,7 +11,7 @@ mod operand;
 mod redirect;
 
 use super::Word;
-use crate::shape::{Shape, Unit};
+use crate::text_pattern::{PatternUnit, TextPattern};
 use cases::Case;
 pub(super) use cases::{DECLARERS, is_assignment, is_name};
 use operand::{Filling, Operand};
@@ -50,7 +50,7 @@ pub(super) struct Document {
     /// Whether some of it is not known.
     pub(super) open: bool,
     /// What it may be with the operands of its expansions.
-    pub(super) others: Vec<Shape>,
+    pub(super) others: Vec<TextPattern>,
     /// The words of the command that it is handed to, as far as they stand before it.
     pub(super) receiver: Vec<Word>,
 }
@@ -158,7 +158,7 @@ impl Frame {
 #[derive(Debug, Default)]
 struct Building {
     text: String,
-    units: Vec<Unit>,
+    units: Vec<PatternUnit>,
     /// Whether some of it is not known.
     open: bool,
     /// Whether some of it was quoted.
@@ -202,7 +202,7 @@ fn lex_within(text: &str, depth: usize) -> Lexed {
         if joined != lexed {
             lexed.broken = true;
             lexed.plain = false;
-            lexed.take(joined);
+            lexed.absorb(joined);
             lexed.parts.iter_mut().for_each(|part| part.sure = false);
         }
     }
@@ -211,7 +211,7 @@ fn lex_within(text: &str, depth: usize) -> Lexed {
 
 impl Lexed {
     /// Adds what was found in a text that belongs to this one.
-    fn take(&mut self, other: Self) {
+    fn absorb(&mut self, other: Self) {
         self.parts.extend(other.parts);
         self.documents.extend(other.documents);
         self.sums.extend(other.sums);
@@ -263,7 +263,7 @@ impl Lexer {
     }
 
     /// What is put into a document, in which quotes mean nothing.
-    fn expansions(text: &str, depth: usize) -> (Lexed, Vec<Shape>) {
+    fn expansions(text: &str, depth: usize) -> (Lexed, Vec<TextPattern>) {
         if depth > MAX_DEPTH {
             return (Lexed { broken: true, ..Lexed::default() }, Vec::new());
         }
@@ -294,16 +294,16 @@ impl Lexer {
 
     /// Adds a character that stands for itself.
     fn plain(&mut self, letter: char) {
-        let is_operand = self.add_to_operand(Unit::Char(letter));
+        let is_operand = self.add_to_operand(PatternUnit::Char(letter));
         let word = self.word();
         word.text.push(letter);
         if !word.swallows && !is_operand {
-            word.units.push(Unit::Char(letter));
+            word.units.push(PatternUnit::Char(letter));
         }
     }
 
     /// Adds something of which only the shell knows what it will be. `breaks` says whether it may be several words.
-    fn unknown(&mut self, unit: Unit, written: &str, breaks: bool) {
+    fn unknown(&mut self, unit: PatternUnit, written: &str, breaks: bool) {
         self.done.plain = false;
         let is_operand = self.add_to_operand(unit);
         let word = self.word();
@@ -314,7 +314,10 @@ impl Lexer {
         word.text.push_str(written);
         word.holes.push(written.to_owned());
         word.open = true;
-        if !word.swallows && !is_operand && (word.units.last() != Some(&Unit::Many) || unit != Unit::Many) {
+        if !word.swallows
+            && !is_operand
+            && (word.units.last() != Some(&PatternUnit::Many) || unit != PatternUnit::Many)
+        {
             word.units.push(unit);
         }
     }
@@ -391,7 +394,7 @@ impl Lexer {
                 self.broken |= nested;
                 let next = self.peek(0);
                 self.at += 1;
-                next.map(|next| self.add_to_operand(Unit::Char(next)));
+                next.map(|next| self.add_to_operand(PatternUnit::Char(next)));
             }
             '$' => self.dollar(),
             '`' => self.backtick(),
@@ -455,13 +458,13 @@ impl Lexer {
             '(' => self.open_paren(),
             ')' => self.close_paren(),
             '<' | '>' => self.angle(letter),
-            '*' => self.unknown(Unit::Many, "*", false),
-            '?' => self.unknown(Unit::One, "?", false),
+            '*' => self.unknown(PatternUnit::Many, "*", false),
+            '?' => self.unknown(PatternUnit::One, "?", false),
             '[' => self.bracket(),
             '{' => self.brace(),
             // zsh puts in the path of the program.
             '=' if self.frame().word.is_none() && self.peek(0).is_some_and(char::is_alphanumeric) => {
-                self.unknown(Unit::Many, "=", false);
+                self.unknown(PatternUnit::Many, "=", false);
             }
             other => self.plain(other),
         }
@@ -505,7 +508,7 @@ impl Lexer {
         let frame = self.frame();
         let Building { text, units, open, quoted, splits, holes, several, .. } = built;
         let others = with_operands.unwrap_or_default();
-        let word = Word { open: open.then_some(Shape(units)), text, splits, holes, others };
+        let word = Word { open: open.then_some(TextPattern(units)), text, splits, holes, others };
         let known = word.open.is_none();
         let Some(redirect) = redirect else {
             frame.raw.sure &= known;

@@ -18,7 +18,7 @@ const LIST_READERS: &str = "\
 
 /// What becomes of a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum DocumentUse {
     /// It is shown or written.
     Shown,
     /// All of it may become one word.
@@ -39,21 +39,23 @@ pub(super) fn from_documents(documents: &[Document], parts: &[Part]) -> Vec<Lite
     let runs_code = parts.iter().any(|part| part.programs().any(|name| takes_code(&name)));
     let mut literals = Vec::new();
     for Document { text, others, receiver, .. } in documents {
-        let fate = match receiver_takes_code(receiver) {
-            Some(true) => Fate::Code,
-            None if runs_code => Fate::Code,
-            _ if reads || becomes_words => Fate::Words,
-            _ if becomes_one => Fate::OneWord,
-            _ => Fate::Shown,
+        let document_use = match receiver_takes_code(receiver) {
+            Some(true) => DocumentUse::Code,
+            None if runs_code => DocumentUse::Code,
+            _ if reads || becomes_words => DocumentUse::Words,
+            _ if becomes_one => DocumentUse::OneWord,
+            _ => DocumentUse::Shown,
         };
         let mut add = |word: Word, is_code: bool| literals.push(Literal { word, is_code });
-        match fate {
-            Fate::Shown => continue,
-            Fate::OneWord => add(Word::known(text.trim()), false),
-            Fate::Words => text.split_whitespace().for_each(|word| add(Word::known(word), false)),
-            Fate::Code => text.lines().for_each(|line| add(Word::known(line), true)),
+        match document_use {
+            DocumentUse::Shown => continue,
+            DocumentUse::OneWord => add(Word::known(text.trim()), false),
+            DocumentUse::Words => text.split_whitespace().for_each(|word| add(Word::known(word), false)),
+            DocumentUse::Code => text.lines().for_each(|line| add(Word::known(line), true)),
         }
-        others.iter().for_each(|shape| add(Word::from_shape(shape.clone()), fate == Fate::Code));
+        others.iter().for_each(|text_pattern| {
+            add(Word::from_text_pattern(text_pattern.clone()), document_use == DocumentUse::Code)
+        });
     }
     literals
 }

@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 
 use super::subcommands::may_mean;
 use super::{Part, Word};
-use crate::shape::{Case, Shape, Unit};
+use crate::text_pattern::{Case, PatternUnit, TextPattern};
 
 /// Directories whose programs are what their names say.
 const TRUSTED: [&str; 7] = [
@@ -36,7 +36,7 @@ impl<'a> Line<'a> {
 /// Words with `*` in them; `**` at the end is any further words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CommandPattern {
-    words: Vec<Shape>,
+    words: Vec<TextPattern>,
     texts: Vec<String>,
     open_end: bool,
 }
@@ -55,7 +55,7 @@ impl CommandPattern {
             return Err("`**` can only be the last word");
         }
         Ok(Self {
-            words: words.iter().map(|word| Shape::glob(word, false)).collect(),
+            words: words.iter().map(|word| TextPattern::glob(word, false)).collect(),
             texts: words,
             open_end,
         })
@@ -158,10 +158,10 @@ impl CommandPattern {
     fn may_be_joined(&self, program: &Word, name: Option<&usize>) -> bool {
         let mut joined = base(&self.words[0]);
         let git = joined.text().is_some_and(|text| text.eq_ignore_ascii_case("git"));
-        joined.0.push(Unit::Char('-'));
+        joined.0.push(PatternUnit::Char('-'));
         match name {
             Some(at) => joined.0.extend(self.words[*at].0.iter().copied()),
-            None if git => joined.0.push(Unit::Many),
+            None if git => joined.0.push(PatternUnit::Many),
             None => return false,
         }
         joined.meets(&run(program), Case::Same)
@@ -192,7 +192,7 @@ impl CommandPattern {
             let name = word.text.split_once('=').map_or(word.text.as_str(), |(name, _)| name);
             word.is_unknown()
                 || pattern.meets(&word.first(), Case::Different)
-                || pattern.meets(&Shape::exact(name), Case::Different)
+                || pattern.meets(&TextPattern::exact(name), Case::Different)
                 || name.len() > 3 && name.starts_with("--") && wanted.starts_with(name)
         };
         // Letters may stand in several words: the one that is missing first decides.
@@ -218,10 +218,10 @@ impl CommandPattern {
             }
             let skips = word.may_be_option()
                 || at > 0 && rest[at - 1].may_be_option() && !rest[at - 1].text.contains('=');
-            let shape = word.first();
+            let text_pattern = word.first();
             for count in (0..names.len()).rev() {
                 let is_name = || {
-                    self.words[names[count]].meets(&shape, Case::Different)
+                    self.words[names[count]].meets(&text_pattern, Case::Different)
                         || word.open.is_none() && self.has_other_name(names[count], count, &word.text)
                 };
                 if found[count] && is_name() {
@@ -239,19 +239,19 @@ impl CommandPattern {
 }
 
 /// A program without its directory.
-pub(super) fn base(program: &Shape) -> Shape {
-    let slash = |unit: &Unit| matches!(unit, Unit::Char('/' | '\\'));
+pub(super) fn base(program: &TextPattern) -> TextPattern {
+    let slash = |unit: &PatternUnit| matches!(unit, PatternUnit::Char('/' | '\\'));
     let from = program.0.iter().rposition(slash).map_or(0, |at| at + 1);
-    Shape(program.0[from..].to_vec())
+    TextPattern(program.0[from..].to_vec())
 }
 
 /// The name of the program that `word` runs.
-fn run(word: &Word) -> Shape {
-    word.program().map_or_else(|| base(&word.first()), |name| Shape::exact(&name))
+fn run(word: &Word) -> TextPattern {
+    word.program().map_or_else(|| base(&word.first()), |name| TextPattern::exact(&name))
 }
 
 /// Whether `word` is exactly what the pattern says. A star at its beginning does not make an option of it.
-fn is_word(word: &Word, pattern: &Shape) -> bool {
-    let sneaks = pattern.0.first() == Some(&Unit::Many) && word.text.starts_with('-');
-    word.open.is_none() && !sneaks && pattern.meets(&Shape::exact(&word.text), Case::Different)
+fn is_word(word: &Word, pattern: &TextPattern) -> bool {
+    let sneaks = pattern.0.first() == Some(&PatternUnit::Many) && word.text.starts_with('-');
+    word.open.is_none() && !sneaks && pattern.meets(&TextPattern::exact(&word.text), Case::Different)
 }

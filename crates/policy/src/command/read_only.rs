@@ -5,15 +5,15 @@
 
 mod builtins;
 mod git;
+mod non_writing;
 mod options;
 mod recursive;
-mod takers;
 
 use super::{Script, Word};
 pub(super) use builtins::takes_texts;
+pub(crate) use non_writing::leaves_files;
 use options::{Arguments, PROGRAMS};
 pub(crate) use recursive::{Depth, Descent, Search, changed_below, descent};
-pub(crate) use takers::leaves_files;
 
 /// Whether the whole command is one program that certainly only reads.
 pub(crate) fn is_read_only(script: &Script) -> bool {

@@ -5,7 +5,6 @@ use super::evaluate::evaluates;
 use super::git_commands::runner_starts;
 use super::lexer::{self, Document, Lexed, Raw, is_assignment, is_name};
 use super::literals::from_documents;
-use super::obey::{is_filled_program, may_do_anything};
 use super::pattern::base;
 use super::programs::{
     CALLERS, CALLS, COMMAND_VARIABLES, EXEC, FEEDERS, FINDERS, GIT_EXEC, LEADS, LISTENERS, OTHER_SHELLS,
@@ -13,10 +12,11 @@ use super::programs::{
 };
 use super::strict::is_recognized;
 use super::subcommands::may_mean;
+use super::unknown_code::{is_filled_program, may_do_anything};
 use super::variables::{Value, Variables, moves_git_home};
 use super::{Literal, Part, Script, Word};
 use crate::action::Command;
-use crate::shape::{Case, Shape};
+use crate::text_pattern::{Case, TextPattern};
 
 /// How deep shells may be nested.
 const MAX_DEPTH: usize = 8;
@@ -80,7 +80,7 @@ pub(crate) fn read(command: &Command) -> Script {
             reader.script.parts.push(Part { words, starts: vec![0], ..Part::default() });
         }
     }
-    reader.hear();
+    reader.read_documents();
     if reader.script.lost {
         return unreadable();
     }
@@ -176,7 +176,7 @@ impl Reader {
     }
 
     /// Texts that are the input of commands may be commands, if one of those may listen to them.
-    fn hear(&mut self) {
+    fn read_documents(&mut self) {
         let runs = |part: &Part, lists: &[&str]| {
             part.programs().any(|name| lists.iter().any(|list| listed(list, &name)))
         };
@@ -438,8 +438,8 @@ fn calls_shell(word: &Word) -> bool {
 
 /// Whether a program that is not known may be one of these.
 pub(super) fn may_be_one_of(word: &Word, list: &str) -> bool {
-    let shape = base(&word.first());
-    word.is_unknown() || list.split(' ').any(|name| shape.meets(&Shape::exact(name), Case::Same))
+    let text_pattern = base(&word.first());
+    word.is_unknown() || list.split(' ').any(|name| text_pattern.meets(&TextPattern::exact(name), Case::Same))
 }
 
 /// Whether what is fed to a program may be a program, or a text for a shell.

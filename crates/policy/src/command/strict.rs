@@ -380,14 +380,14 @@ impl Parser {
                 text.push('\n');
             }
             if !quoted {
-                self.within(&text).expansions()?;
+                self.nested(&text).expansions()?;
             }
         }
         Some(())
     }
 
     /// A parser of a text in this one.
-    fn within(&self, text: &str) -> Self {
+    fn nested(&self, text: &str) -> Self {
         let chars = text.chars().collect();
         Self { chars, at: 0, documents: Vec::new(), depth: self.depth + 1, around: self.around + 1 }
     }

@@ -21,7 +21,7 @@ fn check(line: &str, expected: &[&str]) {
 }
 
 #[test]
-fn words_are_what_a_shell_makes_of_them() {
+fn words_are_split_as_a_shell_splits_them() {
     check("ls -la", &["ls·-la"]);
     check("echo 'a b' \"c d\" e\\ f", &["echo·a b·c d·e f"]);
     check("echo a'b'\"c\"d", &["echo·abcd"]);
@@ -36,7 +36,7 @@ fn words_are_what_a_shell_makes_of_them() {
 }
 
 #[test]
-fn what_only_the_shell_knows_is_open() {
+fn expansions_leave_a_word_open() {
     check("echo $X ${Y} \"$Z\"", &["? echo·$X·${…}·$Z"]);
     check("echo *.rs a?b [ab]c", &["? echo·*.rs·a?b·[ab]c"]);
     check("echo x{a,b}", &["? echo·xa·xb"]);
@@ -84,7 +84,7 @@ fn redirections_are_files() {
 }
 
 #[test]
-fn documents_are_read_too() {
+fn here_documents_are_read() {
     check("sh <<E\nb c\nE\nd", &["? sh", "d", "b·c"]);
     check("sh <<-E\n\tb\n\tE\nd", &["? sh", "d", "b"]);
     check("sh <<< 'b c'", &["? sh", "b·c"]);
@@ -96,7 +96,7 @@ fn documents_are_read_too() {
 }
 
 #[test]
-fn what_does_not_end_is_not_sure() {
+fn unterminated_syntax_is_not_sure() {
     for line in ["a '", "a \"", "a \\", "a $(b", "a `b", "(a", "a)", "a <", "a ${x", "a\0b"] {
         let script = read(&Command::Shell(line.to_owned()));
         assert!(script.parts.iter().all(|part| !part.sure) && !script.plain, "{line}: {script:?}");
@@ -105,7 +105,7 @@ fn what_does_not_end_is_not_sure() {
 }
 
 #[test]
-fn shells_are_looked_into() {
+fn commands_of_nested_shells_are_found() {
     check("sh -c 'a; b'", &["a", "b"]);
     check("bash -lc \"sh -c 'a b'\"", &["a·b"]);
     check("bash -i -c 'a b'", &["bash·-i·-c·a b", "a·b"]);
@@ -153,7 +153,7 @@ fn check_pattern(pattern: &str, line: &str, covers: bool, touches: bool) {
 }
 
 #[test]
-fn patterns_match_in_two_ways() {
+fn patterns_cover_or_touch_a_command() {
     check_pattern("git push", "git push", true, true);
     check_pattern("git push", "git push origin", false, true);
     check_pattern("git push **", "git push origin", true, true);

@@ -107,12 +107,12 @@ impl Variables {
     pub(super) fn value(&self, word: &Word) -> Value {
         match &word.open {
             None => value_of(&word.text),
-            Some(shape) => {
-                let known: String = shape
+            Some(text_pattern) => {
+                let known: String = text_pattern
                     .0
                     .iter()
                     .filter_map(|unit| match unit {
-                        crate::shape::Unit::Char(letter) => Some(*letter),
+                        crate::text_pattern::PatternUnit::Char(letter) => Some(*letter),
                         _ => None,
                     })
                     .collect();
@@ -128,8 +128,8 @@ impl Variables {
         let mut value = word.clone();
         if let Some((name, text)) = word.text.split_once('=') {
             text.clone_into(&mut value.text);
-            if let Some(shape) = &mut value.open {
-                shape.0.drain(..(name.chars().count() + 1).min(shape.0.len()));
+            if let Some(text_pattern) = &mut value.open {
+                text_pattern.0.drain(..(name.chars().count() + 1).min(text_pattern.0.len()));
             }
         }
         if subscript { Value::Unknown } else { self.value(&value) }

@@ -9,8 +9,8 @@ use crate::action::{Action, Command};
 use crate::command;
 use crate::decision::Verdict;
 use crate::kind::Kind;
-use crate::path::Ground;
-use crate::scene::Scene;
+use crate::path::PatternBase;
+use crate::request_context::RequestContext;
 use crate::target::targets;
 use crate::variable::Variable;
 
@@ -47,11 +47,11 @@ pub(super) fn check(rule: &Rule, table: Table<'_>) -> Option<()> {
 /// Whether the rule says something about `action` in a usual place.
 fn matches(rule: &Rule, action: &Action) -> bool {
     let roots = [PathBuf::from(ROOT)];
-    let scene = Scene { roots: &roots, ..Scene::default() };
-    let ground = Ground { roots: &roots, home: None };
+    let context = RequestContext { roots: &roots, ..RequestContext::default() };
+    let pattern_base = PatternBase { roots: &roots, home: None };
     let script = action.command.as_ref().map(command::read);
-    let targets = targets(action, script.as_ref(), &scene, None);
-    let mut about = targets.iter().map(|target| rule.is_about(target, ground));
+    let targets = targets(action, script.as_ref(), &context, None);
+    let mut about = targets.iter().map(|target| rule.is_about(target, pattern_base));
     if rule.effect == Verdict::Allow { about.all(|about| about) } else { about.any(|about| about) }
 }
 

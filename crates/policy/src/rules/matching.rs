@@ -7,9 +7,9 @@ use crate::action::Action;
 use crate::command::{Part, is_git_home, runs_git};
 use crate::decision::Verdict;
 use crate::kind::Kind;
-use crate::path::Ground;
-use crate::shape::{Case, is_like};
+use crate::path::PatternBase;
 use crate::target::{Extent, Target, Touch};
+use crate::text_pattern::{Case, is_like};
 
 /// A field of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,13 +50,13 @@ pub(crate) enum Fit {
 
 impl Rule {
     /// How well it fits.
-    pub(crate) fn fit(&self, target: &Target<'_>, ground: Ground<'_>) -> Fit {
-        join([self.fit_but_path(target), self.fit_paths(target, ground)])
+    pub(crate) fn fit(&self, target: &Target<'_>, pattern_base: PatternBase<'_>) -> Fit {
+        join([self.fit_but_path(target), self.fit_paths(target, pattern_base)])
     }
 
     /// Whether it is about the target as a rule of its effect must be: what permits, firmly.
-    pub(crate) fn is_about(&self, target: &Target<'_>, ground: Ground<'_>) -> bool {
-        match self.fit(target, ground) {
+    pub(crate) fn is_about(&self, target: &Target<'_>, pattern_base: PatternBase<'_>) -> bool {
+        match self.fit(target, pattern_base) {
             Fit::Firm => true,
             Fit::Loose(_) => self.effect != Verdict::Allow,
             Fit::No(_) => false,
@@ -64,8 +64,8 @@ impl Rule {
     }
 
     /// Whether it names the path of `touch` and so lifts its protection.
-    pub(crate) fn lifts(&self, target: &Target<'_>, touch: &Touch, ground: Ground<'_>) -> bool {
-        let names = self.paths.iter().any(|pattern| pattern.covers(&touch.steps, ground));
+    pub(crate) fn lifts(&self, target: &Target<'_>, touch: &Touch, pattern_base: PatternBase<'_>) -> bool {
+        let names = self.paths.iter().any(|pattern| pattern.covers(&touch.steps, pattern_base));
         let rest = self.fit_but_path(target);
         // That a command is run is another question: here the file is the subject.
         let rest = rest == Fit::Firm || rest == Fit::Loose(Field::Command) && self.commands.is_empty();
@@ -213,11 +213,12 @@ impl Rule {
         }
     }
 
-    pub(crate) fn fit_paths(&self, target: &Target<'_>, ground: Ground<'_>) -> Fit {
+    pub(crate) fn fit_paths(&self, target: &Target<'_>, pattern_base: PatternBase<'_>) -> Fit {
         if self.paths.is_empty() {
             return Fit::Firm;
         }
-        let covered = |touch: &Touch| self.paths.iter().any(|pattern| pattern.covers(&touch.steps, ground));
+        let covered =
+            |touch: &Touch| self.paths.iter().any(|pattern| pattern.covers(&touch.steps, pattern_base));
         let reads = self.kinds.is_empty() || self.kinds.contains(&Kind::Read);
         let touched = |touch: &Touch| {
             if touch.extent == Extent::OnlyReads && !reads {
@@ -226,8 +227,8 @@ impl Rule {
             let changes_below = touch.extent == Extent::ChangesBelow || touch.itself && removes(target);
             let with_all_below = changes_below || touch.descends && reads;
             self.paths.iter().any(|pattern| {
-                pattern.touches(&touch.steps, ground)
-                    || with_all_below && pattern.lies_below(&touch.steps, ground)
+                pattern.touches(&touch.steps, pattern_base)
+                    || with_all_below && pattern.lies_below(&touch.steps, pattern_base)
             })
         };
         let changes = |kind: &Kind| matches!(kind, Kind::Edit | Kind::Move | Kind::Delete);

@@ -218,7 +218,7 @@ fn a_variable_written_as_a_member_makes_a_command_unknown() {
 }
 
 #[test]
-fn what_belongs_to_no_file_or_may_be_an_option_makes_a_command_unknown() {
+fn a_stray_path_or_possible_option_makes_a_command_unknown() {
     check_unknown(&beside("content", &json!("canary")), true);
     check_unknown(&beside("edits", &json!([{"new_string": "canary"}])), true);
     for name in ["path", "file", "pattern", "query", "to"] {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use narrows_policy::{Access, Action, Command, Confined, Decision, Narrowing, Policy, Rules, Scene};
+use narrows_policy::{Access, Action, Command, Confined, Decision, Narrowing, Policy, RequestContext, Rules};
 
 /// A sandbox that enforces everything.
 pub(crate) const SANDBOX: Confined =
@@ -22,7 +22,7 @@ pub(crate) fn policy(access: Access, rules: &str) -> Policy {
 /// The decision in the roots.
 pub(crate) fn decide(policy: &Policy, action: &Action, confined: Confined) -> Decision {
     let roots = roots();
-    policy.decide(action, &Scene { roots: &roots, confined, ..Scene::default() })
+    policy.decide(action, &RequestContext { roots: &roots, confined, ..RequestContext::default() })
 }
 
 /// A line for a shell.

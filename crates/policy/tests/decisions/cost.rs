@@ -7,7 +7,8 @@ use std::path::PathBuf;
 
 use narrows_policy::Verdict::Allow;
 use narrows_policy::{
-    Access, Action, Because, Charter, Class, Clause, Command, Ledger, Policy, Scene, Variable,
+    Access, Action, BudgetUsage, Class, Command, DecisionReason, GovernanceRule, GovernanceRuleset, Policy,
+    RequestContext, Variable,
 };
 use serde_json::{Value, json};
 
@@ -174,18 +175,22 @@ fn repeated(part: &str, bytes: usize) -> String {
 }
 
 fn guarded_policy() -> Policy {
-    let clauses = vec![
-        Clause::new("paths", "workspace.write", Class::Deny).on("workspace:/secrets/**").expect("a subject"),
-        Clause::new("tools", "tool.call", Class::RequireApproval).on("x*y").expect("a subject"),
+    let rules = vec![
+        GovernanceRule::new("paths", "workspace.write", Class::Deny)
+            .with_subject("workspace:/secrets/**")
+            .expect("a subject"),
+        GovernanceRule::new("tools", "tool.call", Class::RequireApproval)
+            .with_subject("x*y")
+            .expect("a subject"),
     ];
-    policy(Access::High, RULES).with_charter(Charter::new(clauses))
+    policy(Access::High, RULES).with_ruleset(GovernanceRuleset::new(rules))
 }
 
 /// Decides about an action as a gate does, and returns the verdict.
 fn judge(policy: &Policy, action: &Action) -> Class {
     let roots = roots();
-    let scene = Scene { roots: &roots, ..Scene::default() };
-    policy.rule(action, &scene, &Ledger::EMPTY).class
+    let context = RequestContext { roots: &roots, ..RequestContext::default() };
+    policy.decide_governed(action, &context, &BudgetUsage::EMPTY).class
 }
 
 fn judge_lines(beginnings: &[&str], parts: &[&str], bytes: usize) {
@@ -218,7 +223,7 @@ fn a_command_of_programs_costs_in_proportion_to_its_length() {
 
 /// Where one scan of a long word for each sign behind it would be enough to fail.
 #[test]
-fn signs_behind_a_long_word_do_not_look_back_at_it() {
+fn punctuation_after_a_long_word_does_not_rescan_it() {
     let policy = guarded_policy();
     for sign in ["[", "|", ";", ")", "{", "a[", "<", "&", "$", "'' ", "{a,b}"] {
         for long in ["a", "a "] {
@@ -230,7 +235,7 @@ fn signs_behind_a_long_word_do_not_look_back_at_it() {
 
 /// Behind these, few parts are enough to reach other limits than that of the length.
 #[test]
-fn what_stands_before_a_command_does_not_multiply_its_cost() {
+fn prefixes_of_a_command_do_not_multiply_its_cost() {
     const SMALL: &[&str] = &[
         "a ", "-a ", "a=a ", "git ", "git -a ", "a;", "a\n", "*a ", "$a ", "?a/", "a,", "e;", "(", "<<a ",
         ">a ", "$'a'", "sh -c a;",
@@ -240,7 +245,7 @@ fn what_stands_before_a_command_does_not_multiply_its_cost() {
 
 /// Every text is read within the limit of all texts, however deep it stands.
 #[test]
-fn texts_in_texts_do_not_multiply_their_cost() {
+fn nested_texts_do_not_multiply_the_cost() {
     let policy = guarded_policy();
     for part in ["a ", "a;", "\\\n", "a \\\n"] {
         let mut text = repeated(part, COMMAND_BYTES / 4);
@@ -254,7 +259,7 @@ fn texts_in_texts_do_not_multiply_their_cost() {
 }
 
 #[test]
-fn a_longer_command_is_denied_unread() {
+fn an_oversized_command_is_denied_unread() {
     let policy = guarded_policy();
     for part in [SIGNS, LANGUAGE, WORDS, PROGRAMS].concat() {
         let command = Command::Shell(repeated(part, MESSAGE_BYTES));
@@ -362,10 +367,10 @@ fn content_costs_in_proportion_to_its_length() {
 
 /// What is too large to be judged is denied by every access, whatever the rules allow.
 #[test]
-fn what_is_too_large_is_denied() {
+fn oversized_requests_are_denied() {
     let allowing = "[[rule]]\neffect = 'allow'\nkind = '*'\n";
     let roots = roots();
-    let scene = Scene { roots: &roots, ..Scene::default() };
+    let context = RequestContext { roots: &roots, ..RequestContext::default() };
     let paths = |count: usize| (0..count).map(|number| PathBuf::from(format!("/home/me/project/{number}")));
     let many = Action { paths: paths(5_000).collect(), ..Action::new(narrows_policy::Kind::Read) };
     let some = Action { paths: paths(3_000).collect(), ..Action::new(narrows_policy::Kind::Read) };
@@ -377,8 +382,8 @@ fn what_is_too_large_is_denied() {
     for access in [Access::Low, Access::Medium, Access::High] {
         let policy = policy(access, allowing);
         for action in [&many, &steered, &deep] {
-            assert_eq!(policy.decide(action, &scene).because, Because::Unreadable);
+            assert_eq!(policy.decide(action, &context).because, DecisionReason::Unreadable);
         }
-        assert_eq!(policy.decide(&some, &scene).verdict, Allow);
+        assert_eq!(policy.decide(&some, &context).verdict, Allow);
     }
 }

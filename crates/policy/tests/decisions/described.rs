@@ -1,7 +1,7 @@
 //! Requests as agents describe them: variables, arguments, diffs and links count for what is decided.
 
 use narrows_policy::Verdict::{self, Allow, Ask, Deny};
-use narrows_policy::{Access, Action, Because, Command, Confined, Rules};
+use narrows_policy::{Access, Action, Command, Confined, DecisionReason, Rules};
 use serde_json::{Value, json};
 
 use crate::common::{SANDBOX, decide, policy};
@@ -131,7 +131,7 @@ fn an_ask_rule_with_an_unlisted_variable_does_not_turn_a_refusal_into_a_question
 }
 
 #[test]
-fn a_command_that_only_looks_may_change_files_if_a_variable_is_set() {
+fn a_variable_can_make_a_read_only_command_change_files() {
     // With `PATH` it may be another program, so what it names may be changed.
     let action = execute(&json!({"command": "cat", "args": ["AGENTS.md"], "env": {"PATH": "/evil"}}));
     check(Access::High, "", &action, NONE, Deny);
@@ -177,7 +177,7 @@ fn a_diff_is_judged_where_it_changes_a_file() {
 }
 
 #[test]
-fn a_directory_is_judged_by_its_name_and_by_where_it_leads() {
+fn a_directory_is_judged_by_its_name_and_its_link_target() {
     let run = |cwd: &str, real: Option<&str>, argv: &[&str]| Action {
         real_cwd: real.map(Into::into),
         ..Action::execute(
@@ -192,10 +192,10 @@ fn a_directory_is_judged_by_its_name_and_by_where_it_leads() {
     // What it names relative to a protected directory is protected.
     let hooks = run("/home/me/project/kk", Some("/home/me/project/.git/hooks"), &["tee", "pre-commit"]);
     let decision = decide(&policy(Access::High, ""), &hooks, NONE);
-    assert!(matches!(decision.because, Because::Protected { .. }), "{decision}");
+    assert!(matches!(decision.because, DecisionReason::Protected { .. }), "{decision}");
     let gone = run("/home/me/project/kk", Some("/home/me/project/.git"), &["sh", "-c", "cd hooks && tee x"]);
     let decision = decide(&policy(Access::High, ""), &gone, NONE);
-    assert!(matches!(decision.because, Because::Protected { .. }), "{decision}");
+    assert!(matches!(decision.because, DecisionReason::Protected { .. }), "{decision}");
 }
 
 #[test]

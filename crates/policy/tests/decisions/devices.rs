@@ -1,7 +1,7 @@
 //! Devices, and what `/proc` tells of other processes.
 
 use narrows_policy::Verdict::{Allow, Deny};
-use narrows_policy::{Access, Action, Because, Kind, WordLink};
+use narrows_policy::{Access, Action, DecisionReason, Kind, WordLink};
 
 use crate::common::{SANDBOX, decide, policy, shell};
 
@@ -21,7 +21,10 @@ fn variables_of_any_process_are_secrets() {
         "xxd /proc/$p/mem",
     ] {
         let decision = decide(&policy(Access::High, ""), &shell(line), SANDBOX);
-        assert!(matches!(decision.because, Because::Protected { secret: true, .. }), "{line}: {decision}");
+        assert!(
+            matches!(decision.because, DecisionReason::Protected { secret: true, .. }),
+            "{line}: {decision}"
+        );
     }
     for line in ["cat /proc/cpuinfo", "cat /proc/$PPID/status", "ls environ", "cat src/*/environ.rs"] {
         assert_eq!(decide(&policy(Access::High, ""), &shell(line), SANDBOX).verdict, Allow, "{line}");

@@ -1,7 +1,7 @@
 //! Commands that try to look harmless, or to be something else than they are.
 
 use narrows_policy::Verdict::{self, Allow, Ask, Deny};
-use narrows_policy::{Access, Action, Because, Command, Confined, Variable};
+use narrows_policy::{Access, Action, Command, Confined, DecisionReason, Variable};
 
 use crate::common::{SANDBOX, decide, policy, shell};
 use crate::{corpus, evasions, everyday};
@@ -224,7 +224,7 @@ const CORPUS: &[&str] = &[
 ];
 
 #[test]
-fn the_canary_never_sings() {
+fn hostile_lines_never_run_the_canary() {
     let high = policy(Access::High, CANARY);
     let medium = policy(Access::Medium, CANARY);
     let mut sang = Vec::new();
@@ -269,7 +269,7 @@ fn ordinary_lines_are_not_hit_by_other_rules() {
 }
 
 #[test]
-fn nothing_hostile_only_looks() {
+fn no_hostile_line_is_read_only() {
     let low = policy(Access::Low, "");
     for line in CORPUS.iter().chain(corpus::LINES).chain(evasions::LINES) {
         let decision = decide(&low, &shell(line), SANDBOX);
@@ -299,7 +299,7 @@ command = [
 
 /// The same words as an argv are what they are: no shell, no surprises.
 #[test]
-fn an_argv_has_no_syntax() {
+fn an_argv_is_not_read_as_shell_text() {
     let argv = |words: &[&str]| Command::Argv(words.iter().map(|word| (*word).to_owned()).collect());
     assert!(argv(&["grep", "a;b", "$(x)", "*"]).is_read_only());
     assert!(argv(&["echo", "`x`"]).is_read_only());
@@ -328,7 +328,7 @@ fn an_argv_has_no_syntax() {
 
 /// A subcommand as a program of its own is the same to what forbids, and another to what permits.
 #[test]
-fn a_dash_is_no_way_around_a_rule() {
+fn a_dash_does_not_evade_a_rule() {
     let rule = |effect: &str, command: &str| {
         policy(Access::Medium, &format!("[[rule]]\neffect = '{effect}'\ncommand = '{command}'\n"))
     };
@@ -354,7 +354,7 @@ fn a_dash_is_no_way_around_a_rule() {
 
 /// What only mentions the canary may go on.
 #[test]
-fn words_are_no_commands() {
+fn arguments_are_not_commands() {
     let high = policy(Access::High, CANARY);
     for line in [
         "echo git push",
@@ -396,7 +396,7 @@ fn words_are_no_commands() {
 
 /// However deep or long: what cannot be read to its end is refused, by whatever access.
 #[test]
-fn what_cannot_be_read_is_refused() {
+fn unreadable_commands_are_denied() {
     let high = policy(Access::High, "");
     let mut nested = "canary".to_owned();
     for _ in 0..12 {
@@ -414,7 +414,7 @@ fn what_cannot_be_read_is_refused() {
     let program = format!("python3 -c '{named}'");
     for line in [nested, long, open, wandering, many, behind, format!("ls {named}"), program] {
         let decision = decide(&high, &shell(&line), SANDBOX);
-        assert_eq!(decision.because, Because::Unreadable, "{}…: {decision}", &line[..40]);
+        assert_eq!(decision.because, DecisionReason::Unreadable, "{}…: {decision}", &line[..40]);
     }
     // Depth of another kind costs nothing.
     let parens = format!("{}canary{}", "$(".repeat(30_000), ")".repeat(30_000));

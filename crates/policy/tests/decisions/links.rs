@@ -55,7 +55,7 @@ fn an_argument_that_leads_to_a_protected_file_is_denied() {
 
 /// git runs what the configuration of such a repository says.
 #[test]
-fn git_only_looks_where_its_repository_is_a_usual_one() {
+fn git_is_read_only_only_in_a_usual_repository() {
     for (line, unusual, expected) in [
         ("git status", false, Verdict::Allow),
         ("git status", true, Verdict::Deny),

@@ -2,7 +2,9 @@
 
 use std::sync::LazyLock;
 
-use narrows_policy::{Access, Action, Command, Confined, Kind, Narrowing, Policy, Rules, Scene, Verdict};
+use narrows_policy::{
+    Access, Action, Command, Confined, Kind, Narrowing, Policy, RequestContext, Rules, Verdict,
+};
 use proptest::prelude::*;
 
 use crate::common::{SANDBOX, decide, policy, roots, shell};
@@ -302,7 +304,7 @@ proptest! {
 
     /// Only letters, digits and blanks can make a line that only looks; and it looks wherever it stands.
     #[test]
-    fn what_only_looks_has_no_syntax(line in "(ls|cat|git|echo|X=1)[ a-z;&|<>$`(){}*?#~!=\\\\'\"\n-]{0,12}") {
+    fn read_only_lines_have_no_shell_syntax(line in "(ls|cat|git|echo|X=1)[ a-z;&|<>$`(){}*?#~!=\\\\'\"\n-]{0,12}") {
         let command = Command::Shell(line.clone());
         if command.is_read_only() {
             let unquoted = line.contains(['"', '\'', '\\']);
@@ -312,14 +314,14 @@ proptest! {
 
     /// Nothing that anybody may write breaks anything.
     #[test]
-    fn no_command_is_too_strange(line in any::<String>(), words in prop::collection::vec(any::<String>(), 0..5)) {
+    fn any_command_is_judged_without_panic(line in any::<String>(), words in prop::collection::vec(any::<String>(), 0..5)) {
         for access in ACCESSES {
             let policy = with_rules(access);
             let roots = roots();
-            let scene = Scene { roots: &roots, confined: SANDBOX, ..Scene::default() };
+            let context = RequestContext { roots: &roots, confined: SANDBOX, ..RequestContext::default() };
             for action in [shell(&line), argv(&words)] {
-                let explanation = policy.explain(&action, &scene);
-                prop_assert_eq!(&explanation.decision, &policy.decide(&action, &scene));
+                let explanation = policy.explain(&action, &context);
+                prop_assert_eq!(&explanation.decision, &policy.decide(&action, &context));
                 prop_assert!(!explanation.to_string().is_empty());
             }
         }
@@ -327,13 +329,13 @@ proptest! {
 
     /// The same for what is nearly a command.
     #[test]
-    fn no_syntax_is_too_strange(line in "[a-c \t\n;&|<>$`(){}*?#~!=\\\\'\"0-2\\[\\],.-]{0,40}") {
+    fn any_syntax_is_judged_without_panic(line in "[a-c \t\n;&|<>$`(){}*?#~!=\\\\'\"0-2\\[\\],.-]{0,40}") {
         let _ = decide(with_rules(Access::High), &shell(&line), SANDBOX);
     }
 
     /// Nor for rule files.
     #[test]
-    fn no_rule_file_is_too_strange(text in any::<String>()) {
+    fn any_rule_file_is_parsed_without_panic(text in any::<String>()) {
         if let Err(error) = Rules::parse(&text, "p") {
             prop_assert!(error.pos.line >= 1 && error.pos.column >= 1);
         }
@@ -341,7 +343,7 @@ proptest! {
 
     /// Nor for fields of rules.
     #[test]
-    fn no_field_is_too_strange(
+    fn any_field_is_judged_without_panic(
         field in prop::sample::select(vec!["kind", "tool", "path", "command", "url", "server", "name", "effect"]),
         value in "[ -~é]{0,20}",
     ) {
@@ -352,7 +354,7 @@ proptest! {
 
     /// Nor for what tools are given.
     #[test]
-    fn no_input_is_too_strange(
+    fn any_input_is_judged_without_panic(
         key in prop::sample::select(vec!["command", "argv", "path", "file_path", "url", "query", "changes", "diff", "args"]),
         text in any::<String>(),
         list in prop::collection::vec(any::<String>(), 0..4),
@@ -365,7 +367,7 @@ proptest! {
 
     /// A path is in the roots exactly if an obvious walk through its names ends there.
     #[test]
-    fn roots_hold_what_lies_in_them(names in prop::collection::vec(prop::sample::select(vec!["..", ".", "a", "project", "me", "home"]), 0..8)) {
+    fn paths_below_a_root_are_inside(names in prop::collection::vec(prop::sample::select(vec!["..", ".", "a", "project", "me", "home"]), 0..8)) {
         let path = names.join("/");
         let mut walk = vec!["home", "me", "project"];
         for name in &names {

@@ -10,7 +10,7 @@ const NO_SANDBOX: Confined =
 
 /// Lines that change something, tell something or run something by options of programs that otherwise only look.
 #[test]
-fn looking_has_its_limits() {
+fn read_only_commands_have_limits() {
     for line in [
         "",
         "   ",
@@ -259,7 +259,7 @@ fn looking_has_its_limits() {
 
 /// Words of a file are not known, and neither are the files that they name.
 #[test]
-fn what_takes_words_from_a_file_does_more_than_look() {
+fn taking_words_from_a_file_is_not_read_only() {
     for line in [
         "strings @list",
         "strings -a @list",

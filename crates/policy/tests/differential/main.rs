@@ -11,7 +11,7 @@
 mod grammar;
 mod namespace;
 
-use narrows_policy::{Access, Action, Command, Confined, Narrowing, Policy, Rules, Scene, Verdict};
+use narrows_policy::{Access, Action, Command, Confined, Narrowing, Policy, RequestContext, Rules, Verdict};
 
 use grammar::Grammar;
 use namespace::Namespace;
@@ -58,7 +58,7 @@ fn only_a_shell_with_the_written_file_runs_it() {
 }
 
 #[test]
-fn whatever_runs_the_canary_was_denied() {
+fn every_line_that_runs_the_canary_was_denied() {
     let count = number("NARROWS_DIFFERENTIAL_LINES").unwrap_or(LINES);
     let seed = number("NARROWS_DIFFERENTIAL_SEED").unwrap_or(1);
     let namespace = match Namespace::new() {
@@ -79,10 +79,11 @@ fn whatever_runs_the_canary_was_denied() {
         ("low access with allow rules", policy(Access::Low, ALLOWED)),
     ];
     let roots = [std::path::PathBuf::from("/work")];
-    let scene = Scene { roots: &roots, confined: Confined::default(), ..Scene::default() };
+    let context =
+        RequestContext { roots: &roots, confined: Confined::default(), ..RequestContext::default() };
     let allows = |policy: &Policy, line: &str| {
         let action = Action::execute(Command::Shell(line.to_owned()), None);
-        policy.decide(&action, &scene).verdict == Verdict::Allow
+        policy.decide(&action, &context).verdict == Verdict::Allow
     };
     let mut grammar = Grammar::new(seed);
     let (mut ran, mut harmless, mut left) = (0, 0, count);

@@ -6,10 +6,10 @@ use narrows_wire::{Code, Effects, RpcError};
 use rustix::io::Errno;
 use serde_json::json;
 
-use super::MAX_PATH;
+use super::MAX_PATH_BYTES;
 
-/// How much of a path is quoted.
-const QUOTED: usize = 300;
+/// Maximum number of characters of a path that are quoted.
+const MAX_QUOTED_CHARS: usize = 300;
 
 /// A file that was not read or written.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -115,7 +115,7 @@ impl FileError {
             FileErrorKind::Denied(_) => (Code::Internal, "permission_denied"),
             FileErrorKind::System(_) => (Code::Internal, "io_error"),
         };
-        let path: String = self.path.to_string_lossy().chars().take(MAX_PATH).collect();
+        let path: String = self.path.to_string_lossy().chars().take(MAX_PATH_BYTES).collect();
         let uri = file_uri(&self.path);
         let message = match &self.kind {
             // The words of the official SDKs, by which agents know it.
@@ -141,7 +141,7 @@ impl FileError {
 /// The address of a file. What a URI cannot have in its path is percent-encoded.
 fn file_uri(path: &Path) -> String {
     let mut uri = "file://".to_owned();
-    for byte in path.as_os_str().as_encoded_bytes().iter().take(MAX_PATH) {
+    for byte in path.as_os_str().as_encoded_bytes().iter().take(MAX_PATH_BYTES) {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => uri.push(char::from(*byte)),
             b'-' | b'.' | b'_' | b'~' | b'/' | b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+'
@@ -155,7 +155,7 @@ fn file_uri(path: &Path) -> String {
 /// A path for people: an agent may have put anything into it.
 fn quoted(path: &Path) -> String {
     let text = path.to_string_lossy();
-    match text.char_indices().nth(QUOTED) {
+    match text.char_indices().nth(MAX_QUOTED_CHARS) {
         Some((end, _)) => format!("{:?}…", &text[..end]),
         None => format!("{text:?}"),
     }

@@ -10,7 +10,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::walk::LOOK;
+use super::walk::PASS_THROUGH;
 
 /// Makes the directories `names`, each in the one before, and opens the last. One that is there by now will do, a
 /// link will not.
@@ -22,7 +22,7 @@ pub(super) fn directories(top: &OwnedFd, names: &[OsString]) -> Result<Option<Ow
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(errno),
         }
-        let flags = LOOK | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let flags = PASS_THROUGH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = openat(above, name, flags, Mode::empty()).map_err(|errno| match errno {
             Errno::LOOP | Errno::MLINK | Errno::NOTDIR => Errno::AGAIN,
             errno => errno,

@@ -23,13 +23,13 @@ const KERNEL_TRIES: usize = 16;
 
 /// How a directory is opened that is only to be passed through: one may pass where one may not list.
 #[cfg(target_os = "linux")]
-pub(super) const LOOK: OFlags = OFlags::PATH;
+pub(super) const PASS_THROUGH: OFlags = OFlags::PATH;
 #[cfg(not(target_os = "linux"))]
-pub(super) const LOOK: OFlags = OFlags::RDONLY;
+pub(super) const PASS_THROUGH: OFlags = OFlags::RDONLY;
 
 /// Who follows a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum PathResolver {
     /// The kernel.
     #[cfg(target_os = "linux")]
     Kernel,
@@ -39,7 +39,7 @@ pub(super) enum Way {
 
 /// The deepest directory on a path that is there.
 #[derive(Debug)]
-pub(super) struct Deep {
+pub(super) struct DeepestDirectory {
     pub(super) directory: OwnedFd,
     /// The way to it from the root, without links.
     pub(super) real: PathBuf,
@@ -47,7 +47,7 @@ pub(super) struct Deep {
     pub(super) missing: Vec<OsString>,
 }
 
-impl Way {
+impl PathResolver {
     /// The best way here, tried out on `directory`.
     #[cfg(target_os = "linux")]
     pub(super) fn probe(directory: BorrowedFd<'_>) -> Self {
@@ -62,7 +62,7 @@ impl Way {
 
     /// Goes from `root` down `path`. `XDEV` says that it leads out, also if it came back later: so does every link to
     /// an absolute path.
-    pub(super) fn directory(self, root: BorrowedFd<'_>, path: &Path) -> Result<Deep, Errno> {
+    pub(super) fn directory(self, root: BorrowedFd<'_>, path: &Path) -> Result<DeepestDirectory, Errno> {
         match self {
             #[cfg(target_os = "linux")]
             Self::Kernel => match kernel(root, path) {
@@ -77,10 +77,10 @@ impl Way {
 }
 
 #[cfg(target_os = "linux")]
-fn kernel(root: BorrowedFd<'_>, path: &Path) -> Result<Deep, Errno> {
+fn kernel(root: BorrowedFd<'_>, path: &Path) -> Result<DeepestDirectory, Errno> {
     use rustix::fs::{ResolveFlags, openat2};
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-    let flags = LOOK | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let flags = PASS_THROUGH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     let mut tries = 1;
     let directory = loop {
@@ -92,7 +92,7 @@ fn kernel(root: BorrowedFd<'_>, path: &Path) -> Result<Deep, Errno> {
     // Both as they are now: the root may have been moved, and the directory may have been moved out of it.
     let (top, real) = (name(root)?, name(directory.as_fd())?);
     let real = real.strip_prefix(top).map_err(|_| Errno::XDEV)?.to_owned();
-    Ok(Deep { directory, real, missing: Vec::new() })
+    Ok(DeepestDirectory { directory, real, missing: Vec::new() })
 }
 
 /// Where the kernel says that an open directory is.
@@ -105,7 +105,7 @@ fn name(directory: BorrowedFd<'_>) -> Result<PathBuf, Errno> {
     Ok(OsString::from_vec(target.into_bytes()).into())
 }
 
-fn walk(root: BorrowedFd<'_>, path: &Path) -> Result<Deep, Errno> {
+fn walk(root: BorrowedFd<'_>, path: &Path) -> Result<DeepestDirectory, Errno> {
     let mut walker = Walker { root, here: reopen(root)?, names: Vec::new(), opened: 0 };
     let mut steps = Vec::new();
     push(&mut steps, path)?;
@@ -137,7 +137,7 @@ fn walk(root: BorrowedFd<'_>, path: &Path) -> Result<Deep, Errno> {
             },
         }
     }
-    Ok(Deep { directory: walker.here, real: walker.names.iter().collect(), missing })
+    Ok(DeepestDirectory { directory: walker.here, real: walker.names.iter().collect(), missing })
 }
 
 /// One step on a path.
@@ -199,10 +199,10 @@ impl Walker<'_> {
 
 /// A directory that is no link.
 fn open(from: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Errno> {
-    openat(from, name, LOOK | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+    openat(from, name, PASS_THROUGH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }
 
 /// The same directory once more.
 fn reopen(directory: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
-    openat(directory, ".", LOOK | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+    openat(directory, ".", PASS_THROUGH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_the_end() {
+    fn the_ring_keeps_the_end() {
         check(8, &[b"one ", b"two"], "one two", "one two", false);
         check(8, &[b"one ", b"two "], "one two ", "one two ", false);
         check(8, &[b"one ", b"two ", b"3"], "ne two 3", "ne two 3", true);
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn cuts_between_characters() {
+    fn the_ring_cuts_between_characters() {
         check(4, &["aéé".as_bytes()], "éé", "éé", true);
         check(3, &["éé".as_bytes()], "é", "é", true);
         check(3, &["😀😀".as_bytes()], "", "", true);
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_for_the_rest_of_a_character() {
+    fn an_incomplete_character_is_held_back() {
         let smile = "😀".as_bytes();
         check(9, &[b"a", &smile[..1]], "a", "a\u{fffd}", false);
         check(9, &[b"a", &smile[..3]], "a", "a\u{fffd}", false);
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn replacements_count() {
+    fn replacement_characters_count_towards_the_limit() {
         check(4, &[b"\xff\xff"], "\u{fffd}", "\u{fffd}", true);
     }
 
@@ -117,7 +117,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
         #[test]
-        fn text_is_the_end_of_the_text(text in "(?s).{0,40}", limit in 0usize..60, step in 1usize..7) {
+        fn the_text_is_the_end_of_the_input(text in "(?s).{0,40}", limit in 0usize..60, step in 1usize..7) {
             let mut ring = Ring::new(limit);
             for (index, chunk) in text.as_bytes().chunks(step).enumerate() {
                 ring.push(chunk);
@@ -133,7 +133,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_comes_the_limit_holds(
+        fn the_limit_holds_for_any_input(
             chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 0..20),
             limit in 0usize..40,
             complete: bool,

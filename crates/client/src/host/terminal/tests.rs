@@ -119,7 +119,7 @@ async fn output_is_there_while_the_command_runs() {
 }
 
 #[tokio::test]
-async fn a_character_in_two_writes_is_one_character() {
+async fn a_character_split_over_two_writes_stays_whole() {
     let dir = tempfile::tempdir().unwrap();
     let fifo = dir.path().join("fifo");
     let script =
@@ -142,7 +142,7 @@ async fn a_character_in_two_writes_is_one_character() {
 }
 
 #[tokio::test]
-async fn a_flood_is_taken_and_its_end_kept() {
+async fn a_flood_of_output_is_read_and_its_end_kept() {
     let terminals = terminals();
     let mut create = shell("yes 0123456 | head -c 10000000; echo end");
     create.output_limit = 1000;
@@ -186,7 +186,7 @@ async fn kill_ends_the_whole_tree_and_keeps_the_terminal() {
 }
 
 #[tokio::test]
-async fn a_command_that_ends_takes_what_it_started_along() {
+async fn the_end_of_a_command_ends_its_children() {
     let terminals = terminals();
     let id = terminals.create(shell("setsid sleep 1000 & echo $!; exit 5")).await.unwrap();
     assert_eq!(wait(&terminals, &id).await, exited(5));
@@ -195,7 +195,7 @@ async fn a_command_that_ends_takes_what_it_started_along() {
 }
 
 #[tokio::test]
-async fn a_hundred_may_wait() {
+async fn a_hundred_callers_can_wait() {
     let terminals = Arc::new(terminals());
     let id = terminals.create(shell("exec sleep 1000")).await.unwrap();
     let (arrived, count) = watch::channel(0);
@@ -220,7 +220,7 @@ async fn a_hundred_may_wait() {
 }
 
 #[tokio::test]
-async fn what_is_released_is_gone() {
+async fn a_released_terminal_is_unknown() {
     let terminals = terminals();
     let id = terminals.create(shell("echo $$; exec sleep 1000")).await.unwrap();
     let pid = until(&terminals, &id, |text| text.ends_with('\n')).await.trim().to_owned();
@@ -234,7 +234,7 @@ async fn what_is_released_is_gone() {
 }
 
 #[tokio::test]
-async fn a_release_that_nobody_waits_for_goes_on() {
+async fn an_abandoned_release_completes() {
     let terminals = terminals();
     let id = terminals.create(shell("trap '' TERM; echo $$; while :; do sleep 0.01; done")).await.unwrap();
     let pid = until(&terminals, &id, |text| text.ends_with('\n')).await.trim().to_owned();
@@ -244,7 +244,7 @@ async fn a_release_that_nobody_waits_for_goes_on() {
 }
 
 #[tokio::test]
-async fn there_are_only_so_many() {
+async fn the_number_of_terminals_is_limited() {
     let terminals = Terminals::new(Limits { max: 2, ..Limits::default() });
     let first = terminals.create(shell("exec sleep 1000")).await.unwrap();
     // One that has ended still has its output to keep.

@@ -138,7 +138,7 @@ fn every_variant_of_v2_is_mapped() {
 }
 
 #[test]
-fn unknown_updates_are_told_as_they_came() {
+fn unknown_updates_become_raw_events() {
     for version in [V1, V2] {
         for update in [
             r#"{"sessionUpdate":"_mine", "n":1.50}"#,
@@ -159,7 +159,7 @@ fn unknown_updates_are_told_as_they_came() {
 }
 
 #[test]
-fn what_is_broken_is_told_as_it_came_with_the_reason() {
+fn broken_updates_become_raw_events_with_the_reason() {
     #[track_caller]
     fn check(params: &[u8], update: &str) {
         let mut stage = Stage::new(V2);
@@ -200,7 +200,7 @@ fn what_is_broken_is_told_as_it_came_with_the_reason() {
 }
 
 #[test]
-fn effects_say_what_the_session_must_know() {
+fn effects_contain_what_the_session_needs() {
     #[track_caller]
     fn check(version: Version, update: &Value, expected: impl FnOnce(Json) -> Effects) {
         let mut stage = Stage::new(version);
@@ -248,7 +248,7 @@ fn effects_say_what_the_session_must_know() {
 }
 
 #[test]
-fn what_is_repeated_has_no_failure_and_no_call() {
+fn replayed_updates_have_no_failures_and_calls() {
     let mut stage = Stage::idle(V1);
     stage.mapper.set_replay(true);
     let mut failure = said(None, "x");
@@ -260,7 +260,7 @@ fn what_is_repeated_has_no_failure_and_no_call() {
 }
 
 #[test]
-fn a_call_from_outside_the_run_is_no_part_of_it() {
+fn a_call_from_before_the_run_is_not_part_of_it() {
     let mut stage = Stage::idle(V2);
     stage.update(&tool("c", json!({"rawInput": 1, "kind": "edit"})));
     assert_eq!(stage.mapper.call("c").unwrap().kind.as_deref(), Some("edit"));
@@ -283,7 +283,7 @@ fn a_call_from_outside_the_run_is_no_part_of_it() {
 
 /// As qwen-code does it: with a text, or with none.
 #[test]
-fn what_a_call_took_stands_beside_a_message() {
+fn usage_of_a_model_call_accompanies_a_message() {
     let beside = |text: &str, usage: Value| {
         let mut update = said(None, text);
         update["_meta"] = json!({"usage": usage, "durationMs": 5});

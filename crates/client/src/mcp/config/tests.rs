@@ -38,7 +38,7 @@ fn check_field(server: &str, expected: &str) {
 }
 
 #[test]
-fn all_forms() {
+fn every_form_of_server_is_read() {
     check(r#"{"mcpServers":{}}"#, &[]);
     check("[]", &[]);
     check(
@@ -76,7 +76,7 @@ fn all_forms() {
 }
 
 #[test]
-fn files_that_are_none() {
+fn invalid_files_are_refused() {
     check_error("", "line 1, column 0: EOF while parsing a value");
     check_error("{\n  \"mcpServers\": {,}\n}", "line 2, column 18: key must be a string");
     check_error("{}", "there is no \"mcpServers\" in it");
@@ -97,7 +97,7 @@ fn files_that_are_none() {
 }
 
 #[test]
-fn fields_that_cannot_be_used() {
+fn invalid_fields_are_refused() {
     check_field("7", "it: is not an object");
     check_field("{}", "command: is missing, and so is url");
     check_field(r#"{"command":7}"#, "command: is not a string");
@@ -180,7 +180,7 @@ proptest! {
 
     /// Whatever is read can be used: names are unique, nothing has a NUL, addresses are of HTTP.
     #[test]
-    fn what_is_read_can_be_used(server in json(), more in json(), text in ".{0,60}") {
+    fn every_accepted_server_can_be_planned(server in json(), more in json(), text in ".{0,60}") {
         _ = ServerConfig::read(&text);
         for text in [
             format!(r#"{{"mcpServers":{{"s":{server},"t":{more}}}}}"#),

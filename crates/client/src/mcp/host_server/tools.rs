@@ -13,11 +13,11 @@ pub(super) const READ: &str = "read_text_file";
 pub(super) const WRITE: &str = "write_text_file";
 pub(super) const RUN: &str = "run_command";
 
-/// How long a command may take if the model does not say, and at most.
-const TIME_LIMIT: Duration = Duration::from_secs(120);
-const MAX_TIME_LIMIT: Duration = Duration::from_secs(600);
-/// How many bytes of output a model gets to read: the last ones.
-const OUTPUT_LIMIT: usize = 128 * 1024;
+/// Default and maximum time limit of a command.
+const DEFAULT_COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
+const MAX_COMMAND_TIMEOUT: Duration = Duration::from_secs(600);
+/// Maximum number of output bytes for a model, from the end.
+const MAX_OUTPUT_BYTES: usize = 128 * 1024;
 
 /// What is offered, as `tools/list` tells it.
 pub(super) fn list(offer: Offer) -> Vec<Value> {
@@ -84,7 +84,7 @@ fn run_tool() -> Value {
                 "timeoutMs": {
                     "type": "integer",
                     "minimum": 1,
-                    "maximum": MAX_TIME_LIMIT.as_millis() as u64,
+                    "maximum": MAX_COMMAND_TIMEOUT.as_millis() as u64,
                     "description": "After how many milliseconds it is killed; two minutes if absent.",
                 },
             },
@@ -152,14 +152,14 @@ impl ToolCall {
         }
         let time_limit = arguments
             .count("timeoutMs")?
-            .map_or(TIME_LIMIT, |ms| Duration::from_millis(ms.into()).min(MAX_TIME_LIMIT));
+            .map_or(DEFAULT_COMMAND_TIMEOUT, |ms| Duration::from_millis(ms.into()).min(MAX_COMMAND_TIMEOUT));
         Ok(Self::Run(Run {
             program,
             args: arguments.list("args")?,
             env: arguments.pairs("env")?,
             cwd: arguments.optional_path("cwd")?,
             time_limit,
-            output_limit: OUTPUT_LIMIT,
+            output_limit: MAX_OUTPUT_BYTES,
         }))
     }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::Map;
 
 use super::*;
-use crate::mcp::Asked;
+use crate::mcp::ServerRequest;
 use crate::mcp::fixture::{Fixture, TEST_TIMEOUT, Verdict};
 
 mod ends;
@@ -46,7 +46,7 @@ async fn calls_pass_the_gate() {
     let hosting = fixture.host("");
     let answer = fixture.call("s", "echo", json!({"a": 1})).await.expect("it echoes");
     assert_eq!(answer["result"]["structuredContent"], json!({"a": 1}));
-    let asked = Asked {
+    let asked = ServerRequest {
         server: "files".into(),
         method: "tools/call".into(),
         tool: Some("echo".into()),
@@ -95,7 +95,7 @@ async fn what_the_gate_refuses_reaches_no_server() {
 }
 
 #[tokio::test]
-async fn what_is_no_list_and_no_call_is_not_passed_on() {
+async fn other_methods_are_not_forwarded() {
     let fixture = Fixture::new();
     let hosting = fixture.host("modern");
     for method in
@@ -124,7 +124,7 @@ async fn what_is_no_list_and_no_call_is_not_passed_on() {
 }
 
 #[tokio::test]
-async fn servers_get_nothing_of_the_agent() {
+async fn servers_receive_nothing_else_of_the_agent() {
     let fixture = Fixture::new();
     let hosting = fixture.host("");
     let answer = fixture.call("s", "ask", json!({})).await.expect("it answers");
@@ -134,7 +134,7 @@ async fn servers_get_nothing_of_the_agent() {
 }
 
 #[tokio::test]
-async fn handshakes_end_here() {
+async fn handshakes_are_answered_locally() {
     for (fault, version) in [("", "2025-11-25"), ("modern", "2025-11-25")] {
         let fixture = Fixture::new();
         let hosting = fixture.host(fault);
@@ -150,7 +150,7 @@ async fn handshakes_end_here() {
 }
 
 #[tokio::test]
-async fn messages_that_make_no_sense_are_refused() {
+async fn invalid_messages_are_refused() {
     let fixture = Fixture::new();
     let hosting = fixture.host("");
     for (message, code) in [
@@ -168,7 +168,7 @@ async fn messages_that_make_no_sense_are_refused() {
 }
 
 #[tokio::test]
-async fn a_request_id_is_one_requests_own() {
+async fn an_active_request_id_cannot_be_reused() {
     let fixture = Fixture::new();
     let hosting = fixture.host("");
     let message = |server: &str, tool: &str| json!({"serverId": server, "requestId": "r", "method": "tools/call", "params": {"name": tool}});
@@ -248,7 +248,7 @@ async fn the_bytes_of_a_request_are_held_until_it_is_answered() {
 }
 
 #[tokio::test]
-async fn cancelling_is_answered_and_passed_on() {
+async fn cancellation_is_answered_and_forwarded() {
     let fixture = Fixture::new();
     let hosting = fixture.host("");
     let params =
@@ -284,7 +284,7 @@ async fn progress_goes_to_the_request_that_wants_it() {
 }
 
 #[tokio::test]
-async fn slow_starts_are_waited_for_but_not_for_ever() {
+async fn slow_server_starts_have_a_timeout() {
     let fixture = Fixture::new();
     let mut options = fixture.options();
     options.start_timeout = Duration::from_millis(300);

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_old_text_that_the_file_does_not_have_is_not_believed() {
+    async fn a_claimed_old_text_is_compared_with_the_file() {
         let place = tempfile::tempdir().unwrap();
         std::fs::write(place.path().join("a"), "one\ntwo\n").unwrap();
         let check = async |path: &str, old: Option<&str>, expected: (Option<&str>, ShownChange)| {

@@ -5,12 +5,12 @@
 
 use std::path::{Path, PathBuf};
 
-use narrows_policy::{Access, Action, Because, Command, Decision, Kind, Variable, Verdict};
+use narrows_policy::{Access, Action, Command, Decision, DecisionReason, Kind, Variable, Verdict};
 use serde_json::{Value, json};
 
 use crate::allowed::ClientAction;
 use crate::event::Json;
-use crate::map::{Asked, Call};
+use crate::map::{Call, ReadRequest};
 use crate::mcp::{self, Run, ToolCall};
 use crate::permission_request::FileChange;
 use crate::permissions::{PermissionService, TurnId};
@@ -31,7 +31,8 @@ impl Subject {
     /// What the policy says of it.
     pub(super) fn judge(&self, permissions: &PermissionService, turn: TurnId) -> Decision {
         let mut decision = permissions.judge(turn, &self.action, self.runs_here);
-        if let Because::Preset { access: Access::Medium, kind: Kind::Execute, why } = &mut decision.because
+        if let DecisionReason::Preset { access: Access::Medium, kind: Kind::Execute, why } =
+            &mut decision.because
             && !self.runs_here
             && decision.verdict == Verdict::Ask
         {
@@ -49,7 +50,7 @@ pub(super) struct OwnTools<'a> {
 }
 
 /// Everything that the request is about, as far as it is known. `own_tools` is `None` for an agent that does not have them.
-pub(super) fn subjects(asked: &Asked, own_tools: Option<&OwnTools<'_>>) -> Vec<Subject> {
+pub(super) fn subjects(asked: &ReadRequest, own_tools: Option<&OwnTools<'_>>) -> Vec<Subject> {
     let others = asked.other_calls.iter().map(|other| (&other.call, &other.mcp));
     let calls = std::iter::once((&asked.call, &asked.mcp)).chain(others);
     // A call of which nothing is told but that a command belongs to it is judged by the command.
@@ -149,7 +150,7 @@ fn changes(call: &Call) -> impl Iterator<Item = FileChange> {
 }
 
 /// The changes of files that a person is shown.
-pub(super) fn all_changes(asked: &Asked) -> Vec<FileChange> {
+pub(super) fn all_changes(asked: &ReadRequest) -> Vec<FileChange> {
     asked.calls().flat_map(changes).collect()
 }
 
@@ -165,7 +166,7 @@ pub(super) fn shown_actions(subjects: Vec<Subject>, here: &Path) -> Vec<Action> 
 }
 
 /// The files that a person is shown: those that the agent names, and those that its diffs change.
-pub(super) fn locations(asked: &Asked) -> Vec<PathBuf> {
+pub(super) fn locations(asked: &ReadRequest) -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = Vec::new();
     for call in asked.calls() {
         let named = call.paths().into_iter().map(PathBuf::from);
@@ -181,7 +182,7 @@ pub(super) fn locations(asked: &Asked) -> Vec<PathBuf> {
 }
 
 /// What the last of `subjects` is if the agent has the client do it.
-pub(super) fn client_action(subjects: &[Subject], asked: &Asked, here: &Path) -> Option<ClientAction> {
+pub(super) fn client_action(subjects: &[Subject], asked: &ReadRequest, here: &Path) -> Option<ClientAction> {
     let call = &asked.call;
     let action = &subjects.last()?.action;
     // What can be read in several ways was not seen in each of them.
@@ -232,7 +233,7 @@ fn is_whole_text(input: &Value) -> bool {
 }
 
 /// The input that a person is shown: all that the request carries. Several subjects are the members of an object.
-pub(super) fn input(asked: &Asked) -> Value {
+pub(super) fn input(asked: &ReadRequest) -> Value {
     let command = asked.command_input();
     let mut inputs: Vec<Value> = asked
         .calls()
@@ -264,7 +265,7 @@ fn shown_input(call: &Call) -> Value {
     }
 }
 
-pub(super) fn title(asked: &Asked) -> String {
+pub(super) fn title(asked: &ReadRequest) -> String {
     let title = asked.title.as_ref().or(asked.call.title.as_ref());
     title.cloned().unwrap_or_else(|| "something it gave no title".to_owned())
 }
@@ -283,23 +284,23 @@ mod tests {
         call
     }
 
-    fn asked(call: Call) -> Asked {
-        Asked { call, ..Asked::default() }
+    fn asked(call: Call) -> ReadRequest {
+        ReadRequest { call, ..ReadRequest::default() }
     }
 
     const ALL_TOOLS: mcp::Offer = mcp::Offer { read: true, write: true, run: true };
 
-    fn all(asked: &Asked) -> Vec<Subject> {
+    fn all(asked: &ReadRequest) -> Vec<Subject> {
         offered(ALL_TOOLS, asked)
     }
 
-    fn offered(offer: mcp::Offer, asked: &Asked) -> Vec<Subject> {
+    fn offered(offer: mcp::Offer, asked: &ReadRequest) -> Vec<Subject> {
         subjects(asked, Some(&OwnTools { here: Path::new(HERE), offer }))
     }
 
     /// Version 2 has these in place of files and terminals.
     #[test]
-    fn a_call_of_our_own_tool_is_known_as_what_the_client_then_does() {
+    fn a_call_of_the_built_in_tool_maps_to_the_client_action() {
         let client_action = |name: &str, input: Value| {
             let asked = asked(call(name, &input));
             let subjects = all(&asked);
@@ -318,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_location_that_names_a_further_file_is_judged_by_it() {
+    fn a_further_location_is_judged_too() {
         let mut call = call("Read", &json!({"path": "a"}));
         call.kind = Some("read".to_owned());
         call.locations = Some(Json::write(&json!([{"path": "/w/a", "line": 1}])));
@@ -332,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_of_our_own_tool_hides_nothing_else_that_a_call_shows() {
+    fn the_built_in_tool_name_hides_no_other_content() {
         let check = |call: Call, runs_here: bool, kinds: &[Kind]| {
             let subjects = all(&asked(call.clone()));
             let found: Vec<(bool, Vec<Kind>)> =
@@ -376,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_of_ours_that_is_not_offered_is_a_tool_like_any_other() {
+    fn a_built_in_tool_that_is_not_offered_is_an_ordinary_tool() {
         let runs = asked(call("narrows__run_command", &json!({"command": "ls"})));
         let found = offered(mcp::Offer { run: false, ..ALL_TOOLS }, &runs);
         assert!(found.len() == 1 && !found[0].runs_here, "{found:?}");
@@ -387,7 +388,7 @@ mod tests {
 
     /// The call that a command names may do something else.
     #[test]
-    fn a_command_that_names_a_known_call_is_judged_and_shown_beside_it() {
+    fn a_command_and_the_call_it_names_are_both_judged_and_shown() {
         let mut asked = asked(call("narrows__read_text_file", &json!({"path": "README.md"})));
         (asked.command, asked.cwd) = (Some("rm -rf /".to_owned()), Some("/w".to_owned()));
         let found = all(&asked);
@@ -411,13 +412,13 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_an_approval_holds_for_is_shown() {
+    fn everything_an_approval_covers_is_shown() {
         let here = Path::new(HERE);
-        let mcp = Asked {
+        let mcp = ReadRequest {
             mcp: Some(("github".to_owned(), "delete_repo".to_owned())),
             ..asked(call("mcp__github__delete_repo", &json!({"command": "ls -l", "repo": "prod"})))
         };
-        let command = Asked {
+        let command = ReadRequest {
             command: Some("bash -c ls".to_owned()),
             ..asked(call("Bash", &json!({"env": {"BASH_ENV": "/w/evil.sh"}})))
         };
@@ -458,7 +459,7 @@ mod tests {
 
     /// The call was told of before and is not what is asked for.
     #[test]
-    fn an_approval_of_a_command_holds_for_no_variable_of_another_call() {
+    fn an_approved_command_does_not_cover_other_variables() {
         let mut asked = asked(call("Bash", &json!({"env": {"BASH_ENV": "/w/evil.sh"}})));
         asked.command = Some("bash -c ls".to_owned());
         let held = client_action(&all(&asked), &asked, Path::new(HERE));
@@ -466,13 +467,13 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_beside_a_command_or_a_call_is_shown() {
-        let mut asked = Asked { command: Some("ls".to_owned()), ..Asked::default() };
+    fn members_beside_a_command_or_call_are_shown() {
+        let mut asked = ReadRequest { command: Some("ls".to_owned()), ..ReadRequest::default() };
         asked.beside_command = Some(Json::write(&json!({"args": ["-l"]})));
         assert_eq!(input(&asked), json!({"command": "ls", "cwd": null, "args": ["-l"]}));
         let words = ["ls", "-l"].map(str::to_owned).to_vec();
         assert_eq!(all(&asked)[0].action.command, Some(Command::Argv(words)));
-        let mut asked = Asked { call: call("Read", &json!({"path": "a"})), ..Asked::default() };
+        let mut asked = ReadRequest { call: call("Read", &json!({"path": "a"})), ..ReadRequest::default() };
         asked.unknown = vec![Json::write(&json!({"argv": ["rm", "a"]}))];
         let found = all(&asked);
         assert_eq!(input(&asked), json!({"input": {"path": "a"}, "unknown": [{"argv": ["rm", "a"]}]}));
@@ -484,12 +485,12 @@ mod tests {
     }
 
     #[test]
-    fn further_calls_are_judged_and_shown() {
+    fn further_calls_of_a_request_are_judged_and_shown() {
         let other = call("Bash", &json!({"command": "rm x"}));
-        let asked = Asked {
+        let asked = ReadRequest {
             call: call("Read", &json!({"path": "a"})),
             other_calls: vec![OtherCall { call: other, mcp: None }],
-            ..Asked::default()
+            ..ReadRequest::default()
         };
         let found = subjects(&asked, None);
         assert_eq!(found[1].action.command, Some(Command::Shell("rm x".to_owned())));
@@ -498,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_appears_twice_is_shown_as_it_was_written() {
+    fn an_object_with_a_duplicate_key_is_shown_as_written() {
         let text = r#"{"command":"ls","command":"rm"}"#;
         let mut call = Call::default();
         call.raw_input = serde_json::from_str(text).ok();

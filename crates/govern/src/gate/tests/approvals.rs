@@ -376,9 +376,10 @@ fn a_prompt_that_is_no_list_of_blocks_starts_no_turn() {
 /// A gate at which two leads have to approve `Bash`, one of whom is the client. The other has signed.
 fn half_approved() -> (Scene, KeyState) {
     let lead = vec![Signer { role: Some("lead".into()), user_id: None }];
-    let clause = Clause::new("runs", "tool.call", Class::RequireApproval).on("Bash").unwrap();
-    let charter = Charter::new(vec![clause.signed_by(lead, 2)]).with_level(Some(2));
-    let policy = Policy::new(Access::High, Narrowing::default()).with_charter(charter);
+    let clause =
+        GovernanceRule::new("runs", "tool.call", Class::RequireApproval).with_subject("Bash").unwrap();
+    let ruleset = GovernanceRuleset::new(vec![clause.with_signers(lead, 2)]).with_level(Some(2));
+    let policy = Policy::new(Access::High, Narrowing::default()).with_ruleset(ruleset);
     let mut scene = Scene::new();
     scene.gate.desk = crate::desk::Desk::new(policy, "n");
     scene.opened();

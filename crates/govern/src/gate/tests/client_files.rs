@@ -34,15 +34,20 @@ fn with_links(links: &Links) -> Scene {
     let mut scene = Scene::with(Mandate { capabilities, sealed, ..mandate() }, &["lead"]);
     let lead = vec![Signer { role: Some("lead".into()), user_id: None }];
     let ask = |slug: &str, subject: &str| {
-        Clause::new(slug, "tool.call", Class::RequireApproval).on(subject).unwrap().signed_by(lead.clone(), 1)
+        GovernanceRule::new(slug, "tool.call", Class::RequireApproval)
+            .with_subject(subject)
+            .unwrap()
+            .with_signers(lead.clone(), 1)
     };
     let clauses = vec![
         ask("edits", "kind:edit"),
         ask("runs", "kind:execute"),
-        Clause::new("books", "workspace.write", Class::Deny).on("workspace:/finance/**").unwrap(),
+        GovernanceRule::new("books", "workspace.write", Class::Deny)
+            .with_subject("workspace:/finance/**")
+            .unwrap(),
     ];
-    let charter = Charter::new(clauses).with_level(Some(2)).with_default(DefaultApproval::Auto);
-    let policy = Policy::new(Access::High, Narrowing::default()).with_charter(charter);
+    let ruleset = GovernanceRuleset::new(clauses).with_level(Some(2)).with_default(DefaultApproval::Auto);
+    let policy = Policy::new(Access::High, Narrowing::default()).with_ruleset(ruleset);
     scene.gate.desk = crate::desk::Desk::new(policy, "g");
     scene.gate.ground = Box::new(links.clone());
     scene.opened();

@@ -169,9 +169,9 @@ fn a_command_that_names_a_known_call_is_judged_itself() {
     // A command that is allowed does not lift what was decided about its call.
     let mut scene = at_work(mandate());
     scene.gate.desk = crate::desk::Desk::new(
-        Policy::new(Access::High, Narrowing::default()).with_charter(Charter::new(vec![
-            Clause::new("never", "tool.call", Class::Deny).on("Rm").unwrap(),
-            Clause::new("shell", "command.execute", Class::Allow),
+        Policy::new(Access::High, Narrowing::default()).with_ruleset(GovernanceRuleset::new(vec![
+            GovernanceRule::new("never", "tool.call", Class::Deny).with_subject("Rm").unwrap(),
+            GovernanceRule::new("shell", "command.execute", Class::Allow),
         ])),
         "n",
     );

@@ -363,11 +363,11 @@ fn an_id_that_is_used_again_is_another_call_in_the_log() {
 #[test]
 fn the_policy_that_decided_is_the_one_that_is_named() {
     let clauses = vec![
-        Clause::new("mild", "tool.call", Class::Allow).up_to(4),
-        Clause::new("strict", "tool.call", Class::Deny).on("Rm").unwrap(),
+        GovernanceRule::new("mild", "tool.call", Class::Allow).with_max_level(4),
+        GovernanceRule::new("strict", "tool.call", Class::Deny).with_subject("Rm").unwrap(),
     ];
     let policy = Policy::new(Access::High, Narrowing::default())
-        .with_charter(Charter::new(clauses).with_level(Some(2)));
+        .with_ruleset(GovernanceRuleset::new(clauses).with_level(Some(2)));
     let mut scene = Scene::new();
     scene.gate.desk = crate::desk::Desk::new(policy, "n");
     scene.opened();

@@ -3,7 +3,7 @@
 //! Only the simplest are read. In every other something may stand that ends elsewhere, or that runs a command.
 
 use super::{Lexer, lex_within};
-use crate::shape::Unit;
+use crate::text_pattern::PatternUnit;
 
 /// How much of `${…}` is looked at.
 const MAX_PARAMETER_CHARS: usize = 256;
@@ -14,7 +14,7 @@ impl Lexer {
         let Some(length) = self.simple_sum(2, false) else { return false };
         self.take_sum(2, length);
         let bare = self.is_bare();
-        self.unknown(Unit::Many, "$((…))", bare);
+        self.unknown(PatternUnit::Many, "$((…))", bare);
         true
     }
 
@@ -39,7 +39,7 @@ impl Lexer {
         // Other shells read a list of commands in it.
         let inner = lex_within(&text, self.depth + 1);
         self.broken |= inner.broken && self.depth == super::MAX_DEPTH;
-        self.done.take(super::Lexed { broken: false, ..inner });
+        self.done.absorb(super::Lexed { broken: false, ..inner });
         self.frame().raw.sure = false;
         self.end_part();
         true

@@ -2,7 +2,7 @@
 
 use super::{Lexer, Open, Raw};
 use crate::command::{Word, listed};
-use crate::shape::Unit;
+use crate::text_pattern::PatternUnit;
 
 /// Commands that take assignments as arguments.
 pub(in crate::command) const DECLARERS: &str =
@@ -130,7 +130,7 @@ impl Lexer {
         let declared = frame.raw.words.iter().take(MAX_WORDS_BEFORE).any(declares);
         let whole = frame.word.as_ref().is_some_and(|word| is_assignment(&word.text) && !word.quoted);
         self.broken |= !whole || !(assigned || declared);
-        self.unknown(Unit::Many, "(…)", false);
+        self.unknown(PatternUnit::Many, "(…)", false);
         self.open(Open::Array);
     }
 

@@ -1,7 +1,7 @@
 //! What a shell puts in for something else: variables, substitutions, patterns, lists in braces.
 
 use super::{Lexer, Open, Quote, cases, lex_within};
-use crate::shape::Unit;
+use crate::text_pattern::PatternUnit;
 
 /// How long all words may be that a list in braces becomes. Of a longer one nothing is known.
 const MAX_LIST_BYTES: usize = 64 << 10;
@@ -20,7 +20,7 @@ impl Lexer {
                     self.broken = true;
                 }
                 self.at += 1;
-                self.unknown(Unit::Many, "$(…)", bare);
+                self.unknown(PatternUnit::Many, "$(…)", bare);
                 self.open(Open::Paren);
             }
             Some('{') => {
@@ -33,7 +33,7 @@ impl Lexer {
                     && rest[1..end].iter().all(|letter| letter.is_ascii_alphanumeric() || *letter == '_');
                 let name: String = rest[..end].iter().collect();
                 self.parameter();
-                self.unknown(Unit::Many, "${…}", bare || several);
+                self.unknown(PatternUnit::Many, "${…}", bare || several);
                 let hole = match length {
                     true => "$#".to_owned(),
                     false if cases::is_name(&name) => format!("${name}"),
@@ -58,18 +58,18 @@ impl Lexer {
                     name.push(letter);
                     self.at += 1;
                 }
-                self.unknown(Unit::Many, &name, bare);
+                self.unknown(PatternUnit::Many, &name, bare);
             }
             Some('[') => {
                 // An old way to write a sum.
                 self.broken = true;
                 self.at += 1;
-                self.unknown(Unit::Many, "$[", bare);
+                self.unknown(PatternUnit::Many, "$[", bare);
             }
             Some(letter) if letter.is_ascii_digit() || "@*#?-$!".contains(letter) => {
                 self.at += 1;
                 let number = "#?$!".contains(letter);
-                self.unknown(Unit::Many, if number { "$#" } else { "$…" }, bare || letter == '@');
+                self.unknown(PatternUnit::Many, if number { "$#" } else { "$…" }, bare || letter == '@');
             }
             _ => {
                 self.done.plain = false;
@@ -132,7 +132,7 @@ impl Lexer {
 
     /// Gives up on what the rest of the word is.
     fn swallow(&mut self) {
-        self.unknown(Unit::Many, "…", false);
+        self.unknown(PatternUnit::Many, "…", false);
         self.word().swallows = true;
     }
 
@@ -161,10 +161,10 @@ impl Lexer {
                 }
             }
         }
-        self.unknown(Unit::Many, "`…`", !quoted);
+        self.unknown(PatternUnit::Many, "`…`", !quoted);
         let inner = lex_within(&text, self.depth + 1);
         self.broken |= inner.broken;
-        self.done.take(inner);
+        self.done.absorb(inner);
     }
 
     /// `[…]` in a word is one of some characters; alone it is a program.
@@ -196,12 +196,12 @@ impl Lexer {
             }
             self.at += written.chars().count();
             // A range can be any of what lies between, in the order of the language.
-            self.unknown(Unit::One, &format!("[{written}"), false);
+            self.unknown(PatternUnit::One, &format!("[{written}"), false);
             return;
         }
         // The subscript of an assignment may have blanks in it, and everything else.
         self.broken |= named;
-        self.unknown(Unit::Many, "[", false);
+        self.unknown(PatternUnit::Many, "[", false);
         self.word().swallows = true;
     }
 
@@ -226,7 +226,7 @@ impl Lexer {
                     (!word.open && !word.quoted).then(|| word.text.clone())
                 });
             self.at += length;
-            self.unknown(Unit::Many, &format!("{{{inner}}}"), true);
+            self.unknown(PatternUnit::Many, &format!("{{{inner}}}"), true);
             let listed = |before: &String| {
                 let length = before.len() + behind.len() + 1;
                 length * (inner.matches(',').count() + 1) <= MAX_LIST_BYTES
@@ -243,7 +243,7 @@ impl Lexer {
             return self.plain('{');
         }
         // What follows is read on, and whatever the word becomes is not known.
-        self.unknown(Unit::Many, "{", true);
+        self.unknown(PatternUnit::Many, "{", true);
         self.word().swallows = true;
     }
 }

@@ -4,7 +4,7 @@
 //! operand, and one with all of them, so that a path in them counts as it does in a word.
 
 use super::{Building, Lexer};
-use crate::shape::{Shape, Unit};
+use crate::text_pattern::{PatternUnit, TextPattern};
 
 /// How many places the operands of one word may have. Every operand is looked at with all of its word.
 const MAX_OPERAND_UNITS: usize = 4096;
@@ -29,14 +29,14 @@ pub(super) struct Operand {
     /// Where it begins in the text: behind the name and the operator.
     from: usize,
     usage: Use,
-    units: Vec<Unit>,
+    units: Vec<PatternUnit>,
 }
 
 /// An operand, and the place of its expansion in the word.
 #[derive(Debug)]
 pub(super) struct Filling {
     at: usize,
-    texts: Vec<Vec<Unit>>,
+    texts: Vec<Vec<PatternUnit>>,
     /// Whether it stands in another operand, which then holds it.
     nested: bool,
 }
@@ -74,10 +74,10 @@ impl Lexer {
     pub(super) fn close_operand(&mut self) {
         let Some(Operand { usage, mut units, .. }) = self.frame().operands.pop() else { return };
         units.truncate(MAX_OPERAND_UNITS);
-        let texts: Vec<Vec<Unit>> = match usage {
+        let texts: Vec<Vec<PatternUnit>> = match usage {
             Use::Whole => vec![units],
             Use::BehindSlash => {
-                let slashes = units.iter().enumerate().filter(|(_, unit)| **unit == Unit::Char('/'));
+                let slashes = units.iter().enumerate().filter(|(_, unit)| **unit == PatternUnit::Char('/'));
                 let texts = slashes.map(|(at, _)| units[at + 1..].to_vec());
                 texts.take(MAX_OPERANDS).collect()
             }
@@ -88,7 +88,7 @@ impl Lexer {
         let nested = outer.is_some();
         outer.into_iter().for_each(|outer| {
             // The unknown value that was put there is this operand.
-            outer.units.pop_if(|unit| *unit == Unit::Many);
+            outer.units.pop_if(|unit| *unit == PatternUnit::Many);
             outer.units.extend_from_slice(text);
         });
         let word = self.word();
@@ -97,7 +97,7 @@ impl Lexer {
     }
 
     /// Adds to the operand that is being read, if one is. Returns `false` if none is.
-    pub(super) fn add_to_operand(&mut self, unit: Unit) -> bool {
+    pub(super) fn add_to_operand(&mut self, unit: PatternUnit) -> bool {
         let at = self.at;
         let Some(operand) = self.frame().operands.last_mut() else { return false };
         if at > operand.from {
@@ -116,17 +116,17 @@ impl Lexer {
             (length > 0 && rest.get(length) == Some(&']')).then_some(length + 1)
         };
         let unit = match letter {
-            '*' => Unit::Many,
-            '?' => Unit::One,
+            '*' => PatternUnit::Many,
+            '?' => PatternUnit::One,
             '[' => match class() {
                 Some(length) => {
-                    self.add_to_operand(Unit::One);
+                    self.add_to_operand(PatternUnit::One);
                     self.at += length;
                     return;
                 }
-                None => Unit::Char('['),
+                None => PatternUnit::Char('['),
             },
-            other => Unit::Char(other),
+            other => PatternUnit::Char(other),
         };
         self.add_to_operand(unit);
     }
@@ -134,7 +134,7 @@ impl Lexer {
 
 impl Building {
     /// What the word may be with its operands. `None` if there are too many of them.
-    pub(super) fn with_operands(&self) -> Option<Vec<Shape>> {
+    pub(super) fn with_operands(&self) -> Option<Vec<TextPattern>> {
         if self.fillings.is_empty() {
             return Some(Vec::new());
         }
@@ -143,36 +143,36 @@ impl Building {
         if self.fillings.len() > MAX_OPERANDS || all + self.units.len() > MAX_OPERAND_UNITS {
             return None;
         }
-        let mut shapes = vec![self.filled(|filling| filling.texts.first().map(Vec::as_slice))];
+        let mut text_patterns = vec![self.filled(|filling| filling.texts.first().map(Vec::as_slice))];
         for filling in &self.fillings {
             let (before, behind) = (&self.units[..filling.at], self.units.get(filling.at + 1..));
             for text in &filling.texts {
                 // What stands beside it may be anything, also nothing.
-                let unknown: &[Unit] = if self.holes.len() > 1 { &[Unit::Many] } else { &[] };
-                shapes.push([before, unknown, text, unknown, behind.unwrap_or_default()].concat());
-                let is_blank = |unit: &Unit| matches!(unit, Unit::Char(' ' | '\t' | '\n'));
+                let unknown: &[PatternUnit] = if self.holes.len() > 1 { &[PatternUnit::Many] } else { &[] };
+                text_patterns.push([before, unknown, text, unknown, behind.unwrap_or_default()].concat());
+                let is_blank = |unit: &PatternUnit| matches!(unit, PatternUnit::Char(' ' | '\t' | '\n'));
                 if text.iter().any(is_blank) {
-                    shapes.extend(text.split(is_blank).map(<[Unit]>::to_vec));
+                    text_patterns.extend(text.split(is_blank).map(<[PatternUnit]>::to_vec));
                 }
                 // Behind what was not understood the place in the word is not known.
                 if self.swallows {
-                    shapes.push(text.clone());
+                    text_patterns.push(text.clone());
                 }
             }
         }
-        shapes.retain(|shape| !shape.is_empty());
-        shapes.sort_by_key(Vec::len);
-        shapes.dedup();
-        Some(shapes.into_iter().map(Shape).collect())
+        text_patterns.retain(|text_pattern| !text_pattern.is_empty());
+        text_patterns.sort_by_key(Vec::len);
+        text_patterns.dedup();
+        Some(text_patterns.into_iter().map(TextPattern).collect())
     }
 
     /// The operands alone, for a text that is no word.
-    pub(super) fn operands(self) -> Vec<Shape> {
-        self.fillings.into_iter().flat_map(|filling| filling.texts).map(Shape).collect()
+    pub(super) fn operands(self) -> Vec<TextPattern> {
+        self.fillings.into_iter().flat_map(|filling| filling.texts).map(TextPattern).collect()
     }
 
     /// The word with a text for every expansion that has one.
-    fn filled<'a>(&'a self, text: impl Fn(&'a Filling) -> Option<&'a [Unit]>) -> Vec<Unit> {
+    fn filled<'a>(&'a self, text: impl Fn(&'a Filling) -> Option<&'a [PatternUnit]>) -> Vec<PatternUnit> {
         let mut units = Vec::new();
         for (at, unit) in self.units.iter().enumerate() {
             let mut here =

@@ -2,7 +2,7 @@
 
 use super::{Document, Input, Lexer, Open};
 use crate::command::Word;
-use crate::shape::Unit;
+use crate::text_pattern::PatternUnit;
 
 /// What the next word is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl Lexer {
         let next = self.peek(0);
         if next == Some('(') {
             self.at += 1;
-            self.unknown(Unit::Many, if letter == '<' { "<(…)" } else { ">(…)" }, false);
+            self.unknown(PatternUnit::Many, if letter == '<' { "<(…)" } else { ">(…)" }, false);
             self.open(Open::Paren);
             return;
         }
@@ -146,7 +146,7 @@ impl Lexer {
                 let (inner, operands) = Self::expansions(&text, self.depth + 1);
                 others = operands;
                 self.broken |= inner.broken;
-                self.done.take(inner);
+                self.done.absorb(inner);
             }
             self.done.documents.push(Document { text, open, others, receiver });
         }

@@ -157,7 +157,7 @@ impl Parser {
         let length = rest.iter().position(|letter| *letter == '`')?;
         let inner: String = rest[..length].iter().collect();
         (!inner.contains('\\') && self.documents.is_empty()).then_some(())?;
-        let mut parser = self.within(&inner);
+        let mut parser = self.nested(&inner);
         parser.list(&[])?;
         (parser.at == parser.chars.len() && parser.documents.is_empty()).then_some(())?;
         self.at += length + 1;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::{WAYS, fast_directory};
-use crate::host::files::walk::Way;
+use super::{RESOLVERS, fast_directory};
+use crate::host::files::walk::PathResolver;
 use crate::host::files::{FileErrorKind, Files, Limits, Roots};
 
 /// What is put somewhere, unless something is there already.
@@ -29,7 +29,7 @@ fn name() -> impl Strategy<Value = String> {
 }
 
 /// A path with detours.
-fn way() -> impl Strategy<Value = String> {
+fn path_text() -> impl Strategy<Value = String> {
     let step = prop_oneof![5 => name(), 3 => Just("..".to_owned()), 1 => Just(".".to_owned())];
     prop::collection::vec(step, 1..6).prop_map(|steps| steps.join("/"))
 }
@@ -38,8 +38,8 @@ fn node() -> impl Strategy<Value = Node> {
     prop_oneof![
         2 => Just(Node::Directory),
         2 => Just(Node::File),
-        4 => way().prop_map(Node::Relative),
-        3 => way().prop_map(Node::Absolute),
+        4 => path_text().prop_map(Node::Relative),
+        3 => path_text().prop_map(Node::Absolute),
     ]
 }
 
@@ -109,13 +109,13 @@ fn judge(root: &Path, path: &Path) -> Verdict {
     }
 }
 
-fn agrees(way: Way, tree: &[(String, Node)], paths: &[String]) -> Result<(), TestCaseError> {
+fn agrees(resolver: PathResolver, tree: &[(String, Node)], paths: &[String]) -> Result<(), TestCaseError> {
     let directory = fast_directory();
     let top = directory.path().canonicalize().unwrap();
     build(&top, tree);
     let root = top.join("root");
-    let roots = Arc::new(Roots::open_with(way, std::slice::from_ref(&root)).unwrap());
-    let files = Files::new(roots, Limits::default()).hasty();
+    let roots = Arc::new(Roots::open_with(resolver, std::slice::from_ref(&root)).unwrap());
+    let files = Files::new(roots, Limits::default()).without_sync();
     let before = outside(&top);
     for below in paths {
         let path = root.join(below);
@@ -155,9 +155,9 @@ fn agrees(way: Way, tree: &[(String, Node)], paths: &[String]) -> Result<(), Tes
 
 proptest! {
     #[test]
-    fn paths_lead_where_the_system_says(tree in tree(), paths in prop::collection::vec(way(), 1..8)) {
-        for way in WAYS {
-            agrees(*way, &tree, &paths)?;
+    fn paths_resolve_as_the_kernel_resolves_them(tree in tree(), paths in prop::collection::vec(path_text(), 1..8)) {
+        for resolver in RESOLVERS {
+            agrees(*resolver, &tree, &paths)?;
         }
     }
 }

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
-use super::{Disk, WAYS, fast_directory};
+use super::{Disk, RESOLVERS, fast_directory};
 use crate::host::files::Files;
-use crate::host::files::walk::Way;
+use crate::host::files::walk::PathResolver;
 
 /// What lies outside, and must neither be seen nor change.
 const SECRET: &str = "out/file";
@@ -58,9 +58,9 @@ fn path(disk: &Disk, round: usize) -> std::path::PathBuf {
 }
 
 /// One try in `share` is a write.
-fn race(way: Way, tries: usize, share: usize) {
-    let disk = Disk::within(fast_directory());
-    let files: Files = disk.files(way).hasty();
+fn race(resolver: PathResolver, tries: usize, share: usize) {
+    let disk = Disk::new_in(fast_directory());
+    let files: Files = disk.files(resolver).without_sync();
     let (mut read, mut wrote, mut refused) = (0, 0, 0);
     during(&disk, || {
         for round in 0..tries {
@@ -74,7 +74,10 @@ fn race(way: Way, tries: usize, share: usize) {
             }
             match files.read(&path, None, None) {
                 Ok(text) => {
-                    assert!(text != SECRET && !text.starts_with("out"), "{path:?} by {way:?} in try {round}");
+                    assert!(
+                        text != SECRET && !text.starts_with("out"),
+                        "{path:?} by {resolver:?} in try {round}"
+                    );
                     read += 1;
                 }
                 Err(_) => refused += 1,
@@ -89,24 +92,24 @@ fn race(way: Way, tries: usize, share: usize) {
 }
 
 #[test]
-fn nobody_gets_out_by_swapping() {
-    for way in WAYS {
-        race(*way, 10_000, 3);
+fn swapping_directories_does_not_escape_the_root() {
+    for resolver in RESOLVERS {
+        race(*resolver, 10_000, 3);
     }
 }
 
 #[test]
 #[ignore = "takes long: for the night"]
-fn nobody_gets_out_by_swapping_for_long() {
-    for way in WAYS {
-        race(*way, 200_000, 3);
+fn long_swapping_of_directories_does_not_escape_the_root() {
+    for resolver in RESOLVERS {
+        race(*resolver, 200_000, 3);
     }
 }
 
 /// Without this the tests above would prove nothing.
 #[test]
-fn who_follows_paths_does_get_out() {
-    let disk = Disk::within(fast_directory());
+fn following_paths_naively_does_escape() {
+    let disk = Disk::new_in(fast_directory());
     during(&disk, || {
         let deadline = Instant::now() + Duration::from_secs(60);
         // The same care as a program takes that checks first.

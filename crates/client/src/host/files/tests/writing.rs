@@ -28,7 +28,7 @@ fn names(disk: &Disk) -> Vec<String> {
 }
 
 #[test]
-fn files_and_their_directories_are_made() {
+fn files_and_missing_directories_are_created() {
     each(|disk, files| {
         disk.link("sub", "root/directory");
         disk.link("made/by/link", "root/dangling");
@@ -86,7 +86,7 @@ fn nothing_outside_is_written() {
 }
 
 #[test]
-fn the_mode_is_kept() {
+fn the_file_mode_is_kept() {
     each(|disk, files| {
         let file = disk.root.join("file");
         for (old, expected) in
@@ -108,7 +108,7 @@ fn the_mode_is_kept() {
 }
 
 #[test]
-fn a_file_that_must_not_be_written_is_not_replaced() {
+fn a_read_only_file_is_not_replaced() {
     if rustix::process::geteuid().is_root() {
         // Nothing is forbidden to this user.
         return;
@@ -127,7 +127,7 @@ fn a_file_that_must_not_be_written_is_not_replaced() {
 }
 
 #[test]
-fn a_failure_leaves_nothing_behind() {
+fn a_failed_write_leaves_no_files() {
     each(|disk, files| {
         let before = names(disk);
         let long = files.write(&disk.root.join("new/file"), &"x".repeat(1001)).unwrap_err();
@@ -161,7 +161,7 @@ fn a_link_in_the_place_of_a_missing_directory_is_not_followed() {
 }
 
 #[test]
-fn other_names_keep_the_old_content() {
+fn hard_links_keep_the_old_content() {
     each(|disk, files| {
         fs::hard_link(disk.root.join("file"), disk.root.join("name")).unwrap();
         assert_eq!(write(disk, files, "root/file"), Ok(()));
@@ -170,7 +170,7 @@ fn other_names_keep_the_old_content() {
 }
 
 #[test]
-fn a_reader_sees_the_old_or_the_new() {
+fn a_reader_sees_the_old_or_the_new_content() {
     each(|disk, files| {
         let path = disk.root.join("file");
         let texts = ["a".repeat(1000), "b".repeat(1000)];
@@ -191,7 +191,7 @@ fn a_reader_sees_the_old_or_the_new() {
 
 /// A read-only mount that a running command sees is one of the file, and goes when another takes its place.
 #[test]
-fn a_file_that_is_written_in_place_stays_the_same_file() {
+fn overwriting_in_place_keeps_the_inode() {
     each(|disk, files| {
         let path = disk.root.join("file");
         let inode = || fs::metadata(&path).unwrap().ino();

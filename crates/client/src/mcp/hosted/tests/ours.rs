@@ -24,7 +24,7 @@ impl Bridge for Carrier {
 }
 
 #[tokio::test]
-async fn our_agent_gets_along_with_it() {
+async fn the_built_in_agent_can_use_it() {
     let fixture = Fixture::new();
     let hosting = fixture.host("");
     let servers = ["s", "host"].map(|id| Server::Acp { name: id.into(), id: id.into(), authorizes: false });

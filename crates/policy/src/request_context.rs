@@ -36,7 +36,7 @@ fn is_kept<S: Serializer>(protection: &Protection, serializer: S) -> Result<S::O
 
 /// The surroundings of one request. Nothing in it comes from the agent.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Scene<'a> {
+pub struct RequestContext<'a> {
     /// The directories of the session, absolute. The first is where relative paths start.
     pub roots: &'a [PathBuf],
     /// What holds the command back, if it is run.

@@ -9,15 +9,15 @@ use crate::action::Action;
 use crate::command::{Depth, Script, Search, listed, search};
 use crate::path::{Step, Steps, is_within, resolve};
 use crate::protect::{guard, is_name_of_secret};
-use crate::scene::Scene;
-use crate::shape::Shape;
+use crate::request_context::RequestContext;
 use crate::target::working_directory;
+use crate::text_pattern::TextPattern;
 
 /// Returns `true` if a command that only looks may read secrets that it does not name.
 pub(crate) fn may_read_secrets(
     script: &Script,
     action: &Action,
-    scene: &Scene<'_>,
+    context: &RequestContext<'_>,
     home: Option<&Path>,
 ) -> bool {
     let Some(Search { mut operands, depth, names }) = search(script) else { return false };
@@ -32,7 +32,7 @@ pub(crate) fn may_read_secrets(
         links.map(|link| link.real.clone()).collect::<Vec<String>>()
     };
     let more: Vec<String> = operands.iter().flat_map(linked).collect();
-    let cwd = working_directory(action, scene, home);
+    let cwd = working_directory(action, context, home);
     let directories = [cwd.as_deref(), action.real_cwd.as_deref()];
     let is_tame = names.iter().all(|name| is_tame(name));
     operands.iter().chain(&more).filter(|operand| *operand != "/dev/null").any(|operand| {
@@ -42,15 +42,15 @@ pub(crate) fn may_read_secrets(
         directories.iter().enumerate().filter(|(at, from)| *at == 0 || from.is_some()).any(|(_, from)| {
             let path = resolve(operand.as_ref(), *from, home);
             match depth {
-                Depth::Named => !is_within(&path, scene.roots),
-                Depth::Directory => !is_within(&path, scene.roots) || holds_a_root(&path, scene, home),
+                Depth::Named => !is_within(&path, context.roots),
+                Depth::Directory => !is_within(&path, context.roots) || holds_a_root(&path, context, home),
                 Depth::Linked => true,
                 Depth::Visible | Depth::All => {
                     let is_limited = depth == Depth::Visible || !names.is_empty();
                     !is_tame
-                        || !is_within(&path, scene.roots)
-                        || is_hidden(&path, scene.roots)
-                        || !is_limited && holds_a_root(&path, scene, home)
+                        || !is_within(&path, context.roots)
+                        || is_hidden(&path, context.roots)
+                        || !is_limited && holds_a_root(&path, context, home)
                 }
             }
         })
@@ -63,9 +63,9 @@ fn is_other_home(operand: &str) -> bool {
 }
 
 /// Returns `true` if the path is a root or the home directory, or one of them lies in it.
-fn holds_a_root(path: &Path, scene: &Scene<'_>, home: Option<&Path>) -> bool {
+fn holds_a_root(path: &Path, context: &RequestContext<'_>, home: Option<&Path>) -> bool {
     let holds = |root: &Path| resolve(root, None, home).starts_with(path);
-    scene.roots.iter().any(|root| holds(root)) || home.is_some_and(holds)
+    context.roots.iter().any(|root| holds(root)) || home.is_some_and(holds)
 }
 
 /// Names that begin with a dot, and in which no secrets lie.
@@ -108,9 +108,9 @@ fn is_tame(glob: &str) -> bool {
         Some(ending) => listed(PLAIN_ENDINGS, &ending),
         None => listed(PLAIN_NAMES, name),
     };
-    let shape = Shape::glob(name, true);
-    let is_secret = shape.text().is_some() && is_name_of_secret(&shape);
-    let path = Steps(vec![Step::Name(shape)]);
+    let text_pattern = TextPattern::glob(name, true);
+    let is_secret = text_pattern.text().is_some() && is_name_of_secret(&text_pattern);
+    let path = Steps(vec![Step::Name(text_pattern)]);
     name.chars().all(plain)
         && !glob.starts_with('.')
         && !glob.contains("/.")

@@ -35,7 +35,7 @@ impl Class {
     }
 
     /// What a verdict of a policy is here.
-    pub fn of(verdict: Verdict) -> Self {
+    pub fn from_verdict(verdict: Verdict) -> Self {
         match verdict {
             Verdict::Allow => Self::Allow,
             Verdict::Ask => Self::RequireApproval,

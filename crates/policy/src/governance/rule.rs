@@ -9,10 +9,10 @@ use super::risk;
 use crate::action::Command;
 use crate::decision::{RuleName, Verdict};
 use crate::kind::Kind;
-use crate::path::{Ground, PathPattern};
+use crate::path::{PathPattern, PatternBase};
 use crate::rules::{Field, Fit, Rule, fit_text};
-use crate::shape::{Case, Shape};
 use crate::target::Target;
+use crate::text_pattern::{Case, TextPattern};
 
 /// Somebody who may approve.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -26,9 +26,9 @@ pub struct Signer {
     pub user_id: Option<String>,
 }
 
-/// Why a clause cannot be.
+/// Why a governance rule is invalid be.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum ClauseError {
+pub enum GovernanceRuleError {
     /// Its subject is not a pattern.
     #[error("the subject cannot be matched: {0}")]
     Subject(&'static str),
@@ -36,7 +36,7 @@ pub enum ClauseError {
 
 /// One rule of a governance.
 #[derive(Debug, Clone)]
-pub struct Clause {
+pub struct GovernanceRule {
     pub(super) slug: String,
     /// Patterns of action names that all have to match.
     actions: Vec<ActionPattern>,
@@ -50,7 +50,7 @@ pub struct Clause {
     pub(super) budget: Option<Budget>,
 }
 
-impl Clause {
+impl GovernanceRule {
     /// One that decides `class` on actions such as `tool.call` or `workspace.*`.
     pub fn new(slug: impl Into<String>, action: impl Into<String>, class: Class) -> Self {
         Self {
@@ -68,7 +68,7 @@ impl Clause {
     }
 
     /// Only on this: a tool's name or a pattern of names, or with `/` or `workspace:` before it a path from a root on.
-    pub fn on(mut self, subject: &str) -> Result<Self, ClauseError> {
+    pub fn with_subject(mut self, subject: &str) -> Result<Self, GovernanceRuleError> {
         let path = subject.strip_prefix("workspace:").or_else(|| subject.starts_with('/').then_some(subject));
         let effect = if self.class == Class::Allow { Verdict::Allow } else { Verdict::Deny };
         let mut rule = Rule {
@@ -86,7 +86,7 @@ impl Clause {
             Some(path) => {
                 let relative = path.trim_start_matches('/');
                 let relative = if relative.is_empty() { "**" } else { relative };
-                rule.paths.push(PathPattern::parse(relative).map_err(ClauseError::Subject)?);
+                rule.paths.push(PathPattern::parse(relative).map_err(GovernanceRuleError::Subject)?);
             }
             None => rule.tools.push(subject.to_owned()),
         }
@@ -96,21 +96,21 @@ impl Clause {
 
     /// Only these actions, also: what a governance binds it to.
     #[must_use]
-    pub fn bound_to(mut self, action: impl Into<String>) -> Self {
+    pub fn with_action(mut self, action: impl Into<String>) -> Self {
         self.actions.push(ActionPattern::new(&action.into()));
         self
     }
 
     /// Only from this risk on.
     #[must_use]
-    pub fn from_risk(mut self, risk: u8) -> Self {
+    pub fn with_min_risk(mut self, risk: u8) -> Self {
         self.risk = risk;
         self
     }
 
     /// As it stands up to this level of autonomy; above, it escalates.
     #[must_use]
-    pub fn up_to(mut self, level: u8) -> Self {
+    pub fn with_max_level(mut self, level: u8) -> Self {
         self.ceiling = level;
         self
     }
@@ -124,20 +124,20 @@ impl Clause {
 
     /// Approved by so many of these.
     #[must_use]
-    pub fn signed_by(mut self, signers: Vec<Signer>, quorum: u32) -> Self {
+    pub fn with_signers(mut self, signers: Vec<Signer>, quorum: u32) -> Self {
         (self.signers, self.quorum) = (signers, quorum.max(1));
         self
     }
 
     /// Within this budget.
     #[must_use]
-    pub fn within(mut self, budget: Budget) -> Self {
+    pub fn with_budget(mut self, budget: Budget) -> Self {
         self.budget = Some(budget);
         self
     }
 
     /// Whether it has a budget.
-    pub fn is_bounded(&self) -> bool {
+    pub fn has_budget(&self) -> bool {
         self.budget.is_some()
     }
 
@@ -177,47 +177,47 @@ impl Clause {
     }
 
     /// Whether it counts for this: what permits must match with certainty, what forbids wherever it can be meant.
-    pub(super) fn is_about(&self, deed: &Deed<'_>, ground: Ground<'_>) -> bool {
-        match self.fit(deed, ground) {
+    pub(super) fn is_about(&self, named_target: &NamedTarget<'_>, pattern_base: PatternBase<'_>) -> bool {
+        match self.fit(named_target, pattern_base) {
             Fit::Firm => true,
             Fit::Loose(_) => self.class != Class::Allow,
             Fit::No(_) => false,
         }
     }
 
-    pub(super) fn why(&self, deed: &Deed<'_>, ground: Ground<'_>) -> String {
+    pub(super) fn why(&self, named_target: &NamedTarget<'_>, pattern_base: PatternBase<'_>) -> String {
         let what = |field: Field| match field {
             Field::Kind => "action",
             Field::Path | Field::Tool => "subject",
             _ => "risk",
         };
-        match self.fit(deed, ground) {
+        match self.fit(named_target, pattern_base) {
             Fit::Firm => "matches".to_owned(),
             Fit::Loose(field) => format!("may match, going by its `{}`", what(field)),
             Fit::No(field) => format!("its `{}` does not match", what(field)),
         }
     }
 
-    fn fit(&self, deed: &Deed<'_>, ground: Ground<'_>) -> Fit {
-        if deed.risk < self.risk {
+    fn fit(&self, named_target: &NamedTarget<'_>, pattern_base: PatternBase<'_>) -> Fit {
+        if named_target.risk < self.risk {
             return Fit::No(Field::Command);
         }
-        let action = self.fit_action(deed);
+        let action = self.fit_action(named_target);
         if let Fit::No(_) = action {
             return action;
         }
-        match (action, self.fit_subject(deed.target, ground)) {
+        match (action, self.fit_subject(named_target.target, pattern_base)) {
             (_, Fit::No(field)) => Fit::No(field),
             (Fit::Loose(field), _) | (_, Fit::Loose(field)) => Fit::Loose(field),
             _ => Fit::Firm,
         }
     }
 
-    fn fit_action(&self, deed: &Deed<'_>) -> Fit {
+    fn fit_action(&self, named_target: &NamedTarget<'_>) -> Fit {
         let mut loose = false;
         for pattern in &self.actions {
-            let matching = deed.names.iter().filter(|(name, _)| pattern.is_about(name));
-            let is_all = |name: &str| deed.only_changes_files || !FILE_CHANGES.contains(&name);
+            let matching = named_target.names.iter().filter(|(name, _)| pattern.is_about(name));
+            let is_all = |name: &str| named_target.only_changes_files || !FILE_CHANGES.contains(&name);
             match matching.map(|(name, sure)| *sure && is_all(name)).max() {
                 Some(true) => {}
                 Some(false) => loose = true,
@@ -227,10 +227,10 @@ impl Clause {
         if loose { Fit::Loose(Field::Kind) } else { Fit::Firm }
     }
 
-    fn fit_subject(&self, target: &Target<'_>, ground: Ground<'_>) -> Fit {
+    fn fit_subject(&self, target: &Target<'_>, pattern_base: PatternBase<'_>) -> Fit {
         let Some(rule) = &self.subject else { return Fit::Firm };
         if !rule.paths.is_empty() {
-            return rule.fit_paths(target, ground);
+            return rule.fit_paths(target, pattern_base);
         }
         let action = target.action;
         let mut best = rule.fit_tool(action);
@@ -255,8 +255,8 @@ impl Clause {
     }
 }
 
-/// One part of a request, with what every clause asks about it.
-pub(crate) struct Deed<'a> {
+/// One part of a request, with what every rule asks about it.
+pub(crate) struct NamedTarget<'a> {
     pub(super) target: &'a Target<'a>,
     pub(super) risk: u8,
     names: Vec<(&'static str, bool)>,
@@ -264,7 +264,7 @@ pub(crate) struct Deed<'a> {
     only_changes_files: bool,
 }
 
-impl<'a> Deed<'a> {
+impl<'a> NamedTarget<'a> {
     pub(super) fn new(target: &'a Target<'a>) -> Self {
         let only_changes_files = is_no_more_than(target, is_file_change);
         Self { target, risk: risk(target), names: names(target), only_changes_files }
@@ -292,7 +292,7 @@ pub const ACTIONS: [&str; 8] = [
 const FILE_CHANGES: [&str; 2] = ["workspace.write", "workspace.delete"];
 
 /// Whether an action, or a pattern of actions, is about anything that is ever asked for here.
-pub fn is_asked(action: &str) -> bool {
+pub fn is_known_action(action: &str) -> bool {
     ActionPattern::new(action).is_known()
 }
 
@@ -361,13 +361,13 @@ fn is_file_change(kind: &Kind) -> bool {
 /// A pattern of an action: `*` stands for any part between dots, and at the end for any number of them.
 #[derive(Debug, Clone)]
 struct ActionPattern {
-    parts: Vec<Shape>,
+    parts: Vec<TextPattern>,
     rest: bool,
 }
 
 impl ActionPattern {
     fn new(text: &str) -> Self {
-        let parts = text.split('.').map(|part| Shape::glob(part, false)).collect();
+        let parts = text.split('.').map(|part| TextPattern::glob(part, false)).collect();
         Self { parts, rest: text == "*" || text.ends_with(".*") }
     }
 
@@ -378,7 +378,7 @@ impl ActionPattern {
     fn is_about(&self, name: &str) -> bool {
         let mut names = name.split('.');
         let fits =
-            |pattern: &Shape| names.next().is_some_and(|name| pattern.describes(name, Case::Different));
+            |pattern: &TextPattern| names.next().is_some_and(|name| pattern.describes(name, Case::Different));
         self.parts.iter().all(fits) && (self.rest || names.next().is_none())
     }
 }
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn stars_stand_for_parts() {
+    fn stars_match_parts_of_a_name() {
         check("*", &["tool.call", "mutates"], &[]);
         check("tool.call", &["tool.call"], &["tool.called", "tool", "tool.call.x", "workspace.write"]);
         check("workspace.*", &["workspace.read", "workspace.write.x"], &["workspace", "tool.call"]);
@@ -407,11 +407,11 @@ mod tests {
     }
 
     #[test]
-    fn a_clause_knows_by_which_names_it_can_be_meant() {
-        let clause = |action: &str, class| Clause::new("c", action, class);
+    fn a_rule_knows_to_which_tool_names_it_applies() {
+        let rule = |action: &str, class| GovernanceRule::new("c", action, class);
         let check = |subject: &str, class, tool: &str, expected: bool| {
-            let clause = clause("tool.call", class).on(subject).unwrap();
-            assert_eq!(clause.is_for(tool), expected, "{subject} {class:?} {tool}");
+            let rule = rule("tool.call", class).with_subject(subject).unwrap();
+            assert_eq!(rule.is_for(tool), expected, "{subject} {class:?} {tool}");
         };
         check("run_command", Class::Deny, "run_command", true);
         check("run_comand", Class::Deny, "run_command", false);
@@ -420,22 +420,22 @@ mod tests {
         check("Run_Command", Class::Deny, "run_command", true);
         check("Run_Command", Class::Allow, "run_command", false);
         check("workspace:/a/**", Class::Deny, "anything", true);
-        assert!(clause("tool.call", Class::Deny).is_for("anything"));
+        assert!(rule("tool.call", Class::Deny).is_for("anything"));
         for (action, expected) in
             [("tool.call", true), ("workspace.*", true), ("*", true), ("payment.send", false)]
         {
-            assert_eq!(clause(action, Class::Deny).is_known(), expected, "{action}");
-            assert_eq!(is_asked(action), expected, "{action}");
+            assert_eq!(rule(action, Class::Deny).is_known(), expected, "{action}");
+            assert_eq!(is_known_action(action), expected, "{action}");
         }
-        assert!(!clause("tool.call", Class::Deny).bound_to("payment.*").is_known());
+        assert!(!rule("tool.call", Class::Deny).with_action("payment.*").is_known());
     }
 
     #[test]
     fn every_name_of_an_action_is_listed() {
         for kind in Kind::ALL {
             let action = crate::Action::new(kind);
-            let scene = crate::Scene::default();
-            for target in crate::target::targets(&action, None, &scene, None) {
+            let context = crate::RequestContext::default();
+            for target in crate::target::targets(&action, None, &context, None) {
                 assert!(names(&target).iter().all(|(name, _)| ACTIONS.contains(name)), "{kind}");
             }
         }

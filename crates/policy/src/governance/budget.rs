@@ -19,7 +19,7 @@ pub struct Budget {
 
 /// What was used of the budget of one clause before this request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Usage {
+pub struct RuleUsage {
     /// How often in this hour.
     pub hour: u64,
     /// How often in this day.
@@ -30,29 +30,29 @@ pub struct Usage {
 
 /// The counters, and what this request costs.
 #[derive(Clone, Copy)]
-pub struct Ledger<'a> {
+pub struct BudgetUsage<'a> {
     /// What was used, by the slug of a clause.
-    pub usage: &'a dyn Fn(&str) -> Usage,
+    pub usage: &'a dyn Fn(&str) -> RuleUsage,
     /// What this request costs, in cents, as far as that is known.
     pub amount_cents: Option<u64>,
 }
 
-impl Ledger<'_> {
+impl BudgetUsage<'_> {
     /// Nothing was used, and nothing costs anything.
     pub const EMPTY: Self =
-        Self { usage: &|_| Usage { hour: 0, day: 0, amount_cents: 0 }, amount_cents: None };
+        Self { usage: &|_| RuleUsage { hour: 0, day: 0, amount_cents: 0 }, amount_cents: None };
 }
 
-impl fmt::Debug for Ledger<'_> {
+impl fmt::Debug for BudgetUsage<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Ledger").field("amount_cents", &self.amount_cents).finish_non_exhaustive()
+        out.debug_struct("BudgetUsage").field("amount_cents", &self.amount_cents).finish_non_exhaustive()
     }
 }
 
 /// What of a budget is used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Exhausted {
+pub enum BudgetLimit {
     /// The requests of this hour.
     Hour,
     /// The requests of this day.
@@ -61,7 +61,7 @@ pub enum Exhausted {
     Amount,
 }
 
-impl fmt::Display for Exhausted {
+impl fmt::Display for BudgetLimit {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
             Self::Hour => "requests of this hour",
@@ -73,54 +73,54 @@ impl fmt::Display for Exhausted {
 
 /// A bound that one more request would exceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Excess {
+pub struct BudgetExcess {
     /// Which.
-    pub what: Exhausted,
+    pub what: BudgetLimit,
     /// How much of it is used, at most all; `None` if nobody knows.
     pub used: Option<u64>,
     /// How much there is.
     pub limit: u64,
 }
 
-impl Excess {
-    fn of(what: Exhausted, used: u64, limit: Option<u64>) -> Self {
+impl BudgetExcess {
+    fn new(what: BudgetLimit, used: u64, limit: Option<u64>) -> Self {
         let limit = limit.unwrap_or_default();
         // More than all of it tells nothing, and one that waits for an approval must not seem to be another for it.
         Self { what, used: (used < u64::MAX).then_some(used.min(limit)), limit }
     }
 }
 
-impl fmt::Display for Excess {
+impl fmt::Display for BudgetExcess {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let unit = if self.what == Exhausted::Amount { " cents" } else { "" };
+        let unit = if self.what == BudgetLimit::Amount { " cents" } else { "" };
         match self.used {
             Some(used) => write!(out, "{used} of {}{unit}", self.limit)?,
             None => write!(out, "of {}{unit} nobody knows how much is left", self.limit)?,
         }
         match self.what {
-            Exhausted::Hour => out.write_str(", renewed at the next full hour"),
-            Exhausted::Day | Exhausted::Amount => out.write_str(", renewed at 00:00 UTC"),
+            BudgetLimit::Hour => out.write_str(", renewed at the next full hour"),
+            BudgetLimit::Day | BudgetLimit::Amount => out.write_str(", renewed at 00:00 UTC"),
         }
     }
 }
 
 impl Budget {
     /// What would be exceeded by one more request.
-    pub fn exhausted(&self, ledger: &Ledger<'_>, clause: &str) -> Option<Excess> {
-        let usage = (ledger.usage)(clause);
+    pub fn exhausted(&self, budget_usage: &BudgetUsage<'_>, clause: &str) -> Option<BudgetExcess> {
+        let usage = (budget_usage.usage)(clause);
         let full = |used: u64, bound: Option<u64>| bound.is_some_and(|bound| used >= bound);
         // What this request costs counts as well; if nobody knows, what was spent does.
-        let spent = usage.amount_cents.saturating_add(ledger.amount_cents.unwrap_or(0));
+        let spent = usage.amount_cents.saturating_add(budget_usage.amount_cents.unwrap_or(0));
         let overspent = self.amount_cents.is_some_and(|bound| {
             spent > bound
-                || ledger.amount_cents.is_none_or(|amount| amount > 0) && usage.amount_cents >= bound
+                || budget_usage.amount_cents.is_none_or(|amount| amount > 0) && usage.amount_cents >= bound
         });
         if full(usage.hour, self.per_hour) {
-            Some(Excess::of(Exhausted::Hour, usage.hour, self.per_hour))
+            Some(BudgetExcess::new(BudgetLimit::Hour, usage.hour, self.per_hour))
         } else if full(usage.day, self.per_day) {
-            Some(Excess::of(Exhausted::Day, usage.day, self.per_day))
+            Some(BudgetExcess::new(BudgetLimit::Day, usage.day, self.per_day))
         } else if overspent {
-            Some(Excess::of(Exhausted::Amount, usage.amount_cents, self.amount_cents))
+            Some(BudgetExcess::new(BudgetLimit::Amount, usage.amount_cents, self.amount_cents))
         } else {
             None
         }
@@ -132,38 +132,53 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(budget: &Budget, usage: Usage, amount_cents: Option<u64>, expected: Option<Exhausted>) {
-        let ledger = Ledger { usage: &|_| usage, amount_cents };
-        let what = budget.exhausted(&ledger, "x").map(|excess| excess.what);
+    fn check(budget: &Budget, usage: RuleUsage, amount_cents: Option<u64>, expected: Option<BudgetLimit>) {
+        let budget_usage = BudgetUsage { usage: &|_| usage, amount_cents };
+        let what = budget.exhausted(&budget_usage, "x").map(|excess| excess.what);
         assert_eq!(what, expected, "{budget:?} {usage:?} {amount_cents:?}");
     }
 
     #[test]
-    fn the_last_one_fits_and_the_next_does_not() {
+    fn a_budget_allows_exactly_its_limit() {
         let hour = Budget { per_hour: Some(2), ..Budget::default() };
-        check(&hour, Usage { hour: 1, ..Usage::default() }, None, None);
-        check(&hour, Usage { hour: 2, ..Usage::default() }, None, Some(Exhausted::Hour));
+        check(&hour, RuleUsage { hour: 1, ..RuleUsage::default() }, None, None);
+        check(&hour, RuleUsage { hour: 2, ..RuleUsage::default() }, None, Some(BudgetLimit::Hour));
         let day = Budget { per_day: Some(2), ..Budget::default() };
-        check(&day, Usage { hour: 9, day: 1, amount_cents: 9 }, None, None);
-        check(&day, Usage { day: 2, ..Usage::default() }, None, Some(Exhausted::Day));
+        check(&day, RuleUsage { hour: 9, day: 1, amount_cents: 9 }, None, None);
+        check(&day, RuleUsage { day: 2, ..RuleUsage::default() }, None, Some(BudgetLimit::Day));
         let money = Budget { amount_cents: Some(100), ..Budget::default() };
-        check(&money, Usage { amount_cents: 60, ..Usage::default() }, Some(40), None);
-        check(&money, Usage { amount_cents: 60, ..Usage::default() }, Some(41), Some(Exhausted::Amount));
-        check(&money, Usage { amount_cents: 99, ..Usage::default() }, None, None);
-        check(&money, Usage { amount_cents: 100, ..Usage::default() }, None, Some(Exhausted::Amount));
-        check(&money, Usage { amount_cents: 100, ..Usage::default() }, Some(0), None);
-        check(&money, Usage { amount_cents: u64::MAX, ..Usage::default() }, Some(9), Some(Exhausted::Amount));
-        check(&Budget::default(), Usage { hour: 9, day: 9, amount_cents: 9 }, Some(9), None);
+        check(&money, RuleUsage { amount_cents: 60, ..RuleUsage::default() }, Some(40), None);
+        check(
+            &money,
+            RuleUsage { amount_cents: 60, ..RuleUsage::default() },
+            Some(41),
+            Some(BudgetLimit::Amount),
+        );
+        check(&money, RuleUsage { amount_cents: 99, ..RuleUsage::default() }, None, None);
+        check(
+            &money,
+            RuleUsage { amount_cents: 100, ..RuleUsage::default() },
+            None,
+            Some(BudgetLimit::Amount),
+        );
+        check(&money, RuleUsage { amount_cents: 100, ..RuleUsage::default() }, Some(0), None);
+        check(
+            &money,
+            RuleUsage { amount_cents: u64::MAX, ..RuleUsage::default() },
+            Some(9),
+            Some(BudgetLimit::Amount),
+        );
+        check(&Budget::default(), RuleUsage { hour: 9, day: 9, amount_cents: 9 }, Some(9), None);
     }
 
     #[test]
-    fn what_is_used_up_is_told_with_its_bound_and_when_it_is_renewed() {
+    fn an_exhausted_budget_names_its_limit_and_its_renewal() {
         let check = |what, used, limit, expected: &str| {
-            assert_eq!(Excess::of(what, used, Some(limit)).to_string(), expected);
+            assert_eq!(BudgetExcess::new(what, used, Some(limit)).to_string(), expected);
         };
-        check(Exhausted::Hour, 2, 2, "2 of 2, renewed at the next full hour");
-        check(Exhausted::Day, 7, 3, "3 of 3, renewed at 00:00 UTC");
-        check(Exhausted::Amount, 60, 100, "60 of 100 cents, renewed at 00:00 UTC");
-        check(Exhausted::Day, u64::MAX, 3, "of 3 nobody knows how much is left, renewed at 00:00 UTC");
+        check(BudgetLimit::Hour, 2, 2, "2 of 2, renewed at the next full hour");
+        check(BudgetLimit::Day, 7, 3, "3 of 3, renewed at 00:00 UTC");
+        check(BudgetLimit::Amount, 60, 100, "60 of 100 cents, renewed at 00:00 UTC");
+        check(BudgetLimit::Day, u64::MAX, 3, "of 3 nobody knows how much is left, renewed at 00:00 UTC");
     }
 }

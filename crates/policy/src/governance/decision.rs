@@ -1,22 +1,22 @@
-//! What a policy and its charter decided together, and why.
+//! What a policy and its ruleset decided together, and why.
 
 use std::fmt;
 
 use serde::Serialize;
 
-use super::budget::{Excess, Exhausted};
+use super::budget::{BudgetExcess, BudgetLimit};
 use super::class::{Class, Severity};
-use super::clause::Signer;
+use super::rule::Signer;
 use crate::action::Action;
 use crate::decision::Decision;
 
 /// A decision of a governance and its reason. Displayed, it is one sentence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Ruling {
+pub struct GovernanceDecision {
     /// The decision.
     pub class: Class,
     /// What it follows from.
-    pub reason: Reason,
+    pub reason: GovernanceReason,
     /// What of the request decided, where it has several parts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub about: Option<String>,
@@ -29,7 +29,7 @@ pub struct Ruling {
     /// Who has to approve, if it comes to that: each of these.
     pub approvals: Vec<Approval>,
     /// Clauses that matched and only want to be heard.
-    pub notes: Vec<Note>,
+    pub notes: Vec<RuleNote>,
 }
 
 /// Somebody has to approve.
@@ -45,7 +45,7 @@ pub struct Approval {
 
 /// A clause that matched and does not decide.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Note {
+pub struct RuleNote {
     /// Which.
     pub clause: String,
     /// What follows from it.
@@ -54,13 +54,14 @@ pub struct Note {
     pub class: Class,
 }
 
-/// What a ruling follows from.
+/// What a decision follows from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "by", rename_all = "snake_case")]
-pub enum Reason {
-    /// A clause says so.
-    Clause {
-        /// Which.
+pub enum GovernanceReason {
+    /// A rule matches.
+    #[serde(rename = "clause")]
+    Rule {
+        /// Slug of the rule.
         clause: String,
     },
     /// A clause would be milder at a lower level of autonomy.
@@ -77,7 +78,7 @@ pub enum Reason {
         /// Which.
         clause: String,
         /// What of it.
-        what: Exhausted,
+        what: BudgetLimit,
         /// How much of that is used, at most all; absent if nobody knows.
         #[serde(skip_serializing_if = "Option::is_none")]
         used: Option<u64>,
@@ -91,13 +92,13 @@ pub enum Reason {
     },
     /// No clause matches.
     Default,
-    /// The policy beside the charter says so.
+    /// The policy beside the ruleset says so.
     Policy(Decision),
 }
 
 /// A clause that was looked at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Considered {
+pub struct ConsideredRule {
     /// Which.
     pub clause: String,
     /// What stands in it.
@@ -112,8 +113,8 @@ pub struct Considered {
     pub why: String,
 }
 
-impl Ruling {
-    pub(crate) fn new(class: Class, reason: Reason, action: &Action) -> Self {
+impl GovernanceDecision {
+    pub(crate) fn new(class: Class, reason: GovernanceReason, action: &Action) -> Self {
         let risk = action.risk();
         let (actions, clauses, approvals, notes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         Self { class, reason, about: None, risk, actions, clauses, approvals, notes }
@@ -122,39 +123,39 @@ impl Ruling {
     /// The clause that decided, if one did: what a log calls the policy.
     pub fn decided_by(&self) -> Option<&str> {
         match &self.reason {
-            Reason::Clause { clause } | Reason::Autonomy { clause, .. } | Reason::Budget { clause, .. } => {
-                Some(clause)
-            }
-            Reason::Level { .. } | Reason::Default | Reason::Policy(_) => None,
+            GovernanceReason::Rule { clause }
+            | GovernanceReason::Autonomy { clause, .. }
+            | GovernanceReason::Budget { clause, .. } => Some(clause),
+            GovernanceReason::Level { .. } | GovernanceReason::Default | GovernanceReason::Policy(_) => None,
         }
     }
 
     /// The first of the strictest, with everything the others have to say about who must approve.
-    pub(crate) fn strictest(rulings: impl IntoIterator<Item = Self>, action: &Action) -> Self {
-        let mut rulings = rulings.into_iter();
-        let Some(mut strictest) = rulings.next() else {
-            return Self::new(Class::Deny, Reason::Default, action);
+    pub(crate) fn strictest(decisions: impl IntoIterator<Item = Self>, action: &Action) -> Self {
+        let mut decisions = decisions.into_iter();
+        let Some(mut strictest) = decisions.next() else {
+            return Self::new(Class::Deny, GovernanceReason::Default, action);
         };
-        for mut ruling in rulings {
-            strictest.actions.append(&mut ruling.actions);
-            strictest.clauses.append(&mut ruling.clauses);
-            strictest.approvals.append(&mut ruling.approvals);
-            strictest.notes.append(&mut ruling.notes);
-            if ruling.class > strictest.class {
+        for mut decision in decisions {
+            strictest.actions.append(&mut decision.actions);
+            strictest.clauses.append(&mut decision.clauses);
+            strictest.approvals.append(&mut decision.approvals);
+            strictest.notes.append(&mut decision.notes);
+            if decision.class > strictest.class {
                 let Self { actions, clauses, approvals, notes, .. } = strictest;
-                strictest = Self { actions, clauses, approvals, notes, ..ruling };
+                strictest = Self { actions, clauses, approvals, notes, ..decision };
             }
         }
-        once(&mut strictest.actions);
-        once(&mut strictest.clauses);
-        once(&mut strictest.approvals);
-        once(&mut strictest.notes);
+        dedup_stable(&mut strictest.actions);
+        dedup_stable(&mut strictest.clauses);
+        dedup_stable(&mut strictest.approvals);
+        dedup_stable(&mut strictest.notes);
         strictest
     }
 }
 
-/// Leaves each item of a list once, where it comes first.
-fn once<T: PartialEq>(list: &mut Vec<T>) {
+/// Removes duplicates, and keeps the first of each.
+fn dedup_stable<T: PartialEq>(list: &mut Vec<T>) {
     let mut kept = 0;
     for at in 0..list.len() {
         if !list[..kept].contains(&list[at]) {
@@ -165,15 +166,15 @@ fn once<T: PartialEq>(list: &mut Vec<T>) {
     list.truncate(kept);
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for GovernanceReason {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Clause { clause } => write!(out, "policy `{clause}` says so"),
+            Self::Rule { clause } => write!(out, "policy `{clause}` says so"),
             Self::Autonomy { clause, level, ceiling } => {
                 write!(out, "policy `{clause}` holds up to autonomy {ceiling}, and this is {level}")
             }
             Self::Budget { clause, what, used, limit } => {
-                let excess = Excess { what: *what, used: *used, limit: *limit };
+                let excess = BudgetExcess { what: *what, used: *used, limit: *limit };
                 write!(out, "the {what} under policy `{clause}` are used up ({excess})")
             }
             Self::Level { level } => write!(out, "autonomy {level} does not allow it unasked"),
@@ -183,7 +184,7 @@ impl fmt::Display for Reason {
     }
 }
 
-impl fmt::Display for Ruling {
+impl fmt::Display for GovernanceDecision {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}", self.class)?;
         if let Some(about) = &self.about {
@@ -203,7 +204,7 @@ mod tests {
         #[test]
         fn each_item_is_left_where_it_comes_first(list in prop::collection::vec(0_u8..6, 0..16)) {
             let mut left = list.clone();
-            once(&mut left);
+            dedup_stable(&mut left);
             let first = |at: &usize| !list[..*at].contains(&list[*at]);
             let expected: Vec<u8> = (0..list.len()).filter(first).map(|at| list[at]).collect();
             prop_assert_eq!(left, expected);
