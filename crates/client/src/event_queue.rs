@@ -11,10 +11,10 @@ use narrows_base::sync::lock;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-/// The most events that wait.
+/// Maximum number of queued events.
 const MAX_QUEUED_EVENTS: usize = 2048;
 
-/// The most bytes that wait. A larger event may wait alone.
+/// Maximum size of queued events. A single larger event may be queued alone.
 const MAX_QUEUED_BYTES: usize = 16 << 20;
 
 /// How long a reader may leave a full queue unread before events are dropped.
@@ -38,18 +38,18 @@ struct State<T> {
     bytes: usize,
     /// Events dropped since the last one that was read.
     dropped: u64,
-    /// There is a reader, or will be.
+    /// `true` if there is a reader, or will be.
     reads: bool,
-    /// Since when the queue is full and nothing is read.
+    /// Since when the queue is full and unread.
     full_since: Option<Instant>,
     ended: bool,
 }
 
 struct Shared<T> {
     state: Mutex<State<T>>,
-    /// An event was added, or the queue has ended.
+    /// Notified when an event was added or the queue has ended.
     come: Notify,
-    /// An event was read, or the reader has gone.
+    /// Notified when an event was read or the reader was dropped.
     taken: Notify,
 }
 
@@ -59,17 +59,17 @@ impl<T> Shared<T> {
     }
 }
 
-/// Where events go in. When it is dropped the reader comes to the end.
+/// Sending end. The reader reaches the end when it is dropped.
 pub(crate) struct EventQueue<T> {
     shared: Arc<Shared<T>>,
 }
 
-/// Where events come out, in order.
+/// Receiving end, in order.
 pub(crate) struct Reader<T> {
     shared: Arc<Shared<T>>,
 }
 
-/// Creates both ends. If a reader is `expected`, it is waited for from the beginning.
+/// Creates both ends. If a reader is `expected`, the queue waits for it from the beginning.
 pub(crate) fn event_queue<T: QueueItem>(expected: bool) -> (EventQueue<T>, Reader<T>) {
     let state = State {
         waiting: VecDeque::new(),
@@ -84,7 +84,7 @@ pub(crate) fn event_queue<T: QueueItem>(expected: bool) -> (EventQueue<T>, Reade
 }
 
 impl<T: QueueItem> EventQueue<T> {
-    /// Puts in what stands in `events`, however many they are; see [`EventQueue::room`].
+    /// Adds all `events`, regardless of the bounds; see [`EventQueue::wait_for_room`].
     pub(crate) fn push_all(&self, events: &mut Vec<T>) {
         if events.is_empty() {
             return;
@@ -99,8 +99,8 @@ impl<T: QueueItem> EventQueue<T> {
         self.shared.come.notify_one();
     }
 
-    /// Waits until there is room again. A reader that does not read in time counts as stopped, however often this is
-    /// begun anew.
+    /// Waits for room. A reader that has not read for [`STALL_TIMEOUT`] counts as stopped; waiting again does
+    /// not restart that time.
     pub(crate) async fn wait_for_room(&self) {
         loop {
             let taken = self.shared.taken.notified();
@@ -121,7 +121,7 @@ impl<T: QueueItem> EventQueue<T> {
         }
     }
 
-    /// Whether there is room.
+    /// Returns `true` if there is room.
     pub(crate) fn has_room(&self) -> bool {
         let state = self.shared.state();
         !state.reads || !state.is_full()
@@ -133,7 +133,7 @@ impl<T: QueueItem> State<T> {
         self.waiting.len() >= MAX_QUEUED_EVENTS || self.bytes >= MAX_QUEUED_BYTES
     }
 
-    /// Lets the oldest go that need not come through.
+    /// Drops the oldest events that are not vital.
     fn drop_oldest(&mut self) {
         let Self { waiting, bytes, dropped, .. } = self;
         let mut count = waiting.len();
@@ -160,7 +160,7 @@ impl<T> Drop for EventQueue<T> {
 }
 
 impl<T: QueueItem> Reader<T> {
-    /// What comes next; `None` at the end. Safe to cancel.
+    /// Returns the next event; `None` at the end. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Option<T> {
         loop {
             let come = self.shared.come.notified();
@@ -184,7 +184,7 @@ impl<T: QueueItem> Reader<T> {
         }
     }
 
-    /// Moves everything there is to `events`; `false` if there is nothing.
+    /// Moves all queued events to `events`. Returns `false` if there are none.
     pub(crate) fn take_all(&mut self, events: &mut Vec<T>) -> bool {
         let mut state = self.shared.state();
         state.reads = true;
@@ -280,7 +280,7 @@ mod tests {
             for number in 0..10_000 {
                 assert_eq!(reader.next().await, Some(Event::Plain(number)));
                 if number % 1000 == 0 {
-                    // sleep: on a paused clock; the reader is slow, and not gone
+                    // sleep: on a paused clock; the reader is slow but has not stopped
                     tokio::time::sleep(STALL_TIMEOUT / 2).await;
                 }
             }

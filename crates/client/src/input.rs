@@ -1,4 +1,4 @@
-//! What is said to an agent: text, and images that were looked at first.
+//! Input of a prompt: text, and images that are checked first.
 
 use std::fs::File;
 use std::io::Read;
@@ -14,18 +14,18 @@ const MAX_IMAGE_BYTES: u64 = 10 << 20;
 /// A part of a prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// Text.
+    /// Text of the prompt.
     Text(String),
-    /// An image in a file; a relative path is taken from the session's directory.
+    /// An image file; a relative path starts in the session's directory.
     Image(PathBuf),
 }
 
 impl Input {
-    /// Checks that it can be sent: an image is a file of a known format and not too large. Blocks. `cwd` is where a relative
-    /// path starts.
+    /// Checks that the input can be sent: an image has to be a file of a known format and not too large. A
+    /// relative path starts in `cwd`. Blocks.
     ///
     /// # Errors
-    /// What is wrong with the file, without its name.
+    /// The problem of the file, without its name.
     pub fn check(&self, cwd: &Path) -> std::io::Result<()> {
         let Self::Image(path) = self else { return Ok(()) };
         let too_large = || format!("it is larger than {} MiB", MAX_IMAGE_BYTES >> 20);
@@ -49,7 +49,7 @@ impl From<String> for Input {
     }
 }
 
-/// A block of a prompt, as both versions write it.
+/// A content block of a prompt, valid in both protocol versions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum Block {
@@ -63,7 +63,7 @@ pub(crate) enum Block {
     },
 }
 
-/// Why a part of a prompt cannot be sent.
+/// Why an input cannot be sent.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InputError {
     #[error("the agent takes no images, so {} cannot be sent", .0.display())]
@@ -78,7 +78,7 @@ pub(crate) enum InputError {
     Empty,
 }
 
-/// The blocks for `inputs`. Texts that follow each other are one, with a blank line between them.
+/// Returns the content blocks of `inputs`. Consecutive texts are joined with a blank line.
 pub(crate) fn blocks(inputs: &[Input], cwd: &Path, takes_images: bool) -> Result<Vec<Block>, InputError> {
     let mut blocks = Vec::new();
     for input in inputs {
@@ -95,11 +95,10 @@ pub(crate) fn blocks(inputs: &[Input], cwd: &Path, takes_images: bool) -> Result
     if blocks.is_empty() { Err(InputError::Empty) } else { Ok(blocks) }
 }
 
-/// Reads an image. The caller has named the file, so it need not lie anywhere in particular; but only what is an image
-/// goes out.
+/// Reads an image. The caller has named the file, so it may be anywhere; but only images are sent.
 fn image(path: &Path) -> Result<Block, InputError> {
     let unreadable = |error| InputError::Unreadable { path: path.to_owned(), error };
-    // The kind is checked first: opening a pipe would wait for a writer.
+    // The file type is checked first, because opening a pipe would wait for a writer.
     if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
         return Err(InputError::NoImage(path.to_owned()));
     }
@@ -113,7 +112,7 @@ fn image(path: &Path) -> Result<Block, InputError> {
     Ok(Block::Image { mime_type, data: STANDARD.encode(bytes) })
 }
 
-/// What an image is by its first bytes, whatever its name says.
+/// Returns the image type by the first bytes, regardless of the file name.
 fn sniff(bytes: &[u8]) -> Option<&'static str> {
     match bytes {
         [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Some("image/png"),

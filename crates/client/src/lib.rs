@@ -1,7 +1,7 @@
-//! Drives any agent under a policy, and gives programs one event model.
+//! Drives any agent under a policy, with one event model.
 //!
-//! A [`Runtime`] is one agent that runs. A [`Session`] is one conversation with it, under a policy. A [`RunHandle`] is one
-//! turn: its events, its result, and a way to stop it.
+//! A [`Runtime`] is one running agent. A [`Session`] is one conversation with it, under a policy. A
+//! [`RunHandle`] is one turn: its events, its result, and a way to cancel it.
 
 mod agent;
 mod allowed;

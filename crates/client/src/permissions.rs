@@ -1,4 +1,5 @@
-//! Decides about requests for files, commands and MCP calls: by the policy, and where the policy asks, by the permission handler.
+//! Decides about requests for files, commands and MCP calls: by the policy, and if the policy asks, by the
+//! permission handler.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -36,11 +37,11 @@ pub(crate) enum DecidedBy {
     Nobody,
     /// Denied at the deadline for an answer.
     Deadline,
-    /// Denied, because a path leads elsewhere than when the person was asked.
+    /// Denied, because a link of a path has changed since the person was asked.
     Changed,
-    /// Denied, because the request cannot be read in one certain way.
+    /// Denied, because the request is ambiguous.
     Unreadable,
-    /// Denied, because the turn has ended or there is none.
+    /// Denied, because the turn has ended or has not begun.
     Cancelled,
 }
 
@@ -63,7 +64,7 @@ impl DecidedBy {
 #[error("{0}")]
 pub(crate) struct Denied(pub(crate) String);
 
-/// The turn in which a request arrived. The default is none.
+/// The turn in which a request arrived. The default is no turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TurnId(u64);
 
@@ -75,14 +76,14 @@ pub(crate) struct RequestSubject {
     pub(crate) title: String,
     pub(crate) kind: &'static str,
     pub(crate) tool: Option<String>,
-    /// The MCP server whose tool it is, and what the tool is called there.
+    /// The MCP server and the name of its tool.
     pub(crate) mcp: Option<(String, String)>,
     pub(crate) input: serde_json::Value,
     pub(crate) paths: Vec<PathBuf>,
 }
 
 impl RequestSubject {
-    /// The request as an event has it.
+    /// Returns the content of the `permission.requested` event.
     fn requested(&self, id: &str) -> PermissionRequested {
         PermissionRequested {
             request_id: id.to_owned(),
@@ -104,12 +105,12 @@ pub(crate) type ClientActionAt<'a> = (&'a ClientAction, Option<&'a Path>);
 
 /// Decides about the requests of one session.
 pub(crate) struct PermissionService {
-    /// Known once the session is open; MCP servers may ask before.
+    /// Set once the session is open; MCP servers may ask earlier.
     session: OnceLock<Arc<str>>,
     policy: Arc<Policy>,
     roots: Vec<PathBuf>,
     files: ProtectedFiles,
-    /// What held for the last command that ran here, or would have when the session was opened.
+    /// Enforcement for the last command that the client ran, or that determined when the session was opened.
     confined: Mutex<Confined>,
     decider: Option<Arc<dyn PermissionHandler>>,
     answer_timeout: Duration,
@@ -117,12 +118,12 @@ pub(crate) struct PermissionService {
     asked: AtomicU64,
     /// Number of requests that wait for an answer.
     waiting: AtomicUsize,
-    /// Odd while a turn is active, even before the first turn, between turns and once a turn is cancelled. Each turn has
-    /// another number, so that a request of one turn is not decided as one of the next.
+    /// Odd while a turn is active; even before the first turn, between turns and once a turn is cancelled.
+    /// Each turn has a new number, so that a request of one turn is not decided in the next.
     turn: AtomicU64,
     cancelled: Notify,
     pub(crate) pending_permissions: PendingPermissions,
-    /// What a person has allowed and may come once more.
+    /// Actions that the user has allowed and that may be requested again.
     pub(crate) allowed: Allowed,
 }
 
@@ -153,28 +154,29 @@ impl PermissionService {
         }
     }
 
-    /// The session is open.
+    /// Sets the session id, once it is known.
     pub(crate) fn set_session(&self, id: &Arc<str>) {
-        // It has one name for life.
+        // The id never changes.
         let _ = self.session.set(Arc::clone(id));
     }
 
-    /// What commands that run here are kept from. Until it is known, they are kept from nothing.
+    /// Sets what the sandbox enforces for commands of the client. Before that, nothing is assumed to be
+    /// enforced.
     pub(crate) fn set_confined(&self, confined: Confined) {
         *self.confined() = confined;
     }
 
-    /// The name of the session.
+    /// Returns the session id.
     pub(crate) fn session(&self) -> String {
         self.session.get().map(ToString::to_string).unwrap_or_default()
     }
 
-    /// A new name for a question.
+    /// Returns a new request id.
     pub(crate) fn next_request_id(&self) -> String {
         format!("perm_{}", self.asked.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// The preset.
+    /// Returns the access preset.
     pub(crate) fn access(&self) -> narrows_policy::Access {
         self.policy.access()
     }
@@ -184,19 +186,19 @@ impl PermissionService {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// Refuses all requests from now on, those that wait for an answer too.
+    /// Denies all requests from now on, including those that wait for an answer.
     pub(crate) fn cancel(&self) {
         self.set_turn(|turn| turn.next_multiple_of(2));
         self.cancelled.notify_waiters();
     }
 
-    /// A new turn begins.
+    /// Begins a turn.
     pub(crate) fn begin_turn(&self) {
         self.set_turn(|turn| (turn + 1) | 1);
         self.allowed.end_turn();
     }
 
-    /// Returns the turn to which a request belongs that arrives now.
+    /// Returns the current turn, to which an arriving request belongs.
     pub(crate) fn turn(&self) -> TurnId {
         TurnId(self.turn.load(Ordering::Relaxed))
     }
@@ -206,12 +208,13 @@ impl PermissionService {
         let _ = self.turn.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |turn| Some(next(turn)));
     }
 
-    /// Returns `true` if the request of this turn is refused: there was no turn, or it is over.
+    /// Returns `true` if requests of this turn are refused, because it is over or there was none.
     fn is_over(&self, turn: TurnId) -> bool {
         turn.0.is_multiple_of(2) || turn != self.turn()
     }
 
-    /// Where relative paths start and whether links can be followed: not in the directories of another machine.
+    /// Returns the directory in which relative paths start. `None` if the directories are on another machine,
+    /// so that links cannot be followed.
     pub(crate) fn local_root(&self) -> Option<&Path> {
         self.roots.first().map(PathBuf::as_path)
     }
@@ -221,7 +224,8 @@ impl PermissionService {
         &self.files
     }
 
-    /// What the policy says. Only what runs here is held by our sandbox; what an agent runs by itself is not.
+    /// Returns the decision of the policy. The sandbox of the client is considered only for actions that run
+    /// in the client.
     pub(crate) fn judge(&self, turn: TurnId, action: &Action, runs_here: bool) -> Decision {
         let confined = if runs_here { *self.confined() } else { Confined::default() };
         self.judge_in(turn, confined, action)
@@ -233,7 +237,7 @@ impl PermissionService {
         self.policy.decide(action, &context)
     }
 
-    /// How a question is settled without asking anybody, if it is.
+    /// Returns the reply to a request that needs no answer of the user.
     pub(crate) fn reply_without_asking(&self, decision: &Decision) -> Option<(PermissionReply, DecidedBy)> {
         if decision.because == DecisionReason::Cancelling {
             return Some((PermissionReply::Cancel, DecidedBy::Cancelled));
@@ -249,7 +253,7 @@ impl PermissionService {
         lock(&self.confined)
     }
 
-    /// Settles a question: by what the policy says, or by asking.
+    /// Settles a request: by the decision of the policy, or by asking the handler.
     pub(crate) async fn settle(
         &self,
         turn: TurnId,
@@ -287,14 +291,14 @@ impl PermissionService {
             return (PermissionReply::Reject, DecidedBy::Unreadable);
         }
         let may_allow = matches!(reply, PermissionReply::Allow | PermissionReply::Select(_));
-        // The answer is about the files that the person was shown.
+        // The answer covers the files that the person was shown.
         if may_allow && self.follow(&subject).await != shown {
             return (PermissionReply::Reject, DecidedBy::Changed);
         }
         (reply, by)
     }
 
-    /// Returns `action` with where its paths lead; `None` if they cannot be followed.
+    /// Adds the link targets of the paths to `action`; `None` if they cannot be followed.
     async fn follow(&self, action: &Action) -> Option<Action> {
         let (here, files) = (self.local_root()?.to_owned(), self.files.clone());
         let mut action = action.clone();
@@ -304,8 +308,8 @@ impl PermissionService {
         following.await.ok()?.ok()
     }
 
-    /// Returns `action` with where its paths lead, if they lie on this machine. If they cannot be followed, it may be
-    /// anything.
+    /// Adds the link targets of the paths to `action`, if they are on this machine. If they cannot be
+    /// followed, the action is of an unknown kind.
     pub(crate) async fn followed(&self, action: Action) -> Action {
         if self.local_root().is_none() {
             return action;
@@ -316,7 +320,7 @@ impl PermissionService {
         }
     }
 
-    /// Settles what the agent wants of this machine, and tells of it.
+    /// Decides about an action on this machine, and reports request and decision.
     pub(crate) async fn permit(
         &self,
         action: &Action,
@@ -326,7 +330,7 @@ impl PermissionService {
         self.decide_and_report(self.judge(about.turn, action, true), action, about, client_action).await
     }
 
-    /// The same for a command that is held by this.
+    /// Does the same for a command with this enforcement.
     pub(crate) async fn permit_in(
         &self,
         confined: Confined,
@@ -369,7 +373,7 @@ impl PermissionService {
             approval: None,
             problem: None,
         };
-        // Who has just allowed the very same is not asked again.
+        // The user is not asked again for exactly the same action.
         let is_allowed = decision.verdict == Verdict::Ask
             && client_action.is_some_and(|(client_action, real)| self.allowed.consume(client_action, real));
         let (reply, by) = match is_allowed {
@@ -384,7 +388,7 @@ impl PermissionService {
         if allowed { Ok(()) } else { Err(denied(&decision, by)) }
     }
 
-    /// Tells of something that cannot be done, whatever the policy says, because it lies out of reach.
+    /// Reports a request that is refused regardless of the policy, because the path is outside of the roots.
     pub(crate) async fn refuse_unreachable(&self, about: &RequestSubject, words: &str) {
         let open = OpenRequest::new(self, about).await;
         let decision =
@@ -398,7 +402,7 @@ impl PermissionService {
     }
 }
 
-/// A decision as events have it: what the policy said, and who settled it.
+/// Returns a decision in the form of events: the decision of the policy, and what settled it.
 pub(crate) fn explained(decision: &Decision, by: DecidedBy) -> Json {
     Json::write(&serde_json::json!({
         "verdict": decision.verdict,
@@ -408,7 +412,7 @@ pub(crate) fn explained(decision: &Decision, by: DecidedBy) -> Json {
     }))
 }
 
-/// Why something is not done, in words for the agent.
+/// Returns the reason of a denial, for the agent.
 pub(crate) fn denied(decision: &Decision, by: DecidedBy) -> Denied {
     Denied(match by {
         DecidedBy::Policy => decision.because.to_string(),
@@ -423,18 +427,18 @@ pub(crate) fn denied(decision: &Decision, by: DecidedBy) -> Denied {
     })
 }
 
-/// A request that is being decided. If its requester goes before, that is reported.
+/// A request that is being decided. Dropping it early is reported.
 struct OpenRequest<'a> {
     permissions: &'a PermissionService,
     id: String,
-    /// It was told that it was made.
+    /// `true` once the request was reported.
     requested: bool,
-    /// It was told what became of it.
+    /// `true` once the decision was reported.
     resolved: bool,
 }
 
 impl<'a> OpenRequest<'a> {
-    /// Makes the request, and tells of it.
+    /// Registers and reports the request.
     async fn new(permissions: &'a PermissionService, about: &RequestSubject) -> Self {
         let id = permissions.next_request_id();
         permissions.pending_permissions.insert(&id);
@@ -444,7 +448,7 @@ impl<'a> OpenRequest<'a> {
         open
     }
 
-    /// It is decided so; `false` if the turn was over before.
+    /// Reports the decision. Returns `false` if the turn ended before.
     async fn decide(mut self, outcome: &str, decision: Json) -> bool {
         let resolved = PermissionResolved {
             request_id: self.id.clone(),
@@ -467,13 +471,13 @@ impl Drop for OpenRequest<'_> {
         if !self.requested {
             self.permissions.pending_permissions.mark_reported(&id);
         } else if !self.resolved {
-            // If there is no room it is told at the end of the turn.
+            // Without room it is reported at the end of the turn.
             let _ = self.permissions.notices.try_send(PermissionNotice::GivenUp(id));
         }
     }
 }
 
-/// Counts a question as long as it lives.
+/// Counts a waiting request until it is dropped.
 struct WaitingGuard<'a>(&'a AtomicUsize);
 
 impl<'a> WaitingGuard<'a> {

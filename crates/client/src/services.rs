@@ -1,4 +1,4 @@
-//! What the agent gets of this machine, each thing after it was decided about: files and commands.
+//! Files and commands for the agent, each after a decision.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -23,10 +23,10 @@ use crate::host::terminal::{Create, Terminals};
 use crate::mcp::{CommandService, FileService, Gate, Pending, Ran, Refusal, Run, ServiceError};
 use crate::permissions::{ClientActionAt, Denied, PermissionService, RequestSubject, TurnId};
 
-/// How often a file is looked for that is replaced just then.
+/// How often a file is looked up again that is being replaced.
 const MAX_FILE_TRIES: usize = 8;
 
-/// How much of the output of a command is kept if the agent does not say.
+/// Number of output bytes kept of a command if the agent sets no limit.
 const DEFAULT_OUTPUT_BYTES: usize = 1 << 20;
 
 /// The files and commands of one session.
@@ -35,27 +35,27 @@ pub(crate) struct Services {
     pub(crate) files: Files,
     pub(crate) terminals: Terminals,
     pub(crate) environment: Environment,
-    /// What commands run in.
+    /// Sandbox of commands.
     pub(crate) confinement: Confinement,
     pub(crate) cwd: PathBuf,
     pub(crate) budget: RequestBudget,
-    /// How many commands the agent has asked the client to run.
+    /// Number of commands that the agent has requested.
     pub(crate) commands_wanted: AtomicU64,
 }
 
 /// Bounds the memory of requests that an agent sends without reading the answers.
 pub(crate) struct RequestBudget {
-    /// Bytes of the requests that are not answered.
+    /// Bytes of unanswered requests.
     request_bytes: Arc<Semaphore>,
-    /// Files and outputs that are read, or whose answer waits for the agent.
+    /// Files and outputs that are being read, or whose answers are being sent.
     answers: Arc<Semaphore>,
 }
 
 impl RequestBudget {
-    /// How many bytes the open requests of a session may have: room for the longest message.
+    /// Maximum number of bytes of the open requests of a session: room for the longest message.
     pub(crate) const MAX_REQUEST_BYTES: usize = narrows_wire::DEFAULT_MAX_LINE_BYTES;
 
-    /// How many answers with a file or the output of a command are made at once.
+    /// Maximum number of concurrent answers with a file or the output of a command.
     const MAX_LARGE_ANSWERS: usize = 2;
 
     pub(crate) fn new() -> Self {
@@ -69,20 +69,21 @@ impl RequestBudget {
         }
     }
 
-    /// Reserves room for a request of this many bytes until the permit is dropped. Returns `None` if the open requests leave too little.
+    /// Reserves room for a request of this many bytes until the permit is dropped. Returns `None` if there is
+    /// too little room.
     pub(crate) fn admit(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let bytes = u32::try_from(bytes.min(Self::MAX_REQUEST_BYTES)).ok()?;
         Arc::clone(&self.request_bytes).try_acquire_many_owned(bytes).ok()
     }
 
-    /// Waits until a large answer may be made. Its permit is dropped when it was sent.
+    /// Waits for permission to build a large answer. The permit is dropped when the answer was sent.
     pub(crate) async fn large_answer(&self) -> Option<OwnedSemaphorePermit> {
-        // Never closed.
+        // The semaphore is never closed.
         Arc::clone(&self.answers).acquire_owned().await.ok()
     }
 }
 
-/// Why a service was not rendered.
+/// Why a request was not served.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ServiceFailure {
     #[error(transparent)]
@@ -96,7 +97,7 @@ pub(crate) enum ServiceFailure {
 }
 
 impl ServiceFailure {
-    /// What the agent is told.
+    /// Returns the error for the agent.
     pub(crate) fn to_rpc(&self) -> RpcError {
         match self {
             Self::Denied(denied) => RpcError::new(Code::PolicyDenied, denied.to_string()),
@@ -107,7 +108,7 @@ impl ServiceFailure {
     }
 }
 
-/// What came of a file that was read or written, with its slot, which is free once this is dropped.
+/// Result of reading or writing a file, with its slot, which is released on drop.
 pub(crate) struct WithSlot<T> {
     value: T,
     slot: Option<OwnedSemaphorePermit>,
@@ -125,7 +126,7 @@ impl<T> WithSlot<T> {
     }
 }
 
-/// A command that the agent wants to run.
+/// A command that the agent requests.
 #[derive(Clone, Debug)]
 pub(crate) struct WantedCommand {
     pub(crate) program: String,
@@ -138,12 +139,12 @@ pub(crate) struct WantedCommand {
 }
 
 impl Services {
-    /// Returns how many commands the agent has asked the client to run, allowed or not.
+    /// Returns the number of commands that the agent has requested, allowed or not.
     pub(crate) fn commands_wanted(&self) -> u64 {
         self.commands_wanted.load(Ordering::Relaxed)
     }
 
-    /// The text of a file.
+    /// Reads a file.
     pub(crate) async fn read(
         self: &Arc<Self>,
         turn: TurnId,
@@ -167,7 +168,7 @@ impl Services {
         .await
     }
 
-    /// Replaces a file, or makes it.
+    /// Replaces or creates a file.
     pub(crate) async fn write(
         self: &Arc<Self>,
         turn: TurnId,
@@ -193,8 +194,8 @@ impl Services {
         .await
     }
 
-    /// Does `act` with a file, once it is decided that it may be done with the one that `path` leads to. If it leads
-    /// elsewhere meanwhile, it is decided anew.
+    /// Applies `act` to a file after a decision about the file that `path` leads to. If it leads elsewhere
+    /// meanwhile, the decision is repeated.
     async fn with_permitted_file<T: Send + 'static>(
         self: &Arc<Self>,
         kind: Kind,
@@ -226,7 +227,7 @@ impl Services {
                 permitted = Some(found.path().to_owned());
             }
             let act = act.clone();
-            // Only now: a question may take long.
+            // Acquired only now, because a user may take long to answer.
             let slot = self.budget.large_answer().await;
             tries -= 1;
             match blocking(move || act(&found)).await {
@@ -236,7 +237,7 @@ impl Services {
         }
     }
 
-    /// Returns the action on the file `found`, which was asked for by the name `asked`.
+    /// Returns the action on the file `found`, which was requested as `asked`.
     async fn file_action(&self, kind: Kind, asked: &Path, found: &Path) -> Action {
         let (asked, found) = (asked.to_owned(), found.to_owned());
         let files = self.permissions.files().clone();
@@ -245,7 +246,7 @@ impl Services {
         action
     }
 
-    /// Starts a command, and returns the id of its terminal.
+    /// Starts a command. Returns the id of its terminal.
     pub(crate) async fn start(&self, turn: TurnId, wanted: WantedCommand) -> Result<String, ServiceFailure> {
         let WantedCommand { program, args, env, cwd, links, output_limit } = wanted;
         self.commands_wanted.fetch_add(1, Ordering::Relaxed);
@@ -255,7 +256,7 @@ impl Services {
         if let Some((name, _)) = env.iter().find(|(name, value)| !is_variable(name, value)) {
             return Err(ServiceFailure::Invalid(format!("`env`: {name:?} cannot be set")));
         }
-        // The directory of the session may have been named by a link, and is known by where that led.
+        // The path of the session's directory may contain links, and its target is known.
         let refuses_links = links == PathLinks::Refuse && cwd.is_some();
         let asked = cwd.unwrap_or_else(|| self.cwd.clone());
         if !asked.is_absolute() {
@@ -304,7 +305,8 @@ impl Services {
         self.terminals.create(create).await.map_err(|error| ServiceFailure::Terminal(error.to_string()))
     }
 
-    /// `action` with where the words of its command lead, which runs in `directory`. What cannot be followed may be anything.
+    /// Adds the link targets of its words to a command that runs in `directory`. If they cannot be followed,
+    /// it is of an unknown kind.
     async fn followed(&self, action: Action, directory: PathBuf) -> Action {
         if self.permissions.local_root().is_none() {
             return action;
@@ -317,9 +319,9 @@ impl Services {
         is_followed.unwrap_or_else(|_| Action { also: vec![Kind::Other], ..action })
     }
 
-    /// Settles whether a command may run, and returns what it runs in. While a person is asked, files come to be that are
-    /// to be protected, so the sandbox is made after the answer. If it holds less than the person was told, they are asked
-    /// again.
+    /// Decides about a command and returns its sandbox. While a user is asked, protected files may be
+    /// created, so the sandbox is built after the answer. If it enforces less than the user was shown, the
+    /// user is asked again.
     async fn permit_command(
         &self,
         action: &Action,
@@ -342,8 +344,8 @@ impl Services {
         Err(ServiceFailure::Terminal("the sandbox of the command changes too often".to_owned()))
     }
 
-    /// A directory by its name, and where that leads: there the command runs. The directory of the session is known by
-    /// where it leads alone.
+    /// Returns a directory by name and its link target, where the command runs. The session's directory is
+    /// known only by its target.
     async fn directory(&self, asked: &Path) -> Result<(PathBuf, PathBuf), ServiceFailure> {
         if self.permissions.local_root().is_none() {
             return Ok((asked.to_owned(), asked.to_owned()));
@@ -358,8 +360,8 @@ impl Services {
         Ok((named, real))
     }
 
-    /// The program to start: by its name, unless the request sets `PATH`. Then it is looked up in the `PATH` that it
-    /// would have had, so that a variable does not put another program in its place.
+    /// Returns the program to start: its name, unless the request sets `PATH`. Then it is looked up in the
+    /// original `PATH`, so that a variable does not substitute another program.
     fn program(
         &self,
         name: String,
@@ -376,13 +378,13 @@ impl Services {
     }
 }
 
-/// What a person is asked: the variables and the words of the command.
+/// Returns the title of the request: the variables and the words of the command.
 fn title(variables: &[Variable], argv: &[String]) -> String {
     let assigned = variables.iter().map(|Variable { name, value }| format!("{name}={value}"));
     format!("Run {}", assigned.chain(argv.iter().cloned()).collect::<Vec<_>>().join(" "))
 }
 
-/// The request as events have it. Without variables there is no `env`.
+/// Returns the input for events. Without variables there is no `env`.
 fn input(program: &str, args: &[String], cwd: &Path, variables: &[Variable]) -> Value {
     let mut input = json!({"command": program, "args": args, "cwd": cwd});
     if !variables.is_empty() {
@@ -392,12 +394,12 @@ fn input(program: &str, args: &[String], cwd: &Path, variables: &[Variable]) -> 
     input
 }
 
-/// Returns `true` if the system can set a variable of this name to this value.
+/// Returns `true` if the system accepts a variable with this name and value.
 fn is_variable(name: &str, value: &str) -> bool {
     !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0')
 }
 
-/// Does `work` where it may take its time.
+/// Runs `work` on a blocking thread.
 async fn blocking<T: Send + 'static, E: Send + 'static>(
     work: impl FnOnce() -> Result<T, E> + Send + 'static,
 ) -> Result<T, E> {
@@ -407,7 +409,7 @@ async fn blocking<T: Send + 'static, E: Send + 'static>(
     }
 }
 
-/// The services for agents that can only ask through MCP.
+/// The services for agents that can only use MCP.
 pub(crate) struct McpServices(pub(crate) Arc<Services>);
 
 fn service_error(failure: &ServiceFailure) -> ServiceError {
@@ -445,7 +447,7 @@ impl FileService for McpServices {
     }
 }
 
-/// Releases a terminal, whatever becomes of who used it.
+/// Releases a terminal on drop.
 struct ReleaseTerminal {
     services: Arc<Services>,
     id: String,
@@ -496,7 +498,7 @@ impl CommandService for McpServices {
     }
 }
 
-/// Decides about calls of MCP servers that run here.
+/// Decides about calls of hosted MCP servers.
 pub(crate) struct McpGate(pub(crate) Arc<PermissionService>);
 
 impl Gate for McpGate {

@@ -1,4 +1,4 @@
-//! The updates of both versions, variant by variant.
+//! Reads the updates of both versions, variant by variant.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use super::{Emit, Mapper, gate, surrogates};
 use crate::event::{EventBody, Json, Payload, Role, RuntimeEvent};
 use crate::peer_json;
 
-/// How long the id of a message or of a child session may be.
+/// Maximum length of the id of a message or of a child session.
 const MAX_ID_BYTES: usize = 512;
 
-/// What an update has become so far.
+/// Result of reading an update.
 type Done = Result<Handled, Problem>;
 
 /// Whether an update has become an event of its own.
@@ -34,7 +34,7 @@ pub(super) enum Handled {
 }
 
 impl Mapper {
-    /// Takes the params of a `session/update`, pushes what they become, and says what else they mean.
+    /// Reads the params of a `session/update`, pushes its events, and returns its other effects.
     pub fn update(&mut self, params: &[u8], now_ms: u64, out: &mut Vec<RuntimeEvent>) -> Effects {
         let Ok(text) = std::str::from_utf8(params) else {
             let payload = self.unusable(params, "not UTF-8".to_owned());
@@ -48,9 +48,9 @@ impl Mapper {
         self.read_update(text, emit)
     }
 
-    /// Takes an update if it is a plain piece of text, which nearly all are.
+    /// Handles a plain text chunk, which nearly all updates are. Returns `false` for any other update.
     fn piece(&mut self, params: &str, emit: &mut Emit<'_>) -> bool {
-        // A glance, because a parser takes long to explain what it did not find.
+        // Searched first, because a failing parser is slow.
         if !head(params, 256).contains("\"agent_") {
             return false;
         }
@@ -89,7 +89,7 @@ impl Mapper {
         }
     }
 
-    /// Takes an update of whatever sort.
+    /// Handles any update.
     fn read_update(&mut self, params: &str, emit: &mut Emit<'_>) -> Effects {
         let mut effects = Effects::default();
         let update = match object::<Params<'_>>(params) {
@@ -112,7 +112,7 @@ impl Mapper {
             mapper.variant(&head, text, update, effects, emit)
         };
         let mut done = read(update.get(), self, &mut effects, emit);
-        // Nothing has happened yet when reading fails, so that it can be tried again.
+        // A failed read has no effect, so it can be repeated.
         if done.is_err()
             && let Some(repaired) = surrogates::repaired(update.get().as_bytes())
             && let Ok(repaired) = std::str::from_utf8(&repaired)
@@ -135,7 +135,7 @@ impl Mapper {
         effects
     }
 
-    /// What cannot be taken for an update at all.
+    /// Returns the event for an unreadable update.
     fn unusable(&self, params: &[u8], problem: Problem) -> Payload {
         Payload::Update {
             update: Json::from_bytes_lossy(params),
@@ -186,8 +186,8 @@ impl Mapper {
         Ok(Handled::No)
     }
 
-    /// Notes the failure that an update reports, if need be in the `words` beside it. One that is repeated happened
-    /// long ago.
+    /// Records the failure that an update reports, if necessary with the text in `words`. A replayed failure
+    /// is ignored.
     fn take_fault(&mut self, marks: &Marks<'_>, words: Option<&str>, effects: &mut Effects) -> bool {
         let Some(mut fault) = marks.fault() else { return false };
         if fault.message.is_empty() {
@@ -202,7 +202,7 @@ impl Mapper {
         true
     }
 
-    /// A piece of a message that is not plain text, or not of a run.
+    /// Handles a message chunk that is not plain text, or is outside of a run.
     fn chunk(
         &mut self,
         speaker: Speaker,
@@ -231,7 +231,7 @@ impl Mapper {
         Ok(Handled::Yes)
     }
 
-    /// A message as a whole (v2).
+    /// Handles a complete message (v2).
     fn whole(
         &mut self,
         role: Role,
@@ -248,7 +248,7 @@ impl Mapper {
         if self.take_fault(&head.marks(), None, effects) || self.run_id.is_none() || self.replaying {
             return Ok(Handled::No);
         }
-        // Without content it is as it was.
+        // Without content the message is unchanged.
         let Some(texts) = texts else { return Ok(Handled::No) };
         let only_text = texts.iter().all(Option::is_some);
         let text: String = texts.into_iter().flatten().collect();
@@ -276,8 +276,8 @@ impl Mapper {
         Ok(if only_text { Handled::Yes } else { Handled::No })
     }
 
-    /// News of a tool call. `begins`: whether the agent says that it begins one (v1). Other news may be the first all the
-    /// same: in v2 that is how calls begin, and in v1 it is better than nothing.
+    /// Handles an update of a tool call. `begins` is `true` if the agent announces a new call (v1). Other
+    /// updates may be the first as well: calls of v2 begin with any update, and some v1 agents do the same.
     fn tool(&mut self, fields: Fields<'_>, begins: bool, effects: &mut Effects, emit: &mut Emit<'_>) -> Done {
         let patch = Patch::from_fields(fields)?;
         self.calls.check(patch.id())?;
@@ -290,7 +290,7 @@ impl Mapper {
         Ok(self.advance(&id, false, emit))
     }
 
-    /// Merges what is told of a call into what is known of it.
+    /// Merges an update into a call.
     pub(super) fn merge(&mut self, id: &str, patch: Patch<'_>) {
         let (version, foreign) = (self.version, self.run_id.is_none());
         self.calls.change(id, |call, new, room| {
@@ -301,7 +301,7 @@ impl Mapper {
         });
     }
 
-    /// Tells what is to be told of a call now. `needed`: whether it must be known to whoever reads the events.
+    /// Pushes the events of a call that are due. `needed` is `true` if it has to be announced now.
     pub(super) fn advance(&mut self, id: &str, needed: bool, emit: &mut Emit<'_>) -> Handled {
         let Some(call) = self.calls.get(id) else { return Handled::No };
         let progress = call.progress(self.version);
@@ -329,7 +329,7 @@ impl Mapper {
         told
     }
 
-    /// More content of a tool call (v2).
+    /// Adds content to a tool call (v2).
     fn tool_content(&mut self, item: &ContentItem<'_>, effects: &mut Effects) -> Result<(), Problem> {
         let id = &*item.tool_call_id;
         self.calls.check(id)?;
@@ -347,7 +347,7 @@ impl Mapper {
         Ok(())
     }
 
-    /// What the agent does now (v2).
+    /// Handles a new state of the agent (v2).
     fn state(&mut self, head: &Head<'_>, text: &str, effects: &mut Effects) -> Result<(), Problem> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -366,7 +366,7 @@ impl Mapper {
             "running" => AgentState::Running,
             "requires_action" => AgentState::RequiresAction,
             "idle" => {
-                // One that cannot be read was not given.
+                // An unreadable reason counts as missing.
                 let reason = stop_reason.and_then(|reason| string(reason).ok());
                 let error = error.and_then(|error| peer_json::read::<v2::Error>(error.get().as_bytes()).ok());
                 AgentState::Idle(reason.map(|reason| match StopReason::from_name(&reason) {

@@ -13,86 +13,86 @@ const MAX_NAME_BYTES: usize = 128;
 /// Fields that change how a server has to be run, and that cannot be passed to an agent.
 const UNSUPPORTED: [&str; 4] = ["cwd", "envFile", "auth", "oauth"];
 
-/// A server, and how it is reached.
+/// An MCP server and its transport.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ServerConfig {
-    /// What the user calls it.
+    /// Name of the server.
     pub name: String,
-    /// How it is reached.
+    /// Transport of the server.
     pub transport: Transport,
 }
 
-/// How a server is reached.
+/// Transport of an MCP server.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Transport {
-    /// A program that speaks on its stdin and stdout.
+    /// A program that is used over stdin and stdout.
     Stdio {
-        /// The program.
+        /// Program to run.
         command: String,
-        /// Its arguments. No shell is involved.
+        /// Arguments, passed without a shell.
         args: Vec<String>,
-        /// Its variables, on top of those which every server gets.
+        /// Environment variables, in addition to those that every server gets.
         env: Vec<(String, String)>,
     },
-    /// An endpoint for streamable HTTP.
+    /// A streamable HTTP endpoint.
     Http {
-        /// The address of the endpoint.
+        /// URL of the endpoint.
         url: String,
         /// Headers of every request.
         headers: Vec<(String, String)>,
     },
-    /// An endpoint for the older HTTP transport with server-sent events.
+    /// An endpoint of the older HTTP transport with server-sent events.
     Sse {
-        /// The address of the endpoint.
+        /// URL of the endpoint.
         url: String,
         /// Headers of every request.
         headers: Vec<(String, String)>,
     },
 }
 
-/// What is wrong with a file of servers.
+/// An error in a file of MCP servers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// It is not JSON, or a key in it stands twice.
+    /// The file is not JSON, or has a duplicate key.
     #[error("line {line}, column {column}: {problem}")]
     Json {
-        /// The line, from 1 on.
+        /// Line, from 1.
         line: usize,
-        /// The column, from 1 on.
+        /// Column, from 1.
         column: usize,
-        /// What is wrong there.
+        /// Error message.
         problem: String,
     },
-    /// The servers are not where they should be.
+    /// The servers are not where they are expected.
     #[error("{0}")]
     Shape(&'static str),
-    /// A server is not described as it should be.
+    /// A field of a server is invalid.
     #[error("MCP server {server:?}: {field}: {problem}")]
     Field {
-        /// The server's name, or its place in the list if it has none.
+        /// Name of the server, or its position if it has none.
         server: String,
-        /// Which of its fields.
+        /// Name of the field.
         field: String,
-        /// What is wrong with it.
+        /// Error message.
         problem: String,
     },
 }
 
 impl ServerConfig {
-    /// Reads `{"mcpServers": {NAME: {"command": …, "args": […], "env": {…}} | {"type": "http", "url": …, "headers":
-    /// {…}}}}`.
+    /// Reads `{"mcpServers": {NAME: {"command": …, "args": […], "env": {…}} | {"type": "http", "url": …,
+    /// "headers": {…}}}}`.
     ///
-    /// `servers` is understood as well, and so is a list of servers that have a `name`. A server that is `disabled` is
-    /// left out. Values are taken as they stand: no variable is replaced.
+    /// The key `servers` is accepted as well, and so is a list of servers with a `name`. A server that is
+    /// `disabled` is left out. Values are literal: variables are not expanded.
     ///
     /// # Errors
-    /// With the server and the field that cannot be used.
+    /// Names the server and the field that is invalid.
     pub fn read(text: &str) -> Result<Vec<Self>, ConfigError> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let file: Node = serde_json::from_str(text).map_err(|error| {
             let problem = error.to_string();
-            // The place is said already.
+            // The position is reported separately.
             let problem = problem.split(" at line ").next().unwrap_or_default().to_owned();
             ConfigError::Json { line: error.line(), column: error.column(), problem }
         })?;
@@ -127,7 +127,7 @@ impl ServerConfig {
     }
 }
 
-/// The fields of one server. What has been read is taken out.
+/// The unread fields of one server.
 struct Fields {
     name: String,
     left: Vec<(String, Node)>,
@@ -217,7 +217,7 @@ impl Fields {
         }
     }
 
-    /// What a process can be given.
+    /// Checks that a text can be passed to a process.
     fn plain(&self, field: &str, text: String) -> Result<String, ConfigError> {
         if text.contains('\0') { Err(self.problem(field, "has a NUL character")) } else { Ok(text) }
     }
@@ -238,7 +238,7 @@ impl Fields {
         args.collect()
     }
 
-    /// `{NAME: VALUE}` or `[{"name": NAME, "value": VALUE}]`.
+    /// Reads `{NAME: VALUE}` or `[{"name": NAME, "value": VALUE}]`.
     fn pairs(
         &mut self,
         key: &str,
@@ -298,14 +298,14 @@ fn header(name: &str, value: &str) -> Option<&'static str> {
     (!fits).then_some("is no header")
 }
 
-/// Without the values of variables and headers, and without the query of an address: they can be secrets.
+/// Omits values of variables and headers, and the query of a URL, which may be secrets.
 impl fmt::Debug for ServerConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ServerConfig").field("name", &self.name).field("transport", &self.transport).finish()
     }
 }
 
-/// As above.
+/// Omits the same values as [`ServerConfig`].
 impl fmt::Debug for Transport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fn names(pairs: &[(String, String)]) -> Vec<&str> {

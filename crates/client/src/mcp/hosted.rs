@@ -1,4 +1,4 @@
-//! The servers that run here, and the agent's messages to them.
+//! Hosts the MCP servers of all sessions, and handles the agent's messages to them.
 
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
@@ -22,14 +22,14 @@ use crate::services::RequestBudget;
 /// Maximum number of progress messages queued for an agent that reads slowly.
 const MAX_QUEUED_PROGRESS: usize = 32;
 
-/// How much an agent may want at once.
+/// Bounds on the requests of one agent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// Open requests, to all servers together.
+    /// Maximum number of open requests, to all servers together.
     pub(crate) requests: usize,
-    /// Open connections, in the older form.
+    /// Maximum number of open connections, in the older form.
     pub(crate) connections: usize,
-    /// Bytes of the open requests that name no session.
+    /// Maximum number of bytes of the open requests that name no session.
     pub(crate) request_bytes: usize,
 }
 
@@ -39,7 +39,7 @@ impl Default for Limits {
     }
 }
 
-/// The servers that run here for one agent, of all its sessions. Clones are the same.
+/// The hosted servers of one agent, of all its sessions. Clones share them.
 #[derive(Clone)]
 pub(crate) struct Hosted {
     shared: Arc<Shared>,
@@ -54,7 +54,7 @@ struct Shared {
 
 #[derive(Default)]
 struct Table {
-    /// By the id that the agent was told.
+    /// By the id given to the agent.
     servers_by_id: HashMap<String, Arc<ServerEntry>>,
     /// Connections of the older form.
     connections: HashMap<String, Connection>,
@@ -64,15 +64,14 @@ struct Table {
 
 struct Connection {
     server: String,
-    /// Its end, for the requests that came over it.
+    /// Signals the end of the connection to its requests.
     closed: watch::Sender<bool>,
 }
 
-/// One server.
 struct ServerEntry {
     name: String,
     kind: Kind,
-    /// The end of its session.
+    /// Signals the end of its session.
     ended: watch::Receiver<bool>,
 }
 
@@ -81,7 +80,7 @@ enum Kind {
     Host(HostServer),
 }
 
-/// The servers of one session. Each request keeps it open; its end waits for them.
+/// The servers of one session. Each request holds a read lock; closing waits for the write lock.
 type SharedServers = Arc<RwLock<Option<Servers>>>;
 
 /// The servers of one session. Dropping it ends them, in the background.
@@ -99,13 +98,13 @@ impl Hosted {
         Self { shared: Arc::new(Shared { limits, requests, budget, table: Mutex::default() }) }
     }
 
-    /// Whether [`serve`](Self::serve) is who answers requests with this method.
+    /// Returns `true` if [`serve`](Self::serve) handles requests with this method.
     pub(crate) fn takes(method: &str) -> bool {
         matches!(method, MCP_MESSAGE | MCP_CONNECT | MCP_DISCONNECT)
     }
 
-    /// Starts the servers of a session and returns at once: a message to one that is still starting waits for it. Must
-    /// be called inside a runtime, before the agent is told of the servers.
+    /// Starts the servers of a session and returns at once: a message to one that is still starting waits for
+    /// it. Has to be called inside a runtime, before the agent gets the descriptors.
     pub(crate) fn host(&self, hosted: Vec<HostedServer>, options: Options, gate: &Arc<dyn Gate>) -> Hosting {
         let end = watch::Sender::new(false);
         let servers: SharedServers = Arc::default();
@@ -132,10 +131,10 @@ impl Hosted {
         Hosting { shared: self.shared.clone(), ids, servers, end }
     }
 
-    /// Answers a request `mcp/message`, or of the older form `mcp/connect` or `mcp/disconnect`, in a task of its own.
-    /// What a server says on the way goes to the agent through `peer`. `bytes` is the request's part of the bytes that the
-    /// open requests of its session may have; `None`: the request names no session, and all such share one budget. Either is
-    /// held until the request is answered.
+    /// Answers an `mcp/message` request, or `mcp/connect` and `mcp/disconnect` of the older form, in a task
+    /// of its own. Progress of a server is sent to the agent through `peer`. `bytes` is the request's share
+    /// of its session's budget; `None` for a request without a session, and all such share one budget. The
+    /// share is held until the request is answered.
     pub(crate) fn serve(&self, request: Request, peer: &Peer, bytes: Option<OwnedSemaphorePermit>) {
         let Request { frame, responder } = request;
         let Ok(permit) = self.shared.requests.clone().try_acquire_owned() else {
@@ -220,7 +219,7 @@ impl Shared {
         let (tell, mut news) = mpsc::channel(MAX_QUEUED_PROGRESS);
         let work = server_entry.until_end(server_entry.answer(&method, params, tell));
         let hung_up = async {
-            // Lost without being closed it was with the session, whose end says more.
+            // A connection that was lost with its session is reported by the end of the session.
             let closed = match &mut closed {
                 Some(closed) => closed.wait_for(|closed| *closed).await.is_ok(),
                 None => false,
@@ -235,7 +234,7 @@ impl Shared {
             inner = work => inner,
             never = forward(&to, token.as_ref(), &mut news, peer) => match never {},
         };
-        // What came with the answer still belongs before it.
+        // Progress that arrived with the answer is sent before it.
         while let (Some(token), Ok(news)) = (&token, news.try_recv()) {
             _ = peer.notify_now(MCP_MESSAGE, &progress(&to, token, news));
         }
@@ -256,7 +255,7 @@ impl Shared {
 }
 
 impl ServerEntry {
-    /// What `work` comes to, unless the session ends first.
+    /// Waits for `work`, unless the session ends first.
     async fn until_end<T>(&self, work: impl Future<Output = Result<T, RpcError>>) -> Result<T, RpcError> {
         let mut end = self.ended.clone();
         tokio::select! {
@@ -280,7 +279,7 @@ impl ServerEntry {
         tell: mpsc::Sender<CallProgress>,
     ) -> Result<Inner, RpcError> {
         if method.starts_with("notifications/") {
-            // It asks nothing, but it came as a question.
+            // A notification that was sent as a request.
             return Inner::result(&json!({}));
         }
         match &self.kind {
@@ -298,7 +297,7 @@ impl ServerEntry {
     }
 }
 
-/// Tells the agent what a server says on the way, if it wants to know.
+/// Sends progress of a server to the agent, if it wants progress.
 async fn forward(
     to: &To,
     token: Option<&Value>,
@@ -306,7 +305,7 @@ async fn forward(
     peer: &Peer,
 ) -> Infallible {
     while let (Some(token), Some(news)) = (token, news.recv().await) {
-        // An agent that has gone is found out by its request.
+        // A lost agent is noticed by its request.
         _ = peer.notify(MCP_MESSAGE, &progress(to, token, news)).await;
     }
     std::future::pending().await
@@ -323,7 +322,7 @@ fn progress(to: &To, token: &Value, news: CallProgress) -> Value {
     to.notification("notifications/progress", &params)
 }
 
-/// A request of the current form, as long as it is open: its id is not to be used for another meanwhile.
+/// An open request of the current form, whose id cannot be reused meanwhile.
 struct Open<'a> {
     shared: &'a Shared,
     key: (String, String),
@@ -346,13 +345,13 @@ impl Drop for Open<'_> {
 }
 
 impl Hosting {
-    /// Which servers have failed since this was last asked, and why. Each fails at most once.
+    /// Returns the servers that have failed since the last call. Each fails at most once.
     pub(crate) fn failures(&self) -> Vec<ServerFailure> {
         let Ok(servers) = self.servers.try_read() else { return Vec::new() };
         servers.as_ref().map(Servers::failures).unwrap_or_default()
     }
 
-    /// Ends the servers and returns when every process of them is gone. What the agent still waits for is answered.
+    /// Ends the servers and waits until all their processes have ended. Open requests are answered.
     pub(crate) async fn close(mut self) {
         self.leave();
         let servers = self.servers.write().await.take();
@@ -361,7 +360,7 @@ impl Hosting {
         }
     }
 
-    /// Removes them, so that they are not found, and disconnects their clients.
+    /// Removes the servers from the table, and disconnects their clients.
     fn leave(&mut self) {
         let mut table = self.shared.table();
         for id in self.ids.drain(..) {
@@ -391,7 +390,7 @@ impl fmt::Debug for Hosted {
     }
 }
 
-/// How narrows_mcp reaches it, if it can.
+/// Returns the configuration for narrows_mcp, if it supports the transport.
 fn server(config: ServerConfig) -> Option<Server> {
     let name = config.name;
     match config.transport {

@@ -1,4 +1,4 @@
-//! The messages of MCP over ACP, in both of its forms, and the errors of the way itself.
+//! Messages of MCP over ACP in both forms, and transport errors.
 
 use std::borrow::Cow;
 
@@ -14,18 +14,18 @@ use crate::peer_json;
 /// Maximum length of an id chosen by the agent.
 const MAX_ID_BYTES: usize = 256;
 
-/// What an agent asks.
+/// A message of the agent.
 #[derive(Debug, PartialEq)]
 pub(super) enum Incoming {
-    /// The older form: a connection to this server.
+    /// Older form: opens a connection to this server.
     Connect(String),
-    /// The older form: the end of this connection.
+    /// Older form: closes this connection.
     Disconnect(String),
-    /// A request of MCP.
+    /// An MCP request.
     Message(Message),
 }
 
-/// A request of MCP.
+/// An MCP request.
 #[derive(Debug, PartialEq)]
 pub(super) struct Message {
     pub(super) to: To,
@@ -33,21 +33,21 @@ pub(super) struct Message {
     pub(super) params: Map<String, Value>,
 }
 
-/// Whom it is for.
+/// Destination of a message.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum To {
-    /// A server, with the agent's id for the request.
+    /// A server, with the agent's request id.
     Server { id: String, request: String },
-    /// The older form: the server at the end of this connection.
+    /// Older form: the server of this connection.
     Connection(String),
 }
 
-/// What a server answers.
+/// Answer of a server.
 #[derive(Debug)]
 pub(super) enum Inner {
-    /// A result, as it came.
+    /// A result, unchanged.
     Result(Box<RawValue>),
-    /// An error of MCP.
+    /// An MCP error.
     Error(RpcError),
 }
 
@@ -98,7 +98,7 @@ fn fields<T: DeserializeOwned>(params: &[u8]) -> Result<T, RpcError> {
 }
 
 impl To {
-    /// The answer to the request: the current form wraps what the server says, the older one says it itself.
+    /// Returns the answer to the request: wrapped in the current form, as it is in the older one.
     pub(super) fn answer(&self, inner: Inner) -> Result<Box<RawValue>, RpcError> {
         #[derive(Serialize)]
         #[serde(rename_all = "lowercase")]
@@ -119,7 +119,7 @@ impl To {
         to_raw_value(&wrapped).map_err(|error| failure(error.to_string()))
     }
 
-    /// The parameters of a notification that belongs to the request.
+    /// Returns the parameters of a notification that belongs to the request.
     pub(super) fn notification(&self, method: &str, params: &Value) -> Value {
         match self {
             Self::Server { id, request } => {
@@ -131,28 +131,28 @@ impl To {
 }
 
 impl Inner {
-    /// A result that we make ourselves.
+    /// Creates a result.
     pub(super) fn result(value: &Value) -> Result<Self, RpcError> {
         to_raw_value(value).map(Self::Result).map_err(|error| failure(error.to_string()))
     }
 }
 
-/// The message makes no sense.
+/// The message is invalid.
 pub(super) fn invalid(words: impl Into<Cow<'static, str>>) -> RpcError {
     RpcError::new(Code::InvalidParams, words)
 }
 
-/// More than we do at once.
+/// A limit is exceeded.
 pub(super) fn limit(words: impl Into<Cow<'static, str>>) -> RpcError {
     of_the_way(-33000, "limit_reached", true, Effects::None, words.into())
 }
 
-/// The server is not there.
+/// The server is not available.
 pub(super) fn unavailable(words: impl Into<Cow<'static, str>>, effects: Effects) -> RpcError {
     of_the_way(-33001, "server_unavailable", false, effects, words.into())
 }
 
-/// The server is there, but what it was asked has no answer.
+/// The server is available, but the request cannot be answered.
 pub(super) fn failure(words: impl Into<Cow<'static, str>>) -> RpcError {
     of_the_way(-33002, "backend_failure", false, Effects::Possible, words.into())
 }

@@ -1,4 +1,5 @@
-//! What of a server's an agent can reach: lists freely, contents and effects through the gate, nothing else.
+//! Forwards requests to the user's servers: lists freely, contents and effects through the gate, nothing
+//! else.
 
 use narrows_mcp::{CallError, CallProgress, RawAnswer, ServerInfo, Servers};
 use narrows_wire::{Code, Effects, RpcError};
@@ -7,12 +8,12 @@ use serde_json::{Map, Value, json};
 use super::message::{Inner, failure, unavailable};
 use super::{Gate, ServerRequest};
 
-/// The newest version of MCP with a handshake: what an agent that begins with one is told of a server without.
+/// The newest MCP version with a handshake, reported to an agent that begins with one if the server has none.
 const HANDSHAKE: &str = "2025-11-25";
 const MODERN: &str = "2026-07-28";
 
-/// Answers one MCP request to the server `name`. An error is one of the way; what the server or the gate refuses is an
-/// answer.
+/// Answers one MCP request to the server `name`. Errors are transport errors; a refusal by the server or the
+/// gate is an answer.
 pub(super) async fn answer(
     servers: &Servers,
     name: &str,
@@ -22,7 +23,7 @@ pub(super) async fn answer(
     news: impl FnMut(CallProgress) + Send,
 ) -> Result<Inner, RpcError> {
     match method {
-        // The handshake was ours; the agent's begins and ends here.
+        // The server was initialized by the client; the agent's handshake is answered here.
         "initialize" => Inner::result(&initialized(&server_info(servers, name).await?)),
         "server/discover" => Inner::result(&discovered(&server_info(servers, name).await?)),
         "ping" => Inner::result(&json!({})),
@@ -43,7 +44,7 @@ pub(super) async fn answer(
     }
 }
 
-/// Waits until the server is there.
+/// Waits until the server is ready.
 pub(super) async fn server_info(servers: &Servers, name: &str) -> Result<ServerInfo, RpcError> {
     servers.server_info(name).await.map_err(|error| unavailable(error.to_string(), Effects::None))
 }
@@ -67,7 +68,7 @@ async fn forward(
     }
 }
 
-/// What the gate is asked.
+/// Returns the request that the gate decides about.
 fn server_request(
     server: &str,
     method: &str,
@@ -96,7 +97,8 @@ fn server_request(
     Ok(ServerRequest { server, method, tool, arguments })
 }
 
-/// The model is to read why a tool was not called; for the rest there are only errors.
+/// Returns a refusal: as a result for a tool call, so that the model reads the reason, and as an error
+/// otherwise.
 fn refused(method: &str, words: &str) -> Result<Inner, RpcError> {
     if method == "tools/call" {
         let content = json!([{"type": "text", "text": words}]);
@@ -105,7 +107,7 @@ fn refused(method: &str, words: &str) -> Result<Inner, RpcError> {
     Ok(Inner::Error(RpcError::new(Code::PolicyDenied, words.to_owned())))
 }
 
-/// What is passed on of what the server can do. Changes are not told, so none are promised.
+/// Returns the capabilities that are forwarded. Change notifications are not, so they are left out.
 fn capabilities(about: &ServerInfo) -> Value {
     let passed =
         ["tools", "prompts", "resources"].into_iter().filter(|key| about.capabilities[key].is_object());

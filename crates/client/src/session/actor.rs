@@ -1,4 +1,4 @@
-//! The task of a session: reads what the agent sends, answers what it asks, and turns the rest into events.
+//! The task of a session: reads the agent's messages, answers its requests, and turns the rest into events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -35,7 +35,7 @@ use crate::usage::Meter;
 /// Maximum number of messages handled before other inputs.
 const MAX_MESSAGE_BATCH: usize = 256;
 
-/// What the task hears beside the agent.
+/// Inputs of the task other than the agent's messages.
 pub(super) struct ActorInputs {
     pub(super) commands: mpsc::Receiver<Command>,
     pub(super) cancels: mpsc::Receiver<Arc<str>>,
@@ -54,44 +54,44 @@ pub(super) struct Actor {
     pub(super) services: Arc<Services>,
     pub(super) snapshot: Arc<Mutex<Snapshot>>,
     pub(super) mode_guard: Arc<ModeGuard>,
-    /// Where events go that belong to no run.
+    /// Queue of events outside of runs.
     listener: EventQueue<RuntimeEvent>,
     pub(super) inputs: ActorInputs,
     pub(super) cancels: mpsc::Sender<Arc<str>>,
     pub(super) hosting: Option<Hosting>,
-    /// What was lost of the agent's messages, as far as it was told.
+    /// Dropped messages that were reported.
     pub(super) message_loss: MessageLoss,
     pub(super) run: Option<Active>,
     /// `None` once the first prompt is sent.
     pub(super) first_prompt_delay: Option<FirstPromptDelay>,
     /// Requests that are being answered.
     pub(super) tasks: JoinSet<Option<TaskOutcome>>,
-    /// The requests for permission that wait for their answers, by their names.
+    /// Permission requests that wait for an answer, by id.
     pub(super) held: BTreeMap<String, HeldRequest>,
-    /// What of this machine the agent wants and is not decided yet.
+    /// Requests for files, commands and MCP calls that are not decided yet.
     pub(super) undecided: BTreeSet<String>,
-    /// Commands that the agent was allowed because the client runs them.
+    /// Commands that were allowed because the client runs them.
     pub(super) own_commands: OwnCommands,
     /// The child sessions that the agent has announced.
     pub(super) children: BTreeSet<String>,
-    /// Events that are to be put into the feed.
+    /// Events that are not queued yet.
     pub(super) events: Vec<RuntimeEvent>,
-    /// How many frames had come when silence was looked at last, and when it ends.
+    /// Number of frames at the last check of silence, and the silence deadline.
     pub(super) silence: (u64, Instant),
 }
 
-/// How many child sessions are known of one session.
+/// Maximum number of known child sessions of one session.
 const MAX_CHILDREN: usize = 1000;
 
-/// What a task of the session came to.
+/// Result of a task of the session.
 pub(super) enum TaskOutcome {
     /// A permission request was settled.
     SettledRequest(SettledRequest),
-    /// The agent was to be set back to the mode that low access chose.
+    /// The agent was asked to return to the mode that low access selected.
     ModeRestored { mode: String, restored: Result<(), String> },
 }
 
-/// What happened next.
+/// The next input.
 enum ActorEvent {
     Item(Option<Item>),
     Command(Option<Command>),
@@ -147,7 +147,7 @@ impl Actor {
         }
     }
 
-    /// Works until the session is closed or the agent is lost. `requests` came while it was being opened.
+    /// Runs until the session is closed or the agent is lost. `requests` arrived while it was being opened.
     pub(super) async fn run(mut self, requests: Vec<Request>) {
         for request in requests {
             self.request(request);
@@ -181,11 +181,11 @@ impl Actor {
                     let payload = Payload::ConfigRejected { option, value, reason };
                     self.mapper.provider_event(payload, now_ms(), &mut self.events);
                     self.flush();
-                    // The caller may have gone.
+                    // The caller may have dropped the receiver.
                     let _ = told.send(());
                 }
                 ActorEvent::Command(Some(Command::Close { reply })) => break Some(reply),
-                // The session has no owner any more. An active run still comes to its end.
+                // The session has no owner any more. An active run still completes.
                 ActorEvent::Command(None) if self.run.is_none() => break None,
                 ActorEvent::Command(None) => {}
             }
@@ -212,7 +212,7 @@ impl Actor {
         }
     }
 
-    /// Acts on what a task came to.
+    /// Handles the result of a task.
     pub(super) fn task_ended(&mut self, outcome: TaskOutcome) {
         match outcome {
             TaskOutcome::SettledRequest(settled) => self.settled(settled),
@@ -220,18 +220,18 @@ impl Actor {
         }
     }
 
-    /// The run that is active.
+    /// Returns the id of the active run.
     pub(super) fn run_id(&self) -> Option<String> {
         self.run.as_ref().map(|run| run.run_id.to_string())
     }
 
-    /// Hands out the events there are.
+    /// Queues the collected events.
     pub(super) fn flush(&mut self) {
         let event_queue = self.run.as_ref().map_or(&self.listener, |run| &run.event_queue);
         event_queue.push_all(&mut self.events);
     }
 
-    /// Takes a message and those that have come behind it.
+    /// Handles a message and those queued after it.
     pub(super) fn handle_item(&mut self, item: Item) {
         let now = now_ms();
         let mut next = Some(item);
@@ -259,7 +259,7 @@ impl Actor {
             return;
         }
         if self.first_prompt_delay.as_ref().is_none_or(FirstPromptDelay::is_over) {
-            // What comes now is no history.
+            // Later updates are not history.
             self.mapper.set_replay(false);
         }
         let Effects { state, fault, usage, session, interrupted, child, call } =
@@ -301,7 +301,7 @@ impl Actor {
         }
     }
 
-    /// Counts what the agent reports. A report that is too large to be read counts nothing.
+    /// Counts a usage report. A report with too many values is ignored.
     fn count_usage(&mut self, report: &UsageReport) {
         let (UsageReport::Update(json) | UsageReport::End(json) | UsageReport::Call(json)) = report;
         let Some(value) = json.bounded_value() else { return };
@@ -312,7 +312,7 @@ impl Actor {
         }
     }
 
-    /// Ends what belongs to the session, and tells the agent if it can be told.
+    /// Ends the services of the session, and notifies the agent if it supports that.
     async fn close(mut self, closing: Option<oneshot::Sender<()>>) {
         if self.run.is_some() {
             self.abort_run(AbortReason::Requested);
@@ -336,13 +336,13 @@ impl Actor {
             }
         }
         if let Some(closing) = closing {
-            // The caller may have gone.
+            // The caller may have dropped the receiver.
             let _ = closing.send(());
         }
     }
 }
 
-/// Notes what is different about a session.
+/// Records a change of the session.
 pub(super) fn record_change(snapshot: &mut Snapshot, params: &[u8]) {
     #[derive(Deserialize)]
     struct Params {
@@ -353,7 +353,7 @@ pub(super) fn record_change(snapshot: &mut Snapshot, params: &[u8]) {
     }
 }
 
-/// The time, in milliseconds since 1970.
+/// Returns the time in milliseconds since 1970.
 pub(super) fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)

@@ -1,4 +1,4 @@
-//! How a session begins: opened, resumed or forked, and set up as it was asked for.
+//! Opens a session: new, resumed or forked, and applies its settings.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
@@ -34,10 +34,10 @@ use crate::runtime::{SessionStart, Shared};
 use crate::services::{McpGate, McpServices, RequestBudget, Services};
 use crate::snapshot::Snapshot;
 
-/// How many commands, and how many things to tell, may wait.
+/// Maximum number of queued commands and notices.
 const MAX_QUEUED_REQUESTS: usize = 16;
 
-/// Begins a session.
+/// Opens a session.
 pub(crate) async fn begin(
     shared: Arc<Shared>,
     config: SessionConfig,
@@ -51,7 +51,7 @@ pub(crate) async fn begin(
     }
     let roots = Roots::open(&config.roots()).map_err(|error| failed(Problem::Invalid(error.to_string())))?;
     let mut paths: Vec<_> = roots.paths().map(std::path::Path::to_owned).collect();
-    // Relative paths start in the first.
+    // Relative paths start in the first root.
     let first = config.cwd.canonicalize().unwrap_or_else(|_| config.cwd.clone());
     paths.sort_by_key(|path| *path != first);
     let files = ProtectedFiles::new(Arc::clone(&config.policy), &paths, &config.git_settings);
@@ -59,8 +59,8 @@ pub(crate) async fn begin(
         true => Confinement::new(files.clone(), shared.support()),
         false => Confinement::none(files.clone()),
     };
-    // Only a client's own tools are asked about before they are used, and only version 2 has them as such: all others
-    // find out what confines a command when one is to be run. Until the agent has opened the session there is time.
+    // Only built-in tools are requested before use, and only version 2 has them: in all other cases the
+    // sandbox is determined before a command runs. It is determined while the agent opens the session.
     let confining = confinement.clone();
     let looking =
         (shared.known.version == Version::V2).then(|| tokio::spawn(async move { confining.now().await.1 }));
@@ -113,7 +113,7 @@ pub(crate) async fn begin(
             replay.mapper.set_session(id);
             replay.mapper.set_replay(true);
             let mut answer = replay.resume(&mut inbox, stage, method, &params).await;
-            // Some announce what they do not have.
+            // Some agents announce methods that they do not have.
             if method == SESSION_RESUME && shared.known.can.load && answer.as_ref().is_err_and(is_unknown) {
                 answer = replay.resume(&mut inbox, stage, SESSION_LOAD, &params).await;
             }
@@ -131,7 +131,7 @@ pub(crate) async fn begin(
                 .map_err(|_| failed(Problem::Malformed(format!("the session {id:?} was opened before"))))?;
             replay.mapper.set_session(&id);
             match &beginning {
-                // The history may name settings that were changed since; the answer has those that hold now.
+                // The history may name outdated settings; the answer has the current ones.
                 SessionStart::Fork(_) => {
                     replay.mapper.set_replay(true);
                     replay.take_held(&mut inbox);
@@ -145,14 +145,14 @@ pub(crate) async fn begin(
             (id, inbox)
         }
     };
-    // History may follow the answer; the actor says when it is over.
+    // History may follow the answer; the actor decides when it is over.
     let first_prompt_delay = FirstPromptDelay::new(asked_at.elapsed());
     let strays = shared.early_requests.open_session(&id);
     drop(opening);
     let id: Arc<str> = id.into();
     permissions.set_session(&id);
     if let Some(looking) = looking {
-        // It fails only if the runtime ends.
+        // Fails only if the runtime shuts down.
         permissions.set_confined(looking.await.unwrap_or_default());
     }
     let snapshot = Arc::new(Mutex::new(snapshot));
@@ -184,15 +184,15 @@ pub(crate) async fn begin(
 
 /// The MCP servers of a session.
 struct SessionServers {
-    /// What the agent is told of them.
+    /// Entries of `mcpServers`.
     descriptors: Vec<Value>,
-    /// The names of the user's that run here.
+    /// Names of the user's servers that the client hosts.
     names: Vec<String>,
-    /// All that run here.
+    /// All hosted servers.
     hosting: Option<Hosting>,
 }
 
-/// What the agent is told of MCP servers, and those that run here.
+/// Assigns the MCP servers of a session, and starts the hosted ones.
 fn servers(
     shared: &Arc<Shared>,
     config: &SessionConfig,
@@ -226,7 +226,7 @@ fn params(config: &SessionConfig, beginning: &SessionStart, servers: Vec<Value>,
         params.insert("sessionId".to_owned(), id.as_str().into());
     }
     params.insert("cwd".to_owned(), json!(config.cwd));
-    // Version 1 demands it even if there are none.
+    // Version 1 requires it even if it is empty.
     params.insert("mcpServers".to_owned(), servers.into());
     if !config.additional_dirs.is_empty() {
         params.insert("additionalDirectories".to_owned(), json!(config.additional_dirs));
@@ -237,7 +237,7 @@ fn params(config: &SessionConfig, beginning: &SessionStart, servers: Vec<Value>,
     params.into()
 }
 
-/// Asks for a session, once more after logging in if that can be done without anybody.
+/// Sends the request that opens a session. Repeats it after a login that needs no user.
 async fn send_open_request(
     shared: &Shared,
     stage: Stage,
@@ -254,14 +254,14 @@ async fn send_open_request(
     }
 }
 
-/// A session that is being resumed, and what comes of it meanwhile.
+/// A session that is being resumed, and its messages so far.
 struct Replay<'a> {
     shared: &'a Shared,
     mapper: &'a mut Mapper,
     events: &'a mut Vec<RuntimeEvent>,
     requests: &'a mut Vec<Request>,
     snapshot: &'a mut Snapshot,
-    /// Whether it may be tried again after logging in; once.
+    /// `true` if the request may be repeated once after a login.
     log_in: bool,
 }
 
@@ -273,7 +273,7 @@ pub(super) const MAX_HELD_MESSAGES: usize = 65_536;
 const MAX_REPLAYED_EVENTS: usize = 2048;
 
 impl Replay<'_> {
-    /// Asks for the session and takes what is replayed of it: to be shown, and never to be done.
+    /// Sends the request and reads the replayed history, which has no effects.
     async fn resume(
         &mut self,
         inbox: &mut narrows_rpc::Session,
@@ -304,7 +304,7 @@ impl Replay<'_> {
         let late = || self.shared.failed(stage, Problem::Deadline(limit));
         let asking = timeout_at(until, self.shared.peer.call_in(inbox, method, params)).await;
         let id = asking.map_err(|_| late())?.map_err(|error| self.shared.failed(stage, error))?;
-        // When what the agent asks is refused, which it may wait for.
+        // Deadline for refusing the agent's requests, for whose answers it may wait.
         let mut early_deadline = None;
         loop {
             let Ok(item) = timeout_at(early_deadline.unwrap_or(until).min(until), inbox.recv()).await else {
@@ -337,7 +337,7 @@ impl Replay<'_> {
         }
     }
 
-    /// Takes what came before the session had an id: a first_prompt_delay, or the history of a session that was forked.
+    /// Reads messages from before the session had an id: initial updates, or the history of a forked session.
     fn take_held(&mut self, inbox: &mut narrows_rpc::Session) {
         for item in std::iter::from_fn(|| inbox.try_recv()).take(MAX_HELD_MESSAGES) {
             match item {
@@ -348,7 +348,7 @@ impl Replay<'_> {
         }
     }
 
-    /// Refuses what the agent has asked: there is no session yet in which it could be judged.
+    /// Refuses the agent's requests, because there is no session yet in which they could be judged.
     fn refuse(&mut self) {
         for request in self.requests.drain(..) {
             request.responder.fail(&RpcError::new(Code::NotFound, "the session is not open yet"));
@@ -372,12 +372,12 @@ impl Replay<'_> {
     }
 }
 
-/// Whether the agent says that it has no such method.
+/// Returns `true` if the agent does not know the method.
 fn is_unknown(error: &ClientError) -> bool {
     matches!(&*error.problem, Problem::Refused(error) if error.is(Code::MethodNotFound))
 }
 
-/// Sets the model, then the mode, then how much it thinks: the choice of a model may change what can be set.
+/// Sets the model, then the mode, then the reasoning effort: a model may change the available options.
 async fn set_up(session: &Session, config: &SessionConfig) -> Result<(), ClientError> {
     if let Some(model) = &config.model
         && let Err(rejection) = session.set_model(model).await
@@ -408,7 +408,7 @@ async fn set_up(session: &Session, config: &SessionConfig) -> Result<(), ClientE
     Ok(())
 }
 
-/// The level that comes nearest to `wanted`.
+/// Returns the level nearest to `wanted`.
 fn effort_of(snapshot: &Snapshot, wanted: &str) -> String {
     let has =
         |level: &str| snapshot.option("thought_level").is_some_and(|option| option.value(level).is_some());

@@ -1,4 +1,4 @@
-//! Requests for permission: judged by what they are about, answered by the kind of an option.
+//! Permission requests of the agent: judged by their subjects, answered by the kind of an option.
 
 mod change;
 mod subject;
@@ -27,34 +27,34 @@ use crate::option_choice::{self, Answer, PermissionOption};
 use crate::permission_request::{Approval, PermissionReply, PermissionRequest, RequestProblem};
 use crate::permissions::{DecidedBy, PermissionNotice, PermissionService, TurnId, explained};
 
-/// The reason why a call is not known in whole.
+/// Reason why a call is not completely known.
 const TOO_LARGE: &str = "the tool call has more input, locations or content than is kept";
 
-/// A request that waits for its answer.
+/// A permission request that waits for its answer.
 pub(super) struct HeldRequest {
     responder: Responder,
     call_id: Option<Arc<str>>,
     options: Vec<PermissionOption>,
     decision: Decision,
     may_always: bool,
-    /// It has a command that the client runs according to the user.
+    /// It has a command that, according to the user, the client runs.
     is_trusted: bool,
     /// The agent wants to change its mode.
     switches_mode: bool,
-    /// What it is if the client does it for the agent.
+    /// The action, if the client performs it for the agent.
     client_action: Option<ClientAction>,
-    /// Its part of the bytes of open requests.
+    /// Its share of the budget of open requests.
     _permit: OwnedSemaphorePermit,
 }
 
-/// How a request was settled.
+/// A settled permission request.
 pub(super) struct SettledRequest {
     id: String,
     reply: PermissionReply,
     by: DecidedBy,
-    /// What the policy said once links were followed; `None`: what it said before.
+    /// Decision of the policy with link targets, if it differs from the one without.
     decision: Option<Decision>,
-    /// How much of the changed files the question has shown.
+    /// How much of the changed files was shown.
     shown: ShownChange,
 }
 
@@ -64,38 +64,39 @@ impl SettledRequest {
     }
 }
 
-/// What a request is judged by.
+/// The subjects by which a request is judged.
 #[derive(Clone)]
 struct JudgedSubjects {
-    /// Everything that it is about. The strictest decision on any of them counts.
+    /// The strictest decision on any of them counts.
     subjects: Vec<Subject>,
-    /// Not all of it could be read, or not in one way only.
+    /// `true` if a part could not be read, or is ambiguous.
     is_partial: bool,
     approval: Option<Approval>,
 }
 
 impl JudgedSubjects {
-    /// What the policy says of it.
+    /// Returns the decision of the policy.
     fn judge(&self, permissions: &PermissionService, turn: TurnId) -> Decision {
         let decisions = self.subjects.iter().map(|subject| subject.judge(permissions, turn));
         let strictest = decisions.reduce(Decision::stricter);
         let mut decision = strictest.unwrap_or_else(|| permissions.judge(turn, &Action::default(), false));
         if self.is_partial {
-            // A request that cannot be read in whole cannot be judged: a person may look at it, but no rule allows it.
+            // A request that cannot be read completely cannot be judged: a person may decide about it, but no
+            // rule allows it.
             decision.verdict = decision.verdict.max(Verdict::Ask);
         }
         if let Some(approval) = &self.approval
             && matches!(decision.because, DecisionReason::Preset { .. })
             && decision.verdict <= Verdict::Ask
         {
-            // An approval comes from a person or a rule. A preset is neither.
+            // An approval comes from a person or a rule, and not from a preset.
             decision.verdict = Verdict::Ask;
             decision.because = DecisionReason::Approval { reason: approval.reason.clone() };
         }
         decision
     }
 
-    /// Returns `true` if there is no path in it that could lead elsewhere.
+    /// Returns `true` if it has no path that could be a link.
     fn names_nothing(&self) -> bool {
         let is_plain =
             |action: &Action| action.paths.is_empty() && action.cwd.is_none() && action.command.is_none();
@@ -106,7 +107,7 @@ impl JudgedSubjects {
         self.subjects.iter().map(|subject| &subject.action)
     }
 
-    /// The same with where its paths lead. One that cannot be followed may lead anywhere.
+    /// Adds the link targets of its paths. If they cannot be followed, the request is partial.
     async fn followed(mut self, permissions: &PermissionService) -> Self {
         let Some(here) = permissions.local_root().map(Path::to_owned) else { return self };
         let files = permissions.files().clone();
@@ -118,7 +119,7 @@ impl JudgedSubjects {
         });
         match following.await {
             Ok(Ok(subjects)) => self.subjects = subjects,
-            // The second is only if the runtime ends.
+            // The join fails only if the runtime shuts down.
             Ok(Err(Unfollowed)) | Err(_) => self.is_partial = true,
         }
         self
@@ -126,14 +127,14 @@ impl JudgedSubjects {
 }
 
 impl Actor {
-    /// The agent asks whether it may.
+    /// Handles a permission request.
     pub(super) fn permission(&mut self, request: Request, method: &str, permit: OwnedSemaphorePermit) {
         let params = request.frame.params().unwrap_or(b"{}");
         let permissions = Arc::clone(&self.services.permissions);
         let turn = permissions.turn();
         let id = permissions.next_request_id();
         let asked = self.mapper.permission_requested(&id, method, params, now_ms(), &mut self.events);
-        // Only version 2 has our tools as such, and only an agent that takes servers from its client has them at all.
+        // Only version 2 has the built-in tools, and only for an agent that accepts servers from its client.
         let known = &self.shared.known;
         let has_tools = known.version == Version::V2 && known.can.mcp_acp;
         let Offer { read_files: read, write_files: write, run_commands: run } = self.shared.offer;
@@ -142,11 +143,11 @@ impl Actor {
         let agent = &self.shared.agent;
         let is_trusted = !agent.acts_through_client && agent.commands_run_by == CommandRunner::Client;
         let runs_commands = (agent.acts_through_client || is_trusted) && self.shared.offer.run_commands;
-        // An MCP server runs a command in no sandbox.
+        // An MCP server runs commands without a sandbox.
         let is_held = |Subject { action, runs_here }: &Subject| {
             !runs_here && action.command.is_some() && action.server.is_none()
         };
-        // What confines the next command is looked up before one is judged by it.
+        // The sandbox of the next command is determined before the command is judged.
         let confinement = (runs_commands && subjects.iter().any(is_held)).then(|| {
             subjects
                 .iter_mut()
@@ -164,7 +165,7 @@ impl Actor {
         let is_partial = problem.is_some() || asked.is_bare;
         let matter = JudgedSubjects { subjects, is_partial, approval: asked.approval.clone() };
         let decision = matter.judge(&permissions, turn);
-        // What a person cannot be shown in whole is not allowed for another request.
+        // An action that was not shown completely is not allowed for another request.
         let client_action =
             client_action(&matter.subjects, &asked, &self.services.cwd).filter(|_| !is_partial);
         let options: Vec<PermissionOption> = asked
@@ -195,12 +196,12 @@ impl Actor {
             approval: asked.approval,
             problem,
         };
-        // For good only where nothing less is to be had and everything is allowed anyway.
+        // For good only if nothing else is offered and everything is allowed anyway.
         let may_always = permissions.access() == Access::High;
         let responder = request.responder;
         let given_up = responder.cancelled();
         let cwd = self.services.cwd.clone();
-        // A refusal stays one wherever the paths lead.
+        // A denial remains one for every link target.
         let is_final = decision.verdict == Verdict::Deny || matter.names_nothing() && confinement.is_none();
         let immediately = permissions.reply_without_asking(&decision).filter(|_| is_final);
         self.held.insert(
@@ -248,10 +249,10 @@ impl Actor {
         });
     }
 
-    /// A request was settled: the agent is answered, and that is told.
+    /// Answers a settled request, and reports the answer.
     pub(super) fn settled(&mut self, settled: SettledRequest) {
         let SettledRequest { id, reply, by, decision: followed, shown } = settled;
-        // One that is not there was answered when its turn ended.
+        // A missing request was answered when its turn ended.
         let Some(held) = self.held.remove(&id) else { return };
         let HeldRequest {
             responder,
@@ -267,7 +268,7 @@ impl Actor {
         let decision = followed.unwrap_or(decision);
         let answer = answer(&options, &reply, may_always);
         let chosen = answer.option_id().and_then(|id| options.iter().find(|option| option.option_id == id));
-        // What was shown as a part of a file says nothing about the rest of it.
+        // Showing a part of a file does not allow the rest of it.
         let client_action = client_action.filter(|_| shown == ShownChange::Whole);
         if let (DecidedBy::Person, Some(client_action), Some(option)) = (by, client_action, chosen) {
             let allowed = &self.services.permissions.allowed;
@@ -300,11 +301,11 @@ impl Actor {
         };
         responder.respond(&answer);
         self.mapper.permission_resolved(resolved, now_ms(), &mut self.events);
-        // The time that a person took to answer is not silence of the agent.
+        // The time for which a person decided is not silence of the agent.
         self.reset_silence_timer();
     }
 
-    /// Answers and tells everything that the agent has asked: what comes later belongs to no turn.
+    /// Answers and reports all open requests, because later ones belong to no turn.
     pub(super) fn settle_all(&mut self) {
         self.services.permissions.cancel();
         while let Some(answered) = self.tasks.try_join_next() {
@@ -324,7 +325,7 @@ impl Actor {
         }
     }
 
-    /// Takes news of what the agent wants of this machine.
+    /// Handles a notice of the permission service.
     pub(super) fn handle_notice(&mut self, notice: PermissionNotice) {
         match notice {
             PermissionNotice::Requested(requested) => {
@@ -346,7 +347,7 @@ impl Actor {
         }
     }
 
-    /// Reports the decision about a request that is no longer waited for.
+    /// Reports the decision about an abandoned request.
     fn report_abandoned(&mut self, id: &str) {
         if let Some(resolved) = self.services.permissions.pending_permissions.give_up(id) {
             self.mapper.permission_resolved(resolved, now_ms(), &mut self.events);
@@ -354,7 +355,7 @@ impl Actor {
     }
 }
 
-/// The answer in the agent's own options.
+/// Returns the answer as one of the agent's options.
 fn answer(options: &[PermissionOption], reply: &PermissionReply, may_always: bool) -> Answer {
     match reply {
         PermissionReply::Allow => {

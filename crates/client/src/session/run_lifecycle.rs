@@ -31,14 +31,15 @@ use crate::runtime::Shared;
 use crate::structured::Form;
 use crate::turn::Turn;
 
-/// How long an agent must be silent after it has opened a session before its first prompt is sent: the least, and the most.
+/// Minimum and maximum time of silence after the session was opened, before the first prompt is sent.
 const MIN_QUIET: Duration = Duration::from_millis(3);
 const MAX_QUIET: Duration = Duration::from_millis(50);
 
-/// How long the first prompt waits for that at most.
+/// Maximum delay of the first prompt.
 const MAX_FIRST_PROMPT_DELAY: Duration = Duration::from_millis(150);
 
-/// The time after a session was opened in which the agent may still tell what belongs to its beginning.
+/// Delay of the first prompt, in which the agent may still send updates that belong to the opening of the
+/// session.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FirstPromptDelay {
     opened: Instant,
@@ -46,7 +47,7 @@ pub(super) struct FirstPromptDelay {
 }
 
 impl FirstPromptDelay {
-    /// A session was opened, which `took` this long: an agent that is slow, or on a busy machine, is waited for longer.
+    /// Creates the delay for a session that took this long to open: a slow agent or machine gets more time.
     pub(super) fn new(took: Duration) -> Self {
         Self { opened: Instant::now(), quiet: (took / 4).clamp(MIN_QUIET, MAX_QUIET) }
     }
@@ -64,7 +65,7 @@ impl Actor {
         reply: oneshot::Sender<Result<RunHandle, ClientError>>,
     ) {
         let outcome = self.try_begin(request).await;
-        // The caller may have gone; the run goes on all the same.
+        // The caller may have dropped the receiver; the run continues.
         let _ = reply.send(outcome);
     }
 
@@ -86,10 +87,10 @@ impl Actor {
             Ok(blocks) => blocks,
             Err(error) => return failed(&self.shared, Problem::Invalid(error.to_string())),
         };
-        // What the agent has sent by now is no answer to this prompt.
+        // Messages sent until now are not answers to this prompt.
         self.take_earlier().await;
         self.services.permissions.begin_turn();
-        // An agent that reads nothing would hold up everything else that is wanted of the session.
+        // An agent that reads nothing would block all other commands of the session.
         let limit = self.shared.agent.deadlines.open;
         let prompt = match timeout(limit, self.prompt(&blocks)).await {
             Ok(Ok(prompt)) => prompt,
@@ -103,7 +104,7 @@ impl Actor {
             }
         };
         let run_id: Arc<str> = uuid::Uuid::now_v7().to_string().into();
-        // What came before belongs to the session.
+        // Earlier events belong to the session.
         self.flush();
         self.mapper.start(&run_id, now_ms(), &mut self.events);
         self.meter.begin();
@@ -135,9 +136,9 @@ impl Actor {
         Ok(RunHandle { run_id, events: Events { reader }, result, cancel })
     }
 
-    /// Takes what has come before the prompt: it belongs to the session, not to the run that begins.
+    /// Handles earlier messages, which belong to the session and not to the new run.
     async fn take_earlier(&mut self) {
-        // A line that has arrived is read by one task and handed on by another.
+        // A received line passes through two tasks.
         for _ in 0..4 {
             tokio::task::yield_now().await;
         }
@@ -159,8 +160,8 @@ impl Actor {
         tokio::task::yield_now().await;
     }
 
-    /// Takes what the agent says right behind the answer that opened the session, which may still be on its way when the
-    /// first prompt is to be sent. Our own agent says nothing there.
+    /// Handles updates that the agent sends right after it has opened the session, which may still be in
+    /// transit. The built-in agent sends none.
     async fn wait_before_first_prompt(&mut self) {
         let Some(FirstPromptDelay { opened, quiet }) = self.first_prompt_delay else { return };
         if self.shared.known.is_ours() {
@@ -178,7 +179,7 @@ impl Actor {
         }
     }
 
-    /// Tells which MCP servers that run here have failed, each once.
+    /// Reports each failed hosted MCP server once.
     fn report_failures(&mut self) {
         for failure in self.hosting.as_ref().map(Hosting::failures).unwrap_or_default() {
             let data = Json::write(&json!({"problem": failure.to_string()}));
@@ -187,7 +188,7 @@ impl Actor {
         }
     }
 
-    /// Tells what was lost of the agent's messages since it was told last.
+    /// Reports messages that were dropped since the last report.
     fn report_losses(&mut self) {
         let message_loss = self.shared.message_loss();
         if let Some(payload) = message_loss.since(self.message_loss).to_payload() {
@@ -209,7 +210,7 @@ impl Actor {
         self.shared.peer.call_in(&self.inbox, SESSION_PROMPT, &params).await
     }
 
-    /// The prompt was answered: the end of the turn in version 1, its beginning in version 2.
+    /// Handles the answer to the prompt: the end of the turn in version 1, its beginning in version 2.
     pub(super) fn answered(&mut self, outcome: Result<Response, CallError>) {
         let Some(run) = &mut self.run else { return };
         let response = match outcome {
@@ -237,7 +238,7 @@ impl Actor {
         }
         let fault = meta.get_mut("narrows/error").map(Value::take);
         if let Some(fault) = fault.filter(|fault| !fault.is_null()) {
-            // However it is written: what is marked as a failure is one.
+            // An unreadable mark still counts as a failure.
             let fault: Fault = serde_json::from_value(fault).unwrap_or_default();
             run.fault = Some(fault.clone());
             self.mapper.note_fault(fault);
@@ -264,11 +265,11 @@ impl Actor {
         }
     }
 
-    /// The prompt was answered with an error.
+    /// Handles an error response to the prompt.
     fn refused(&mut self, error: &CallError) {
         let Some(run) = &mut self.run else { return };
         let end = match error {
-            // A cancelled agent may answer in any way.
+            // The answer of a cancelled agent is irrelevant.
             CallError::Refused(refused) if run.abort.is_some() || refused.is(Code::Cancelled) => {
                 return self.stopped(Some(StopReason::Cancelled));
             }
@@ -280,14 +281,14 @@ impl Actor {
                 run.data = Some(json!({"code": refused.code, "data": refused.data}));
                 End::Failed { message: refused.message.to_string(), code: Some("agent_error".to_owned()) }
             }
-            // The conversation is over; how is told when its end is read.
+            // The connection is lost; the cause is reported when its end is read.
             CallError::Lost { .. } => return,
             error => End::Failed { message: error.to_string(), code: Some("malformed".to_owned()) },
         };
         self.finish(end, None);
     }
 
-    /// The agent has stopped. If its answer does not have the form it should, it is asked once more.
+    /// Handles the end of the turn. If the answer violates the schema, the agent is prompted once more.
     pub(super) fn stopped(&mut self, reason: Option<StopReason>) {
         let Some(run) = &mut self.run else { return };
         run.stop_reason = reason.as_ref().map(|reason| reason.name().to_owned());
@@ -317,7 +318,7 @@ impl Actor {
                 ..
             }) => why.end(),
             _ => match run.interrupted.take().filter(|_| reason == Some(StopReason::Refusal)) {
-                // It was not the agent who refused.
+                // The agent did not refuse; the gate stopped it.
                 Some(why) => End::Failed {
                     message: format!("the gate stopped the turn: {why}"),
                     code: Some("refusal".to_owned()),
@@ -328,12 +329,12 @@ impl Actor {
         self.finish(end, structured);
     }
 
-    /// Asks for the answer once more, in the same run.
+    /// Requests the answer once more, in the same run.
     fn repair(&mut self, blocks: &[Block]) {
         self.mapper.end_messages(now_ms(), &mut self.events);
         self.meter.next_prompt();
         let params = self.prompt_params(blocks);
-        // The agent has just answered, so there is room; if there is none, it is not asked again.
+        // The agent has just answered, so there is room; without room the request is not repeated.
         let asking = self.shared.peer.call_in(&self.inbox, SESSION_PROMPT, &params);
         let Some(Ok(prompt)) = futures_now(asking) else {
             return self.finish(End::Stopped(Some(StopReason::EndTurn)), None);
@@ -364,7 +365,7 @@ impl Actor {
         run.settle(&mut self.events);
     }
 
-    /// The agent is gone.
+    /// Ends the run and the services after the agent was lost.
     pub(super) async fn lost(&mut self) {
         let reason = self.shared.peer.closed().await;
         let seen = self.shared.seen();
@@ -380,7 +381,7 @@ impl Actor {
     }
 }
 
-/// How an agent was lost.
+/// Describes how the agent was lost.
 fn gone(reason: &CloseReason) -> String {
     match reason {
         CloseReason::Exited { exit, .. } => format!("the agent ended in the middle of the turn: {exit}"),
@@ -390,7 +391,7 @@ fn gone(reason: &CloseReason) -> String {
     }
 }
 
-/// What `future` comes to at once, if it does.
+/// Polls `future` once.
 fn futures_now<T>(future: impl Future<Output = T>) -> Option<T> {
     let mut future = std::pin::pin!(future);
     match future.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {

@@ -1,4 +1,4 @@
-//! Requests of the agent: to whom each of them goes.
+//! Dispatches requests of the agent.
 
 use std::sync::Arc;
 
@@ -68,7 +68,7 @@ struct Terminal {
 }
 
 impl Actor {
-    /// Takes a request. What needs time is a task of its own.
+    /// Handles a request. Slow requests run in tasks of their own.
     pub(super) fn request(&mut self, request: Request) {
         let method = request.frame.method().unwrap_or_default().into_owned();
         let named = request.frame.session().map(std::borrow::Cow::into_owned);
@@ -97,7 +97,7 @@ impl Actor {
                         .refuse(request, &RpcError::new(Code::MethodNotFound, "this was not offered"));
                 }
                 let services = Arc::clone(&self.services);
-                // The task may run when another turn has begun.
+                // The task may run in a later turn.
                 let turn = services.permissions.turn();
                 let Request { frame, responder } = request;
                 self.tasks.spawn(async move {
@@ -122,8 +122,8 @@ impl Actor {
         }
     }
 
-    /// Refuses a request of an unknown session. If it is a child session of this one, that is reported as of a
-    /// request that is denied.
+    /// Refuses a request of an unknown session. If it is a child session of this one, the refusal is reported
+    /// as an event.
     fn refuse_other(&mut self, request: Request, method: &str, other: &str) {
         // The announcement was sent before the request, but in another queue.
         for _ in 0..super::open::MAX_HELD_MESSAGES {
@@ -165,7 +165,7 @@ impl Actor {
         request.responder.fail(error);
     }
 
-    /// Whether the agent was offered this.
+    /// Returns `true` if the method was offered to the agent.
     fn offers(&self, method: &str) -> bool {
         let offer = self.shared.offer;
         self.shared.known.version == narrows_acp::Version::V1
@@ -176,7 +176,7 @@ impl Actor {
             }
     }
 
-    /// Refuses a request for input of the user, which is not supported.
+    /// Refuses a request for user input, which is not supported.
     fn decline(&mut self, request: Request, method: &str) {
         let params = request.frame.params().unwrap_or(b"{}");
         let id = self.services.permissions.next_request_id();
@@ -192,7 +192,7 @@ impl Actor {
     }
 }
 
-/// Serves a request. Returns the result, and the slot of an answer with much data.
+/// Serves a request. Returns the result, and the slot of a large answer.
 async fn serve(
     services: &Arc<Services>,
     turn: TurnId,
@@ -255,7 +255,7 @@ async fn serve(
     }
 }
 
-/// A gate that has decided about a path without links says so: what it has decided about has none.
+/// Returns how links are followed. A gate marks requests whose path it has judged without links.
 fn path_links(meta: Option<&Value>) -> PathLinks {
     match meta.is_some_and(|meta| meta["narrows"]["noLinks"] == true) {
         true => PathLinks::Refuse,

@@ -24,7 +24,7 @@ pub(super) async fn try_set(
     let mut snapshot = locked(snapshot);
     snapshot.opened(&answer);
     note(&mut snapshot);
-    // The agent has the last word: some answer politely and stay as they were.
+    // Some agents confirm a change and keep their value.
     match snapshot.option(category).map(|option| option.current.clone()) {
         Some(current) if params.get("value").is_some_and(|value| *value != current) => {
             Err(format!("the agent stays with {current}"))
@@ -33,7 +33,7 @@ pub(super) async fn try_set(
     }
 }
 
-/// How something is set with this agent: the method, its params, and what is known when it has worked.
+/// Returns the method, its params, and how to record success, for the form that the agent supports.
 #[expect(clippy::type_complexity, reason = "three things, used once")]
 fn setting_request(
     session: &str,
@@ -74,7 +74,7 @@ fn setting_request(
     Ok((method, params, Box::new(note)))
 }
 
-/// The first of these names, and how many more there are: some agents have hundreds of models.
+/// Returns the first names and the number of the others: some agents have hundreds of models.
 fn first_names<'a>(mut names: impl Iterator<Item = &'a str>) -> String {
     let mut words = names.by_ref().take(10).collect::<Vec<_>>().join(", ");
     let more = names.count();
@@ -84,7 +84,7 @@ fn first_names<'a>(mut names: impl Iterator<Item = &'a str>) -> String {
     words
 }
 
-/// AbortReason an agent would not have a setting. Its real reason often stands in the details.
+/// Returns the reason of a rejection, which is often in the details.
 fn refusal(error: &narrows_rpc::CallError) -> String {
     if let narrows_rpc::CallError::Refused(error) = error
         && let Some(details) =

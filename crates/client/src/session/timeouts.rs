@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::active::{Abort, AbortReason, AbortStage};
 use super::actor::Actor;
 
-/// How long an agent has to end its turn after its terminals were killed.
+/// Time for an agent to end its turn after its terminals were killed.
 const KILL_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Grace periods for an agent that did not end a cancelled turn. They are short: it had `cancel` to end the turn.

@@ -1,4 +1,4 @@
-//! The JSON in a message that was to hold nothing else.
+//! Finds the JSON in an answer with other text.
 
 mod scan;
 
@@ -10,15 +10,15 @@ use crate::peer_json;
 /// Number of bytes searched from the end of a message that is not JSON as a whole.
 const MAX_SEARCHED_BYTES: usize = 256 << 10;
 
-/// The parser reads values of this depth, and none that are deeper.
+/// Maximum nesting depth that the parser accepts.
 const MAX_DEPTH: usize = 127;
 
-/// How many values are tried that have the form of JSON and that the parser refuses: those with half of a surrogate pair
-/// or a number that is too large. Each may hold the next, so all of them could cost the square of the length.
+/// Maximum number of well-formed values tried that the parser refuses, because of a lone surrogate or a large
+/// number. Each may contain the next, so trying all could take quadratic time.
 const MAX_UNREADABLE: usize = 16;
 
-/// The JSON that `text` means to say: all of it, or else what stands in its last fence, or else the last object in
-/// it. With `any`, it need not be an object.
+/// Returns the JSON value that `text` contains: the whole text, or else its last code fence, or else its last
+/// object. With `any`, it need not be an object.
 pub(super) fn last(text: &str, any: bool) -> Option<Value> {
     let text = text.trim_start_matches('\u{feff}').trim();
     let wanted = |value: &Value| any || value.is_object();
@@ -29,10 +29,10 @@ pub(super) fn last(text: &str, any: bool) -> Option<Value> {
         .or_else(|| if any { last_from(tail(text), '[') } else { None })
 }
 
-/// What stands between the fences of `text`.
+/// Returns the contents of the code fences of `text`.
 fn fences(text: &str) -> Vec<&str> {
     let mut blocks = Vec::new();
-    // The fence that is open, and where its content starts.
+    // The open fence, and where its content starts.
     let mut open: Option<(&str, usize)> = None;
     let mut at = 0;
     for line in text.split_inclusive('\n') {
@@ -53,13 +53,13 @@ fn fences(text: &str) -> Vec<&str> {
     blocks
 }
 
-/// The backticks or tildes at the start of a line.
+/// Returns the backticks or tildes at the start of a line.
 fn mark(line: &str) -> &str {
     let Some(sign @ ('`' | '~')) = line.chars().next() else { return "" };
     &line[..line.len() - line.trim_start_matches(sign).len()]
 }
 
-/// The last value in `text` that starts with `sign` and does not stand in another such value.
+/// Returns the last value in `text` that starts with `sign` and is not inside another such value.
 fn last_from(text: &str, sign: char) -> Option<Value> {
     let mut scanner = Scanner::new(text);
     let mut last = None;
@@ -87,7 +87,7 @@ fn last_from(text: &str, sign: char) -> Option<Value> {
     last
 }
 
-/// The end of `text`, from the start of a character.
+/// Returns the end of `text`, from the start of a character.
 fn tail(text: &str) -> &str {
     let mut start = text.len().saturating_sub(MAX_SEARCHED_BYTES);
     while !text.is_char_boundary(start) {
@@ -171,7 +171,7 @@ mod tests {
         check(&format!("{} {{\"a\":1}}", "{\"a\":[1e999,".repeat(1_000)), Some(&json!({"a": 1})));
     }
 
-    /// What every start is parsed for by itself, however long that takes.
+    /// Parses from every start separately, however long that takes.
     fn last_of_every_start(text: &str, sign: char) -> Option<Value> {
         let mut last = None;
         let mut at = 0;

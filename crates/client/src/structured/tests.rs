@@ -104,10 +104,10 @@ fn references_within_the_schema_are_followed() {
     let form = Form::new(&forest).unwrap();
     assert!(form.wrapped);
     assert!(form.read(r#"{"value":[{"children":[]}]}"#).is_ok());
-    // What is shown is a schema in its own right.
+    // The shown schema is valid by itself.
     assert!(jsonschema::options().offline().build(&form.shown).unwrap().is_valid(&json!({"value": [{}]})));
 
-    // Its own root, wherever it is shown.
+    // `#` refers to its own root, wherever it is placed.
     check(&json!({"type": "array", "items": {"$ref": "#"}}), r#"{"value":[[],[[]]]}"#, &json!([[], [[]]]));
 }
 
@@ -174,8 +174,8 @@ fn the_prompts_contain_the_schema_and_the_problems() {
     assert!(!form.instruction().contains("member"));
 }
 
-/// Unfinished and nested values are read in linear time. In quadratic time this test would take minutes, and the runner
-/// stops it after one.
+/// Unfinished and nested values are read in linear time. In quadratic time this test would take minutes, and
+/// the runner stops it after one.
 #[test]
 fn a_hostile_answer_is_read_in_linear_time() {
     let deep = 60_000;

@@ -1,4 +1,4 @@
-//! Runs that are given up, by whoever and for whatever reason.
+//! Tests of aborted runs.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Files and commands that the agent uses through us.
+//! Files and commands of the agent that the client serves.
 
 use narrows_acp::Version;
 use narrows_client::RunRequest;
@@ -51,7 +51,7 @@ async fn denied_requests_have_no_effect() {
     driven.leave().await;
 }
 
-/// A gate that has followed the links of a path says that there are none: one that is there now was put there since.
+/// A gate that has judged a path without links says so: a link that is present now was created afterwards.
 #[tokio::test]
 async fn no_link_is_followed_for_a_request_that_was_decided_without_any() {
     let stage = Stage::new(Version::V1, Access::High);
@@ -172,7 +172,7 @@ async fn a_file_that_a_protected_name_leads_to_is_not_written_by_another_name() 
     }
 }
 
-/// The client opens these files itself, so only its own judgment protects them.
+/// The client opens these files itself, so only its own decision protects them.
 #[tokio::test]
 async fn hooks_and_settings_that_git_obeys_under_other_names_are_not_written() {
     let named = [

@@ -1,4 +1,4 @@
-//! What is judged is what would happen: variables, diffs, links, and what was allowed before.
+//! Decisions match effects: variables, diffs, links, and earlier allowances.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::common::{Driven, Stage, VERSIONS, all, payloads};
 
-/// A person who says yes to everything, and all that was asked.
+/// A user who allows everything, and all requests.
 fn agreeable(stage: Stage) -> (Stage, Arc<Mutex<Vec<PermissionRequest>>>) {
     let asked: Arc<Mutex<Vec<PermissionRequest>>> = Arc::default();
     let heard = Arc::clone(&asked);
@@ -22,7 +22,7 @@ fn agreeable(stage: Stage) -> (Stage, Arc<Mutex<Vec<PermissionRequest>>>) {
     (stage, asked)
 }
 
-/// The turn of an agent that asks whether it may, with this tool call, and says what it heard.
+/// A turn in which the agent requests permission for this tool call, and reports the answer.
 fn asking(tool: &str, more: &str) -> String {
     format!(
         r#"
@@ -49,7 +49,7 @@ async fn an_allowed_command_runs_in_the_client_without_a_second_request() {
     let same = run(r#""echo", "hello""#);
     for (more, expected) in [
         (same.clone(), 1),
-        // Another command is another question, and so is the same once more.
+        // Another command is another request, and so is a repetition.
         (run(r#""echo", "bye""#), 2),
         (run(r#""echo", "hello", """#), 2),
         (format!("{same}, {same}"), 2),
@@ -64,7 +64,7 @@ async fn an_allowed_command_runs_in_the_client_without_a_second_request() {
     }
 }
 
-/// A person who says yes to everything, after this was done while they thought about it.
+/// A user who allows everything after `meanwhile` has run.
 fn hesitating(stage: Stage, meanwhile: impl Fn(&Path) + Send + Sync + 'static) -> (Stage, Arc<Mutex<usize>>) {
     let count: Arc<Mutex<usize>> = Arc::default();
     let counted = Arc::clone(&count);
@@ -89,7 +89,7 @@ fn asking_about(rule: &str) -> Arc<Policy> {
     Arc::new(Policy::new(Access::Medium, Narrowing::default()).with_rules(rules))
 }
 
-/// What is allowed is the file that the link led to, and not the link.
+/// The answer covers the target of the link, and not the link.
 #[tokio::test]
 async fn an_answer_does_not_cover_a_changed_link_target() {
     let tool = r#"kind = "read", input = { path = "link" }"#;
@@ -124,7 +124,7 @@ async fn an_answer_does_not_cover_a_changed_link_target() {
     }
 }
 
-/// A directory that is swapped while the person is asked is not the one that was judged.
+/// A directory that is swapped while the user is asked is not the judged one.
 #[tokio::test]
 async fn a_command_does_not_run_in_a_directory_that_was_swapped_meanwhile() {
     let outside = tempfile::tempdir().expect("a directory");
@@ -155,7 +155,7 @@ async fn a_command_does_not_run_in_a_directory_that_was_swapped_meanwhile() {
     }
 }
 
-/// What is protected is looked for when the command starts, not when its question is asked.
+/// Protected files are searched for when the command starts, not when its request is made.
 #[tokio::test]
 async fn a_protected_file_created_while_a_request_waits_is_protected() {
     if !narrows_process::Sandbox::support().await.confined().protected {
@@ -178,7 +178,7 @@ async fn a_protected_file_created_while_a_request_waits_is_protected() {
     driven.leave().await;
 }
 
-/// Only of an agent that is known to run commands nowhere else it is known which sandbox holds them.
+/// The sandbox of a command is known only for an agent that runs commands nowhere else.
 #[tokio::test]
 async fn a_command_is_judged_with_the_sandbox_of_the_client_that_will_run_it() {
     if !narrows_process::Sandbox::support().await.confined().files {
@@ -249,13 +249,13 @@ async fn an_allowed_change_is_written_by_the_client_without_a_second_request() {
     }
 }
 
-/// What an agent claims to be in a file is not believed: a question would hide a part of the change, or all of it.
+/// The claimed content of a file is not trusted: a request could hide a part of the change, or all of it.
 #[tokio::test]
 async fn a_change_is_shown_and_allowed_as_it_changes_the_file_on_disk() {
     let (rules, _) = Rules::parse("[[rule]]\neffect = 'ask'\nkind = 'edit'\n", "p.toml").expect("rules");
     let policy = Arc::new(Policy::new(Access::Medium, Narrowing::default()).with_rules(rules));
     let write = r#"{ write = { path = "a.txt", content = "new" } }"#;
-    // What it claims, what is shown as the old text, and how often a person is asked.
+    // The claimed old text, the old text shown, and the number of requests.
     for (claimed, shown, expected) in
         [("one two", Some("one two"), 1), ("new", None, 1), ("other", None, 1), ("two", Some("two"), 2)]
     {
@@ -306,14 +306,14 @@ async fn an_allowed_file_is_served_by_the_client_without_a_second_request() {
     }
 }
 
-/// An agent of version 1 cannot have the tools of our own server, so their names say nothing.
+/// An agent of version 1 cannot have the built-in tools, so their names have no meaning.
 #[tokio::test]
 async fn the_built_in_tool_name_gives_other_agents_nothing() {
     let tool =
         r#"name = "narrows__run_command", kind = "execute", input = { command = "echo", args = ["hello"] }"#;
     let mut stage = Stage::new(Version::V1, Access::Medium);
     stage.config.sandbox = true;
-    // What a sandbox holds is known once something has run in it.
+    // The sandbox is known once a command has run in it.
     let script = asking(tool, "").replace("steps = [", "steps = [\n{ terminal = { command = [\"true\"] } },");
     let driven = stage.open(&script).await;
     assert_eq!(played(&driven).await.0, "Refused.");
@@ -452,7 +452,7 @@ async fn a_path_is_judged_by_its_link_target() {
     }
 }
 
-/// A sandbox of this machine keeps commands in the roots, but only those that run there.
+/// A sandbox confines commands to the roots only if they start there.
 #[tokio::test]
 async fn a_command_is_not_run_in_a_directory_outside_that_a_link_leads_to() {
     for (cwd, outcome) in [("plain", "allowed"), ("inner", "allowed"), ("out", "refused")] {
@@ -476,7 +476,7 @@ async fn a_command_is_not_run_in_a_directory_outside_that_a_link_leads_to() {
     }
 }
 
-/// By a permission request, and by the client that is to run it.
+/// Both for a permission request, and for the client that runs the command.
 #[tokio::test]
 async fn a_command_is_judged_by_the_link_targets_of_its_words() {
     let (rules, _) =
@@ -508,7 +508,7 @@ async fn a_command_is_judged_by_the_link_targets_of_its_words() {
     }
 }
 
-/// git runs what the configuration in such a directory names.
+/// git runs programs named in the configuration of such a directory.
 #[tokio::test]
 async fn git_is_not_read_only_inside_a_bare_repository() {
     for (files, said) in [
@@ -536,7 +536,7 @@ async fn git_is_not_read_only_inside_a_bare_repository() {
     }
 }
 
-/// JSON as an inline table of TOML.
+/// Converts JSON to an inline table of TOML.
 fn toml(value: &Value) -> String {
     match value {
         Value::Object(fields) => {

@@ -1,4 +1,4 @@
-//! Requests for permission: who decides them, and what the agent hears.
+//! Permission requests: who decides, and the answer to the agent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use narrows_policy::Access;
 
 use crate::common::{Stage, VERSIONS, all, payloads};
 
-/// What the agent of the script `ask` says at last, and how its request was settled.
+/// Returns the last message of the script `ask`, and how its request was settled.
 async fn settled(stage: Stage) -> (String, serde_json::Value) {
     let driven = stage.open("ask").await;
     let mut run = driven.session.run(RunRequest::text("Go")).await.expect("a run");
@@ -37,7 +37,7 @@ async fn the_policy_decides_where_it_can() {
     }
 }
 
-/// An agent that wants to change the mode, which medium access leaves open.
+/// An agent that requests a change of mode, about which medium access asks.
 const OPEN: &str = r#"
     [[turn]]
     steps = [
@@ -93,7 +93,7 @@ async fn a_permission_request_pauses_the_silence_timeout_and_ends_with_the_turn(
             break;
         }
     }
-    // sleep: on a paused clock; a person thinks for longer than the agent may be silent
+    // sleep: on a paused clock; the user takes longer than the agent may be silent
     tokio::time::sleep(Duration::from_secs(600)).await;
     run.cancel();
     let events = all(&mut run).await;
@@ -102,7 +102,7 @@ async fn a_permission_request_pauses_the_silence_timeout_and_ends_with_the_turn(
     driven.leave().await;
 }
 
-/// What an agent runs by itself is in no sandbox of ours, whatever this machine has.
+/// A command that the agent runs itself is not in the client's sandbox.
 #[tokio::test]
 async fn a_sandbox_permits_only_commands_that_run_in_it() {
     const SCRIPT: &str = r#"

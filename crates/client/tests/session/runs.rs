@@ -80,17 +80,17 @@ async fn an_answer_that_violates_the_schema_is_requested_once_more() {
     let result = run.result().await;
     assert_eq!((result.status, result.structured_output), (Status::Success, Some(json!({"answer": 42}))));
     assert_eq!((result.schema_problems, result.prompts), (Vec::new(), 2));
-    // Twice in vain: what was said stays, and there is no value.
+    // Two failures: the message is kept, and there is no value.
     let result = driven.session.run(request()).await.expect("a run").result().await;
     assert_eq!((result.status, result.structured_output), (Status::Success, None));
     assert_eq!(result.final_text.as_deref(), Some("No."));
-    // It is said what is missing, and how often it was asked for.
+    // The problem and the number of prompts are reported.
     assert_eq!(result.schema_problems, ["there is no JSON object in the message"]);
     assert_eq!(result.prompts, 2);
     driven.leave().await;
 }
 
-/// As opencode does: where a command runs first, and then what it is.
+/// As sent by opencode: the working directory of a command first, and then the command.
 #[tokio::test]
 async fn a_command_is_reported_with_its_whole_input() {
     const SCRIPT: &str = r#"

@@ -1,4 +1,4 @@
-//! Whole turns with an agent of the official SDK, which shares no code with ours.
+//! Whole turns with an agent of the official SDK, which is an independent implementation.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What the agent asks and tells in words that nobody here knows.
+//! Requests and notifications of the agent with unknown methods.
 
 use narrows_acp::Version;
 use narrows_client::RunRequest;
@@ -38,7 +38,7 @@ async fn an_unknown_request_is_reported_and_refused() {
     }
 }
 
-/// Child sessions are not served, and that is not kept from whoever reads the events.
+/// Child sessions are not served, and this is reported as an event.
 #[tokio::test]
 async fn a_request_of_a_child_session_is_reported_and_refused() {
     const SCRIPT: &str = r#"
@@ -49,7 +49,7 @@ async fn a_request_of_a_child_session_is_reported_and_refused() {
           { say = "{last}" },
         ]
     "#;
-    // What was not announced is no child.
+    // An unannounced session is not a child.
     for (name, count) in [("kid", 1), ("other", 0)] {
         let script = SCRIPT.replace("NAME", name);
         let driven = Stage::new(Version::V2, Access::High).open(&script).await;
@@ -111,7 +111,7 @@ async fn an_unknown_notification_is_reported() {
     }
 }
 
-/// It names no session, and there is only one. It may come behind the end of the turn, but it comes.
+/// It names no session, and there is only one. It may arrive after the end of the turn.
 #[tokio::test]
 async fn a_notification_of_no_session_goes_to_the_only_one() {
     const SCRIPT: &str = r#"
@@ -132,7 +132,7 @@ async fn a_notification_of_no_session_goes_to_the_only_one() {
     driven.leave().await;
 }
 
-/// An agent that waits for an answer before it gives its own gets one.
+/// An agent that waits for an answer before it sends its own gets one.
 #[tokio::test]
 async fn requests_before_the_session_are_refused() {
     const SCRIPT: &str = r#"

@@ -1,4 +1,4 @@
-//! The directories of a session, each held by its descriptor.
+//! The directories of a session, each held open by its descriptor.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -8,12 +8,12 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use super::walk::{PASS_THROUGH, PathResolver};
 use super::{FileError, FileErrorKind};
 
-/// One directory. Whatever is done to its path later, the descriptor stays what it was.
+/// One directory. The descriptor stays valid whatever is done to the path.
 #[derive(Debug)]
 pub(super) struct Root {
-    /// As the caller spelled it.
+    /// Path as given by the caller.
     given: PathBuf,
-    /// Without links.
+    /// Path without links.
     path: PathBuf,
     fd: OwnedFd,
 }
@@ -29,7 +29,7 @@ impl Root {
         Ok(Self { given: given.to_owned(), path, fd })
     }
 
-    /// Where it was when it was opened, without links.
+    /// Returns the path without links at the time of opening.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -47,7 +47,7 @@ pub(crate) struct Roots {
 }
 
 impl Roots {
-    /// Opens the directories. To be done before the agent starts, which could move them.
+    /// Opens the directories. Has to be called before the agent starts, which could move them.
     ///
     /// # Errors
     /// [`FileError`] for the first that is not absolute or cannot be opened.
@@ -59,18 +59,18 @@ impl Roots {
 
     fn open_by(resolver: PathResolver, directories: &[PathBuf]) -> Result<Self, FileError> {
         let mut list = directories.iter().map(|path| Root::open(path)).collect::<Result<Vec<_>, _>>()?;
-        // The innermost of two that contain a path is asked first.
+        // If two roots contain a path, the innermost is used.
         list.sort_by_key(|root| std::cmp::Reverse(root.path.components().count()));
         Ok(Self { list, resolver })
     }
 
-    /// Opens the directories and follows paths in them by `way`, whatever this system has.
+    /// Opens the directories with a fixed path resolver.
     #[cfg(test)]
     pub(super) fn open_with(resolver: PathResolver, directories: &[PathBuf]) -> Result<Self, FileError> {
         Self::open_by(resolver, directories)
     }
 
-    /// The directories, absolute and without links.
+    /// Returns the absolute paths without links.
     pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
         self.list.iter().map(Root::path)
     }
@@ -79,7 +79,7 @@ impl Roots {
         self.resolver
     }
 
-    /// The root that the absolute `path` is spelled to lie beneath, and the way from there.
+    /// Returns the root that the absolute `path` is spelled beneath, and the relative path.
     pub(super) fn find_containing<'p>(&self, path: &'p Path) -> Option<(&Root, &'p Path)> {
         self.list.iter().find_map(|root| {
             let below = path.strip_prefix(&root.path).or_else(|_| path.strip_prefix(&root.given)).ok()?;

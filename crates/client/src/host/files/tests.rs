@@ -15,7 +15,7 @@ use super::*;
 /// How often a file is looked up again after a concurrent change.
 const MAX_FIND_TRIES: usize = 8;
 
-/// What a session does, without judging.
+/// Access as in a session, without a policy.
 impl Files {
     fn read(&self, path: &Path, line: Option<u32>, limit: Option<u32>) -> Result<String, FileError> {
         self.retry(path, |found| found.read(line, limit))
@@ -38,22 +38,22 @@ impl Files {
     }
 }
 
-/// Every way there is here.
+/// All resolvers of this platform.
 const RESOLVERS: &[PathResolver] = &[
     #[cfg(target_os = "linux")]
     PathResolver::Kernel,
     PathResolver::Walk,
 ];
 
-/// A root with something beside it.
+/// A root directory and files outside of it.
 struct Disk {
     _directory: tempfile::TempDir,
-    /// The directory of both, without links.
+    /// The common parent directory, without links.
     top: PathBuf,
     root: PathBuf,
 }
 
-/// A directory in memory where the system has such a place: disks take their time over thousands of replaced files.
+/// Returns a directory in memory, if the system has one: disks are slow with thousands of replaced files.
 fn fast_directory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
@@ -92,7 +92,7 @@ impl Disk {
     }
 }
 
-/// Runs `test` once with each way, on a fresh disk.
+/// Runs `test` once with each resolver, on a fresh disk.
 fn each(test: impl Fn(&Disk, &Files)) {
     for resolver in RESOLVERS {
         let disk = Disk::new();
@@ -100,7 +100,7 @@ fn each(test: impl Fn(&Disk, &Files)) {
     }
 }
 
-/// Does the same with the whole disk as the root.
+/// Does the same with `/` as the root.
 fn each_anywhere(test: impl Fn(&Disk, &Files)) {
     for resolver in RESOLVERS {
         let disk = Disk::new();
@@ -109,7 +109,7 @@ fn each_anywhere(test: impl Fn(&Disk, &Files)) {
     }
 }
 
-/// Checks what is read at `place`, a path from the directory above the root.
+/// Checks the result of reading `place`, a path relative to the directory above the root.
 #[track_caller]
 fn check(disk: &Disk, files: &Files, place: &str, expected: &Result<&str, FileErrorKind>) {
     let result = files.read(&disk.top.join(place), None, None);
@@ -234,7 +234,7 @@ fn nothing_outside_is_read() {
             let expected = if place == "/" { directory } else { FileErrorKind::Outside };
             assert_eq!(result.unwrap_err().kind(), &expected, "{place} {:?}", files.roots.resolver());
         }
-        // Out and in again is in.
+        // Leaving the root and coming back is permitted.
         check(disk, files, &format!("root/top{top}/root/file"), &Ok("root/file"));
         check(disk, files, "root/directory/../root/file", &Ok("root/file"));
     });

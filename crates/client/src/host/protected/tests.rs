@@ -191,7 +191,7 @@ fn targets_of_protected_links_are_protected() {
     assert_eq!(names("dirv/new/x", Extent::File), [".zed/new/x"]);
     assert_eq!(names("ordinary.json", Extent::File), [".zed/settings.json"]);
     assert_eq!(names("ci/workflows/new.yml", Extent::File), [".github/workflows/new.yml"]);
-    // A directory around the root is protected with all of it.
+    // A directory that contains the root is protected with all of it.
     symlink("..", top.join(".husky/up")).unwrap();
     assert!(files.search(usize::MAX).paths.contains(&top));
 }
@@ -303,7 +303,7 @@ fn the_reason_for_missing_protection_is_reported() {
     fs::hard_link(root.path().join("AGENTS.md"), root.path().join("second")).unwrap();
     assert_eq!(files.search(100).protection(true), Protection::HardLinked);
     fs::remove_file(root.path().join("second")).unwrap();
-    // The settings of git cannot be read, and no sandbox is to blame.
+    // The configuration of git cannot be read, which is not the sandbox's fault.
     fs::create_dir(root.path().join(".git")).unwrap();
     let pipe = root.path().join(".git/config");
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();

@@ -1,11 +1,11 @@
-//! Tests of what git obeys: names, settings, links and bounds.
+//! Tests of files that git uses: names, configuration, links and bounds.
 
 use std::fs;
 use std::os::unix::fs::symlink;
 
 use super::*;
 
-/// A cloned repository can have such a directory among its files.
+/// A cloned repository can contain such a directory.
 #[test]
 fn settings_of_a_hostile_repository_take_bounded_memory() {
     let long = format!("[includeif \"{}\"]\n{}", "a".repeat(400_000), "path=\n".repeat(100_000));
@@ -20,7 +20,7 @@ fn settings_of_a_hostile_repository_take_bounded_memory() {
     }
 }
 
-/// Every path of hooks is looked for in every work tree, and each can have many links.
+/// Every hook path is looked up in every work tree, and each can have many links.
 #[test]
 fn hooks_of_a_hostile_repository_are_followed_up_to_a_bound() {
     let up = |count: usize| "d/../".repeat(count);
@@ -113,7 +113,7 @@ fn hooks_and_settings_named_by_settings_count() {
     check(&top, "r/.git/more.conf", &["r/.git/config"]);
     check(&top, "r/scripts/build", &[]);
     check(&top, "r/src", &[]);
-    // A directory that is moved takes the hooks in it along.
+    // Moving a directory moves the hooks in it.
     check(&top, "r/scripts", &[]);
     let moved =
         counterparts(&top.join("r/scripts"), Extent::Tree, UserSettings::default(), &mut LookupBudget::new());

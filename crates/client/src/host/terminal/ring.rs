@@ -23,10 +23,10 @@ impl Ring {
         self.bytes.extend(kept);
     }
 
-    /// At most as many bytes of text as the limit says, and whether something before it is missing.
+    /// Returns at most `limit` bytes of text, and `true` if something before it is missing.
     ///
-    /// A character of which the beginning has been cut off is left out, and so is one of which the rest may still
-    /// come. What is no UTF-8 is replaced.
+    /// A character whose beginning was cut off is left out, and so is one that may still be completed.
+    /// Invalid UTF-8 is replaced.
     pub(super) fn text(&mut self, complete: bool) -> (String, bool) {
         let mut bytes: &[u8] = self.bytes.make_contiguous();
         if self.truncated {
@@ -38,7 +38,7 @@ impl Ring {
         }
         let mut text = String::from_utf8_lossy(bytes).into_owned();
         let mut truncated = self.truncated;
-        // A replacement is longer than what it replaces.
+        // A replacement character is longer than the byte it replaces.
         if text.len() > self.limit {
             let excess = text.len() - self.limit;
             text.drain(..(excess..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len()));
@@ -52,7 +52,7 @@ fn is_continuation(byte: u8) -> bool {
     byte & 0b1100_0000 == 0b1000_0000
 }
 
-/// How many bytes at the end are the beginning of a character.
+/// Returns the number of bytes at the end that begin an incomplete character.
 fn unfinished(bytes: &[u8]) -> usize {
     for length in 1..=bytes.len().min(3) {
         let (_, end) = bytes.split_at(bytes.len() - length);
@@ -102,7 +102,7 @@ mod tests {
         check(9, &[b"a", &smile[..1]], "a", "a\u{fffd}", false);
         check(9, &[b"a", &smile[..3]], "a", "a\u{fffd}", false);
         check(9, &[b"a", &smile[..3], &smile[3..]], "a😀", "a😀", false);
-        // Nothing can follow these.
+        // Nothing can complete these bytes.
         check(9, b"\xffa".chunks(1).collect::<Vec<_>>().as_slice(), "\u{fffd}a", "\u{fffd}a", false);
         check(9, &[b"a\x80"], "a\u{fffd}", "a\u{fffd}", false);
         check(9, &[b"a\xc0"], "a\u{fffd}", "a\u{fffd}", false);

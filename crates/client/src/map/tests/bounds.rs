@@ -1,4 +1,4 @@
-//! What is kept has a bound, and what is not kept is said.
+//! Tests that kept data is bounded, and that dropped data is reported.
 
 use narrows_acp::Version::{V1, V2};
 use narrows_base::json::MAX_PEER_VALUES;
@@ -105,7 +105,7 @@ fn all_calls_together_are_bounded() {
     assert_eq!(partial, [false, false, false, false, false, false, true, true]);
     let asked = stage.ask(&json!({"toolCall": {"toolCallId": "7"}, "options": []}));
     assert!(asked.call.is_partial());
-    // There is room again when one is over.
+    // There is room again when a call has completed.
     stage.update(&tool("0", json!({"status": "completed"})));
     stage.update(&tool("7", json!({"rawInput": input})));
     assert!(!stage.mapper.call("7").unwrap().is_partial());
@@ -182,7 +182,7 @@ fn a_request_with_too_many_values_is_not_judged_by_them() {
     }
 }
 
-/// What the request does not repeat was told before it.
+/// Parts that the request does not repeat were reported before it.
 #[test]
 fn a_call_with_too_many_values_cannot_be_judged() {
     let block = Value::Array(vec![json!(0); MAX_PEER_VALUES / 2]);

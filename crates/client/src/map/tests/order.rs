@@ -1,4 +1,4 @@
-//! What holds of the events of any run, whatever the agent sends.
+//! Properties of the events of a run, for any input.
 
 use std::collections::HashSet;
 
@@ -83,7 +83,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the events of one run have in common.
+/// Checks the invariants of one run.
 fn check_run(events: &[&RuntimeEvent]) {
     let names: Vec<&str> = events.iter().map(|event| event.name()).collect();
     assert_eq!(names.first(), Some(&"run.started"));
@@ -182,7 +182,7 @@ proptest! {
     fn fast_and_full_readers_agree_on_plain_text(text in ".{0,9}", id in prop::option::of(".{0,3}"), thinks in any::<bool>()) {
         let update = if thinks { thought(id.as_deref(), &text) } else { said(id.as_deref(), &text) };
         let quick = json!({"sessionId": "s", "update": update}).to_string();
-        // What stands this far behind is not seen at a glance.
+        // The quick check does not read this far.
         let slow = format!("{}{}", " ".repeat(300), quick);
         let play = |params: &str| {
             let mut stage = Stage::new(V2);

@@ -1,4 +1,4 @@
-//! One rule of the mapping at a time.
+//! Tests of single mapping rules.
 
 use narrows_acp::Version::{V1, V2};
 
@@ -134,7 +134,7 @@ fn non_text_content_becomes_a_raw_event() {
 #[test]
 fn a_call_is_announced_with_its_input() {
     let announced = || begun("c", json!({"title": "Run", "kind": "execute", "rawInput": {}}));
-    // Late input, and what follows it.
+    // Late input, and a following update.
     check(
         V1,
         &[
@@ -152,13 +152,13 @@ fn a_call_is_announced_with_its_input() {
             "- tool_call_update",
         ],
     );
-    // It runs without any.
+    // It runs without input.
     check(
         V1,
         &[announced(), tool("c", json!({"status": "in_progress"})), tool("c", json!({"rawInput": {"a": 1}}))],
         &["- tool_call", "tool.call c Bash {}", "- tool_call_update"],
     );
-    // It is over before it was told.
+    // It completes before it was announced.
     check(
         V2,
         &[tool("c", json!({"status": "cancelled"}))],
@@ -169,7 +169,7 @@ fn a_call_is_announced_with_its_input() {
         &[begun("c", json!({"title": "t", "status": "failed", "rawInput": [1]}))],
         &["tool.call c t [1]", r#"tool.result c {"status":"failed"}"#],
     );
-    // In v1 that is no status.
+    // Not a status in v1.
     check(V1, &[tool("c", json!({"status": "cancelled"}))], &["tool.call c Tool {}"]);
 }
 
@@ -178,7 +178,7 @@ fn a_command_is_announced_once_its_input_is_more_than_its_context() {
     let announced = |input: Value| {
         begun("c", json!({"title": "bash", "kind": "execute", "status": "pending", "rawInput": input}))
     };
-    // As opencode tells it.
+    // As sent by opencode.
     check(
         V1,
         &[
@@ -188,7 +188,7 @@ fn a_command_is_announced_once_its_input_is_more_than_its_context() {
         ],
         &["- tool_call", r#"tool.call c Bash {"cwd":"/a","command":"ls"}"#, "- tool_call_update"],
     );
-    // It goes on without telling more.
+    // It continues without reporting more.
     check(
         V1,
         &[announced(json!({"cwd": "/a", "timeout": 5})), tool("c", json!({"status": "in_progress"}))],
@@ -197,7 +197,7 @@ fn a_command_is_announced_once_its_input_is_more_than_its_context() {
     for input in [json!({"argv": ["ls"], "cwd": "/a"}), json!({"code": 1}), json!("ls"), json!(["ls"])] {
         check(V1, &[announced(input.clone())], &[&format!("tool.call c Bash {input}")]);
     }
-    // What is no command may be about a directory.
+    // A call that is not a command may be about a directory.
     let listing = begun("c", json!({"title": "ls", "kind": "read", "rawInput": {"cwd": "/a"}}));
     check(V1, &[listing], &[r#"tool.call c Read {"cwd":"/a"}"#]);
 }
@@ -288,7 +288,7 @@ fn a_reused_id_is_a_new_call_in_another_run() {
         stage.short(),
         ["- tool_call_update", "tool.call c t 1", r#"tool.result c {"status":"completed"}"#]
     );
-    // In v2 that is news of the old one.
+    // In v2 this updates the old call.
     let call = || tool("c", json!({"title": "t", "rawInput": 1, "status": "completed"}));
     let mut stage = Stage::new(V2);
     stage.update(&call());
@@ -311,7 +311,7 @@ fn a_failure_instead_of_an_answer_is_an_error() {
         let events = stage.short();
         assert_eq!(events[1..], ["error auth bad key", "run.completed error"]);
     }
-    // Words for people are better than none, and a cancelled run has no error.
+    // A message for people is better than none, and a cancelled run has no error.
     let mut stage = Stage::new(V1);
     let mut update = said(None, "HTTP 401");
     update["_meta"] = json!({"narrows/error": 7});
@@ -347,7 +347,7 @@ fn lone_surrogates_are_read() {
         r#"{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"a\ud800"}}"#,
         &["assistant.delta a\u{fffd}"],
     );
-    // What need not be read is told as it came.
+    // Members that need not be read are passed on raw.
     check(
         r#"{"sessionUpdate":"tool_call","toolCallId":"c","title":"t","rawInput":"\ud800"}"#,
         &[r#"tool.call c t "\ud800""#],
@@ -400,7 +400,7 @@ fn a_permission_request_announces_its_call_even_without_input() {
     stage.events.clear();
     stage.ask(&json!({"toolCall": {"toolCallId": "c"}, "options": []}));
     assert_eq!(stage.short()[0], "tool.call c Bash {}");
-    // And once only.
+    // And only once.
     stage.update(&tool("c", json!({"rawInput": {"command": "ls"}})));
     assert_eq!(stage.short(), ["- tool_call_update"]);
 }

@@ -9,7 +9,7 @@ use serde::de::value::MapDeserializer;
 
 use super::*;
 
-/// The names of all variants that the official type has: it is asked for one it does not, and lists them.
+/// Returns the names of all variants of an official type, from the error message for an unknown variant.
 fn names<T: Union>() -> Vec<&'static str> {
     static LISTED: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -74,7 +74,7 @@ fn sample(name: &str) -> Value {
     sample
 }
 
-/// The names of the events that a variant becomes.
+/// Returns the names of the events that a variant becomes.
 fn expected(name: &str) -> &'static [&'static str] {
     match name {
         "agent_message_chunk" | "agent_message" => &["assistant.delta"],
@@ -101,7 +101,7 @@ fn walk<T: Union + PartialEq + std::fmt::Debug>(version: Version) {
         stage.update(&sample);
         let told: Vec<&str> = stage.events.iter().map(RuntimeEvent::name).collect();
         assert_eq!(told, expected(name), "{sample}");
-        // Outside of a run and in a replay it is told as it came.
+        // Outside of a run and in a replay it becomes a raw event.
         for replay in [false, true] {
             let mut stage = Stage::idle(version);
             stage.mapper.set_replay(replay);
@@ -114,7 +114,7 @@ fn walk<T: Union + PartialEq + std::fmt::Debug>(version: Version) {
             let update = Json::from(&sample);
             assert_eq!(payload, &Payload::Update { update, replay, problem: None });
         }
-        // And broken, whatever is broken about it.
+        // The same with each member broken.
         for (member, _) in sample.as_object().unwrap() {
             for broken in [json!(7), json!([[]]), json!({"type": []}), json!(null), json!("no")] {
                 let mut sample = sample.clone();
@@ -148,7 +148,7 @@ fn unknown_updates_become_raw_events() {
         ] {
             let mut stage = Stage::new(version);
             let effects = stage.params(format!(r#"{{"sessionId":"s","update":{update}}}"#).as_bytes());
-            // Which sessions are children is known, whatever becomes of their updates.
+            // Child sessions are known even if their updates are dropped.
             assert_eq!(Effects { child: None, ..effects }, Effects::default());
             let [RuntimeEvent { body: EventBody::Provider { payload, .. }, .. }] = &*stage.events else {
                 panic!("{:?}", stage.events)
@@ -281,7 +281,7 @@ fn a_call_from_before_the_run_is_not_part_of_it() {
     assert_eq!(stage.mapper.call("c"), None);
 }
 
-/// As qwen-code does it: with a text, or with none.
+/// As sent by qwen-code: with a text, or without.
 #[test]
 fn usage_of_a_model_call_accompanies_a_message() {
     let beside = |text: &str, usage: Value| {

@@ -1,4 +1,4 @@
-//! Files that can be read, and what is said of those that cannot.
+//! Tests of valid and invalid files.
 
 use proptest::prelude::*;
 
@@ -31,7 +31,7 @@ fn check_error(text: &str, expected: &str) {
     assert_eq!(ServerConfig::read(text).expect_err("it is wrong").to_string(), expected, "{text}");
 }
 
-/// The error about one server named `s`.
+/// Checks the error of one server named `s`.
 #[track_caller]
 fn check_field(server: &str, expected: &str) {
     check_error(&format!(r#"{{"mcpServers":{{"s":{server}}}}}"#), &format!("MCP server \"s\": {expected}"));
@@ -178,7 +178,7 @@ fn json() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
-    /// Whatever is read can be used: names are unique, nothing has a NUL, addresses are of HTTP.
+    /// Accepted servers have unique names, no NUL, and HTTP URLs.
     #[test]
     fn every_accepted_server_can_be_planned(server in json(), more in json(), text in ".{0,60}") {
         _ = ServerConfig::read(&text);

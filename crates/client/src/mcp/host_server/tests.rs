@@ -1,4 +1,4 @@
-//! Our own server, asked as an MCP client asks.
+//! Tests of the built-in server as an MCP client uses it.
 
 use proptest::prelude::*;
 
@@ -17,7 +17,7 @@ async fn ask(server: &HostServer, method: &str, params: Value) -> Result<Value, 
     server.answer(method, params).await.map_err(|error| error.code)
 }
 
-/// Calls a tool and checks what the host was asked, and the texts of the result, `!` before those of a failure.
+/// Calls a tool and checks the host's record and the texts of the result, with `!` before those of a failure.
 async fn check(tool: &str, arguments: Value, asked: &[&str], expected: &[&str]) {
     let (server, host) = server(ALL);
     let params = json!({"name": tool, "arguments": arguments});

@@ -1,4 +1,4 @@
-//! The tools: what a model is told of them, and what they do.
+//! The tools: their descriptions for models, and their execution.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,7 +19,7 @@ const MAX_COMMAND_TIMEOUT: Duration = Duration::from_secs(600);
 /// Maximum number of output bytes for a model, from the end.
 const MAX_OUTPUT_BYTES: usize = 128 * 1024;
 
-/// What is offered, as `tools/list` tells it.
+/// Returns the offered tools for `tools/list`.
 pub(super) fn list(offer: Offer) -> Vec<Value> {
     let tools = [(offer.read, read_tool()), (offer.write, write_tool()), (offer.run, run_tool())];
     tools.into_iter().filter(|(offered, _)| *offered).map(|(_, tool)| tool).collect()
@@ -108,7 +108,7 @@ fn run_tool() -> Value {
     })
 }
 
-/// A call of one of the tools that can be carried out.
+/// A valid call of one of the tools.
 #[derive(Debug)]
 pub(crate) enum ToolCall {
     /// `read_text_file`.
@@ -120,7 +120,7 @@ pub(crate) enum ToolCall {
 }
 
 impl ToolCall {
-    /// Reads a call. `None` if no such tool is offered; an error says what is wrong with the arguments.
+    /// Reads a call. Returns `None` if the tool is not offered; an error describes invalid arguments.
     pub(crate) fn parse(
         offer: Offer,
         tool: &str,
@@ -163,7 +163,7 @@ impl ToolCall {
         }))
     }
 
-    /// Carries the call out.
+    /// Executes the call.
     pub(super) async fn execute(
         self,
         files: &dyn FileService,
@@ -187,7 +187,7 @@ impl ToolCall {
     }
 }
 
-/// A command that has ended. That it failed is no failure of the tool, unless it was not let to its end.
+/// Returns the result of a command. A failed command is a success of the tool, unless it was killed.
 fn ran(ran: &Ran, time_limit: Duration) -> Value {
     let end = match (ran.timed_out, ran.code, &ran.signal) {
         (true, ..) => format!("killed: it had not ended after {time_limit:?}"),
@@ -208,7 +208,7 @@ fn ran(ran: &Ran, time_limit: Duration) -> Value {
     result
 }
 
-/// A result that says that the tool could not do it.
+/// Returns the result of a failed tool.
 pub(super) fn failed(words: &str) -> Value {
     json!({"content": [{"type": "text", "text": words}], "isError": true})
 }

@@ -1,7 +1,7 @@
-//! What a permission request is about, as the policy judges it and as a person is shown it.
+//! The subjects of a permission request, as the policy judges them and a person is shown them.
 //!
-//! One request can carry several subjects: a tool call, a command line beside it, further calls, and a call can show
-//! several things at once. An agent may mean any of them, so each is judged and a person is shown all.
+//! One request can carry several subjects: a tool call, a separate command line, further calls, and a call
+//! can show several actions. An agent may mean any of them, so each is judged and a person is shown all.
 
 use std::path::{Path, PathBuf};
 
@@ -15,20 +15,20 @@ use crate::mcp::{self, Run, ToolCall};
 use crate::permission_request::FileChange;
 use crate::permissions::{PermissionService, TurnId};
 
-/// The reason for a question about a command that is not known to run here.
+/// Reason of a request for a command that may not run in the client.
 const MAY_RUN_ITSELF: &str = "asks before a command that the agent may run itself, in no sandbox";
 
-/// One thing that a request is about.
+/// One subject of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Subject {
     pub(super) action: Action,
-    /// It is done by this client, in the sandbox: by our own MCP server, or by a terminal of an agent that is known to
-    /// run commands nowhere else.
+    /// The client performs it in the sandbox: by the built-in MCP server, or by a terminal for an agent that
+    /// is known to run commands nowhere else.
     pub(super) runs_here: bool,
 }
 
 impl Subject {
-    /// What the policy says of it.
+    /// Returns the decision of the policy.
     pub(super) fn judge(&self, permissions: &PermissionService, turn: TurnId) -> Decision {
         let mut decision = permissions.judge(turn, &self.action, self.runs_here);
         if let DecisionReason::Preset { access: Access::Medium, kind: Kind::Execute, why } =
@@ -42,18 +42,18 @@ impl Subject {
     }
 }
 
-/// The tools of our own MCP server, for an agent that has them.
+/// The tools of the built-in MCP server, for an agent that has them.
 pub(super) struct OwnTools<'a> {
-    /// Where relative paths start.
+    /// Directory in which relative paths start.
     pub(super) here: &'a Path,
     pub(super) offer: mcp::Offer,
 }
 
-/// Everything that the request is about, as far as it is known. `own_tools` is `None` for an agent that does not have them.
+/// Returns all known subjects of the request. `own_tools` is `None` for an agent without the built-in tools.
 pub(super) fn subjects(asked: &ReadRequest, own_tools: Option<&OwnTools<'_>>) -> Vec<Subject> {
     let others = asked.other_calls.iter().map(|other| (&other.call, &other.mcp));
     let calls = std::iter::once((&asked.call, &asked.mcp)).chain(others);
-    // A call of which nothing is told but that a command belongs to it is judged by the command.
+    // A call that shows nothing but its command is judged by the command.
     let shown = calls.filter(|(call, _)| asked.command.is_none() || call.shows_action());
     // Unknown members belong to the command if there is one, else to the first call.
     let beside = |is_first: bool| if is_first { &asked.unknown[..] } else { &[] };
@@ -76,9 +76,10 @@ pub(super) fn subjects(asked: &ReadRequest, own_tools: Option<&OwnTools<'_>>) ->
     all
 }
 
-/// What a call does if it is exactly one that our own server would carry out: the same that is judged again when the call
-/// comes. Anything else about it that an agent could mean (an argument that the tool does not take, another kind, further
-/// files, another change) makes it a call of any tool, whatever its name is.
+/// Returns the action of a call that the built-in server would execute exactly as shown, which is judged
+/// again when the MCP call arrives. Anything else that an agent could mean (an argument that the tool does
+/// not accept, another kind, further files, another change) makes it a call of an unknown tool, whatever its
+/// name is.
 fn own(call: &Call, tools: &OwnTools<'_>) -> Option<Action> {
     let name = call.sole_name()?;
     let tool = name.strip_prefix("mcp__").unwrap_or(name).strip_prefix("narrows__")?;
@@ -108,12 +109,12 @@ fn own(call: &Call, tools: &OwnTools<'_>) -> Option<Action> {
         && changes(call).all(|FileChange { path, new_text, .. }| {
             path.is_some_and(|path| is_named(&path)) && text.as_ref() == Some(&new_text)
         });
-    // Rules that forbid the tool by its name count.
+    // Rules against the tool's name apply.
     action.claimed = call.names().map(str::to_owned).collect();
     is_exact.then_some(action)
 }
 
-/// An input with further members beside it, in a form in which all of it is looked at.
+/// Adds further members to an input, in a form that is judged as a whole.
 fn with_members(input: Value, members: &[Json]) -> Value {
     if members.is_empty() {
         return input;
@@ -121,7 +122,7 @@ fn with_members(input: Value, members: &[Json]) -> Value {
     std::iter::once(input).chain(members.iter().map(Json::value)).collect()
 }
 
-/// What a call does, as far as it is known. `beside` are unknown members that the agent may mean as a part of it.
+/// Returns the action of a call. `beside` are unknown members that the agent may mean as a part of it.
 fn action(call: &Call, mcp: Option<&(String, String)>, beside: &[Json]) -> Action {
     let input = call.raw_input.as_ref().map(Json::value).unwrap_or_default();
     let input = with_members(input, beside);
@@ -129,7 +130,7 @@ fn action(call: &Call, mcp: Option<&(String, String)>, beside: &[Json]) -> Actio
     let read = Action::read(call.kind.as_deref(), None, &input, &locations);
     let read = read.with_content(&call.content_values()).with_locations(&call.location_values());
     match mcp {
-        // A rule that forbids the name by which the agent calls it still does.
+        // A rule against the agent's name of the tool still applies.
         Some((server, tool)) => Action {
             tool: Some(tool.clone()),
             server: Some(server.clone()),
@@ -140,21 +141,21 @@ fn action(call: &Call, mcp: Option<&(String, String)>, beside: &[Json]) -> Actio
     }
 }
 
-/// The changes of files that the content of a call shows.
+/// Returns the file changes in the content of a call.
 fn changes(call: &Call) -> impl Iterator<Item = FileChange> {
     call.content().iter().filter_map(|block| {
         let change = FileChange::from_content(&block.value())?;
-        // One that can be read in two ways is shown as it was written.
+        // An ambiguous change is shown as it was written.
         Some(if block.is_ambiguous() { FileChange::unread(block.text()) } else { change })
     })
 }
 
-/// The changes of files that a person is shown.
+/// Returns all file changes of the request.
 pub(super) fn all_changes(asked: &ReadRequest) -> Vec<FileChange> {
     asked.calls().flat_map(changes).collect()
 }
 
-/// Everything that was judged, as a person is shown it: a command without a directory runs in that of the session.
+/// Returns all judged actions for display: a command without a directory runs in that of the session.
 pub(super) fn shown_actions(subjects: Vec<Subject>, here: &Path) -> Vec<Action> {
     let mut actions: Vec<Action> = subjects.into_iter().map(|subject| subject.action).collect();
     for action in &mut actions {
@@ -165,7 +166,7 @@ pub(super) fn shown_actions(subjects: Vec<Subject>, here: &Path) -> Vec<Action> 
     actions
 }
 
-/// The files that a person is shown: those that the agent names, and those that its diffs change.
+/// Returns the files for display: those that the agent names, and those that its diffs change.
 pub(super) fn locations(asked: &ReadRequest) -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = Vec::new();
     for call in asked.calls() {
@@ -181,11 +182,11 @@ pub(super) fn locations(asked: &ReadRequest) -> Vec<PathBuf> {
     all
 }
 
-/// What the last of `subjects` is if the agent has the client do it.
+/// Returns the action that the client would perform for the last of `subjects`.
 pub(super) fn client_action(subjects: &[Subject], asked: &ReadRequest, here: &Path) -> Option<ClientAction> {
     let call = &asked.call;
     let action = &subjects.last()?.action;
-    // What can be read in several ways was not seen in each of them.
+    // An ambiguous request was not shown in all of its meanings.
     if !asked.other_calls.is_empty() || !asked.unknown.is_empty() || call.is_ambiguous() {
         return None;
     }
@@ -197,7 +198,7 @@ pub(super) fn client_action(subjects: &[Subject], asked: &ReadRequest, here: &Pa
         let cwd = action.cwd.as_ref().map_or_else(|| here.to_owned(), |cwd| here.join(cwd));
         return Some(ClientAction::run(command.clone(), cwd, action.env.clone()));
     }
-    // One file with one new text: nothing else was shown.
+    // One file with one new text, and nothing else.
     if let [content] = call.content() {
         let diff = content.value();
         let text = |key: &str| diff.get(key).and_then(Value::as_str);
@@ -222,7 +223,7 @@ pub(super) fn client_action(subjects: &[Subject], asked: &ReadRequest, here: &Pa
     }
 }
 
-/// Returns `true` if `content` is all that `input` says of a file beside its path: then it is its whole new text.
+/// Returns `true` if `input` has only a path and `content`, which is then the whole new text.
 fn is_whole_text(input: &Value) -> bool {
     let paths =
         ["path", "file_path", "filePath", "filepath", "file", "filename", "abs_path", "absolute_path"];
@@ -232,7 +233,7 @@ fn is_whole_text(input: &Value) -> bool {
     })
 }
 
-/// The input that a person is shown: all that the request carries. Several subjects are the members of an object.
+/// Returns the input for display: all that the request carries. Several subjects become members of an object.
 pub(super) fn input(asked: &ReadRequest) -> Value {
     let command = asked.command_input();
     let mut inputs: Vec<Value> = asked
@@ -256,7 +257,7 @@ pub(super) fn input(asked: &ReadRequest) -> Value {
     }
 }
 
-/// The input of a call: as a text if it can be read in several ways.
+/// Returns the input of a call, as a text if it is ambiguous.
 fn shown_input(call: &Call) -> Value {
     match &call.raw_input {
         Some(input) if input.is_ambiguous() => input.text().into(),
@@ -298,7 +299,7 @@ mod tests {
         subjects(asked, Some(&OwnTools { here: Path::new(HERE), offer }))
     }
 
-    /// Version 2 has these in place of files and terminals.
+    /// Version 2 has these tools instead of file and terminal requests.
     #[test]
     fn a_call_of_the_built_in_tool_maps_to_the_client_action() {
         let client_action = |name: &str, input: Value| {
@@ -382,11 +383,11 @@ mod tests {
         let found = offered(mcp::Offer { run: false, ..ALL_TOOLS }, &runs);
         assert!(found.len() == 1 && !found[0].runs_here, "{found:?}");
         assert_eq!(found[0].action.tool.as_deref(), Some("narrows__run_command"));
-        // Rules that forbid its name count where it is.
+        // Rules against the name of the tool apply.
         assert_eq!(all(&runs)[0].action.claimed, ["narrows__run_command"]);
     }
 
-    /// The call that a command names may do something else.
+    /// The call that a command names may be a different action.
     #[test]
     fn a_command_and_the_call_it_names_are_both_judged_and_shown() {
         let mut asked = asked(call("narrows__read_text_file", &json!({"path": "README.md"})));
@@ -398,14 +399,14 @@ mod tests {
         assert_eq!(found[1].action.command, Some(Command::Shell("rm -rf /".to_owned())));
         let shown = json!({"input": {"path": "README.md"}, "command": {"command": "rm -rf /", "cwd": "/w"}});
         assert_eq!(input(&asked), shown);
-        // Of a call that shows nothing there is nothing to judge.
+        // A call that shows nothing is not judged.
         asked.call = Call::default();
         asked.call.name = Some("Bash".to_owned());
         assert_eq!(all(&asked).len(), 1);
         assert_eq!(input(&asked), json!({"command": "rm -rf /", "cwd": "/w"}));
     }
 
-    /// A call that shows a change of a file.
+    /// A call that shows a file change.
     fn diff(path: &str, new: &str) -> Call {
         let block = json!({"type": "diff", "path": path, "newText": new});
         call("Edit", &json!({"path": path})).with_content(&[block])
@@ -457,7 +458,7 @@ mod tests {
         }
     }
 
-    /// The call was told of before and is not what is asked for.
+    /// The call was reported before and is not the requested action.
     #[test]
     fn an_approved_command_does_not_cover_other_variables() {
         let mut asked = asked(call("Bash", &json!({"env": {"BASH_ENV": "/w/evil.sh"}})));
@@ -479,7 +480,7 @@ mod tests {
         assert_eq!(input(&asked), json!({"input": {"path": "a"}, "unknown": [{"argv": ["rm", "a"]}]}));
         assert_eq!(found[0].action.kinds(), [Kind::Execute, Kind::Other]);
         assert!(client_action(&found, &asked, Path::new(HERE)).is_none());
-        // Our own tool does not take them.
+        // The built-in tool does not accept them.
         asked.call = call("narrows__read_text_file", &json!({"path": "a"}));
         assert!(!all(&asked)[0].runs_here);
     }

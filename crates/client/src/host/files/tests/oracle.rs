@@ -1,4 +1,4 @@
-//! Random trees of links, with the system's own `realpath` as the judge.
+//! Compares random trees of links with `realpath` of the system.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,18 +12,18 @@ use super::{RESOLVERS, fast_directory};
 use crate::host::files::walk::PathResolver;
 use crate::host::files::{FileErrorKind, Files, Limits, Roots};
 
-/// What is put somewhere, unless something is there already.
+/// An entry that is created unless the path exists already.
 #[derive(Clone, Debug)]
 enum Node {
     Directory,
     File,
-    /// To this path, from the link.
+    /// A link to this path, relative to the link.
     Relative(String),
-    /// To this path, from the directory above the root.
+    /// A link to this path in the directory above the root.
     Absolute(String),
 }
 
-/// A few names, so that paths meet.
+/// A few names, so that paths collide.
 fn name() -> impl Strategy<Value = String> {
     prop::sample::select(vec!["a", "b", "c", "root", "out"]).prop_map(str::to_owned)
 }
@@ -55,7 +55,7 @@ fn build(top: &Path, tree: &[(String, Node)]) {
     }
     for (place, node) in tree {
         let path = top.join(place);
-        // What cannot be, because of what is there, is left out; what would lead elsewhere too.
+        // Impossible entries are left out, and so are those that would lead elsewhere.
         let parent = path.parent().unwrap();
         let _ = fs::create_dir_all(parent);
         if !parent.canonicalize().is_ok_and(|parent| parent.starts_with(top)) {
@@ -71,7 +71,7 @@ fn build(top: &Path, tree: &[(String, Node)]) {
     }
 }
 
-/// Everything that is not in the root, with its content.
+/// Returns all entries outside of the root with their content.
 fn outside(top: &Path) -> BTreeMap<PathBuf, Option<String>> {
     let mut all = BTreeMap::new();
     let mut open = vec![top.to_owned()];
@@ -91,12 +91,12 @@ fn outside(top: &Path) -> BTreeMap<PathBuf, Option<String>> {
     all
 }
 
-/// What should come of reading.
+/// Expected result of reading.
 enum Verdict {
     Text(String),
     Directory,
     Outside,
-    /// Some error: there is nothing.
+    /// Some error, because there is no such file.
     Nothing,
 }
 
@@ -121,7 +121,7 @@ fn agrees(resolver: PathResolver, tree: &[(String, Node)], paths: &[String]) -> 
         let path = root.join(below);
         let read = files.read(&path, None, None).map_err(|error| error.kind().clone());
         let verdict = judge(&root, &path);
-        // A path that ends with a dot is a directory or nothing, and neither is read.
+        // A path that ends with a dot is a directory or missing, and neither is read.
         let dotted = below.ends_with("/.") || below == ".";
         match &verdict {
             _ if dotted => prop_assert!(read.is_err()),

@@ -1,4 +1,4 @@
-//! Swaps directories and links while files are read and written: no access leaves the roots.
+//! Swaps directories and links during reads and writes: no access may leave the roots.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -12,10 +12,10 @@ use super::{Disk, RESOLVERS, fast_directory};
 use crate::host::files::Files;
 use crate::host::files::walk::PathResolver;
 
-/// What lies outside, and must neither be seen nor change.
+/// Content outside of the root, which must neither be read nor changed.
 const SECRET: &str = "out/file";
 
-/// Swaps until told to stop: a directory with a link out of the root, and a file with another such link.
+/// Swaps a directory with a link out of the root, and a file with another such link, until stopped.
 fn swap(disk: &Disk, stop: &AtomicBool) {
     let place = |name: &str| disk.root.join(name);
     let mut rounds = 0_u64;
@@ -36,7 +36,7 @@ fn during(disk: &Disk, act: impl FnOnce()) {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let swapper = scope.spawn(|| swap(disk, &stop));
-        // Also when `act` fails, so that the failure is told.
+        // Also when `act` panics, so that the failure is reported.
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act));
         stop.store(true, Ordering::Relaxed);
         swapper.join().unwrap();
@@ -46,7 +46,7 @@ fn during(disk: &Disk, act: impl FnOnce()) {
     });
 }
 
-/// The paths that are tried: through the directory, around it, to the file, and to files that are not there.
+/// The paths that are tried: through the directory, around it, to the file, and to missing files.
 fn path(disk: &Disk, round: usize) -> std::path::PathBuf {
     match round % 5 {
         0 => disk.root.join("sub/file"),
@@ -57,7 +57,7 @@ fn path(disk: &Disk, round: usize) -> std::path::PathBuf {
     }
 }
 
-/// One try in `share` is a write.
+/// Runs `tries` accesses, of which one in `share` is a write.
 fn race(resolver: PathResolver, tries: usize, share: usize) {
     let disk = Disk::new_in(fast_directory());
     let files: Files = disk.files(resolver).without_sync();
@@ -112,7 +112,7 @@ fn following_paths_naively_does_escape() {
     let disk = Disk::new_in(fast_directory());
     during(&disk, || {
         let deadline = Instant::now() + Duration::from_secs(60);
-        // The same care as a program takes that checks first.
+        // Checks first and then opens, as a naive program does.
         let escaped = || {
             let path = disk.root.join("sub/file");
             let checked = path.canonicalize().is_ok_and(|real| real.starts_with(&disk.root));

@@ -1,4 +1,4 @@
-//! Servers that die, hang or flood, and sessions that end.
+//! Tests of servers that die, hang or flood, and of sessions that end.
 
 use narrows_testkit::wait::wait_until;
 

@@ -1,4 +1,4 @@
-//! Agents that ask in the older form: connections, and answers without a wrapping.
+//! Tests with the older form: connections, and answers without a wrapper.
 
 use super::*;
 

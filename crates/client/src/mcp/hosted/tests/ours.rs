@@ -1,10 +1,10 @@
-//! Both ends ours: the MCP client of the universal agent at the other end of the conversation.
+//! Tests with the MCP client of the built-in agent at the other end.
 
 use narrows_mcp::{Bridge, BridgeError, BridgeFuture, Content};
 
 use super::*;
 
-/// Carries messages as an agent does.
+/// Transports messages as an agent does.
 struct Carrier(Peer);
 
 impl Bridge for Carrier {
