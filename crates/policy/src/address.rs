@@ -1,4 +1,4 @@
-//! Addresses and patterns for them: a host, or more of it.
+//! URLs and patterns for them.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ pub(crate) struct UrlPattern {
 }
 
 impl UrlPattern {
-    /// Reads a pattern, or says what is wrong with it.
+    /// Parses a pattern, or returns an error message.
     pub(crate) fn parse(text: &str) -> Result<Self, &'static str> {
         let (scheme, rest) = match text.split_once("://") {
             Some((scheme, rest)) => (Some(scheme.to_ascii_lowercase()), rest),
@@ -46,14 +46,14 @@ impl UrlPattern {
                 )
                 .collect()
         });
-        // A number is compared in the one form that every spelling of it has.
+        // A numeric host is compared in normalized form.
         let plain = host.to_ascii_lowercase();
         let number = Host::parse(&plain).ok().filter(|host| !matches!(host, Host::Domain(_)));
         let host = number.map_or(plain, |host| embedded(&host).map_or(host.to_string(), |v4| v4.to_string()));
         Ok(Self { scheme, host: TextPattern::glob(&host, false), port, path })
     }
 
-    /// Whether exactly `url` is meant.
+    /// Returns `true` if the pattern certainly matches `url`.
     pub(crate) fn covers(&self, url: &str) -> bool {
         let Some(url) = read(url) else { return false };
         let scheme = match &self.scheme {
@@ -61,7 +61,7 @@ impl UrlPattern {
             None => matches!(url.scheme(), "http" | "https"),
         };
         let port = url.port_or_known_default() == self.port.or_else(|| default_port(url.scheme()));
-        // What a server makes of an encoded slash is its own affair.
+        // Servers interpret an encoded slash differently.
         let encoded = url.path().to_ascii_lowercase();
         let clear = self.path.is_none() || !encoded.contains("%2f") && !encoded.contains("%5c");
         let named = url.username().is_empty() && url.password().is_none();
@@ -73,7 +73,7 @@ impl UrlPattern {
             && self.is_path(&url, false)
     }
 
-    /// Whether `url` can be meant. An address that cannot be read can be anything.
+    /// Returns `true` if the pattern may match `url`. An unreadable URL may be any.
     pub(crate) fn touches(&self, url: &str) -> bool {
         let Some(url) = read(url) else { return true };
         let below = TextPattern::glob(&format!("*.{}", self.host_text()), false);
@@ -114,22 +114,23 @@ impl UrlPattern {
     }
 }
 
-/// An address with a host, read strictly.
+/// Parses a URL with a host strictly.
 fn read(url: &str) -> Option<Url> {
-    // The parser drops these, others do not.
+    // The parser ignores these characters, other parsers do not.
     if url.contains(['\0', '\t', '\n', '\r', '\\']) {
         return None;
     }
     Url::parse(url).ok().filter(Url::has_host)
 }
 
-/// The host in small letters, without the dot at its end.
+/// Returns the host in lower case, without a trailing dot.
 fn host(url: &Url) -> TextPattern {
     let host = url.host_str().unwrap_or_default().to_ascii_lowercase();
     TextPattern::exact(host.strip_suffix('.').unwrap_or(&host))
 }
 
-/// All names of the host by which it can be reached: of an address in another its own, and of this machine every one.
+/// Returns all names of the host: an embedded IPv4 address counts as well, and every name of the local
+/// machine.
 fn hosts(url: &Url) -> Vec<TextPattern> {
     let mut hosts = vec![host(url)];
     let Some(found) = url.host() else { return hosts };
@@ -149,7 +150,7 @@ fn hosts(url: &Url) -> Vec<TextPattern> {
     hosts
 }
 
-/// The address of version 4 that a host is, or that stands in one of version 6 that leads to it.
+/// Returns the IPv4 address of a host, or the one embedded in an IPv6 address.
 fn embedded<S>(host: &Host<S>) -> Option<Ipv4Addr> {
     let v6: &Ipv6Addr = match host {
         Host::Domain(_) => return None,
@@ -167,10 +168,10 @@ fn embedded<S>(host: &Host<S>) -> Option<Ipv4Addr> {
     }
 }
 
-/// Schemes that programs take with any number of slashes.
+/// Schemes that programs accept with any number of slashes.
 const SLASHED: [&str; 6] = ["http", "https", "ftp", "ftps", "ws", "wss"];
 
-/// All addresses with a scheme in a text: `x=http://a,https:/b` has two.
+/// Returns all URLs in a text: `x=http://a,https:/b` has two.
 pub(crate) fn addresses_in(text: &str) -> Vec<String> {
     let is_scheme = |letter: char| letter.is_ascii_alphanumeric() || "+-.".contains(letter);
     let mut found = Vec::new();
@@ -193,7 +194,7 @@ pub(crate) fn addresses_in(text: &str) -> Vec<String> {
     found
 }
 
-/// The path of an address on this disk, however it is wrapped: `file:///x`, `view-source:file:/x`.
+/// Returns the path of a local URL, also if it is wrapped: `file:///x`, `view-source:file:/x`.
 pub(crate) fn local_path(address: &str) -> Option<PathBuf> {
     const MAX_WRAPPERS: usize = 8;
     let is_scheme = |text: &str| {

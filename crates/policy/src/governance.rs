@@ -1,4 +1,4 @@
-//! What a governance adds to a policy: rules, a level of autonomy, budgets, and what holds where no rule does.
+//! The decisions of a governance: its rules, level of autonomy, budgets, and default.
 
 mod budget;
 mod class;
@@ -17,24 +17,24 @@ use crate::path::PatternBase;
 use crate::target::Target;
 use rule::NamedTarget;
 
-/// The level of a governance that names none.
+/// Level of a governance without one.
 const DEFAULT_LEVEL: u8 = 2;
 
-/// What holds where no rule matches.
+/// Decision if no rule matches.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum DefaultApproval {
     /// Everything is allowed.
     Auto,
-    /// Everything needs an approval.
+    /// Everything requires an approval.
     Always,
-    /// What may change something needs one.
+    /// Actions that may change something require an approval.
     #[default]
     OnMutate,
-    /// What this rule says.
+    /// The decision of this rule.
     Rule(String),
 }
 
-/// The effective governance, as far as it decides.
+/// The effective rules of a governance.
 #[derive(Debug, Clone, Default)]
 pub struct GovernanceRuleset {
     rules: Vec<GovernanceRule>,
@@ -43,41 +43,42 @@ pub struct GovernanceRuleset {
 }
 
 impl GovernanceRuleset {
-    /// One with these rules.
+    /// Creates a ruleset.
     pub fn new(rules: Vec<GovernanceRule>) -> Self {
         Self { rules, ..Self::default() }
     }
 
-    /// At this level of autonomy: 0 only reads, 1 suggests, 2 acts within bounds, 3 also does what cannot be undone.
+    /// Sets the level of autonomy: 0 only reads, 1 suggests, 2 acts within bounds, 3 also performs
+    /// irreversible actions.
     #[must_use]
     pub fn with_level(mut self, level: Option<u8>) -> Self {
         self.level = level;
         self
     }
 
-    /// With this where no rule matches.
+    /// Sets the decision if no rule matches.
     #[must_use]
     pub fn with_default(mut self, default: DefaultApproval) -> Self {
         self.default = default;
         self
     }
 
-    /// Its rules.
+    /// Returns the rules.
     pub fn rules(&self) -> &[GovernanceRule] {
         &self.rules
     }
 
-    /// Its level of autonomy, if it names one.
+    /// Returns the level of autonomy, if it has one.
     pub fn level(&self) -> Option<u8> {
         self.level
     }
 
-    /// What holds where no rule matches.
+    /// Returns the decision if no rule matches.
     pub fn default_approval(&self) -> &DefaultApproval {
         &self.default
     }
 
-    /// The verdict on one part of a request.
+    /// Decides about one part of a request.
     pub(crate) fn judge(
         &self,
         target: &Target<'_>,
@@ -104,7 +105,7 @@ impl GovernanceRuleset {
         decision
     }
 
-    /// What a rule that matches says: what stands in it, unless the level or its budget make that stricter.
+    /// Returns the decision of a matching rule, unless the level or its budget make it stricter.
     fn apply_rule(
         &self,
         rule: &GovernanceRule,
@@ -151,7 +152,7 @@ impl GovernanceRuleset {
         let class = match self.default {
             DefaultApproval::Auto => Class::Allow,
             DefaultApproval::OnMutate if risk(target) == 0 => Class::Allow,
-            // A rule that is not there decides nothing, so somebody has to.
+            // A missing rule decides nothing, so an approval is required.
             DefaultApproval::OnMutate | DefaultApproval::Always | DefaultApproval::Rule(_) => {
                 Class::RequireApproval
             }
@@ -159,7 +160,7 @@ impl GovernanceRuleset {
         GovernanceDecision::new(class, GovernanceReason::Default, target.action)
     }
 
-    /// What the level alone forbids to do unasked, whatever a rule allows.
+    /// Returns the decision of the level alone, which no rule can override.
     fn by_level(&self, target: &Target<'_>) -> Option<GovernanceDecision> {
         let level = self.level?;
         let class = match (level, risk(target)) {
@@ -198,7 +199,7 @@ impl GovernanceRuleset {
     }
 }
 
-/// The risk of one part of a request.
+/// Returns the risk of one part of a request.
 pub(crate) fn risk(target: &Target<'_>) -> u8 {
     target.kinds.iter().map(|kind| kind.risk()).max().unwrap_or(2)
 }

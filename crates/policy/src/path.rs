@@ -1,13 +1,13 @@
-//! Paths as lists of names, and patterns for them. Nothing here looks at a disk.
+//! Paths as lists of names, and patterns for them, without disk access.
 
 use std::path::{Component, Path, PathBuf};
 
 use crate::text_pattern::{Case, PatternUnit, TextPattern, meet};
 
-/// Stands for the home directory where nobody has said where that is.
+/// Stands for an unknown home directory.
 const HOME: &str = "~";
 
-/// `path` made absolute against `cwd`, with `.` and `..` taken out. Above the root there is nothing.
+/// Makes `path` absolute against `cwd`, and removes `.` and `..`. The parent of the root is the root.
 pub(crate) fn resolve(path: &Path, cwd: Option<&Path>, home: Option<&Path>) -> PathBuf {
     let (base, rest) = match (path.strip_prefix(HOME), home) {
         (Ok(rest), Some(home)) => (Some(home), rest),
@@ -29,7 +29,7 @@ pub(crate) fn resolve(path: &Path, cwd: Option<&Path>, home: Option<&Path>) -> P
     plain
 }
 
-/// Whether `path`, as [`resolve`] gives it, lies in one of `roots`.
+/// Returns `true` if `path`, as returned by [`resolve`], is in one of `roots`.
 pub(crate) fn is_within(path: &Path, roots: &[PathBuf]) -> bool {
     path.is_absolute() && roots.iter().any(|root| path.starts_with(resolve(root, None, None)))
 }
@@ -37,18 +37,18 @@ pub(crate) fn is_within(path: &Path, roots: &[PathBuf]) -> bool {
 /// One step of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// One name, perhaps not all of it known.
+    /// One name, possibly with unknown parts.
     Name(TextPattern),
     /// Any number of names.
     Deep,
 }
 
-/// A path as steps. What a person or a shell left open in it stays open.
+/// A path as steps, with the unknown parts of patterns and expansions.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Steps(pub(crate) Vec<Step>);
 
 impl Steps {
-    /// A path that is known.
+    /// Creates the steps of a known path.
     pub(crate) fn from_path(path: &Path) -> Self {
         let names = path.components().filter_map(|component| match component {
             Component::Normal(name) => Some(Step::Name(TextPattern::exact(&name.to_string_lossy()))),
@@ -57,7 +57,7 @@ impl Steps {
         Self(names.collect())
     }
 
-    /// Whether both can be the same path.
+    /// Returns `true` if both may be the same path.
     fn meets(&self, other: &Self, case: Case) -> bool {
         let deep = |step: &Step| *step == Step::Deep;
         meet(&self.0, &other.0, deep, deep, |a, b| match (a, b) {
@@ -81,17 +81,17 @@ enum Start {
     AnyRoot,
 }
 
-/// Where patterns are matched.
+/// Directories against which patterns are matched.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PatternBase<'a> {
-    /// What relative patterns are relative to.
+    /// Base of relative patterns.
     pub(crate) roots: &'a [PathBuf],
-    /// What `~` is.
+    /// Meaning of `~`.
     pub(crate) home: Option<&'a Path>,
 }
 
 impl PathPattern {
-    /// Reads a pattern, or says what is wrong with it.
+    /// Parses a pattern, or returns an error message.
     pub(crate) fn parse(text: &str) -> Result<Self, &'static str> {
         let (start, rest) = match text.strip_prefix('/') {
             Some(rest) => (Start::Root, rest),
@@ -120,7 +120,7 @@ impl PathPattern {
         Ok(Self { start, steps })
     }
 
-    /// Where it can start.
+    /// Returns the possible start directories.
     fn bases(&self, pattern_base: PatternBase<'_>) -> Vec<Steps> {
         match self.start {
             Start::Root => vec![Steps::default()],
@@ -134,7 +134,7 @@ impl PathPattern {
         }
     }
 
-    /// Whether exactly `path` is meant.
+    /// Returns `true` if the pattern certainly matches `path`.
     pub(crate) fn covers(&self, path: &Steps, pattern_base: PatternBase<'_>) -> bool {
         let known = path.0.iter().all(|step| matches!(step, Step::Name(name) if name.text().is_some()));
         known
@@ -144,7 +144,7 @@ impl PathPattern {
             })
     }
 
-    /// Whether `path` can be meant, or something below what is meant.
+    /// Returns `true` if the pattern may match `path` or a parent of it.
     pub(crate) fn touches(&self, path: &Steps, pattern_base: PatternBase<'_>) -> bool {
         self.bases(pattern_base).into_iter().any(|mut base| {
             base.0.extend_from_slice(&self.steps);
@@ -153,7 +153,7 @@ impl PathPattern {
         })
     }
 
-    /// Whether what is meant lies below `path` for certain, so that it is gone with it.
+    /// Returns `true` if matching paths are certainly below `path`, so that they are removed with it.
     pub(crate) fn lies_below(&self, path: &Steps, pattern_base: PatternBase<'_>) -> bool {
         let known = self
             .steps

@@ -1,4 +1,4 @@
-//! The one evaluator: flags, rules, protected paths, preset.
+//! Evaluates disabled permissions, rules, protected paths and the preset.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,8 @@ use crate::rules::{Fit, Rule, Rules};
 use crate::secret_reads::may_read_secrets;
 use crate::target::{Target, runs_in_a_root, runs_within_roots, targets, targets as targets_of};
 
-/// What an agent may do. In the order in which they count: cancelling, governance, the flags, the rules, the preset.
+/// What an agent may do. Checked in this order: cancellation, governance, disabled permissions, rules,
+/// preset.
 #[derive(Debug, Clone, Default)]
 pub struct Policy {
     access: Access,
@@ -31,31 +32,31 @@ pub struct Policy {
     ruleset: Option<GovernanceRuleset>,
 }
 
-/// A decision with everything that was looked at for it.
+/// A decision with everything that was considered.
 #[derive(Debug, Clone, Serialize)]
 pub struct Explanation {
     /// The decision.
     pub decision: Decision,
-    /// The decision on each part of the request, if it came to that. The strictest is the decision.
+    /// Decisions on the parts of the request, if they were judged. The strictest is the decision.
     pub parts: Vec<Decision>,
-    /// Every rule, in the order of the files.
+    /// All rules, in the order of the files.
     pub rules: Vec<RuleMatch>,
 }
 
-/// A rule that was looked at.
+/// A rule that was considered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RuleMatch {
-    /// Which.
+    /// Name of the rule.
     pub rule: RuleName,
-    /// What it does.
+    /// Effect of the rule.
     pub effect: Verdict,
-    /// Whether it matches the request or a part of it.
+    /// `true` if it matches the request or a part of it.
     pub matched: bool,
-    /// Why, or why not.
+    /// Why it matches, or does not.
     pub why: String,
 }
 
-/// What a client has reason to offer to an agent: what this policy can ever let happen.
+/// Capabilities that a client may offer to an agent, because this policy may allow their use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Offers {
     /// Reading files.
@@ -67,53 +68,53 @@ pub struct Offers {
 }
 
 impl Policy {
-    /// A preset and what is taken away from it.
+    /// Creates a policy with a preset and the permissions removed from it.
     pub fn new(access: Access, narrowing: Narrowing) -> Self {
         Self { access, narrowing, ..Self::default() }
     }
 
-    /// With these rules as well.
+    /// Adds these rules.
     #[must_use]
     pub fn with_rules(mut self, rules: Rules) -> Self {
         self.rules.extend(rules.list);
         self
     }
 
-    /// With this home directory for `~/` in rules and commands.
+    /// Sets the home directory for `~/` in rules and commands.
     #[must_use]
     pub fn with_home(mut self, home: impl Into<PathBuf>) -> Self {
         self.home = Some(home.into());
         self
     }
 
-    /// With this ruleset as well. Only [`decide_governed`](Self::decide_governed) asks it.
+    /// Sets the ruleset of a governance. Only [`decide_governed`](Self::decide_governed) uses it.
     #[must_use]
     pub fn with_ruleset(mut self, ruleset: GovernanceRuleset) -> Self {
         self.ruleset = Some(ruleset);
         self
     }
 
-    /// Its ruleset.
+    /// Returns the ruleset of a governance, if there is one.
     pub fn ruleset(&self) -> Option<&GovernanceRuleset> {
         self.ruleset.as_ref()
     }
 
-    /// The home directory for `~/`, if there is one.
+    /// Returns the home directory for `~/`, if it is known.
     pub fn home(&self) -> Option<&Path> {
         self.home.as_deref()
     }
 
-    /// Its preset.
+    /// Returns the preset.
     pub fn access(&self) -> Access {
         self.access
     }
 
-    /// What is taken away from it.
+    /// Returns the removed permissions.
     pub fn narrowing(&self) -> Narrowing {
         self.narrowing
     }
 
-    /// The verdict on `action`, and why.
+    /// Decides about `action`.
     pub fn decide(&self, action: &Action, context: &RequestContext<'_>) -> Decision {
         let script = action.command.as_ref().map(command::read);
         let script = script.as_ref();
@@ -122,7 +123,7 @@ impl Policy {
             .unwrap_or_else(|| strictest(self.all_parts(action, script, &targets(), context)))
     }
 
-    /// The verdict on `action` by this policy and by its ruleset: the strictest of everything both say.
+    /// Decides about `action` by this policy and its ruleset: the strictest decision of both.
     pub fn decide_governed(
         &self,
         action: &Action,
@@ -151,7 +152,7 @@ impl Policy {
         GovernanceDecision::strictest(parts.chain(more).chain([by_policy]), action)
     }
 
-    /// Every clause of the ruleset, and what it says to `action`.
+    /// Returns the decisions of all governance rules on `action`.
     pub fn explain_governance(
         &self,
         action: &Action,
@@ -165,7 +166,7 @@ impl Policy {
         ruleset.explain_governance(&targets, pattern_base, budget_usage)
     }
 
-    /// The same with everything that was looked at.
+    /// Decides about `action`, with everything that was considered.
     pub fn explain(&self, action: &Action, context: &RequestContext<'_>) -> Explanation {
         let script = action.command.as_ref().map(command::read);
         let targets = targets(action, script.as_ref(), context, self.home.as_deref());
@@ -179,7 +180,7 @@ impl Policy {
         Explanation { decision, parts, rules }
     }
 
-    /// What this policy can ever let happen, by a preset or by a rule.
+    /// Returns the capabilities that this policy may allow, by preset or by rule.
     pub fn offers(&self) -> Offers {
         let is_for = |rule: &Rule, kind: Kind| rule.kinds.is_empty() || rule.kinds.contains(&kind);
         let denied = |kind: Kind| {
@@ -202,15 +203,15 @@ impl Policy {
         }
     }
 
-    /// Whether what lies in `root` under the name of `inside` is protected by its own name, and no rule allows to change
-    /// it: what a sandbox has to keep as it is. That it lies in something protected is for the caller to see. A `.git`
-    /// counts itself if it is no `directory`, because then it says where that is.
+    /// Returns `true` if the path `inside` of `root` is protected by its own name, and no rule allows to
+    /// change it, so that a sandbox has to protect it. The caller checks enclosing directories. A `.git` that
+    /// is not a `directory` counts itself, because it names the directory.
     pub fn protects(&self, root: &Path, inside: &Path, directory: bool) -> bool {
         protect::guards_last(inside, directory) && self.protects_change(root, inside)
     }
 
-    /// Returns `true` if a change of what lies in `root` under the name of `inside` is not allowed, by whatever of its names and
-    /// of the directories around it.
+    /// Returns `true` if a change of the path `inside` of `root` is not allowed, because of its name or of an
+    /// enclosing directory.
     pub fn protects_change(&self, root: &Path, inside: &Path) -> bool {
         let context = RequestContext { roots: &[root.to_owned()], ..RequestContext::default() };
         self.decide(&Action::file(Kind::Edit, root.join(inside)), &context).verdict > Verdict::Allow
@@ -226,7 +227,7 @@ impl Policy {
         Some(Decision { verdict: Verdict::Deny, because, about: None })
     }
 
-    /// What comes before all rules.
+    /// Returns the reason of a denial that precedes all rules.
     fn refusal(
         &self,
         action: &Action,
@@ -259,7 +260,7 @@ impl Policy {
         (searches_web || is(Kind::Fetch) && finds()).then_some(DecisionReason::WebSearch)
     }
 
-    /// Whether a search certainly stays on this disk.
+    /// Returns `true` if a search certainly stays on this disk.
     fn searches_disk(&self, action: &Action, context: &RequestContext<'_>) -> bool {
         let cwd = context.roots.first().map(PathBuf::as_path);
         let inside = |path: &PathBuf| is_within(&resolve(path, cwd, self.home.as_deref()), context.roots);
@@ -267,8 +268,8 @@ impl Policy {
         action.urls.is_empty() && !tool_name(action).contains("web") && (placed || action.local)
     }
 
-    /// The decision on every part, as it is written and as its links lead. A program is permitted by both names only; for
-    /// other words the second name only forbids.
+    /// Decides about every part, as written and with link targets. A program needs permission under both
+    /// names; for other words the second name can only forbid.
     fn all_parts(
         &self,
         action: &Action,
@@ -292,7 +293,7 @@ impl Policy {
         parts
     }
 
-    /// The decision on every part, in order.
+    /// Decides about every part, in order.
     fn parts(
         &self,
         action: &Action,
@@ -316,7 +317,7 @@ impl Policy {
             protection: context.confined.protected,
         };
         let decided = targets.iter().map(|target| (target, self.judge(target, running, context)));
-        // A shell around the parts counts only where a rule is against it.
+        // A shell around the parts counts only if a rule forbids it.
         let counts = |target: &Target<'_>, decision: &Decision| {
             let by_rule =
                 matches!(decision.because, DecisionReason::Rule(_)) && decision.verdict > Verdict::Allow;
@@ -325,7 +326,7 @@ impl Policy {
         decided.filter(|(target, decision)| counts(target, decision)).map(|(_, decision)| decision).collect()
     }
 
-    /// The decision on one part.
+    /// Decides about one part.
     fn judge(&self, target: &Target<'_>, running: Running, context: &RequestContext<'_>) -> Decision {
         let pattern_base = PatternBase { roots: context.roots, home: self.home.as_deref() };
         let decision = |verdict, because| Decision { verdict, because, about: target.about.clone() };
@@ -367,7 +368,7 @@ impl Policy {
             .map(|(rule, _)| decision(Verdict::Allow, DecisionReason::Rule(rule.name.clone())));
         let milder = by_rule.unwrap_or(by_preset);
         match first(Verdict::Ask) {
-            // It is not certain that this is what was to be asked about, so nothing is lifted by asking.
+            // It is uncertain that this is the action to ask about, so asking lifts nothing.
             Some((rule, _)) if milder.verdict < Verdict::Ask => {
                 decision(Verdict::Ask, DecisionReason::Rule(rule.name.clone()))
             }
@@ -404,7 +405,7 @@ impl Policy {
 }
 
 impl Rule {
-    /// Whether it speaks of kinds and nothing else.
+    /// Returns `true` if it has only kinds as conditions.
     fn is_general(&self) -> bool {
         self.tools.is_empty()
             && self.servers.is_empty()
@@ -415,19 +416,19 @@ impl Rule {
 }
 
 impl Command {
-    /// Whether it is one program that certainly does nothing but look. For git that holds in a directory whose repository
-    /// is trusted.
+    /// Returns `true` if it is one program that certainly only reads. For git this requires a directory whose
+    /// repository is trusted.
     pub fn is_read_only(&self) -> bool {
         is_read_only(&command::read(self))
     }
 
-    /// Whether it is, or may be, one that uses the network, going by its name.
+    /// Returns `true` if it is, or may be, a program that uses the network, by its name.
     pub fn uses_network(&self) -> bool {
         uses_network(&command::read(self))
     }
 }
 
-/// The first of the strictest.
+/// Returns the first of the strictest.
 fn strictest(decisions: Vec<Decision>) -> Decision {
     let mut decisions = decisions.into_iter();
     let nothing = Decision { verdict: Verdict::Deny, because: DecisionReason::Unreadable, about: None };
@@ -435,7 +436,7 @@ fn strictest(decisions: Vec<Decision>) -> Decision {
     decisions.fold(first, |so_far, next| if next.verdict > so_far.verdict { next } else { so_far })
 }
 
-/// The name of the tool in small letters, without what stands between them.
+/// Returns the name of the tool in lower case, without separators.
 fn tool_name(action: &Action) -> String {
     let name = action.tool.as_deref().unwrap_or_default();
     name.chars().filter(|letter| letter.is_alphanumeric()).flat_map(char::to_lowercase).collect()

@@ -1,4 +1,4 @@
-//! The presets: what each access does with each kind where no rule matches.
+//! The access presets: their decision on each kind if no rule matches.
 
 use std::path::Path;
 
@@ -12,14 +12,14 @@ use crate::protect::is_device;
 use crate::request_context::{Protection, RequestContext};
 use crate::target::Target;
 
-/// What a preset needs to know of a command.
+/// Facts about a command that presets need.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Running {
-    /// Whether it certainly only looks and is not on the network list.
+    /// `true` if it certainly only reads and is not on the network list.
     pub(crate) looks: bool,
-    /// Whether a sandbox keeps it in the roots, and off the network if that is off.
+    /// `true` if a sandbox confines it to the roots, and disables the network if that is required.
     pub(crate) confined: bool,
-    /// Whether it can change what is protected there.
+    /// How far protected files are protected from it.
     pub(crate) protection: Protection,
 }
 
@@ -31,7 +31,7 @@ const NOT_SEARCHED: &str = "asks before it runs what might change protected file
 const HARD_LINKED: &str = "asks before it runs what might change protected files in the session's directories: one of them has a second \
      hard link, over which it can be written";
 
-/// The strictest verdict on what the target is, the kind it is about, and the reason.
+/// Returns the strictest verdict on the kinds of the target, the decisive kind, and the reason.
 pub(crate) fn judge(
     access: Access,
     target: &Target<'_>,
@@ -48,7 +48,7 @@ pub(crate) fn judge(
     strictest.unwrap_or((Deny, Kind::Other, "does not allow what nobody knows"))
 }
 
-/// Programs that show what a device is, and not what it gives.
+/// Programs that show the properties of a device, and not its data.
 const LISTERS: &str = "\
     basename df dirname du echo file find ls printf readlink realpath stat test [ tree which";
 
@@ -61,7 +61,7 @@ fn reads_device(target: &Target<'_>) -> bool {
             || target.action.word_links.iter().any(leads_to_device))
 }
 
-/// One cell of the table.
+/// Returns one cell of the table.
 fn cell(
     access: Access,
     kind: Kind,

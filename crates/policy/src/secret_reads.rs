@@ -1,7 +1,7 @@
-//! Secrets within reach of commands that only look but read below directories.
+//! Read-only commands that may read secrets below directories.
 //!
-//! No disk is looked at here. Where secrets lie is known all the same: hidden, at the top of a root, and outside of the
-//! roots. A search there does more than look.
+//! This works without disk access. Secrets are hidden, at the top of a root, or outside of the roots, and a
+//! search there is not read-only.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -13,7 +13,7 @@ use crate::request_context::RequestContext;
 use crate::target::working_directory;
 use crate::text_pattern::TextPattern;
 
-/// Returns `true` if a command that only looks may read secrets that it does not name.
+/// Returns `true` if a read-only command may read secrets that it does not name.
 pub(crate) fn may_read_secrets(
     script: &Script,
     action: &Action,
@@ -57,23 +57,23 @@ pub(crate) fn may_read_secrets(
     })
 }
 
-/// Returns `true` if a shell makes the path of another directory of the word: `~root`, `~-`.
+/// Returns `true` if a shell expands the word to another directory: `~root`, `~-`.
 fn is_other_home(operand: &str) -> bool {
     operand.strip_prefix('~').is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/'))
 }
 
-/// Returns `true` if the path is a root or the home directory, or one of them lies in it.
+/// Returns `true` if the path is, or contains, a root or the home directory.
 fn holds_a_root(path: &Path, context: &RequestContext<'_>, home: Option<&Path>) -> bool {
     let holds = |root: &Path| resolve(root, None, home).starts_with(path);
     context.roots.iter().any(|root| holds(root)) || home.is_some_and(holds)
 }
 
-/// Names that begin with a dot, and in which no secrets lie.
+/// Hidden names without secrets.
 const PLAIN_HIDDEN: &str = "\
     .dockerignore .editorconfig .eslintrc .gitattributes .github .gitignore .gitlab .gitlab-ci.yml .gitmodules .mailmap \
     .prettierrc";
 
-/// Returns `true` if a name of the path below its root begins with a dot.
+/// Returns `true` if a name of the path below its root is hidden.
 fn is_hidden(path: &Path, roots: &[PathBuf]) -> bool {
     let hides = |name: Component<'_>| {
         let name = name.as_os_str().to_string_lossy();
@@ -85,7 +85,7 @@ fn is_hidden(path: &Path, roots: &[PathBuf]) -> bool {
         .all(|inside| inside.components().any(hides))
 }
 
-/// Endings of names that secrets hardly have. `*.local` is not among them: it also stands for `.env.local`.
+/// File extensions that secrets hardly have. `*.local` is not included, because it also matches `.env.local`.
 const PLAIN_ENDINGS: &str = "\
     adoc asm astro awk bash bat bib bzl c cc cfg clj cljs cmake coffee cpp cs css csv cts cu cxx d dart diff ejs el elm erb \
     erl ex exs f90 fish fs fsx gd glsl go gql gradle graphql groovy h haml hbs hh hpp hrl hs htm html hxx idl ini inl ipynb \
@@ -94,12 +94,12 @@ const PLAIN_ENDINGS: &str = "\
     scm scss sh snap sol sql sum sv svelte svg swift tcl tex tf toml tpl ts tsv tsx txt v vb vert vhd vim vue wat wgsl \
     xhtml xml xsd xsl yaml yml zig zsh";
 
-/// Names without an ending that secrets do not have.
+/// Names without an extension that secrets do not have.
 const PLAIN_NAMES: &str = "\
     BUILD CHANGELOG COPYING Cargofile Containerfile Dockerfile GNUmakefile Gemfile Jenkinsfile Justfile LICENSE Makefile \
     NOTICE Procfile README Rakefile Vagrantfile WORKSPACE justfile makefile";
 
-/// Returns `true` if a pattern for names of files is for no secret, going by its ending.
+/// Returns `true` if a file name pattern matches no secrets, by its extension.
 fn is_tame(glob: &str) -> bool {
     let name = glob.rsplit('/').next().unwrap_or_default();
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "_-+.*?".contains(letter);

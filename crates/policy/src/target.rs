@@ -1,4 +1,4 @@
-//! A request taken apart into what is judged one by one: the parts of a command, paths, addresses.
+//! Splits a request into the parts that are judged one by one: programs, paths, URLs.
 
 mod mention;
 
@@ -16,94 +16,94 @@ use crate::protect::{self, Guard};
 use crate::request_context::RequestContext;
 use crate::variable::Variable;
 
-/// A path that is touched.
+/// A path that an action may access.
 #[derive(Debug, Clone)]
 pub(crate) struct Touch {
-    /// The path, absolute.
+    /// The absolute path.
     pub(crate) steps: Steps,
-    /// Where it is, if it was named as a path and not only found among the words of a command.
+    /// The path, if it was named as one and not only found among the words of a command.
     pub(crate) claimed: Option<PathBuf>,
-    /// Whether it may be changed.
+    /// `true` if it may be changed.
     pub(crate) writes: bool,
-    /// Whether it is changed or removed itself, and not only something that is named with it.
+    /// `true` if the path itself is changed or removed, and not only something named with it.
     pub(crate) itself: bool,
-    /// Whether everything below it is read with it.
+    /// `true` if everything below it is read as well.
     pub(crate) descends: bool,
-    /// What else is certain of what happens to it.
+    /// What else is certain about the access.
     pub(crate) extent: Extent,
-    /// Whether a shell puts something into it that nobody can know: a variable, what a command prints.
+    /// `true` if it contains an unknown expansion: a variable, or output of a command.
     pub(crate) expanded: bool,
-    /// Whether it counts for protection: not if it is a word of which a piece counts.
+    /// `true` if it counts for protection; `false` for a word of which a part counts instead.
     pub(crate) guarded: bool,
-    /// As it was written, for people.
+    /// The path as written, for people.
     pub(crate) written: Rc<str>,
 }
 
-/// How far a command goes with a path that it names.
+/// What a command does to a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Extent {
     /// It may do anything to the path itself.
     #[default]
     Itself,
-    /// It may change everything below, too.
+    /// It may also change everything below.
     ChangesBelow,
     /// It certainly only reads.
     OnlyReads,
 }
 
 impl Touch {
-    /// What guards it, if something does.
+    /// Returns the protection of the path, if any.
     pub(crate) fn guard(&self) -> Option<Guard> {
         let expanded = || protect::guard_expanded(&self.steps).filter(|_| self.expanded);
         protect::guard(&self.steps, self.writes, self.itself).or_else(expanded)
     }
 }
 
-/// One thing that gets a verdict.
+/// One part of a request that gets a verdict.
 #[derive(Debug)]
 pub(crate) struct Target<'a> {
-    /// What it is.
+    /// Its kinds.
     pub(crate) kinds: Vec<Kind>,
-    /// The request it belongs to.
+    /// The request.
     pub(crate) action: &'a Action,
     /// The program that runs.
     pub(crate) part: Option<&'a Part>,
-    /// Whether that only looks, and nothing beside it changes anything.
+    /// `true` if the program only reads, and nothing else changes anything.
     pub(crate) looks: bool,
-    /// Paths.
+    /// Accessed paths.
     pub(crate) touches: Vec<Touch>,
-    /// Addresses.
+    /// Accessed URLs.
     pub(crate) urls: Vec<String>,
-    /// See [`Target::variable_parts`]; read once for all targets of a request.
+    /// See [`Target::variable_parts`]; computed once for all targets of a request.
     variables: Rc<OnceCell<Vec<Option<Vec<Part>>>>>,
-    /// Whether there is more in it than can be looked at.
+    /// `true` if it has more parts than can be judged.
     pub(crate) lost: bool,
-    /// What it is, for people, if there are others.
+    /// Description for people, if there are other targets.
     pub(crate) about: Option<String>,
 }
 
-/// What becomes of what the programs of a command print.
+/// Use of the output of a command's programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OutputUse {
     /// It is only shown.
     Shown,
-    /// It may become a word or the input of another.
+    /// It may become a word or the input of another program.
     Used,
 }
 
-/// How many paths, addresses and variables a request may have. More cannot be judged within some milliseconds.
+/// Maximum number of paths, URLs and variables of a request. More cannot be judged within a few milliseconds.
 const MAX_SUBJECTS: usize = 4096;
 
-/// How many pairs there may be of what is judged for each other: paths and addresses, parts of a command and either.
+/// Maximum number of pairs that are judged against each other: paths and URLs, parts of a command and either.
 const MAX_SUBJECT_PAIRS: usize = 16_384;
 
-/// How long all variables of a request may be, as long as a command.
+/// Maximum length of all variables of a request, the same as of a command.
 const MAX_ENV_BYTES: usize = 128 << 10;
 
-/// How many names all paths of a request may have together, and as many those that the words of its command may be.
+/// Maximum number of names in all paths of a request, and in all words of its command that may be paths.
 const MAX_STEPS: usize = 100_000;
 
-/// Returns `true` if there is more in a request than can be looked at.
+/// Returns `true` if a request has more parts than can be judged.
 pub(crate) fn is_too_large(action: &Action, script: Option<&Script>) -> bool {
     let counts = [action.paths.len(), action.urls.len(), action.env.len(), action.word_links.len()];
     let parts = script.map_or(0, |script| script.parts.len());
@@ -121,7 +121,7 @@ pub(crate) fn is_too_large(action: &Action, script: Option<&Script>) -> bool {
         || action.paths.iter().map(|path| from + names(path)).sum::<usize>() > MAX_STEPS
 }
 
-/// Everything in `action` that gets a verdict; `script` is its command, taken apart. There is at least one.
+/// Returns all targets of `action`, at least one; `script` is its parsed command.
 pub(crate) fn targets<'a>(
     action: &'a Action,
     script: Option<&'a Script>,
@@ -137,7 +137,7 @@ pub(crate) fn targets<'a>(
     let steps_left = Cell::new(MAX_STEPS);
     let path_base = PathBase { cwd: cwd.as_deref(), real, home, steps_left: &steps_left };
     let reads = kinds.iter().all(|kind| kind.only_reads());
-    // An address on this disk is a file.
+    // A `file:` URL is a file.
     let local: Vec<PathBuf> = action.urls.iter().filter_map(|url| local_path(url)).collect();
     let paths: Vec<&PathBuf> = action.paths.iter().chain(&local).collect();
     let claimed = |writes: bool| paths.iter().map(move |path| path_base.claimed(path, writes));
@@ -183,13 +183,14 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// The same once more.
+    /// Returns a copy without paths.
     fn without_touches(&self) -> Self {
         let variables = Rc::clone(&self.variables);
         Self { variables, ..Self::new(self.kinds.clone(), self.action, self.urls.clone()) }
     }
 
-    /// What the variables of the request may have its command run; `None` for one that may have it run anything.
+    /// Returns what the variables of the request may make its command run; `None` for a variable that may
+    /// make it run anything.
     pub(crate) fn variable_parts(&self) -> &[Option<Vec<Part>>] {
         self.variables.get_or_init(|| {
             let steering = self.action.env.iter().filter(|variable| !variable.is_harmless());
@@ -198,7 +199,7 @@ impl<'a> Target<'a> {
     }
 }
 
-/// The targets of one part: the program, and every file that a redirection opens.
+/// Returns the targets of one part: the program, and every redirected file.
 fn of_part<'a>(
     part: &'a Part,
     whole: &Target<'a>,
@@ -243,14 +244,14 @@ fn of_part<'a>(
     targets
 }
 
-/// Where relative paths start.
+/// The directories in which relative paths start.
 #[derive(Debug, Clone, Copy)]
 struct PathBase<'a> {
     cwd: Option<&'a Path>,
-    /// Where that leads, if its links lead elsewhere.
+    /// Link target of `cwd`, if it differs.
     real: Option<&'a Path>,
     home: Option<&'a Path>,
-    /// How many names of paths may still come.
+    /// Remaining number of names of paths.
     steps_left: &'a Cell<usize>,
 }
 
@@ -271,7 +272,7 @@ impl PathBase<'_> {
     }
 }
 
-/// Where the action runs: where it says, from the first root on.
+/// Returns the working directory of the action, relative to the first root.
 pub(crate) fn working_directory(
     action: &Action,
     context: &RequestContext<'_>,
@@ -284,14 +285,14 @@ pub(crate) fn working_directory(
     }
 }
 
-/// Whether the action runs in a root.
+/// Returns `true` if the action runs in a root.
 pub(crate) fn runs_within_roots(action: &Action, context: &RequestContext<'_>, home: Option<&Path>) -> bool {
     let real = action.real_cwd.as_ref();
     working_directory(action, context, home).is_some_and(|cwd| is_within(&cwd, context.roots))
         && real.is_none_or(|real| is_within(&resolve(real, None, None), context.roots))
 }
 
-/// Whether the action runs in the directory of a root itself.
+/// Returns `true` if the action runs in the directory of a root itself.
 pub(crate) fn runs_in_a_root(action: &Action, context: &RequestContext<'_>, home: Option<&Path>) -> bool {
     let cwd = working_directory(action, context, home);
     cwd.is_some_and(|cwd| context.roots.iter().any(|root| resolve(root, None, home) == cwd))

@@ -1,37 +1,37 @@
-//! Texts of which some places are unknown, and whether two of them can be the same.
+//! Texts with unknown parts, and tests whether two of them can be equal.
 
-/// One place of a text.
+/// One unit of a pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum PatternUnit {
     /// This character.
     Char(char),
     /// Any one character.
     One,
-    /// Any text, also none.
+    /// Any text, including the empty text.
     Many,
 }
 
-/// A text with unknown places: a pattern of a rule, or a word of which a shell makes something else.
+/// A text with unknown parts: a pattern of a rule, or a word that a shell expands.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(crate) struct TextPattern(pub(crate) Vec<PatternUnit>);
 
 impl TextPattern {
-    /// Exactly this text.
+    /// Matches exactly this text.
     pub(crate) fn exact(text: &str) -> Self {
         Self(text.chars().map(PatternUnit::Char).collect())
     }
 
-    /// A pattern: `*` is any text, and `?` any character if `one` says so.
+    /// Parses a pattern: `*` is any text, and `?` any character if `one`.
     pub(crate) fn glob(text: &str, one: bool) -> Self {
         Self(units(text, one).collect())
     }
 
-    /// Whether nothing of it is known.
+    /// Returns `true` if nothing of it is known.
     pub(crate) fn is_unknown(&self) -> bool {
         !self.0.is_empty() && self.0.iter().all(|unit| *unit == PatternUnit::Many)
     }
 
-    /// The text, if all of it is known.
+    /// Returns the text, if all of it is known.
     pub(crate) fn text(&self) -> Option<String> {
         let mut text = String::with_capacity(self.0.len());
         for unit in &self.0 {
@@ -41,9 +41,9 @@ impl TextPattern {
         Some(text)
     }
 
-    /// Whether it describes this text, which is quicker to find out than whether it [`meets`](Self::meets) the shape of it.
+    /// Returns `true` if it matches this text. Faster than [`meets`](Self::meets) with the exact pattern.
     pub(crate) fn describes(&self, text: &str, case: Case) -> bool {
-        // Most texts have nothing to do with most patterns, and their ends show it.
+        // Most texts do not match most patterns, and differ at the end.
         let ends_otherwise = match (self.0.last(), text.chars().next_back()) {
             (Some(PatternUnit::Char(wanted)), Some(letter)) => !case.same(*wanted, letter),
             _ => false,
@@ -51,15 +51,15 @@ impl TextPattern {
         !ends_otherwise && describes(self.0.iter().copied(), text, case)
     }
 
-    /// Whether there is a text that both describe.
+    /// Returns `true` if there is a text that both match.
     pub(crate) fn meets(&self, other: &Self, case: Case) -> bool {
         let fits = |a: &PatternUnit, b: &PatternUnit| match (a, b) {
             (PatternUnit::Char(a), PatternUnit::Char(b)) => case.same(*a, *b),
             _ => true,
         };
         let many = |unit: &PatternUnit| *unit == PatternUnit::Many;
-        // Most words have nothing to do with most patterns, and their ends show it. What is one place in both stands
-        // opposite itself, from either end.
+        // Most words do not match most patterns, and differ at an end. Single units are compared from either
+        // end.
         let (mut a, mut b) = (&self.0[..], &other.0[..]);
         while let ([x, behind_a @ ..], [y, behind_b @ ..]) = (a, b) {
             if many(x) || many(y) {
@@ -83,7 +83,7 @@ impl TextPattern {
     }
 }
 
-/// The places of a pattern: `*` is any text, and `?` any character if `one` says so.
+/// Returns the units of a pattern: `*` is any text, and `?` any character if `one`.
 fn units(text: &str, one: bool) -> impl Iterator<Item = PatternUnit> + Clone {
     text.chars().map(move |letter| match letter {
         '*' => PatternUnit::Many,
@@ -92,14 +92,14 @@ fn units(text: &str, one: bool) -> impl Iterator<Item = PatternUnit> + Clone {
     })
 }
 
-/// Whether a text is described by a pattern in which `*` is any text.
+/// Returns `true` if a text matches a pattern in which `*` is any text.
 pub(crate) fn is_like(text: &str, pattern: &str, case: Case) -> bool {
     describes(units(pattern, false), text, case)
 }
 
 fn describes(pattern: impl Iterator<Item = PatternUnit> + Clone, text: &str, case: Case) -> bool {
     let (mut units, mut letters) = (pattern, text.chars());
-    // What follows the last `Many`, and the least of the text that it leaves for that.
+    // The units after the last `Many`, and the text at which they were last tried.
     let mut last = None;
     loop {
         let unit = units.next();
@@ -117,15 +117,15 @@ fn describes(pattern: impl Iterator<Item = PatternUnit> + Clone, text: &str, cas
         if fits {
             continue;
         }
-        // Then that takes one letter more.
+        // Let the last `Many` match one more character.
         let Some((behind, from)) = &mut last else { return false };
         from.next();
         (units, letters) = (behind.clone(), from.clone());
     }
 }
 
-/// Whether capital and small letters are the same. On some disks they are, so what forbids says yes, and what permits
-/// says no.
+/// Whether upper and lower case are equal. On some disks they are, so rules that forbid ignore case, and
+/// rules that permit do not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Case {
     Same,
@@ -143,7 +143,7 @@ impl Case {
     }
 }
 
-/// Whether two sequences can be the same, where some places of either stand for any number of places.
+/// Returns `true` if two sequences can be equal, in which some elements stand for any number of elements.
 pub(crate) fn meet<A, B>(
     a: &[A],
     b: &[B],
@@ -151,7 +151,7 @@ pub(crate) fn meet<A, B>(
     many_b: impl Fn(&B) -> bool,
     same: impl Fn(&A, &B) -> bool,
 ) -> bool {
-    // After i rounds, row[j] says whether the first i of `a` and the first j of `b` can be the same.
+    // After i rounds, row[j] is `true` if the first i of `a` and the first j of `b` can be equal.
     let mut row = vec![false; b.len() + 1];
     row[0] = true;
     for (at, y) in b.iter().enumerate() {
@@ -205,7 +205,7 @@ mod tests {
     }
 
     proptest! {
-        /// With one side known, it is ordinary matching; a slow and obvious one is the judge.
+        /// With one side known, this is ordinary matching, which is compared with a naive implementation.
         #[test]
         fn matching_agrees_with_a_naive_implementation(pattern in "[ab*?]{0,8}", text in "[ab]{0,8}") {
             fn slow(pattern: &[char], text: &[char]) -> bool {

@@ -1,16 +1,17 @@
-//! JSON that every reader takes for the same value: no object in it has a key twice.
+//! JSON that all readers interpret equally: no object has a duplicate key.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// A value in which no object has a key twice. Deserializing fails if one has: two readers could take different values.
+/// A value without duplicate keys. Deserializing fails otherwise, because readers could choose different
+/// values.
 #[derive(Clone, Debug)]
 pub struct UnambiguousJson(pub Value);
 
 impl UnambiguousJson {
-    /// Reads a value. `None`: it can be read in two ways, or not at all.
+    /// Reads a value. Returns `None` if it is invalid or has a duplicate key.
     pub fn read(text: &[u8]) -> Option<Value> {
         serde_json::from_slice::<Self>(text).ok().map(|Self(value)| value)
     }

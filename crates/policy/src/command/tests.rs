@@ -1,7 +1,7 @@
 use super::*;
 use crate::action::Command;
 
-/// The parts of a line: words joined by `·`, `?` before what is not sure, `>` and `<` for files.
+/// Returns the parts of a line: words joined by `·`, `?` before unsure parts, `>` and `<` for files.
 fn parts(line: &str) -> Vec<String> {
     let script = read(&Command::Shell(line.to_owned()));
     let show = |part: &Part| {
@@ -89,7 +89,7 @@ fn here_documents_are_read() {
     check("sh <<-E\n\tb\n\tE\nd", &["? sh", "d", "b"]);
     check("sh <<< 'b c'", &["? sh", "b·c"]);
     check("sh <<E\nb", &["? sh", "? sh", "? b", "? b"]);
-    // To a program that is no shell they are a text, but what is put into them is run.
+    // A program that is not a shell gets a text, but its expansions are run.
     check("a <<E\nb c\nE\nd", &["? a", "d"]);
     check("a <<E\nb '$(c)' `d`\nE", &["? a", "c", "d"]);
     check("a <<'E'\nb $(c)\nE", &["? a"]);
@@ -114,7 +114,7 @@ fn commands_of_nested_shells_are_found() {
     check("sudo ls", &["sudo·ls"]);
 }
 
-/// Where programs may start.
+/// Checks where programs may start.
 #[track_caller]
 fn check_starts(line: &str, expected: &[usize]) {
     let script = read(&Command::Shell(line.to_owned()));
@@ -177,7 +177,7 @@ fn patterns_cover_or_touch_a_command() {
     check_pattern("a --force", "a x --force=y", false, true);
     check_pattern("a --force", "a --for", false, true);
     check_pattern("a --force", "a --forced", false, false);
-    // Some programs accept the beginning of a subcommand, or another name of it.
+    // Some programs accept abbreviations or aliases of a subcommand.
     check_pattern("npm publish", "npm publ", false, true);
     check_pattern("npm publish", "npm --tag x pub --dry-run", false, true);
     check_pattern("npm install", "npm isntall x", false, true);

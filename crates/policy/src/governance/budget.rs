@@ -1,44 +1,44 @@
-//! How often and how much a clause allows: a pure function over counters that the caller keeps.
+//! Budgets of governance rules: pure functions over counters that the caller keeps.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// What a clause allows in a span of time. What is absent has no bound.
+/// Limits of a rule per hour and day. `None` is unlimited.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Budget {
-    /// How often in an hour.
+    /// Requests per hour.
     pub per_hour: Option<u64>,
-    /// How often in a day.
+    /// Requests per day.
     pub per_day: Option<u64>,
-    /// How much in a day, in cents.
+    /// Amount per day, in cents.
     pub amount_cents: Option<u64>,
-    /// Of which currency.
+    /// Currency of the amount.
     pub currency: Option<String>,
 }
 
-/// What was used of the budget of one clause before this request.
+/// Use of one rule's budget before this request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RuleUsage {
-    /// How often in this hour.
+    /// Requests in this hour.
     pub hour: u64,
-    /// How often in this day.
+    /// Requests in this day.
     pub day: u64,
-    /// How much in this day, in cents.
+    /// Amount of this day, in cents.
     pub amount_cents: u64,
 }
 
-/// The counters, and what this request costs.
+/// Counters of all rules, and the cost of this request.
 #[derive(Clone, Copy)]
 pub struct BudgetUsage<'a> {
-    /// What was used, by the slug of a clause.
+    /// Returns the counters of a rule by its slug.
     pub usage: &'a dyn Fn(&str) -> RuleUsage,
-    /// What this request costs, in cents, as far as that is known.
+    /// Cost of this request in cents, if known.
     pub amount_cents: Option<u64>,
 }
 
 impl BudgetUsage<'_> {
-    /// Nothing was used, and nothing costs anything.
+    /// No use, and no cost.
     pub const EMPTY: Self =
         Self { usage: &|_| RuleUsage { hour: 0, day: 0, amount_cents: 0 }, amount_cents: None };
 }
@@ -49,15 +49,15 @@ impl fmt::Debug for BudgetUsage<'_> {
     }
 }
 
-/// What of a budget is used up.
+/// The exhausted limit of a budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BudgetLimit {
-    /// The requests of this hour.
+    /// Requests of this hour.
     Hour,
-    /// The requests of this day.
+    /// Requests of this day.
     Day,
-    /// The money of this day.
+    /// Amount of this day.
     Amount,
 }
 
@@ -71,21 +71,22 @@ impl fmt::Display for BudgetLimit {
     }
 }
 
-/// A bound that one more request would exceed.
+/// A limit that another request would exceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BudgetExcess {
-    /// Which.
+    /// Kind of limit.
     pub what: BudgetLimit,
-    /// How much of it is used, at most all; `None` if nobody knows.
+    /// Used part, at most the limit; `None` if it is unknown.
     pub used: Option<u64>,
-    /// How much there is.
+    /// The limit.
     pub limit: u64,
 }
 
 impl BudgetExcess {
     fn new(what: BudgetLimit, used: u64, limit: Option<u64>) -> Self {
         let limit = limit.unwrap_or_default();
-        // More than all of it tells nothing, and one that waits for an approval must not seem to be another for it.
+        // Amounts above the limit are capped, so that a request that waits for an approval has a stable
+        // reason.
         Self { what, used: (used < u64::MAX).then_some(used.min(limit)), limit }
     }
 }
@@ -105,11 +106,11 @@ impl fmt::Display for BudgetExcess {
 }
 
 impl Budget {
-    /// What would be exceeded by one more request.
+    /// Returns the limit that this request would exceed.
     pub fn exhausted(&self, budget_usage: &BudgetUsage<'_>, clause: &str) -> Option<BudgetExcess> {
         let usage = (budget_usage.usage)(clause);
         let full = |used: u64, bound: Option<u64>| bound.is_some_and(|bound| used >= bound);
-        // What this request costs counts as well; if nobody knows, what was spent does.
+        // The cost of this request counts as well; if it is unknown, the amount used decides.
         let spent = usage.amount_cents.saturating_add(budget_usage.amount_cents.unwrap_or(0));
         let overspent = self.amount_cents.is_some_and(|bound| {
             spent > bound

@@ -1,4 +1,4 @@
-//! What a policy and its ruleset decided together, and why.
+//! Combined decisions of a policy and a governance, and their reasons.
 
 use std::fmt;
 
@@ -10,51 +10,51 @@ use super::rule::Signer;
 use crate::action::Action;
 use crate::decision::Decision;
 
-/// A decision of a governance and its reason. Displayed, it is one sentence.
+/// A decision of a governance and its reason. Displayed as one sentence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct GovernanceDecision {
     /// The decision.
     pub class: Class,
-    /// What it follows from.
+    /// The reason.
     pub reason: GovernanceReason,
-    /// What of the request decided, where it has several parts.
+    /// The decisive part of a request with several parts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub about: Option<String>,
-    /// The risk of the request, 0 to 3.
+    /// Risk of the request, 0 to 3.
     pub risk: u8,
-    /// What the request is called in policies and by those who may approve, as far as that is certain.
+    /// Names of the request in policies and approver scopes, as far as they are certain.
     pub actions: Vec<&'static str>,
-    /// Every clause that matched and counts, each once.
+    /// Slugs of all matching rules that count, each once.
     pub clauses: Vec<String>,
-    /// Who has to approve, if it comes to that: each of these.
+    /// Required approvals; all of them are needed.
     pub approvals: Vec<Approval>,
-    /// Clauses that matched and only want to be heard.
+    /// Matching rules that do not decide.
     pub notes: Vec<RuleNote>,
 }
 
-/// Somebody has to approve.
+/// A required approval.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Approval {
-    /// For this clause.
+    /// Slug of the rule that requires it.
     pub clause: String,
-    /// Who. None: whoever is responsible for the action.
+    /// Eligible approvers. If empty, those responsible for the action.
     pub signers: Vec<Signer>,
-    /// How many of them.
+    /// Required number of approvers.
     pub quorum: u32,
 }
 
-/// A clause that matched and does not decide.
+/// A matching rule that does not decide.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RuleNote {
-    /// Which.
+    /// Slug of the rule.
     pub clause: String,
-    /// What follows from it.
+    /// Severity of the rule.
     pub severity: Severity,
-    /// What it would have decided.
+    /// Decision that it would have made.
     pub class: Class,
 }
 
-/// What a decision follows from.
+/// The reason of a decision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "by", rename_all = "snake_case")]
 pub enum GovernanceReason {
@@ -64,52 +64,52 @@ pub enum GovernanceReason {
         /// Slug of the rule.
         clause: String,
     },
-    /// A clause would be milder at a lower level of autonomy.
+    /// A rule is stricter above its maximum level of autonomy.
     Autonomy {
-        /// Which.
+        /// Slug of the rule.
         clause: String,
-        /// The level.
+        /// Level in effect.
         level: u8,
-        /// The highest at which it would.
+        /// Maximum level of the rule.
         ceiling: u8,
     },
-    /// The budget of a clause is used up.
+    /// The budget of a rule is exhausted.
     Budget {
-        /// Which.
+        /// Slug of the rule.
         clause: String,
-        /// What of it.
+        /// Exhausted limit.
         what: BudgetLimit,
-        /// How much of that is used, at most all; absent if nobody knows.
+        /// Used part, at most the limit; `None` if it is unknown.
         #[serde(skip_serializing_if = "Option::is_none")]
         used: Option<u64>,
-        /// How much there is.
+        /// The limit.
         limit: u64,
     },
-    /// The level of autonomy does not allow it unasked.
+    /// The level of autonomy requires an approval.
     Level {
-        /// The level.
+        /// Level in effect.
         level: u8,
     },
-    /// No clause matches.
+    /// No rule matches.
     Default,
-    /// The policy beside the ruleset says so.
+    /// The access policy decides.
     Policy(Decision),
 }
 
-/// A clause that was looked at.
+/// A rule that was considered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ConsideredRule {
-    /// Which.
+    /// Slug of the rule.
     pub clause: String,
-    /// What stands in it.
+    /// Decision written in the rule.
     pub class: Class,
-    /// What it says at this level and with this budget.
+    /// Decision at this level and with this budget.
     pub says: Class,
-    /// What follows from it.
+    /// Severity of the rule.
     pub severity: Severity,
-    /// Whether it matches the request or a part of it.
+    /// `true` if it matches the request or a part of it.
     pub matched: bool,
-    /// Why, or why not.
+    /// Why it matches, or does not.
     pub why: String,
 }
 
@@ -120,7 +120,7 @@ impl GovernanceDecision {
         Self { class, reason, about: None, risk, actions, clauses, approvals, notes }
     }
 
-    /// The clause that decided, if one did: what a log calls the policy.
+    /// Returns the slug of the deciding rule, which audit logs call the policy.
     pub fn decided_by(&self) -> Option<&str> {
         match &self.reason {
             GovernanceReason::Rule { clause }
@@ -130,7 +130,7 @@ impl GovernanceDecision {
         }
     }
 
-    /// The first of the strictest, with everything the others have to say about who must approve.
+    /// Returns the first of the strictest, with the approvals and notes of all.
     pub(crate) fn strictest(decisions: impl IntoIterator<Item = Self>, action: &Action) -> Self {
         let mut decisions = decisions.into_iter();
         let Some(mut strictest) = decisions.next() else {

@@ -1,4 +1,4 @@
-//! Every rule of a ruleset with what it is about and what it is not.
+//! Tests of which actions each kind of rule matches.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ fn roots() -> Vec<PathBuf> {
     vec![PathBuf::from("/ws")]
 }
 
-/// What a ruleset says to an action, beside a policy that allows everything it can.
+/// Decides about an action, with a policy that allows as much as possible.
 fn decide(ruleset: GovernanceRuleset, action: &Action, budget_usage: &BudgetUsage<'_>) -> GovernanceDecision {
     let policy = Policy::new(Access::High, Narrowing::default()).with_ruleset(ruleset);
     let roots = roots();
@@ -33,7 +33,7 @@ fn auto(rule: GovernanceRule) -> GovernanceRuleset {
     GovernanceRuleset::new(vec![rule]).with_default(DefaultApproval::Auto)
 }
 
-/// A rule that denies, so that whether it matched shows.
+/// Returns a denying rule, so that a match is visible.
 fn denies(action: &str, subject: Option<&str>) -> GovernanceRule {
     let rule = GovernanceRule::new("x", action, Class::Deny).with_max_level(4);
     match subject {
@@ -355,7 +355,7 @@ proptest! {
     fn one_more_rule_never_makes_a_decision_milder(
         rules in prop::collection::vec(any_rule(), 0..4), more in any_rule(), action in any_action(), level in 0_u8..=4
     ) {
-        // Where rules already decide, or the default allows, another can only be stricter.
+        // If rules already decide, or the default allows, another rule can only be stricter.
         let before = judged(GovernanceRuleset::new(rules.clone()).with_default(DefaultApproval::Auto), &action);
         let both: Vec<GovernanceRule> = rules.iter().cloned().chain([more.clone()]).collect();
         let after = judged(GovernanceRuleset::new(both.clone()).with_default(DefaultApproval::Auto), &action);

@@ -1,7 +1,7 @@
-//! Paths and addresses among the words of a command.
+//! Paths and URLs among the words of a command.
 //!
-//! Whether a word is a path only its program knows. So every word that can be one is taken for one, and counts where
-//! something is forbidden; nothing is permitted by it alone.
+//! Only the program knows whether a word is a path. So every word that can be a path is treated as one for
+//! rules that forbid; no permission follows from it alone.
 
 mod hosts;
 
@@ -15,13 +15,13 @@ use crate::path::{Step, Steps, resolve};
 use crate::protect::may_hold_protected;
 use crate::text_pattern::{PatternUnit, TextPattern};
 
-/// The most different paths that one command may name.
+/// Maximum number of different paths that one command may name.
 const MAX_PIECES: usize = 10_000;
 
-/// How many directories with protected paths in them may be named in one command.
+/// Maximum number of directories with protected paths that one command may name.
 const MAX_ENTERED: usize = 16;
 
-/// How many letters of options may stand before a path in one word, at least.
+/// Minimum number of option letters that may precede a path in one word.
 const MAX_OPTION_LETTERS: usize = 32;
 
 /// Longer words cannot be paths.
@@ -30,44 +30,44 @@ const MAX_PATH_BYTES: usize = 4096;
 /// Programs that open none of their words.
 const SPEAKERS: &str = "echo printf true false";
 
-/// Programs whose words may be programs themselves.
+/// Programs whose words may be programs.
 const INTERPRETERS: &str = "\
     awk bun deno gawk groovy jshell julia lua mawk nawk node nodejs osascript perl php psql ruby rscript \
     sed gsed sqlite3 tclsh vim vi nvim ex ed emacs make";
 
-/// Programs that change or remove what they name.
+/// Programs that change or remove their operands.
 const MUTATORS: &str = "\
     aria2c chattr chmod chown cp csplit curl dd ed ex http https install ln mkdir mv nvim red rm rmdir shred sort split sponge \
     tee touch truncate unlink unzip trash vi vim wget wget2 xh";
 
-/// Programs that change what they name if they are told to do so in place.
+/// Programs that change their operands with an in-place option.
 const IN_PLACE_EDITORS: &str = "gsed perl ruby sed";
 
-/// Programs that put files into a directory that they name, whatever the files are called.
+/// Programs that put files with any names into a directory operand.
 const FILLERS: &str = "7z 7za 7zz bsdcpio cpio patch pax rsync unar unrar";
 
-/// Programs that only read what they name, whatever a pattern becomes.
+/// Programs that only read their operands, also after expansion of patterns.
 const READERS: &str = "\
     cat cksum cmp comm cut df du egrep fgrep file grep head hexdump ls md5sum nl od readlink realpath sha1sum sha256sum \
     sha512sum stat strings tail wc";
 
-/// Subcommands of git that leave the files they are given as they are.
+/// Subcommands of git that do not change their operands.
 const GIT_READERS: &str = "add stage status diff log show blame commit ls-files grep";
 
-/// Programs that change or remove files of which another program gives them the names.
+/// Programs that change or remove files whose names another program provides.
 const REMOVERS: &str = "chmod chown mv rm rmdir shred tee truncate unlink trash";
 
-/// Programs whose words are addresses even without a scheme.
+/// Programs whose words are URLs even without a scheme.
 const DOWNLOADERS: &str = "curl wget wget2 aria2c http https xh lynx w3m ssh nc ncat";
 
-/// What separates a path from what it is given to, in words such as `--file=x`, `if=x`, `@x`, `host:x`.
+/// Separators before a path, in words such as `--file=x`, `if=x`, `@x`, `host:x`.
 const SEPARATORS: &[char] = &['=', ',', ':', '@'];
 
-/// What separates words in a program.
+/// Separators of words in code.
 const PUNCTUATION: &[char] =
     &[' ', '\t', '\n', '\'', '"', '(', ')', '[', ']', '{', '}', '<', '>', ';', '|', '&', '`', '+', '!'];
 
-/// All paths that the words of `part` may be, unless there are too many.
+/// Returns all paths that the words of `part` may be, unless there are too many.
 pub(super) fn touches(
     part: &Part,
     looks: bool,
@@ -85,7 +85,7 @@ pub(super) fn touches(
     }
     let code = any(INTERPRETERS) || names.iter().any(|name| name.starts_with("python"));
     let only_takes = names.len() == 1 && part.knows_its_words() && leaves_files(part.argv());
-    // What is printed may become the name of a file that another command changes.
+    // Printed text may become the name of a file that another command changes.
     let printed = output_use == OutputUse::Used && any(SPEAKERS);
     let writes = printed || !looks && !only_takes;
     let itself = writes
@@ -168,7 +168,7 @@ pub(super) fn touches(
     Some(touches)
 }
 
-/// Returns `true` if a word is `-i`, alone, among other letters or with an ending, or `--in-place`.
+/// Returns `true` if a word is `-i`, alone, combined or with a suffix, or `--in-place`.
 fn edits_in_place(part: &Part) -> bool {
     part.words.iter().skip(1).any(|word| {
         let has_letter = |letters: &str| {
@@ -185,7 +185,7 @@ fn edits_in_place(part: &Part) -> bool {
     })
 }
 
-/// Returns `true` if the only program of the part reads what it is given, whatever a pattern becomes.
+/// Returns `true` if the only program of the part reads its operands, also after expansion of patterns.
 fn only_reads(part: &Part, names: &[String], output_use: OutputUse) -> bool {
     let subcommand = || part.words.get(1).is_some_and(|word| listed(GIT_READERS, &word.text));
     match names {
@@ -198,8 +198,8 @@ fn only_reads(part: &Part, names: &[String], output_use: OutputUse) -> bool {
     }
 }
 
-/// Directories below which a finder, or a program that is given names by another, may change everything. `None` if there are
-/// too many.
+/// Returns the directories below which a finder, or a program that gets names from another, may change
+/// everything. `None` if there are too many.
 fn found_touches(part: &Part, bases: &[Steps], path_base: PathBase<'_>) -> Option<Vec<Touch>> {
     let mut touches = Vec::new();
     let is_fed = part.fed && part.programs().any(|name| listed(REMOVERS, &name));
@@ -219,7 +219,7 @@ fn found_touches(part: &Part, bases: &[Steps], path_base: PathBase<'_>) -> Optio
     Some(touches)
 }
 
-/// Returns `true` if a word is nothing but a pattern, for which a shell puts in whatever is there: `*`, `*/??`.
+/// Returns `true` if a word is only a pattern that a shell expands to existing names: `*`, `*/??`.
 fn is_bare_glob(word: &Word) -> bool {
     let is_open = |unit: &PatternUnit| matches!(unit, PatternUnit::Many | PatternUnit::One);
     let is_plain = |unit: &PatternUnit| is_open(unit) || *unit == PatternUnit::Char('/');
@@ -230,7 +230,8 @@ fn is_bare_glob(word: &Word) -> bool {
         && text_pattern.0.iter().all(is_plain)
 }
 
-/// Files that commands of `sed` read or write, which may stand right behind the letter: `r.env`, `s/a/b/wfile`.
+/// Returns the files that `sed` commands read or write, whose names may follow the letter: `r.env`,
+/// `s/a/b/wfile`.
 fn sed_files(word: &Word) -> Vec<(TextPattern, bool)> {
     const MAX_FILES: usize = 64;
     let units = word.text_pattern().0;
@@ -245,13 +246,13 @@ fn sed_files(word: &Word) -> Vec<(TextPattern, bool)> {
     files.filter(|(file, _)| !file.0.is_empty() && file.0.len() <= MAX_PATH_BYTES).collect()
 }
 
-/// Returns `true` if `printf` gives a variable what it would print.
+/// Returns `true` if `printf` assigns its output to a variable.
 fn assigns(part: &Part) -> bool {
     part.words.iter().skip(1).any(|word| word.text.starts_with("-v"))
 }
 
-/// All paths that texts may be which become words of some command, unless there are too many. Nobody knows what it does
-/// to them.
+/// Returns all paths that literal texts may be which become words of an unknown command, unless there are too
+/// many.
 fn literal_touches(part: &Part, bases: &[Steps], path_base: PathBase<'_>) -> Option<Vec<Touch>> {
     let mut touches = Vec::new();
     let mut known = HashSet::new();
@@ -280,7 +281,7 @@ fn literal_touches(part: &Part, bases: &[Steps], path_base: PathBase<'_>) -> Opt
     Some(touches)
 }
 
-/// The file of a redirection, wherever it may be, unless there are too many paths.
+/// Returns the file of a redirection with all its possible directories, unless there are too many paths.
 pub(super) fn file(
     word: &Word,
     writes: bool,
@@ -297,7 +298,7 @@ pub(super) fn file(
         .into_iter()
         .map(|steps| Touch {
             steps,
-            // After `cd` nobody knows where a relative path is.
+            // After `cd` the base of a relative path is unknown.
             claimed: known
                 .clone()
                 .filter(|_| part.after.is_empty() || word.text.starts_with('/'))
@@ -314,7 +315,8 @@ pub(super) fn file(
         .into()
 }
 
-/// Returns `true` if a program of the part puts files that its words do not name into directories that they do.
+/// Returns `true` if a program of the part puts files that its words do not name into directories that they
+/// name.
 fn fills_directories(part: &Part, names: &[String]) -> bool {
     let any = |list: &str| names.iter().any(|name| listed(list, name));
     let extracts = |(at, word): (usize, &Word)| {
@@ -328,7 +330,7 @@ fn fills_directories(part: &Part, names: &[String]) -> bool {
     any(FILLERS) || any("tar bsdtar gtar") && part.words.iter().skip(1).enumerate().any(extracts)
 }
 
-/// All addresses that the words of `part` may be, and those that its redirections open.
+/// Returns all URLs that the words of `part` may be, and those that its redirections open.
 pub(super) fn urls(part: &Part) -> Vec<String> {
     let bare = part.programs().any(|name| listed(DOWNLOADERS, &name));
     let mut urls = hosts::addresses(part);
@@ -345,7 +347,7 @@ pub(super) fn urls(part: &Part) -> Vec<String> {
         if found.is_empty() && bare && at > 0 {
             found.extend(bare_address(&word));
         }
-        // `curl` makes several addresses of `http://{a,b}/`. An address that cannot be read can be any.
+        // `curl` expands `http://{a,b}/` to several URLs. An unreadable URL may be any.
         if word.open.is_none() && found.iter().any(|address| has_braced_host(address)) {
             found.push(String::new());
         }
@@ -354,13 +356,13 @@ pub(super) fn urls(part: &Part) -> Vec<String> {
     urls
 }
 
-/// Returns `true` if the host of an address is a list in braces.
+/// Returns `true` if the host of a URL is a list in braces.
 fn has_braced_host(address: &str) -> bool {
     let host = address.split_once("//").and_then(|(_, rest)| rest.split('/').next());
     host.is_some_and(|host| host.contains(['{', '}']))
 }
 
-/// The address without a scheme that a word of a downloader is, or that its option is given.
+/// Returns the URL without a scheme in a word of a downloader, or in its option.
 fn bare_address(word: &Word) -> Option<String> {
     let text = word.text.as_str();
     let is_host = |text: &&str| text.contains(['.', ':']) && !text.contains([' ', '{', '/', '"']);
@@ -369,7 +371,7 @@ fn bare_address(word: &Word) -> Option<String> {
         None if word.is_option() => text.get(2..).filter(is_host),
         None => Some(text),
     };
-    // `//host` has the scheme of the page. Headers and data are no hosts.
+    // `//host` inherits the scheme. Headers and data are not hosts.
     let is_text = |value: &&str| value.split('/').next().is_some_and(|host| host.contains([' ', '"']));
     let value = value.filter(|value| !is_text(value))?;
     match value.strip_prefix('/') {
@@ -378,13 +380,13 @@ fn bare_address(word: &Word) -> Option<String> {
     }
 }
 
-/// The word and what stands in it between separators, and whether it counts for protection.
+/// Returns the word and its separated parts, each with `true` if it counts for protection.
 fn pieces(word: &Word, code: bool) -> Vec<(TextPattern, bool)> {
     let text_patterns = word.text_patterns().chain(decoded(word)).chain(with_directory(word));
     text_patterns.flat_map(|text_pattern| pieces_of(word, text_pattern, code)).collect()
 }
 
-/// The word with a tilde for the variable at its beginning that names the same directory.
+/// Returns the word with a tilde instead of the leading variable that names the same directory.
 fn with_directory(word: &Word) -> Option<TextPattern> {
     let directory = match word.holes.first()?.as_str() {
         "$PWD" => "~+",
@@ -399,7 +401,7 @@ fn with_directory(word: &Word) -> Option<TextPattern> {
     })
 }
 
-/// The word as it is in an address on this disk once its percent signs are decoded: `file:///x/%2eenv`.
+/// Returns the word with decoded percent escapes, as in a local URL: `file:///x/%2eenv`.
 fn decoded(word: &Word) -> Option<TextPattern> {
     let whole = word.text_pattern();
     let is_percent = |unit: &PatternUnit| *unit == PatternUnit::Char('%');
@@ -428,7 +430,7 @@ fn decoded(word: &Word) -> Option<TextPattern> {
     Some(TextPattern(units))
 }
 
-/// The pieces of one thing that the word can be.
+/// Returns the parts of one alternative of the word.
 fn pieces_of(word: &Word, whole: TextPattern, code: bool) -> Vec<(TextPattern, bool)> {
     let separates = |unit: &PatternUnit| matches!(unit, PatternUnit::Char(letter) if SEPARATORS.contains(letter) || code && PUNCTUATION.contains(letter));
     let mut pieces: Vec<(TextPattern, bool)> = Vec::new();
@@ -448,8 +450,8 @@ fn pieces_of(word: &Word, whole: TextPattern, code: bool) -> Vec<(TextPattern, b
     pieces
 }
 
-/// What may be glued to the letters of options: `-fpath`, `-vxfpath`. Of a long row of letters its first and its last may
-/// be options.
+/// Returns what may follow option letters in one word: `-fpath`, `-vxfpath`. In a long row of letters only
+/// the first and the last may be options.
 fn glued(units: &[PatternUnit]) -> impl Iterator<Item = &[PatternUnit]> {
     let is_letter =
         |unit: &&PatternUnit| matches!(unit, PatternUnit::Char(letter) if letter.is_ascii_alphanumeric());
@@ -461,13 +463,14 @@ fn glued(units: &[PatternUnit]) -> impl Iterator<Item = &[PatternUnit]> {
     (1..=letters).filter(near).filter_map(|at| units.get(at + 1..)).filter(|rest| !rest.is_empty())
 }
 
-/// Returns `true` if an option says what a program is to leave alone.
+/// Returns `true` if an option names what a program is to ignore.
 fn is_left_out(word: &Word) -> bool {
     ["--exclude", "--ignore", "--no-"].iter().any(|name| word.text.starts_with(name))
 }
 
-/// Directories among the words of `part` in which a protected path may be what another word names: behind an option such
-/// as `-C` or `--chdir=`, or as an operand of a program that goes into it. `None` if there are too many.
+/// Returns the directories among the words of `part` in which another word may name a protected path: after
+/// an option such as `-C` or `--chdir=`, or as an operand of a program that enters it. `None` if there are
+/// too many.
 fn entered(part: &Part, code: bool, bases: &[Steps], path_base: PathBase<'_>) -> Option<Vec<Steps>> {
     let mut found: Vec<Steps> = Vec::new();
     for word in
@@ -487,14 +490,15 @@ fn entered(part: &Part, code: bool, bases: &[Steps], path_base: PathBase<'_>) ->
     Some(found)
 }
 
-/// Where relative paths may start: in the working directory, and in every directory that `cd` may have gone to.
+/// Returns the directories in which relative paths may start: the working directory, and every directory that
+/// `cd` may have entered.
 pub(super) fn bases(part: &Part, path_base: PathBase<'_>) -> Vec<Steps> {
     let mut bases = vec![path_base.cwd.map(Steps::from_path).unwrap_or_default()];
     let real = path_base.real.map(Steps::from_path);
     for from in bases.clone().into_iter().chain(real.clone()) {
         let mut reached = vec![from];
         for directory in &part.after {
-            // Each of several directories multiplies those before it, so only the first few count.
+            // Each of several directories multiplies the previous ones, so only the first few count.
             let next = directory.text_patterns().flat_map(|text_pattern| {
                 reached
                     .iter()
@@ -509,17 +513,17 @@ pub(super) fn bases(part: &Part, path_base: PathBase<'_>) -> Vec<Steps> {
     bases
 }
 
-/// The directory that a tilde at the beginning of a word stands for.
+/// The directory that a leading tilde stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tilde {
     Home,
     /// `~+`.
     WorkingDirectory,
-    /// Another directory: `~-`, `~2`, `~+2`, the home of a user, or whatever a shell has under that name.
+    /// Another directory: `~-`, `~2`, `~+2`, the home directory of a user, or a named directory of the shell.
     Other,
 }
 
-/// The directory that a shell puts in for the first name of a path, if it may.
+/// Returns the directory that a shell may insert for the first name of a path.
 fn tilde(text_pattern: &TextPattern) -> Option<Tilde> {
     let [PatternUnit::Char('~'), name @ ..] =
         text_pattern.0.split(|unit| *unit == PatternUnit::Char('/')).next()?
@@ -544,7 +548,7 @@ fn tilde(text_pattern: &TextPattern) -> Option<Tilde> {
     }
 }
 
-/// Where a path may lead from each of these directories, unless there are too many paths.
+/// Returns where a path may lead from each of these directories, unless there are too many paths.
 fn resolved(text_pattern: &TextPattern, bases: &[Steps], path_base: PathBase<'_>) -> Option<Vec<Steps>> {
     let absolute = text_pattern.0.first() == Some(&PatternUnit::Char('/'))
         || tilde(text_pattern).is_some_and(|tilde| tilde != Tilde::WorkingDirectory);
@@ -558,7 +562,7 @@ fn resolved(text_pattern: &TextPattern, bases: &[Steps], path_base: PathBase<'_>
     Some(paths)
 }
 
-/// `shape` from `base` on, with `.` and `..` taken out.
+/// Joins `text_pattern` to `base`, and removes `.` and `..`.
 fn join(base: Steps, text_pattern: &TextPattern, path_base: PathBase<'_>) -> Steps {
     let tilde = tilde(text_pattern);
     let mut steps = match (text_pattern.0.first(), tilde) {

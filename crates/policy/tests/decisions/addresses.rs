@@ -1,4 +1,4 @@
-//! Spellings of one address: in requests, in inputs of tools, and among the words of commands.
+//! Spellings of one URL: in requests, in tool inputs, and among the words of commands.
 
 use narrows_policy::Verdict::{self, Allow, Deny};
 use narrows_policy::{Access, Action, DecisionReason, Kind};
@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::common::{SANDBOX, decide, policy, shell};
 
-/// The action as it is asked for by a flag, and as an agent describes it.
+/// Returns the action as requested by a flag, and as described by an agent.
 fn fetches(url: &str) -> [Action; 2] {
     let flag = Action { urls: vec![url.to_owned()], ..Action::new(Kind::Fetch) };
     [flag, Action::read(Some("fetch"), None, &json!({ "url": url }), &[])]

@@ -1,4 +1,4 @@
-//! What the tests of decisions share.
+//! Shared helpers of the decision tests.
 
 use std::path::PathBuf;
 
@@ -19,13 +19,13 @@ pub(crate) fn policy(access: Access, rules: &str) -> Policy {
     Policy::new(access, Narrowing::default()).with_rules(rules).with_home("/home/me")
 }
 
-/// The decision in the roots.
+/// Decides in the roots.
 pub(crate) fn decide(policy: &Policy, action: &Action, confined: Confined) -> Decision {
     let roots = roots();
     policy.decide(action, &RequestContext { roots: &roots, confined, ..RequestContext::default() })
 }
 
-/// A line for a shell.
+/// Returns a shell line.
 pub(crate) fn shell(line: &str) -> Action {
     Action::execute(Command::Shell(line.to_owned()), None)
 }

@@ -1,7 +1,7 @@
-//! Work that grows with the length of a request, and no faster: one message of an agent must not hold up everybody else.
+//! Work is linear in the length of a request: one message of an agent must not block all others.
 //!
-//! Every input is made of the smallest parts of its kind. Work that is quadratic in their number does not end within the
-//! time limit of the test runner.
+//! Every input is made of the smallest parts of its kind. Work that is quadratic in their number does not end
+//! within the time limit of the test runner.
 
 use std::path::PathBuf;
 
@@ -39,10 +39,10 @@ command = ["ls **", "make *"]
 env = ["A*"]
 "#;
 
-/// A message is at most this long here.
+/// Maximum length of a message in these tests.
 const MESSAGE_BYTES: usize = 1 << 20;
 
-/// Longer texts of commands are not read.
+/// Maximum length of a command that is read.
 const COMMAND_BYTES: usize = 128 << 10;
 
 /// Parts that open, close or separate something.
@@ -94,7 +94,7 @@ const WORDS: &[&str] = &[
     "\t", "a://b ",
 ];
 
-/// Programs, most of which look at what stands behind them.
+/// Programs, most of which examine the following words.
 const PROGRAMS: &[&str] = &[
     "sudo ",
     "env ",
@@ -137,7 +137,7 @@ const PROGRAMS: &[&str] = &[
     "$(a);",
 ];
 
-/// Words that many others stand behind, or that are looked at together with all others.
+/// Words that are examined together with all following ones.
 const BEGINNINGS: &[&str] = &[
     "",
     "sudo ",
@@ -186,7 +186,7 @@ fn guarded_policy() -> Policy {
     policy(Access::High, RULES).with_ruleset(GovernanceRuleset::new(rules))
 }
 
-/// Decides about an action as a gate does, and returns the verdict.
+/// Decides about an action as a gate does.
 fn judge(policy: &Policy, action: &Action) -> Class {
     let roots = roots();
     let context = RequestContext { roots: &roots, ..RequestContext::default() };
@@ -221,7 +221,7 @@ fn a_command_of_programs_costs_in_proportion_to_its_length() {
     judge_lines(&[""], PROGRAMS, COMMAND_BYTES);
 }
 
-/// Where one scan of a long word for each sign behind it would be enough to fail.
+/// One scan of a long word per following character would exceed the time limit.
 #[test]
 fn punctuation_after_a_long_word_does_not_rescan_it() {
     let policy = guarded_policy();
@@ -233,7 +233,7 @@ fn punctuation_after_a_long_word_does_not_rescan_it() {
     }
 }
 
-/// Behind these, few parts are enough to reach other limits than that of the length.
+/// After these, a few parts reach other limits than that of the length.
 #[test]
 fn prefixes_of_a_command_do_not_multiply_its_cost() {
     const SMALL: &[&str] = &[
@@ -243,7 +243,7 @@ fn prefixes_of_a_command_do_not_multiply_its_cost() {
     judge_lines(BEGINNINGS, SMALL, 4_000);
 }
 
-/// Every text is read within the limit of all texts, however deep it stands.
+/// Every text counts towards the limit of all texts, at any depth.
 #[test]
 fn nested_texts_do_not_multiply_the_cost() {
     let policy = guarded_policy();
@@ -285,7 +285,7 @@ fn text(number: usize) -> Value {
     json!(format!("/a/{number}"))
 }
 
-/// Many of everything that a request may have many of.
+/// Many of each part that a request may have several times.
 #[test]
 fn an_input_costs_in_proportion_to_its_length() {
     let policy = guarded_policy();
@@ -365,7 +365,7 @@ fn content_costs_in_proportion_to_its_length() {
     }
 }
 
-/// What is too large to be judged is denied by every access, whatever the rules allow.
+/// A request that is too large to be judged is denied by every access, regardless of rules.
 #[test]
 fn oversized_requests_are_denied() {
     let allowing = "[[rule]]\neffect = 'allow'\nkind = '*'\n";

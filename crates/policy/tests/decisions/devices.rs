@@ -1,4 +1,4 @@
-//! Devices, and what `/proc` tells of other processes.
+//! Devices, and what `/proc` reveals about other processes.
 
 use narrows_policy::Verdict::{Allow, Deny};
 use narrows_policy::{Access, Action, DecisionReason, Kind, WordLink};
@@ -41,7 +41,7 @@ fn at_low_access_no_device_is_read() {
             assert_eq!(decide(&low, &shell(&line), SANDBOX).verdict, Deny, "{line}");
         }
         assert_eq!(decide(&low, &Action::file(Kind::Read, path), SANDBOX).verdict, Deny, "{path}");
-        // It is only the preset that says so.
+        // Only the preset denies it.
         let high = policy(Access::High, "");
         assert_eq!(decide(&high, &Action::file(Kind::Read, path), SANDBOX).verdict, Allow, "{path}");
     }

@@ -1,10 +1,10 @@
-//! Paths of rules that a command comes to by a tilde, a pattern or a finder.
+//! Paths of rules that a command reaches by a tilde, a pattern or a finder.
 
 use narrows_policy::{Access, DecisionReason, Verdict};
 
 use crate::common::{SANDBOX, decide, policy, shell};
 
-/// A rule against changing a path holds for every spelling by which a shell or a finder comes to that path.
+/// A rule against changing a path holds for every spelling by which a shell or a finder reaches that path.
 #[test]
 fn a_denied_path_is_denied_in_every_spelling() {
     let rule = "[[rule]]\neffect = 'deny'\nkind = ['edit', 'move', 'delete']\npath = 'migrations/**'\n";
@@ -92,7 +92,7 @@ fn a_denied_path_is_denied_in_every_spelling() {
     }
 }
 
-/// A tilde with more than a slash behind it is no name in the roots.
+/// A tilde followed by more than a slash is not a name in the roots.
 #[test]
 fn at_medium_access_the_home_of_another_user_is_outside_the_roots() {
     let medium = policy(Access::Medium, "");

@@ -1,4 +1,4 @@
-//! Paths that need a rule of their own, by file and by command.
+//! Protected paths, accessed as files and by commands.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use narrows_policy::{Access, Action, DecisionReason, Kind, Policy, Verdict};
 
 use crate::common::{SANDBOX, decide, policy, shell};
 
-/// Checks reading and changing under high access, where nothing else denies.
+/// Checks reading and changing under high access, which denies nothing else.
 #[track_caller]
 fn check(path: &str, read: Verdict, edit: Verdict) {
     let high = policy(Access::High, "");
@@ -16,7 +16,7 @@ fn check(path: &str, read: Verdict, edit: Verdict) {
         let decision = decide(&high, &Action::file(kind, path), SANDBOX);
         assert_eq!(decision.verdict, expected, "{kind} {path}: {decision}");
     }
-    // The same by a command; what `cat` reads, `tee` changes.
+    // The same by a command: `cat` reads, `tee` changes.
     let quoted = format!("'{path}'");
     for (line, expected) in [(format!("cat {quoted}"), read), (format!("tee {quoted}"), edit)] {
         let decision = decide(&high, &shell(&line), SANDBOX);
@@ -55,7 +55,7 @@ fn a_sandbox_must_protect_paths_that_no_rule_unlocks() {
     check(&lifted, ".vscode", true, true);
 }
 
-/// Each is run or loaded by a program that a person starts for another reason.
+/// Each is run or loaded by a program that a user starts for another reason.
 #[test]
 fn settings_of_tools_and_build_servers_cannot_be_changed() {
     for path in [
@@ -359,7 +359,7 @@ fn a_rule_with_a_path_lifts_protection() {
     }
 }
 
-/// A rule that names only a path does not let commands run at an access that runs none.
+/// A rule with only a path does not allow commands at an access that allows none.
 #[test]
 fn a_rule_with_a_path_does_not_allow_to_run() {
     let low = policy(Access::Low, "[[rule]]\neffect = \"allow\"\npath = \"src/**\"\n");
@@ -412,7 +412,7 @@ fn an_expansion_can_make_a_word_a_secret() {
     }
 }
 
-/// A path may stand behind letters of options, or be put together from several words.
+/// A path may follow option letters, or be composed of several words.
 #[test]
 fn protected_paths_are_found_in_every_form_of_argument() {
     #[track_caller]
@@ -453,7 +453,7 @@ fn protected_paths_are_found_in_every_form_of_argument() {
         "find .git -name config -delete",
         "cp -r workflows .github",
         "cp -t.git hooks",
-        // Options of programs that usually leave files as they are.
+        // Options of programs that usually do not change files.
         "git log -1 --format=%B --output=.git/config",
         "git diff --output .git/config",
         "git show --outpu=.git/hooks/x",
@@ -461,7 +461,7 @@ fn protected_paths_are_found_in_every_form_of_argument() {
         "less -mO.git/config x",
         "less --log-file=.git/config x",
         "less +s.git/config x",
-        // What git runs when it goes on.
+        // Files that git runs when it continues.
         "tee .git/rebase-merge/git-rebase-todo",
         "tee .git/sequencer/todo",
         // Other names of the same variables and memory.

@@ -1,4 +1,4 @@
-//! What git writes, and which of it decides about what git runs.
+//! Files that git writes, some of which decide what git runs.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use narrows_policy::{Access, DecisionReason};
 
 use crate::common::{SANDBOX, decide, policy, shell};
 
-/// git goes on with what it has begun: that is not named by an agent, and not sealed.
+/// git continues its own operations: agents must not name these files, but they are not protected by mounts.
 #[test]
 fn a_sandbox_allows_files_that_git_writes() {
     let medium = policy(Access::Medium, "");
@@ -16,7 +16,7 @@ fn a_sandbox_allows_files_that_git_writes() {
     assert!(medium.protects(root, Path::new(".git/hooks"), true));
 }
 
-/// git writes these files for whoever tells it to.
+/// git writes these files when it is told to.
 #[test]
 fn git_commands_cannot_change_git_configuration() {
     let high = policy(Access::High, "");

@@ -138,7 +138,7 @@ fn at_low_access_git_diff_compares_no_directories_as_diff_does() {
         "git diff HEAD /etc/hosts",
         "git diff HEAD~1 -- /home/me",
         "git diff -- -S/../../../x -S/../../../y",
-        // Where there is no repository any two operands are compared.
+        // Without a repository any two operands are compared.
         "git diff . src",
         "git diff -- src .",
         "git diff src -- .",
@@ -372,7 +372,7 @@ fn a_rule_against_reading_a_path_counts_for_programs_that_read_what_lies_below()
         "cargo test",
     ];
     check(Access::High, rule, &elsewhere, Allow);
-    // What is only read is not changed.
+    // Reading is not changing.
     let edits = "[[rule]]\neffect = 'deny'\nkind = ['edit', 'move', 'delete']\npath = 'data/secrets'\n";
     let reading = ["grep -r '' .", "tar cf - .", "rg x", "find . -exec cat {} +", "zip -r /tmp/x.zip ."];
     check(Access::High, edits, &reading, Allow);

@@ -1,4 +1,4 @@
-//! Rule files: what they say, what they refuse, and what is said about them.
+//! Rule files: their meaning, their errors, and explanations.
 
 use narrows_policy::Verdict::{self, Allow, Ask, Deny};
 use narrows_policy::{Access, Action, Header, Kind, Narrowing, Policy, RequestContext, Rules};
@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::common::{SANDBOX, decide, policy, roots, shell};
 
-/// Checks the complaint about a file.
+/// Checks the error of a file.
 #[track_caller]
 fn check_error(text: &str, expected: &str) {
     let error = Rules::parse(text, "policy.toml").map(|_| ()).expect_err(text);
@@ -153,7 +153,7 @@ fn the_header_of_a_file_is_returned() {
     assert_eq!((rules.len(), header), (0, Header::default()));
 }
 
-/// Rules in every order: the strictest that matches wins.
+/// Rules in any order: the strictest that matches wins.
 #[test]
 fn the_order_of_rules_is_irrelevant() {
     let rules = [
@@ -273,7 +273,7 @@ fn deny_rules_match_hidden_commands() {
         let decision = decide(&high, &shell(line), SANDBOX);
         assert_eq!(decision.verdict, expected, "{line}: {decision}");
     }
-    // What is not shown can be anything.
+    // An action that is not shown may be anything.
     for kind in [Kind::Execute, Kind::Edit, Kind::Fetch] {
         assert_eq!(decide(&high, &Action::new(kind), SANDBOX).verdict, Deny, "{kind}");
     }
@@ -295,7 +295,7 @@ fn tools_of_servers_have_rules_too() {
     assert_eq!(call("GitHub", "get_issue"), Ask);
     assert_eq!(call("prod-db", "get_row"), Deny);
     assert_eq!(call("PROD-db", "get_row"), Deny);
-    // An address or a command in the arguments is not allowed by the way.
+    // A URL or a command in the arguments is not covered.
     let hidden = Action::mcp("github", "get_page", &json!({"url": "https://example.com"}));
     assert_eq!(decide(&medium, &hidden, SANDBOX).verdict, Ask);
     let hidden = Action::mcp("github", "get_it", &json!({"command": "rm -rf x"}));
@@ -344,7 +344,7 @@ fn an_explanation_names_every_rule() {
     assert!(cancelled.parts.is_empty() && cancelled.decision.verdict == Deny);
 }
 
-/// The rule files of the documentation are valid, their examples included.
+/// The rule files of the documentation are valid, including their examples.
 #[test]
 fn rule_files_of_the_documentation_are_valid() {
     let manual = include_str!("../../../../docs/reference/rule-files.md");

@@ -184,7 +184,7 @@ fn checks_apply_in_order() {
     assert_eq!(because(&refused), DecisionReason::Governance { reason: "not on Fridays".into() });
     assert_eq!(because(&RequestContext { cancelling: true, ..refused }), DecisionReason::Cancelling);
 
-    // Rules come after the flags and cannot lift them.
+    // Rules come after disabled permissions and cannot lift them.
     let (rules, _) =
         narrows_policy::Rules::parse("[[rule]]\neffect = \"allow\"\nkind = \"*\"\n", "p").unwrap();
     assert_eq!(off.clone().with_rules(rules).decide(&fetch, &context).because, DecisionReason::Network);
@@ -198,7 +198,7 @@ fn without_roots_no_path_is_inside() {
     assert_eq!(medium.decide(&shell("make"), &context).verdict, Ask);
 }
 
-/// Advice to change the sandbox would not help where it is not to blame.
+/// Advice to change the sandbox would not help if it is not the cause.
 #[test]
 fn the_reason_says_why_protected_files_can_be_changed() {
     use narrows_policy::Protection;
