@@ -129,20 +129,20 @@ impl fmt::Display for DecisionReason {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cancelling => out.write_str("the turn is being cancelled"),
-            Self::Approval { reason } => write!(out, "governance asks: {reason}"),
-            Self::Governance { reason } => write!(out, "governance refuses: {reason}"),
-            Self::Network => out.write_str("the network is off"),
-            Self::WebSearch => out.write_str("searching the web is off"),
-            Self::Unreadable => out.write_str("the command cannot be read to its end"),
+            Self::Approval { reason } => write!(out, "governance requires an approval: {reason}"),
+            Self::Governance { reason } => write!(out, "governance denies it: {reason}"),
+            Self::Network => out.write_str("the network is disabled"),
+            Self::WebSearch => out.write_str("web search is disabled"),
+            Self::Unreadable => out.write_str("the command is too long or nested too deeply"),
             Self::Rule(rule) => match &rule.reason {
-                Some(reason) => write!(out, "{rule} says so: {reason}"),
-                None => write!(out, "{rule} says so"),
+                Some(reason) => write!(out, "{rule}: {reason}"),
+                None => write!(out, "{rule} matches"),
             },
             Self::Protected { what, secret: true } => {
-                write!(out, "{what} must not be read or changed unless a rule with a `path` says so")
+                write!(out, "{what} is protected: reading or changing it needs a rule with a `path`")
             }
             Self::Protected { what, secret: false } => {
-                write!(out, "{what} must not be changed unless a rule with a `path` says so")
+                write!(out, "{what} is protected: changing it needs a rule with a `path`")
             }
             Self::Preset { access, why, .. } => write!(out, "no rule matches, and {access} access {why}"),
         }
@@ -188,10 +188,7 @@ mod tests {
             because: DecisionReason::Rule(rule),
             about: Some(shown("git push\n\u{1b}[2J")),
         };
-        assert_eq!(
-            decision.to_string(),
-            "deny `git push\\n\\u{1b}[2J`: rule 2 (policy.toml:7) says so: people push"
-        );
+        assert_eq!(decision.to_string(), "deny `git push\\n\\u{1b}[2J`: rule 2 (policy.toml:7): people push");
         assert_eq!(
             serde_json::to_value(&decision).unwrap(),
             serde_json::json!({

@@ -387,18 +387,18 @@ impl Policy {
         let why = match (matched, near) {
             (Some((target, Fit::Firm)), _) => format!("matches{}", about(target)),
             (Some((target, Fit::Loose(field) | Fit::No(field))), _) => {
-                format!("may mean{}, going by its `{field}`", about(target))
+                format!("may match{}, because of its `{field}`", about(target))
             }
             (None, Some((target, Fit::Loose(field)))) => {
                 format!(
-                    "may mean{}, but not certainly or not all of it, going by its `{field}`",
+                    "may match{}, but not certainly or not completely, because of its `{field}`",
                     about(target)
                 )
             }
             (None, Some((target, Fit::No(field)))) => {
                 format!("its `{field}` does not match{}", about(target))
             }
-            (None, Some((_, Fit::Firm)) | None) => "matches nothing here".to_owned(),
+            (None, Some((_, Fit::Firm)) | None) => "matches nothing".to_owned(),
         };
         RuleMatch { rule: rule.name.clone(), effect: rule.effect, matched: matched.is_some(), why }
     }

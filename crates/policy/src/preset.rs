@@ -23,12 +23,12 @@ pub(crate) struct Running {
     pub(crate) protection: Protection,
 }
 
-const UNSUPPORTED: &str = "asks before it runs what might change protected files in the session's directories, such as .git/hooks: the \
-     sandbox of this machine cannot keep them (it could if user namespaces were allowed)";
-const NOT_SEARCHED: &str = "asks before it runs what might change protected files in the session's directories, such as .git/hooks: not \
+const UNSUPPORTED: &str = "asks before commands that may change protected files in the session's directories, such as .git/hooks: the \
+     sandbox of this machine cannot protect them without user namespaces";
+const NOT_SEARCHED: &str = "asks before commands that may change protected files in the session's directories, such as .git/hooks: not \
      all of them are known, because git settings cannot be read, those directories have too many files, or a protected name is a link \
      to a file that does not exist";
-const HARD_LINKED: &str = "asks before it runs what might change protected files in the session's directories: one of them has a second \
+const HARD_LINKED: &str = "asks before commands that may change protected files in the session's directories: one of them has a second \
      hard link, over which it can be written";
 
 /// Returns the strictest verdict on the kinds of the target, the decisive kind, and the reason.
@@ -45,7 +45,7 @@ pub(crate) fn judge(
             strictest = Some((verdict, *kind, why));
         }
     }
-    strictest.unwrap_or((Deny, Kind::Other, "does not allow what nobody knows"))
+    strictest.unwrap_or((Deny, Kind::Other, "denies unknown actions"))
 }
 
 /// Programs that show the properties of a device, and not its data.
@@ -71,11 +71,11 @@ fn cell(
 ) -> (Verdict, &'static str) {
     match (access, kind) {
         (Access::Low, Kind::Read | Kind::Search | Kind::Fetch | Kind::Execute) if reads_device(target) => {
-            (Deny, "reads no devices")
+            (Deny, "denies reading devices")
         }
-        (_, Kind::Think | Kind::Read | Kind::Search | Kind::Fetch) => (Allow, "allows to look"),
+        (_, Kind::Think | Kind::Read | Kind::Search | Kind::Fetch) => (Allow, "allows reading"),
         (Access::High, _) => (Allow, "allows it"),
-        (Access::Low, Kind::Edit | Kind::Move | Kind::Delete) => (Deny, "changes no files"),
+        (Access::Low, Kind::Edit | Kind::Move | Kind::Delete) => (Deny, "denies file changes"),
         (Access::Medium, Kind::Edit | Kind::Move | Kind::Delete) => {
             let mut claimed = target
                 .touches
@@ -83,22 +83,22 @@ fn cell(
                 .filter(|touch| touch.claimed.is_some() || target.part.is_none())
                 .peekable();
             if claimed.peek().is_none() {
-                return (Ask, "asks where it is not known which files change");
+                return (Ask, "asks if the changed files are unknown");
             }
             let inside = |path: &std::path::PathBuf| is_within(path, context.roots);
             if claimed.clone().any(|touch| touch.claimed.is_none()) {
-                return (Ask, "asks where it is not known which files change");
+                return (Ask, "asks if the changed files are unknown");
             }
             if claimed.all(|touch| touch.claimed.as_ref().is_some_and(inside)) {
-                (Allow, "changes files in the session's directories")
+                (Allow, "allows file changes in the session's directories")
             } else {
-                (Deny, "changes no files outside the session's directories")
+                (Deny, "denies file changes outside the session's directories")
             }
         }
-        (Access::Low, Kind::Execute) if running.looks => (Allow, "runs commands that only look"),
-        (Access::Low, Kind::Execute) => (Deny, "runs only commands that certainly do nothing but look"),
+        (Access::Low, Kind::Execute) if running.looks => (Allow, "allows read-only commands"),
+        (Access::Low, Kind::Execute) => (Deny, "allows only commands that are certainly read-only"),
         (Access::Medium, Kind::Execute) if running.confined && running.protection == Protection::Kept => {
-            (Allow, "runs commands that a sandbox keeps in the session's directories")
+            (Allow, "allows commands that a sandbox confines to the session's directories")
         }
         (Access::Medium, Kind::Execute) if running.confined => match running.protection {
             Protection::NotSearched => (Ask, NOT_SEARCHED),
@@ -106,11 +106,11 @@ fn cell(
             Protection::Kept | Protection::Unsupported => (Ask, UNSUPPORTED),
         },
         (Access::Medium, Kind::Execute) => {
-            (Ask, "asks before it runs what no sandbox keeps in the session's directories")
+            (Ask, "asks before commands that no sandbox confines to the session's directories")
         }
-        (Access::Low, Kind::SwitchMode) => (Deny, "changes no modes"),
-        (Access::Medium, Kind::SwitchMode) => (Ask, "asks before a mode changes"),
-        (Access::Low, Kind::Other) => (Deny, "does nothing of which it is not known what it is"),
-        (Access::Medium, Kind::Other) => (Ask, "asks where it is not known what it is"),
+        (Access::Low, Kind::SwitchMode) => (Deny, "denies mode changes"),
+        (Access::Medium, Kind::SwitchMode) => (Ask, "asks before mode changes"),
+        (Access::Low, Kind::Other) => (Deny, "denies unknown actions"),
+        (Access::Medium, Kind::Other) => (Ask, "asks before unknown actions"),
     }
 }

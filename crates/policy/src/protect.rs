@@ -17,16 +17,16 @@ pub(crate) struct Guard {
     pub(crate) secret: bool,
 }
 
-const HOOKS: &str = "what git runs or obeys";
-const EDITOR: &str = "the configuration of an editor";
-const AGENT: &str = "the configuration of an agent";
-const CI: &str = "what a build server runs";
-const TOOL: &str = "what a tool runs or loads when it starts";
-const SHELL: &str = "what a shell or a session runs when it starts";
+const HOOKS: &str = "a git hook or git configuration";
+const EDITOR: &str = "an editor configuration";
+const AGENT: &str = "an agent configuration";
+const CI: &str = "a build server configuration";
+const TOOL: &str = "a startup file of a tool";
+const SHELL: &str = "a startup file of a shell or session";
 const KEYS: &str = "a key";
-const ACCOUNTS: &str = "what gives access to an account";
+const ACCOUNTS: &str = "a file with account credentials";
 const VARIABLES: &str = "a file of secret variables";
-const MEMORY: &str = "the memory of a process or of the system";
+const MEMORY: &str = "the memory of a process or the system";
 
 /// Rows of names at any depth of a path, including everything below, that must not be changed.
 const CHANGES: &[(&str, &str)] = &[

@@ -169,15 +169,15 @@ fn dedup_stable<T: PartialEq>(list: &mut Vec<T>) {
 impl fmt::Display for GovernanceReason {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Rule { clause } => write!(out, "policy `{clause}` says so"),
+            Self::Rule { clause } => write!(out, "policy `{clause}` matches"),
             Self::Autonomy { clause, level, ceiling } => {
-                write!(out, "policy `{clause}` holds up to autonomy {ceiling}, and this is {level}")
+                write!(out, "policy `{clause}` is limited to autonomy {ceiling}, but the level is {level}")
             }
             Self::Budget { clause, what, used, limit } => {
                 let excess = BudgetExcess { what: *what, used: *used, limit: *limit };
-                write!(out, "the {what} under policy `{clause}` are used up ({excess})")
+                write!(out, "the {what} under policy `{clause}` are exhausted ({excess})")
             }
-            Self::Level { level } => write!(out, "autonomy {level} does not allow it unasked"),
+            Self::Level { level } => write!(out, "autonomy {level} requires an approval"),
             Self::Default => out.write_str("no policy matches"),
             Self::Policy(decision) => write!(out, "{}", decision.because),
         }

@@ -196,7 +196,7 @@ impl GovernanceRule {
         };
         match self.fit(named_target, pattern_base) {
             Fit::Firm => "matches".to_owned(),
-            Fit::Loose(field) => format!("may match, going by its `{}`", what(field)),
+            Fit::Loose(field) => format!("may match, because of its `{}`", what(field)),
             Fit::No(field) => format!("its `{}` does not match", what(field)),
         }
     }

@@ -194,7 +194,7 @@ fn above_its_maximum_level_a_rule_escalates() {
     assert_eq!(decide(ruleset(3), &read, &BudgetUsage::EMPTY).class, Class::Allow);
     let decision = decide(ruleset(4), &read, &BudgetUsage::EMPTY);
     assert_eq!(decision.class, Class::Escalate);
-    assert_eq!(decision.to_string(), "escalate: policy `x` holds up to autonomy 3, and this is 4");
+    assert_eq!(decision.to_string(), "escalate: policy `x` is limited to autonomy 3, but the level is 4");
     let usual = auto(GovernanceRule::new("x", "tool.call", Class::Allow).with_max_level(1));
     assert_eq!(decide(usual, &read, &BudgetUsage::EMPTY).class, Class::Escalate, "without a level it is 2");
     let denied = auto(denies("tool.call", None).with_max_level(0)).with_level(Some(4));
@@ -243,7 +243,7 @@ fn an_exhausted_budget_requires_an_approval() {
     assert_eq!(decision.approvals, [Approval { clause: "spend".into(), signers: vec![signer], quorum: 2 }]);
     assert_eq!(
         decision.to_string(),
-        "require-approval: the requests of this day under policy `spend` are used up (2 of 2, renewed at 00:00 UTC)"
+        "require-approval: the requests of this day under policy `spend` are exhausted (2 of 2, renewed at 00:00 UTC)"
     );
 }
 
@@ -289,7 +289,7 @@ fn every_considered_rule_is_explained() {
     let context = RequestContext { roots: &roots, ..RequestContext::default() };
     let considered = policy.explain_governance(&shell("touch a/b"), &context, &BudgetUsage::EMPTY);
     let told: Vec<(bool, &str)> = considered.iter().map(|one| (one.matched, one.why.as_str())).collect();
-    assert_eq!(told, [(false, "its `subject` does not match"), (true, "may match, going by its `action`")]);
+    assert_eq!(told, [(false, "its `subject` does not match"), (true, "may match, because of its `action`")]);
 }
 
 fn any_rule() -> impl Strategy<Value = GovernanceRule> {

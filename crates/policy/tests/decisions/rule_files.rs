@@ -329,13 +329,13 @@ fn an_explanation_names_every_rule() {
     let explanation = policy.explain(&shell("ls && git push origin"), &context);
     assert_eq!(
         explanation.to_string(),
-        "deny `git push origin`: rule `no push` (policy.toml:1) says so: people push\n\
+        "deny `git push origin`: rule `no push` (policy.toml:1): people push\n\
          parts:\n  \
-           ask `ls`: no rule matches, and medium access asks before it runs what no sandbox keeps in the session's directories\n  \
-           deny `git push origin`: rule `no push` (policy.toml:1) says so: people push\n\
+           ask `ls`: no rule matches, and medium access asks before commands that no sandbox confines to the session's directories\n  \
+           deny `git push origin`: rule `no push` (policy.toml:1): people push\n\
          rules:\n  \
            + deny rule `no push` (policy.toml:1): matches `git push origin`\n  \
-           - allow rule 2 (policy.toml:7): may mean `git push origin`, but not certainly or not all of it, going by its \
+           - allow rule 2 (policy.toml:7): may match `git push origin`, but not certainly or not completely, because of its \
          `command`\n  \
            - ask rule 3 (policy.toml:11): its `kind` does not match `ls`\n"
     );

@@ -121,7 +121,7 @@ fn a_path_that_leads_elsewhere_when_it_is_sent_is_refused_and_recorded() {
         assert!(seen.contains("log tool.refused deny code=\"path_moved\""), "{seen}");
         // The next is judged as what it is now.
         scene.wants(7, method, &request(method, place, path));
-        assert!(method == "terminal/create" || scene.seen().contains("policy `books` says so"));
+        assert!(method == "terminal/create" || scene.seen().contains("policy `books` matches"));
     }
 }
 
@@ -151,7 +151,7 @@ fn the_client_gets_the_path_that_was_judged_and_is_told_to_follow_no_links() {
     // Both names are judged.
     links.set("/w/a/finance/old", "/w/a/x");
     scene.wants(6, "fs/write_text_file", &request("fs/write_text_file", "path", "/w/a/finance/old"));
-    assert!(scene.seen().contains("policy `books` says so"));
+    assert!(scene.seen().contains("policy `books` matches"));
 }
 
 #[test]

@@ -40,9 +40,9 @@ fn what_is_changed_while_somebody_is_asked_was_not_approved() {
     );
     assert_snapshot!(scene.seen(), @r#"
     c < {"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":"aip44:n:1"}}
-    log policy.resolved deny tool="Bash" approval={"refused":"the call was changed while it waited"} reason="require-approval `make`: policy `runs` says so"
+    log policy.resolved deny tool="Bash" approval={"refused":"the call was changed while it waited"} reason="require-approval `make`: policy `runs` matches"
     log operator.resumed
-    log policy.resolved deny tool="Rm" approval={"refused":"deny `/w/a`: policy `never` says so"} reason="deny `/w/a`: policy `never` says so"
+    log policy.resolved deny tool="Rm" approval={"refused":"deny `/w/a`: policy `never` matches"} reason="deny `/w/a`: policy `never` matches"
     a < {"jsonrpc":"2.0","id":7,"result":{"outcome":{"outcome":"selected","optionId":"n"},"_meta":{"aip44":{"refused":"the call was changed while it waited"}}}}
     "#);
     says(&mut scene, &json!("aip44:n:1"), "allow_once");
