@@ -147,7 +147,7 @@ pub(crate) async fn start(agent: &Agent, offer: Offer) -> Result<Running, Client
                 return Ok(Running { peer, inbox, process: Some(process), known });
             }
             Ok(InitializeOutcome::Again(lower)) => {
-                tracing::info!(%version, %lower, "the agent wants a lower version");
+                tracing::info!(%version, %lower, "agent requires a lower protocol version");
                 // No session is open yet, so a short grace period is enough.
                 end(&peer, process, Ladder { eof_grace: Duration::from_millis(200), ..Ladder::default() })
                     .await;
@@ -171,7 +171,7 @@ pub(crate) async fn initialize_over(link: Link, agent: &Agent, offer: Offer) -> 
     match refuse_requests_while(&mut inbox, opening).await.map_err(failed)? {
         InitializeOutcome::Agreed(known) => Ok(Running { peer, inbox, process: None, known }),
         InitializeOutcome::Again(lower) => {
-            let words = format!("the agent wants to be asked anew, with version {lower} of the protocol");
+            let words = format!("the agent requires protocol version {lower}");
             Err(failed(Problem::Unsupported(words)))
         }
     }
@@ -210,7 +210,7 @@ pub(crate) async fn end(peer: &Peer, process: Process, ladder: Ladder) -> Seen {
     peer.close();
     let exit = process.stop(ladder).await;
     if exit.survivors > 0 {
-        tracing::warn!(%exit, "the agent has left processes behind");
+        tracing::warn!(%exit, "agent left processes behind");
     }
     Seen { stray_lines: stray_lines(peer), strays: peer.stray_lines(), stderr: stderr.tail(MAX_STDERR_LINES) }
 }

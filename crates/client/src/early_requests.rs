@@ -101,7 +101,7 @@ impl EarlyRequests {
             {
                 request
                     .responder
-                    .fail(&RpcError::new(Code::Backpressure, "too many requests of one session"));
+                    .fail(&RpcError::new(Code::Backpressure, "too many requests in one session"));
             }
             return;
         }
@@ -158,7 +158,7 @@ impl EarlyRequests {
         // Logged once, because an agent may repeat such requests endlessly.
         if !self.has_refused.swap(true, Ordering::Relaxed) {
             let method = request.frame.method().unwrap_or_default();
-            tracing::warn!(%method, "refused: the agent asked in a session that nobody has opened");
+            tracing::warn!(%method, "request of an unknown session refused");
         }
         request.responder.fail(&unknown_session(session));
     }
@@ -180,7 +180,7 @@ impl EarlyRequests {
         match left {
             Some(Item::Request(request)) => request.responder.fail(&unknown_method()),
             Some(Item::Notification(frame)) => {
-                tracing::debug!(?frame, "passed over: it belongs to no session");
+                tracing::debug!(?frame, "message of an unknown session ignored");
             }
             Some(Item::Answer(_)) | None => {}
         }
@@ -189,13 +189,13 @@ impl EarlyRequests {
 
 /// Returns the error for a request in a session that is not open.
 pub(crate) fn unknown_session(session: &str) -> RpcError {
-    let error = RpcError::new(Code::NotFound, "there is no such session here");
+    let error = RpcError::new(Code::NotFound, "session not found");
     error.with("sessionId", session.chars().take(100).collect::<String>().into())
 }
 
 /// Returns the error for an unknown method.
 pub(crate) fn unknown_method() -> RpcError {
-    RpcError::new(Code::MethodNotFound, "there is no such method here")
+    RpcError::new(Code::MethodNotFound, "method not found")
 }
 
 /// Reads messages outside the sessions until the connection ends; `other` handles requests that name no
@@ -214,7 +214,7 @@ pub(crate) async fn read(early_requests: Arc<EarlyRequests>, mut inbox: Inbox, o
                 }
             }
             Item::Notification(frame) if frame.method().as_deref() == Some(SESSION_UPDATE) => {
-                tracing::debug!(?frame, "passed over: it names no session");
+                tracing::debug!(?frame, "message without a session ignored");
             }
             Item::Notification(frame) => {
                 let session = frame.session().map(std::borrow::Cow::into_owned);

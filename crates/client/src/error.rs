@@ -182,15 +182,15 @@ impl fmt::Display for Problem {
             Self::Deadline(limit) => write!(f, "no answer within {limit:?}"),
             Self::Refused(error) => error.fmt(f),
             Self::LoginNeeded(logins) => {
-                f.write_str("the agent wants you to log in")?;
+                f.write_str("the agent requires a login")?;
                 let names: Vec<&str> = logins.iter().map(|login| login.name.as_str()).collect();
                 if names.is_empty() { Ok(()) } else { write!(f, ": {}", names.join(", ")) }
             }
-            Self::Malformed(reason) => write!(f, "the agent's answer makes no sense: {reason}"),
+            Self::Malformed(reason) => write!(f, "invalid answer from the agent: {reason}"),
             Self::Unfit(unfit) => unfit.fmt(f),
             Self::Unwritable(reason) => write!(f, "cannot be written as JSON: {reason}"),
             Self::Unsupported(what) | Self::Invalid(what) => f.write_str(what),
-            Self::Busy { run_id } => write!(f, "a turn is running in this session already ({run_id})"),
+            Self::Busy { run_id } => write!(f, "a run is already active in this session ({run_id})"),
             Self::Closed => f.write_str("it has been closed"),
         }
     }

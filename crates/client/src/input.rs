@@ -66,15 +66,15 @@ pub(crate) enum Block {
 /// Why an input cannot be sent.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InputError {
-    #[error("the agent takes no images, so {} cannot be sent", .0.display())]
+    #[error("the agent does not accept images: {}", .0.display())]
     NoImages(PathBuf),
     #[error("{}: {error}", path.display())]
     Unreadable { path: PathBuf, error: std::io::Error },
-    #[error("{} is no PNG, JPEG, GIF or WebP image", .0.display())]
+    #[error("{} is not a PNG, JPEG, GIF or WebP image", .0.display())]
     NoImage(PathBuf),
     #[error("{} is larger than {} MiB", .0.display(), MAX_IMAGE_BYTES >> 20)]
     TooLarge(PathBuf),
-    #[error("there is nothing to say")]
+    #[error("the prompt is empty")]
     Empty,
 }
 
@@ -150,10 +150,10 @@ mod tests {
             let error = blocks(&[Input::Image(path.into())], place, takes_images).expect_err(path);
             assert!(error.to_string().contains(expected), "{error}");
         }
-        check(place.path(), "secret.png", true, "is no PNG");
-        check(place.path(), ".", true, "is no PNG");
+        check(place.path(), "secret.png", true, "is not a PNG");
+        check(place.path(), ".", true, "is not a PNG");
         check(place.path(), "missing.png", true, "No such file");
-        check(place.path(), "secret.png", false, "takes no images");
+        check(place.path(), "secret.png", false, "does not accept images");
         assert!(matches!(blocks(&[], place.path(), true), Err(InputError::Empty)));
     }
 }

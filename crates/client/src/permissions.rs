@@ -416,14 +416,16 @@ pub(crate) fn explained(decision: &Decision, by: DecidedBy) -> Json {
 pub(crate) fn denied(decision: &Decision, by: DecidedBy) -> Denied {
     Denied(match by {
         DecidedBy::Policy => decision.because.to_string(),
-        DecidedBy::Person => "the user refused it".to_owned(),
+        DecidedBy::Person => "the user denied it".to_owned(),
         DecidedBy::Nobody => {
-            format!("somebody would have to allow it, and there is nobody to ask: {}", decision.because)
+            format!("it needs an approval, but no user can be asked: {}", decision.because)
         }
-        DecidedBy::Deadline => "nobody answered in time whether it is allowed".to_owned(),
-        DecidedBy::Changed => "a link in its path was changed while the user was asked; ask again".to_owned(),
-        DecidedBy::Unreadable => "the request cannot be read for certain, so nobody can allow it".to_owned(),
-        DecidedBy::Cancelled => "no turn is active: it was cancelled, has ended or has not begun".to_owned(),
+        DecidedBy::Deadline => "the permission request was not answered in time".to_owned(),
+        DecidedBy::Changed => {
+            "a link in its path changed while the user was asked; request it again".to_owned()
+        }
+        DecidedBy::Unreadable => "the request is ambiguous, so it cannot be allowed".to_owned(),
+        DecidedBy::Cancelled => "no turn is active".to_owned(),
     })
 }
 

@@ -292,7 +292,7 @@ impl Shared {
     pub(crate) async fn log_in(&self) -> Result<bool, ClientError> {
         let is_set = |how: &LoginKind| matches!(how, LoginKind::Environment { variables, missing } if missing.is_empty() && !variables.is_empty());
         let Some(login) = self.known.logins.iter().find(|login| is_set(&login.how)) else { return Ok(false) };
-        tracing::info!(login = login.name, "logging in by the variables that are set");
+        tracing::info!(login = login.name, "logging in with environment variables");
         let method = match self.known.version {
             Version::V1 => AUTHENTICATE,
             Version::V2 => AUTH_LOGIN,

@@ -29,7 +29,7 @@ pub(crate) enum FormError {
     #[error("a JSON Schema is an object or a boolean")]
     NotASchema,
     /// It refers to another document; documents are never fetched.
-    #[error("the schema refers to what it does not hold, and nothing is fetched: {0}")]
+    #[error("the schema refers to another document, which is not fetched: {0}")]
     Elsewhere(String),
     /// It violates its own draft.
     #[error("this is not a valid JSON Schema, at {at:?}: {what}")]

@@ -182,7 +182,7 @@ impl Meter {
         let now = Counters::read(fields);
         let is_first = !std::mem::replace(&mut self.has_reported, true);
         if self.counted == Counted::Detect && !is_first && self.is_of_one_turn(&now) {
-            tracing::debug!("the agent reports its usage for each turn");
+            tracing::debug!("agent reports usage per turn");
             self.counted = Counted::Turn;
         }
         let took = match self.counted {

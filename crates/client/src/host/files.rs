@@ -234,7 +234,7 @@ impl Found {
             None => None,
         };
         if is_made_up(&self.directory) {
-            return Err(FileError::new(&self.asked, FileErrorKind::NotRegular("made up by the system")));
+            return Err(FileError::new(&self.asked, FileErrorKind::NotRegular("a kernel file")));
         }
         if let Some((file, stat)) = &old
             && mode == WriteMode::InPlace
@@ -274,7 +274,7 @@ impl Found {
         let stat = fstat(&file).map_err(|errno| FileError::system(&self.asked, errno))?;
         self.must_be_regular(&stat)?;
         if is_made_up(&file) {
-            return Err(FileError::new(&self.asked, FileErrorKind::NotRegular("made up by the system")));
+            return Err(FileError::new(&self.asked, FileErrorKind::NotRegular("a kernel file")));
         }
         Ok((file, stat))
     }

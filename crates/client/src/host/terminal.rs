@@ -97,13 +97,13 @@ impl From<narrows_process::Exit> for Exit {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TerminalError {
     /// The terminal does not exist or was released.
-    #[error("there is no terminal {id:?}")]
+    #[error("terminal {id:?} not found")]
     Unknown {
         /// Id that was given.
         id: String,
     },
     /// The limit of terminals is reached.
-    #[error("{max} terminals are open, and there may be no more; release one first")]
+    #[error("the limit of {max} terminals is reached")]
     TooMany { max: usize },
     /// All terminals were released while this one was starting.
     #[error("the terminal was released before its command ran")]

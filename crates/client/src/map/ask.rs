@@ -194,7 +194,7 @@ impl Subject<'_> {
         match &*self.r#type {
             "tool_call" if self.tool_call.is_some() => None,
             "command" if self.command.is_some() => None,
-            "tool_call" | "command" => Some("the subject lacks what it is about".to_owned()),
+            "tool_call" | "command" => Some("the subject is incomplete".to_owned()),
             _ => Some("the subject has an unknown type".to_owned()),
         }
     }
@@ -310,7 +310,7 @@ impl Mapper {
         let reason = gate.reason.unwrap_or_default();
         asked.approval = gate.approval.map(|id| Approval { id, reason });
         let asks = asked.approval.as_ref().filter(|approval| !approval.reason.is_empty());
-        let reason = asks.map(|approval| format!("governance asks: {}", approval.reason));
+        let reason = asks.map(|approval| format!("governance requires an approval: {}", approval.reason));
         asked.description = words(request.description).or(reason);
         let subject: Subject<'a> = match request.subject.map(|subject| object(subject.get())) {
             Some(Ok(subject)) => subject,

@@ -122,7 +122,7 @@ fn verdict(end: End, cancelling: bool, fault: Option<Fault>, version: Version, l
         Some(StopReason::Refusal) => "the agent refused".to_owned(),
         Some(StopReason::Error(Some(error))) if !error.message.is_empty() => error.message.clone(),
         Some(StopReason::Error(_)) => "the agent failed".to_owned(),
-        Some(other) => format!("the agent stopped for a reason nobody knows: {:?}", other.name()),
+        Some(other) => format!("the agent stopped for an unknown reason: {:?}", other.name()),
     };
     failed(words, stopped.map(|reason| reason.name().to_owned()))
 }

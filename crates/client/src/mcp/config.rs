@@ -102,7 +102,7 @@ impl ServerConfig {
                 let mut known = pairs.into_iter().filter(|(key, _)| key == "mcpServers" || key == "servers");
                 match (known.next(), known.next()) {
                     (Some((_, servers)), None) => servers,
-                    (None, _) => return Err(ConfigError::Shape("there is no \"mcpServers\" in it")),
+                    (None, _) => return Err(ConfigError::Shape("\"mcpServers\" is missing")),
                     _ => return Err(ConfigError::Shape("it has both \"mcpServers\" and \"servers\"")),
                 }
             }
@@ -119,7 +119,7 @@ impl ServerConfig {
         let mut read = Vec::new();
         for fields in servers? {
             if !names.insert(fields.name.clone()) {
-                return Err(fields.problem("name", "another server has it"));
+                return Err(fields.problem("name", "is used by another server"));
             }
             read.extend(fields.read()?);
         }
@@ -138,7 +138,7 @@ impl Fields {
         let Node::Pairs(left) = node else { return Err(problem(&name, "it", "is not an object")) };
         let fields = Self { name, left };
         if fields.name.trim().is_empty() || fields.name.len() > MAX_NAME_BYTES {
-            return Err(fields.problem("name", &format!("has not 1 to {MAX_NAME_BYTES} bytes")));
+            return Err(fields.problem("name", &format!("must have 1 to {MAX_NAME_BYTES} bytes")));
         }
         if fields.name.contains(char::is_control) {
             return Err(fields.problem("name", "has a control character"));
@@ -164,7 +164,7 @@ impl Fields {
         let kind = self.text("type")?;
         let (command, url) = (self.text("command")?, self.text("url")?);
         let transport = match (kind.as_deref(), command, url) {
-            (_, Some(_), Some(_)) => return Err(self.problem("url", "stands beside a command")),
+            (_, Some(_), Some(_)) => return Err(self.problem("url", "cannot be combined with command")),
             (None | Some("stdio"), Some(command), None) => {
                 if command.trim().is_empty() {
                     return Err(self.problem("command", "is empty"));
@@ -183,15 +183,15 @@ impl Fields {
                 return Err(self.problem("url", "is missing"));
             }
             (Some(kind), ..) => {
-                let words = format!("is {kind:?}, which is none of \"stdio\", \"http\" and \"sse\"");
+                let words = format!("is {kind:?}, but must be one of \"stdio\", \"http\" and \"sse\"");
                 return Err(self.problem("type", &words));
             }
         };
         if let Some((key, _)) = self.left.iter().find(|(key, _)| UNSUPPORTED.contains(&key.as_str())) {
-            return Err(self.problem(key, "is not supported: an agent cannot be told"));
+            return Err(self.problem(key, "is not supported, because it cannot be passed to an agent"));
         }
         for (key, _) in &self.left {
-            tracing::warn!(server = ?self.name, field = ?key, "a field of an MCP server means nothing here");
+            tracing::warn!(server = ?self.name, field = ?key, "unknown field of an MCP server ignored");
         }
         Ok(Some(ServerConfig { name: self.name, transport }))
     }
@@ -205,7 +205,7 @@ impl Fields {
         match self.take(key) {
             None | Some(Node::Null) => Ok(None),
             Some(Node::Flag(flag)) => Ok(Some(flag)),
-            Some(_) => Err(self.problem(key, "is neither true nor false")),
+            Some(_) => Err(self.problem(key, "is not a boolean")),
         }
     }
 
@@ -262,7 +262,7 @@ impl Fields {
                 return Err(self.problem(&field, words));
             }
             if !names.insert(name.clone()) {
-                return Err(self.problem(&field, "stands twice"));
+                return Err(self.problem(&field, "is duplicated"));
             }
             read.push((name, value));
         }
@@ -274,7 +274,7 @@ impl Fields {
         let rest = ["http://", "https://"].iter().find_map(|scheme| lower.strip_prefix(scheme));
         let host = rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['/', '?', '#', ':']));
         if !host || url.contains(|c: char| c.is_whitespace() || c.is_control()) {
-            return Err(self.problem("url", "is not an address of HTTP"));
+            return Err(self.problem("url", "is not an HTTP URL"));
         }
         Ok(url)
     }
@@ -289,13 +289,14 @@ fn problem(server: &str, field: &str, words: &str) -> ConfigError {
 }
 
 fn variable(name: &str, value: &str) -> Option<&'static str> {
-    (name.is_empty() || name.contains(['=', '\0']) || value.contains('\0')).then_some("is no variable")
+    (name.is_empty() || name.contains(['=', '\0']) || value.contains('\0'))
+        .then_some("is not a valid variable")
 }
 
 fn header(name: &str, value: &str) -> Option<&'static str> {
     let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
     let fits = !name.is_empty() && name.chars().all(token) && !value.contains(char::is_control);
-    (!fits).then_some("is no header")
+    (!fits).then_some("is not a valid header")
 }
 
 /// Omits values of variables and headers, and the query of a URL, which may be secrets.

@@ -62,7 +62,7 @@ impl HostServer {
                 list
             }
             "tools/call" => self.call(params).await?,
-            _ => return Err(RpcError::new(Code::MethodNotFound, "there is no such method")),
+            _ => return Err(RpcError::new(Code::MethodNotFound, "method not found")),
         };
         if modern {
             result["resultType"] = "complete".into();
@@ -80,7 +80,7 @@ impl HostServer {
             Some(Value::Object(arguments)) => arguments,
             Some(_) => return Err(invalid("the arguments are not an object")),
         };
-        let call = ToolCall::parse(self.offer, &tool, arguments).ok_or(invalid("there is no such tool"))?;
+        let call = ToolCall::parse(self.offer, &tool, arguments).ok_or(invalid("unknown tool"))?;
         let done = match call {
             Ok(call) => call.execute(&*self.files, &*self.commands).await,
             Err(words) => Err(words),

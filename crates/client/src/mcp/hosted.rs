@@ -142,7 +142,7 @@ impl Hosted {
             return;
         };
         let Some(bytes) = bytes.or_else(|| self.shared.budget.admit(frame.bytes().len())) else {
-            responder.fail(&limit("the open requests to MCP servers have too many bytes"));
+            responder.fail(&limit("too many bytes of open requests to MCP servers"));
             return;
         };
         let shared = self.shared.clone();
@@ -152,7 +152,7 @@ impl Hosted {
             let gave_up = responder.cancelled();
             let answer = tokio::select! {
                 biased;
-                () = gave_up => Err(cancelled("the agent no longer waits")),
+                () = gave_up => Err(cancelled("request cancelled")),
                 answer = shared.answer(&frame, &peer) => answer,
             };
             match answer {
@@ -246,7 +246,7 @@ impl Shared {
             .servers_by_id
             .get(id)
             .cloned()
-            .ok_or_else(|| unavailable("there is no such MCP server", Effects::None))
+            .ok_or_else(|| unavailable("unknown MCP server", Effects::None))
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -409,7 +409,7 @@ fn cancelled(words: &'static str) -> RpcError {
 }
 
 fn no_connection() -> RpcError {
-    invalid("there is no such connection")
+    invalid("unknown connection")
 }
 
 fn raw(value: &Value) -> Result<Box<RawValue>, RpcError> {

@@ -38,7 +38,7 @@ pub(crate) enum HostedServerKind {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PlanError {
     /// The agent does not support the transport.
-    #[error("the agent takes no MCP servers over {transport}, so it cannot have {server:?}")]
+    #[error("the agent does not support MCP servers over {transport}: {server:?}")]
     Unreachable {
         /// Name of the server.
         server: String,
@@ -46,7 +46,7 @@ pub(crate) enum PlanError {
         transport: &'static str,
     },
     /// The name is that of the built-in server.
-    #[error("no MCP server can have the name {:?}: it is that of the host's own", host_server::NAME)]
+    #[error("the MCP server name {:?} is reserved", host_server::NAME)]
     NameTaken,
 }
 

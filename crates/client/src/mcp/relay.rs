@@ -40,7 +40,10 @@ pub(super) async fn answer(
                 Err(refusal) => refused(method, &refusal.0),
             }
         }
-        _ => Ok(Inner::Error(RpcError::new(Code::MethodNotFound, "this is not passed on to MCP servers"))),
+        _ => Ok(Inner::Error(RpcError::new(
+            Code::MethodNotFound,
+            "this method is not forwarded to MCP servers",
+        ))),
     }
 }
 

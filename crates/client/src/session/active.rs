@@ -35,7 +35,7 @@ impl AbortReason {
             Self::Requested => End::Cancelled,
             Self::Timeout(limit) => failed("timeout", format!("the turn took longer than {limit:?}")),
             Self::ModeLeft => {
-                failed("mode_left", "the agent left the read-only mode that low access chose".to_owned())
+                failed("mode_left", "the agent left the read-only mode that low access selected".to_owned())
             }
             Self::Silence(limit) => failed("silence", format!("the agent said nothing for {limit:?}")),
         }

@@ -332,7 +332,7 @@ impl Actor {
             let closed: Result<IgnoredAny, CallError> =
                 self.shared.peer.request(SESSION_CLOSE, &params, limit).await;
             if let Err(error) = closed {
-                tracing::debug!(%error, "the agent did not close the session");
+                tracing::debug!(%error, "session not closed by the agent");
             }
         }
         if let Some(closing) = closing {

@@ -129,7 +129,8 @@ impl Actor {
         }
         let current = current_mode(&locked(&self.snapshot));
         let only_reads = current.as_ref().is_some_and(|mode| mode.only_reads);
-        let Some(reason) = restored.err().or_else(|| (!only_reads).then(|| "it left it again".to_owned()))
+        let Some(reason) =
+            restored.err().or_else(|| (!only_reads).then(|| "the agent left it again".to_owned()))
         else {
             return;
         };

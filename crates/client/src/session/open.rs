@@ -46,7 +46,7 @@ pub(crate) async fn begin(
     let (stage, method) = shared.method(&beginning, config.replay)?;
     let failed = |problem: Problem| shared.failed(stage, problem);
     if !config.additional_dirs.is_empty() && !shared.known.can.additional_directories {
-        let words = "the agent works in one directory only, so it cannot have others";
+        let words = "the agent does not support additional directories";
         return Err(failed(Problem::Unsupported(words.to_owned())));
     }
     let roots = Roots::open(&config.roots()).map_err(|error| failed(Problem::Invalid(error.to_string())))?;
@@ -128,7 +128,7 @@ pub(crate) async fn begin(
             let mut inbox = shared
                 .peer
                 .session(&id)
-                .map_err(|_| failed(Problem::Malformed(format!("the session {id:?} was opened before"))))?;
+                .map_err(|_| failed(Problem::Malformed(format!("session {id:?} is already open"))))?;
             replay.mapper.set_session(&id);
             match &beginning {
                 // The history may name outdated settings; the answer has the current ones.
@@ -385,7 +385,7 @@ async fn set_up(session: &Session, config: &SessionConfig) -> Result<(), ClientE
         session.report_rejection(&rejection).await;
         if config.require_model {
             let Rejection { value, reason, .. } = rejection;
-            let words = format!("the model {value:?} cannot be had: {reason}");
+            let words = format!("model {value:?} is not available: {reason}");
             return Err(session.shared.failed(Stage::Set, Problem::Unsupported(words)));
         }
     }

@@ -19,7 +19,7 @@ const MAX_WATCHED: usize = 1000;
 const EVENT: &str = "command.run_by_agent";
 
 const PROBLEM: &str =
-    "the agent ran a command itself, in no sandbox, though its settings say that it never does";
+    "the agent ran a command itself without a sandbox, although its settings say that it never does";
 
 /// Calls that were allowed because the client runs their commands, and the number of commands it was asked to
 /// run.

@@ -363,7 +363,7 @@ fn answer(options: &[PermissionOption], reply: &PermissionReply, may_always: boo
         }
         PermissionReply::Reject | PermissionReply::Nobody => option_choice::reject(options),
         PermissionReply::Select(id) => option_choice::exactly(options, id).unwrap_or_else(|| {
-            tracing::warn!("the answer names an option that was not offered, so it is a refusal");
+            tracing::warn!("answer names an unknown option, treated as a rejection");
             option_choice::reject(options)
         }),
         PermissionReply::Cancel => Answer::CANCELLED,

@@ -13,10 +13,10 @@ const READ_ONLY_MODES: [&str; 3] = ["readonly", "plan", "ask"];
 /// The requested mode in reports, if the agent has none.
 const WANTED: &str = "read-only";
 
-const NONE: &str = "the agent offers no mode in which it only reads";
+const NONE: &str = "the agent has no read-only mode";
 
 /// Consequence if the agent is not in such a mode.
-pub(super) const CONSEQUENCE: &str = "low access does not hold back what it does without asking";
+pub(super) const CONSEQUENCE: &str = "low access cannot prevent what it does without asking";
 
 /// Selects a read-only mode, or reports that there is none.
 pub(super) async fn restrict(session: &Session) {
@@ -115,7 +115,7 @@ mod tests {
             reason: reason.to_owned(),
         };
         let told = with_consequence(rejection("no (-32603)"));
-        let expected = "no (-32603), so low access does not hold back what it does without asking";
+        let expected = "no (-32603), so low access cannot prevent what it does without asking";
         assert_eq!((told.value.as_str(), told.reason.as_str()), ("plan", expected));
     }
 

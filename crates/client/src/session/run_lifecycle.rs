@@ -252,7 +252,7 @@ impl Actor {
                 match reason {
                     Ok(reason) => Some(reason),
                     Err(problem) => {
-                        let message = format!("the agent's answer to the prompt makes no sense: {problem}");
+                        let message = format!("invalid answer to the prompt: {problem}");
                         return self
                             .finish(End::Failed { message, code: Some("malformed".to_owned()) }, None);
                     }
@@ -306,7 +306,7 @@ impl Actor {
                     return self.repair(&blocks);
                 }
                 Err(problems) => {
-                    tracing::info!(?problems, "the answer does not have the form that was asked for");
+                    tracing::info!(?problems, "answer violates the requested schema");
                     run.problems = problems;
                 }
             }
@@ -384,10 +384,10 @@ impl Actor {
 /// Describes how the agent was lost.
 fn gone(reason: &CloseReason) -> String {
     match reason {
-        CloseReason::Exited { exit, .. } => format!("the agent ended in the middle of the turn: {exit}"),
-        CloseReason::Eof => "the agent closed its output in the middle of the turn".to_owned(),
-        CloseReason::NotReading => "the agent closed its input in the middle of the turn".to_owned(),
-        reason => format!("the agent was lost in the middle of the turn: {reason}"),
+        CloseReason::Exited { exit, .. } => format!("the agent exited during the turn: {exit}"),
+        CloseReason::Eof => "the agent closed its output during the turn".to_owned(),
+        CloseReason::NotReading => "the agent closed its input during the turn".to_owned(),
+        reason => format!("the agent was lost during the turn: {reason}"),
     }
 }
 

@@ -76,7 +76,7 @@ impl Actor {
             return self.refuse_other(request, &method, &other);
         }
         let Some(permit) = self.services.budget.admit(request.frame.bytes().len()) else {
-            let words = "the open requests of this session have too many bytes";
+            let words = "too many bytes of open requests in this session";
             return self.refuse(request, &RpcError::new(Code::Backpressure, words));
         };
         match method.as_str() {

@@ -27,7 +27,7 @@ pub(super) async fn try_set(
     // Some agents confirm a change and keep their value.
     match snapshot.option(category).map(|option| option.current.clone()) {
         Some(current) if params.get("value").is_some_and(|value| *value != current) => {
-            Err(format!("the agent stays with {current}"))
+            Err(format!("the agent kept {current}"))
         }
         _ => Ok(()),
     }
@@ -43,9 +43,8 @@ fn setting_request(
 ) -> Result<(&'static str, Value, Box<dyn FnOnce(&mut Snapshot) + Send>), String> {
     if let Some(option) = snapshot.option(category) {
         let known = || first_names(option.values.iter().map(|value| value.id.as_str()));
-        let value = option
-            .value(wanted)
-            .ok_or_else(|| format!("there is no such {category}; there are: {}", known()))?;
+        let value =
+            option.value(wanted).ok_or_else(|| format!("unknown {category}; available: {}", known()))?;
         let params = json!({"sessionId": session, "configId": option.id, "value": value.id});
         return Ok((SESSION_SET_CONFIG_OPTION, params, Box::new(|_| {})));
     }
@@ -53,14 +52,13 @@ fn setting_request(
         match category {
             "model" => (&snapshot.models, SESSION_SET_MODEL, |snapshot| &mut snapshot.models),
             "mode" => (&snapshot.modes, SESSION_SET_MODE, |snapshot| &mut snapshot.modes),
-            _ => return Err(format!("the agent lets nobody choose a {category}")),
+            _ => return Err(format!("the agent does not support choosing a {category}")),
         };
     let Some(choices) = older else {
-        return Err(format!("the agent lets nobody choose a {category}"));
+        return Err(format!("the agent does not support choosing a {category}"));
     };
     let known = || first_names(choices.available.iter().map(|choice| choice.id.as_str()));
-    let choice =
-        choices.find(wanted).ok_or_else(|| format!("there is no such {category}; there are: {}", known()))?;
+    let choice = choices.find(wanted).ok_or_else(|| format!("unknown {category}; available: {}", known()))?;
     let id = choice.id.clone();
     let params = match category {
         "model" => json!({"sessionId": session, "modelId": id}),

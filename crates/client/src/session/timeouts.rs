@@ -43,7 +43,7 @@ impl Actor {
         run.abort = Some(Abort { why, stage: AbortStage::Requested, until });
         let params = json!({"sessionId": &*self.id});
         if let Err(error) = self.shared.peer.notify_now(SESSION_CANCEL, &params) {
-            tracing::debug!(%error, "the turn could not be cancelled");
+            tracing::debug!(%error, "turn not cancelled");
         }
         self.services.permissions.cancel();
     }
@@ -63,7 +63,7 @@ impl Actor {
                 return false;
             }
             let why = abort.why;
-            tracing::info!("the agent does not stop, so it is ended");
+            tracing::info!("agent did not stop, ending it");
             let seen = self.shared.end(STOP_LADDER).await;
             if let Some(run) = &mut self.run {
                 run.data = Some(

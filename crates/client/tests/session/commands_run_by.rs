@@ -100,7 +100,10 @@ async fn an_agent_that_runs_a_command_itself_is_reported_once() {
         assert_eq!(told.len(), expected, "{runner:?} {more}");
         for told in &told {
             assert_eq!(told["data"]["callId"], "t");
-            assert!(told["data"]["problem"].as_str().expect("a text").contains("in no sandbox"), "{told}");
+            assert!(
+                told["data"]["problem"].as_str().expect("a text").contains("without a sandbox"),
+                "{told}"
+            );
         }
         let (_, told) = warnings(&driven).await;
         assert!(told.is_empty(), "{runner:?} {more}: reported twice");

@@ -32,7 +32,7 @@ async fn an_unknown_request_is_reported_and_refused() {
             let data = &told[0]["data"];
             assert_eq!((&data["method"], &data["params"]["where"]), (&json!(method), &json!("here")));
             let said = run.result().await.final_text.expect("an error");
-            assert!(said.contains("there is no such method here"), "{said}");
+            assert!(said.contains("method not found"), "{said}");
             driven.leave().await;
         }
     }
@@ -66,7 +66,7 @@ async fn a_request_of_a_child_session_is_reported_and_refused() {
             );
         }
         let said = run.result().await.final_text.expect("an error");
-        assert!(said.contains("there is no such session here"), "{said}");
+        assert!(said.contains("session not found"), "{said}");
         driven.leave().await;
     }
 }

@@ -27,37 +27,37 @@ pub(crate) enum FileErrorKind {
     #[error("`path` must be absolute")]
     Relative,
     /// The path is not a valid path.
-    #[error("`path` is too long or holds a NUL character")]
+    #[error("`path` is too long or contains a NUL character")]
     Malformed,
     /// The path leads out of the roots.
-    #[error("this is outside the directories of the session")]
+    #[error("the path is outside the session's directories")]
     Outside,
     /// The file does not exist.
-    #[error("there is no such file")]
+    #[error("file not found")]
     NotFound,
     /// The path names something else than a regular file.
-    #[error("this is {0} and not a regular file")]
+    #[error("the path names {0}, not a regular file")]
     NotRegular(&'static str),
     /// The file or the text is too long.
-    #[error("at most {limit} bytes are read or written at a time")]
+    #[error("the file exceeds the limit of {limit} bytes")]
     TooLarge {
         /// Maximum length in bytes.
         limit: usize,
     },
     /// The file is not UTF-8.
-    #[error("this is not UTF-8 text")]
+    #[error("the file is not UTF-8 text")]
     NotText,
     /// The path has a link in it, and links are not followed for this request.
-    #[error("there is a symbolic link in this path")]
+    #[error("the path contains a symbolic link")]
     Link,
     /// The path has too many links.
-    #[error("there are too many symbolic links in this path")]
+    #[error("the path contains too many symbolic links")]
     Links,
     /// Another process replaced it.
-    #[error("this was changed by somebody else at the same time")]
+    #[error("the file was changed concurrently")]
     Changed,
     /// The system denies access.
-    #[error("the system denies it: {0}")]
+    #[error("access denied: {0}")]
     Denied(Errno),
     /// The system reports an error.
     #[error("{0}")]

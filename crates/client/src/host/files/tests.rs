@@ -349,7 +349,7 @@ fn kernel_files_are_refused() {
         disk.link("/proc/self/environ", "root/environ");
         check(disk, files, "/dev/null", &Err(FileErrorKind::NotRegular("a device")));
         check(disk, files, "/dev/zero", &Err(FileErrorKind::NotRegular("a device")));
-        let made_up = FileErrorKind::NotRegular("made up by the system");
+        let made_up = FileErrorKind::NotRegular("a kernel file");
         for place in ["/proc/version", "/proc/self/environ", "root/environ", "/sys/kernel/uevent_seqnum"] {
             if Path::new(place).exists() || place.starts_with("root") {
                 check(disk, files, place, &Err(made_up.clone()));

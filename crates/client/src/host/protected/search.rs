@@ -350,7 +350,7 @@ impl<'a> Search<'a> {
         let worktree = git.parent().filter(|_| git.ends_with(".git")).unwrap_or(git);
         let settings = repository::read_settings(git, worktree, self.user, &mut self.budget);
         if !settings.is_complete {
-            tracing::debug!(?git, "git settings not readable as a whole");
+            tracing::debug!(?git, "git settings unreadable");
         }
         self.add_settings(root, settings);
     }

@@ -85,7 +85,7 @@ impl<'de> Visitor<'de> for Reader {
         let mut pairs = Vec::new();
         while let Some(key) = map.next_key::<String>()? {
             if !keys.insert(key.clone()) {
-                return Err(A::Error::custom(format_args!("the key {key:?} stands twice")));
+                return Err(A::Error::custom(format_args!("duplicate key {key:?}")));
             }
             pairs.push((key, map.next_value()?));
         }

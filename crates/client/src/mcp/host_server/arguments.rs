@@ -42,7 +42,7 @@ impl Arguments {
         // Some models write every number with a decimal point.
         let whole = value.as_f64().filter(|number| *number >= 1.0 && number.fract() == 0.0);
         let Some(number) = whole else {
-            return Err(format!("the argument {key} is not a whole number from 1 on"));
+            return Err(format!("the argument {key} is not a positive integer"));
         };
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
         Ok(Some(number as u32))
@@ -85,7 +85,7 @@ impl Arguments {
     pub(super) fn end(self) -> Result<(), String> {
         match self.0.keys().next() {
             None => Ok(()),
-            Some(key) => Err(format!("there is no argument {:?}", key.chars().take(40).collect::<String>())),
+            Some(key) => Err(format!("unknown argument {:?}", key.chars().take(40).collect::<String>())),
         }
     }
 
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn numbers() {
-        let wrong = Err("the argument n is not a whole number from 1 on");
+        let wrong = Err("the argument n is not a positive integer");
         check(json!({}), |a| a.count("n"), Ok(None));
         check(json!({"n": null}), |a| a.count("n"), Ok(None));
         check(json!({"n": 1}), |a| a.count("n"), Ok(Some(1)));
@@ -161,7 +161,7 @@ mod tests {
         let Value::Object(map) = json!({"a": "x", "sudo": true}) else { panic!("it is an object") };
         let mut arguments = Arguments::new(map);
         assert_eq!(arguments.text("a").as_deref(), Ok("x"));
-        assert_eq!(arguments.end(), Err("there is no argument \"sudo\"".to_owned()));
+        assert_eq!(arguments.end(), Err("unknown argument \"sudo\"".to_owned()));
     }
 
     proptest! {

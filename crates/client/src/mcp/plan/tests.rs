@@ -87,9 +87,8 @@ fn agents_get_servers_over_supported_transports() {
 
 #[test]
 fn an_unsupported_transport_is_an_error() {
-    let no = |transport, server| {
-        format!("the agent takes no MCP servers over {transport}, so it cannot have {server:?}")
-    };
+    let no =
+        |transport, server| format!("the agent does not support MCP servers over {transport}: {server:?}");
     check(Version::V1, can(true, false, false, false), &servers(), Err(&no("HTTP", "web")));
     check(Version::V2, can(false, true, false, false), &servers(), Err(&no("stdio", "files")));
     check(Version::V1, can(true, true, false, true), &sse(), Err(&no("SSE", "old")));

@@ -16,7 +16,7 @@ use crate::permission_request::FileChange;
 use crate::permissions::{PermissionService, TurnId};
 
 /// Reason of a request for a command that may not run in the client.
-const MAY_RUN_ITSELF: &str = "asks before a command that the agent may run itself, in no sandbox";
+const MAY_RUN_ITSELF: &str = "asks before commands that the agent may run itself without a sandbox";
 
 /// One subject of a request.
 #[derive(Clone, Debug, PartialEq)]
