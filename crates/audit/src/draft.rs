@@ -134,7 +134,7 @@ impl Draft {
     }
 
     /// Appends the line to `out`. Returns its hash.
-    pub(crate) fn put(
+    pub(crate) fn write_line(
         &self,
         place: &LogPosition,
         ts: &str,
@@ -233,7 +233,7 @@ mod tests {
             Draft::with_buffer(buffer, event.clone(), &Redaction::default(), 1 << 20).expect("a draft");
         let place = LogPosition { seq: 7, prev: Some("ab".repeat(32)) };
         let mut line = Vec::new();
-        let hash = draft.put(&place, "2026-11-15T18:00:00.000Z", algorithm, &mut line);
+        let hash = draft.write_line(&place, "2026-11-15T18:00:00.000Z", algorithm, &mut line);
         assert!(line.len() <= draft.len(), "{} > {}", line.len(), draft.len());
         let text = line.strip_suffix(b"\n").expect("a line");
         // The same with the plain writer.
@@ -290,7 +290,7 @@ mod tests {
             }
             let mut line = Vec::new();
             let draft = Draft::new(event, &Redaction::default(), 1 << 20).expect("a draft");
-            draft.put(&LogPosition::default(), "2026-11-15T18:00:00.000Z", Algorithm::Sha256, &mut line);
+            draft.write_line(&LogPosition::default(), "2026-11-15T18:00:00.000Z", Algorithm::Sha256, &mut line);
             let text = line.strip_suffix(b"\n").expect("a line");
             let read: Value = serde_json::from_slice(text).expect("JSON that every reader reads");
             let canonical = jcs::to_vec(&read).expect("shallow");

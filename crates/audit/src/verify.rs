@@ -146,7 +146,7 @@ pub struct Report {
 
 /// Verifies the log whose active file has this path, including its sealed files. An error means that reading failed.
 pub fn log(path: &Path, options: &Options) -> io::Result<Report> {
-    let files = Files::at(path)?;
+    let files = Files::open(path)?;
     if let Some(secret) = &options.legacy {
         return legacy(&files.sources(), secret);
     }

@@ -116,7 +116,7 @@ impl Committer {
         }
         self.begin()?;
         let (now, jump) = self.watch.observe(&*self.options.clock, self.ts);
-        self.note(jump.and_then(note::clock_jump));
+        self.append_note(jump.and_then(note::clock_jump));
         let ts = self.ts.map_or(now, |last| last.max(now));
         let time = format_timestamp(ts);
 
@@ -125,7 +125,7 @@ impl Committer {
         let mut lines = Vec::with_capacity(all.clone().map(|draft| draft.len() + MAX_POSITION_BYTES).sum());
         let mut receipts = Vec::with_capacity(self.notes.len() + drafts.len());
         for draft in all {
-            let hash = draft.put(&place, &time, self.options.algorithm, &mut lines);
+            let hash = draft.write_line(&place, &time, self.options.algorithm, &mut lines);
             receipts.push(Receipt { seq: place.seq, hash: hash.clone() });
             place = LogPosition { seq: place.seq + 1, prev: Some(hash) };
         }
@@ -235,12 +235,12 @@ impl Committer {
             (self.file, self.id) = (None, None);
         }
         self.suspect = false;
-        self.note(note::replacement(&sealed));
+        self.append_note(note::replacement(&sealed));
         self.begin()
     }
 
     /// Adds a note to the next lines.
-    pub(super) fn note(&mut self, note: Option<Draft>) {
+    pub(super) fn append_note(&mut self, note: Option<Draft>) {
         if self.notes.len() < MAX_PENDING_NOTES {
             self.notes.extend(note);
         }

@@ -26,7 +26,7 @@ fn lines(count: u64) -> Vec<Vec<u8>> {
         let draft = Draft::new(event, &Redaction::default(), 1 << 20).expect("a draft");
         let mut line = Vec::new();
         let ts = crate::clock::format_timestamp(1_731_693_600_000 + i64::try_from(seq).expect("few"));
-        let hash = draft.put(&place, &ts, Algorithm::Sha256, &mut line);
+        let hash = draft.write_line(&place, &ts, Algorithm::Sha256, &mut line);
         place = LogPosition { seq: seq + 1, prev: Some(hash) };
         line
     };
@@ -126,7 +126,7 @@ fn lines_of_another_log_do_not_follow() {
     };
     let draft = Draft::new(event, &Redaction::default(), 1 << 20).expect("a draft");
     mixed[0].clear();
-    let _ = draft.put(
+    let _ = draft.write_line(
         &LogPosition { seq: 0, prev: None },
         "2026-11-15T18:00:00.000Z",
         Algorithm::Sha256,
@@ -147,14 +147,14 @@ fn time_does_not_go_back() {
         Draft::new(event, &Redaction::default(), 1 << 20).expect("a draft")
     };
     let (mut one, mut other) = (Vec::new(), Vec::new());
-    let hash = draft("a.b").put(
+    let hash = draft("a.b").write_line(
         &LogPosition { seq: 0, prev: None },
         "2026-11-15T18:00:00.001Z",
         Algorithm::Sha256,
         &mut one,
     );
     let place = LogPosition { seq: 1, prev: Some(hash) };
-    let _ = draft("a.c").put(&place, "2026-11-15T18:00:00.000Z", Algorithm::Sha256, &mut other);
+    let _ = draft("a.c").write_line(&place, "2026-11-15T18:00:00.000Z", Algorithm::Sha256, &mut other);
     check(&[one, other], "log:2: clock: its time is before that of the previous line");
 }
 
@@ -300,7 +300,7 @@ fn a_large_log_is_verified_in_pieces() {
         // Shorter than a piece, and longer.
         let length = if seq == 10 { 5 << 20 } else { 500 << 10 };
         let draft = Draft::new(event(length), &Redaction::default(), 16 << 20).expect("a draft");
-        let hash = draft.put(&place, "2026-11-15T18:00:00.000Z", Algorithm::Sha512, &mut log);
+        let hash = draft.write_line(&place, "2026-11-15T18:00:00.000Z", Algorithm::Sha512, &mut log);
         place = LogPosition { seq: seq + 1, prev: Some(hash) };
         ends.push(log.len());
     }

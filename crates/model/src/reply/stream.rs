@@ -65,7 +65,7 @@ impl Incoming {
     /// Reads on until there is something to show, or the answer has ended. Cancel-safe.
     pub(super) async fn step(&mut self, out: &mut Vec<Piece>) -> Result<ReadStep, ErrorResponse> {
         loop {
-            while let Some(taken) = self.decoder.take(out)? {
+            while let Some(taken) = self.decoder.next_event(out)? {
                 match taken {
                     ChunkOutcome::Going => self.clock.event_came(self.limits.idle),
                     ChunkOutcome::Finished => self.clock.end_by(Instant::now() + self.limits.grace),
