@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::segment::Names;
 use crate::verify::Source;
 
-/// How long a reader waits for a writer.
+/// Maximum wait of a reader for a writer.
 const READ_LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The files of a log, sealed ones first.

@@ -45,7 +45,7 @@ pub struct Options {
     pub max_commit: usize,
     /// Length at which a file is sealed.
     pub segment_bytes: u64,
-    /// How long to wait for other writing processes.
+    /// Maximum wait for other writing processes.
     pub lock_patience: Duration,
     /// The hash algorithm.
     pub algorithm: Algorithm,

@@ -24,7 +24,6 @@ impl Names {
         Some(Self { current, stem, ending })
     }
 
-    /// The active file.
     pub(crate) fn current(&self) -> &str {
         &self.current
     }

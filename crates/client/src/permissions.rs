@@ -192,7 +192,6 @@ impl PermissionService {
         self.cancelled.notify_waiters();
     }
 
-    /// Begins a turn.
     pub(crate) fn begin_turn(&self) {
         self.set_turn(|turn| (turn + 1) | 1);
         self.allowed.end_turn();

@@ -35,7 +35,6 @@ pub(crate) struct Services {
     pub(crate) files: Files,
     pub(crate) terminals: Terminals,
     pub(crate) environment: Environment,
-    /// Sandbox of commands.
     pub(crate) confinement: Confinement,
     pub(crate) cwd: PathBuf,
     pub(crate) budget: RequestBudget,
@@ -144,7 +143,6 @@ impl Services {
         self.commands_wanted.load(Ordering::Relaxed)
     }
 
-    /// Reads a file.
     pub(crate) async fn read(
         self: &Arc<Self>,
         turn: TurnId,

@@ -313,7 +313,6 @@ impl Counters {
         shown.into_iter().any(|pair| matches!(pair, (Some(now), Some(then)) if now < then))
     }
 
-    /// Adds `more`.
     fn plus(&self, more: &Self) -> Self {
         self.each(more, |sum, more| match (sum, more) {
             (Some(sum), Some(more)) => Some(sum.saturating_add(more)),

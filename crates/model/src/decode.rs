@@ -45,7 +45,6 @@ impl Decoder {
         }
     }
 
-    /// Adds bytes.
     pub(crate) fn feed(&mut self, bytes: Bytes) -> Result<(), ErrorResponse> {
         self.count = self.count.saturating_add(bytes.len());
         if self.count > self.max_reply {

@@ -39,7 +39,6 @@ use crate::action::{Command, WordLink};
 use crate::text_pattern::{PatternUnit, TextPattern};
 use lexer::Input;
 
-/// One word.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Word {
     /// The word, or its source text if a shell expands it.
@@ -244,7 +243,6 @@ pub(crate) fn is_system_program(text: &str) -> bool {
 /// Directories whose program names are trusted.
 const SYSTEM_DIRECTORIES: [&str; 2] = ["/bin/", "/usr/bin/"];
 
-/// A whole command.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Script {
     /// All parts, including those in substitutions.

@@ -62,17 +62,13 @@ impl Touch {
 /// One part of a request that gets a verdict.
 #[derive(Debug)]
 pub(crate) struct Target<'a> {
-    /// Its kinds.
     pub(crate) kinds: Vec<Kind>,
-    /// The request.
     pub(crate) action: &'a Action,
     /// The program that runs.
     pub(crate) part: Option<&'a Part>,
     /// `true` if the program only reads, and nothing else changes anything.
     pub(crate) looks: bool,
-    /// Accessed paths.
     pub(crate) touches: Vec<Touch>,
-    /// Accessed URLs.
     pub(crate) urls: Vec<String>,
     /// See [`Target::variable_parts`]; computed once for all targets of a request.
     variables: Rc<OnceCell<Vec<Option<Vec<Part>>>>>,

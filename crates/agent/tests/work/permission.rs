@@ -65,7 +65,7 @@ async fn the_user_sees_what_is_to_be_allowed() {
     client.leave().await;
 }
 
-/// Only a clear approval counts: otherwise nothing happens, and the model is told.
+/// Only a clear approval counts: otherwise nothing happens, and the model gets an error.
 #[tokio::test]
 async fn only_a_clear_yes_is_one() {
     let outcome = |outcome: Value| Some(Ok(json!({"outcome": outcome})));

@@ -24,9 +24,7 @@ pub(super) struct Committer {
     pub(super) disk: Box<dyn Disk>,
     pub(super) names: Names,
     pub(super) options: Options,
-    /// The active file.
     pub(super) file: Option<Box<dyn Handle>>,
-    /// Its identity.
     pub(super) id: Option<(u64, u64)>,
     /// The number of its first entry.
     pub(super) first: u64,
@@ -67,7 +65,6 @@ impl Committer {
         Ok(committer)
     }
 
-    /// The last entry.
     pub(super) fn tip(&self) -> Option<Receipt> {
         let hash = self.place.prev.clone()?;
         Some(Receipt { seq: self.place.seq.checked_sub(1)?, hash })
@@ -191,7 +188,7 @@ impl Committer {
     fn mark_suspect(&mut self) {
         self.suspect = true;
         if let Some(mut file) = self.file.take() {
-            // So that nobody takes the lines for written. If this fails, they are ordinary lines, only unacknowledged.
+            // So that no reader treats the lines as written. If this fails, they are ordinary lines, only unacknowledged.
             let _ = file.truncate(self.length);
         }
     }

@@ -8,10 +8,10 @@ use narrows_audit::{AppendError, Entry, Log, Options, Receipt, verify};
 use crate::event;
 use crate::memory::{Counted, Fault, Memory, Plan};
 
-/// How many writes a trace has.
+/// Number of writes of a trace.
 const TRACE: u32 = 300;
 
-/// How long others are waited for, to be written together: not at all, and long enough for all of a round.
+/// Windows of group commits: none, and long enough for a whole round.
 const ALONE: Duration = Duration::ZERO;
 const TOGETHER: Duration = Duration::from_millis(1);
 
@@ -33,7 +33,7 @@ fn round(log: &Log, number: u32) -> Vec<Result<Receipt, AppendError>> {
     appends.into_iter().map(narrows_audit::Append::wait).collect()
 }
 
-/// What was acknowledged, by number.
+/// Acknowledged entries, by number.
 #[derive(Clone, Default)]
 struct Kept(BTreeMap<u64, String>);
 

@@ -52,9 +52,7 @@ pub(crate) struct Create {
     /// Program, looked up in the `PATH` of `env`.
     pub(crate) program: OsString,
     pub(crate) args: Vec<OsString>,
-    /// Complete environment.
     pub(crate) env: Environment,
-    /// Working directory.
     pub(crate) cwd: PathBuf,
     pub(crate) cwd_links: CwdLinks,
     /// Number of output bytes to keep, from the end.

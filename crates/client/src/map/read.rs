@@ -39,7 +39,6 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
 /// Why a text could not be read, safe to display.
 pub(super) type Problem = String;
 
-/// Reads an object.
 pub(super) fn object<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Problem> {
     serde_json::from_str::<Object<T>>(text).map(|Object(value)| value).map_err(|error| words(&error))
 }
@@ -73,7 +72,6 @@ pub(super) struct TextParams<'a> {
     pub(super) meta: Option<&'a RawValue>,
 }
 
-/// A text chunk.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct TextUpdate<'a> {
@@ -136,7 +134,6 @@ impl<'a> Head<'a> {
     }
 }
 
-/// A message chunk.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Chunk<'a> {

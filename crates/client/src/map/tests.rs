@@ -129,12 +129,10 @@ pub(super) fn check(version: Version, updates: &[Value], expected: &[&str]) {
     assert_eq!(stage.short(), expected, "{updates:#?}");
 }
 
-/// A message chunk.
 pub(super) fn said(id: Option<&str>, text: &str) -> Value {
     chunk("agent_message_chunk", id, text)
 }
 
-/// A thought chunk.
 pub(super) fn thought(id: Option<&str>, text: &str) -> Value {
     chunk("agent_thought_chunk", id, text)
 }

@@ -89,7 +89,6 @@ impl Mapper {
         }
     }
 
-    /// Handles any update.
     fn read_update(&mut self, params: &str, emit: &mut Emit<'_>) -> Effects {
         let mut effects = Effects::default();
         let update = match object::<Params<'_>>(params) {

@@ -223,7 +223,6 @@ impl Fixture {
         self.ask(MCP_MESSAGE, message).await
     }
 
-    /// Calls a tool.
     pub(super) async fn call(&self, server: &str, tool: &str, arguments: Value) -> Result<Value, i64> {
         self.message(server, "tools/call", json!({"name": tool, "arguments": arguments})).await
     }

@@ -25,7 +25,6 @@ pub(super) enum Incoming {
     Message(Message),
 }
 
-/// An MCP request.
 #[derive(Debug, PartialEq)]
 pub(super) struct Message {
     pub(super) to: To,
@@ -131,7 +130,6 @@ impl To {
 }
 
 impl Inner {
-    /// Creates a result.
     pub(super) fn result(value: &Value) -> Result<Self, RpcError> {
         to_raw_value(value).map(Self::Result).map_err(|error| failure(error.to_string()))
     }

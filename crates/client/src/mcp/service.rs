@@ -28,7 +28,6 @@ pub(crate) trait FileService: Send + Sync + 'static {
 /// A command of the agent, run without a shell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Run {
-    /// Program to run.
     pub(crate) program: String,
     pub(crate) args: Vec<String>,
     /// Environment variables in addition to those of the session.

@@ -37,7 +37,6 @@ use crate::snapshot::Snapshot;
 /// Maximum number of queued commands and notices.
 const MAX_QUEUED_REQUESTS: usize = 16;
 
-/// Opens a session.
 pub(crate) async fn begin(
     shared: Arc<Shared>,
     config: SessionConfig,

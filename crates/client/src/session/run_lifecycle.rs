@@ -58,7 +58,6 @@ impl FirstPromptDelay {
 }
 
 impl Actor {
-    /// Starts a run.
     pub(super) async fn begin(
         &mut self,
         request: RunRequest,
@@ -345,7 +344,6 @@ impl Actor {
         }
     }
 
-    /// Ends the run.
     pub(super) fn finish(&mut self, end: End, structured: Option<Value>) {
         if self.run.is_none() {
             return;

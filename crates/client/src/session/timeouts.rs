@@ -28,7 +28,6 @@ impl Actor {
         run.next_deadline().into_iter().chain(quiet).min()
     }
 
-    /// Cancels the run.
     pub(super) fn abort_run(&mut self, why: AbortReason) {
         let Some(run) = &mut self.run else { return };
         if run.abort.is_some() {

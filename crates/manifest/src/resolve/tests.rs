@@ -1,4 +1,4 @@
-//! From one ACP.md to everything it leads to: each rule with a case that it is for.
+//! Tests of resolving an ACP.md with all files that it refers to.
 
 mod rules;
 
@@ -79,7 +79,7 @@ fn warned(files: &Memory, code: Code) {
     assert!(bundle.warnings.has(code), "no {code} in\n{}", bundle.warnings);
 }
 
-/// What the ruleset of a bundle says to an action.
+/// Returns the decision of a bundle's ruleset on an action.
 fn class(files: &Memory, action: &Action) -> Class {
     let policy =
         Policy::new(Access::High, Narrowing::default()).with_ruleset(bundle(files).ruleset().clone());

@@ -94,7 +94,7 @@ fn mark_cache(messages: &mut [Message<'_>]) {
 
 struct Writer<'p> {
     profile: &'p Profile,
-    /// Whether the request offers tools; without them calls and results become text.
+    /// `true` if the request offers tools; without them calls and results become text.
     tools: bool,
 }
 

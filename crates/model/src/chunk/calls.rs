@@ -354,7 +354,7 @@ mod tests {
         check("{\"x\":", End::Cut, &["a"], &["b"]);
         check("", End::Cut, &["a"], &["b"]);
         check("{\"x\":1}", End::Cut, &["a", "b"], &[]);
-        // The model is told about invalid JSON if the answer was complete.
+        // The model gets an error about invalid JSON if the answer was complete.
         check("{\"x\":", End::Whole, &["a", "b"], &[]);
         check("{\"x\":1}", End::Refused, &[], &["a", "b"]);
     }

@@ -240,7 +240,7 @@ impl Clock {
         }
     }
 
-    /// Records a read. Before the first event it is no answer yet, and moves nothing.
+    /// Records a read. Before the first event it is not an answer yet, and does not extend the timeout.
     fn read(&mut self, idle: Duration) {
         self.read_at = Instant::now();
         if self.phase == Phase::Going {

@@ -55,7 +55,6 @@ pub(super) struct Document {
     pub(super) receiver: Vec<Word>,
 }
 
-/// Result of lexing.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Lexed {
     pub(super) parts: Vec<Raw>,
@@ -180,7 +179,6 @@ const MAX_DEPTH: usize = 8;
 /// Maximum number of open constructs. Work at the end of a text and per construct is proportional to it.
 const MAX_OPEN: usize = 256;
 
-/// Reads `text`.
 pub(super) fn lex(text: &str) -> Lexed {
     lex_within(text, 0)
 }

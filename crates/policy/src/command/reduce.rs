@@ -63,7 +63,6 @@ pub(crate) fn listed(list: &str, word: &str) -> bool {
     list.split(' ').any(|known| known == word)
 }
 
-/// Parses a command.
 pub(crate) fn read(command: &Command) -> Script {
     let mut reader = Reader {
         script: Script { plain: true, ..Script::default() },

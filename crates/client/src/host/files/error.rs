@@ -94,7 +94,6 @@ impl FileError {
         Self { effects, ..self }
     }
 
-    /// Returns the cause.
     pub(crate) fn kind(&self) -> &FileErrorKind {
         &self.kind
     }

@@ -163,7 +163,6 @@ impl ToolCall {
         }))
     }
 
-    /// Executes the call.
     pub(super) async fn execute(
         self,
         files: &dyn FileService,

@@ -1,4 +1,4 @@
-//! Which governance holds, what it inherits, and what its policies make of a request.
+//! The effective governance, its inheritance, and the decisions of its policies.
 
 use std::path::PathBuf;
 
