@@ -12,7 +12,7 @@ use bytes::Bytes;
 use narrows_audit::Log;
 use narrows_govern::{Disk, Gate, Mandate, Principal, Setting, stand};
 use narrows_link::{Link, Options, Receiver, Sender, memory};
-use narrows_policy::{Access, Charter, Class, Clause, DefaultApproval, Narrowing, Policy};
+use narrows_policy::{Access, Class, DefaultApproval, GovernanceRule, GovernanceRuleset, Narrowing, Policy};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -78,15 +78,17 @@ fn call(number: usize) -> [Bytes; 2] {
 /// A manifest's mandate with a few rules, of which one allows reading.
 fn gate() -> io::Result<Gate> {
     let rule = |name: &str, class, tool: &str| {
-        Clause::new(name, "tool.call", class).on(tool).map_err(|error| io::Error::other(error.to_string()))
+        GovernanceRule::new(name, "tool.call", class)
+            .with_subject(tool)
+            .map_err(|error| io::Error::other(error.to_string()))
     };
     let clauses = vec![
         rule("reads", Class::Allow, "Read")?,
         rule("runs", Class::RequireApproval, "Bash")?,
         rule("never", Class::Deny, "Rm")?,
     ];
-    let charter = Charter::new(clauses).with_level(Some(2)).with_default(DefaultApproval::OnMutate);
-    let policy = Policy::new(Access::High, Narrowing::default()).with_charter(charter);
+    let ruleset = GovernanceRuleset::new(clauses).with_level(Some(2)).with_default(DefaultApproval::OnMutate);
+    let policy = Policy::new(Access::High, Narrowing::default()).with_ruleset(ruleset);
     let root = std::env::temp_dir().canonicalize()?;
     let mandate = Mandate { operator: "notes".into(), roots: vec![root], ..Mandate::default() };
     let who = Principal { id: "user:ada".into(), ..Principal::default() };

@@ -55,7 +55,6 @@ pub(crate) struct Offer {
     model: String,
 }
 
-/// All endpoints.
 pub(crate) struct Catalog {
     entries: Vec<Entry>,
     /// Models about which an endpoint has been asked.

@@ -66,7 +66,7 @@ impl Turn {
     /// Estimates the tokens of a request: the endpoint's last count plus an estimate of what was added since, or an
     /// estimate of everything if that is more.
     fn estimated_tokens(&self, request: &Request) -> u64 {
-        let answered = request.messages.iter().rposition(|said| matches!(said, Message::Assistant(_)));
+        let answered = request.messages.iter().rposition(|message| matches!(message, Message::Assistant(_)));
         let since = answered.map_or(0, |at| at + 1);
         let counted =
             self.session.state().used.map(|used| used + estimate_tokens(&request.messages[since..]));
@@ -200,9 +200,10 @@ fn estimate_tokens(messages: &[Message]) -> u64 {
         .iter()
         .map(|message| match message {
             Message::User { content } => parts(content),
-            Message::Assistant(said) => {
-                let calls: usize = said.calls.iter().map(|call| call.name.len() + call.arguments.len()).sum();
-                said.text.len() + calls
+            Message::Assistant(assistant) => {
+                let calls: usize =
+                    assistant.calls.iter().map(|call| call.name.len() + call.arguments.len()).sum();
+                assistant.text.len() + calls
             }
             Message::Tool(result) => parts(&result.content),
         })
@@ -247,26 +248,27 @@ fn summary_messages(old: &[PastTurn], summary: &str) -> Vec<Message> {
     let first =
         old.iter().flat_map(|past| &past.messages).find(|message| matches!(message, Message::User { .. }));
     let first = first.cloned().unwrap_or_else(|| Message::user("(The beginning of the conversation.)"));
-    let said = narrows_model::Assistant { text: format!("{SUMMARY_HEADING}{summary}"), ..Default::default() };
-    vec![first, Message::Assistant(said)]
+    let assistant =
+        narrows_model::Assistant { text: format!("{SUMMARY_HEADING}{summary}"), ..Default::default() };
+    vec![first, Message::Assistant(assistant)]
 }
 
 fn turns_as_text(old: &[PastTurn]) -> String {
     let mut text = String::new();
-    let mut line = |who: &str, said: &str| {
-        if !said.is_empty() {
+    let mut line = |who: &str, content: &str| {
+        if !content.is_empty() {
             text.push_str(who);
             text.push_str(": ");
-            text.push_str(said);
+            text.push_str(content);
             text.push_str("\n\n");
         }
     };
     for message in old.iter().flat_map(|past| &past.messages) {
         match message {
             Message::User { content } => line("User", &parts_as_text(content)),
-            Message::Assistant(said) => {
-                line("Assistant", &said.text);
-                for call in &said.calls {
+            Message::Assistant(assistant) => {
+                line("Assistant", &assistant.text);
+                for call in &assistant.calls {
                     line(
                         "Assistant calls",
                         &format!("{} {}", call.name, cut_middle(&call.arguments, SHORTENED_RESULT_BYTES)),
@@ -328,8 +330,11 @@ mod tests {
     use super::*;
 
     fn past(number: u64, size: usize) -> PastTurn {
-        let said = Assistant { text: "y".repeat(size * 4 - 32), ..Assistant::default() };
-        PastTurn { number, messages: vec![Message::user(format!("turn {number}")), Message::Assistant(said)] }
+        let assistant = Assistant { text: "y".repeat(size * 4 - 32), ..Assistant::default() };
+        PastTurn {
+            number,
+            messages: vec![Message::user(format!("turn {number}")), Message::Assistant(assistant)],
+        }
     }
 
     #[test]
@@ -345,11 +350,11 @@ mod tests {
     #[test]
     fn a_replacement_alternates_and_keeps_the_beginning() {
         let turns = [past(1, 100), past(2, 100)];
-        let [first, Message::Assistant(said)] = &summary_messages(&turns, "all well")[..] else {
+        let [first, Message::Assistant(assistant)] = &summary_messages(&turns, "all well")[..] else {
             panic!("two")
         };
         assert_eq!(*first, Message::user("turn 1"));
-        assert!(said.text.ends_with("all well"));
+        assert!(assistant.text.ends_with("all well"));
     }
 
     #[test]

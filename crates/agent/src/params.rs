@@ -35,7 +35,6 @@ pub(crate) fn session_not_found(id: &str) -> RpcError {
 /// Directories and MCP servers of a session that is being opened.
 #[derive(Debug)]
 pub(crate) struct SessionSetup {
-    /// Absolute path.
     pub(crate) cwd: String,
     /// Absolute paths, in addition to `cwd`.
     pub(crate) roots: Vec<String>,

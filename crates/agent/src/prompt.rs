@@ -77,8 +77,8 @@ fn start_turn(agent: &Agent, request: &mut ClientRequest) -> Result<StartedTurn,
         }
     })?;
     record_tag(&session, request);
-    let said = request.params.get("_meta").and_then(|meta| meta.get(AUTHORIZES));
-    let authorizes = agent.client().can.authorizes && said == Some(&Value::Bool(true));
+    let requested = request.params.get("_meta").and_then(|meta| meta.get(AUTHORIZES));
+    let authorizes = agent.client().can.authorizes && requested == Some(&Value::Bool(true));
     Ok(StartedTurn {
         session,
         guard,
@@ -165,9 +165,9 @@ async fn run_turn(agent: &Arc<Agent>, started: StartedTurn) -> (TurnOutcome, Tur
     let peer = agent.peer.with_tag(session.state().tag.as_deref());
     let mut updates = UpdateWriter::new(peer.clone(), Arc::clone(&session.id), version);
     if version == Version::V2 {
-        let said = json!({"sessionUpdate": "user_message", "messageId": message, "content": content});
+        let update = json!({"sessionUpdate": "user_message", "messageId": message, "content": content});
         // If the client has disconnected, the turn finds out soon enough.
-        let _ = updates.send_update(&said).await;
+        let _ = updates.send_update(&update).await;
     }
     let _ = updates.send_state("running").await;
     updates.record(&TranscriptItem::User { id: message, content });
@@ -185,8 +185,8 @@ async fn run_turn(agent: &Arc<Agent>, started: StartedTurn) -> (TurnOutcome, Tur
             if !messages.is_empty() =>
         {
             if is_answered(&messages) {
-                let (said, answered) = conversation_text(&messages);
-                agent.memory.record_turn(&session.id, &said, &answered);
+                let (asked, answered) = conversation_text(&messages);
+                agent.memory.record_turn(&session.id, &asked, &answered);
             }
             append_to_history(agent, &session, messages, updates, title).await;
         }
@@ -264,10 +264,10 @@ pub(crate) fn stored_bytes(turn: &StoredTurn) -> usize {
 
 /// Returns the texts of the user and of the model in a turn.
 fn conversation_text(messages: &[Message]) -> (String, String) {
-    let (mut said, mut answered) = (Vec::new(), Vec::new());
+    let (mut asked, mut answered) = (Vec::new(), Vec::new());
     for message in messages {
         match message {
-            Message::User { content } => said.extend(content.iter().filter_map(|part| match part {
+            Message::User { content } => asked.extend(content.iter().filter_map(|part| match part {
                 Part::Text { text } => Some(text.as_str()),
                 _ => None,
             })),
@@ -275,16 +275,16 @@ fn conversation_text(messages: &[Message]) -> (String, String) {
             Message::Assistant(_) | Message::Tool(_) => {}
         }
     }
-    (said.join("\n"), answered.join("\n"))
+    (asked.join("\n"), answered.join("\n"))
 }
 
 /// Returns `true` if the model has said or called anything.
 fn is_answered(messages: &[Message]) -> bool {
-    let said = |message: &Message| match message {
-        Message::Assistant(said) => !said.text.is_empty() || !said.calls.is_empty(),
+    let has_answer = |message: &Message| match message {
+        Message::Assistant(assistant) => !assistant.text.is_empty() || !assistant.calls.is_empty(),
         Message::User { .. } | Message::Tool(_) => false,
     };
-    messages.iter().any(said)
+    messages.iter().any(has_answer)
 }
 
 /// Serializes each value. They are plain data with string keys, which can always be written.

@@ -213,7 +213,6 @@ impl Session {
         is_stored
     }
 
-    /// Releases the claim.
     pub(crate) fn release_claim(&self) {
         self.state().claim = None;
     }

@@ -48,7 +48,7 @@ pub(crate) async fn new(
     let (mut warning, mut later) = (None, None);
     let (store, claim) = match agent.store.create(new.clone()).await {
         Ok(claim) => (agent.store.clone(), claim),
-        // A full or unwritable disk is no reason to refuse a session.
+        // A full or unwritable disk must not prevent a session.
         Err(error) => {
             tracing::error!(%error, "session not stored");
             let memory = Store::in_memory();

@@ -24,7 +24,7 @@ pub struct Settings {
     pub data_dir: Option<PathBuf>,
     /// Environment of the MCP servers that the agent starts.
     pub server_env: Environment,
-    /// Whether MCP servers that a client names are started. Those that run in the client are always used.
+    /// `true` if MCP servers that a client names are started. Those that run in the client are always used.
     pub accepts_servers: bool,
     /// Sandbox of these servers; `None` runs them unconfined.
     pub server_confinement: Option<Confinement>,

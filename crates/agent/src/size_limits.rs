@@ -56,20 +56,23 @@ pub(crate) fn cut_arguments(call: &mut Call) -> Option<String> {
 pub(crate) fn message_bytes(message: &Message) -> usize {
     match message {
         Message::User { content } => content.iter().map(part_bytes).sum(),
-        Message::Assistant(said) => answer_bytes(said),
+        Message::Assistant(assistant) => answer_bytes(assistant),
         Message::Tool(result) => result.content.iter().map(part_bytes).sum(),
     }
 }
 
 /// Returns how many bytes of an answer are kept.
-pub(crate) fn answer_bytes(said: &Assistant) -> usize {
+pub(crate) fn answer_bytes(assistant: &Assistant) -> usize {
     // Fields that are returned unchanged are mostly absent.
     let extra = |extra: &serde_json::Map<String, serde_json::Value>| match extra.is_empty() {
         true => 0,
         false => serde_json::to_string(extra).map_or(0, |text| text.len()),
     };
     let call = |call: &Call| call.id.len() + call.name.len() + call.arguments.len() + extra(&call.extra);
-    said.text.len() + said.reasoning.len() + said.calls.iter().map(call).sum::<usize>() + extra(&said.extra)
+    assistant.text.len()
+        + assistant.reasoning.len()
+        + assistant.calls.iter().map(call).sum::<usize>()
+        + extra(&assistant.extra)
 }
 
 fn part_bytes(part: &Part) -> usize {
@@ -112,10 +115,15 @@ mod tests {
 
     #[test]
     fn everything_that_is_kept_of_an_answer_counts() {
-        let mut said = Assistant { text: "12".into(), reasoning: "34".into(), ..Assistant::default() };
-        said.calls.push(Call { id: "5".into(), name: "6".into(), arguments: "{}".into(), ..Call::default() });
-        assert_eq!(answer_bytes(&said), 8);
-        said.extra.insert("k".into(), json!([1]));
-        assert_eq!(message_bytes(&Message::Assistant(said)), 8 + r#"{"k":[1]}"#.len());
+        let mut assistant = Assistant { text: "12".into(), reasoning: "34".into(), ..Assistant::default() };
+        assistant.calls.push(Call {
+            id: "5".into(),
+            name: "6".into(),
+            arguments: "{}".into(),
+            ..Call::default()
+        });
+        assert_eq!(answer_bytes(&assistant), 8);
+        assistant.extra.insert("k".into(), json!([1]));
+        assert_eq!(message_bytes(&Message::Assistant(assistant)), 8 + r#"{"k":[1]}"#.len());
     }
 }

@@ -533,11 +533,11 @@ fn session_info_update(title: Option<&str>) -> Value {
 }
 
 /// Sends a harmless update whenever nothing was sent for [`KEEPALIVE_INTERVAL`].
-async fn send_keepalives(peer: Peer, session: Arc<Session>, said: Arc<AtomicU64>, version: Version) {
-    let mut before = said.load(Ordering::Relaxed);
+async fn send_keepalives(peer: Peer, session: Arc<Session>, sent_chunks: Arc<AtomicU64>, version: Version) {
+    let mut before = sent_chunks.load(Ordering::Relaxed);
     loop {
         tokio::time::sleep(KEEPALIVE_INTERVAL).await;
-        let now = said.load(Ordering::Relaxed);
+        let now = sent_chunks.load(Ordering::Relaxed);
         if now == before {
             let mut update = session_info_update(None);
             // Clients watch a running call, if there is one.

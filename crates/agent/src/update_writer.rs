@@ -225,7 +225,6 @@ impl UpdateWriter {
         self.record(&TranscriptItem::Tool(Box::new(call)));
     }
 
-    /// Sends the plan.
     pub(crate) async fn send_plan(&mut self, entries: Vec<PlanEntry>) -> Result<(), Disconnected> {
         self.end_message().await?;
         self.send_update(&encode::plan(self.version, &entries)).await?;

@@ -5,7 +5,6 @@ const ALPHABET: &[u8; 58] = b"123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqr
 /// Limit of a decoded text; a key has 48 characters.
 const MAX_TEXT_BYTES: usize = 64;
 
-/// Encodes bytes.
 pub(crate) fn encode(bytes: &[u8]) -> String {
     let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
     let mut digits: Vec<u8> = Vec::new();
@@ -25,7 +24,6 @@ pub(crate) fn encode(bytes: &[u8]) -> String {
     std::iter::repeat_n('1', zeros).chain(letters).collect()
 }
 
-/// Decodes text.
 pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
     if text.len() > MAX_TEXT_BYTES {
         return None;

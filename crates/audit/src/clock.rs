@@ -46,7 +46,6 @@ pub(crate) struct JumpDetector {
 pub(crate) struct ClockJump {
     /// The expected time, in milliseconds since 1970.
     pub(crate) expected: i64,
-    /// The reported time.
     pub(crate) found: i64,
 }
 

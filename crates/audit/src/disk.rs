@@ -49,6 +49,6 @@ pub trait Handle: Send + Sync {
 pub struct FileStatus {
     /// The device and inode; stays the same when the file is renamed.
     pub file: (u64, u64),
-    /// How long it is.
+    /// Length in bytes.
     pub length: u64,
 }

@@ -87,7 +87,8 @@ impl Draft {
         write_texts(&mut out, b",", &[("doctype", Some(DOCTYPE))]);
         out.push(b',');
         let hash = out.len();
-        // Half a line is worse than none. Nothing is nested too deeply at this point, but that is not relied on.
+        // A partial line is worse than none. Values are not nested too deeply at this point, but that is not
+        // relied on.
         let deep = |field: &'static str| move |jcs::TooDeep| EventError::TooDeep(field);
         if let Some(input) = input {
             out.extend_from_slice(b"\"input\":");
@@ -133,7 +134,7 @@ impl Draft {
     }
 
     /// Appends the line to `out`. Returns its hash.
-    pub(crate) fn put(
+    pub(crate) fn write_line(
         &self,
         place: &LogPosition,
         ts: &str,
@@ -226,16 +227,16 @@ mod tests {
 
     #[track_caller]
     fn check(event: &Event, algorithm: Algorithm) {
-        // On a sheet with something else on it.
+        // A reused buffer with other content.
         let buffer = b"{}".to_vec();
         let draft =
             Draft::with_buffer(buffer, event.clone(), &Redaction::default(), 1 << 20).expect("a draft");
         let place = LogPosition { seq: 7, prev: Some("ab".repeat(32)) };
         let mut line = Vec::new();
-        let hash = draft.put(&place, "2026-11-15T18:00:00.000Z", algorithm, &mut line);
+        let hash = draft.write_line(&place, "2026-11-15T18:00:00.000Z", algorithm, &mut line);
         assert!(line.len() <= draft.len(), "{} > {}", line.len(), draft.len());
         let text = line.strip_suffix(b"\n").expect("a line");
-        // The same by way of the plain writer.
+        // The same with the plain writer.
         let mut value: Value = serde_json::from_slice(text).expect("JSON");
         assert_eq!(jcs::to_vec(&value).as_deref(), Ok(text), "{}", text.escape_ascii());
         assert_eq!(value.as_object_mut().and_then(|line| line.remove("hash")), Some(json!(hash)));
@@ -264,7 +265,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Whatever is nested how deeply around what: the line can be read by all, and what is too deep says so.
+        /// For any nesting the line verifies, and values that are nested too deeply are marked.
         #[test]
         fn however_deep_a_value_is_there_is_a_line_that_verifies(
             levels in 115_usize..140,
@@ -289,7 +290,7 @@ mod tests {
             }
             let mut line = Vec::new();
             let draft = Draft::new(event, &Redaction::default(), 1 << 20).expect("a draft");
-            draft.put(&LogPosition::default(), "2026-11-15T18:00:00.000Z", Algorithm::Sha256, &mut line);
+            draft.write_line(&LogPosition::default(), "2026-11-15T18:00:00.000Z", Algorithm::Sha256, &mut line);
             let text = line.strip_suffix(b"\n").expect("a line");
             let read: Value = serde_json::from_slice(text).expect("JSON that every reader reads");
             let canonical = jcs::to_vec(&read).expect("shallow");

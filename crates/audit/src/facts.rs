@@ -165,7 +165,7 @@ mod tests {
     fn line(event: Event, redaction: &Redaction) -> String {
         let draft = Draft::new(event, redaction, 1 << 20).expect("a draft");
         let mut line = Vec::new();
-        draft.put(&Default::default(), "2026-11-15T18:00:00.000Z", Algorithm::Sha256, &mut line);
+        draft.write_line(&Default::default(), "2026-11-15T18:00:00.000Z", Algorithm::Sha256, &mut line);
         String::from_utf8(line).expect("UTF-8")
     }
 

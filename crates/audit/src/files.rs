@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::segment::Names;
 use crate::verify::Source;
 
-/// How long a reader waits for a writer.
+/// Maximum wait of a reader for a writer.
 const READ_LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The files of a log, sealed ones first.
@@ -25,7 +25,7 @@ struct SegmentFile {
 
 impl Files {
     /// Opens the files of the log whose active file has this path. Waits for a write in progress.
-    pub(crate) fn at(path: &Path) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let (directory, names) = resolve(path)?;
         let _guard = lock_for_reading(&directory.join(names.lock()));
         let sealed = names.sealed_among(list_names(&directory)?);
@@ -51,7 +51,7 @@ impl Files {
 /// Returns the directory of a log and its file names.
 pub(crate) fn resolve(path: &Path) -> io::Result<(PathBuf, Names)> {
     let no_name = || io::Error::new(io::ErrorKind::InvalidInput, "this is no name of a file");
-    let names = Names::of(path).ok_or_else(no_name)?;
+    let names = Names::from_path(path).ok_or_else(no_name)?;
     let directory = match path.parent() {
         Some(parent) if parent != Path::new("") => parent.to_owned(),
         _ => PathBuf::from("."),

@@ -28,7 +28,7 @@ pub struct Head {
     /// Its hash.
     #[serde(rename = "headHash")]
     pub hash: String,
-    /// How many entries there were.
+    /// Number of entries.
     pub count: u64,
     /// The time.
     #[serde(rename = "pinnedAt")]

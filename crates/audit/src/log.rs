@@ -45,7 +45,7 @@ pub struct Options {
     pub max_commit: usize,
     /// Length at which a file is sealed.
     pub segment_bytes: u64,
-    /// How long to wait for other writing processes.
+    /// Maximum wait for other writing processes.
     pub lock_patience: Duration,
     /// The hash algorithm.
     pub algorithm: Algorithm,
@@ -104,7 +104,7 @@ impl Log {
     }
 
     /// Like [`Log::open`], on any disk, with an active file of this name.
-    pub fn on(disk: Box<dyn Disk>, name: &str, options: Options) -> Result<Self, OpenError> {
+    pub fn open_on(disk: Box<dyn Disk>, name: &str, options: Options) -> Result<Self, OpenError> {
         let (_, names) = files::resolve(Path::new(name))?;
         Self::start(disk, names, options)
     }
@@ -121,7 +121,7 @@ impl Log {
         let thread = std::thread::Builder::new().name("narrows-audit".into()).spawn(move || {
             // However this thread ends, no caller may wait forever.
             let jobs = queue::CloseOnDrop(jobs);
-            while let Some(batch) = jobs.0.take(window) {
+            while let Some(batch) = jobs.0.next_batch(window) {
                 jobs.0.settle(batch, |drafts| {
                     let outcome = committer.commit(drafts);
                     if let Some(observe) = &observer {

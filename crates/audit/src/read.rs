@@ -18,7 +18,7 @@ use crate::segment::Names;
 /// Limit of a line.
 const MAX_LINE_BYTES: u64 = 256 << 20;
 
-/// How long a reader that follows a log waits before it looks again: at first, and at most.
+/// Initial and maximum pause of a reader that follows a log.
 const FOLLOW_PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
 /// Selects entries; every condition that is set must hold.
@@ -100,7 +100,7 @@ impl Reader {
         let mut reader = Self { directory, names, filter, open: None, next: 0 };
         reader.next_segment()?;
         if reader.open.is_none() {
-            // There is no such file; the system's error says so best.
+            // The file does not exist; the system's error is returned.
             File::open(path).map_err(told)?;
         }
         Ok(reader)

@@ -1,6 +1,6 @@
-//! Secrets are taken out of an event before anything else sees it: by name, by look, and by value.
+//! Removes secrets from an event before anything else sees it: by name, by form, and by value.
 //!
-//! Of a text only the secret goes: whoever wrote it must not be able to hide the rest of it.
+//! Only the secret part of a text is removed, so that its author cannot hide the rest.
 
 mod argument;
 mod decode;
@@ -33,16 +33,16 @@ use object::Label;
 use program::Takes;
 use token_patterns::{Signs, Tokens};
 
-/// What stands for a secret within a text.
+/// Replaces a secret within a text.
 const PLACEHOLDER: &str = "[redacted]";
 
-/// The member that is a digest of what stands beside it.
+/// The member that is a digest of the members beside it.
 const DIGEST_KEY: &str = "sha256";
 
-/// The most secrets of one value that are looked for in other texts.
+/// Maximum number of secrets of one value that are searched for in other texts.
 const MAX_TAKEN_TEXTS: usize = 64;
 
-/// What is a secret. The default knows the usual names and tokens; a caller adds its own.
+/// Rules for what is a secret. The default knows common names and tokens; a caller can add others.
 #[derive(Clone, Debug)]
 pub struct Redaction {
     names: Names,
@@ -50,7 +50,7 @@ pub struct Redaction {
     known: Vec<Secret>,
     /// What each byte of a text can be a part of.
     signs: Signs,
-    /// No secret is shorter, unless it is known.
+    /// Minimum length of a secret that is not known by value.
     shortest: usize,
 }
 
@@ -78,14 +78,14 @@ impl Default for Redaction {
 }
 
 impl Redaction {
-    /// Also whatever stands under names that end like this one; neither case nor separators matter.
+    /// Adds a name ending whose values are secrets; case and separators are ignored.
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {
         self.names.add(name);
         self
     }
 
-    /// Also whatever begins like this, with at least so many characters behind.
+    /// Adds tokens with this prefix, followed by at least `least` characters.
     #[must_use]
     pub fn token(mut self, start: &str, least: usize) -> Self {
         if self.begin(start, least) {
@@ -94,7 +94,7 @@ impl Redaction {
         self
     }
 
-    /// Has tokens looked for that begin like this; false if that is nothing.
+    /// Searches for tokens with this prefix. Returns `false` if it is empty.
     fn begin(&mut self, start: &str, least: usize) -> bool {
         let first = start.bytes().next();
         if let Some(first) = first {
@@ -104,41 +104,42 @@ impl Redaction {
         first.is_some()
     }
 
-    /// Also whatever contains this value.
+    /// Adds a known secret value.
     #[must_use]
     pub fn known(mut self, secret: Secret) -> Self {
-        // Of one that is empty there is something everywhere.
+        // An empty value would match everywhere.
         if !secret.expose().is_empty() {
             self.known.push(secret);
         }
         self
     }
 
-    /// Whether there is a secret in a text.
+    /// Returns `true` if a text contains a secret.
     pub fn is_secret(&self, text: &str) -> bool {
         self.find(text).is_some()
     }
 
-    /// Whether there is a secret in a value: by the name it stands under, or in a text.
+    /// Returns `true` if a value contains a secret, by the name of a member or in a text.
     pub fn is_in(&self, value: &Value) -> bool {
         self.value(&mut value.clone())
     }
 
-    /// Takes the secrets out of an event. The nesting of its values is one level less than may be written: a mark is one more than a text.
+    /// Redacts an event. Its values may be nested one level less than is written, because a mark is one level
+    /// deeper than a text.
     #[cfg(test)]
     pub(crate) fn clean(&self, event: &mut Event) {
         self.clean_values(event);
         self.clean_texts(event);
     }
 
-    /// The same for its input and output.
+    /// Redacts its input and output.
     pub(crate) fn clean_values(&self, event: &mut Event) {
         for value in [&mut event.input, &mut event.output].into_iter().flatten() {
             self.value(value);
         }
     }
 
-    /// The same for all but these.
+    /// Redacts everything except its input and output.
     pub(crate) fn clean_texts(&self, event: &mut Event) {
         let subject = &mut event.subject;
         if self.is_secret(&event.action) {
@@ -155,8 +156,9 @@ impl Redaction {
         self.members(&mut event.metadata);
     }
 
-    /// The same rules, and what was taken out of the values of an event as secrets that are known. A text that was made of such a
-    /// value has lost its quotes and names, and is not known by them. `None` if nothing was taken out.
+    /// Returns the same rules, with everything removed from the values of an event as known secrets. A text
+    /// made of such a value has lost its quotes and names, so it cannot be recognized by them. `None` if
+    /// nothing was removed.
     pub(crate) fn with_taken(&self, pairs: [(Option<&Value>, Option<&Value>); 2]) -> Option<Self> {
         let mut taken = Vec::new();
         for (before, after) in pairs {
@@ -173,14 +175,14 @@ impl Redaction {
         (!secrets.is_empty()).then(|| secrets.into_iter().fold(self.clone(), Self::known))
     }
 
-    /// Whether all of this can be written as it is.
+    /// Returns `true` if all facts can be written unchanged.
     pub(crate) fn leaves(&self, facts: &Facts) -> bool {
         let leaves_name = |name: &str| !self.is_name(name) && !self.is_secret(name);
         let leaves = |(name, fact): (&str, &Fact)| {
             let leaves_fact = match fact {
                 Fact::Text(text) => !self.is_secret(text),
                 Fact::Number(_) => true,
-                // What may be in it is looked for where it stands in the metadata.
+                // It is redacted as a part of the metadata.
                 Fact::Value(_) => false,
             };
             leaves_fact && leaves_name(name) && name != "$redacted" && !pair::is_manifest_data(name)
@@ -190,7 +192,7 @@ impl Redaction {
         !has_labels && leaves_name(AIP44) && facts.iter().all(leaves)
     }
 
-    /// Whether something was taken out of it, now or before.
+    /// Redacts a value. Returns `true` if something was removed from it, now or before.
     fn value(&self, value: &mut Value) -> bool {
         match value {
             Value::String(text) => {
@@ -204,7 +206,7 @@ impl Redaction {
         }
     }
 
-    /// The items of a list, which may be the arguments of a program.
+    /// Redacts the items of a list, which may be the arguments of a program.
     fn items(&self, items: &mut [Value], mut reader: ArgumentReader) -> bool {
         if self.pair(items) {
             return true;
@@ -222,7 +224,7 @@ impl Redaction {
                 }
                 is_header = self.is_header(text);
                 let (begin, takes) = reader.step(text, |name| self.names.classify(name))?;
-                // All of it is the argument, so it need not look like a secret.
+                // The whole argument is the value, so it need not look like a secret.
                 let takes = if takes == Takes::Named { Takes::Value } else { takes };
                 let begin = begin + argument::secret_of(text.as_bytes().get(begin..)?, takes)?;
                 let shown = text.get(..begin).filter(|_| begin < text.len())?;
@@ -241,7 +243,7 @@ impl Redaction {
         is_hidden
     }
 
-    /// A list of a name and its value: `["X-Api-Key", "…"]`.
+    /// Redacts a list of a name and its value: `["X-Api-Key", "…"]`.
     fn pair(&self, items: &mut [Value]) -> bool {
         let [Value::String(name), value] = items else { return false };
         let is_text = value.as_str().is_some_and(|text| {
@@ -254,7 +256,7 @@ impl Redaction {
         is_secret
     }
 
-    /// Whether this is the name of a header that a secret follows: `X-Api-Key`.
+    /// Returns `true` if this is a header name whose value is a secret: `X-Api-Key`.
     fn is_header(&self, text: &str) -> bool {
         let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
         let is_one =
@@ -266,7 +268,7 @@ impl Redaction {
             && self.is_name(text)
     }
 
-    /// The text of a mark, from which more may be taken: it stays a text, so that no mark is in another.
+    /// Redacts the text of a mark further. It stays a text, so that marks are not nested.
     fn mark_text(&self, members: &mut Map<String, Value>) -> bool {
         let is_mark = member(members, "$redacted") == Some(&Value::Bool(true))
             && members.keys().all(|key| matches!(&**key, "$redacted" | "reason" | "text"));
@@ -281,7 +283,7 @@ impl Redaction {
         }
     }
 
-    /// What the members of an object say of the value beside them, if there is one.
+    /// Returns what the members of an object say about the value beside them.
     fn label(&self, members: &Map<String, Value>) -> Option<Label> {
         if !members.keys().any(|key| object::is_value_key(key)) {
             return None;
@@ -297,7 +299,7 @@ impl Redaction {
             return true;
         }
         let mut is_hidden = member(members, "$redacted") == Some(&Value::Bool(true));
-        // Mostly there is none, and nothing to collect.
+        // Usually there is none, and nothing to collect.
         let speaking: Vec<String> = members.keys().filter(|key| self.is_secret(key)).cloned().collect();
         for (index, key) in speaking.into_iter().enumerate() {
             if let (Some(value), Some(hidden)) = (members.remove(&key), self.hide(&key)) {
@@ -305,7 +307,7 @@ impl Redaction {
                 is_hidden = true;
             }
         }
-        // `{"name": "Authorization", "value": "…"}`, as headers and variables are listed.
+        // `{"name": "Authorization", "value": "…"}`, the form of header and variable lists.
         let label = self.label(members);
         let program =
             ["command", "program", "cmd", "bin"].iter().find_map(|key| member(members, key)?.as_str());
@@ -350,14 +352,14 @@ impl Redaction {
                 (value, None) => self.value(value),
             };
         }
-        // By a digest of all of it what is missing could be found out: one guess after the other.
+        // A digest of the whole would allow guessing the removed part.
         if is_hidden && let Some(digest) = members.get_mut(DIGEST_KEY).filter(|digest| digest.is_string()) {
             *digest = mark(reason::DIGEST);
         }
         is_hidden
     }
 
-    /// Takes out all texts of a value that can be tokens: numbers of them are none.
+    /// Redacts all texts of a value that can be tokens; numbers cannot.
     fn texts(&self, value: &mut Value) -> bool {
         match value {
             Value::String(text) if text.len() >= 8 && !text.contains(char::is_whitespace) => {
@@ -377,12 +379,12 @@ impl Redaction {
         self.names.classify(name).is_some_and(Named::is_secret)
     }
 
-    /// A text without its secrets, if there are any.
+    /// Returns a text without its secrets. `None` if it has none.
     fn hide(&self, text: &str) -> Option<Hidden> {
         self.find(text).map(|found| Hidden::from(self, &found.text(text), found.reason))
     }
 
-    /// Where the secrets of a text are, if there are any.
+    /// Returns the positions of the secrets in a text. `None` if it has none.
     fn find(&self, text: &str) -> Option<Found> {
         let mut places = self.known_places(text);
         let reason = if places.is_empty() { reason::TOKEN } else { reason::KNOWN };
@@ -394,13 +396,13 @@ impl Redaction {
                 places
             }));
         }
-        // What has gone already.
+        // Parts that were removed before.
         places.retain(|place| &text[place.clone()] != PLACEHOLDER);
         places.sort_unstable_by_key(|place| place.start);
         (!places.is_empty()).then_some(Found { places, reason })
     }
 
-    /// Where the secrets of a text are that are known.
+    /// Returns the positions of known secrets in a text.
     fn known_places(&self, text: &str) -> Vec<Range<usize>> {
         let known = self.known.iter().flat_map(|secret| text.match_indices(secret.expose()));
         known.map(|(at, known)| at..at + known.len()).collect()
@@ -412,7 +414,7 @@ impl Redaction {
         places.extend(layout::find_joined(text, |joined, places| self.find_plain(joined, places)));
     }
 
-    /// Finds the secrets of a text as it is written. Only what the signs in it allow is looked for.
+    /// Finds the secrets of a text as it is written. Searches only for forms that its characters allow.
     fn find_plain(&self, text: &str, places: &mut Vec<Range<usize>>) {
         let named = |name: &str| self.names.classify(name);
         let (signs, has_options) = token_patterns::tokens(text, &self.tokens, &self.signs, places);
@@ -445,14 +447,14 @@ impl Redaction {
     }
 }
 
-/// The secrets of a text, by where they begin. They may overlap.
+/// The secrets of a text, by start position. They may overlap.
 struct Found {
     places: Vec<Range<usize>>,
     reason: &'static str,
 }
 
 impl Found {
-    /// The text without them.
+    /// Returns the text without them.
     fn text(&self, text: &str) -> String {
         let (mut shown, mut done) = (String::with_capacity(text.len()), 0);
         for (index, place) in self.places.iter().enumerate() {
@@ -474,10 +476,11 @@ struct Hidden {
 }
 
 impl Hidden {
-    /// How often a text is looked through again. What is missing then lets something else look like a secret, and seldom twice.
+    /// Maximum number of passes over a text. Removing a secret may make another part look like a secret, but
+    /// seldom twice.
     const ROUNDS: usize = 8;
 
-    /// Takes out what is still in a text from which something was taken, so that nothing changes when it is done once more.
+    /// Redacts a text until nothing changes, so that redaction is idempotent.
     fn from(redaction: &Redaction, text: &str, reason: &'static str) -> Self {
         let mut text = text.to_owned();
         for _ in 0..Self::ROUNDS {
@@ -487,7 +490,8 @@ impl Hidden {
         Self { text, reason }
     }
 
-    /// What stands for the text where a mark can: it tells this from a text that only looks as if something were missing.
+    /// Returns the mark that replaces the text. It distinguishes a redacted text from one that only looks
+    /// redacted.
     fn value(self) -> Value {
         let mut mark = mark(self.reason);
         if self.text != PLACEHOLDER {
@@ -511,7 +515,7 @@ fn hide_all(value: &mut Value) -> bool {
     }
 }
 
-/// The texts that are in a value and no more in what was made of it.
+/// Collects the texts that are in a value but not in its redacted form.
 fn collect_taken<'a>(before: &'a Value, after: &Value, taken: &mut Vec<&'a str>) {
     match (before, after) {
         (Value::String(text), Value::Object(mark)) => {
@@ -533,7 +537,7 @@ fn collect_taken<'a>(before: &'a Value, after: &Value, taken: &mut Vec<&'a str>)
     }
 }
 
-/// What stands in a text between the parts of it that are still shown.
+/// Collects the parts of a text between the parts that are still shown.
 fn collect_gaps<'a>(text: &'a str, shown: &str, gaps: &mut Vec<&'a str>) {
     let mut parts = shown.split(PLACEHOLDER);
     let Some(mut rest) = parts.next().and_then(|first| text.strip_prefix(first)) else { return };
@@ -558,7 +562,7 @@ fn collect_texts<'a>(value: &'a Value, texts: &mut Vec<&'a str>) {
     }
 }
 
-/// A member of an object. Most are small, and looked through sooner than a name is hashed.
+/// Returns a member of an object. Most objects are small, so a scan is faster than hashing a name.
 fn member<'a>(members: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     members.iter().find(|(key, _)| *key == name).map(|(_, value)| value)
 }

@@ -15,7 +15,7 @@ pub(crate) struct Names {
 
 impl Names {
     /// Returns the names of the log whose active file has this path.
-    pub(crate) fn of(path: &Path) -> Option<Self> {
+    pub(crate) fn from_path(path: &Path) -> Option<Self> {
         let current = path.file_name()?.to_str()?.to_owned();
         let (stem, ending) = match current.rsplit_once('.') {
             Some((stem, ending)) if !stem.is_empty() => (format!("{stem}."), format!(".{ending}")),
@@ -24,7 +24,6 @@ impl Names {
         Some(Self { current, stem, ending })
     }
 
-    /// The active file.
     pub(crate) fn current(&self) -> &str {
         &self.current
     }
@@ -67,7 +66,7 @@ mod tests {
 
     #[test]
     fn names_are_told_apart() {
-        let names = Names::of(Path::new("a/audit-log.jsonl")).expect("a name");
+        let names = Names::from_path(Path::new("a/audit-log.jsonl")).expect("a name");
         assert_eq!(names.sealed(42), "audit-log.000000000042.jsonl");
         assert_eq!(names.lock(), "audit-log.jsonl.lock");
         for (name, first) in [
@@ -88,9 +87,9 @@ mod tests {
 
     #[test]
     fn a_name_needs_no_ending() {
-        let names = Names::of(Path::new("log")).expect("a name");
+        let names = Names::from_path(Path::new("log")).expect("a name");
         assert_eq!(names.sealed(1), "log.000000000001");
         assert_eq!(names.first("log.000000000001"), Some(1));
-        assert_eq!(Names::of(Path::new("/")), None);
+        assert_eq!(Names::from_path(Path::new("/")), None);
     }
 }

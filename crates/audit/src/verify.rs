@@ -33,7 +33,7 @@ use crate::secret::Secret;
 /// The longest part of a log that one write may leave behind, in bytes.
 const MAX_UNSYNCED_BYTES: u64 = 64 << 20;
 
-/// What is wrong with a log.
+/// A problem of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
     /// A line is malformed, or does not continue the one before it.
@@ -146,7 +146,7 @@ pub struct Report {
 
 /// Verifies the log whose active file has this path, including its sealed files. An error means that reading failed.
 pub fn log(path: &Path, options: &Options) -> io::Result<Report> {
-    let files = Files::at(path)?;
+    let files = Files::open(path)?;
     if let Some(secret) = &options.legacy {
         return legacy(&files.sources(), secret);
     }
@@ -208,7 +208,7 @@ pub(crate) struct Link {
     pub(crate) ts: Option<i128>,
 }
 
-/// Where to begin: behind what is already verified.
+/// Start of the verification, after the part that is already verified.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Start {
     pub(crate) link: Link,

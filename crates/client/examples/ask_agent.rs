@@ -13,12 +13,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let mut words = std::env::args_os().skip(1);
     let mut spec = Spec::new(words.next().ok_or("which agent?")?);
     spec.args = words.collect();
-    // The agent sees the ordinary variables, and no keys.
+    // The agent gets the ordinary environment variables, and no keys.
     spec.env = Environment::filtered(std::env::vars_os(), &AllowList::default());
     let offer = Offer { read_files: true, write_files: false, run_commands: false };
     let runtime = Runtime::start(Agent::new("mine", spec), offer).await?;
 
-    // It may look and change nothing, and there is nobody to ask.
+    // It may only read, and no user can be asked.
     let policy = Policy::new(Access::Low, Narrowing::default());
     let config = SessionConfig::new(std::env::current_dir()?, Arc::new(policy));
     let session = runtime.open_session(config).await?;
@@ -34,7 +34,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let result = run.result().await;
     println!("\n{}", result.status);
 
-    // However it went: when this returns, the agent and all it started have gone.
+    // In every case the agent and its process tree have ended when this returns.
     session.close().await;
     runtime.close().await;
     Ok(())

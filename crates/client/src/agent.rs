@@ -1,4 +1,4 @@
-//! The agent: its process, the conversation with it, and how that begins.
+//! Starts an agent process, negotiates the protocol version and ends the process.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -22,42 +22,45 @@ use crate::error::{ClientError, Login, LoginKind, Problem, Seen, Stage};
 use crate::peer_json;
 use crate::usage::Counted;
 
-/// How much of its stderr explains what an agent did.
-const STDERR_LINES: usize = 20;
+/// Number of stderr lines that are kept to explain a failure.
+const MAX_STDERR_LINES: usize = 20;
 
-/// An agent to be driven: how it is started, and how long it may take.
+/// Settings of an agent: how it is started, and its deadlines.
 #[derive(Clone, Debug)]
 pub struct Agent {
-    /// What the user calls it; the `provider` of events.
+    /// Name that the user gave the agent; the `provider` of events.
     pub name: String,
-    /// The process.
+    /// Command, arguments and environment of the process.
     pub spec: Spec,
-    /// The version that is offered to it. One that answers with a lower version is started again with that.
+    /// Protocol version that is offered first. An agent that answers with a lower version is restarted with
+    /// that one.
     pub protocol: Version,
-    /// How long it may take.
+    /// Deadlines of the agent.
     pub deadlines: Deadlines,
-    /// What the usage it tells at the end of a turn is the sum of.
+    /// How the agent's usage reports are counted.
     pub counted: Counted,
-    /// `true` if it is known to change files and run commands through its client only, so that the policy holds all of
-    /// it.
+    /// `true` if the agent is known to change files and run commands only through its client, so that the
+    /// policy covers all of it.
     pub acts_through_client: bool,
-    /// What the user says about the commands of an agent for which `acts_through_client` is not known.
+    /// Which program runs commands, as stated by the user, for an agent whose `acts_through_client` is
+    /// unknown.
     pub commands_run_by: CommandRunner,
 }
 
-/// The program that runs the commands for which an agent asks permission.
+/// The program that runs the commands for which an agent requests permission.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CommandRunner {
-    /// The agent may run them itself, in no sandbox.
+    /// The agent may run them itself, without a sandbox.
     #[default]
     Agent,
-    /// The client runs all of them, by `terminal/create` or its MCP tool. A permission request is then judged with the
-    /// sandbox of the client. The agent is trusted in this: one that runs a command itself is reported, not stopped.
+    /// The client runs all of them, by `terminal/create` or its MCP tool. A permission request is then judged
+    /// with the sandbox of the client. The agent is trusted in this: one that runs a command itself is
+    /// reported, not stopped.
     Client,
 }
 
 impl Agent {
-    /// An agent that is started by `spec`, with the usual deadlines and the version that nearly all speak.
+    /// Creates settings with default deadlines and protocol version 1, which nearly all agents speak.
     pub fn new(name: impl Into<String>, spec: Spec) -> Self {
         Self {
             name: name.into(),
@@ -71,66 +74,66 @@ impl Agent {
     }
 }
 
-/// What the agent is offered to use of this machine.
+/// Client capabilities that are offered to the agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offer {
-    /// Reading files.
+    /// The client reads files for the agent.
     pub read_files: bool,
-    /// Writing files.
+    /// The client writes files for the agent.
     pub write_files: bool,
-    /// Running commands.
+    /// The client runs commands for the agent.
     pub run_commands: bool,
 }
 
-/// Who the agent says it is.
+/// Name and version that the agent reports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Info {
-    /// Its name.
+    /// Name of the agent.
     pub name: String,
-    /// Its version.
+    /// Version of the agent.
     pub version: String,
 }
 
-/// What is known of an agent after `initialize`.
+/// Answer of an agent to `initialize`.
 #[derive(Clone, Debug)]
-pub struct Introduced {
-    /// The version of the conversation.
+pub struct AgentDescription {
+    /// Negotiated protocol version.
     pub version: Version,
-    /// Who it is, if it says so.
+    /// Name and version, if the agent reports them.
     pub info: Option<Info>,
-    /// What it can do.
+    /// Capabilities of the agent.
     pub can: AgentCan,
-    /// The ways to log in.
+    /// Login methods that the agent offers.
     pub logins: Vec<Login>,
-    /// All that it said.
+    /// Whole answer to `initialize`.
     pub raw: Value,
 }
 
-impl Introduced {
-    /// Returns `true` if it is our own agent by its name, which does all it does through its client.
+impl AgentDescription {
+    /// Returns `true` if the agent has the name of the built-in agent, which acts only through its client.
     pub(crate) fn is_ours(&self) -> bool {
         self.info.as_ref().is_some_and(|info| info.name == "narrows")
     }
 }
 
-/// How `initialize` ended.
-enum Opening {
-    Agreed(Introduced),
-    /// Another process is needed, with a lower version.
+/// Outcome of `initialize`.
+enum InitializeOutcome {
+    Agreed(AgentDescription),
+    /// The agent has to be restarted with a lower version.
     Again(Version),
 }
 
-/// An agent that runs and has introduced itself.
+/// A running agent that has answered `initialize`.
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) peer: Peer,
     pub(crate) inbox: Inbox,
-    /// `None` if another program has started it.
+    /// `None` if another program has started the agent.
     pub(crate) process: Option<Process>,
-    pub(crate) known: Introduced,
+    pub(crate) known: AgentDescription,
 }
 
-/// Starts the agent, and again if it wants a lower version.
+/// Starts the agent, and restarts it if it requires a lower version.
 pub(crate) async fn start(agent: &Agent, offer: Offer) -> Result<Running, ClientError> {
     let mut version = agent.protocol;
     loop {
@@ -138,12 +141,14 @@ pub(crate) async fn start(agent: &Agent, offer: Offer) -> Result<Running, Client
         let (link, process) = started.map_err(|source| {
             ClientError::new(Stage::Start, Problem::Spawn { agent: agent.name.clone(), source })
         })?;
-        let (peer, mut inbox) = narrows_rpc::start(link, Options::client(hears));
-        match refusing(&mut inbox, initialize(&peer, version, offer, agent)).await {
-            Ok(Opening::Agreed(known)) => return Ok(Running { peer, inbox, process: Some(process), known }),
-            Ok(Opening::Again(lower)) => {
-                tracing::info!(%version, %lower, "the agent wants a lower version");
-                // Nothing was begun, so there is nothing to be gentle about.
+        let (peer, mut inbox) = narrows_rpc::start(link, Options::client(is_known_method));
+        match refuse_requests_while(&mut inbox, initialize(&peer, version, offer, agent)).await {
+            Ok(InitializeOutcome::Agreed(known)) => {
+                return Ok(Running { peer, inbox, process: Some(process), known });
+            }
+            Ok(InitializeOutcome::Again(lower)) => {
+                tracing::info!(%version, %lower, "agent requires a lower protocol version");
+                // No session is open yet, so a short grace period is enough.
                 end(&peer, process, Ladder { eof_grace: Duration::from_millis(200), ..Ladder::default() })
                     .await;
                 version = lower;
@@ -151,35 +156,35 @@ pub(crate) async fn start(agent: &Agent, offer: Offer) -> Result<Running, Client
             Err(problem) => {
                 let mut error = ClientError::new(Stage::Initialize, problem);
                 let lost = matches!(*error.problem, Problem::Lost(_));
-                error.seen = end(&peer, process, if lost { Ladder::default() } else { hasty() }).await;
+                error.seen = end(&peer, process, if lost { Ladder::default() } else { short_ladder() }).await;
                 return Err(error);
             }
         }
     }
 }
 
-/// Begins the conversation with a running agent.
-pub(crate) async fn greet(link: Link, agent: &Agent, offer: Offer) -> Result<Running, ClientError> {
-    let (peer, mut inbox) = narrows_rpc::start(link, Options::client(hears));
+/// Initializes an agent that is already running at the other end of `link`.
+pub(crate) async fn initialize_over(link: Link, agent: &Agent, offer: Offer) -> Result<Running, ClientError> {
+    let (peer, mut inbox) = narrows_rpc::start(link, Options::client(is_known_method));
     let failed = |problem| ClientError::new(Stage::Initialize, problem);
     let opening = initialize(&peer, agent.protocol, offer, agent);
-    match refusing(&mut inbox, opening).await.map_err(failed)? {
-        Opening::Agreed(known) => Ok(Running { peer, inbox, process: None, known }),
-        Opening::Again(lower) => {
-            let words = format!("the agent wants to be asked anew, with version {lower} of the protocol");
+    match refuse_requests_while(&mut inbox, opening).await.map_err(failed)? {
+        InitializeOutcome::Agreed(known) => Ok(Running { peer, inbox, process: None, known }),
+        InitializeOutcome::Again(lower) => {
+            let words = format!("the agent requires protocol version {lower}");
             Err(failed(Problem::Unsupported(words)))
         }
     }
 }
 
-/// All requests are received: an unknown one is reported as an event and refused.
-fn hears(_: &str) -> bool {
+/// Accepts every method, so that an unknown request is reported as an event and refused.
+fn is_known_method(_: &str) -> bool {
     true
 }
 
-/// What `opening` comes to. Whatever the agent asks before it has introduced itself is refused: it may wait for an
-/// answer, and so may a program that is no agent and sends back what it gets.
-async fn refusing<T>(inbox: &mut Inbox, opening: impl Future<Output = T>) -> T {
+/// Waits for `opening`, and refuses all requests of the agent meanwhile. The agent may wait for such an
+/// answer before it answers `initialize`. A program that is not an agent may echo what it receives.
+async fn refuse_requests_while<T>(inbox: &mut Inbox, opening: impl Future<Output = T>) -> T {
     let mut opening = std::pin::pin!(opening);
     loop {
         tokio::select! {
@@ -194,25 +199,25 @@ async fn refusing<T>(inbox: &mut Inbox, opening: impl Future<Output = T>) -> T {
     }
 }
 
-/// For an agent that does not answer anyway.
-fn hasty() -> Ladder {
+/// Short grace periods, for an agent that did not answer.
+fn short_ladder() -> Ladder {
     Ladder { eof_grace: Duration::from_millis(500), term_grace: Duration::from_secs(2) }
 }
 
-/// Ends the agent and everything it started, and returns what was seen of it.
+/// Ends the agent and its process tree. Returns its last output.
 pub(crate) async fn end(peer: &Peer, process: Process, ladder: Ladder) -> Seen {
     let stderr = process.stderr();
     peer.close();
     let exit = process.stop(ladder).await;
     if exit.survivors > 0 {
-        tracing::warn!(%exit, "the agent has left processes behind");
+        tracing::warn!(%exit, "agent left processes behind");
     }
-    Seen { stray_lines: stray_lines(peer), strays: peer.stray_lines(), stderr: stderr.tail(STDERR_LINES) }
+    Seen { stray_lines: stray_lines(peer), strays: peer.stray_lines(), stderr: stderr.tail(MAX_STDERR_LINES) }
 }
 
-/// What can be seen of an agent that runs.
+/// Returns the last output of an agent.
 pub(crate) fn seen(peer: &Peer, process: Option<&Process>) -> Seen {
-    let stderr = process.map(|process| process.stderr().tail(STDERR_LINES));
+    let stderr = process.map(|process| process.stderr().tail(MAX_STDERR_LINES));
     Seen { stray_lines: stray_lines(peer), strays: peer.stray_lines(), stderr: stderr.unwrap_or_default() }
 }
 
@@ -221,8 +226,13 @@ fn stray_lines(peer: &Peer) -> u64 {
     stats.noise + stats.invalid
 }
 
-/// Settles the version of the conversation.
-async fn initialize(peer: &Peer, offered: Version, offer: Offer, agent: &Agent) -> Result<Opening, Problem> {
+/// Sends `initialize` and negotiates the protocol version.
+async fn initialize(
+    peer: &Peer,
+    offered: Version,
+    offer: Offer,
+    agent: &Agent,
+) -> Result<InitializeOutcome, Problem> {
     let (name, number) = ("narrows", env!("CARGO_PKG_VERSION"));
     let limit = agent.deadlines.initialize;
     let answer: Result<Box<RawValue>, CallError> = match offered {
@@ -257,20 +267,20 @@ async fn initialize(peer: &Peer, offered: Version, offer: Offer, agent: &Agent) 
             (judge_result(Versions::Both, offered, &result), raw)
         }
         Err(CallError::Refused(error)) => match refused(offered, &error) {
-            // The agent's own words say more than the number.
+            // The agent's error message is more helpful than the version number.
             Err(NegotiationError::Refused { .. }) => return Err(Problem::Refused(error)),
             verdict => (verdict, Value::Null),
         },
         Err(error) => return Err(error.into()),
     };
     let verdict = match verdict {
-        // Some echo whatever version they are offered, and answer in the one they know.
+        // Some agents echo any offered version, but answer in the only one they know.
         Err(NegotiationError::Answer(_)) if offered == Version::V2 => Ok(Negotiation::Reconnect(Version::V1)),
         verdict => verdict,
     };
     match verdict.map_err(Problem::Unfit)? {
-        Negotiation::Accepted(answer) => Ok(Opening::Agreed(introduced(&answer, raw, &agent.spec))),
-        Negotiation::Reconnect(version) => Ok(Opening::Again(version)),
+        Negotiation::Accepted(answer) => Ok(InitializeOutcome::Agreed(introduced(&answer, raw, &agent.spec))),
+        Negotiation::Reconnect(version) => Ok(InitializeOutcome::Again(version)),
     }
 }
 
@@ -280,10 +290,10 @@ fn refused(offered: Version, error: &RpcError) -> Result<Negotiation, Negotiatio
     judge_error(Versions::Both, offered, code, data.as_deref())
 }
 
-fn introduced(answer: &InitializeAnswer, raw: Value, spec: &Spec) -> Introduced {
+fn introduced(answer: &InitializeAnswer, raw: Value, spec: &Spec) -> AgentDescription {
     let logins = logins(&raw, spec);
     match answer {
-        InitializeAnswer::V1(answer) => Introduced {
+        InitializeAnswer::V1(answer) => AgentDescription {
             version: Version::V1,
             info: answer
                 .agent_info
@@ -293,7 +303,7 @@ fn introduced(answer: &InitializeAnswer, raw: Value, spec: &Spec) -> Introduced 
             logins,
             raw,
         },
-        InitializeAnswer::V2(answer) => Introduced {
+        InitializeAnswer::V2(answer) => AgentDescription {
             version: Version::V2,
             info: Some(Info { name: answer.info.name.clone(), version: answer.info.version.clone() }),
             can: AgentCan::from(&**answer),
@@ -303,7 +313,8 @@ fn introduced(answer: &InitializeAnswer, raw: Value, spec: &Spec) -> Introduced 
     }
 }
 
-/// The ways to log in, read loosely: the schema of today has no word for variables, agents of yesterday do.
+/// Reads the login methods leniently: the current schema has no member for variables, but older agents send
+/// one.
 fn logins(raw: &Value, spec: &Spec) -> Vec<Login> {
     let text = |value: &Value, key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
     let login = |value: &Value| {
@@ -326,7 +337,7 @@ fn logins(raw: &Value, spec: &Spec) -> Vec<Login> {
         .map_or(Vec::new(), |all| all.iter().filter_map(login).collect())
 }
 
-/// The variables of a way to log in: `varName`, or a list `vars` of names or of objects with one.
+/// Reads the variables of a login method: `varName`, or a list `vars` of names or of objects with a `name`.
 fn environment(value: &Value, spec: &Spec) -> LoginKind {
     let mut variables = BTreeSet::new();
     let mut missing = BTreeSet::new();
@@ -354,7 +365,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ways_to_log_in_are_told_apart() {
+    fn login_methods_are_distinguished() {
         let mut spec = Spec::new("agent");
         spec.env.set("HAVE", "1");
         spec.env.set("EMPTY", "");

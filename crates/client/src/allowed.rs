@@ -1,7 +1,7 @@
-//! Requests that a person has allowed and that may come once more, as a request for a file or a terminal of this machine.
+//! Remembers what a user has allowed, until the agent asks the client to do it.
 //!
-//! Many agents ask for permission and then have the client do what they asked for. A person who has allowed something is
-//! not asked again for the very same; anything else is another request.
+//! Many agents request permission and then have the client read the file or run the command. The user is not
+//! asked again for exactly the same action; anything else is another request.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
@@ -13,30 +13,30 @@ use serde_json::Value;
 use crate::host::links;
 use crate::permission_request::FileChange;
 
-/// How many are remembered; the oldest is forgotten first.
+/// Maximum number of remembered actions; the oldest is forgotten first.
 const MAX_ALLOWED: usize = 16;
 
-/// What was allowed, as it would be done here.
+/// An allowed action, in the form in which the client would perform it.
 #[derive(Clone, Debug)]
 pub(crate) enum ClientAction {
-    /// A command, where it runs and with which variables.
+    /// A command with its working directory and environment variables.
     Run { command: Command, cwd: PathBuf, env: Vec<Variable> },
-    /// A file that is read, or a part of it.
+    /// Reading a file or a part of it.
     Read { path: PathBuf },
-    /// A file and its new text.
+    /// Writing a file with this new text.
     Write { path: PathBuf, text: String },
-    /// A tool of an MCP server that runs here, or another method of it, and the arguments.
+    /// A call of a tool, or another method, of an MCP server that the client hosts.
     Mcp { server: String, tool: String, arguments: Value },
 }
 
 impl ClientAction {
-    /// A command. The order of its variables means nothing.
+    /// Creates a command action. The order of the variables is irrelevant.
     pub(crate) fn run(command: Command, cwd: PathBuf, mut env: Vec<Variable>) -> Self {
         env.sort();
         Self::Run { command, cwd, env }
     }
 
-    /// The path whose links decide what it is done to, or in which directory.
+    /// Returns the path whose links decide which file or directory is affected.
     fn place(&self) -> Option<&Path> {
         match self {
             Self::Run { cwd: path, .. } | Self::Read { path } | Self::Write { path, .. } => Some(path),
@@ -44,13 +44,13 @@ impl ClientAction {
         }
     }
 
-    /// The new text of a file, if it is one.
+    /// Returns the file change that this action makes, if it is a write.
     pub(crate) fn change(&self) -> Option<FileChange> {
         let Self::Write { path, text } = self else { return None };
         Some(FileChange { path: Some(path.clone()), old_text: None, new_text: text.clone() })
     }
 
-    /// Returns `true` if both are the same, wherever that is done.
+    /// Returns `true` if both actions are equal, apart from their paths.
     fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Run { command, env, .. }, Self::Run { command: wanted, env: variables, .. }) => {
@@ -67,24 +67,24 @@ impl ClientAction {
     }
 }
 
-/// How long an answer holds.
+/// How long an allowance holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Holds {
+pub(crate) enum Validity {
     /// For one request in this turn.
     Once,
-    /// As long as the session.
+    /// Until the session ends.
     Always,
 }
 
 #[derive(Debug)]
 struct Entry {
     client_action: ClientAction,
-    /// Where the path of the deed led when it was allowed, without links.
+    /// Path of the action without links, when it was allowed.
     real: Option<PathBuf>,
-    holds: Holds,
+    validity: Validity,
 }
 
-/// What a person has allowed in one session.
+/// Actions that the user has allowed in one session.
 #[derive(Debug, Default)]
 pub(crate) struct Allowed {
     list: Mutex<Vec<Entry>>,
@@ -95,37 +95,38 @@ impl Allowed {
         lock(&self.list)
     }
 
-    /// Remembers that a person has allowed `client_action`, for what its path leads to now. Looks at the disk.
-    pub(crate) fn remember(&self, client_action: ClientAction, holds: Holds) {
+    /// Remembers that the user has allowed `client_action` for the present link target of its path. Blocks.
+    pub(crate) fn remember(&self, client_action: ClientAction, validity: Validity) {
         let real = client_action.place().and_then(|path| links::real(path).ok().flatten());
         let mut list = self.list();
         if list.len() >= MAX_ALLOWED {
             list.remove(0);
         }
-        list.push(Entry { client_action, real, holds });
+        list.push(Entry { client_action, real, validity });
     }
 
-    /// Returns `true` if a person has allowed `client_action`, done to what is at `real`; if it was for once, it is used up with
-    /// that. `real` is where the path of the deed leads, without links. If a link was changed since the answer, it is
-    /// something else that was not allowed.
-    pub(crate) fn take(&self, client_action: &ClientAction, real: Option<&Path>) -> bool {
+    /// Returns `true` if the user has allowed `client_action` at `real`, its path without links. An allowance
+    /// for one request is used up. If a link has changed since the answer, the action is a different one and
+    /// not allowed.
+    pub(crate) fn consume(&self, client_action: &ClientAction, real: Option<&Path>) -> bool {
         let mut list = self.list();
-        // A gate in between asks by the name that the agent has, and has it done where that leads.
+        // A gate between agent and client asks by the agent's name of the file, but has the link target
+        // written.
         let is_there = |entry: &Entry| {
             entry.real.as_deref() == real
                 && (real.is_some() || entry.client_action.place() == client_action.place())
         };
         let is_same = |entry: &Entry| entry.client_action.is_same(client_action) && is_there(entry);
         let Some(at) = list.iter().position(is_same) else { return false };
-        if list[at].holds == Holds::Once {
+        if list[at].validity == Validity::Once {
             list.remove(at);
         }
         true
     }
 
-    /// Forgets what was allowed for one request: its turn is over.
+    /// Forgets allowances for single requests, because their turn is over.
     pub(crate) fn end_turn(&self) {
-        self.list().retain(|entry| entry.holds == Holds::Always);
+        self.list().retain(|entry| entry.validity == Validity::Always);
     }
 }
 
@@ -139,13 +140,13 @@ mod tests {
         ClientAction::run(Command::Argv(words), cwd.into(), env)
     }
 
-    /// Takes what leads to where its path says, through no links.
-    fn take(allowed: &Allowed, client_action: &ClientAction) -> bool {
-        allowed.take(client_action, client_action.place())
+    /// Consumes an allowance for a path without links.
+    fn consume(allowed: &Allowed, client_action: &ClientAction) -> bool {
+        allowed.consume(client_action, client_action.place())
     }
 
     #[test]
-    fn what_was_allowed_is_another_once_a_link_leads_elsewhere() {
+    fn an_allowance_does_not_cover_a_changed_link_target() {
         let place = tempfile::tempdir().unwrap();
         let top = place.path().canonicalize().unwrap();
         let [one, two, link] = ["one", "two", "link"].map(|name| top.join(name));
@@ -157,33 +158,33 @@ mod tests {
             run(&["ls"], link.to_str().unwrap(), &[]),
         ] {
             let allowed = Allowed::default();
-            allowed.remember(client_action.clone(), Holds::Once);
+            allowed.remember(client_action.clone(), Validity::Once);
             assert!(
-                !allowed.take(&client_action, Some(&two)) && !allowed.take(&client_action, Some(&link)),
+                !allowed.consume(&client_action, Some(&two)) && !allowed.consume(&client_action, Some(&link)),
                 "{client_action:?}"
             );
-            assert!(allowed.take(&client_action, Some(&one)), "{client_action:?}");
+            assert!(allowed.consume(&client_action, Some(&one)), "{client_action:?}");
         }
     }
 
     #[test]
-    fn what_was_allowed_by_one_name_may_be_done_by_the_other() {
+    fn an_allowance_covers_both_names_of_a_file() {
         let place = tempfile::tempdir().unwrap();
         let top = place.path().canonicalize().unwrap();
         std::fs::create_dir(top.join("one")).unwrap();
         std::os::unix::fs::symlink("one", top.join("link")).unwrap();
         let (named, real) = (top.join("link/file"), top.join("one/file"));
         let allowed = Allowed::default();
-        allowed.remember(ClientAction::Write { path: named, text: "x".into() }, Holds::Once);
+        allowed.remember(ClientAction::Write { path: named, text: "x".into() }, Validity::Once);
         let write = |text: &str| ClientAction::Write { path: real.clone(), text: text.to_owned() };
-        assert!(!take(&allowed, &write("y")));
-        assert!(take(&allowed, &write("x")) && !take(&allowed, &write("x")));
+        assert!(!consume(&allowed, &write("y")));
+        assert!(consume(&allowed, &write("x")) && !consume(&allowed, &write("x")));
     }
 
     #[test]
-    fn what_was_allowed_once_is_not_asked_again_once() {
+    fn an_allowance_for_once_is_used_up() {
         let allowed = Allowed::default();
-        allowed.remember(run(&["ls", "-l"], "/w", &[("A", "1"), ("B", "2")]), Holds::Once);
+        allowed.remember(run(&["ls", "-l"], "/w", &[("A", "1"), ("B", "2")]), Validity::Once);
         for other in [
             run(&["ls"], "/w", &[("A", "1"), ("B", "2")]),
             run(&["ls", "-l"], "/v", &[("A", "1"), ("B", "2")]),
@@ -191,37 +192,37 @@ mod tests {
             run(&["ls", "-l"], "/w", &[("A", "1"), ("B", "3")]),
             ClientAction::Write { path: "/w".into(), text: String::new() },
         ] {
-            assert!(!take(&allowed, &other), "{other:?}");
+            assert!(!consume(&allowed, &other), "{other:?}");
         }
-        assert!(take(&allowed, &run(&["ls", "-l"], "/w", &[("B", "2"), ("A", "1")])));
-        assert!(!take(&allowed, &run(&["ls", "-l"], "/w", &[("A", "1"), ("B", "2")])));
+        assert!(consume(&allowed, &run(&["ls", "-l"], "/w", &[("B", "2"), ("A", "1")])));
+        assert!(!consume(&allowed, &run(&["ls", "-l"], "/w", &[("A", "1"), ("B", "2")])));
     }
 
     #[test]
-    fn what_was_allowed_for_good_holds_until_the_session_ends() {
+    fn a_lasting_allowance_holds_until_the_session_ends() {
         let allowed = Allowed::default();
-        allowed.remember(run(&["ls"], "/w", &[]), Holds::Always);
-        allowed.remember(run(&["id"], "/w", &[]), Holds::Once);
+        allowed.remember(run(&["ls"], "/w", &[]), Validity::Always);
+        allowed.remember(run(&["id"], "/w", &[]), Validity::Once);
         allowed.end_turn();
-        assert!(take(&allowed, &run(&["ls"], "/w", &[])) && take(&allowed, &run(&["ls"], "/w", &[])));
-        assert!(!take(&allowed, &run(&["id"], "/w", &[])));
+        assert!(consume(&allowed, &run(&["ls"], "/w", &[])) && consume(&allowed, &run(&["ls"], "/w", &[])));
+        assert!(!consume(&allowed, &run(&["id"], "/w", &[])));
     }
 
     #[test]
-    fn a_write_is_the_same_with_the_same_text_only() {
+    fn an_allowed_write_covers_only_the_same_text() {
         let allowed = Allowed::default();
         let write = |text: &str| ClientAction::Write { path: "/w/a".into(), text: text.to_owned() };
-        allowed.remember(write("x"), Holds::Once);
-        assert!(!take(&allowed, &ClientAction::Read { path: "/w/a".into() }));
-        assert!(!take(&allowed, &write("y")) && take(&allowed, &write("x")));
+        allowed.remember(write("x"), Validity::Once);
+        assert!(!consume(&allowed, &ClientAction::Read { path: "/w/a".into() }));
+        assert!(!consume(&allowed, &write("y")) && consume(&allowed, &write("x")));
     }
 
     #[test]
-    fn the_oldest_is_forgotten_first() {
+    fn the_oldest_allowance_is_forgotten_first() {
         let allowed = Allowed::default();
         for number in 0..=MAX_ALLOWED {
-            allowed.remember(run(&[&number.to_string()], "/w", &[]), Holds::Once);
+            allowed.remember(run(&[&number.to_string()], "/w", &[]), Validity::Once);
         }
-        assert!(!take(&allowed, &run(&["0"], "/w", &[])) && take(&allowed, &run(&["1"], "/w", &[])));
+        assert!(!consume(&allowed, &run(&["0"], "/w", &[])) && consume(&allowed, &run(&["1"], "/w", &[])));
     }
 }

@@ -1,4 +1,4 @@
-//! What a session is opened with.
+//! Settings with which a session is opened.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,43 +10,43 @@ use narrows_process::Environment;
 use crate::mcp::ServerConfig;
 use crate::permission_request::PermissionHandler;
 
-/// How a session works: where, with what, and what it may do.
+/// Settings of a session: directories, model, mode, policy and services.
 #[derive(Clone)]
 pub struct SessionConfig {
-    /// The directory it works in; absolute.
+    /// Absolute working directory.
     pub cwd: PathBuf,
-    /// Further directories it may use.
+    /// Additional directories of the session.
     pub additional_dirs: Vec<PathBuf>,
-    /// The model, by id or name; the agent's own if `None`.
+    /// Model by id or name; `None` for the agent's default.
     pub model: Option<String>,
-    /// Whether a model that cannot be had is an error.
+    /// `true` if an unavailable model is an error.
     pub require_model: bool,
-    /// The mode, by id or name.
+    /// Mode by id or name.
     pub mode: Option<String>,
-    /// Whether low access chooses a mode in which the agent only reads, if `mode` names none.
+    /// `true` if low access selects a read-only mode of the agent, unless `mode` names one.
     pub restrict_mode: bool,
-    /// How much the model is to think: `none`, `low`, `medium`, `high` or `xhigh`.
+    /// Reasoning effort: `none`, `low`, `medium`, `high` or `xhigh`.
     pub reasoning_effort: Option<String>,
-    /// What the agent may do.
+    /// Policy that decides about the agent's actions.
     pub policy: Arc<Policy>,
-    /// Who decides what the policy leaves open; without anybody it is refused.
+    /// Handler for actions about which the policy asks. With `None` they are denied.
     pub on_permission: Option<Arc<dyn PermissionHandler>>,
-    /// MCP servers for the agent.
+    /// MCP servers of the session.
     pub mcp_servers: Vec<ServerConfig>,
-    /// The environment of commands that the agent runs here.
+    /// Environment of commands that the client runs for the agent.
     pub environment: Environment,
-    /// Files of settings that git reads in every repository, beside those in the home directory of the policy. The hooks that
-    /// they name are protected.
+    /// Git configuration files that apply to every repository, in addition to those in the home directory of
+    /// the policy. The hooks that they name are protected.
     pub git_settings: Vec<PathBuf>,
-    /// Whether the past of a session that is gone on with is wanted as events, where the agent can tell it.
+    /// `true` if the history of a resumed session is replayed as events, if the agent supports it.
     pub replay: bool,
-    /// Whether events have the agent's own message with them.
+    /// `true` if events include the agent's raw message.
     pub raw: bool,
-    /// Whether commands run in a sandbox if this machine has one.
+    /// `true` if commands run in a sandbox, if this machine supports one.
     pub sandbox: bool,
-    /// Whether its directories are on another machine: then none of this one belongs to it.
+    /// `true` if the directories are on another machine, so that no file of this one belongs to the session.
     pub elsewhere: bool,
-    /// Whether to log in by variables that are set, if the agent requires a login.
+    /// `true` to log in with environment variables that are set, if the agent requires a login.
     pub log_in: bool,
 }
 
@@ -75,7 +75,7 @@ impl SessionConfig {
         }
     }
 
-    /// Where files may be touched.
+    /// Returns the directories in which files may be accessed.
     pub(crate) fn roots(&self) -> Vec<PathBuf> {
         let all = std::iter::once(&self.cwd).chain(&self.additional_dirs);
         all.filter(|_| !self.elsewhere).cloned().collect()
@@ -83,7 +83,7 @@ impl SessionConfig {
 }
 
 impl fmt::Debug for SessionConfig {
-    /// Without the environment, which may hold keys.
+    /// Omits the environment, which may contain keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SessionConfig")
             .field("cwd", &self.cwd)

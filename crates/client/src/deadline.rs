@@ -1,31 +1,31 @@
-//! How long an agent may take for each thing.
+//! Deadlines for the answers of an agent.
 
 use std::time::Duration;
 
-/// How long an agent may take for each thing. None of them is for ever: an agent that never answers is the most common
-/// failure of all.
+/// Deadlines for the answers of an agent. Each is finite, because an agent that never answers is the most
+/// common failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadlines {
-    /// To answer `initialize`; long, because some install themselves first.
+    /// For `initialize`; long, because some agents install themselves first.
     pub initialize: Duration,
-    /// To log in without anybody's help.
+    /// For a login without user interaction.
     pub login: Duration,
-    /// To open a session.
+    /// For opening a session.
     pub open: Duration,
-    /// To load or resume one: histories are long.
+    /// For loading or resuming a session, which can have a long history.
     pub resume: Duration,
-    /// To answer anything small: a list, an option.
+    /// For small requests, such as a list or an option.
     pub small: Duration,
-    /// To end a turn that was cancelled.
+    /// For a cancelled turn to end.
     pub cancel: Duration,
-    /// To end a turn that was cancelled because its time was over. Shorter: a limit for the turn is a promise to
-    /// whoever set it, and what follows the cancellation takes up to 1.5 s more.
+    /// For a turn to end that was cancelled at its own time limit. Shorter, because the caller relies on that
+    /// limit and killing the agent takes up to 1.5 s more.
     pub cancel_late: Duration,
-    /// To close a session.
+    /// For closing a session.
     pub close: Duration,
-    /// To say anything at all during a turn; zero means as long as it takes.
+    /// For any output during a turn; zero disables the limit.
     pub silence: Duration,
-    /// For a person to answer a permission request. Without an answer it is denied.
+    /// For a user to answer a permission request. Without an answer the request is denied.
     pub permission: Duration,
 }
 

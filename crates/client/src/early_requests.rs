@@ -1,4 +1,4 @@
-//! Requests outside open sessions: of sessions that are being opened, and for MCP servers.
+//! Requests that belong to no open session: for sessions that are being opened, and for MCP servers.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,45 +14,46 @@ use tokio::time::Instant;
 
 use crate::session::serves;
 
-/// The most requests that wait for sessions that are being opened.
+/// Maximum number of requests that wait for sessions that are being opened.
 const MAX_EARLY_REQUESTS: usize = 32;
 
-/// How long a request waits. The answer that names its session follows at once, or the request belongs to no session.
+/// How long a request waits for its session. The answer that names the session follows at once, or the
+/// request belongs to no session.
 pub(crate) const EARLY_REQUEST_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The most requests that wait in the queue of one session.
+/// Maximum number of queued requests of one session.
 pub(crate) const MAX_QUEUED_REQUESTS: usize = 64;
 
 #[derive(Default)]
 struct State {
     /// Queues of open sessions, by session id.
     open: HashMap<String, mpsc::Sender<Item>>,
-    /// Requests of unknown sessions: session id, request, time of arrival.
+    /// Requests of unknown sessions: session id, request and time of arrival.
     waiting: Vec<(String, Request, Instant)>,
 }
 
 /// Holds requests that arrive before their session is known.
 ///
-/// An agent may ask for a file right after it has named a new session. This side has not opened the session yet then, and must not
-/// refuse the request for it.
+/// An agent may request a file right after it has named a new session. The client has not opened the session
+/// yet, and must not refuse the request for that reason.
 #[derive(Default)]
 pub(crate) struct EarlyRequests {
     state: Mutex<State>,
     /// Number of sessions that are being opened.
     opening: AtomicUsize,
-    /// A request was refused, and that was logged.
+    /// `true` once a refused request was logged.
     has_refused: AtomicBool,
 }
 
-/// Marks a session as being opened, until it is dropped.
-pub(crate) struct Opening {
+/// Marks a session as being opened until it is dropped.
+pub(crate) struct OpeningSession {
     early_requests: Arc<EarlyRequests>,
 }
 
-impl Drop for Opening {
+impl Drop for OpeningSession {
     fn drop(&mut self) {
         if self.early_requests.opening.fetch_sub(1, Ordering::Relaxed) == 1 {
-            // No session will take these.
+            // No session will accept these requests.
             let left = std::mem::take(&mut self.early_requests.state().waiting);
             left.into_iter().for_each(|(session, request, _)| self.early_requests.refuse(&session, request));
         }
@@ -64,14 +65,14 @@ impl EarlyRequests {
         lock(&self.state)
     }
 
-    /// From here on requests of unknown sessions wait.
-    pub(crate) fn opening(self: &Arc<Self>) -> Opening {
+    /// Starts holding requests of unknown sessions.
+    pub(crate) fn begin_opening(self: &Arc<Self>) -> OpeningSession {
         self.opening.fetch_add(1, Ordering::Relaxed);
-        Opening { early_requests: Arc::clone(self) }
+        OpeningSession { early_requests: Arc::clone(self) }
     }
 
-    /// The session `id` is open: its requests go to what is returned.
-    pub(crate) fn enter(&self, id: &str) -> mpsc::Receiver<Item> {
+    /// Registers the open session `id`. Returns the queue of its requests.
+    pub(crate) fn open_session(&self, id: &str) -> mpsc::Receiver<Item> {
         let (sender, receiver) = mpsc::channel(MAX_QUEUED_REQUESTS);
         let mut state = self.state();
         let (ours, others) =
@@ -79,20 +80,20 @@ impl EarlyRequests {
         state.waiting = others;
         let ours: Vec<(String, Request, Instant)> = ours;
         for (_, request, _) in ours {
-            // There is room for more than can have waited.
+            // The queue has room for more requests than can have waited.
             let _ = sender.try_send(Item::Request(request));
         }
         state.open.insert(id.to_owned(), sender);
         receiver
     }
 
-    /// The session `id` is closed.
-    pub(crate) fn leave(&self, id: &str) {
+    /// Removes the closed session `id`.
+    pub(crate) fn close_session(&self, id: &str) {
         self.state().open.remove(id);
     }
 
-    /// Takes a request of session `id`.
-    fn take(self: &Arc<Self>, id: String, request: Request) {
+    /// Queues a request for session `id`, holds it, or refuses it.
+    fn accept(self: &Arc<Self>, id: String, request: Request) {
         let mut state = self.state();
         if let Some(open) = state.open.get(&id) {
             if let Err(full) = open.try_send(Item::Request(request))
@@ -100,7 +101,7 @@ impl EarlyRequests {
             {
                 request
                     .responder
-                    .fail(&RpcError::new(Code::Backpressure, "too many requests of one session"));
+                    .fail(&RpcError::new(Code::Backpressure, "too many requests in one session"));
             }
             return;
         }
@@ -110,7 +111,7 @@ impl EarlyRequests {
             let early_requests = Arc::clone(self);
             tokio::spawn(async move {
                 tokio::time::sleep(EARLY_REQUEST_TIMEOUT).await;
-                early_requests.turn_away();
+                early_requests.refuse_expired();
             });
             return;
         }
@@ -120,8 +121,9 @@ impl EarlyRequests {
 }
 
 impl EarlyRequests {
-    /// Refuses what has waited for long: an agent may be waiting for the answer before it names the session.
-    fn turn_away(&self) {
+    /// Refuses requests that have waited too long: an agent may wait for the answer before it names the
+    /// session.
+    fn refuse_expired(&self) {
         let mut state = self.state();
         let is_late = |since: &Instant| since.elapsed() >= EARLY_REQUEST_TIMEOUT;
         let (late, others) =
@@ -132,8 +134,8 @@ impl EarlyRequests {
         late.into_iter().for_each(|(session, request, _)| self.refuse(&session, request));
     }
 
-    /// Refuses a request of an unknown session. If only one session is open, it does that: it may be one of its
-    /// child sessions.
+    /// Refuses a request of an unknown session. If exactly one session is open, that session refuses it and
+    /// reports an event, because the id may be one of its child sessions.
     fn refuse(&self, session: &str, request: Request) {
         let state = self.state();
         let only = state.open.values().next().filter(|_| state.open.len() == 1).cloned();
@@ -148,21 +150,22 @@ impl EarlyRequests {
             },
             None => request,
         };
-        self.turn_down(session, request);
+        self.refuse_unknown_session(session, request);
     }
 
     /// Refuses a request of an unknown session.
-    pub(crate) fn turn_down(&self, session: &str, request: Request) {
-        // Once is enough: an agent may never stop asking.
+    pub(crate) fn refuse_unknown_session(&self, session: &str, request: Request) {
+        // Logged once, because an agent may repeat such requests endlessly.
         if !self.has_refused.swap(true, Ordering::Relaxed) {
             let method = request.frame.method().unwrap_or_default();
-            tracing::warn!(%method, "refused: the agent asked in a session that nobody has opened");
+            tracing::warn!(%method, "request of an unknown session refused");
         }
         request.responder.fail(&unknown_session(session));
     }
 
-    /// Hands an unknown message to the session it names, or else to the only open one, which reports it as an event.
-    fn pass_on(&self, session: Option<&str>, item: Item) {
+    /// Passes an unknown message to the session it names, or to the only open session, which reports it as an
+    /// event.
+    fn forward_unknown(&self, session: Option<&str>, item: Item) {
         let state = self.state();
         let open = match session {
             Some(session) => state.open.get(session),
@@ -177,44 +180,45 @@ impl EarlyRequests {
         match left {
             Some(Item::Request(request)) => request.responder.fail(&unknown_method()),
             Some(Item::Notification(frame)) => {
-                tracing::debug!(?frame, "passed over: it belongs to no session");
+                tracing::debug!(?frame, "message of an unknown session ignored");
             }
             Some(Item::Answer(_)) | None => {}
         }
     }
 }
 
-/// What an agent is told that asks in a session that is not open here.
+/// Returns the error for a request in a session that is not open.
 pub(crate) fn unknown_session(session: &str) -> RpcError {
-    let error = RpcError::new(Code::NotFound, "there is no such session here");
+    let error = RpcError::new(Code::NotFound, "session not found");
     error.with("sessionId", session.chars().take(100).collect::<String>().into())
 }
 
 /// Returns the error for an unknown method.
 pub(crate) fn unknown_method() -> RpcError {
-    RpcError::new(Code::MethodNotFound, "there is no such method here")
+    RpcError::new(Code::MethodNotFound, "method not found")
 }
 
-/// Reads what comes outside the sessions until the conversation is over; `other` takes requests that name no session.
+/// Reads messages outside the sessions until the connection ends; `other` handles requests that name no
+/// session.
 pub(crate) async fn read(early_requests: Arc<EarlyRequests>, mut inbox: Inbox, other: impl Fn(Request)) {
     while let Some(item) = inbox.recv().await {
         match item {
             Item::Request(request) => {
                 let session = request.frame.session().map(std::borrow::Cow::into_owned);
                 if !serves(&request.frame.method().unwrap_or_default()) {
-                    early_requests.pass_on(session.as_deref(), Item::Request(request));
+                    early_requests.forward_unknown(session.as_deref(), Item::Request(request));
                 } else if let Some(session) = session {
-                    early_requests.take(session, request);
+                    early_requests.accept(session, request);
                 } else {
                     other(request);
                 }
             }
             Item::Notification(frame) if frame.method().as_deref() == Some(SESSION_UPDATE) => {
-                tracing::debug!(?frame, "passed over: it names no session");
+                tracing::debug!(?frame, "message without a session ignored");
             }
             Item::Notification(frame) => {
                 let session = frame.session().map(std::borrow::Cow::into_owned);
-                early_requests.pass_on(session.as_deref(), Item::Notification(frame));
+                early_requests.forward_unknown(session.as_deref(), Item::Notification(frame));
             }
             Item::Answer(_) => {}
         }

@@ -1,4 +1,4 @@
-//! How driving an agent can fail, and what was seen of it.
+//! Errors of driving an agent, with the agent's last output.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,132 +9,132 @@ use narrows_process::SpawnError;
 use narrows_rpc::CallError;
 use narrows_wire::{Code, RpcError};
 
-/// How far it had come.
+/// The step that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// The agent was being started.
+    /// Starting the process.
     Start,
-    /// `initialize` was to be answered.
+    /// Waiting for the answer to `initialize`.
     Initialize,
-    /// `authenticate` or `auth/login` was to be answered.
+    /// Waiting for the answer to `authenticate` or `auth/login`.
     Login,
-    /// A session was being opened.
+    /// Opening a session.
     Open,
-    /// A session was being loaded or resumed.
+    /// Loading or resuming a session.
     Resume,
-    /// A session was being forked.
+    /// Forking a session.
     Fork,
-    /// The sessions were being listed.
+    /// Listing sessions.
     List,
-    /// A session was being deleted.
+    /// Deleting a session.
     Delete,
-    /// A model, a mode or another option was being set.
+    /// Setting a model, a mode or another option.
     Set,
-    /// A turn was to begin, or was running.
+    /// Starting or running a turn.
     Turn,
 }
 
-/// A way to log in that an agent offers.
+/// A login method that an agent offers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Login {
-    /// Its id.
+    /// Id of the method.
     pub id: String,
-    /// Its name.
+    /// Name of the method.
     pub name: String,
-    /// What it is.
+    /// Description of the method.
     pub description: Option<String>,
-    /// How it is done.
+    /// Procedure of the method.
     pub how: LoginKind,
 }
 
-/// How to log in.
+/// Procedure of a login method.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LoginKind {
-    /// The agent does it, with a browser perhaps.
+    /// The agent logs in itself, for example with a browser.
     Agent,
-    /// By setting variables in the agent's environment.
+    /// Environment variables of the agent are set.
     Environment {
-        /// Their names.
+        /// Names of the variables.
         variables: Vec<String>,
-        /// Those that must be set and are not.
+        /// Required variables that are not set.
         missing: Vec<String>,
     },
-    /// By starting the agent in a terminal, with these arguments.
+    /// The agent is started in a terminal with these arguments.
     Terminal {
-        /// The arguments.
+        /// Arguments of the agent.
         arguments: Vec<String>,
     },
-    /// In a way that is not known here.
+    /// An unknown procedure.
     Other,
 }
 
-/// What went wrong.
+/// The cause of a failure.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Problem {
     /// The process could not be started.
     Spawn {
-        /// The agent in the words of the user.
+        /// Name that the user gave the agent.
         agent: String,
-        /// Why.
+        /// Cause of the failure.
         source: SpawnError,
     },
-    /// The agent went away.
+    /// The agent exited or closed the connection.
     Lost(CloseReason),
-    /// The agent did not answer in time.
+    /// The agent did not answer within this time.
     Deadline(Duration),
     /// The agent answered with an error.
     Refused(RpcError),
-    /// The agent wants the user to log in, in one of these ways.
+    /// The agent requires a login by one of these methods.
     LoginNeeded(Vec<Login>),
-    /// The agent's answer makes no sense.
+    /// The agent's answer is malformed.
     Malformed(String),
-    /// There is no version both speak.
+    /// Client and agent have no protocol version in common.
     Unfit(NegotiationError),
-    /// Our own message could not be written.
+    /// The message could not be serialized.
     Unwritable(String),
-    /// The agent cannot do what was asked for.
+    /// The agent does not support the request.
     Unsupported(String),
-    /// What was given cannot be used.
+    /// A parameter is invalid.
     Invalid(String),
-    /// A turn runs in the session already.
+    /// A run is already active in the session.
     Busy {
-        /// Its id.
+        /// Id of the active run.
         run_id: String,
     },
-    /// The session or the runtime has been closed from this side.
+    /// The session or the runtime was closed by the client.
     Closed,
 }
 
-/// What was seen of an agent until it failed.
+/// Output of an agent until it failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// How many lines came that were no messages.
+    /// Number of stdout lines that were not messages.
     pub stray_lines: u64,
-    /// The beginnings of the first of them, escaped.
+    /// Beginnings of the first such lines, escaped.
     pub strays: Vec<String>,
-    /// The last that the agent wrote to stderr, made safe to show.
+    /// Last stderr lines of the agent, escaped.
     pub stderr: String,
 }
 
-/// What went wrong, when, and what was seen until then.
+/// A failure of an agent: the step, the cause, and the agent's last output.
 #[derive(Debug)]
 pub struct ClientError {
-    /// How far it had come.
+    /// Step that failed.
     pub stage: Stage,
-    /// What went wrong.
+    /// Cause of the failure.
     pub problem: Box<Problem>,
-    /// What was seen of the agent.
+    /// Last output of the agent.
     pub seen: Seen,
 }
 
 impl ClientError {
-    /// A problem at `stage`.
+    /// Creates an error at `stage`.
     pub(crate) fn new(stage: Stage, problem: impl Into<Problem>) -> Self {
         Self { stage, problem: Box::new(problem.into()), seen: Seen::default() }
     }
 
-    /// A word for programs.
+    /// Returns a stable code for programs.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match &*self.problem {
@@ -182,15 +182,15 @@ impl fmt::Display for Problem {
             Self::Deadline(limit) => write!(f, "no answer within {limit:?}"),
             Self::Refused(error) => error.fmt(f),
             Self::LoginNeeded(logins) => {
-                f.write_str("the agent wants you to log in")?;
+                f.write_str("the agent requires a login")?;
                 let names: Vec<&str> = logins.iter().map(|login| login.name.as_str()).collect();
                 if names.is_empty() { Ok(()) } else { write!(f, ": {}", names.join(", ")) }
             }
-            Self::Malformed(reason) => write!(f, "the agent's answer makes no sense: {reason}"),
+            Self::Malformed(reason) => write!(f, "invalid answer from the agent: {reason}"),
             Self::Unfit(unfit) => unfit.fmt(f),
             Self::Unwritable(reason) => write!(f, "cannot be written as JSON: {reason}"),
             Self::Unsupported(what) | Self::Invalid(what) => f.write_str(what),
-            Self::Busy { run_id } => write!(f, "a turn is running in this session already ({run_id})"),
+            Self::Busy { run_id } => write!(f, "a run is already active in this session ({run_id})"),
             Self::Closed => f.write_str("it has been closed"),
         }
     }

@@ -1,4 +1,4 @@
-//! One event model, whatever the agent and its version.
+//! One event model for all agents and protocol versions.
 
 mod json;
 mod payload;
@@ -16,131 +16,132 @@ pub use self::json::Json;
 pub use self::payload::{Payload, PermissionRequested, PermissionResolved, Role};
 use crate::usage::Usage;
 
-/// Something that happened in a session.
+/// An event of a session.
 ///
-/// As JSON it is one flat object, named by its `type`. Of the events of one run `run.started` is the first and
-/// `run.completed` the last, and each comes once.
+/// In JSON it is one flat object with a `type`. `run.started` is the first event of a run and `run.completed`
+/// the last; each occurs once.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RuntimeEvent {
-    /// When, in milliseconds since 1970.
+    /// Time in milliseconds since 1970.
     pub at_ms: u64,
-    /// In which run. What happens outside of runs belongs to none.
+    /// Id of the run. `None` outside of runs.
     pub run_id: Option<Arc<str>>,
-    /// In which session, once it has an id.
+    /// Id of the session, once it is known.
     pub session_id: Option<Arc<str>>,
-    /// What happened.
+    /// Content of the event.
     pub body: EventBody,
-    /// The message of the agent that it was read from. `None` if the body has all of it or it is not wanted.
+    /// The agent's message from which the event was read. `None` if the body contains all of it, or if raw
+    /// messages are not requested.
     pub raw: Option<Json>,
 }
 
-/// What happened.
+/// Content of an event.
 #[derive(Debug, Clone, PartialEq)]
 pub enum EventBody {
-    /// `run.started`: always the first.
+    /// `run.started`: always the first event of a run.
     RunStarted {
-        /// Who drives the agent.
+        /// Name of the agent.
         provider: Arc<str>,
     },
     /// `assistant.delta`: more text of the answer.
     AssistantDelta {
-        /// The text.
+        /// Added text.
         text_delta: String,
     },
-    /// `assistant.reasoning.delta`: more of what the agent thinks.
+    /// `assistant.reasoning.delta`: more text of the agent's reasoning.
     ReasoningDelta {
-        /// The text.
+        /// Added text.
         text_delta: String,
     },
-    /// `assistant.message`: a message that is complete.
+    /// `assistant.message`: a complete message.
     AssistantMessage {
         /// The message.
         message: Message,
     },
-    /// `assistant.reasoning.message`: a thought that is complete.
+    /// `assistant.reasoning.message`: a complete reasoning message.
     ReasoningMessage {
-        /// The thought.
+        /// The reasoning message.
         message: Message,
     },
-    /// `tool.call`: a tool is used; once for every call.
+    /// `tool.call`: a tool call begins; once per call.
     ToolCall {
-        /// The call.
+        /// Id of the call.
         call_id: Arc<str>,
-        /// The tool, by the best name there is.
+        /// Best available name of the tool.
         tool_name: String,
-        /// Its input, `{}` if the agent never told.
+        /// Input of the tool; `{}` if the agent does not report it.
         input: Json,
     },
-    /// `tool.result`: a call is over; once for every call.
+    /// `tool.result`: a tool call is over; once per call.
     ToolResult {
-        /// The call.
+        /// Id of the call.
         call_id: Arc<str>,
-        /// What came of it.
+        /// Result of the call.
         output: ToolOutput,
     },
-    /// `provider.event`: whatever else the agent said, or was done on its behalf.
+    /// `provider.event`: any other message of the agent, or an action on its behalf.
     Provider {
-        /// Who drives the agent.
+        /// Name of the agent.
         provider: Arc<str>,
-        /// What it is.
+        /// Content of the event.
         payload: Payload,
     },
-    /// `error`: why the run fails. Not told of a run that was cancelled.
+    /// `error`: the cause of a failed run. Not emitted for a cancelled run.
     Error {
-        /// In words.
+        /// Message for people.
         message: String,
-        /// In one word.
+        /// Code for programs.
         code: Option<String>,
     },
-    /// `run.completed`: always the last, exactly once.
+    /// `run.completed`: always the last event of a run, exactly once.
     RunCompleted(Box<Completed>),
 }
 
-/// A message that is complete.
+/// A complete message.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Message {
-    /// Its text.
+    /// Text of the message.
     pub text: Arc<str>,
-    /// What it holds in the form that was asked for.
+    /// Answer in the requested structured form.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub structured_output: Option<Value>,
 }
 
-/// What came of a tool call.
+/// Result of a tool call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ToolOutput {
-    /// The agent's word for how it ended, or `interrupted` if the run ended first.
+    /// Final status as reported by the agent, or `interrupted` if the run ended first.
     pub status: String,
-    /// What the tool returned.
+    /// Raw output of the tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw_output: Option<Json>,
-    /// What the agent shows of it.
+    /// Content that the agent displays.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub content: Vec<Json>,
-    /// The files it concerned.
+    /// Affected files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub locations: Option<Json>,
-    /// Whether it was more than what is kept of a call.
+    /// `true` if the output was larger than what is kept of a call.
     #[serde(default, skip_serializing_if = "is_false")]
     pub truncated: bool,
 }
 
-/// How a run ended.
+/// Final status of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// The agent was done.
+    /// The agent completed the turn.
     Success,
-    /// It failed; an `error` said why.
+    /// The run failed; an `error` event has the cause.
     Error,
-    /// It was stopped.
+    /// The run was cancelled.
     Cancelled,
 }
 
 impl Status {
-    /// Its name in JSON.
+    /// Returns the name used in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Success => "success",
@@ -159,30 +160,30 @@ impl fmt::Display for Status {
 /// The end of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Completed {
-    /// How it ended.
+    /// Final status.
     pub status: Status,
-    /// The last message of the agent.
+    /// Last message of the agent.
     pub final_text: Option<Arc<str>>,
-    /// The answer in the form that was asked for.
+    /// Answer in the requested structured form.
     pub structured_output: Option<Value>,
-    /// What the run cost.
+    /// Usage of the run.
     pub usage: Option<Usage>,
 }
 
 impl RuntimeEvent {
-    /// The `type` it has in JSON.
+    /// Returns the `type` used in JSON.
     pub fn name(&self) -> &'static str {
         self.body.name()
     }
 
-    /// How many bytes it holds, roughly: what a buffer of events is to be bounded by.
+    /// Returns the approximate size in bytes, by which event buffers are bounded.
     pub fn weight(&self) -> usize {
         size_of::<Self>() + self.body.weight() + self.raw.as_ref().map_or(0, Json::len)
     }
 }
 
 impl EventBody {
-    /// The `type` it has in JSON.
+    /// Returns the `type` used in JSON.
     pub fn name(&self) -> &'static str {
         match self {
             Self::RunStarted { .. } => "run.started",

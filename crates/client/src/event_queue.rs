@@ -11,10 +11,10 @@ use narrows_base::sync::lock;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-/// The most events that wait.
+/// Maximum number of queued events.
 const MAX_QUEUED_EVENTS: usize = 2048;
 
-/// The most bytes that wait. A larger event may wait alone.
+/// Maximum size of queued events. A single larger event may be queued alone.
 const MAX_QUEUED_BYTES: usize = 16 << 20;
 
 /// How long a reader may leave a full queue unread before events are dropped.
@@ -38,18 +38,18 @@ struct State<T> {
     bytes: usize,
     /// Events dropped since the last one that was read.
     dropped: u64,
-    /// There is a reader, or will be.
+    /// `true` if there is a reader, or will be.
     reads: bool,
-    /// Since when the queue is full and nothing is read.
+    /// Since when the queue is full and unread.
     full_since: Option<Instant>,
     ended: bool,
 }
 
 struct Shared<T> {
     state: Mutex<State<T>>,
-    /// An event was added, or the queue has ended.
+    /// Notified when an event was added or the queue has ended.
     come: Notify,
-    /// An event was read, or the reader has gone.
+    /// Notified when an event was read or the reader was dropped.
     taken: Notify,
 }
 
@@ -59,17 +59,17 @@ impl<T> Shared<T> {
     }
 }
 
-/// Where events go in. When it is dropped the reader comes to the end.
+/// Sending end. The reader reaches the end when it is dropped.
 pub(crate) struct EventQueue<T> {
     shared: Arc<Shared<T>>,
 }
 
-/// Where events come out, in order.
+/// Receiving end, in order.
 pub(crate) struct Reader<T> {
     shared: Arc<Shared<T>>,
 }
 
-/// Creates both ends. If a reader is `expected`, it is waited for from the beginning.
+/// Creates both ends. If a reader is `expected`, the queue waits for it from the beginning.
 pub(crate) fn event_queue<T: QueueItem>(expected: bool) -> (EventQueue<T>, Reader<T>) {
     let state = State {
         waiting: VecDeque::new(),
@@ -84,8 +84,8 @@ pub(crate) fn event_queue<T: QueueItem>(expected: bool) -> (EventQueue<T>, Reade
 }
 
 impl<T: QueueItem> EventQueue<T> {
-    /// Puts in what stands in `events`, however many they are; see [`EventQueue::room`].
-    pub(crate) fn put(&self, events: &mut Vec<T>) {
+    /// Adds all `events`, regardless of the bounds; see [`EventQueue::wait_for_room`].
+    pub(crate) fn push_all(&self, events: &mut Vec<T>) {
         if events.is_empty() {
             return;
         }
@@ -93,22 +93,22 @@ impl<T: QueueItem> EventQueue<T> {
         state.bytes += events.iter().map(T::weight).sum::<usize>();
         state.waiting.extend(events.drain(..));
         if !state.reads {
-            state.shed();
+            state.drop_oldest();
         }
         drop(state);
         self.shared.come.notify_one();
     }
 
-    /// Waits until there is room again. A reader that does not read in time counts as stopped, however often this is
-    /// begun anew.
-    pub(crate) async fn room(&self) {
+    /// Waits for room. A reader that has not read for [`STALL_TIMEOUT`] counts as stopped; waiting again does
+    /// not restart that time.
+    pub(crate) async fn wait_for_room(&self) {
         loop {
             let taken = self.shared.taken.notified();
             let until;
             {
                 let mut state = self.shared.state();
                 if !state.reads {
-                    return state.shed();
+                    return state.drop_oldest();
                 }
                 if !state.is_full() {
                     return;
@@ -121,7 +121,7 @@ impl<T: QueueItem> EventQueue<T> {
         }
     }
 
-    /// Whether there is room.
+    /// Returns `true` if there is room.
     pub(crate) fn has_room(&self) -> bool {
         let state = self.shared.state();
         !state.reads || !state.is_full()
@@ -133,8 +133,8 @@ impl<T: QueueItem> State<T> {
         self.waiting.len() >= MAX_QUEUED_EVENTS || self.bytes >= MAX_QUEUED_BYTES
     }
 
-    /// Lets the oldest go that need not come through.
-    fn shed(&mut self) {
+    /// Drops the oldest events that are not vital.
+    fn drop_oldest(&mut self) {
         let Self { waiting, bytes, dropped, .. } = self;
         let mut count = waiting.len();
         if count <= MAX_QUEUED_EVENTS && *bytes <= MAX_QUEUED_BYTES {
@@ -160,7 +160,7 @@ impl<T> Drop for EventQueue<T> {
 }
 
 impl<T: QueueItem> Reader<T> {
-    /// What comes next; `None` at the end. Safe to cancel.
+    /// Returns the next event; `None` at the end. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Option<T> {
         loop {
             let come = self.shared.come.notified();
@@ -168,7 +168,7 @@ impl<T: QueueItem> Reader<T> {
                 let mut state = self.shared.state();
                 state.reads = true;
                 let was_full = state.is_full();
-                if let Some(next) = state.take() {
+                if let Some(next) = state.pop() {
                     let has_room = was_full && !state.is_full();
                     drop(state);
                     if has_room {
@@ -184,12 +184,12 @@ impl<T: QueueItem> Reader<T> {
         }
     }
 
-    /// Moves everything there is to `events`; `false` if there is nothing.
+    /// Moves all queued events to `events`. Returns `false` if there are none.
     pub(crate) fn take_all(&mut self, events: &mut Vec<T>) -> bool {
         let mut state = self.shared.state();
         state.reads = true;
         let before = events.len();
-        while let Some(next) = state.take() {
+        while let Some(next) = state.pop() {
             events.push(next);
         }
         drop(state);
@@ -199,7 +199,7 @@ impl<T: QueueItem> Reader<T> {
 }
 
 impl<T: QueueItem> State<T> {
-    fn take(&mut self) -> Option<T> {
+    fn pop(&mut self) -> Option<T> {
         self.full_since = None;
         let next = self.waiting.front()?;
         if self.dropped > 0 {
@@ -247,14 +247,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_nobody_reads_goes_but_what_is_vital_stays() {
+    async fn unread_events_are_dropped_except_vital_ones() {
         let (event_queue, mut reader) = event_queue(false);
-        event_queue.put(&mut vec![Event::Vital(0)]);
+        event_queue.push_all(&mut vec![Event::Vital(0)]);
         for number in 1..=5000 {
-            event_queue.put(&mut vec![Event::Plain(number)]);
-            event_queue.room().await;
+            event_queue.push_all(&mut vec![Event::Plain(number)]);
+            event_queue.wait_for_room().await;
         }
-        event_queue.put(&mut vec![Event::Vital(5001)]);
+        event_queue.push_all(&mut vec![Event::Vital(5001)]);
         drop(event_queue);
         assert_eq!(reader.next().await, Some(Event::Missing(5002 - MAX_QUEUED_EVENTS as u64)));
         assert_eq!(reader.next().await, Some(Event::Vital(0)));
@@ -272,15 +272,15 @@ mod tests {
         let (event_queue, mut reader) = event_queue(true);
         let feeding = async move {
             for number in 0..10_000 {
-                event_queue.put(&mut vec![Event::Plain(number)]);
-                event_queue.room().await;
+                event_queue.push_all(&mut vec![Event::Plain(number)]);
+                event_queue.wait_for_room().await;
             }
         };
         let reading = async {
             for number in 0..10_000 {
                 assert_eq!(reader.next().await, Some(Event::Plain(number)));
                 if number % 1000 == 0 {
-                    // sleep: on a paused clock; the reader is slow, and not gone
+                    // sleep: on a paused clock; the reader is slow but has not stopped
                     tokio::time::sleep(STALL_TIMEOUT / 2).await;
                 }
             }
@@ -290,17 +290,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reader_that_stops_reading_holds_nobody_up_for_ever() {
+    async fn a_stalled_reader_blocks_only_until_the_timeout() {
         let (event_queue, mut reader) = event_queue(true);
-        event_queue.put(&mut vec![Event::Plain(0)]);
+        event_queue.push_all(&mut vec![Event::Plain(0)]);
         assert_eq!(reader.next().await, Some(Event::Plain(0)));
-        event_queue.put(&mut (1..=MAX_QUEUED_EVENTS).map(Event::Plain).collect());
+        event_queue.push_all(&mut (1..=MAX_QUEUED_EVENTS).map(Event::Plain).collect());
         assert!(!event_queue.has_room());
         let before = Instant::now();
-        event_queue.room().await;
+        event_queue.wait_for_room().await;
         assert_eq!(before.elapsed(), STALL_TIMEOUT);
-        event_queue.put(&mut vec![Event::Vital(1)]);
-        event_queue.room().await;
+        event_queue.push_all(&mut vec![Event::Vital(1)]);
+        event_queue.wait_for_room().await;
         let mut all = Vec::new();
         assert!(reader.take_all(&mut all));
         assert_eq!(all.first(), Some(&Event::Missing(1)));
@@ -308,11 +308,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn waiting_anew_does_not_make_it_longer() {
+    async fn waiting_again_does_not_extend_the_timeout() {
         let (event_queue, _reader) = event_queue(true);
-        event_queue.put(&mut (0..MAX_QUEUED_EVENTS).map(Event::Plain).collect());
+        event_queue.push_all(&mut (0..MAX_QUEUED_EVENTS).map(Event::Plain).collect());
         let before = Instant::now();
-        while timeout_at(Instant::now() + STALL_TIMEOUT / 7, event_queue.room()).await.is_err() {}
+        while timeout_at(Instant::now() + STALL_TIMEOUT / 7, event_queue.wait_for_room()).await.is_err() {}
         assert_eq!(before.elapsed(), STALL_TIMEOUT);
     }
 }

@@ -1,4 +1,4 @@
-//! What an agent may use of this machine: files and terminals, within the roots.
+//! Files and terminals of this machine that an agent may use, within the roots.
 
 pub(crate) mod confinement;
 pub(crate) mod files;

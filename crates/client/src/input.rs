@@ -1,4 +1,4 @@
-//! What is said to an agent: text, and images that were looked at first.
+//! Input of a prompt: text, and images that are checked first.
 
 use std::fs::File;
 use std::io::Read;
@@ -8,27 +8,27 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 
-/// How large an image may be.
-const MAX_IMAGE: u64 = 10 << 20;
+/// Maximum size of an image.
+const MAX_IMAGE_BYTES: u64 = 10 << 20;
 
 /// A part of a prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// Text.
+    /// Text of the prompt.
     Text(String),
-    /// An image in a file; a relative path is taken from the session's directory.
+    /// An image file; a relative path starts in the session's directory.
     Image(PathBuf),
 }
 
 impl Input {
-    /// Checks that it can be sent: an image is a file of a known format and not too large. Blocks. `cwd` is where a relative
-    /// path starts.
+    /// Checks that the input can be sent: an image has to be a file of a known format and not too large. A
+    /// relative path starts in `cwd`. Blocks.
     ///
     /// # Errors
-    /// What is wrong with the file, without its name.
+    /// The problem of the file, without its name.
     pub fn check(&self, cwd: &Path) -> std::io::Result<()> {
         let Self::Image(path) = self else { return Ok(()) };
-        let too_large = || format!("it is larger than {} MiB", MAX_IMAGE >> 20);
+        let too_large = || format!("it is larger than {} MiB", MAX_IMAGE_BYTES >> 20);
         image(&cwd.join(path)).map(drop).map_err(|error| match error {
             InputError::Unreadable { error, .. } => error,
             InputError::TooLarge(_) => std::io::Error::other(too_large()),
@@ -49,7 +49,7 @@ impl From<String> for Input {
     }
 }
 
-/// A block of a prompt, as both versions write it.
+/// A content block of a prompt, valid in both protocol versions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum Block {
@@ -63,22 +63,22 @@ pub(crate) enum Block {
     },
 }
 
-/// Why a part of a prompt cannot be sent.
+/// Why an input cannot be sent.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InputError {
-    #[error("the agent takes no images, so {} cannot be sent", .0.display())]
+    #[error("the agent does not accept images: {}", .0.display())]
     NoImages(PathBuf),
     #[error("{}: {error}", path.display())]
     Unreadable { path: PathBuf, error: std::io::Error },
-    #[error("{} is no PNG, JPEG, GIF or WebP image", .0.display())]
+    #[error("{} is not a PNG, JPEG, GIF or WebP image", .0.display())]
     NoImage(PathBuf),
-    #[error("{} is larger than {} MiB", .0.display(), MAX_IMAGE >> 20)]
+    #[error("{} is larger than {} MiB", .0.display(), MAX_IMAGE_BYTES >> 20)]
     TooLarge(PathBuf),
-    #[error("there is nothing to say")]
+    #[error("the prompt is empty")]
     Empty,
 }
 
-/// The blocks for `inputs`. Texts that follow each other are one, with a blank line between them.
+/// Returns the content blocks of `inputs`. Consecutive texts are joined with a blank line.
 pub(crate) fn blocks(inputs: &[Input], cwd: &Path, takes_images: bool) -> Result<Vec<Block>, InputError> {
     let mut blocks = Vec::new();
     for input in inputs {
@@ -95,25 +95,24 @@ pub(crate) fn blocks(inputs: &[Input], cwd: &Path, takes_images: bool) -> Result
     if blocks.is_empty() { Err(InputError::Empty) } else { Ok(blocks) }
 }
 
-/// Reads an image. The caller has named the file, so it need not lie anywhere in particular; but only what is an image
-/// goes out.
+/// Reads an image. The caller has named the file, so it may be anywhere; but only images are sent.
 fn image(path: &Path) -> Result<Block, InputError> {
     let unreadable = |error| InputError::Unreadable { path: path.to_owned(), error };
-    // The kind is checked first: opening a pipe would wait for a writer.
+    // The file type is checked first, because opening a pipe would wait for a writer.
     if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
         return Err(InputError::NoImage(path.to_owned()));
     }
     let file = File::open(path).map_err(unreadable)?;
     let mut bytes = Vec::new();
-    file.take(MAX_IMAGE + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    if bytes.len() as u64 > MAX_IMAGE {
+    file.take(MAX_IMAGE_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > MAX_IMAGE_BYTES {
         return Err(InputError::TooLarge(path.to_owned()));
     }
     let mime_type = sniff(&bytes).ok_or_else(|| InputError::NoImage(path.to_owned()))?;
     Ok(Block::Image { mime_type, data: STANDARD.encode(bytes) })
 }
 
-/// What an image is by its first bytes, whatever its name says.
+/// Returns the image type by the first bytes, regardless of the file name.
 fn sniff(bytes: &[u8]) -> Option<&'static str> {
     match bytes {
         [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Some("image/png"),
@@ -129,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_joined_and_images_keep_their_place() {
+    fn texts_are_joined_and_images_keep_their_position() {
         let place = tempfile::tempdir().expect("a directory");
         std::fs::write(place.path().join("a.png"), b"\x89PNG\r\n\x1a\nrest").expect("a file");
         let inputs = ["one".into(), "two".into(), Input::Image("a.png".into()), "three".into()];
@@ -143,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_image_does_not_go_out() {
+    fn invalid_images_are_refused() {
         let place = tempfile::tempdir().expect("a directory");
         std::fs::write(place.path().join("secret.png"), "token=1").expect("a file");
         #[track_caller]
@@ -151,10 +150,10 @@ mod tests {
             let error = blocks(&[Input::Image(path.into())], place, takes_images).expect_err(path);
             assert!(error.to_string().contains(expected), "{error}");
         }
-        check(place.path(), "secret.png", true, "is no PNG");
-        check(place.path(), ".", true, "is no PNG");
+        check(place.path(), "secret.png", true, "is not a PNG");
+        check(place.path(), ".", true, "is not a PNG");
         check(place.path(), "missing.png", true, "No such file");
-        check(place.path(), "secret.png", false, "takes no images");
+        check(place.path(), "secret.png", false, "does not accept images");
         assert!(matches!(blocks(&[], place.path(), true), Err(InputError::Empty)));
     }
 }

@@ -1,7 +1,7 @@
-//! Drives any agent under a policy, and gives programs one event model.
+//! Drives any agent under a policy, with one event model.
 //!
-//! A [`Runtime`] is one agent that runs. A [`Session`] is one conversation with it, under a policy. A [`RunHandle`] is one
-//! turn: its events, its result, and a way to stop it.
+//! A [`Runtime`] is one running agent. A [`Session`] is one conversation with it, under a policy. A
+//! [`RunHandle`] is one turn: its events, its result, and a way to cancel it.
 
 mod agent;
 mod allowed;
@@ -30,7 +30,7 @@ mod structured;
 mod turn;
 mod usage;
 
-pub use agent::{Agent, CommandRunner, Info, Introduced, Offer};
+pub use agent::{Agent, AgentDescription, CommandRunner, Info, Offer};
 pub use config::SessionConfig;
 pub use deadline::Deadlines;
 pub use error::{ClientError, Login, LoginKind, Problem, Seen, Stage};
@@ -50,7 +50,7 @@ pub use permission_request::{
     Approval, FileChange, Pending, PermissionHandler, PermissionReply, PermissionRequest, RequestProblem,
 };
 pub use run::{Canceller, Events, RunError, RunHandle, RunRequest, RunResult};
-pub use runtime::{Listed, Runtime};
+pub use runtime::{Runtime, SessionSummary};
 pub use session::{Rejection, Session};
 pub use snapshot::{Choice, Choices, Command, ConfigOption, Snapshot};
 pub use usage::{Counted, Usage};

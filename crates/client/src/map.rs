@@ -1,9 +1,9 @@
-//! What an agent says becomes events.
+//! Turns messages of an agent into events.
 //!
-//! A [`Mapper`] belongs to one session and knows neither clocks nor channels: it takes the params of what the agent
-//! sent, and pushes the events they become. Every update becomes at least one, whatever it is. Between
-//! [`start`](Mapper::start) and [`finish`](Mapper::finish) those are events of a run; before, between and after they
-//! are the session's own, and everything is a `provider.event`.
+//! A [`Mapper`] belongs to one session and uses neither clocks nor channels: it gets the params of the
+//! agent's messages and pushes events. Every update becomes at least one event. Between
+//! [`start`](Mapper::start) and [`finish`](Mapper::finish) events belong to the run; outside of a run they
+//! belong to the session, and all are `provider.event`s.
 
 mod ask;
 mod call;
@@ -24,7 +24,7 @@ use std::sync::Arc;
 use narrows_acp::Version;
 use serde_json::{Value, json};
 
-pub use self::ask::{Asked, Choice, OtherCall};
+pub use self::ask::{Choice, OtherCall, ReadRequest};
 pub use self::call::Call;
 pub use self::effects::{AgentState, Effects, SessionChange, UsageReport};
 pub use self::end::{End, Outcome};
@@ -34,12 +34,12 @@ use self::calls::Calls;
 use self::message_assembler::{Ended, MessageAssembler};
 use crate::event::{EventBody, Json, Message, Payload, Role, RuntimeEvent};
 
-/// How a mapper maps.
+/// Settings of a mapper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// Whether events have the message they were read from with them.
+    /// `true` if events include the raw message.
     pub raw: bool,
-    /// Whether a run that reached a limit (`max_tokens`, `max_turn_requests`) has failed.
+    /// `true` if a run that reached a limit (`max_tokens`, `max_turn_requests`) has failed.
     pub limits_fail: bool,
 }
 
@@ -49,7 +49,7 @@ impl Default for Settings {
     }
 }
 
-/// Turns what one agent says in one session into events.
+/// Turns the messages of one agent in one session into events.
 #[derive(Debug)]
 pub struct Mapper {
     version: Version,
@@ -57,19 +57,19 @@ pub struct Mapper {
     session_id: Option<Arc<str>>,
     settings: Settings,
     run_id: Option<Arc<str>>,
-    /// When the run began: no event of it has an earlier time, though clocks may be set back.
+    /// Start of the run: no event of it has an earlier time, even if the clock is set back.
     started_ms: u64,
     replaying: bool,
-    said: MessageAssembler,
+    answer: MessageAssembler,
     thought: MessageAssembler,
     calls: Calls,
     fault: Option<Fault>,
-    /// The MCP servers of the user that run here.
+    /// Names of the user's MCP servers that the client hosts.
     servers: Vec<String>,
 }
 
 impl Mapper {
-    /// A mapper for a session with an agent that speaks `version`, driven by `provider`.
+    /// Creates a mapper for a session with the agent `provider`, which speaks `version`.
     pub fn new(version: Version, provider: &str, settings: Settings) -> Self {
         Self {
             version,
@@ -79,7 +79,7 @@ impl Mapper {
             run_id: None,
             started_ms: 0,
             replaying: false,
-            said: MessageAssembler::default(),
+            answer: MessageAssembler::default(),
             thought: MessageAssembler::default(),
             calls: Calls::default(),
             fault: None,
@@ -87,17 +87,17 @@ impl Mapper {
         }
     }
 
-    /// Names the MCP servers of the user that run here.
+    /// Sets the names of the user's MCP servers that the client hosts.
     pub fn set_servers(&mut self, servers: Vec<String>) {
         self.servers = servers;
     }
 
-    /// The session has an id from now on.
+    /// Sets the session id.
     pub fn set_session(&mut self, session_id: &str) {
         self.session_id = Some(session_id.into());
     }
 
-    /// A run begins. One that still ran has failed.
+    /// Begins a run. A run that is still active fails.
     pub fn start(&mut self, run_id: &str, now_ms: u64, out: &mut Vec<RuntimeEvent>) {
         if self.run_id.is_some() {
             let end = End::Failed { message: "another run began".to_owned(), code: None };
@@ -109,74 +109,81 @@ impl Mapper {
         self.fault = None;
         self.calls.next_run();
         let provider = Arc::clone(&self.provider);
-        self.tell(&mut Emit::new(now_ms, out), EventBody::RunStarted { provider });
+        self.push_event(&mut Emit::new(now_ms, out), EventBody::RunStarted { provider });
     }
 
-    /// Whether a run is going on.
+    /// Returns `true` if a run is active.
     pub fn is_running(&self) -> bool {
         self.run_id.is_some()
     }
 
-    /// Whether what comes now repeats what happened long ago. It then has no effects on tool calls, and is told as
-    /// `provider.event` only. A run that begins ends it.
+    /// Marks the following updates as a replay of the session's history. They have no effect on tool calls,
+    /// and become `provider.event`s only. The next run ends the replay.
     pub fn set_replay(&mut self, replaying: bool) {
         self.replaying = replaying;
     }
 
-    /// Notes a failure that was reported elsewhere than in an update, for the end of the run.
+    /// Records a failure that was reported outside of updates, for the end of the run.
     pub fn note_fault(&mut self, fault: Fault) {
         self.fault = Some(fault);
     }
 
-    /// The tool call with this id, while it is open.
+    /// Returns the open tool call with this id.
     pub fn call(&self, id: &str) -> Option<&Call> {
         self.calls.get(id)
     }
 
-    /// The last message of the agent in this run, as far as it has come.
+    /// Returns the last message of the agent in this run, as far as it was received.
     pub fn final_text(&self) -> Option<&str> {
-        self.said.last()
+        self.answer.last()
     }
 
-    /// Ends the messages that are being said: another prompt follows in the same run.
+    /// Ends the open messages, because another prompt follows in the same run.
     pub fn end_messages(&mut self, now_ms: u64, out: &mut Vec<RuntimeEvent>) {
         let emit = &mut Emit::new(now_ms, out);
         self.end_thought(emit);
-        let ended = self.said.end();
-        self.tell_message(emit, Role::Assistant, ended);
+        let ended = self.answer.end();
+        self.push_message(emit, Role::Assistant, ended);
     }
 
-    /// Tells something that is no update.
+    /// Pushes an event that does not come from an update.
     pub fn provider_event(&self, payload: Payload, now_ms: u64, out: &mut Vec<RuntimeEvent>) {
-        self.tell_payload(&mut Emit::new(now_ms, out), payload);
+        self.push_payload(&mut Emit::new(now_ms, out), payload);
     }
 
-    /// Tells a notification that is no update.
+    /// Pushes an event for a notification other than an update.
     pub fn notification(&self, method: &str, params: &[u8], now_ms: u64, out: &mut Vec<RuntimeEvent>) {
-        let payload = Payload::Notification { method: method.to_owned(), params: Json::of_bytes(params) };
-        self.tell_payload(&mut Emit::new(now_ms, out), payload);
+        let payload =
+            Payload::Notification { method: method.to_owned(), params: Json::from_bytes_lossy(params) };
+        self.push_payload(&mut Emit::new(now_ms, out), payload);
     }
 
     fn end_thought(&mut self, emit: &mut Emit<'_>) {
         let ended = self.thought.end();
-        self.tell_message(emit, Role::Reasoning, ended);
+        self.push_message(emit, Role::Reasoning, ended);
     }
 
-    fn tell_message(&self, emit: &mut Emit<'_>, role: Role, ended: Option<Ended>) {
+    fn push_message(&self, emit: &mut Emit<'_>, role: Role, ended: Option<Ended>) {
         if let Some(ended) = ended {
-            self.tell_ended(emit, role, ended, None);
+            self.push_ended_message(emit, role, ended, None);
         }
     }
 
-    /// Tells a message that is over, and before that if there was more of it.
-    fn tell_ended(&self, emit: &mut Emit<'_>, role: Role, ended: Ended, structured_output: Option<Value>) {
+    /// Pushes a complete message, and before it a notice if it was truncated.
+    fn push_ended_message(
+        &self,
+        emit: &mut Emit<'_>,
+        role: Role,
+        ended: Ended,
+        structured_output: Option<Value>,
+    ) {
         let Ended { text, length } = ended;
         if length > text.len() {
             let data = Json::write(&json!({"role": role, "bytes": length, "kept": text.len()}));
-            self.tell_payload(emit, Payload::Other { name: "message.truncated".to_owned(), data });
+            self.push_payload(emit, Payload::Other { name: "message.truncated".to_owned(), data });
         }
         let message = Message { text, structured_output };
-        self.tell(
+        self.push_event(
             emit,
             match role {
                 Role::Assistant => EventBody::AssistantMessage { message },
@@ -185,18 +192,18 @@ impl Mapper {
         );
     }
 
-    fn tell_payload(&self, emit: &mut Emit<'_>, payload: Payload) {
+    fn push_payload(&self, emit: &mut Emit<'_>, payload: Payload) {
         let provider = Arc::clone(&self.provider);
-        self.tell(emit, EventBody::Provider { provider, payload });
+        self.push_event(emit, EventBody::Provider { provider, payload });
     }
 
-    /// Pushes an event that is not read from one message, or has all of it.
-    fn tell(&self, emit: &mut Emit<'_>, body: EventBody) {
+    /// Pushes an event without a raw message.
+    fn push_event(&self, emit: &mut Emit<'_>, body: EventBody) {
         emit.out.push(self.event(emit.now_ms, body, None));
     }
 
-    /// Pushes an event that is read from the present message.
-    fn tell_read(&self, emit: &mut Emit<'_>, body: EventBody) {
+    /// Pushes an event with the current raw message.
+    fn push_with_raw(&self, emit: &mut Emit<'_>, body: EventBody) {
         let raw = if self.settings.raw { emit.raw() } else { None };
         emit.out.push(self.event(emit.now_ms, body, raw));
     }
@@ -207,11 +214,11 @@ impl Mapper {
     }
 }
 
-/// Where events go, and what they are read from.
+/// Destination and source of events.
 struct Emit<'a> {
     now_ms: u64,
     out: &'a mut Vec<RuntimeEvent>,
-    /// The present message, if it is JSON.
+    /// The current message, if it is JSON.
     params: Option<&'a str>,
     raw: Option<Json>,
 }
@@ -221,9 +228,9 @@ impl<'a> Emit<'a> {
         Self { now_ms, out, params: None, raw: None }
     }
 
-    /// The present message, in one copy for all of its events.
+    /// Returns the current message; all of its events share one copy.
     fn raw(&mut self) -> Option<Json> {
         let params = self.params?;
-        Some(self.raw.get_or_insert_with(|| Json::of_checked(params)).clone())
+        Some(self.raw.get_or_insert_with(|| Json::from_checked(params)).clone())
     }
 }

@@ -1,8 +1,10 @@
-//! The MCP servers of a session, as its agent can take them.
+//! The MCP servers of a session.
 //!
-//! [`ServerConfig::read`] reads what a user has. [`plan`] makes of it what the agent is told in `mcpServers`, and what
-//! is to be run here because the agent speaks MCP over ACP. [`Hosted`] runs that and answers the agent's messages to
-//! it; the [`HostServer`] among it is our own: the services of the host for agents of version 2.
+//! [`ServerConfig::read`] reads the user's servers. [`plan`] decides which of them the agent gets in
+//! `mcpServers`, and
+//! which the client hosts because the agent speaks MCP over ACP. [`Hosted`] runs those and answers the
+//! agent's messages.
+//! [`HostServer`] is the built-in server, with the services of the client for agents of version 2.
 //!
 //! ```text
 //! agent ── mcp/message ── Hosted ── Gate ── narrows_mcp::Servers ── the user's servers
@@ -21,11 +23,11 @@ mod relay;
 mod service;
 
 pub use config::{ConfigError, ServerConfig, Transport};
-pub(crate) use gate::{Asked, Gate, Refusal};
+pub(crate) use gate::{Gate, Refusal, ServerRequest};
 pub(crate) use host_server::{HostServer, Offer, ToolCall};
 pub(crate) use hosted::{Hosted, Hosting, Limits};
-pub(crate) use plan::{Housed, Resident, plan};
+pub(crate) use plan::{HostedServer, HostedServerKind, plan};
 pub(crate) use service::{CommandService, FileService, Ran, Run, ServiceError};
 
-/// What a trait object promises to find out.
+/// A boxed future of a trait method.
 pub(crate) type Pending<'a, T> = std::pin::Pin<Box<dyn Future<Output = T> + Send + 'a>>;

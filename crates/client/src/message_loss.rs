@@ -9,7 +9,7 @@ use crate::event::{Json, Payload};
 pub struct MessageLoss {
     /// Lines over the limit.
     pub too_long: u64,
-    /// Messages for sessions that were not open yet, over the limit of what is kept.
+    /// Messages for sessions that were not open yet, above the limit.
     pub unclaimed: u64,
     /// Updates without a session id.
     pub nameless: u64,

@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PermissionOption {
-    /// Id.
+    /// Id of the option.
     pub option_id: String,
-    /// Text for people.
+    /// Label for people.
     #[serde(default)]
     pub name: String,
     /// Kind: `allow_once`, `allow_always`, `reject_once`, `reject_always`, or something unknown.
@@ -23,7 +23,7 @@ pub(crate) struct Answer {
     meta: Option<Meta>,
 }
 
-/// What only this client knows, for a gate in front of the agent.
+/// Marks for a gate in front of the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Meta {
     #[serde(rename = "narrows/by")]
@@ -48,7 +48,7 @@ impl Answer {
         Self { outcome: Outcome::Selected { option_id: option.option_id.clone() }, meta: None }
     }
 
-    /// Returns this answer, marked as not given by a person.
+    /// Marks this answer as not given by a person.
     pub(crate) fn unasked(self, by: &'static str) -> Self {
         Self { meta: Some(Meta { by }), ..self }
     }
@@ -62,26 +62,26 @@ impl Answer {
     }
 }
 
-/// The answer that allows, once; for good only if `may_always` and nothing less is offered.
+/// Returns an allowing answer: once, or for good only if `may_always` and nothing else is offered.
 pub(crate) fn allow(options: &[PermissionOption], may_always: bool) -> Option<Answer> {
     let always = || unambiguous(options, "allow_always").filter(|_| may_always);
     unambiguous(options, "allow_once").or_else(always).map(Answer::selected)
 }
 
-/// The answer that refuses: an option that says so, or none.
+/// Returns a rejecting answer: a rejecting option, or no option.
 pub(crate) fn reject(options: &[PermissionOption]) -> Answer {
     let option = unambiguous(options, "reject_once").or_else(|| unambiguous(options, "reject_always"));
     option.map_or(Answer::CANCELLED, Answer::selected)
 }
 
-/// The answer that takes the option with this id, if it was offered and cannot be mistaken for another.
+/// Returns the answer with this option id, if it was offered exactly once.
 pub(crate) fn exactly(options: &[PermissionOption], id: &str) -> Option<Answer> {
     let mut named = options.iter().filter(|option| option.option_id == id);
     let option = named.next()?;
     named.next().is_none().then(|| Answer::selected(option))
 }
 
-/// The first option of this kind whose id is its own: one that is shared could be read as another option.
+/// Returns the first option of this kind with a unique id: a duplicate id could be read as another option.
 fn unambiguous<'a>(options: &'a [PermissionOption], kind: &str) -> Option<&'a PermissionOption> {
     let shares = |option: &PermissionOption| {
         options.iter().filter(|other| other.option_id == option.option_id).count() > 1
@@ -93,7 +93,7 @@ fn unambiguous<'a>(options: &'a [PermissionOption], kind: &str) -> Option<&'a Pe
 mod tests {
     use super::*;
 
-    /// Options by `id:kind`.
+    /// Parses options from `id:kind` pairs.
     fn options(text: &str) -> Vec<PermissionOption> {
         let option = |word: &str| {
             let (id, kind) = word.split_once(':').expect("id:kind");
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kind_decides_and_never_the_place() {
+    fn the_kind_decides_and_never_the_position() {
         check("y:allow_once n:reject_once", Some("y"), Some("y"), Some("n"));
         check("A:allow_always y:allow_once N:reject_always n:reject_once", Some("y"), Some("y"), Some("n"));
         check("A:allow_always N:reject_always", None, Some("A"), Some("N"));
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_id_is_not_chosen() {
+    fn an_ambiguous_option_id_is_not_chosen() {
         check("x:allow_once x:reject_once", None, None, None);
         check("x:allow_once x:reject_once n:reject_always", None, None, Some("n"));
         let options = options("x:allow_once x:reject_once y:allow_once");
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_written_as_both_versions_read_them() {
+    fn answers_are_valid_in_both_versions() {
         let yes = allow(&options("y:allow_once"), false).expect("an answer");
         let written = |answer: &Answer| serde_json::to_string(answer).expect("plain data");
         assert_eq!(written(&yes), r#"{"outcome":{"outcome":"selected","optionId":"y"}}"#);

@@ -1,6 +1,6 @@
-//! The reader for JSON of a peer that becomes a tree of values.
+//! Parses JSON of a peer into values.
 //!
-//! The values are counted before they are parsed: a message of the longest line could become gigabytes otherwise.
+//! The values are counted before parsing, because a message of maximum length could become gigabytes.
 
 use narrows_base::json::{MAX_PEER_VALUES, has_more_values_than};
 use serde::Deserialize;

@@ -1,4 +1,4 @@
-//! Requests that are being decided. Each is reported once, and its decision too.
+//! Permission requests that are being decided. Each request and each decision is reported once.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -7,8 +7,8 @@ use narrows_base::sync::lock;
 
 use crate::event::PermissionResolved;
 
-/// Requests whose decision was not reported yet. A decision and the end of the turn may race: the first one entered here holds,
-/// and is the one that is reported.
+/// Requests whose decision was not reported yet. A decision and the end of the turn may race: the first one
+/// recorded here wins, and is the one that is reported.
 #[derive(Default)]
 pub(crate) struct PendingPermissions {
     open: Mutex<HashMap<String, Option<PermissionResolved>>>,
@@ -24,7 +24,7 @@ impl PendingPermissions {
         self.open().insert(id.to_owned(), None);
     }
 
-    /// Records a decision, which is to be reported later. Returns `false` if the request was given up before.
+    /// Records a decision, to be reported later. Returns `false` if the request was abandoned before.
     pub(crate) fn decide(&self, resolved: &PermissionResolved) -> bool {
         match self.open().get_mut(&resolved.request_id) {
             Some(slot) => {
@@ -40,7 +40,7 @@ impl PendingPermissions {
         self.open().remove(id).is_some()
     }
 
-    /// Gives a request up, unless it was reported. Returns its decision, which stays as it is if there was one.
+    /// Abandons a request, unless it was reported. Returns its decision: an existing one, or a refusal.
     pub(crate) fn give_up(&self, id: &str) -> Option<PermissionResolved> {
         let given_up = || PermissionResolved {
             request_id: id.to_owned(),
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_decision_holds_and_each_is_reported_once() {
+    fn the_first_decision_wins_and_each_is_reported_once() {
         let pending_permissions = PendingPermissions::default();
         pending_permissions.insert("1");
         assert!(pending_permissions.decide(&resolved("allowed")));

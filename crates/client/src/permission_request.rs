@@ -1,4 +1,4 @@
-//! Permission requests that the policy leaves to a person or a program, and their answers.
+//! Permission requests that the policy leaves to a user or a program, and their answers.
 
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -37,14 +37,14 @@ pub struct PermissionRequest {
     /// Input of the tool.
     #[serde(skip_serializing_if = "Value::is_null")]
     pub input: Value,
-    /// Files that the action touches.
+    /// Affected files.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub locations: Vec<PathBuf>,
-    /// All actions of the request, as the policy judged them. An approval holds for these, `input` and `changes` only, so a person
-    /// has to be shown all of them.
+    /// All actions of the request, as the policy judged them. An approval covers only these, `input` and
+    /// `changes`, so a person has to be shown all of them.
     #[serde(skip)]
     pub subjects: Vec<Action>,
-    /// Changes of files.
+    /// File changes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<FileChange>,
     /// Answers that the agent offers. Empty for requests for files and terminals.
@@ -54,13 +54,14 @@ pub struct PermissionRequest {
     /// The approval, if a gate in front of the agent asks for one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approval: Option<Approval>,
-    /// Why the request cannot be read for certain. It can only be rejected then: any other answer counts as a rejection.
+    /// Why the request cannot be read unambiguously. It can only be rejected then: any other answer counts as
+    /// a rejection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<RequestProblem>,
 }
 
 impl PermissionRequest {
-    /// Returns `true` if `reply` certainly allows nothing: it rejects, or takes an option that does.
+    /// Returns `true` if `reply` allows nothing: it rejects, or selects a rejecting option.
     pub(crate) fn is_rejected_by(&self, reply: &PermissionReply) -> bool {
         match reply {
             PermissionReply::Allow => false,
@@ -74,17 +75,17 @@ impl PermissionRequest {
     }
 }
 
-/// Why a request cannot be read in whole, or in one way only, and what was sent.
+/// Why a request cannot be read completely or unambiguously, and its text.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RequestProblem {
-    /// What is wrong with it.
+    /// Reason for people.
     pub reason: String,
-    /// The params of the request as the agent wrote them, at most [`MAX_REQUEST_CHARS`](Self::MAX_REQUEST_CHARS) of them.
+    /// Params of the request as written by the agent, at most [`MAX_REQUEST_CHARS`](Self::MAX_REQUEST_CHARS).
     pub request: String,
 }
 
 impl RequestProblem {
-    /// How many characters of a request are kept.
+    /// Maximum number of characters kept of a request.
     pub const MAX_REQUEST_CHARS: usize = 3000;
 
     pub(crate) fn new(reason: String, params: &[u8]) -> Self {
@@ -99,23 +100,23 @@ impl RequestProblem {
     }
 }
 
-/// A change of a file that an agent shows or asks for.
+/// A file change that an agent shows or requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FileChange {
-    /// The file. `None` if the text is a patch, which names its files itself, or cannot be read.
+    /// Path of the file. `None` if the text is a patch, which names its files itself, or is unreadable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<PathBuf>,
-    /// The text before, if the agent tells it.
+    /// Old text, if the agent reports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub old_text: Option<String>,
-    /// The text after, or the patch.
+    /// New text, or the patch.
     pub new_text: String,
 }
 
 impl FileChange {
-    /// Reads a block of the content of a tool call. `None` if it does not change files; one that cannot be read is the
-    /// text of the block.
+    /// Reads a content block of a tool call. Returns `None` if it is not a file change. An unreadable change
+    /// contains the text of the block.
     pub(crate) fn from_content(block: &Value) -> Option<Self> {
         if !Action::is_change(block) {
             return None;
@@ -137,18 +138,18 @@ impl FileChange {
         Some(read.unwrap_or_else(|| patch().map_or_else(|| Self::unread(&block.to_string()), Self::unread)))
     }
 
-    /// A change that is shown by this text alone.
+    /// Creates a change that is shown by this text alone.
     pub(crate) fn unread(text: &str) -> Self {
         Self { new_text: text.to_owned(), ..Self::default() }
     }
 }
 
-/// An approval that a gate in front of the agent asks for.
+/// An approval that a gate in front of the agent requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Approval {
-    /// By what `narrows approve` knows it.
+    /// Id for `narrows approve`.
     pub id: String,
-    /// Why it is asked for, in the gate's words: the policy, or that there is none.
+    /// Reason given by the gate: the policy, or that there is none.
     pub reason: String,
 }
 
@@ -172,8 +173,8 @@ pub type Pending = Pin<Box<dyn Future<Output = PermissionReply> + Send>>;
 
 /// Answers permission requests.
 pub trait PermissionHandler: Send + Sync {
-    /// Answers `permission_request`. It is dropped at the deadline and when the turn is cancelled; the question counts as
-    /// rejected then.
+    /// Answers `permission_request`. The future is dropped at the deadline and when the turn is cancelled;
+    /// the request is rejected then.
     fn decide(&self, permission_request: Arc<PermissionRequest>) -> Pending;
 }
 
@@ -194,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_changes_files_is_shown_by_its_text() {
+    fn every_file_change_is_shown_with_its_text() {
         let check = |block: Value, expected: Option<(Option<&str>, &str)>| {
             let read = FileChange::from_content(&block);
             let found = read.as_ref().map(|change| {
@@ -208,7 +209,7 @@ mod tests {
         let patch = json!({"type": "diff", "changes": [], "patch": {"format": "git_patch", "text": "+x"}});
         check(patch, Some((None, "+x")));
         check(json!({"NewText": "x"}), Some((None, r#"{"NewText":"x"}"#)));
-        // A member that could be meant in place of another is shown too.
+        // A member that may be meant instead of another is shown too.
         for block in [
             json!({"type": "diff", "path": "/a", "newText": "x", "NewText": "y"}),
             json!({"type": "diff", "path": "/a", "newText": "x", "patch": {"text": "+y"}}),

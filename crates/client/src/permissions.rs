@@ -1,4 +1,5 @@
-//! Decides about requests for files, commands and MCP calls: by the policy, and where the policy asks, by the permission handler.
+//! Decides about requests for files, commands and MCP calls: by the policy, and if the policy asks, by the
+//! permission handler.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -6,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use narrows_base::sync::lock;
-use narrows_policy::{Action, Because, Confined, Decision, Kind, Policy, Scene, Verdict};
+use narrows_policy::{Action, Confined, Decision, DecisionReason, Kind, Policy, RequestContext, Verdict};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 
@@ -36,11 +37,11 @@ pub(crate) enum DecidedBy {
     Nobody,
     /// Denied at the deadline for an answer.
     Deadline,
-    /// Denied, because a path leads elsewhere than when the person was asked.
+    /// Denied, because a link of a path has changed since the person was asked.
     Changed,
-    /// Denied, because the request cannot be read in one certain way.
+    /// Denied, because the request is ambiguous.
     Unreadable,
-    /// Denied, because the turn has ended or there is none.
+    /// Denied, because the turn has ended or has not begun.
     Cancelled,
 }
 
@@ -63,7 +64,7 @@ impl DecidedBy {
 #[error("{0}")]
 pub(crate) struct Denied(pub(crate) String);
 
-/// The turn in which a request arrived. The default is none.
+/// The turn in which a request arrived. The default is no turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TurnId(u64);
 
@@ -75,14 +76,14 @@ pub(crate) struct RequestSubject {
     pub(crate) title: String,
     pub(crate) kind: &'static str,
     pub(crate) tool: Option<String>,
-    /// The MCP server whose tool it is, and what the tool is called there.
+    /// The MCP server and the name of its tool.
     pub(crate) mcp: Option<(String, String)>,
     pub(crate) input: serde_json::Value,
     pub(crate) paths: Vec<PathBuf>,
 }
 
 impl RequestSubject {
-    /// The request as an event has it.
+    /// Returns the content of the `permission.requested` event.
     fn requested(&self, id: &str) -> PermissionRequested {
         PermissionRequested {
             request_id: id.to_owned(),
@@ -104,25 +105,25 @@ pub(crate) type ClientActionAt<'a> = (&'a ClientAction, Option<&'a Path>);
 
 /// Decides about the requests of one session.
 pub(crate) struct PermissionService {
-    /// Known once the session is open; MCP servers may ask before.
+    /// Set once the session is open; MCP servers may ask earlier.
     session: OnceLock<Arc<str>>,
     policy: Arc<Policy>,
     roots: Vec<PathBuf>,
     files: ProtectedFiles,
-    /// What held for the last command that ran here, or would have when the session was opened.
+    /// Enforcement for the last command that the client ran, or that determined when the session was opened.
     confined: Mutex<Confined>,
     decider: Option<Arc<dyn PermissionHandler>>,
     answer_timeout: Duration,
-    notes: mpsc::Sender<PermissionNotice>,
+    notices: mpsc::Sender<PermissionNotice>,
     asked: AtomicU64,
     /// Number of requests that wait for an answer.
     waiting: AtomicUsize,
-    /// Odd while a turn is active, even before the first turn, between turns and once a turn is cancelled. Each turn has
-    /// another number, so that a request of one turn is not decided as one of the next.
+    /// Odd while a turn is active; even before the first turn, between turns and once a turn is cancelled.
+    /// Each turn has a new number, so that a request of one turn is not decided in the next.
     turn: AtomicU64,
     cancelled: Notify,
     pub(crate) pending_permissions: PendingPermissions,
-    /// What a person has allowed and may come once more.
+    /// Actions that the user has allowed and that may be requested again.
     pub(crate) allowed: Allowed,
 }
 
@@ -133,7 +134,7 @@ impl PermissionService {
         files: ProtectedFiles,
         decider: Option<Arc<dyn PermissionHandler>>,
         answer_timeout: Duration,
-        notes: mpsc::Sender<PermissionNotice>,
+        notices: mpsc::Sender<PermissionNotice>,
     ) -> Self {
         Self {
             session: OnceLock::new(),
@@ -143,7 +144,7 @@ impl PermissionService {
             confined: Mutex::default(),
             decider,
             answer_timeout,
-            notes,
+            notices,
             asked: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
             turn: AtomicU64::new(0),
@@ -153,28 +154,29 @@ impl PermissionService {
         }
     }
 
-    /// The session is open.
+    /// Sets the session id, once it is known.
     pub(crate) fn set_session(&self, id: &Arc<str>) {
-        // It has one name for life.
+        // The id never changes.
         let _ = self.session.set(Arc::clone(id));
     }
 
-    /// What commands that run here are kept from. Until it is known, they are kept from nothing.
+    /// Sets what the sandbox enforces for commands of the client. Before that, nothing is assumed to be
+    /// enforced.
     pub(crate) fn set_confined(&self, confined: Confined) {
-        *self.held() = confined;
+        *self.confined() = confined;
     }
 
-    /// The name of the session.
+    /// Returns the session id.
     pub(crate) fn session(&self) -> String {
         self.session.get().map(ToString::to_string).unwrap_or_default()
     }
 
-    /// A new name for a question.
-    pub(crate) fn number(&self) -> String {
+    /// Returns a new request id.
+    pub(crate) fn next_request_id(&self) -> String {
         format!("perm_{}", self.asked.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// The preset.
+    /// Returns the access preset.
     pub(crate) fn access(&self) -> narrows_policy::Access {
         self.policy.access()
     }
@@ -184,19 +186,18 @@ impl PermissionService {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// Refuses all requests from now on, those that wait for an answer too.
+    /// Denies all requests from now on, including those that wait for an answer.
     pub(crate) fn cancel(&self) {
         self.set_turn(|turn| turn.next_multiple_of(2));
         self.cancelled.notify_waiters();
     }
 
-    /// A new turn begins.
-    pub(crate) fn renew(&self) {
+    pub(crate) fn begin_turn(&self) {
         self.set_turn(|turn| (turn + 1) | 1);
         self.allowed.end_turn();
     }
 
-    /// Returns the turn to which a request belongs that arrives now.
+    /// Returns the current turn, to which an arriving request belongs.
     pub(crate) fn turn(&self) -> TurnId {
         TurnId(self.turn.load(Ordering::Relaxed))
     }
@@ -206,13 +207,14 @@ impl PermissionService {
         let _ = self.turn.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |turn| Some(next(turn)));
     }
 
-    /// Returns `true` if the request of this turn is refused: there was no turn, or it is over.
+    /// Returns `true` if requests of this turn are refused, because it is over or there was none.
     fn is_over(&self, turn: TurnId) -> bool {
         turn.0.is_multiple_of(2) || turn != self.turn()
     }
 
-    /// Where relative paths start and whether links can be followed: not in the directories of another machine.
-    pub(crate) fn here(&self) -> Option<&Path> {
+    /// Returns the directory in which relative paths start. `None` if the directories are on another machine,
+    /// so that links cannot be followed.
+    pub(crate) fn local_root(&self) -> Option<&Path> {
         self.roots.first().map(PathBuf::as_path)
     }
 
@@ -221,20 +223,22 @@ impl PermissionService {
         &self.files
     }
 
-    /// What the policy says. Only what runs here is held by our sandbox; what an agent runs by itself is not.
+    /// Returns the decision of the policy. The sandbox of the client is considered only for actions that run
+    /// in the client.
     pub(crate) fn judge(&self, turn: TurnId, action: &Action, runs_here: bool) -> Decision {
-        let confined = if runs_here { *self.held() } else { Confined::default() };
+        let confined = if runs_here { *self.confined() } else { Confined::default() };
         self.judge_in(turn, confined, action)
     }
 
     pub(crate) fn judge_in(&self, turn: TurnId, confined: Confined, action: &Action) -> Decision {
-        let scene = Scene { roots: &self.roots, confined, cancelling: self.is_over(turn), refused: None };
-        self.policy.decide(action, &scene)
+        let context =
+            RequestContext { roots: &self.roots, confined, cancelling: self.is_over(turn), refused: None };
+        self.policy.decide(action, &context)
     }
 
-    /// How a question is settled without asking anybody, if it is.
-    pub(crate) fn settled(&self, decision: &Decision) -> Option<(PermissionReply, DecidedBy)> {
-        if decision.because == Because::Cancelling {
+    /// Returns the reply to a request that needs no answer of the user.
+    pub(crate) fn reply_without_asking(&self, decision: &Decision) -> Option<(PermissionReply, DecidedBy)> {
+        if decision.because == DecisionReason::Cancelling {
             return Some((PermissionReply::Cancel, DecidedBy::Cancelled));
         }
         match decision.verdict {
@@ -244,17 +248,17 @@ impl PermissionService {
         }
     }
 
-    fn held(&self) -> MutexGuard<'_, Confined> {
+    fn confined(&self) -> MutexGuard<'_, Confined> {
         lock(&self.confined)
     }
 
-    /// Settles a question: by what the policy says, or by asking.
+    /// Settles a request: by the decision of the policy, or by asking the handler.
     pub(crate) async fn settle(
         &self,
         turn: TurnId,
         permission_request: PermissionRequest,
     ) -> (PermissionReply, DecidedBy) {
-        if let Some(settled) = self.settled(&permission_request.decision) {
+        if let Some(settled) = self.reply_without_asking(&permission_request.decision) {
             return settled;
         }
         let Some(decider) = &self.decider else { return (PermissionReply::Reject, DecidedBy::Nobody) };
@@ -264,7 +268,7 @@ impl PermissionService {
         if self.is_over(turn) {
             return (PermissionReply::Cancel, DecidedBy::Cancelled);
         }
-        let _waiting = Waiting::new(&self.waiting);
+        let _waiting = WaitingGuard::new(&self.waiting);
         let subject = Action::read(
             Some(&permission_request.kind),
             None,
@@ -286,16 +290,16 @@ impl PermissionService {
             return (PermissionReply::Reject, DecidedBy::Unreadable);
         }
         let may_allow = matches!(reply, PermissionReply::Allow | PermissionReply::Select(_));
-        // The answer is about the files that the person was shown.
+        // The answer covers the files that the person was shown.
         if may_allow && self.follow(&subject).await != shown {
             return (PermissionReply::Reject, DecidedBy::Changed);
         }
         (reply, by)
     }
 
-    /// Returns `action` with where its paths lead; `None` if they cannot be followed.
+    /// Adds the link targets of the paths to `action`; `None` if they cannot be followed.
     async fn follow(&self, action: &Action) -> Option<Action> {
-        let (here, files) = (self.here()?.to_owned(), self.files.clone());
+        let (here, files) = (self.local_root()?.to_owned(), self.files.clone());
         let mut action = action.clone();
         let following = tokio::task::spawn_blocking(move || {
             links::follow_links(&mut action, &here, &files).map(|()| action)
@@ -303,10 +307,10 @@ impl PermissionService {
         following.await.ok()?.ok()
     }
 
-    /// Returns `action` with where its paths lead, if they lie on this machine. If they cannot be followed, it may be
-    /// anything.
+    /// Adds the link targets of the paths to `action`, if they are on this machine. If they cannot be
+    /// followed, the action is of an unknown kind.
     pub(crate) async fn followed(&self, action: Action) -> Action {
-        if self.here().is_none() {
+        if self.local_root().is_none() {
             return action;
         }
         match self.follow(&action).await {
@@ -315,17 +319,17 @@ impl PermissionService {
         }
     }
 
-    /// Settles what the agent wants of this machine, and tells of it.
+    /// Decides about an action on this machine, and reports request and decision.
     pub(crate) async fn permit(
         &self,
         action: &Action,
         about: RequestSubject,
         client_action: Option<ClientActionAt<'_>>,
     ) -> Result<(), Denied> {
-        self.told(self.judge(about.turn, action, true), action, about, client_action).await
+        self.decide_and_report(self.judge(about.turn, action, true), action, about, client_action).await
     }
 
-    /// The same for a command that is held by this.
+    /// Does the same for a command with this enforcement.
     pub(crate) async fn permit_in(
         &self,
         confined: Confined,
@@ -334,17 +338,18 @@ impl PermissionService {
         client_action: Option<ClientActionAt<'_>>,
     ) -> Result<(), Denied> {
         self.set_confined(confined);
-        self.told(self.judge_in(about.turn, confined, action), action, about, client_action).await
+        self.decide_and_report(self.judge_in(about.turn, confined, action), action, about, client_action)
+            .await
     }
 
-    async fn told(
+    async fn decide_and_report(
         &self,
         decision: Decision,
         action: &Action,
         about: RequestSubject,
         client_action: Option<ClientActionAt<'_>>,
     ) -> Result<(), Denied> {
-        let open = Open::new(self, &about).await;
+        let open = OpenRequest::new(self, &about).await;
         let RequestSubject { turn, method: _, title, kind, tool, mcp: _, input, paths } = about;
         let permission_request = PermissionRequest {
             id: open.id.clone(),
@@ -367,9 +372,9 @@ impl PermissionService {
             approval: None,
             problem: None,
         };
-        // Who has just allowed the very same is not asked again.
+        // The user is not asked again for exactly the same action.
         let is_allowed = decision.verdict == Verdict::Ask
-            && client_action.is_some_and(|(client_action, real)| self.allowed.take(client_action, real));
+            && client_action.is_some_and(|(client_action, real)| self.allowed.consume(client_action, real));
         let (reply, by) = match is_allowed {
             true => (PermissionReply::Allow, DecidedBy::Person),
             false => self.settle(turn, permission_request).await,
@@ -382,21 +387,21 @@ impl PermissionService {
         if allowed { Ok(()) } else { Err(denied(&decision, by)) }
     }
 
-    /// Tells of something that cannot be done, whatever the policy says, because it lies out of reach.
-    pub(crate) async fn out_of_reach(&self, about: &RequestSubject, words: &str) {
-        let open = Open::new(self, about).await;
+    /// Reports a request that is refused regardless of the policy, because the path is outside of the roots.
+    pub(crate) async fn refuse_unreachable(&self, about: &RequestSubject, words: &str) {
+        let open = OpenRequest::new(self, about).await;
         let decision =
             serde_json::json!({"verdict": Verdict::Deny, "words": words, "by": DecidedBy::Policy.name()});
         open.decide("refused", Json::write(&decision)).await;
     }
 
-    async fn note(&self, note: PermissionNotice) {
+    async fn send_notice(&self, notice: PermissionNotice) {
         // Without a session there are no events.
-        let _ = self.notes.send(note).await;
+        let _ = self.notices.send(notice).await;
     }
 }
 
-/// A decision as events have it: what the policy said, and who settled it.
+/// Returns a decision in the form of events: the decision of the policy, and what settled it.
 pub(crate) fn explained(decision: &Decision, by: DecidedBy) -> Json {
     Json::write(&serde_json::json!({
         "verdict": decision.verdict,
@@ -406,43 +411,45 @@ pub(crate) fn explained(decision: &Decision, by: DecidedBy) -> Json {
     }))
 }
 
-/// Why something is not done, in words for the agent.
+/// Returns the reason of a denial, for the agent.
 pub(crate) fn denied(decision: &Decision, by: DecidedBy) -> Denied {
     Denied(match by {
         DecidedBy::Policy => decision.because.to_string(),
-        DecidedBy::Person => "the user refused it".to_owned(),
+        DecidedBy::Person => "the user denied it".to_owned(),
         DecidedBy::Nobody => {
-            format!("somebody would have to allow it, and there is nobody to ask: {}", decision.because)
+            format!("it needs an approval, but no user can be asked: {}", decision.because)
         }
-        DecidedBy::Deadline => "nobody answered in time whether it is allowed".to_owned(),
-        DecidedBy::Changed => "a link in its path was changed while the user was asked; ask again".to_owned(),
-        DecidedBy::Unreadable => "the request cannot be read for certain, so nobody can allow it".to_owned(),
-        DecidedBy::Cancelled => "no turn is active: it was cancelled, has ended or has not begun".to_owned(),
+        DecidedBy::Deadline => "the permission request was not answered in time".to_owned(),
+        DecidedBy::Changed => {
+            "a link in its path changed while the user was asked; request it again".to_owned()
+        }
+        DecidedBy::Unreadable => "the request is ambiguous, so it cannot be allowed".to_owned(),
+        DecidedBy::Cancelled => "no turn is active".to_owned(),
     })
 }
 
-/// A request that is being decided. If its requester goes before, that is reported.
-struct Open<'a> {
+/// A request that is being decided. Dropping it early is reported.
+struct OpenRequest<'a> {
     permissions: &'a PermissionService,
     id: String,
-    /// It was told that it was made.
+    /// `true` once the request was reported.
     requested: bool,
-    /// It was told what became of it.
+    /// `true` once the decision was reported.
     resolved: bool,
 }
 
-impl<'a> Open<'a> {
-    /// Makes the request, and tells of it.
+impl<'a> OpenRequest<'a> {
+    /// Registers and reports the request.
     async fn new(permissions: &'a PermissionService, about: &RequestSubject) -> Self {
-        let id = permissions.number();
+        let id = permissions.next_request_id();
         permissions.pending_permissions.insert(&id);
         let mut open = Self { permissions, id, requested: false, resolved: false };
-        permissions.note(PermissionNotice::Requested(Box::new(about.requested(&open.id)))).await;
+        permissions.send_notice(PermissionNotice::Requested(Box::new(about.requested(&open.id)))).await;
         open.requested = true;
         open
     }
 
-    /// It is decided so; `false` if the turn was over before.
+    /// Reports the decision. Returns `false` if the turn ended before.
     async fn decide(mut self, outcome: &str, decision: Json) -> bool {
         let resolved = PermissionResolved {
             request_id: self.id.clone(),
@@ -452,36 +459,36 @@ impl<'a> Open<'a> {
         };
         let stands = self.permissions.pending_permissions.decide(&resolved);
         if stands {
-            self.permissions.note(PermissionNotice::Resolved(resolved)).await;
+            self.permissions.send_notice(PermissionNotice::Resolved(resolved)).await;
         }
         self.resolved = true;
         stands
     }
 }
 
-impl Drop for Open<'_> {
+impl Drop for OpenRequest<'_> {
     fn drop(&mut self) {
         let id = std::mem::take(&mut self.id);
         if !self.requested {
             self.permissions.pending_permissions.mark_reported(&id);
         } else if !self.resolved {
-            // If there is no room it is told at the end of the turn.
-            let _ = self.permissions.notes.try_send(PermissionNotice::GivenUp(id));
+            // Without room it is reported at the end of the turn.
+            let _ = self.permissions.notices.try_send(PermissionNotice::GivenUp(id));
         }
     }
 }
 
-/// Counts a question as long as it lives.
-struct Waiting<'a>(&'a AtomicUsize);
+/// Counts a waiting request until it is dropped.
+struct WaitingGuard<'a>(&'a AtomicUsize);
 
-impl<'a> Waiting<'a> {
+impl<'a> WaitingGuard<'a> {
     fn new(count: &'a AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::Relaxed);
         Self(count)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

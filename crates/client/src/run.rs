@@ -1,4 +1,4 @@
-//! One turn, as its caller sees it.
+//! The caller's view of one run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,59 +12,59 @@ use crate::input::Input;
 use crate::map::Fault;
 use crate::usage::Usage;
 
-/// What is asked of a session.
+/// A prompt and its limits.
 #[derive(Clone, Debug, Default)]
 pub struct RunRequest {
-    /// What is said, in order.
+    /// Parts of the prompt, in order.
     pub input: Vec<Input>,
-    /// The JSON Schema that the answer is to follow.
+    /// JSON Schema of the answer.
     pub output_schema: Option<Value>,
-    /// How long the turn may take.
+    /// Time limit of the turn.
     pub timeout: Option<Duration>,
 }
 
 impl RunRequest {
-    /// A prompt of text.
+    /// Creates a text prompt.
     pub fn text(prompt: impl Into<String>) -> Self {
         Self { input: vec![Input::Text(prompt.into())], ..Self::default() }
     }
 }
 
-/// How a run ended.
+/// Result of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunResult {
-    /// In one word.
+    /// Final status.
     pub status: Status,
-    /// The last message of the agent.
+    /// Last message of the agent.
     pub final_text: Option<Arc<str>>,
-    /// The answer in the form that was asked for; absent if it has none.
+    /// Answer in the requested structured form, if it is valid.
     pub structured_output: Option<Value>,
-    /// Why the answer does not match the schema, a sentence each; empty if it does or none was given.
+    /// Violations of the schema, one sentence each; empty if there are none or no schema was given.
     pub schema_problems: Vec<String>,
-    /// How often the agent was prompted: a second time if its first answer did not match the schema.
+    /// Number of prompts: two if the first answer violated the schema.
     pub prompts: u32,
-    /// What it took.
+    /// Usage of the run.
     pub usage: Option<Usage>,
-    /// The agent's word for why it stopped.
+    /// Stop reason, as named by the agent.
     pub stop_reason: Option<String>,
-    /// What went wrong.
+    /// Failure of the run.
     pub error: Option<RunError>,
 }
 
-/// Why a run failed.
+/// The failure of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunError {
-    /// In one word: a stop reason, or what happened to the agent.
+    /// Code: a stop reason, or the kind of failure.
     pub code: String,
-    /// In a sentence.
+    /// Message for people.
     pub message: String,
-    /// What the agent says about the model that failed, if that is what happened.
+    /// Failure of the model, as reported by the agent.
     pub fault: Option<Fault>,
-    /// What else is known: the JSON-RPC error, or what was seen of the agent.
+    /// Further data: the JSON-RPC error, or the last output of the agent.
     pub data: Option<Value>,
 }
 
-/// A run that has begun. It goes on whether or not anybody reads its events; dropping the handle does not end it.
+/// A run that has begun. It continues even if its events are not read; dropping the handle does not end it.
 pub struct RunHandle {
     pub(crate) run_id: Arc<str>,
     pub(crate) events: Events,
@@ -73,7 +73,7 @@ pub struct RunHandle {
 }
 
 impl RunHandle {
-    /// Its id.
+    /// Returns the id of the run.
     #[must_use]
     pub fn run_id(&self) -> &str {
         &self.run_id
@@ -84,25 +84,25 @@ impl RunHandle {
         self.events.next().await
     }
 
-    /// Takes it apart, for those who read events and wait for the result in different places.
+    /// Splits the handle, to read events and wait for the result in different places.
     #[must_use]
     pub fn split(self) -> (Events, Canceller, oneshot::Receiver<RunResult>) {
         (self.events, self.cancel, self.result)
     }
 
-    /// Asks the agent to stop. The run ends when it does, or when its patience is over.
+    /// Asks the agent to stop. The run ends when the agent stops, or when the cancellation deadline passes.
     pub fn cancel(&self) {
         self.cancel.cancel();
     }
 
-    /// How it ended. Events that were not read are dropped.
+    /// Waits for the result. Unread events are dropped.
     pub async fn result(self) -> RunResult {
         drop(self.events);
         settled(self.result).await
     }
 }
 
-/// The result of a run, also if its session has gone.
+/// Waits for the result, which exists even if the session was dropped.
 pub(crate) async fn settled(result: oneshot::Receiver<RunResult>) -> RunResult {
     result.await.unwrap_or_else(|_| RunResult {
         status: Status::Error,
@@ -133,12 +133,12 @@ pub struct Events {
 }
 
 impl Events {
-    /// What happens next; `None` at the end. Safe to cancel.
+    /// Returns the next event; `None` at the end. Cancel-safe.
     pub async fn next(&mut self) -> Option<RuntimeEvent> {
         self.reader.next().await
     }
 
-    /// Moves what has happened already to `events`; `false` if that is nothing.
+    /// Moves all queued events to `events`. Returns `false` if there are none.
     pub fn take_all(&mut self, events: &mut Vec<RuntimeEvent>) -> bool {
         self.reader.take_all(events)
     }
@@ -150,7 +150,7 @@ impl std::fmt::Debug for Events {
     }
 }
 
-/// Stops a run.
+/// Cancels a run.
 #[derive(Clone, Debug)]
 pub struct Canceller {
     pub(crate) run_id: Arc<str>,
@@ -160,7 +160,7 @@ pub struct Canceller {
 impl Canceller {
     /// Asks the agent to stop.
     pub fn cancel(&self) {
-        // A queue that is full holds a cancellation already.
+        // A full queue contains a cancellation already.
         let _ = self.cancels.try_send(Arc::clone(&self.run_id));
     }
 }

@@ -1,4 +1,4 @@
-//! One agent that runs, and the sessions with it.
+//! A running agent and its sessions.
 
 use std::sync::{Arc, Mutex as StdMutex};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use tokio::sync::OnceCell;
 
-use crate::agent::{self, Agent, Introduced, Offer, Running};
+use crate::agent::{self, Agent, AgentDescription, Offer, Running};
 use crate::config::SessionConfig;
 use crate::early_requests::{self, EarlyRequests};
 use crate::error::{ClientError, LoginKind, Problem, Seen, Stage, wants_login};
@@ -27,74 +27,74 @@ use crate::message_loss::MessageLoss;
 use crate::peer_json;
 use crate::session::{self, Session};
 
-/// One agent that runs, and the sessions with it. When it is dropped the agent ends, with everything it started.
+/// A running agent and its sessions. Dropping it ends the agent and its process tree.
 #[derive(Debug)]
 pub struct Runtime {
     shared: Arc<Shared>,
 }
 
-/// What the sessions of an agent share.
+/// State shared by the sessions of an agent.
 pub(crate) struct Shared {
     pub(crate) agent: Agent,
-    pub(crate) known: Introduced,
+    pub(crate) known: AgentDescription,
     pub(crate) offer: Offer,
     pub(crate) peer: Peer,
     pub(crate) early_requests: Arc<EarlyRequests>,
     pub(crate) mcp: Hosted,
-    /// What this machine can confine commands with, once that was looked for.
+    /// Sandbox support of this machine, once probed.
     support: Arc<OnceCell<Support>>,
     process: StdMutex<Option<Process>>,
 }
 
-/// A session that an agent knows of.
+/// A session that an agent lists.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Listed {
-    /// Its id.
+pub struct SessionSummary {
+    /// Id of the session.
     pub session_id: String,
-    /// Where it works.
+    /// Working directory.
     pub cwd: String,
-    /// What it is called.
+    /// Title of the session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// When it was last used.
+    /// Time of last use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub updated_at: Option<String>,
 }
 
-/// How a session is to begin.
+/// How a session is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Beginning {
+pub(crate) enum SessionStart {
     New,
     Resume(String),
     Fork(String),
 }
 
-/// How many pages of sessions are read at most.
-const PAGES: usize = 100;
+/// Maximum number of pages of sessions that are read.
+const MAX_LIST_PAGES: usize = 100;
 
 impl Runtime {
-    /// Starts `agent` and lets it introduce itself. It is offered what `offer` says; whatever it asks for is judged by
-    /// the policy of its session all the same.
+    /// Starts and initializes `agent`. `offer` lists the offered capabilities; every request is still judged
+    /// by the policy of its session.
     ///
     /// # Errors
-    /// When it cannot be started, does not answer, or speaks no version that we do.
+    /// If the agent cannot be started, does not answer, or has no protocol version in common.
     pub async fn start(agent: Agent, offer: Offer) -> Result<Self, ClientError> {
         let running = agent::start(&agent, offer).await?;
-        Ok(Self::of(agent, offer, running))
+        Ok(Self::from_running(agent, offer, running))
     }
 
-    /// Like [`start`](Self::start), for a running agent at the other end of `link`. Its `spec` is not used, but for
-    /// the environment that it is said to have.
+    /// Like [`start`](Self::start), for a running agent at the other end of `link`. Only the environment of
+    /// its `spec` is used.
     ///
     /// # Errors
-    /// When it does not answer, or speaks no version that was offered.
+    /// If the agent does not answer, or has no protocol version in common.
     pub async fn connect(agent: Agent, link: Link, offer: Offer) -> Result<Self, ClientError> {
-        let running = agent::greet(link, &agent, offer).await?;
-        Ok(Self::of(agent, offer, running))
+        let running = agent::initialize_over(link, &agent, offer).await?;
+        Ok(Self::from_running(agent, offer, running))
     }
 
-    fn of(agent: Agent, offer: Offer, running: Running) -> Self {
+    fn from_running(agent: Agent, offer: Offer, running: Running) -> Self {
         let early_requests = Arc::new(EarlyRequests::default());
         let mcp = Hosted::new(McpLimits::default());
         let (peer, known) = (running.peer, running.known);
@@ -106,47 +106,48 @@ impl Runtime {
         Self { shared: Arc::new(Shared { agent, known, offer, peer, early_requests, mcp, support, process }) }
     }
 
-    /// What the user calls the agent.
+    /// Returns the name that the user gave the agent.
     #[must_use]
     pub fn provider(&self) -> &str {
         &self.shared.agent.name
     }
 
-    /// What the agent said of itself.
+    /// Returns the agent's answer to `initialize`.
     #[must_use]
-    pub fn introduced(&self) -> &Introduced {
+    pub fn description(&self) -> &AgentDescription {
         &self.shared.known
     }
 
     /// Opens a session.
     ///
     /// # Errors
-    /// When the agent refuses, wants a login, does not answer in time or is lost.
+    /// If the agent refuses, requires a login, does not answer in time or is lost.
     pub async fn open_session(&self, config: SessionConfig) -> Result<Session, ClientError> {
-        session::begin(Arc::clone(&self.shared), config, Beginning::New).await
+        session::begin(Arc::clone(&self.shared), config, SessionStart::New).await
     }
 
-    /// Goes on with a session that the agent knows. What is replayed of it goes to [`Session::events`].
+    /// Resumes a session of the agent. Its replayed history is sent to [`Session::events`].
     ///
     /// # Errors
-    /// When the agent cannot resume sessions, and as [`Runtime::open_session`].
+    /// If the agent cannot resume sessions, and as [`Runtime::open_session`].
     pub async fn resume_session(&self, id: &str, config: SessionConfig) -> Result<Session, ClientError> {
-        session::begin(Arc::clone(&self.shared), config, Beginning::Resume(id.to_owned())).await
+        session::begin(Arc::clone(&self.shared), config, SessionStart::Resume(id.to_owned())).await
     }
 
-    /// Opens a session that begins with the history of another.
+    /// Opens a session with the history of another.
     ///
     /// # Errors
-    /// When the agent cannot fork sessions, and as [`Runtime::open_session`].
+    /// If the agent cannot fork sessions, and as [`Runtime::open_session`].
     pub async fn fork_session(&self, id: &str, config: SessionConfig) -> Result<Session, ClientError> {
-        session::begin(Arc::clone(&self.shared), config, Beginning::Fork(id.to_owned())).await
+        session::begin(Arc::clone(&self.shared), config, SessionStart::Fork(id.to_owned())).await
     }
 
-    /// The sessions the agent knows, those in `cwd` if it is given, the one used last first if the agent says when.
+    /// Lists the agent's sessions, only those in `cwd` if given, most recently used first if the agent
+    /// reports times.
     ///
     /// # Errors
-    /// When the agent cannot list sessions, and as [`Runtime::open_session`].
-    pub async fn list_sessions(&self, cwd: Option<&str>) -> Result<Vec<Listed>, ClientError> {
+    /// If the agent cannot list sessions, and as [`Runtime::open_session`].
+    pub async fn list_sessions(&self, cwd: Option<&str>) -> Result<Vec<SessionSummary>, ClientError> {
         let shared = &self.shared;
         if !shared.known.can.list {
             let problem = Problem::Unsupported("the agent cannot list its sessions".to_owned());
@@ -154,27 +155,27 @@ impl Runtime {
         }
         let mut all = Vec::new();
         let mut cursor: Option<String> = None;
-        for _ in 0..PAGES {
+        for _ in 0..MAX_LIST_PAGES {
             let mut params = Map::new();
             params.extend(cwd.map(|cwd| ("cwd".to_owned(), cwd.into())));
             params.extend(cursor.take().map(|cursor| ("cursor".to_owned(), cursor.into())));
             let limit = shared.agent.deadlines.small;
-            let page: Value = shared.ask(Stage::List, SESSION_LIST, &params.into(), limit).await?;
+            let page: Value = shared.request(Stage::List, SESSION_LIST, &params.into(), limit).await?;
             all.extend(page["sessions"].as_array().into_iter().flatten().filter_map(listed));
             cursor = page.get("nextCursor").and_then(Value::as_str).map(str::to_owned);
             if cursor.is_none() {
                 break;
             }
         }
-        // RFC 3339 in one zone sorts as text; agents that say nothing keep their order.
+        // RFC 3339 in one time zone sorts as text; without times the order of the agent is kept.
         all.sort_by(|a, b| b.updated_at.cmp(&a.updated_at));
         Ok(all)
     }
 
-    /// Makes the agent forget a session.
+    /// Deletes a session.
     ///
     /// # Errors
-    /// When the agent cannot delete sessions, and as [`Runtime::open_session`].
+    /// If the agent cannot delete sessions, and as [`Runtime::open_session`].
     pub async fn delete_session(&self, id: &str) -> Result<(), ClientError> {
         let shared = &self.shared;
         if !shared.known.can.delete {
@@ -182,28 +183,28 @@ impl Runtime {
             return Err(shared.failed(Stage::Delete, problem));
         }
         let limit = shared.agent.deadlines.small;
-        shared.ask(Stage::Delete, SESSION_DELETE, &json!({"sessionId": id}), limit).await?;
+        shared.request(Stage::Delete, SESSION_DELETE, &json!({"sessionId": id}), limit).await?;
         Ok(())
     }
 
-    /// Ends the agent, gently at first, and everything it started.
+    /// Ends the agent and its process tree, gracefully at first.
     pub async fn close(self) -> Seen {
         self.close_with(Ladder::default()).await
     }
 
-    /// The same, with this patience on each rung.
+    /// Ends the agent with these grace periods.
     pub async fn close_with(self, ladder: Ladder) -> Seen {
         self.shared.end(ladder).await
     }
 
-    /// What of the agent's messages was not taken until now.
+    /// Returns the numbers of messages that were dropped so far.
     #[must_use]
     pub fn message_loss(&self) -> MessageLoss {
         self.shared.message_loss()
     }
 }
 
-/// Takes a request that names no session.
+/// Handles a request that names no session.
 fn other(mcp: &Hosted, peer: &Peer, request: Request) {
     let method = request.frame.method().unwrap_or_default();
     if Hosted::takes(&method) {
@@ -212,9 +213,9 @@ fn other(mcp: &Hosted, peer: &Peer, request: Request) {
     request.responder.fail(&RpcError::new(Code::InvalidParams, "`sessionId` is missing"));
 }
 
-fn listed(value: &Value) -> Option<Listed> {
+fn listed(value: &Value) -> Option<SessionSummary> {
     let text = |key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
-    Some(Listed {
+    Some(SessionSummary {
         session_id: text("sessionId")?,
         cwd: text("cwd").unwrap_or_default(),
         title: text("title"),
@@ -223,18 +224,18 @@ fn listed(value: &Value) -> Option<Listed> {
 }
 
 impl Shared {
-    /// The problem with what was seen of the agent until now.
+    /// Creates an error with the agent's last output.
     pub(crate) fn failed(&self, stage: Stage, problem: impl Into<Problem>) -> ClientError {
         ClientError { seen: self.seen(), ..ClientError::new(stage, problem) }
     }
 
-    /// What was seen of the agent until now.
+    /// Returns the agent's last output.
     pub(crate) fn seen(&self) -> Seen {
         let process = lock(&self.process);
         agent::seen(&self.peer, process.as_ref())
     }
 
-    /// What of the agent's messages was not taken until now.
+    /// Returns the numbers of messages that were dropped so far.
     pub(crate) fn message_loss(&self) -> MessageLoss {
         let (stats, link) = (self.peer.stats(), self.peer.link_stats());
         MessageLoss {
@@ -245,12 +246,12 @@ impl Shared {
         }
     }
 
-    /// The sandboxes of this machine, once they were determined.
+    /// Returns the sandbox support of this machine, once probed.
     pub(crate) fn support(&self) -> Arc<OnceCell<Support>> {
         Arc::clone(&self.support)
     }
 
-    /// Ends the agent and everything it started.
+    /// Ends the agent and its process tree.
     pub(crate) async fn end(&self, ladder: Ladder) -> Seen {
         let process = lock(&self.process).take();
         match process {
@@ -262,8 +263,8 @@ impl Shared {
         }
     }
 
-    /// Asks the agent something.
-    pub(crate) async fn ask(
+    /// Sends a request to the agent.
+    pub(crate) async fn request(
         &self,
         stage: Stage,
         method: &str,
@@ -274,11 +275,11 @@ impl Shared {
         let read = |answer: Box<RawValue>| {
             peer_json::read(answer.get().as_bytes()).map_err(|error| CallError::Malformed(error.to_string()))
         };
-        answer.and_then(read).map_err(|error| self.explained(stage, error))
+        answer.and_then(read).map_err(|error| self.client_error(stage, error))
     }
 
-    /// Returns the error that an error response stands for. It may require a login.
-    pub(crate) fn explained(&self, stage: Stage, error: CallError) -> ClientError {
+    /// Converts an error of a request. It may require a login.
+    pub(crate) fn client_error(&self, stage: Stage, error: CallError) -> ClientError {
         let problem = match error {
             error if wants_login(&error) => Problem::LoginNeeded(self.known.logins.clone()),
             error => error.into(),
@@ -286,24 +287,25 @@ impl Shared {
         self.failed(stage, problem)
     }
 
-    /// Logs in by the first method that needs no person: variables that are set. Returns `true` if there is one.
+    /// Logs in by the first method that needs no user: environment variables that are set. Returns `true` if
+    /// there is one.
     pub(crate) async fn log_in(&self) -> Result<bool, ClientError> {
         let is_set = |how: &LoginKind| matches!(how, LoginKind::Environment { variables, missing } if missing.is_empty() && !variables.is_empty());
         let Some(login) = self.known.logins.iter().find(|login| is_set(&login.how)) else { return Ok(false) };
-        tracing::info!(login = login.name, "logging in by the variables that are set");
+        tracing::info!(login = login.name, "logging in with environment variables");
         let method = match self.known.version {
             Version::V1 => AUTHENTICATE,
             Version::V2 => AUTH_LOGIN,
         };
         let params = json!({"methodId": login.id});
-        self.ask(Stage::Login, method, &params, self.agent.deadlines.login).await?;
+        self.request(Stage::Login, method, &params, self.agent.deadlines.login).await?;
         Ok(true)
     }
 
-    /// How a session that is to begin so is asked for.
+    /// Returns the method that opens a session in this way.
     pub(crate) fn method(
         &self,
-        beginning: &Beginning,
+        beginning: &SessionStart,
         replay: bool,
     ) -> Result<(Stage, &'static str), ClientError> {
         let can = &self.known.can;
@@ -311,13 +313,15 @@ impl Shared {
             Err(self.failed(stage, Problem::Unsupported(format!("the agent cannot {what} sessions"))))
         };
         match beginning {
-            Beginning::New => Ok((Stage::Open, SESSION_NEW)),
-            // In version 1 only loading tells the past.
-            Beginning::Resume(_) if can.load && (replay || !can.resume) => Ok((Stage::Resume, SESSION_LOAD)),
-            Beginning::Resume(_) if can.resume => Ok((Stage::Resume, SESSION_RESUME)),
-            Beginning::Resume(_) => unsupported(Stage::Resume, "resume"),
-            Beginning::Fork(_) if can.fork => Ok((Stage::Fork, SESSION_FORK)),
-            Beginning::Fork(_) => unsupported(Stage::Fork, "fork"),
+            SessionStart::New => Ok((Stage::Open, SESSION_NEW)),
+            // In version 1 only loading replays the history.
+            SessionStart::Resume(_) if can.load && (replay || !can.resume) => {
+                Ok((Stage::Resume, SESSION_LOAD))
+            }
+            SessionStart::Resume(_) if can.resume => Ok((Stage::Resume, SESSION_RESUME)),
+            SessionStart::Resume(_) => unsupported(Stage::Resume, "resume"),
+            SessionStart::Fork(_) if can.fork => Ok((Stage::Fork, SESSION_FORK)),
+            SessionStart::Fork(_) => unsupported(Stage::Fork, "fork"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the agent gets of this machine, each thing after it was decided about: files and commands.
+//! Files and commands for the agent, each after a decision.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -23,11 +23,11 @@ use crate::host::terminal::{Create, Terminals};
 use crate::mcp::{CommandService, FileService, Gate, Pending, Ran, Refusal, Run, ServiceError};
 use crate::permissions::{ClientActionAt, Denied, PermissionService, RequestSubject, TurnId};
 
-/// How often a file is looked for that is replaced just then.
-const TRIES: usize = 8;
+/// How often a file is looked up again that is being replaced.
+const MAX_FILE_TRIES: usize = 8;
 
-/// How much of the output of a command is kept if the agent does not say.
-const OUTPUT: usize = 1 << 20;
+/// Number of output bytes kept of a command if the agent sets no limit.
+const DEFAULT_OUTPUT_BYTES: usize = 1 << 20;
 
 /// The files and commands of one session.
 pub(crate) struct Services {
@@ -35,27 +35,26 @@ pub(crate) struct Services {
     pub(crate) files: Files,
     pub(crate) terminals: Terminals,
     pub(crate) environment: Environment,
-    /// What commands run in.
     pub(crate) confinement: Confinement,
     pub(crate) cwd: PathBuf,
     pub(crate) budget: RequestBudget,
-    /// How many commands the agent has asked the client to run.
+    /// Number of commands that the agent has requested.
     pub(crate) commands_wanted: AtomicU64,
 }
 
 /// Bounds the memory of requests that an agent sends without reading the answers.
 pub(crate) struct RequestBudget {
-    /// Bytes of the requests that are not answered.
+    /// Bytes of unanswered requests.
     request_bytes: Arc<Semaphore>,
-    /// Files and outputs that are read, or whose answer waits for the agent.
+    /// Files and outputs that are being read, or whose answers are being sent.
     answers: Arc<Semaphore>,
 }
 
 impl RequestBudget {
-    /// How many bytes the open requests of a session may have: room for the longest message.
+    /// Maximum number of bytes of the open requests of a session: room for the longest message.
     pub(crate) const MAX_REQUEST_BYTES: usize = narrows_wire::DEFAULT_MAX_LINE_BYTES;
 
-    /// How many answers with a file or the output of a command are made at once.
+    /// Maximum number of concurrent answers with a file or the output of a command.
     const MAX_LARGE_ANSWERS: usize = 2;
 
     pub(crate) fn new() -> Self {
@@ -69,22 +68,23 @@ impl RequestBudget {
         }
     }
 
-    /// Reserves room for a request of this many bytes until the permit is dropped. Returns `None` if the open requests leave too little.
+    /// Reserves room for a request of this many bytes until the permit is dropped. Returns `None` if there is
+    /// too little room.
     pub(crate) fn admit(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let bytes = u32::try_from(bytes.min(Self::MAX_REQUEST_BYTES)).ok()?;
         Arc::clone(&self.request_bytes).try_acquire_many_owned(bytes).ok()
     }
 
-    /// Waits until a large answer may be made. Its permit is dropped when it was sent.
+    /// Waits for permission to build a large answer. The permit is dropped when the answer was sent.
     pub(crate) async fn large_answer(&self) -> Option<OwnedSemaphorePermit> {
-        // Never closed.
+        // The semaphore is never closed.
         Arc::clone(&self.answers).acquire_owned().await.ok()
     }
 }
 
-/// Why a service was not rendered.
+/// Why a request was not served.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Unserved {
+pub(crate) enum ServiceFailure {
     #[error(transparent)]
     Denied(#[from] Denied),
     #[error(transparent)]
@@ -95,8 +95,8 @@ pub(crate) enum Unserved {
     Invalid(String),
 }
 
-impl Unserved {
-    /// What the agent is told.
+impl ServiceFailure {
+    /// Returns the error for the agent.
     pub(crate) fn to_rpc(&self) -> RpcError {
         match self {
             Self::Denied(denied) => RpcError::new(Code::PolicyDenied, denied.to_string()),
@@ -107,13 +107,13 @@ impl Unserved {
     }
 }
 
-/// What came of a file that was read or written, with its slot, which is free once this is dropped.
-pub(crate) struct Slotted<T> {
+/// Result of reading or writing a file, with its slot, which is released on drop.
+pub(crate) struct WithSlot<T> {
     value: T,
     slot: Option<OwnedSemaphorePermit>,
 }
 
-impl<T> Slotted<T> {
+impl<T> WithSlot<T> {
     /// Returns the value and frees the slot.
     pub(crate) fn into_value(self) -> T {
         self.value
@@ -125,9 +125,9 @@ impl<T> Slotted<T> {
     }
 }
 
-/// A command that the agent wants to run.
+/// A command that the agent requests.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct WantedCommand {
     pub(crate) program: String,
     pub(crate) args: Vec<String>,
     pub(crate) env: Vec<(String, String)>,
@@ -138,19 +138,18 @@ pub(crate) struct Wanted {
 }
 
 impl Services {
-    /// Returns how many commands the agent has asked the client to run, allowed or not.
+    /// Returns the number of commands that the agent has requested, allowed or not.
     pub(crate) fn commands_wanted(&self) -> u64 {
         self.commands_wanted.load(Ordering::Relaxed)
     }
 
-    /// The text of a file.
     pub(crate) async fn read(
         self: &Arc<Self>,
         turn: TurnId,
         (path, links): (PathBuf, PathLinks),
         line: Option<u32>,
         limit: Option<u32>,
-    ) -> Result<Slotted<String>, Unserved> {
+    ) -> Result<WithSlot<String>, ServiceFailure> {
         let client_action = ClientAction::Read { path: path.clone() };
         let about = |found: &Path| RequestSubject {
             turn,
@@ -161,19 +160,19 @@ impl Services {
             paths: vec![found.to_owned()],
             ..RequestSubject::default()
         };
-        self.with(Kind::Read, (&path, links), about, Some(client_action), move |found| {
+        self.with_permitted_file(Kind::Read, (&path, links), about, Some(client_action), move |found| {
             found.read(line, limit)
         })
         .await
     }
 
-    /// Replaces a file, or makes it.
+    /// Replaces or creates a file.
     pub(crate) async fn write(
         self: &Arc<Self>,
         turn: TurnId,
         (path, links): (PathBuf, PathLinks),
         text: String,
-    ) -> Result<Slotted<()>, Unserved> {
+    ) -> Result<WithSlot<()>, ServiceFailure> {
         let client_action = ClientAction::Write { path: path.clone(), text: text.clone() };
         let text: Arc<str> = text.into();
         let length = text.len();
@@ -187,24 +186,24 @@ impl Services {
             paths: vec![found.to_owned()],
             ..RequestSubject::default()
         };
-        self.with(Kind::Edit, (&path, links), about, Some(client_action), move |found| {
+        self.with_permitted_file(Kind::Edit, (&path, links), about, Some(client_action), move |found| {
             found.write(&text, confinement.write_mode(found.path()))
         })
         .await
     }
 
-    /// Does `act` with a file, once it is decided that it may be done with the one that `path` leads to. If it leads
-    /// elsewhere meanwhile, it is decided anew.
-    async fn with<T: Send + 'static>(
+    /// Applies `act` to a file after a decision about the file that `path` leads to. If it leads elsewhere
+    /// meanwhile, the decision is repeated.
+    async fn with_permitted_file<T: Send + 'static>(
         self: &Arc<Self>,
         kind: Kind,
         (path, links): (&Path, PathLinks),
         about: impl Fn(&Path) -> RequestSubject,
         client_action: Option<ClientAction>,
         act: impl Fn(&Found) -> Result<T, FileError> + Clone + Send + 'static,
-    ) -> Result<Slotted<T>, Unserved> {
+    ) -> Result<WithSlot<T>, ServiceFailure> {
         let mut permitted: Option<PathBuf> = None;
-        let mut tries = TRIES;
+        let mut tries = MAX_FILE_TRIES;
         loop {
             let (services, asked) = (Arc::clone(self), path.to_owned());
             let find = move || match links {
@@ -213,7 +212,7 @@ impl Services {
             };
             let found = match blocking(find).await {
                 Err(error) if *error.kind() == FileErrorKind::Outside => {
-                    self.permissions.out_of_reach(&about(path), &error.to_string()).await;
+                    self.permissions.refuse_unreachable(&about(path), &error.to_string()).await;
                     return Err(error.into());
                 }
                 found => found?,
@@ -226,17 +225,17 @@ impl Services {
                 permitted = Some(found.path().to_owned());
             }
             let act = act.clone();
-            // Only now: a question may take long.
+            // Acquired only now, because a user may take long to answer.
             let slot = self.budget.large_answer().await;
             tries -= 1;
             match blocking(move || act(&found)).await {
                 Err(error) if *error.kind() == FileErrorKind::Changed && tries > 0 => {}
-                outcome => return Ok(Slotted { value: outcome?, slot }),
+                outcome => return Ok(WithSlot { value: outcome?, slot }),
             }
         }
     }
 
-    /// Returns the action on the file `found`, which was asked for by the name `asked`.
+    /// Returns the action on the file `found`, which was requested as `asked`.
     async fn file_action(&self, kind: Kind, asked: &Path, found: &Path) -> Action {
         let (asked, found) = (asked.to_owned(), found.to_owned());
         let files = self.permissions.files().clone();
@@ -245,28 +244,28 @@ impl Services {
         action
     }
 
-    /// Starts a command, and returns the id of its terminal.
-    pub(crate) async fn start(&self, turn: TurnId, wanted: Wanted) -> Result<String, Unserved> {
-        let Wanted { program, args, env, cwd, links, output_limit } = wanted;
+    /// Starts a command. Returns the id of its terminal.
+    pub(crate) async fn start(&self, turn: TurnId, wanted: WantedCommand) -> Result<String, ServiceFailure> {
+        let WantedCommand { program, args, env, cwd, links, output_limit } = wanted;
         self.commands_wanted.fetch_add(1, Ordering::Relaxed);
         if program.is_empty() {
-            return Err(Unserved::Invalid("`command` is empty".to_owned()));
+            return Err(ServiceFailure::Invalid("`command` is empty".to_owned()));
         }
         if let Some((name, _)) = env.iter().find(|(name, value)| !is_variable(name, value)) {
-            return Err(Unserved::Invalid(format!("`env`: {name:?} cannot be set")));
+            return Err(ServiceFailure::Invalid(format!("`env`: {name:?} cannot be set")));
         }
-        // The directory of the session may have been named by a link, and is known by where that led.
+        // The path of the session's directory may contain links, and its target is known.
         let refuses_links = links == PathLinks::Refuse && cwd.is_some();
         let asked = cwd.unwrap_or_else(|| self.cwd.clone());
         if !asked.is_absolute() {
-            return Err(Unserved::Invalid("`cwd` must be absolute".to_owned()));
+            return Err(ServiceFailure::Invalid("`cwd` must be absolute".to_owned()));
         }
         let argv: Vec<String> = std::iter::once(&program).chain(&args).cloned().collect();
         let variables: Vec<Variable> =
             env.iter().map(|(name, value)| Variable::new(name.as_str(), value.as_str())).collect();
         let (named, cwd) = self.directory(&asked).await?;
         if refuses_links && cwd != asked {
-            return Err(Unserved::Invalid("there is a symbolic link in `cwd`".to_owned()));
+            return Err(ServiceFailure::Invalid("there is a symbolic link in `cwd`".to_owned()));
         }
         let action = Action {
             real_cwd: Some(cwd.clone()).filter(|real| *real != named),
@@ -294,19 +293,20 @@ impl Services {
             args: args.into_iter().map(Into::into).collect(),
             env: environment,
             cwd,
-            cwd_links: match self.permissions.here() {
+            cwd_links: match self.permissions.local_root() {
                 None if !refuses_links => CwdLinks::Follow,
                 _ => CwdLinks::Refuse,
             },
-            output_limit: output_limit.unwrap_or(OUTPUT),
+            output_limit: output_limit.unwrap_or(DEFAULT_OUTPUT_BYTES),
             sandbox,
         };
-        self.terminals.create(create).await.map_err(|error| Unserved::Terminal(error.to_string()))
+        self.terminals.create(create).await.map_err(|error| ServiceFailure::Terminal(error.to_string()))
     }
 
-    /// `action` with where the words of its command lead, which runs in `directory`. What cannot be followed may be anything.
+    /// Adds the link targets of its words to a command that runs in `directory`. If they cannot be followed,
+    /// it is of an unknown kind.
     async fn followed(&self, action: Action, directory: PathBuf) -> Action {
-        if self.permissions.here().is_none() {
+        if self.permissions.local_root().is_none() {
             return action;
         }
         let files = self.permissions.files().clone();
@@ -317,17 +317,17 @@ impl Services {
         is_followed.unwrap_or_else(|_| Action { also: vec![Kind::Other], ..action })
     }
 
-    /// Settles whether a command may run, and returns what it runs in. While a person is asked, files come to be that are
-    /// to be protected, so the sandbox is made after the answer. If it holds less than the person was told, they are asked
-    /// again.
+    /// Decides about a command and returns its sandbox. While a user is asked, protected files may be
+    /// created, so the sandbox is built after the answer. If it enforces less than the user was shown, the
+    /// user is asked again.
     async fn permit_command(
         &self,
         action: &Action,
         about: &RequestSubject,
         client_action: ClientActionAt<'_>,
-    ) -> Result<Option<Sandbox>, Unserved> {
+    ) -> Result<Option<Sandbox>, ServiceFailure> {
         let (mut sandbox, mut confined) = self.confinement.now().await;
-        for _ in 0..TRIES {
+        for _ in 0..MAX_FILE_TRIES {
             let waits = self.permissions.judge_in(about.turn, confined, action).verdict == Verdict::Ask;
             self.permissions.permit_in(confined, action, about.clone(), Some(client_action)).await?;
             if !waits {
@@ -339,42 +339,50 @@ impl Services {
                 return Ok(sandbox);
             }
         }
-        Err(Unserved::Terminal("the sandbox of the command changes too often".to_owned()))
+        Err(ServiceFailure::Terminal("the sandbox of the command changes too often".to_owned()))
     }
 
-    /// A directory by its name, and where that leads: there the command runs. The directory of the session is known by
-    /// where it leads alone.
-    async fn directory(&self, asked: &Path) -> Result<(PathBuf, PathBuf), Unserved> {
-        if self.permissions.here().is_none() {
+    /// Returns a directory by name and its link target, where the command runs. The session's directory is
+    /// known only by its target.
+    async fn directory(&self, asked: &Path) -> Result<(PathBuf, PathBuf), ServiceFailure> {
+        if self.permissions.local_root().is_none() {
             return Ok((asked.to_owned(), asked.to_owned()));
         }
         let path = asked.to_owned();
         let real = blocking(move || links::real(&path)).await;
-        let real =
-            real.ok().flatten().ok_or_else(|| Unserved::Invalid("`cwd` cannot be followed".to_owned()))?;
+        let real = real
+            .ok()
+            .flatten()
+            .ok_or_else(|| ServiceFailure::Invalid("`cwd` cannot be followed".to_owned()))?;
         let named = if asked == self.cwd { real.clone() } else { asked.to_owned() };
         Ok((named, real))
     }
 
-    /// The program to start: by its name, unless the request sets `PATH`. Then it is looked up in the `PATH` that it
-    /// would have had, so that a variable does not put another program in its place.
-    fn program(&self, name: String, env: &[(String, String)], cwd: &Path) -> Result<OsString, Unserved> {
+    /// Returns the program to start: its name, unless the request sets `PATH`. Then it is looked up in the
+    /// original `PATH`, so that a variable does not substitute another program.
+    fn program(
+        &self,
+        name: String,
+        env: &[(String, String)],
+        cwd: &Path,
+    ) -> Result<OsString, ServiceFailure> {
         if env.iter().all(|(variable, _)| variable != "PATH") {
             return Ok(name.into());
         }
         let spec = Spec { env: self.environment.clone(), cwd: Some(cwd.to_owned()), ..Spec::new(name) };
-        let found = narrows_process::find(&spec).map_err(|error| Unserved::Terminal(error.to_string()))?;
+        let found =
+            narrows_process::find(&spec).map_err(|error| ServiceFailure::Terminal(error.to_string()))?;
         Ok(found.into())
     }
 }
 
-/// What a person is asked: the variables and the words of the command.
+/// Returns the title of the request: the variables and the words of the command.
 fn title(variables: &[Variable], argv: &[String]) -> String {
     let assigned = variables.iter().map(|Variable { name, value }| format!("{name}={value}"));
     format!("Run {}", assigned.chain(argv.iter().cloned()).collect::<Vec<_>>().join(" "))
 }
 
-/// The request as events have it. Without variables there is no `env`.
+/// Returns the input for events. Without variables there is no `env`.
 fn input(program: &str, args: &[String], cwd: &Path, variables: &[Variable]) -> Value {
     let mut input = json!({"command": program, "args": args, "cwd": cwd});
     if !variables.is_empty() {
@@ -384,12 +392,12 @@ fn input(program: &str, args: &[String], cwd: &Path, variables: &[Variable]) -> 
     input
 }
 
-/// Returns `true` if the system can set a variable of this name to this value.
+/// Returns `true` if the system accepts a variable with this name and value.
 fn is_variable(name: &str, value: &str) -> bool {
     !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0')
 }
 
-/// Does `work` where it may take its time.
+/// Runs `work` on a blocking thread.
 async fn blocking<T: Send + 'static, E: Send + 'static>(
     work: impl FnOnce() -> Result<T, E> + Send + 'static,
 ) -> Result<T, E> {
@@ -399,14 +407,14 @@ async fn blocking<T: Send + 'static, E: Send + 'static>(
     }
 }
 
-/// The services for agents that can only ask through MCP.
-pub(crate) struct ThroughMcp(pub(crate) Arc<Services>);
+/// The services for agents that can only use MCP.
+pub(crate) struct McpServices(pub(crate) Arc<Services>);
 
-fn words(unserved: &Unserved) -> ServiceError {
-    ServiceError(unserved.to_string())
+fn service_error(failure: &ServiceFailure) -> ServiceError {
+    ServiceError(failure.to_string())
 }
 
-impl FileService for ThroughMcp {
+impl FileService for McpServices {
     fn read(
         &self,
         path: PathBuf,
@@ -419,8 +427,8 @@ impl FileService for ThroughMcp {
             self.0
                 .read(turn, (path, PathLinks::Follow), line, limit)
                 .await
-                .map(Slotted::into_value)
-                .map_err(|error| words(&error))
+                .map(WithSlot::into_value)
+                .map_err(|error| service_error(&error))
         })
     }
 
@@ -431,19 +439,19 @@ impl FileService for ThroughMcp {
             self.0
                 .write(turn, (path, PathLinks::Follow), text)
                 .await
-                .map(Slotted::into_value)
-                .map_err(|error| words(&error))
+                .map(WithSlot::into_value)
+                .map_err(|error| service_error(&error))
         })
     }
 }
 
-/// Releases a terminal, whatever becomes of who used it.
-struct Release {
+/// Releases a terminal on drop.
+struct ReleaseTerminal {
     services: Arc<Services>,
     id: String,
 }
 
-impl Drop for Release {
+impl Drop for ReleaseTerminal {
     fn drop(&mut self) {
         let (services, id) = (Arc::clone(&self.services), std::mem::take(&mut self.id));
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
@@ -452,16 +460,16 @@ impl Drop for Release {
     }
 }
 
-impl CommandService for ThroughMcp {
+impl CommandService for McpServices {
     fn run(&self, run: Run) -> Pending<'_, Result<Ran, ServiceError>> {
         let turn = self.0.permissions.turn();
         Box::pin(async move {
             let Run { program, args, env, cwd, time_limit, output_limit } = run;
             let cwd = cwd.map(|cwd| self.0.cwd.join(cwd));
             let (links, output_limit) = (PathLinks::Follow, Some(output_limit));
-            let wanted = Wanted { program, args, env, cwd, links, output_limit };
-            let id = self.0.start(turn, wanted).await.map_err(|error| words(&error))?;
-            let release = Release { services: Arc::clone(&self.0), id };
+            let wanted = WantedCommand { program, args, env, cwd, links, output_limit };
+            let id = self.0.start(turn, wanted).await.map_err(|error| service_error(&error))?;
+            let release = ReleaseTerminal { services: Arc::clone(&self.0), id };
             let terminals = &self.0.terminals;
             let failed = |error: crate::host::terminal::TerminalError| ServiceError(error.to_string());
             let ended = timeout(time_limit, terminals.wait(&release.id)).await;
@@ -488,14 +496,14 @@ impl CommandService for ThroughMcp {
     }
 }
 
-/// Decides about calls of MCP servers that run here.
+/// Decides about calls of hosted MCP servers.
 pub(crate) struct McpGate(pub(crate) Arc<PermissionService>);
 
 impl Gate for McpGate {
-    fn may(&self, asked: crate::mcp::Asked) -> Pending<'_, Result<(), Refusal>> {
+    fn authorize(&self, asked: crate::mcp::ServerRequest) -> Pending<'_, Result<(), Refusal>> {
         let turn = self.0.turn();
         Box::pin(async move {
-            let crate::mcp::Asked { server, method, tool, arguments } = asked;
+            let crate::mcp::ServerRequest { server, method, tool, arguments } = asked;
             let arguments = Value::Object(arguments);
             let name = tool.unwrap_or_else(|| method.clone());
             let action = self.0.followed(Action::mcp(&server, &name, &arguments)).await;

@@ -1,4 +1,4 @@
-//! One session with an agent, as its user sees it.
+//! The caller's view of one session.
 
 mod active;
 mod actor;
@@ -31,7 +31,7 @@ use crate::snapshot::Snapshot;
 use mode_guard::ModeGuard;
 pub(crate) use open::begin;
 
-/// What an agent may ask of us.
+/// Returns `true` for methods that the client supports.
 pub(crate) fn serves(method: &str) -> bool {
     matches!(
         method,
@@ -48,15 +48,15 @@ pub(crate) fn serves(method: &str) -> bool {
     ) || Hosted::takes(method)
 }
 
-/// What the session's task is told.
+/// A command for the session's task.
 pub(crate) enum Command {
     Run { request: Box<RunRequest>, reply: oneshot::Sender<Result<RunHandle, ClientError>> },
     Rejected { option: String, value: String, reason: String, told: oneshot::Sender<()> },
     Close { reply: oneshot::Sender<()> },
 }
 
-/// One session with an agent. When it is dropped, and no run is active, the session is let go: what runs in its
-/// terminals is ended, and the agent is told if it can be.
+/// One session with an agent. When it is dropped and no run is active, the session is closed: its terminals
+/// are ended, and the agent is notified if it supports that.
 pub struct Session {
     id: Arc<str>,
     shared: Arc<Shared>,
@@ -67,39 +67,40 @@ pub struct Session {
     events: Option<Reader<crate::event::RuntimeEvent>>,
 }
 
-/// What could not be set, and why.
+/// A setting that was rejected, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
     /// `model`, `mode` or `thought_level`.
     pub option: String,
-    /// The value that was wanted.
+    /// Requested value.
     pub value: String,
-    /// Why not.
+    /// Reason of the rejection.
     pub reason: String,
 }
 
 impl Session {
-    /// Its id.
+    /// Returns the session id.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// What is known of it.
+    /// Returns the known state of the session.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         locked(&self.snapshot).clone()
     }
 
-    /// What happens outside of runs: what the agent says unasked, and what it replays. Can be had once.
+    /// Returns the events outside of runs: unsolicited messages and replayed history. `None` after the first
+    /// call.
     pub fn events(&mut self) -> Option<Events> {
         self.events.take().map(|reader| Events { reader })
     }
 
-    /// Starts a turn. One at a time.
+    /// Starts a run.
     ///
     /// # Errors
-    /// [`Problem::Busy`] while another runs, and when the request cannot be sent.
+    /// [`Problem::Busy`] if another run is active, or if the request cannot be sent.
     pub async fn run(&self, request: RunRequest) -> Result<RunHandle, ClientError> {
         let (reply, answer) = oneshot::channel();
         let command = Command::Run { request: Box::new(request), reply };
@@ -107,44 +108,44 @@ impl Session {
         answer.await.map_err(|_| self.closed())?
     }
 
-    /// Cancels the turn that runs, if one does.
+    /// Cancels the active run, if any.
     pub fn cancel(&self) {
-        // A queue that is full holds a cancellation already.
+        // A full queue contains a cancellation already.
         let _ = self.cancels.try_send("".into());
     }
 
-    /// Chooses a model by id or name.
+    /// Selects a model by id or name.
     ///
     /// # Errors
-    /// The [`Rejection`] if there is no such model or the agent would not have it.
+    /// The [`Rejection`] if the model does not exist or the agent rejects it.
     pub async fn set_model(&self, wanted: &str) -> Result<(), Rejection> {
         self.set("model", wanted).await
     }
 
-    /// Chooses a mode by id or name.
+    /// Selects a mode by id or name.
     ///
     /// # Errors
-    /// As [`Session::set_model`].
+    /// See [`Session::set_model`].
     pub async fn set_mode(&self, wanted: &str) -> Result<(), Rejection> {
         self.set("mode", wanted).await
     }
 
-    /// Sets the option of this category; models and modes also in the older way.
+    /// Sets the option of this category; models and modes also by the older methods.
     ///
     /// # Errors
-    /// As [`Session::set_model`].
+    /// See [`Session::set_model`].
     pub async fn set(&self, category: &str, wanted: &str) -> Result<(), Rejection> {
-        // The user's choice holds from here on. If the agent refuses it, low access keeps its own.
+        // The user's choice overrides low access. If the agent rejects it, the mode of low access is kept.
         let guarded = (category == "mode").then(|| self.mode_guard.release()).flatten();
         let outcome = set::try_set(&self.shared, &self.id, &self.snapshot, category, wanted).await;
         if let Some(mode) = guarded.filter(|_| outcome.is_err()) {
-            self.mode_guard.keep(&mode);
+            self.mode_guard.set_mode(&mode);
         }
         outcome.map_err(|reason| Rejection { option: category.to_owned(), value: wanted.to_owned(), reason })
     }
 
-    /// Tells, as an event, that something could not be set.
-    pub(crate) async fn tell_rejection(&self, rejection: &Rejection) {
+    /// Reports a rejected setting as an event.
+    pub(crate) async fn report_rejection(&self, rejection: &Rejection) {
         let Rejection { option, value, reason } = rejection.clone();
         let (told, telling) = oneshot::channel();
         // The session may have ended.
@@ -153,8 +154,8 @@ impl Session {
         }
     }
 
-    /// Ends the session: the agent is told if it can be, and what runs in its terminals ends. A run that is active is
-    /// cancelled.
+    /// Closes the session: the agent is notified if it supports that, and terminals are ended. An active run
+    /// is cancelled.
     pub async fn close(self) {
         let (reply, closed) = oneshot::channel();
         if self.commands.send(Command::Close { reply }).await.is_ok() {

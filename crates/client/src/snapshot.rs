@@ -1,87 +1,87 @@
-//! What is known of a session: what it is called, what it can be told, and what can be set.
+//! The known state of a session: title, commands and options.
 //!
-//! Agents differ most in how they let one choose a model. What is read here is read loosely, from the text of answers
-//! and updates, so that an invalid field that is not needed fails no session.
+//! Agents differ most in how a model is selected. Answers and updates are read leniently, so that an invalid
+//! field that is not needed does not fail the session.
 
 use serde::Serialize;
 use serde_json::Value;
 
-/// What is known of a session.
+/// The known state of a session.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Snapshot {
-    /// What it is called.
+    /// Title of the session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// The commands that a prompt may begin with.
+    /// Commands with which a prompt may begin.
     pub commands: Vec<Command>,
-    /// What can be set, in the present form.
+    /// Options, in the current form.
     pub options: Vec<ConfigOption>,
-    /// The modes, in the older form.
+    /// Modes, in the older form.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub modes: Option<Choices>,
-    /// The models, in the older form.
+    /// Models, in the older form.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub models: Option<Choices>,
 }
 
-/// A command of the agent, which is called as `/name`.
+/// A slash command of the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Command {
-    /// Its name, without the slash.
+    /// Name without the slash.
     pub name: String,
-    /// What it does.
+    /// Description of the command.
     pub description: String,
-    /// What to write behind it.
+    /// Hint for the text after the command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }
 
-/// Something that can be set.
+/// An option of a session.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigOption {
-    /// Its id.
+    /// Id of the option.
     pub id: String,
-    /// Its name.
+    /// Name of the option.
     pub name: String,
-    /// What it is about, such as `model`, `mode` or `thought_level`.
+    /// Category, such as `model`, `mode` or `thought_level`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub category: Option<String>,
-    /// Its value.
+    /// Current value.
     pub current: Value,
-    /// The values it can have; empty for one that is on or off.
+    /// Possible values; empty for a boolean.
     pub values: Vec<Choice>,
 }
 
-/// One thing of which one is chosen.
+/// A selection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Choices {
-    /// The one that is.
+    /// Id of the selected choice.
     pub current: String,
-    /// Those that can be.
+    /// Available choices.
     pub available: Vec<Choice>,
 }
 
-/// One of several.
+/// A possible value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Choice {
-    /// Its id.
+    /// Id of the value.
     pub id: String,
-    /// Its name.
+    /// Name of the value.
     pub name: String,
-    /// What it is.
+    /// Description of the value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
 }
 
 impl Snapshot {
-    /// Takes what the answer to opening a session tells.
+    /// Reads the answer that opens a session.
     pub(crate) fn opened(&mut self, answer: &Value) {
         if let Some(options) = answer.get("configOptions") {
             self.options = options_of(options);
         }
-        // Version 2 tells them at once.
+        // Version 2 sends them in the answer.
         if let Some(known) = answer.get("availableCommands").filter(|known| known.is_array()) {
             self.commands = commands(known);
         }
@@ -93,14 +93,14 @@ impl Snapshot {
         }
     }
 
-    /// Takes an update; `false` if it is none of what is known here.
+    /// Reads an update. Returns `false` if it concerns nothing known here.
     pub(crate) fn updated(&mut self, update: &Value) -> bool {
         match update.get("sessionUpdate").and_then(Value::as_str) {
             Some("available_commands_update") => self.commands = commands(&update["availableCommands"]),
             Some("config_option_update") => self.options = options_of(&update["configOptions"]),
             Some("current_mode_update") => {
                 let Some(mode) = text(update, "currentModeId") else { return true };
-                // Some agents have the mode in both forms, and tell of one.
+                // Some agents have the mode in both forms, and update one.
                 let id = self.option("mode").map(|option| option.id.clone());
                 if let Some(option) = self.options.iter_mut().find(|option| Some(&option.id) == id.as_ref()) {
                     option.current = mode.clone().into();
@@ -119,11 +119,11 @@ impl Snapshot {
         true
     }
 
-    /// The option of this category.
+    /// Returns the option of this category.
     #[must_use]
     pub fn option(&self, category: &str) -> Option<&ConfigOption> {
         let is = |option: &&ConfigOption| option.category.as_deref() == Some(category);
-        // An agent that gives no category calls it by its name.
+        // An agent without categories uses the name.
         self.options
             .iter()
             .find(is)
@@ -132,7 +132,7 @@ impl Snapshot {
 }
 
 impl ConfigOption {
-    /// The value that is meant by `wanted`: its id, or its name whatever the case.
+    /// Returns the value with this id, or with this name in any case.
     #[must_use]
     pub fn value(&self, wanted: &str) -> Option<&Choice> {
         find(&self.values, wanted)
@@ -140,7 +140,7 @@ impl ConfigOption {
 }
 
 impl Choices {
-    /// The one that is meant by `wanted`: its id, or its name whatever the case.
+    /// Returns the choice with this id, or with this name in any case.
     #[must_use]
     pub fn find(&self, wanted: &str) -> Option<&Choice> {
         find(&self.available, wanted)
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn the_older_forms_are_read_too() {
+    fn older_forms_of_options_are_read() {
         let mut snapshot = Snapshot::default();
         snapshot.opened(&json!({
             "modes": {"currentModeId": "ask", "availableModes": [{"id": "ask", "name": "Ask"}, {"id": "code"}]},
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn updates_change_what_they_name() {
+    fn updates_change_only_the_named_options() {
         let mut snapshot = Snapshot::default();
         for (update, known) in [
             (json!({"sessionUpdate": "session_info_update", "title": "T"}), true),

@@ -1,8 +1,8 @@
-//! An answer in the form of a JSON Schema.
+//! Answers that follow a JSON Schema.
 //!
-//! The protocol has no word for it, so the form is asked for in the prompt and looked for in the answer. Models
-//! answer best with an object: a schema whose root is anything else is asked for as the member `value` of one. The
-//! value that is found is always judged by the schema as it was given.
+//! The protocol has no support for it, so the schema is part of the prompt and the value is searched for in
+//! the answer. Models answer best with an object: a schema with another root is requested as the member
+//! `value` of an object. The value is always validated by the given schema.
 
 mod find;
 
@@ -10,53 +10,53 @@ use jsonschema::Validator;
 use jsonschema::error::ValidationErrorKind;
 use serde_json::{Map, Value, json};
 
-/// The member that holds what is not an object itself.
+/// Member that wraps a value that is not an object.
 const MEMBER: &str = "value";
 
-/// The most problems that are reported. Who fixes the first few mostly fixes the rest.
-const PROBLEMS: usize = 10;
+/// Maximum number of reported problems. Fixing the first few mostly fixes the rest.
+const MAX_PROBLEMS: usize = 10;
 
-/// How many characters of a problem are told.
-const PROBLEM_LENGTH: usize = 300;
+/// Maximum number of characters of a problem.
+const MAX_PROBLEM_CHARS: usize = 300;
 
-/// How many references are followed to see whether the root is an object.
-const REFERENCES: usize = 8;
+/// Maximum number of references followed to find out whether the root is an object.
+const MAX_REFERENCES: usize = 8;
 
 /// Why a schema cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FormError {
-    /// Neither an object nor a boolean.
+    /// It is neither an object nor a boolean.
     #[error("a JSON Schema is an object or a boolean")]
     NotASchema,
-    /// It refers to something that it does not hold itself; nothing is ever fetched.
-    #[error("the schema refers to what it does not hold, and nothing is fetched: {0}")]
+    /// It refers to another document; documents are never fetched.
+    #[error("the schema refers to another document, which is not fetched: {0}")]
     Elsewhere(String),
-    /// It breaks the rules of its own draft.
+    /// It violates its own draft.
     #[error("this is not a valid JSON Schema, at {at:?}: {what}")]
     Invalid {
-        /// Where, as a JSON pointer; empty for the whole.
+        /// JSON pointer to the error; empty for the root.
         at: String,
-        /// What is wrong there.
+        /// Error message.
         what: String,
     },
 }
 
-/// A form for answers.
+/// A schema for answers.
 #[derive(Debug)]
 pub(crate) struct Form {
-    /// What the model is shown.
+    /// Schema shown to the model.
     shown: Value,
-    /// Whether that has the given schema as its member.
+    /// `true` if the shown schema wraps the given one.
     wrapped: bool,
-    /// The schema as given.
+    /// Validator of the given schema.
     validator: Validator,
 }
 
 impl Form {
-    /// The form that `schema` describes. References are followed within it only.
+    /// Creates a form for `schema`. Only references within it are followed.
     ///
     /// # Errors
-    /// [`FormError`] if it is no usable schema.
+    /// [`FormError`] if the schema cannot be used.
     pub(crate) fn new(schema: &Value) -> Result<Self, FormError> {
         if !matches!(schema, Value::Object(_) | Value::Bool(_)) {
             return Err(FormError::NotASchema);
@@ -74,7 +74,7 @@ impl Form {
         Ok(Self { shown, wrapped, validator })
     }
 
-    /// What to append to the prompt.
+    /// Returns the text to append to the prompt.
     pub(crate) fn instruction(&self) -> String {
         let member = if self.wrapped {
             format!(" What is asked for is its member \"{MEMBER}\".")
@@ -88,10 +88,10 @@ impl Form {
         )
     }
 
-    /// The value in `text`, the last message of a turn.
+    /// Returns the value in `text`, the last message of a turn.
     ///
     /// # Errors
-    /// Problems, as sentences for the model.
+    /// Problems as sentences for the model.
     pub(crate) fn read(&self, text: &str) -> Result<Value, Vec<String>> {
         let Some(found) = find::last(text, self.wrapped) else {
             return Err(vec!["there is no JSON object in the message".to_owned()]);
@@ -103,7 +103,7 @@ impl Form {
         Err(readings.first().map_or_else(Vec::new, |value| self.problems(value, &found)))
     }
 
-    /// What to ask after an answer with these problems.
+    /// Returns the prompt after an answer with these problems.
     pub(crate) fn repair(&self, problems: &[String]) -> String {
         let mut prompt = String::from("Your last message does not have the form that was asked for:\n\n");
         for problem in problems {
@@ -116,8 +116,8 @@ impl Form {
         prompt
     }
 
-    /// What `found` may mean, the likeliest first: models like to put a name around what they were asked for, or to
-    /// leave out the one they were given.
+    /// Returns the possible meanings of `found`, the likeliest first: models tend to add a wrapper, or to
+    /// omit the requested one.
     fn readings<'v>(&self, found: &'v Value) -> Vec<&'v Value> {
         let Value::Object(members) = found else { return vec![found] };
         let inner = if self.wrapped { members.get(MEMBER) } else { None };
@@ -126,21 +126,21 @@ impl Form {
     }
 
     fn problems(&self, value: &Value, found: &Value) -> Vec<String> {
-        // The writer knows places in what it wrote, not in what we took out of it.
+        // The model knows positions in its own answer, not in the unwrapped value.
         let outer = if std::ptr::eq(value, found) { String::new() } else { format!("/{MEMBER}") };
         let tell = |error: jsonschema::ValidationError<'_>| {
             let place = format!("{outer}{}", error.instance_path());
             let what = error.masked_with("this");
             clipped(&if place.is_empty() { what.to_string() } else { format!("at {place}: {what}") })
         };
-        self.validator.iter_errors(value).take(PROBLEMS).map(tell).collect()
+        self.validator.iter_errors(value).take(MAX_PROBLEMS).map(tell).collect()
     }
 }
 
-/// Whether every value of the schema is an object.
+/// Returns `true` if every value of the schema is an object.
 fn is_object(schema: &Value) -> bool {
     let mut at = schema;
-    for _ in 0..REFERENCES {
+    for _ in 0..MAX_REFERENCES {
         let kind = match at.get("type") {
             Some(Value::Array(kinds)) if kinds.len() == 1 => kinds.first(),
             kind => kind,
@@ -157,7 +157,8 @@ fn is_object(schema: &Value) -> bool {
     false
 }
 
-/// A schema for an object with `schema` as its member. Definitions move to the root, where references look for them.
+/// Returns a schema of an object with `schema` as its member. Definitions move to the root, where references
+/// point.
 fn wrap(schema: &Value) -> Value {
     let mut root = Map::new();
     let mut inner = schema.clone();
@@ -174,7 +175,7 @@ fn wrap(schema: &Value) -> Value {
 }
 
 fn clipped(text: &str) -> String {
-    match text.char_indices().nth(PROBLEM_LENGTH) {
+    match text.char_indices().nth(MAX_PROBLEM_CHARS) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }

@@ -1,4 +1,4 @@
-//! When a turn is over: version 1 ends it with the answer to the prompt, version 2 with a state of the session.
+//! Detects the end of a turn: the answer to the prompt in version 1, a state of the session in version 2.
 
 use narrows_acp::Version;
 use narrows_acp::stop::StopReason;
@@ -7,46 +7,47 @@ use narrows_acp::stop::StopReason;
 #[derive(Debug)]
 pub(crate) struct Turn {
     version: Version,
-    /// The request with the prompt.
+    /// Id of the prompt request.
     pub(crate) prompt: u64,
-    /// Whether the prompt has been answered.
+    /// `true` once the prompt was answered.
     answered: bool,
-    /// Whether the prompt is part of the session (version 2).
+    /// `true` once the prompt is part of the session (version 2).
     inserted: bool,
-    /// Whether the agent was seen to work on it (version 2).
+    /// `true` once the agent was seen working on it (version 2).
     worked: bool,
     /// The end, if it came before the answer to the prompt (version 2).
     end: Option<Option<StopReason>>,
 }
 
 impl Turn {
-    /// A turn whose prompt was sent with request `prompt`.
+    /// Creates a turn whose prompt was sent as request `prompt`.
     pub(crate) fn new(version: Version, prompt: u64) -> Self {
         Self { version, prompt, answered: false, inserted: false, worked: false, end: None }
     }
 
-    /// The prompt was answered, in version 1 with this reason. Returns the end of the turn, if it is.
+    /// Records the answer to the prompt, with a stop reason in version 1. Returns the end of the turn, if it
+    /// has ended.
     pub(crate) fn answered(&mut self, reason: Option<StopReason>) -> Option<Option<StopReason>> {
         self.answered = true;
         match self.version {
             Version::V1 => Some(reason),
-            // Its end may have come already.
+            // The end may have been received before.
             Version::V2 => self.end.take(),
         }
     }
 
-    /// The prompt is part of the session.
+    /// Records that the prompt is part of the session.
     pub(crate) fn inserted(&mut self) {
         self.inserted = true;
     }
 
-    /// The agent works.
+    /// Records that the agent is working.
     pub(crate) fn running(&mut self) {
         self.worked = true;
     }
 
-    /// The agent is idle. That is the end of the turn only if the turn has begun: before that it is the state the
-    /// session was in anyway.
+    /// Records that the agent is idle. This ends the turn only if the turn has begun: before that it is the
+    /// previous state of the session.
     pub(crate) fn idle(&mut self, reason: Option<StopReason>) -> Option<Option<StopReason>> {
         if self.version == Version::V1 {
             return None;
@@ -66,8 +67,8 @@ impl Turn {
 mod tests {
     use super::*;
 
-    /// Plays what happens: `a`nswered, i`n`serted, `w`orks, `i`dle, `s`topped (idle with a reason). Returns after which
-    /// step the turn was over.
+    /// Plays steps: `a`nswered, i`n`serted, `w`orking, `i`dle, `s`topped (idle with a reason). Returns the
+    /// step after which the turn was over.
     fn over_after(version: Version, steps: &str) -> Option<usize> {
         let mut turn = Turn::new(version, 1);
         steps.chars().position(|step| {
@@ -93,14 +94,14 @@ mod tests {
     }
 
     #[test]
-    fn turns_end_once_they_have_begun() {
+    fn a_turn_ends_only_after_it_began() {
         for (version, steps, over) in [
             (Version::V1, "a", Some(0)),
             (Version::V1, "wisa", Some(3)),
             (Version::V2, "awi", Some(2)),
             (Version::V2, "naws", Some(3)),
             (Version::V2, "as", Some(1)),
-            // The state before the turn.
+            // The state from before the turn.
             (Version::V2, "ia", None),
             (Version::V2, "ai", None),
             (Version::V2, "s", None),

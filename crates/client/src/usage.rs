@@ -1,62 +1,63 @@
-//! What a turn cost, from what the agent reports at the end of each.
+//! Determines the usage of a turn from the agent's reports.
 //!
-//! By the protocol agents count over the whole session, and a turn is the difference of two reports. Some agents report
-//! each turn by itself. A [`Meter`] finds out which: by the settings, by the name of the agent, and else by the numbers.
-//! The second and every later report is of its turn alone if
+//! By the protocol agents count over the whole session, and a turn is the difference of two reports. Some
+//! agents report each turn separately. A [`Meter`] detects which: by the settings, by the name of the agent,
+//! or by the numbers. The second and every later report is of its turn alone if
 //!
 //! - a counter went down,
-//! - it is the same as the one before, though the model was called meanwhile, or for the second time (a turn without the
-//!   model, such as `/status`, repeats the total of the session), or
-//! - its total exceeds the one before by less than the context at the end of the turn, which the turn has certainly taken.
+//! - it equals the previous one, though the model was called meanwhile, or for the second time (a turn
+//! without the model, such as `/status`, repeats the total of the session), or
+//! - its total exceeds the previous one by less than the context at the end of the turn, which the turn has
+//! certainly used.
 //!
-//! Until one of these is seen, reports are totals of the session, as the protocol says; once it is seen, every report is
-//! of one turn. Where the settings or the name say `session`, a counter that went down has been set back, and what it
-//! shows then is all of this turn.
+//! Until one of these occurs, reports are totals of the session, as the protocol says; afterwards every
+//! report is of one turn. If the settings or the name say `session`, a counter that went down was reset, and
+//! its value belongs to this turn.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// What one turn took. What the agent did not tell is absent.
+/// Usage of one turn. Values that the agent did not report are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Tokens that went in, those from a cache included.
+    /// Input tokens, including cached ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_tokens: Option<u64>,
-    /// The part of the input that came out of a cache.
+    /// Input tokens read from a cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_read_tokens: Option<u64>,
-    /// The part of the input that was put into a cache.
+    /// Input tokens written to a cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_write_tokens: Option<u64>,
-    /// Tokens that came out.
+    /// Output tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_tokens: Option<u64>,
-    /// Input and output together.
+    /// Input and output tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total_tokens: Option<u64>,
     /// Tokens in the context of the last model call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_length: Option<u64>,
-    /// The most the model would have written.
+    /// Maximum number of output tokens of the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_output_tokens: Option<u64>,
-    /// The price, if the agent counts in US dollars.
+    /// Cost, if the agent reports US dollars.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
-    /// How long it took.
+    /// Duration of the turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
-    /// What the agent said last: `usage` at the end of the turn, `usage_update` and `_meta.usage` on the way.
+    /// Last reports of the agent: `usage` at the end of the turn, `usage_update` and `_meta.usage` during it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw: Option<Value>,
 }
 
-/// What the numbers at the end of a turn are the sum of.
+/// What the reports at the end of a turn add up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Counted {
-    /// Found out by the name of the agent and by its reports.
+    /// Detected by the name of the agent and by its reports.
     #[default]
     Detect,
     /// All turns so far, as the protocol says.
@@ -66,12 +67,12 @@ pub enum Counted {
 }
 
 impl Counted {
-    /// The same, or what is known of agents that call themselves `name` in `initialize`.
+    /// Returns `self`, or the known behavior of agents named `name` in `initialize`.
     pub(crate) fn or_known(self, name: &str) -> Self {
         if self != Self::Detect {
             return self;
         }
-        // Names of packages have their scope in front: `@zed-industries/codex-acp`.
+        // Package names have a scope: `@zed-industries/codex-acp`.
         let name = name.rsplit('/').next().unwrap_or(name).to_ascii_lowercase();
         match name.as_str() {
             "opencode" | "codex-acp" => Self::Turn,
@@ -85,42 +86,42 @@ impl Counted {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Meter {
     counted: Counted,
-    /// The counters when the last turn ended.
+    /// Counters at the end of the last turn.
     before: Counters,
-    /// Whether the agent has reported any.
+    /// `true` once the agent has reported counters.
     has_reported: bool,
-    /// What the prompts of this turn that are over took.
+    /// Counters of the completed prompts of this turn.
     turn: Option<Counters>,
-    /// The bill when the last turn ended.
+    /// Cost at the end of the last turn.
     paid: Option<Cost>,
-    /// The bill as last told.
+    /// Last reported cost.
     bill: Option<Cost>,
-    /// Whether the bill was told in this turn.
+    /// `true` if the cost was reported in this turn.
     billed: bool,
-    /// Whether a turn has begun yet.
+    /// `true` once a turn has begun.
     begun: bool,
-    /// Tokens in the context, as last told.
+    /// Last reported number of tokens in the context.
     context: Option<u64>,
-    /// Tokens in the context when the last turn ended.
+    /// Tokens in the context at the end of the last turn.
     context_before: Option<u64>,
-    /// How many reports were the same as the one before.
+    /// Number of reports that equal the previous one.
     repeats: u32,
-    /// What was told last in this turn, as it came.
+    /// Last raw report of this turn.
     end: Option<Value>,
     update: Option<Value>,
     call: Option<Value>,
-    /// The sum of what the calls of the model took in this turn.
+    /// Sum of the model calls of this turn.
     calls: Counters,
 }
 
 impl Meter {
-    /// A meter at zero for an agent that counts so.
+    /// Creates a meter at zero.
     pub(crate) fn new(counted: Counted) -> Self {
         Self { counted, ..Self::default() }
     }
 
-    /// A turn begins. What was reported before the first is the history of a session that goes on: counters of the
-    /// session are counted from there, and nothing of it is counted for this turn.
+    /// Begins a turn. Reports from before the first turn are the history of a resumed session: counters of
+    /// the session are counted from there, and they do not count for this turn.
     pub(crate) fn begin(&mut self) {
         if !std::mem::replace(&mut self.begun, true) {
             let end = self.end.take();
@@ -131,10 +132,10 @@ impl Meter {
         }
     }
 
-    /// Takes a `usage_update`: what is in the context, and the bill so far.
+    /// Records a `usage_update`: the context size and the cost so far.
     ///
-    /// Before the first turn it tells where a session that goes on had stopped. Between turns it is late news of the
-    /// turn before, and counts for the next: the sum stays right.
+    /// Before the first turn it is the previous state of a resumed session. Between turns it is a late report
+    /// of the previous turn, and counts for the next: the sum stays right.
     pub(crate) fn update(&mut self, update: &Value) {
         let Value::Object(fields) = update else { return };
         if let Some(used) = number(fields, &["used"]) {
@@ -153,22 +154,22 @@ impl Meter {
         }
     }
 
-    /// Takes what one call of the model took. Some agents tell only that; whatever they tell at the end of the turn counts
-    /// before it.
+    /// Records the usage of one model call. Some agents report only that; a report at the end of the turn
+    /// takes precedence.
     pub(crate) fn call(&mut self, usage: &Value) {
         let Value::Object(fields) = usage else { return };
         self.calls = self.calls.plus(&Counters::read(fields));
         self.call = Some(usage.clone());
     }
 
-    /// Takes the `usage` that comes with the end of a turn.
+    /// Records the `usage` at the end of a turn.
     pub(crate) fn end(&mut self, usage: &Value) {
         if usage.is_object() {
             self.end = Some(usage.clone());
         }
     }
 
-    /// A prompt is over, and another follows in the same turn.
+    /// Ends a prompt that is followed by another in the same turn.
     pub(crate) fn next_prompt(&mut self) {
         if let Some(end) = self.end.take() {
             self.count(&end);
@@ -181,7 +182,7 @@ impl Meter {
         let now = Counters::read(fields);
         let is_first = !std::mem::replace(&mut self.has_reported, true);
         if self.counted == Counted::Detect && !is_first && self.is_of_one_turn(&now) {
-            tracing::debug!("the agent reports its usage for each turn");
+            tracing::debug!("agent reports usage per turn");
             self.counted = Counted::Turn;
         }
         let took = match self.counted {
@@ -195,7 +196,7 @@ impl Meter {
         });
     }
 
-    /// Returns `true` if these cannot be totals of the session.
+    /// Returns `true` if the counters cannot be totals of the session.
     fn is_of_one_turn(&mut self, now: &Counters) -> bool {
         if *now == self.before {
             self.repeats += 1;
@@ -205,14 +206,14 @@ impl Meter {
         }
         let took_too_little = || {
             let (now, before) = (now.total?, self.before.total?);
-            // An agent that shows its total as the context says nothing by it.
+            // An agent that reports its total as the context proves nothing.
             let context = self.update.as_ref().and(self.context).filter(|context| *context != now)?;
             Some(now.saturating_sub(before) < context)
         };
         now.is_below(&self.before) || took_too_little() == Some(true)
     }
 
-    /// The turn is over and took this long. `None` if the agent told nothing.
+    /// Ends the turn, which took `duration`. Returns `None` if the agent reported nothing.
     pub(crate) fn finish(&mut self, duration: Duration) -> Option<Usage> {
         let end = self.end.take();
         if let Some(end) = &end {
@@ -231,8 +232,8 @@ impl Meter {
             ..Usage::default()
         };
         match &turn {
-            Some(turn) => turn.tell(&mut usage),
-            None => calls.tell(&mut usage),
+            Some(turn) => turn.write_to(&mut usage),
+            None => calls.write_to(&mut usage),
         }
         if let Some(Value::Object(fields)) = &end {
             usage.max_output_tokens = number(fields, &["maxOutputTokens", "max_output_tokens"]);
@@ -248,7 +249,7 @@ impl Meter {
     }
 }
 
-/// The counters an agent may show.
+/// The counters that an agent may report.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Counters {
     input: Option<u64>,
@@ -298,7 +299,7 @@ impl Counters {
         }
     }
 
-    /// What was counted since `before`. One that went down says that all were set back.
+    /// Returns the counts since `before`. If one went down, all were reset.
     fn since(&self, before: &Self) -> Self {
         if self.is_below(before) {
             return self.clone();
@@ -306,13 +307,12 @@ impl Counters {
         self.each(before, |now, then| Some(now? - then.unwrap_or(0)))
     }
 
-    /// Returns `true` if one of them is lower than it was `before`.
+    /// Returns `true` if a counter is lower than `before`.
     fn is_below(&self, before: &Self) -> bool {
         let shown = self.list().into_iter().zip(before.list());
         shown.into_iter().any(|pair| matches!(pair, (Some(now), Some(then)) if now < then))
     }
 
-    /// These and `more` together.
     fn plus(&self, more: &Self) -> Self {
         self.each(more, |sum, more| match (sum, more) {
             (Some(sum), Some(more)) => Some(sum.saturating_add(more)),
@@ -320,17 +320,17 @@ impl Counters {
         })
     }
 
-    /// These, and where one is not shown, what `before` shows.
+    /// Fills missing counters from `before`.
     fn or(self, before: &Self) -> Self {
         self.each(before, Option::or)
     }
 
-    /// Writes the counts of one turn in the form in which the input includes the caches.
-    fn tell(&self, usage: &mut Usage) {
+    /// Writes the counts of one turn, with an input that includes the caches.
+    fn write_to(&self, usage: &mut Usage) {
         let (mut input, mut output) = (self.input, self.output);
         let caches = self.cache_read.unwrap_or(0).saturating_add(self.cache_write.unwrap_or(0));
         let thought = self.thought.unwrap_or(0);
-        // What the total has beyond input and output shows what the agent counts beside them.
+        // The excess of the total over input and output shows what the agent counts separately.
         let told = input.unwrap_or(0).saturating_add(output.unwrap_or(0));
         let mut spare = self.total.unwrap_or(0).saturating_sub(told);
         let only_thought = spare == thought && spare != caches;
@@ -352,7 +352,6 @@ impl Counters {
     }
 }
 
-/// A bill.
 #[derive(Clone, Debug, PartialEq)]
 struct Cost {
     amount: f64,
@@ -366,7 +365,7 @@ impl Cost {
         Some(Self { amount, currency: cost.get("currency")?.as_str()?.to_ascii_uppercase() })
     }
 
-    /// The dollars since `before`. Another currency began at nothing, and so did a bill that got smaller.
+    /// Returns the dollars since `before`. A different currency, or a lower cost, starts at zero.
     fn since(&self, before: Option<&Self>) -> Option<f64> {
         if self.currency != "USD" {
             return None;
@@ -378,11 +377,11 @@ impl Cost {
     }
 }
 
-/// The first of `names` that has a count.
+/// Returns the first of `names` that has a count.
 fn number(fields: &Map<String, Value>, names: &[&str]) -> Option<u64> {
     names.iter().find_map(|name| {
         let value = fields.get(*name)?;
-        // Some languages write every number with a point.
+        // Some languages write every number with a decimal point.
         let whole = || value.as_f64().filter(|number| number.fract() == 0.0 && (0.0..9e15).contains(number));
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked the line above")]
         value.as_u64().or_else(|| whole().map(|number| number as u64))

@@ -37,7 +37,6 @@ impl RawOutput {
         Self { state: Mutex::new(State::Fresh(out)) }
     }
 
-    /// Closes the output.
     pub(crate) fn close(&self) {
         *lock(&self.state) = State::Closed;
     }

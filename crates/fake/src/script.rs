@@ -56,7 +56,7 @@ pub(crate) struct Turn {
 pub(crate) struct Auth {
     pub(crate) id: String,
     pub(crate) name: String,
-    /// Whether sessions require it.
+    /// `true` if sessions require it.
     pub(crate) required: bool,
 }
 

@@ -49,7 +49,6 @@ enum PendingResponse {
     State(Option<Bytes>),
 }
 
-/// Runs steps.
 pub(crate) struct StepRunner {
     pub(crate) agent: Arc<Agent>,
     pub(crate) session: Option<Arc<Session>>,
@@ -59,7 +58,7 @@ pub(crate) struct StepRunner {
     /// Terminals that are not released yet.
     pub(crate) terminals: Vec<String>,
     reply: PendingResponse,
-    /// Whether to respond twice.
+    /// `true` if to respond twice.
     responds_twice: bool,
     /// Become `true` when the client cancels the turn, or its request.
     cancels: Option<[watch::Receiver<bool>; 2]>,

@@ -93,7 +93,7 @@ async fn a_cancelled_turn_says_so() {
     for version in [1, 2] {
         let mut talk = Talk::open(version, able(), "slow").await;
         let id = talk.prompt("take your time").await;
-        while !talk.said().contains("2 ") {
+        while !talk.agent_text().contains("2 ") {
             talk.next().await;
         }
         talk.notify("session/cancel", talk.about(json!({}))).await;
@@ -133,7 +133,7 @@ async fn a_script_can_wind_up_after_a_cancellation() {
     for version in [1, 2] {
         let mut talk = Talk::open(version, able(), script).await;
         let id = talk.prompt("go").await;
-        while talk.said() != "a" {
+        while talk.agent_text() != "a" {
             talk.next().await;
         }
         talk.notify("session/cancel", talk.about(json!({}))).await;
@@ -192,7 +192,7 @@ async fn a_second_prompt_is_refused_in_v1_and_waits_in_v2() {
     let second = talk.prompt("second").await;
     talk.answer_to(first, nothing).await;
     talk.until_idle(nothing).await;
-    assert_eq!(talk.said(), "first");
+    assert_eq!(talk.agent_text(), "first");
     let answer = talk.answer_to(second, nothing).await;
     assert!(answer["result"]["messageId"].is_string());
     let third = talk.prompt("third").await;
@@ -217,16 +217,16 @@ async fn turns_are_chosen_in_order_or_by_the_prompt() {
     for prompt in ["a", "something special", "b", "c"] {
         talk.turn(prompt, nothing).await;
     }
-    assert_eq!(talk.said(), "first special last last ");
+    assert_eq!(talk.agent_text(), "first special last last ");
     // Another session starts from the beginning.
     talk.log.clear();
     talk.new_session().await;
     talk.turn("a", nothing).await;
-    assert_eq!(talk.said(), "first ");
+    assert_eq!(talk.agent_text(), "first ");
 
     let mut talk = Talk::open(1, able(), "turn = [{ when = 'x', steps = [] }]").await;
     talk.turn("y", nothing).await;
-    assert_eq!(talk.said(), "The script has no turn for this prompt.");
+    assert_eq!(talk.agent_text(), "The script has no turn for this prompt.");
 }
 
 #[tokio::test(start_paused = true)]

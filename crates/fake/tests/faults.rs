@@ -124,9 +124,9 @@ async fn the_answer_can_come_before_the_last_updates() {
         let script = "[[turn]]\nsteps = [{ say = 'a' }, { reorder = true }, { say = 'b' }]";
         let mut talk = Talk::open(version, able(), script).await;
         talk.turn("go", nothing).await;
-        assert_eq!(talk.said(), "a");
+        assert_eq!(talk.agent_text(), "a");
         talk.next().await;
-        assert_eq!(talk.said(), "ab");
+        assert_eq!(talk.agent_text(), "ab");
     }
 }
 
@@ -152,7 +152,7 @@ async fn an_agent_that_hangs_reads_and_never_answers() {
     for version in [1, 2] {
         let mut talk = Talk::open(version, able(), "hang").await;
         talk.prompt("go").await;
-        while talk.said().is_empty() {
+        while talk.agent_text().is_empty() {
             talk.next().await;
         }
         talk.notify("session/cancel", talk.about(json!({}))).await;
@@ -187,7 +187,7 @@ async fn an_agent_dies_with_what_it_said_written_and_its_debts_unpaid() {
         talk.new_session().await;
         talk.prompt("go").await;
         talk.next().await;
-        assert_eq!(talk.said(), "a");
+        assert_eq!(talk.agent_text(), "a");
         assert!(is_silent(&mut talk).await);
         assert_eq!(talk.ended().await, expected);
     }
@@ -214,7 +214,7 @@ async fn cancellation_can_be_ignored() {
     talk.notify("session/cancel", talk.about(json!({}))).await;
     talk.notify("$/cancel_request", json!({"requestId": id})).await;
     assert_eq!(talk.answer_to(id, nothing).await["result"]["stopReason"], "end_turn");
-    assert_eq!(talk.said(), "ab");
+    assert_eq!(talk.agent_text(), "ab");
 }
 
 #[tokio::test(start_paused = true)]
@@ -226,7 +226,7 @@ async fn the_end_of_the_input_and_sigterm_can_be_ignored() {
     let sent = std::process::Command::new("kill").args(["-TERM", &std::process::id().to_string()]).status();
     assert!(sent.unwrap().success());
     talk.client.hang_up();
-    while !talk.said().contains("600") {
+    while !talk.agent_text().contains("600") {
         talk.next().await;
     }
     tokio::time::advance(Duration::from_secs(3600)).await;

@@ -54,7 +54,7 @@ async fn closing_ends_the_turn_first() {
     for version in [1, 2] {
         let mut talk = Talk::open(version, able(), "slow").await;
         talk.prompt("go").await;
-        while !talk.said().contains("One moment") {
+        while !talk.agent_text().contains("One moment") {
             talk.next().await;
         }
         let close = talk.request("session/close", talk.about(json!({}))).await;
@@ -150,9 +150,9 @@ async fn a_script_can_act_before_an_answer_and_behind_it() {
     talk.initialize(1, able()).await;
     assert_eq!(before.elapsed().as_secs(), 60);
     talk.new_session().await;
-    assert_eq!(talk.said(), "before ");
+    assert_eq!(talk.agent_text(), "before ");
     talk.next().await;
-    assert_eq!(talk.said(), "before behind");
+    assert_eq!(talk.agent_text(), "before behind");
     assert_eq!(talk.ask("session/list", json!({})).await["error"]["code"], -32012);
 }
 

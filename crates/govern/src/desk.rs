@@ -5,7 +5,10 @@ use std::path::PathBuf;
 
 use narrows_acp::method;
 use narrows_manifest::ToolSet;
-use narrows_policy::{Action, Class, Clause, Kind, Ledger, Policy, Reason, Ruling, Scene, Usage};
+use narrows_policy::{
+    Action, BudgetUsage, Class, GovernanceDecision, GovernanceReason, GovernanceRule, Kind, Policy,
+    RequestContext, RuleUsage,
+};
 use serde_json::Value;
 
 use crate::call::{Call, Digest};
@@ -20,7 +23,7 @@ const DAY: u64 = 86_400;
 /// What was decided, in the policy's words, or because it is nothing that may be used.
 #[derive(Clone, Debug)]
 pub(crate) struct Verdict {
-    pub(crate) ruling: Ruling,
+    pub(crate) ruling: GovernanceDecision,
     /// Why, if not because of the policy.
     pub(crate) because: Option<String>,
     /// What it costs in cents, if it says so.
@@ -68,7 +71,7 @@ pub(crate) struct Desk {
 struct Used {
     hour: u64,
     day: u64,
-    usage: Usage,
+    usage: RuleUsage,
 }
 
 impl Used {
@@ -76,7 +79,7 @@ impl Used {
     fn add(&mut self, at: u64, cents: u64) {
         let (hour, day) = (at / HOUR, at / DAY);
         if day > self.day {
-            *self = Self { hour, day, usage: Usage::default() };
+            *self = Self { hour, day, usage: RuleUsage::default() };
         }
         if day < self.day {
             return;
@@ -89,11 +92,11 @@ impl Used {
         self.usage.amount_cents = self.usage.amount_cents.saturating_add(cents);
     }
 
-    fn now(&self, at: u64) -> Usage {
+    fn now(&self, at: u64) -> RuleUsage {
         if self.day != at / DAY {
-            return Usage::default();
+            return RuleUsage::default();
         }
-        Usage { hour: if self.hour == at / HOUR { self.usage.hour } else { 0 }, ..self.usage }
+        RuleUsage { hour: if self.hour == at / HOUR { self.usage.hour } else { 0 }, ..self.usage }
     }
 }
 
@@ -126,7 +129,7 @@ impl Counted {
     }
 
     /// Returns what is left of `usage` of a policy without what was counted for the call of `digest` that is judged again.
-    fn left_out(&self, policy: &str, digest: &Digest, at: u64, usage: Usage) -> Usage {
+    fn left_out(&self, policy: &str, digest: &Digest, at: u64, usage: RuleUsage) -> RuleUsage {
         let is_same = self.is_for(digest);
         let is_counted = self.at / DAY == at / DAY && self.policies.iter().any(|counted| counted == policy);
         if !is_counted || usage == ALL || self.is_used && !is_same {
@@ -134,7 +137,7 @@ impl Counted {
         }
         let amount_cents = usage.amount_cents.saturating_sub(self.cents);
         let (day, hour) = (u64::from(is_same), u64::from(is_same && self.at / HOUR == at / HOUR));
-        Usage { hour: usage.hour.saturating_sub(hour), day: usage.day.saturating_sub(day), amount_cents }
+        RuleUsage { hour: usage.hour.saturating_sub(hour), day: usage.day.saturating_sub(day), amount_cents }
     }
 }
 
@@ -147,7 +150,7 @@ pub(crate) struct Judged<'a> {
 }
 
 /// More than any budget has.
-const ALL: Usage = Usage { hour: u64::MAX, day: u64::MAX, amount_cents: u64::MAX };
+const ALL: RuleUsage = RuleUsage { hour: u64::MAX, day: u64::MAX, amount_cents: u64::MAX };
 
 impl Desk {
     pub(crate) fn new(policy: Policy, name: &str) -> Self {
@@ -161,7 +164,11 @@ impl Desk {
 
     /// Takes in what others have spent. Not where there is nothing to spend.
     pub(crate) fn look_around(&mut self) {
-        if !self.policy.charter().is_some_and(|charter| charter.clauses().iter().any(Clause::is_bounded)) {
+        if !self
+            .policy
+            .ruleset()
+            .is_some_and(|ruleset| ruleset.rules().iter().any(GovernanceRule::has_budget))
+        {
             return;
         }
         let Some(till) = &mut self.till else { return };
@@ -201,10 +208,10 @@ impl Desk {
             None => self.usage(clause, at),
         };
         let amount = amount(&call.input);
-        let ledger = Ledger { usage: &usage, amount_cents: amount };
+        let budget_usage = BudgetUsage { usage: &usage, amount_cents: amount };
         let refused = unauthorised(call, mandate, who);
-        let scene = Scene { roots, refused: refused.as_deref(), ..Scene::default() };
-        let mut ruling = self.policy.rule(action, &scene, &ledger);
+        let context = RequestContext { roots, refused: refused.as_deref(), ..RequestContext::default() };
+        let mut ruling = self.policy.decide_governed(action, &context, &budget_usage);
         let supervised = mandate.autonomy == Autonomy::Supervised
             && ruling.class == Class::Allow
             && action.kinds().iter().any(|kind| !matches!(kind, Kind::Read | Kind::Search | Kind::Think));
@@ -214,7 +221,7 @@ impl Desk {
         }
         if supervised {
             ruling.class = Class::RequireApproval;
-            ruling.reason = Reason::Default;
+            ruling.reason = GovernanceReason::Default;
             let because = Some("a supervised operator asks before it changes anything".into());
             return Verdict { ruling, because, amount };
         }
@@ -236,12 +243,11 @@ impl Desk {
             *counted = before;
             return None;
         }
-        let charter = self.policy.charter()?;
-        let is_bounded = |slug: &String| {
-            charter.clauses().iter().any(|clause| clause.slug() == slug && clause.is_bounded())
-        };
+        let ruleset = self.policy.ruleset()?;
+        let has_budget =
+            |slug: &String| ruleset.rules().iter().any(|clause| clause.slug() == slug && clause.has_budget());
         let clauses = verdict.ruling.clauses.iter();
-        let policies: Vec<String> = clauses.filter(|slug| is_bounded(slug)).cloned().collect();
+        let policies: Vec<String> = clauses.filter(|slug| has_budget(slug)).cloned().collect();
         let is_replaced = |before: &Counted| {
             let has = |policy| before.policies.contains(policy);
             !before.is_used && before.at / DAY == at / DAY && policies.iter().all(has)
@@ -256,11 +262,11 @@ impl Desk {
         (!policies.is_empty()).then(|| Spent { gate: self.name.clone(), policies, cents, at })
     }
 
-    fn usage(&self, clause: &str, at: u64) -> Usage {
+    fn usage(&self, clause: &str, at: u64) -> RuleUsage {
         match self.used.get(clause) {
             _ if self.is_blind => ALL,
             Some(used) => used.now(at),
-            None => Usage::default(),
+            None => RuleUsage::default(),
         }
     }
 }
@@ -288,12 +294,12 @@ fn cents(amount: &Value) -> Option<u64> {
 ///
 /// ```
 /// use narrows_govern::{Mandate, Principal, foresee};
-/// use narrows_policy::{Access, Charter, Class, Clause, Narrowing, Policy};
+/// use narrows_policy::{Access, GovernanceRuleset, Class, GovernanceRule, Narrowing, Policy};
 /// use serde_json::json;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let clause = Clause::new("shell", "tool.call", Class::Deny).on("kind:execute")?;
-/// let policy = Policy::new(Access::High, Narrowing::default()).with_charter(Charter::new(vec![clause]));
+/// let clause = GovernanceRule::new("shell", "tool.call", Class::Deny).with_subject("kind:execute")?;
+/// let policy = Policy::new(Access::High, Narrowing::default()).with_ruleset(GovernanceRuleset::new(vec![clause]));
 /// let (mandate, who) = (Mandate::default(), Principal::default());
 /// let ruling = foresee(&mandate, &who, &policy, (None, "execute"), &json!({"command": "ls"}));
 /// assert_eq!((ruling.class, ruling.decided_by()), (Class::Deny, Some("shell")));
@@ -307,7 +313,7 @@ pub fn foresee(
     policy: &Policy,
     (name, kind): (Option<&str>, &str),
     input: &Value,
-) -> Ruling {
+) -> GovernanceDecision {
     let call = Call::told(name, kind, input.clone());
     Desk::new(policy.clone(), "").rule(&call, mandate, who, &mandate.roots, 0).ruling
 }
@@ -346,14 +352,14 @@ fn doers(method: &str) -> &'static [&'static str] {
 
 #[cfg(test)]
 mod tests {
-    use narrows_policy::{Access, Budget, Charter, Clause, DefaultApproval, Narrowing};
+    use narrows_policy::{Access, Budget, DefaultApproval, GovernanceRule, GovernanceRuleset, Narrowing};
     use serde_json::json;
 
     use super::*;
 
-    fn desk(clauses: Vec<Clause>) -> Desk {
-        let charter = Charter::new(clauses).with_level(Some(2)).with_default(DefaultApproval::Auto);
-        Desk::new(Policy::new(Access::High, Narrowing::default()).with_charter(charter), "n")
+    fn desk(clauses: Vec<GovernanceRule>) -> Desk {
+        let ruleset = GovernanceRuleset::new(clauses).with_level(Some(2)).with_default(DefaultApproval::Auto);
+        Desk::new(Policy::new(Access::High, Narrowing::default()).with_ruleset(ruleset), "n")
     }
 
     fn call(name: &str, kind: &str) -> Call {
@@ -410,9 +416,13 @@ mod tests {
         check(&["kind:read", "kind:execute"], (None, "read"), rm(), Class::Allow);
         check(&["kind:execute"], (None, "execute"), rm(), Class::Allow);
         // Nor does a policy that permits take such a name for what it looks like.
-        let permits = Clause::new("look", "tool.call", Class::Allow).up_to(4).on("kind:read").unwrap();
-        let charter = Charter::new(vec![permits]).with_level(Some(2)).with_default(DefaultApproval::Always);
-        let policy = Policy::new(Access::High, Narrowing::default()).with_charter(charter);
+        let permits = GovernanceRule::new("look", "tool.call", Class::Allow)
+            .with_max_level(4)
+            .with_subject("kind:read")
+            .unwrap();
+        let ruleset =
+            GovernanceRuleset::new(vec![permits]).with_level(Some(2)).with_default(DefaultApproval::Always);
+        let policy = Policy::new(Access::High, Narrowing::default()).with_ruleset(ruleset);
         for (told, expected) in
             [((None, "read"), Class::Allow), ((Some("kind:read"), "execute"), Class::RequireApproval)]
         {
@@ -420,9 +430,10 @@ mod tests {
             assert_eq!(ruling.class, expected, "{told:?}");
         }
         // One that forbids does.
-        let forbids = Clause::new("not", "tool.call", Class::Deny).on("db/query").unwrap();
-        let charter = Charter::new(vec![forbids]).with_level(Some(2)).with_default(DefaultApproval::Auto);
-        let policy = Policy::new(Access::High, Narrowing::default()).with_charter(charter);
+        let forbids = GovernanceRule::new("not", "tool.call", Class::Deny).with_subject("db/query").unwrap();
+        let ruleset =
+            GovernanceRuleset::new(vec![forbids]).with_level(Some(2)).with_default(DefaultApproval::Auto);
+        let policy = Policy::new(Access::High, Narrowing::default()).with_ruleset(ruleset);
         for (told, expected) in
             [((Some("db/other"), "read"), Class::Allow), ((Some("db/query"), "read"), Class::Deny)]
         {
@@ -475,7 +486,9 @@ mod tests {
     #[test]
     fn a_budget_is_counted_by_hours_and_days_of_the_clock() {
         let budget = Budget { per_hour: Some(2), per_day: Some(3), ..Budget::default() };
-        let mut desk = desk(vec![Clause::new("few", "tool.call", Class::Allow).up_to(4).within(budget)]);
+        let mut desk = desk(vec![
+            GovernanceRule::new("few", "tool.call", Class::Allow).with_max_level(4).with_budget(budget),
+        ]);
         let (mandate, who) = (Mandate::default(), Principal::default());
         let mut spend = |at: u64| {
             let verdict = desk.rule(&call("notes", "think"), &mandate, &who, &[], at);
@@ -492,7 +505,9 @@ mod tests {
     #[test]
     fn money_is_counted_by_what_calls_say_they_spend() {
         let budget = Budget { amount_cents: Some(100), ..Budget::default() };
-        let mut desk = desk(vec![Clause::new("few", "tool.call", Class::Allow).up_to(4).within(budget)]);
+        let mut desk = desk(vec![
+            GovernanceRule::new("few", "tool.call", Class::Allow).with_max_level(4).with_budget(budget),
+        ]);
         let (mandate, who) = (Mandate::default(), Principal::default());
         let mut spend = |input: Value, at: u64| {
             let verdict = desk.rule(&Call::known(None, "pay", "think", input), &mandate, &who, &[], at);
@@ -538,7 +553,8 @@ mod tests {
     #[test]
     fn what_others_spend_counts_and_not_to_know_is_to_have_nothing() {
         let budget = Budget { per_hour: Some(2), per_day: Some(4), ..Budget::default() };
-        let clauses = vec![Clause::new("few", "tool.call", Class::Allow).up_to(4).within(budget)];
+        let clauses =
+            vec![GovernanceRule::new("few", "tool.call", Class::Allow).with_max_level(4).with_budget(budget)];
         let spent = |gate: &str, at: u64| Spent {
             gate: gate.into(),
             policies: vec!["few".into(), "other".into()],

@@ -148,7 +148,7 @@ pub fn provided(binding: &McpBinding) -> Option<Value> {
 #[must_use]
 pub fn policy_of(bundle: &Bundle) -> Policy {
     match &bundle.governance {
-        Some(_) => Policy::new(Access::High, Narrowing::default()).with_charter(bundle.charter().clone()),
+        Some(_) => Policy::new(Access::High, Narrowing::default()).with_ruleset(bundle.ruleset().clone()),
         None => Policy::new(Access::Low, Narrowing::default()),
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use narrows_acp::method;
 use narrows_manifest::types::acp::Kind as Role;
 use narrows_manifest::{BoundPolicy, Bundle};
-use narrows_policy::{Clause, Kind};
+use narrows_policy::{GovernanceRule, Kind};
 
 /// The tools that our own agent has for the files and terminals of its client, and its plan.
 pub const BUILT_IN: [&str; 5] = ["read_file", "write_file", "edit_file", "run_command", "update_plan"];
@@ -47,8 +47,8 @@ impl<'a> Reach<'a> {
     #[must_use]
     pub fn missed(&self) -> Vec<&'a BoundPolicy> {
         let Some(tools) = &self.tools else { return Vec::new() };
-        let clauses = self.bundle.charter().clauses();
-        let misses = |clause: &&Clause| {
+        let clauses = self.bundle.ruleset().rules();
+        let misses = |clause: &&GovernanceRule| {
             let is_name = |subject: &str| !subject.contains(':');
             let kinds = Kind::ALL.map(|kind| format!("kind:{kind}"));
             let mut names =
@@ -65,7 +65,7 @@ impl<'a> Reach<'a> {
     /// The policies that nobody ever asks about, because no call is the action that they have.
     #[must_use]
     pub fn unasked(&self) -> Vec<&'a BoundPolicy> {
-        let clauses = self.bundle.charter().clauses();
+        let clauses = self.bundle.ruleset().rules();
         let is_unasked = |bound: &&BoundPolicy| {
             let mut own = clauses.iter().filter(|clause| clause.slug() == bound.policy.front.slug).peekable();
             own.peek().is_some() && own.all(|clause| !clause.is_known())

@@ -3,7 +3,7 @@
 use std::io;
 
 use narrows_audit::{Actor, Decision, Event, Fact, Facts, PolicyRef, Redaction, Subject};
-use narrows_policy::{Class, Ruling};
+use narrows_policy::{Class, GovernanceDecision};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -129,7 +129,7 @@ impl Parties<'_> {
     pub(crate) fn resolved(
         &self,
         call: &Case<'_>,
-        ruling: &Ruling,
+        ruling: &GovernanceDecision,
         approval: &Approved,
         spent: Option<&Spent>,
     ) -> Event {
@@ -158,7 +158,7 @@ impl Parties<'_> {
     pub(crate) fn called(
         &self,
         call: &Case<'_>,
-        ruling: &Ruling,
+        ruling: &GovernanceDecision,
         approval: &Approved,
         output: Value,
     ) -> Event {
@@ -268,7 +268,7 @@ fn decision(class: Class) -> Decision {
     }
 }
 
-fn named(ruling: &Ruling) -> String {
+fn named(ruling: &GovernanceDecision) -> String {
     ruling.decided_by().unwrap_or(UNNAMED).to_owned()
 }
 

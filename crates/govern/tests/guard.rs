@@ -10,7 +10,7 @@ use bytes::Bytes;
 use narrows_audit::{Log, Options, verify};
 use narrows_govern::{Ballot, Disk, Ended, Gate, Inquiry, Mandate, Principal, Setting, stand};
 use narrows_link::{Link, memory};
-use narrows_policy::{Access, Charter, Class, Clause, DefaultApproval, Narrowing, Policy};
+use narrows_policy::{Access, Class, DefaultApproval, GovernanceRule, GovernanceRuleset, Narrowing, Policy};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -30,9 +30,14 @@ fn rig() -> Rig {
     let root = home.path().canonicalize().unwrap();
     let path = root.join("audit-log.jsonl");
     let log = Log::open(&path, Options::default()).unwrap();
-    let clauses = vec![Clause::new("asks", "tool.call", Class::RequireApproval).on("Bash").unwrap().up_to(4)];
-    let charter = Charter::new(clauses).with_level(Some(2)).with_default(DefaultApproval::OnMutate);
-    let policy = Policy::new(Access::High, Narrowing::default()).with_charter(charter);
+    let clauses = vec![
+        GovernanceRule::new("asks", "tool.call", Class::RequireApproval)
+            .with_subject("Bash")
+            .unwrap()
+            .with_max_level(4),
+    ];
+    let ruleset = GovernanceRuleset::new(clauses).with_level(Some(2)).with_default(DefaultApproval::OnMutate);
+    let policy = Policy::new(Access::High, Narrowing::default()).with_ruleset(ruleset);
     let mandate = Mandate {
         operator: "notes".into(),
         roots: vec![root],

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use narrows_govern::{Mandate, Principal, foresee, policy_of};
 use narrows_manifest::{Bundle, Memory, resolve};
 use narrows_policy::Class::{self, Allow, Deny, Escalate, RequireApproval};
-use narrows_policy::{Budget, Ruling};
+use narrows_policy::{Budget, GovernanceDecision};
 use serde_json::{Value, json};
 
 const ACP: &str = "---\nname: notes\nid: notes\ndescription: d\nversion: 1.0.0\nkind: server\ntransport: stdio\n\
@@ -93,7 +93,7 @@ impl Written {
         resolve(&files, Path::new("notes/ACP.md")).unwrap_or_else(|findings| panic!("{findings}"))
     }
 
-    fn ruling(&self, (name, kind): (Option<&str>, &str), input: &Value) -> Ruling {
+    fn ruling(&self, (name, kind): (Option<&str>, &str), input: &Value) -> GovernanceDecision {
         let bundle = self.bundle();
         let mandate = Mandate::of(&bundle, vec![PathBuf::from("/ws")]);
         foresee(&mandate, &Principal::default(), &policy_of(&bundle), (name, kind), input)
@@ -292,7 +292,7 @@ fn budgets_are_read_and_their_absence_bounds_nothing() {
             "rule",
             &format!("match: {{action: tool.call}}\ndecision: allow\nautonomy: 4\n{text}"),
         );
-        written.bundle().charter().clauses()[0].budget().cloned()
+        written.bundle().ruleset().rules()[0].budget().cloned()
     };
     assert_eq!(budget(""), None);
     let all = "budget: {max_per_hour: 2, max_per_day: 3, max_amount_cents: 4, currency: EUR}";

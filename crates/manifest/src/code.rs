@@ -1,4 +1,4 @@
-//! The kinds of mistakes. Their names are for programs and stay as they are.
+//! Codes of findings. Their names are for programs and stay stable.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 
 macro_rules! codes {
     ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)+) => {
-        /// What kind of mistake a finding is about.
+        /// The kind of problem that a finding reports.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
         pub enum Code {
@@ -14,10 +14,10 @@ macro_rules! codes {
         }
 
         impl Code {
-            /// All of them.
+            /// All codes.
             pub const ALL: &[Self] = &[$(Self::$variant,)+];
 
-            /// Its name.
+            /// Returns the stable name.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name,)+
@@ -30,39 +30,39 @@ macro_rules! codes {
 codes! {
     /// The file cannot be read.
     Unreadable = "unreadable",
-    /// The file is longer than any manifest.
+    /// The file is too large.
     TooLong = "too-long",
     /// The file is not UTF-8.
     Encoding = "not-utf8",
-    /// Nothing lies where a reference points.
+    /// The target of a reference does not exist.
     NotFound = "not-found",
     /// A reference leads out of the workspace.
     Outside = "outside-workspace",
-    /// There is no front matter, or it has no end.
+    /// The front matter is missing or unterminated.
     FrontMatter = "front-matter",
     /// The front matter is not YAML.
     Syntax = "yaml-syntax",
     /// Values are nested too deeply.
     TooDeep = "yaml-depth",
-    /// A reference to another value.
+    /// A YAML alias.
     Alias = "yaml-alias",
-    /// A tag.
+    /// A YAML tag.
     Tag = "yaml-tag",
-    /// A key that is not a word.
+    /// A key that is not a string.
     Key = "yaml-key",
-    /// A key comes twice.
+    /// A duplicate key.
     Duplicate = "duplicate-key",
-    /// A key that must be there is not.
+    /// A required key is missing.
     Missing = "missing-key",
-    /// A key that nobody knows, where nobody else's are allowed.
+    /// An unknown key, where no other keys are allowed.
     Unknown = "unknown-key",
-    /// A text that YAML takes for something else.
+    /// An unquoted text that YAML reads as another type.
     QuoteIt = "quote-it",
-    /// A value of another type.
+    /// A value of the wrong type.
     Type = "type",
-    /// A value that is none of those allowed.
+    /// A value that is not one of the allowed ones.
     Enum = "enum",
-    /// A text of another form.
+    /// A text that does not match the pattern.
     Pattern = "pattern",
     /// A text that is too short or too long.
     Length = "length",
@@ -70,55 +70,55 @@ codes! {
     Range = "range",
     /// A list with too few values.
     Few = "too-few",
-    /// A list in which a value comes twice.
+    /// A list with duplicate values.
     Twice = "not-unique",
-    /// A value that has none of the forms allowed, or several.
+    /// A value that matches none of the allowed forms, or several.
     Form = "form",
-    /// The name is not that of the directory.
+    /// The name differs from that of the directory.
     Name = "name-mismatch",
-    /// A key below `aip44` that nobody knows.
+    /// An unknown key below `aip44`.
     UnknownAip44 = "unknown-aip44-key",
-    /// A revision of the protocol that is not in our table.
+    /// An unknown revision of the protocol.
     UnknownRevision = "unknown-acp-rev",
     /// Two keys contradict each other.
     Contradiction = "contradiction",
     /// A server or bridge without what it needs to run.
     Unbound = "unbound",
-    /// An audit that is off where it must not be.
+    /// An audit that is disabled where it is required.
     AuditOff = "audit-off",
-    /// An audit that is kept elsewhere, and nobody says where.
+    /// An external audit log without a location.
     AuditRef = "audit-ref",
-    /// A key that looks like a slip of the finger, where others' keys are allowed.
+    /// A key that looks misspelled, where other keys are allowed.
     Misspelt = "misspelt-key",
-    /// An approval that nobody can give.
+    /// An approval without an eligible approver.
     Signers = "no-signers",
     /// A key that has no effect here.
     Ignored = "ignored-key",
-    /// A word that was used earlier for the same.
+    /// A former name of a key or value.
     Legacy = "legacy-key",
-    /// A policy that permits at no autonomy at all.
+    /// A policy that allows at autonomy 0.
     AllowWithoutAutonomy = "policy-allow-at-0",
     /// An address, pattern or range that cannot be read.
     Unusable = "unusable-value",
-    /// A parent of a governance that is missing, comes twice, or is too far up.
+    /// A parent of a governance that is missing, duplicated or nested too deeply.
     Extends = "governance-extends",
     /// A descendant that loosens an append-only log.
     AppendOnly = "governance_append_only_relaxation",
-    /// A descendant that does without signatures.
+    /// A descendant that drops signatures.
     Signing = "governance_signing_downgrade",
-    /// A governance whose addressee does not exist, or is somebody else.
+    /// A governance whose `appliesTo` does not exist, or is another operator.
     AppliesTo = "governance_appliesto_unresolvable",
-    /// A governance that is not valid itself.
+    /// An invalid governance.
     Workspace = "governance_workspace_invalid",
-    /// A hash algorithm that is not ours.
+    /// An unsupported hash algorithm.
     Hash = "unsupported-hash",
-    /// A signing algorithm that is not ours.
+    /// An unsupported signing algorithm.
     Algorithm = "unsupported-signing",
     /// A policy that cannot be found.
     Policy = "policy-unresolvable",
-    /// A policy about an action that is never asked for.
+    /// A policy about an action that is never judged.
     Action = "action-unmatched",
-    /// A policy about a tool that there is not.
+    /// A policy about a tool that does not exist.
     Subject = "subject-unmatched",
     /// A skill that cannot be found.
     Skill = "skill-load-failed",
@@ -126,27 +126,27 @@ codes! {
     Tool = "tool-resolution-failed",
     /// A sandbox that cannot be found.
     Sandbox = "sandbox_ref_unresolvable",
-    /// A provider of sandboxes that is not ours.
+    /// An unsupported sandbox provider.
     Provider = "sandbox_provider_unknown",
     /// A runner that cannot be found.
     Runner = "runner-unresolvable",
-    /// A runner that gets more distance than it asks for.
+    /// A runner that is isolated more than requested.
     Downgraded = "runner-downgraded",
     /// An agent that cannot be found.
     AgentCli = "agent-cli-unresolvable",
     /// An agent that speaks MCP and not ACP.
     ProtocolMcp = "agent_cli_protocol_mcp",
-    /// An agent that speaks a language of its own.
+    /// An agent with a proprietary protocol.
     ProtocolProprietary = "agent_cli_protocol_proprietary",
-    /// Keys that cannot be read, or one of them that does not count.
+    /// Unreadable keys, or an invalid key.
     Keyring = "keyring",
-    /// An approval that takes more people than there are.
+    /// A quorum larger than the number of approvers.
     Quorum = "quorum-unreachable",
-    /// A sandbox in which nothing may be run, where something has to be.
+    /// A read-only sandbox for something that has to be run.
     ReadOnly = "sandbox_read_only",
-    /// Something about a sandbox that nobody can enforce.
+    /// A sandbox setting that cannot be enforced.
     Unenforceable = "sandbox_unenforceable",
-    /// A program that is not there.
+    /// A program that is not found.
     Program = "program-not-found",
     /// A mode, option or continuation that the agent does not declare.
     Config = "agent-cli-config",

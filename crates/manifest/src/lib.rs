@@ -6,7 +6,7 @@
 //!
 //! [`load`] follows an ACP.md to the operator, the governance with everything it inherits, policies, sandbox, runner,
 //! agent and skills. The resulting [`Bundle`] contains the data to run the manifest, the
-//! [`Charter`](narrows_policy::Charter) that decides, and the digest of every file that was read.
+//! [`GovernanceRuleset`](narrows_policy::GovernanceRuleset) that decides, and the digest of every file that was read.
 //!
 //! Nothing is run, and the network is not used.
 //!

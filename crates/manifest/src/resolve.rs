@@ -22,7 +22,7 @@ pub use sandbox::{PlannedMount, RunnerPlan, SandboxPlan};
 
 use std::path::{Path, PathBuf};
 
-use narrows_policy::Charter;
+use narrows_policy::GovernanceRuleset;
 
 use crate::capabilities::Capabilities;
 use crate::code::Code;
@@ -80,7 +80,7 @@ fn bundle(reader: &mut ManifestReader<'_>, path: &Path) -> Option<Bundle> {
         Some(governance) => policies::load(reader, governance, operator.as_ref()),
         None => policies::without_governance(reader, operator.as_ref()),
     };
-    let charter = policies::charter(reader, governance.as_ref(), operator.as_ref(), &policies);
+    let ruleset = policies::ruleset(reader, governance.as_ref(), operator.as_ref(), &policies);
     contradictions(reader, &acp, operator.as_ref(), governance.as_ref());
 
     let sandbox = match &aip44.sandbox {
@@ -103,7 +103,7 @@ fn bundle(reader: &mut ManifestReader<'_>, path: &Path) -> Option<Bundle> {
         operator,
         governance,
         policies,
-        charter,
+        ruleset,
         per_turn_approval,
         sandbox,
         skills,
@@ -150,9 +150,9 @@ fn contradictions(
 }
 
 impl Bundle {
-    /// The charter of the governance. Without a governance, every change needs an approval.
-    pub fn charter(&self) -> &Charter {
-        &self.charter
+    /// The ruleset of the governance. Without a governance, every change needs an approval.
+    pub fn ruleset(&self) -> &GovernanceRuleset {
+        &self.ruleset
     }
 
     /// The directory of the manifest, relative to the root of the workspace.

@@ -142,7 +142,7 @@ mod tests {
     const ACP: &str = "---\nname: notes\nid: notes\ndescription: d\nversion: 1.0.0\nkind: server\ntransport: stdio\n\
                        metadata: {aip44: {acp_rev: \"272bf79\", tier: governance-aware, operator: ./OPERATOR.md}}\n---\n";
 
-    fn told(root: &Path) -> Vec<String> {
+    fn rendered_findings(root: &Path) -> Vec<String> {
         let checked = check_directory(root, &|_| Findings::default()).unwrap();
         let lines = checked.iter().flat_map(|file| {
             let findings = file.findings.iter();
@@ -162,7 +162,7 @@ mod tests {
             fs::write(path, text).unwrap();
         };
         put("ACP.md", "---\nname: x\n---\n");
-        let first = told(root.path());
+        let first = rendered_findings(root.path());
         assert!(
             first.contains(&"ACP.md:2 warning name-mismatch".to_owned()),
             "the root has a name, too: {first:?}"
@@ -177,7 +177,7 @@ mod tests {
         put("node_modules/x/RUNNER.md", "");
         put("README.md", "");
         assert_eq!(
-            told(root.path()),
+            rendered_findings(root.path()),
             [
                 "notes/ACP.md:8 error not-found",
                 "notes/RUNNER.md:2 error enum",

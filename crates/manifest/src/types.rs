@@ -1,6 +1,6 @@
-//! The manifests as plain data. Every schema we print and check by is made from these types.
+//! The manifests as plain data. All printed and checked schemas are generated from these types.
 //!
-//! The first line of a comment here is what a finding tells people to write.
+//! The first line of a doc comment is shown in findings as a hint.
 
 pub mod acp;
 pub mod agent_cli;

@@ -24,9 +24,9 @@ fn main() -> io::Result<()> {
     let mut server = Server { fault, notes: args.next(), changed: false, asking: None, answers: Vec::new() };
     server.begin()?;
     for line in io::stdin().lock().lines() {
-        server.take(&serde_json::from_str(&line?)?)?;
+        server.handle_message(&serde_json::from_str(&line?)?)?;
     }
-    server.note("end of input");
+    server.record("end of input");
     Ok(())
 }
 
@@ -75,7 +75,7 @@ impl Server {
         Ok(())
     }
 
-    fn take(&mut self, message: &Value) -> io::Result<()> {
+    fn handle_message(&mut self, message: &Value) -> io::Result<()> {
         let (id, params) = (&message["id"], &message["params"]);
         match message["method"].as_str() {
             _ if self.fault == "silent" || self.fault == "only-garbage" => Ok(()),
@@ -99,16 +99,16 @@ impl Server {
             Some("tools/list") => self.list(id, params),
             Some("tools/call") => self.call(id, params),
             Some("notifications/cancelled") => {
-                self.note(&format!("cancelled {}", params["requestId"]));
+                self.record(&format!("cancelled {}", params["requestId"]));
                 Ok(())
             }
             Some("subscriptions/listen") => {
-                self.note("listening");
+                self.record("listening");
                 Ok(())
             }
             Some(_) if id.is_null() => Ok(()),
             Some(_) => refuse(id, -32601, "there is no such method"),
-            None => self.told(message),
+            None => self.handle_notification(message),
         }
     }
 
@@ -153,7 +153,7 @@ impl Server {
             "odd" => answer(id, &json!({"content": [{"type": "hologram"}]})),
             "input" => answer(id, &json!({"resultType": "input_required", "inputRequests": {}})),
             "slow" => {
-                self.note(&format!("working on {id}"));
+                self.record(&format!("working on {id}"));
                 Ok(())
             }
             "die" => {
@@ -173,7 +173,7 @@ impl Server {
                 let told = |params: Value| {
                     let message =
                         json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": params});
-                    say(&message)
+                    write_message(&message)
                 };
                 told(json!({"progressToken": token, "progress": 1, "message": "one\nstep"}))?;
                 told(json!({"progressToken": token, "progress": 2, "total": 3}))?;
@@ -189,7 +189,7 @@ impl Server {
             }
             "change" => {
                 self.changed = true;
-                say(&json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}))?;
+                write_message(&json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}))?;
                 answer(id, &json!({"content": []}))
             }
             "ask" => {
@@ -206,7 +206,7 @@ impl Server {
                     ("4", "ping", json!({})),
                     ("5", "no/such", json!({})),
                 ] {
-                    say(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))?;
+                    write_message(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))?;
                 }
                 Ok(())
             }
@@ -215,7 +215,7 @@ impl Server {
     }
 
     /// The client has answered a question.
-    fn told(&mut self, message: &Value) -> io::Result<()> {
+    fn handle_notification(&mut self, message: &Value) -> io::Result<()> {
         self.answers.push(message.clone());
         if self.answers.len() < 5 {
             return Ok(());
@@ -230,7 +230,7 @@ impl Server {
         answer(&id, &json!({"content": [{"type": "text", "text": text.join(" ")}]}))
     }
 
-    fn note(&self, text: &str) {
+    fn record(&self, text: &str) {
         let Some(notes) = &self.notes else { return };
         if let Ok(mut file) = OpenOptions::new().append(true).create(true).open(notes) {
             _ = writeln!(file, "{text}");
@@ -239,14 +239,14 @@ impl Server {
 }
 
 fn answer(id: &Value, result: &Value) -> io::Result<()> {
-    say(&json!({"jsonrpc": "2.0", "id": id, "result": result}))
+    write_message(&json!({"jsonrpc": "2.0", "id": id, "result": result}))
 }
 
 fn refuse(id: &Value, code: i64, message: &str) -> io::Result<()> {
-    say(&json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}}))
+    write_message(&json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}}))
 }
 
-fn say(message: &Value) -> io::Result<()> {
+fn write_message(message: &Value) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{message}")?;
     out.flush()

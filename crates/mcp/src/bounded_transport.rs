@@ -254,7 +254,7 @@ mod tests {
         let asked = Arc::new(AtomicUsize::new(0));
         let guard = BoundedTransport::new(Flood { asked: asked.clone() }, Arc::default());
         let mut running = serve_directly((), guard, None);
-        // sleep: the clock is paused, so this ends when nobody has anything to do
+        // sleep: the clock is paused, so this ends when all tasks are idle
         tokio::time::sleep(Duration::from_secs(60)).await;
         let asked = asked.load(Ordering::SeqCst);
         assert!((MAX_PENDING_ANSWERS..ENOUGH).contains(&asked), "{asked}");

@@ -33,7 +33,7 @@ pub enum RawAnswer {
 pub struct ServerInfo {
     /// MCP version of the connection.
     pub protocol: String,
-    /// Whether that version begins with a handshake.
+    /// `true` if that version begins with a handshake.
     pub handshake: bool,
     /// Capabilities, as an object.
     pub capabilities: Value,

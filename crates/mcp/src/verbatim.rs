@@ -16,7 +16,7 @@ pub(crate) struct KeepVerbatim(Arc<()>);
 
 /// The requests of one connection whose results pass through unchanged.
 ///
-/// Such a result is sealed: rmcp sees it as a string, which is no type it knows.
+/// Such a result is sealed: rmcp sees it as a string, which is not a type it knows.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Verbatim(Arc<Mutex<HashMap<RequestId, Weak<()>>>>);
 

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::{Notify, mpsc};
 
 /// The clock is paused, so this costs nothing.
-const PATIENCE: Duration = Duration::from_secs(3600);
+const TEST_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// A request to the bridge: server, request, method, params.
 type Asked = (String, String, String, Value);
@@ -67,7 +67,7 @@ async fn start(id: &str) -> (Servers, Arc<Client>, mpsc::Receiver<Asked>) {
     let server = Server::Acp { name: "s".into(), id: id.into(), authorizes: false };
     let options = Options::new("/", Environment::empty());
     let servers = Servers::start(vec![server], options, Some(client.clone()));
-    servers.wait_until_settled(PATIENCE).await;
+    servers.wait_until_settled(TEST_TIMEOUT).await;
     (servers, client, asks)
 }
 

@@ -13,7 +13,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A received request.
 #[derive(Debug, Clone)]
@@ -83,7 +83,7 @@ impl Endpoint {
         options.start_timeout = start_timeout;
         options.call_timeout = Duration::from_secs(10);
         let servers = Servers::start(vec![self.server()], options, None);
-        servers.wait_until_settled(PATIENCE).await;
+        servers.wait_until_settled(TEST_TIMEOUT).await;
         servers
     }
 
@@ -92,7 +92,7 @@ impl Endpoint {
     }
 
     async fn saw(&self, condition: impl Fn(&Request) -> bool) -> bool {
-        wait_until(PATIENCE, || self.seen().iter().any(&condition)).await
+        wait_until(TEST_TIMEOUT, || self.seen().iter().any(&condition)).await
     }
 }
 
@@ -220,7 +220,7 @@ fn reason(servers: &Servers) -> String {
 
 async fn works(manner: Manner) -> (Endpoint, Servers) {
     let endpoint = Endpoint::new(manner).await;
-    let servers = endpoint.start(PATIENCE).await;
+    let servers = endpoint.start(TEST_TIMEOUT).await;
     assert_eq!(servers.failures(), []);
     assert_eq!(servers.tools().iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>(), ["echo"]);
     let outcome = call(&servers, "echo").await.expect("it echoes");
@@ -318,7 +318,7 @@ async fn redirects_to_others_are_not_followed() {
     for status in [302, 307, 308] {
         let other = Endpoint::new(Manner::Json).await;
         let endpoint = Endpoint::new(Manner::Moved(other.address, status)).await;
-        let servers = endpoint.start(PATIENCE).await;
+        let servers = endpoint.start(TEST_TIMEOUT).await;
         let reason = reason(&servers);
         assert!(reason.contains(&format!("HTTP {status}")), "{reason}");
         servers.close().await;
@@ -337,7 +337,7 @@ async fn a_server_gets_its_own_token_and_never_anothers() {
     let options = Options::new("/", Environment::empty());
     let servers =
         Servers::start(vec![server("one", &one, "first"), server("two", &two, "second")], options, None);
-    servers.wait_until_settled(PATIENCE).await;
+    servers.wait_until_settled(TEST_TIMEOUT).await;
     for (name, args) in [("one", json!({"authorization": "Bearer second"})), ("two", json!({}))] {
         let params = Map::from_iter([("name".to_owned(), json!("echo")), ("arguments".to_owned(), args)]);
         servers.request(name, "tools/call", params, |_| {}).await.expect("it answers");
@@ -356,9 +356,9 @@ async fn a_server_gets_its_own_token_and_never_anothers() {
 async fn servers_that_do_not_work_fail_with_a_reason() {
     for (manner, limit, expected) in [
         (Manner::Silent, Duration::from_millis(300), "not ready within 300ms"),
-        (Manner::Closed, PATIENCE, "Bearer realm"),
-        (Manner::Html, PATIENCE, "text/html"),
-        (Manner::Endless, PATIENCE, "exceeds 16777216 bytes"),
+        (Manner::Closed, TEST_TIMEOUT, "Bearer realm"),
+        (Manner::Html, TEST_TIMEOUT, "text/html"),
+        (Manner::Endless, TEST_TIMEOUT, "exceeds 16777216 bytes"),
     ] {
         let endpoint = Endpoint::new(manner).await;
         let servers = endpoint.start(limit).await;
@@ -378,7 +378,7 @@ async fn an_unreachable_server_fails() {
     let headers = vec![("X-Key".to_owned(), "hunter2".to_owned())];
     let server = Server::Http { name: "s".into(), url: format!("http://{address}/mcp"), headers };
     let servers = Servers::start(vec![server], Options::new("/", Environment::empty()), None);
-    servers.wait_until_settled(PATIENCE).await;
+    servers.wait_until_settled(TEST_TIMEOUT).await;
     let reason = reason(&servers);
     assert!(reason.to_lowercase().contains("refused") && !reason.contains("hunter2"), "{reason}");
     servers.close().await;

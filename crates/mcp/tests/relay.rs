@@ -9,7 +9,7 @@ use narrows_testkit::example::example;
 use serde_json::{Map, Value, json};
 
 /// Longer than any operation here takes on a loaded machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// `examples/mcp_server.rs`, which cargo builds beside the tests.
 fn program() -> String {
@@ -40,7 +40,7 @@ async fn request(
 #[tokio::test]
 async fn answers_come_back_as_they_are() {
     for fault in ["", "modern", "garbage"] {
-        let servers = start(fault, PATIENCE).await;
+        let servers = start(fault, TEST_TIMEOUT).await;
         let ask = async |method, params| request(&servers, method, params, |_| {}).await.expect("it answers");
         let page = ask("tools/list", json!({})).await.expect("it lists");
         let page: Value = serde_json::from_str(&page).expect("it is JSON");
@@ -64,7 +64,7 @@ async fn answers_come_back_as_they_are() {
 
 #[tokio::test]
 async fn parameters_arrive_as_they_are() {
-    let servers = start("", PATIENCE).await;
+    let servers = start("", TEST_TIMEOUT).await;
     let params = json!({
         "name": "params", "arguments": {"n": 1.5, "b": null}, "future": [1],
         "_meta": {"progressToken": "mine", "io.modelcontextprotocol/clientInfo": {"name": "agent"}, "traceparent": "x"},
@@ -83,7 +83,7 @@ async fn parameters_arrive_as_they_are() {
 
 #[tokio::test]
 async fn news_comes_before_the_answer() {
-    let servers = start("", PATIENCE).await;
+    let servers = start("", TEST_TIMEOUT).await;
     let mut heard = Vec::new();
     let answer = request(&servers, "tools/call", json!({"name": "progress"}), |news| heard.push(news))
         .await
@@ -101,7 +101,7 @@ async fn news_comes_before_the_answer() {
 #[tokio::test]
 async fn no_request_waits_for_ever() {
     let servers = start("", Duration::from_millis(300)).await;
-    servers.wait_until_settled(PATIENCE).await;
+    servers.wait_until_settled(TEST_TIMEOUT).await;
     let late = request(&servers, "tools/call", json!({"name": "slow"}), |_| {}).await;
     assert_eq!(late, Err(CallError::Deadline(Duration::from_millis(300))));
     let gone = request(&servers, "tools/call", json!({"name": "die"}), |_| {}).await;
@@ -116,7 +116,7 @@ async fn no_request_waits_for_ever() {
 #[tokio::test]
 async fn a_server_says_who_it_is() {
     for (fault, protocol, handshake) in [("", "2025-11-25", true), ("modern", "2026-07-28", false)] {
-        let servers = start(fault, PATIENCE).await;
+        let servers = start(fault, TEST_TIMEOUT).await;
         let about = servers.server_info("s").await.expect("it is there");
         assert_eq!((about.protocol.as_str(), about.handshake), (protocol, handshake));
         assert_eq!(about.capabilities, json!({"tools": {"listChanged": true}}));

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
 /// Longer than any operation here takes on a loaded machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// `examples/mcp_server.rs`, which cargo builds beside the tests.
 fn program() -> String {
@@ -57,13 +57,15 @@ impl Place {
 
     async fn start_with(&self, fault: &str, options: Options) -> Servers {
         let servers = Servers::start(vec![self.server("s", fault)], options, None);
-        servers.wait_until_settled(PATIENCE).await;
+        servers.wait_until_settled(TEST_TIMEOUT).await;
         servers
     }
 
     async fn noted(&self, text: &str) -> bool {
-        wait_until(PATIENCE, || std::fs::read_to_string(self.notes()).is_ok_and(|notes| notes.contains(text)))
-            .await
+        wait_until(TEST_TIMEOUT, || {
+            std::fs::read_to_string(self.notes()).is_ok_and(|notes| notes.contains(text))
+        })
+        .await
     }
 
     #[track_caller]
@@ -111,7 +113,7 @@ fn reason(servers: &Servers) -> String {
 async fn tools_are_listed_and_called() {
     let place = Place::new();
     let servers = Servers::start(vec![place.server("b", ""), place.server("a", "")], place.options(), None);
-    servers.wait_until_settled(PATIENCE).await;
+    servers.wait_until_settled(TEST_TIMEOUT).await;
     assert_eq!(names(&servers), ["b/echo", "b/more", "a/echo", "a/more"]);
     let tools = servers.tools();
     assert_eq!((tools[0].read_only, tools[0].destructive, &*tools[0].description), (true, false, "a tool"));
@@ -190,7 +192,7 @@ async fn one_bad_server_does_not_hold_up_the_others() {
     assert_eq!(text(&outcome), "{}");
     assert!(started.elapsed() < Duration::from_secs(5), "it waited for others: {:?}", started.elapsed());
     assert_eq!(names(&servers), ["good/echo", "good/more"]);
-    servers.wait_until_settled(PATIENCE).await;
+    servers.wait_until_settled(TEST_TIMEOUT).await;
     let mut failed: Vec<String> = servers.failures().into_iter().map(|failure| failure.to_string()).collect();
     failed.sort();
     let expected = [
@@ -275,7 +277,7 @@ async fn a_changed_list_is_read_again() {
     let place = Place::new();
     let servers = place.start("").await;
     call(&servers, "change", json!({})).await.expect("it changes");
-    let changed = wait_until(PATIENCE, || names(&servers) == ["s/echo", "s/more", "s/new"]).await;
+    let changed = wait_until(TEST_TIMEOUT, || names(&servers) == ["s/echo", "s/more", "s/new"]).await;
     assert!(changed, "{:?}", names(&servers));
     servers.close().await;
 }
@@ -357,7 +359,7 @@ async fn a_server_that_refuses_the_handshake_is_connected_without_it() {
     assert_eq!(names(&servers), ["s/echo", "s/more"]);
     assert!(place.noted("listening").await);
     call(&servers, "change", json!({})).await.expect("it changes");
-    assert!(wait_until(PATIENCE, || names(&servers).len() == 3).await);
+    assert!(wait_until(TEST_TIMEOUT, || names(&servers).len() == 3).await);
     servers.close().await;
     place.assert_empty();
 }
@@ -366,7 +368,7 @@ async fn a_server_that_refuses_the_handshake_is_connected_without_it() {
 async fn nothing_is_left_of_the_tree_after_the_end() {
     let place = Place::new();
     let servers = place.start("daemon").await;
-    assert!(wait_until(PATIENCE, || place.alive().len() >= 3).await, "{:?}", place.alive());
+    assert!(wait_until(TEST_TIMEOUT, || place.alive().len() >= 3).await, "{:?}", place.alive());
     servers.close().await;
     place.assert_empty();
 }
@@ -375,9 +377,9 @@ async fn nothing_is_left_of_the_tree_after_the_end() {
 async fn dropping_ends_the_tree_too() {
     let place = Place::new();
     let servers = place.start("daemon").await;
-    assert!(wait_until(PATIENCE, || place.alive().len() >= 3).await);
+    assert!(wait_until(TEST_TIMEOUT, || place.alive().len() >= 3).await);
     drop(servers);
-    assert!(wait_until(PATIENCE, || place.alive().is_empty()).await, "{:?}", place.alive());
+    assert!(wait_until(TEST_TIMEOUT, || place.alive().is_empty()).await, "{:?}", place.alive());
 }
 
 #[test]
@@ -386,7 +388,7 @@ fn the_end_of_the_runtime_ends_the_tree_too() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let servers = runtime().block_on(place.start("daemon"));
     drop(servers);
-    let gone = runtime().block_on(wait_until(PATIENCE, || place.alive().is_empty()));
+    let gone = runtime().block_on(wait_until(TEST_TIMEOUT, || place.alive().is_empty()));
     assert!(gone, "{:?}", place.alive());
 }
 
@@ -404,7 +406,7 @@ async fn a_stubborn_server_is_ended() {
         env: vec![],
     };
     let servers = Servers::start(vec![stubborn], options, None);
-    assert!(wait_until(PATIENCE, || !place.alive().is_empty()).await);
+    assert!(wait_until(TEST_TIMEOUT, || !place.alive().is_empty()).await);
     servers.close().await;
     place.assert_empty();
 }
@@ -413,7 +415,7 @@ async fn a_stubborn_server_is_ended() {
 async fn a_server_behind_a_bridge_needs_one() {
     let server = Server::Acp { name: "s".into(), id: "1".into(), authorizes: false };
     let servers = Servers::start(vec![server], Options::new("/", Environment::empty()), None);
-    servers.wait_until_settled(PATIENCE).await;
+    servers.wait_until_settled(TEST_TIMEOUT).await;
     assert_eq!(reason(&servers), "the client does not support MCP over ACP");
     servers.close().await;
 }

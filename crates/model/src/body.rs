@@ -42,8 +42,8 @@ impl Profile {
     }
 
     /// Returns `true` if the reasoning before the calls of an answer is sent back.
-    fn returns_thoughts(&self, said: &Assistant) -> bool {
-        !said.reasoning.is_empty()
+    fn returns_thoughts(&self, assistant: &Assistant) -> bool {
+        !assistant.reasoning.is_empty()
             && (self.provider == Provider::DeepSeek || self.refused.has(DroppedField::Forgetting))
             && !self.refused.has(DroppedField::Extra)
     }
@@ -118,7 +118,7 @@ pub(crate) fn sent<'a>(request: &'a Request, profile: &Profile) -> Sent<'a> {
     put(DroppedField::CacheKey, request.cache_key.is_some() && profile.shares_cache());
     put(DroppedField::CacheControl, profile.marks_cache(request));
     let answers = || request.messages.iter().filter_map(assistant);
-    let called = answers().any(|said| !said.calls.is_empty());
+    let called = answers().any(|assistant| !assistant.calls.is_empty());
     put(DroppedField::Tools, !request.tools.is_empty() || called);
     let instructed = request.system.as_ref().is_some_and(|system| !system.is_empty());
     put(DroppedField::SystemRole, instructed);
@@ -139,13 +139,16 @@ pub(crate) fn sent<'a>(request: &'a Request, profile: &Profile) -> Sent<'a> {
     put(DroppedField::DroppedFields, images || audio || files || profile.marks_cache(request));
     put(DroppedField::Neighbours, request.messages.len() > 1);
     put(DroppedField::CallIds, called && profile.provider != Provider::Mistral);
-    put(DroppedField::Forgetting, answers().any(|said| !said.calls.is_empty() && !said.reasoning.is_empty()));
+    put(
+        DroppedField::Forgetting,
+        answers().any(|assistant| !assistant.calls.is_empty() && !assistant.reasoning.is_empty()),
+    );
     if profile.returns_extra() {
-        let fields = answers().flat_map(|said| said.extra.keys());
-        let of_calls = answers().flat_map(|said| &said.calls).flat_map(|call| call.extra.keys());
+        let fields = answers().flat_map(|assistant| assistant.extra.keys());
+        let of_calls = answers().flat_map(|assistant| &assistant.calls).flat_map(|call| call.extra.keys());
         sent.extra = fields.chain(of_calls).map(String::as_str).collect();
     }
-    if answers().any(|said| !said.calls.is_empty() && profile.returns_thoughts(said)) {
+    if answers().any(|assistant| !assistant.calls.is_empty() && profile.returns_thoughts(assistant)) {
         sent.extra.push("reasoning_content");
     }
     if !sent.extra.is_empty() {
@@ -164,7 +167,7 @@ fn parts(message: &Message) -> &[Part] {
 
 fn assistant(message: &Message) -> Option<&Assistant> {
     match message {
-        Message::Assistant(said) => Some(said),
+        Message::Assistant(assistant) => Some(assistant),
         _ => None,
     }
 }

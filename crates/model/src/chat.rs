@@ -112,7 +112,7 @@ pub struct ToolResult {
     /// Text, and images where the model accepts them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub content: Vec<Part>,
-    /// Whether the tool failed or was not allowed to run.
+    /// `true` if the tool failed or was not allowed to run.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub failed: bool,
 }

@@ -83,7 +83,11 @@ impl Assembly {
     }
 
     /// Handles the data of one event and adds pieces to show to `out`.
-    pub(crate) fn take(&mut self, data: &[u8], out: &mut Vec<Piece>) -> Result<ChunkOutcome, ErrorResponse> {
+    pub(crate) fn read_event(
+        &mut self,
+        data: &[u8],
+        out: &mut Vec<Piece>,
+    ) -> Result<ChunkOutcome, ErrorResponse> {
         let data = data.trim_ascii();
         if data == b"[DONE]" {
             self.done = true;
@@ -117,7 +121,7 @@ impl Assembly {
     /// Handles the whole body of an answer that is not a stream.
     pub(crate) fn take_whole(&mut self, body: &[u8], out: &mut Vec<Piece>) -> Result<(), ErrorResponse> {
         let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
-        self.take(body, out)?;
+        self.read_event(body, out)?;
         // Nothing follows, whatever the finish reason.
         self.done = true;
         Ok(())
@@ -166,10 +170,10 @@ impl Assembly {
     /// Returns `true` if the answer has neither content nor an end.
     fn is_empty_answer(&self) -> bool {
         let ended = self.finish.is_some() || self.blanks.count > 0;
-        let said = !self.message.text.is_empty() || !self.message.reasoning.is_empty() || self.refused;
+        let has_output = !self.message.text.is_empty() || !self.message.reasoning.is_empty() || self.refused;
         // Reasoning may consist only of fields that are sent back.
         let kept = !self.message.extra.is_empty() || !self.details.is_empty();
-        !ended && !said && !kept && self.calls.is_empty()
+        !ended && !has_output && !kept && self.calls.is_empty()
     }
 
     fn chunk(
@@ -253,7 +257,7 @@ impl Assembly {
         push_text(&mut self.message, TextKind::Thought, reasoning, out);
         push_text(&mut self.message, TextKind::Thought, Cow::Owned(thought), out);
         if let Some(raw) = delta.reasoning_details {
-            self.details.take(raw);
+            self.details.add_chunk(raw);
         }
         if let Some(raw) = delta.extra_content
             && let Some(value) = bounded_value(raw.get().as_bytes())
@@ -286,7 +290,7 @@ impl Assembly {
     }
 
     fn call(&mut self, place: usize, call: CallDelta<'_>, out: &mut Vec<Piece>) -> Result<(), ErrorResponse> {
-        match self.calls.take(place, call) {
+        match self.calls.add_delta(place, call) {
             Ok(Some(name)) => out.push(Piece::Calling { name }),
             Ok(None) => {}
             Err(error) => return Err(ErrorResponse::new(ErrorKind::Garbage, &error.to_string(), false)),

@@ -45,7 +45,6 @@ impl Decoder {
         }
     }
 
-    /// Adds bytes.
     pub(crate) fn feed(&mut self, bytes: Bytes) -> Result<(), ErrorResponse> {
         self.count = self.count.saturating_add(bytes.len());
         if self.count > self.max_reply {
@@ -85,11 +84,11 @@ impl Decoder {
     }
 
     /// Decodes the next event. `None` if more bytes are needed.
-    pub(crate) fn take(&mut self, out: &mut Vec<Piece>) -> Result<Option<ChunkOutcome>, ErrorResponse> {
+    pub(crate) fn next_event(&mut self, out: &mut Vec<Piece>) -> Result<Option<ChunkOutcome>, ErrorResponse> {
         let BodyKind::Events(events) = &mut self.form else { return Ok(None) };
         let too_long = |error: TooLong| ErrorResponse::new(ErrorKind::Garbage, &error.to_string(), false);
         let Some(data) = events.next().map_err(too_long)? else { return Ok(None) };
-        let taken = self.assembly.take(&data, out)?;
+        let taken = self.assembly.read_event(&data, out)?;
         if matches!(taken, ChunkOutcome::Skipped) {
             // Its content may be part of the conversation, which no log may contain.
             tracing::warn!(bytes = data.len(), "skipped an invalid line of the response");
@@ -102,7 +101,7 @@ impl Decoder {
         match &mut self.form {
             BodyKind::Events(events) => {
                 if let Some(data) = events.finish() {
-                    self.assembly.take(&data, out)?;
+                    self.assembly.read_event(&data, out)?;
                 }
                 Ok(())
             }
@@ -134,7 +133,7 @@ pub fn read_recorded(
     let read = |decoder: &mut Decoder, pieces: &mut Vec<Piece>| {
         for bytes in reads {
             decoder.feed(bytes)?;
-            while let Some(taken) = decoder.take(pieces)? {
+            while let Some(taken) = decoder.next_event(pieces)? {
                 if matches!(taken, ChunkOutcome::Done) {
                     return Ok(());
                 }

@@ -81,15 +81,15 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Derives usage from lengths, so that clients have something to show.
-fn usage(request: &Request, said: &Assistant) -> Usage {
+fn usage(request: &Request, assistant: &Assistant) -> Usage {
     let tokens = |bytes: usize| bytes.div_ceil(TOKEN_BYTES) as u64;
     let system = request.system.as_ref().map_or(0, String::len);
     let tools: usize = request.tools.iter().map(|tool| tool.name.len() + tool.description.len()).sum();
     let messages: usize = request.messages.iter().map(length).sum();
     let input = tokens(system + tools + messages);
-    let called: usize = said.calls.iter().map(|call| call.name.len() + call.arguments.len()).sum();
-    let output = tokens(said.text.len() + said.reasoning.len() + called);
-    let reasoning = (!said.reasoning.is_empty()).then(|| tokens(said.reasoning.len()));
+    let called: usize = assistant.calls.iter().map(|call| call.name.len() + call.arguments.len()).sum();
+    let output = tokens(assistant.text.len() + assistant.reasoning.len() + called);
+    let reasoning = (!assistant.reasoning.is_empty()).then(|| tokens(assistant.reasoning.len()));
     Usage { input, output, total: input + output, cached: None, reasoning, cost: None }
 }
 
@@ -97,8 +97,9 @@ fn length(message: &Message) -> usize {
     let parts = match message {
         Message::User { content } => content,
         Message::Tool(result) => &result.content,
-        Message::Assistant(said) => {
-            return said.text.len() + said.calls.iter().map(|call| call.arguments.len()).sum::<usize>();
+        Message::Assistant(assistant) => {
+            return assistant.text.len()
+                + assistant.calls.iter().map(|call| call.arguments.len()).sum::<usize>();
         }
     };
     parts.iter().map(|part| if let Part::Text { text } = part { text.len() } else { 0 }).sum()

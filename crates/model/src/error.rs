@@ -17,7 +17,7 @@ pub struct Error {
     pub url: String,
     /// The provider's message or the cause: one line, control characters escaped, at most 2000 characters.
     pub message: String,
-    /// Whether the same request may work later.
+    /// `true` if the same request may work later.
     pub retryable: bool,
     /// Wait that the provider asks for.
     pub retry_after: Option<Duration>,
@@ -25,7 +25,7 @@ pub struct Error {
     pub request_id: Option<String>,
     /// Size of the context window, if the provider reports it with an overflow.
     pub window: Option<u64>,
-    /// Whether a part of the answer was shown.
+    /// `true` if a part of the answer was shown.
     pub shown: bool,
 }
 

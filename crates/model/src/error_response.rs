@@ -23,7 +23,7 @@ pub(crate) struct ErrorResponse {
     pub(crate) kind: ErrorKind,
     pub(crate) status: Option<u16>,
     pub(crate) message: String,
-    /// Whether the same request may work later, if nothing was shown.
+    /// `true` if the same request may work later, if nothing was shown.
     pub(crate) retryable: bool,
     pub(crate) retry_after: Option<Duration>,
     pub(crate) window: Option<u64>,

@@ -29,7 +29,7 @@ const IDLE_CONNECTION_TIMEOUT: Duration = Duration::from_secs(90);
 pub(crate) struct Transport {
     authorities: Vec<CertificateDer<'static>>,
     proxy: Option<Proxy>,
-    /// Whether the endpoint or the proxy uses TLS.
+    /// `true` if the endpoint or the proxy uses TLS.
     encrypted: bool,
     limits: Limits,
 }
@@ -131,7 +131,6 @@ fn redirects() -> redirect::Policy {
     })
 }
 
-/// A request.
 #[derive(Clone, Debug)]
 pub(crate) struct Outgoing {
     pub(crate) url: Url,

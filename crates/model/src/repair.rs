@@ -130,7 +130,6 @@ impl DroppedFields {
         self.0 &= !(1 << part as u32);
     }
 
-    /// Returns the union.
     pub(crate) fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
@@ -146,7 +145,7 @@ impl DroppedFields {
 pub(crate) struct Sent<'a> {
     /// The parts that are in it, without those omitted already.
     pub(crate) parts: DroppedFields,
-    /// Whether it offers tools. If not, it may still contain earlier calls.
+    /// `true` if it offers tools. If not, it may still contain earlier calls.
     pub(crate) offers_tools: bool,
     /// Names of the fields of earlier answers that it sends back.
     pub(crate) extra: Vec<&'a str>,
@@ -157,7 +156,7 @@ pub(crate) struct Sent<'a> {
 pub(crate) struct Repair {
     /// Part to omit or to send in another form.
     pub(crate) what: DroppedField,
-    /// Whether later requests are repaired too.
+    /// `true` if later requests are repaired too.
     pub(crate) lasting: bool,
 }
 

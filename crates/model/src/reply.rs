@@ -84,7 +84,7 @@ pub struct Reply<'a> {
     attempt: u32,
     /// Parts omitted from this request, beyond what the endpoint is known to refuse.
     without: DroppedFields,
-    /// Whether a part of the answer was returned.
+    /// `true` if a part of the answer was returned.
     shown: bool,
     /// Since when connecting fails, and how long the last attempt took.
     unconnected: Option<(Instant, Duration)>,
@@ -212,7 +212,6 @@ impl Reply<'_> {
         Profile { refused: profile.refused.with(self.without), ..profile }
     }
 
-    /// Sends the request.
     fn start(&mut self) {
         let limits = self.limits();
         let started = Instant::now();

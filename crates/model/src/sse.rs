@@ -81,7 +81,6 @@ impl Sse {
         }
     }
 
-    /// Adds bytes.
     pub(crate) fn feed(&mut self, bytes: Bytes) {
         if self.read.is_empty() {
             self.read = bytes;

@@ -234,7 +234,7 @@ fn parse_answer(options: &[PermissionOption], answer: &str) -> Option<Permission
 mod tests {
     use std::io::{BufRead as _, BufReader};
 
-    use narrows_policy::{Access, Because, Decision, Kind, Verdict};
+    use narrows_policy::{Access, Decision, DecisionReason, Kind, Verdict};
     use serde_json::Value;
 
     use super::*;
@@ -245,7 +245,8 @@ mod tests {
 
     /// A request without details.
     pub(super) fn question() -> PermissionRequest {
-        let because = Because::Preset { access: Access::Medium, kind: Kind::Delete, why: "asks about it" };
+        let because =
+            DecisionReason::Preset { access: Access::Medium, kind: Kind::Delete, why: "asks about it" };
         PermissionRequest {
             id: "perm_1".to_owned(),
             session_id: "s".to_owned(),

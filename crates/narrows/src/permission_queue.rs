@@ -196,14 +196,14 @@ async fn next_request(questions: &mut mpsc::Receiver<QueuedRequest>) -> QueuedRe
 
 #[cfg(test)]
 mod tests {
-    use narrows_policy::{Access, Because, Decision, Kind, Verdict};
+    use narrows_policy::{Access, Decision, DecisionReason, Kind, Verdict};
     use serde_json::json;
     use tokio::time::advance;
 
     use super::*;
 
     fn question(id: &str) -> Arc<PermissionRequest> {
-        let because = Because::Preset { access: Access::Medium, kind: Kind::Other, why: "asks" };
+        let because = DecisionReason::Preset { access: Access::Medium, kind: Kind::Other, why: "asks" };
         Arc::new(PermissionRequest {
             id: id.to_owned(),
             session_id: "s".to_owned(),

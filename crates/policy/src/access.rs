@@ -1,25 +1,25 @@
-//! How much an agent may do without being asked, and what it may do less.
+//! Access presets, and permissions that can be removed from them.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// The preset: what is allowed where no rule says otherwise.
+/// The access preset: what is allowed where no rule matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Access {
-    /// Looks and changes nothing.
+    /// Reading only.
     Low,
-    /// Changes what lies in the roots, and runs commands that a sandbox keeps there.
+    /// Changes in the roots, and commands that a sandbox confines to them.
     #[default]
     Medium,
-    /// Does what it wants, protected paths and flags excepted.
+    /// Everything except protected paths and disabled permissions.
     High,
 }
 
 impl Access {
-    /// Its name in files and arguments.
+    /// Returns the name used in files and arguments.
     pub fn name(self) -> &'static str {
         match self {
             Self::Low => "low",
@@ -46,17 +46,18 @@ impl FromStr for Access {
     }
 }
 
-/// A word that is no access.
+/// The error for an unknown access preset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("access is one of low, medium, high")]
 pub struct UnknownAccess;
 
-/// What is taken away from every preset. `true` gives nothing, `false` forbids, and no rule lifts it.
+/// Permissions that can be removed from every preset. `true` grants nothing; `false` forbids, and no rule
+/// lifts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Narrowing {
-    /// Whether the network may be used.
+    /// `false` forbids the network.
     pub network: bool,
-    /// Whether the web may be searched.
+    /// `false` forbids web search.
     pub web_search: bool,
 }
 

@@ -1,4 +1,4 @@
-//! One thing an agent wants to do, as far as it can be known beforehand.
+//! An action that an agent requests, as far as it is known before it happens.
 
 mod commands;
 mod content;
@@ -18,16 +18,16 @@ pub(crate) use input::MAX_PATH_BYTES;
 /// A command.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Command {
-    /// A program and its arguments, which no shell will see.
+    /// A program and its arguments, without a shell.
     Argv(Vec<String>),
-    /// A text that some shell will read.
+    /// A text for an unknown shell.
     Shell(String),
-    /// A command that cannot be read, as it was written. It can be any.
+    /// A command that cannot be read, as it was written. It may do anything.
     Unknown(String),
 }
 
 impl Command {
-    /// Returns `true` if both certainly run the same: the same words, or the same text in a shell.
+    /// Returns `true` if both certainly run the same: equal words, or equal shell text.
     pub fn is_same(&self, other: &Self) -> bool {
         if matches!(self, Self::Unknown(_)) || matches!(other, Self::Unknown(_)) {
             return false;
@@ -40,55 +40,57 @@ impl Command {
     }
 }
 
-/// What is to be judged. Built by hand where the meaning is known, by [`Action::read`] where an agent describes it.
+/// An action to be judged. Built directly if its meaning is known, or by [`Action::read`] if an agent
+/// describes it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Action {
-    /// What it is said to be, or the strictest of what it turned out to be.
+    /// Claimed kind, or the strictest detected kind.
     pub kind: Kind,
-    /// What else it turned out to be.
+    /// Further detected kinds.
     pub also: Vec<Kind>,
-    /// The name of the tool.
+    /// Name of the tool.
     pub tool: Option<String>,
-    /// Names of the tool that prove nothing, such as `kind:read` or `notes/add` by an agent, or several that differ: they
-    /// count for what forbids, and never for what permits.
+    /// Unproven names of the tool, such as `kind:read` or `notes/add` claimed by an agent, or several
+    /// different ones. They count for rules that forbid, never for rules that permit.
     pub claimed: Vec<String>,
-    /// The MCP server the tool belongs to.
+    /// MCP server of the tool.
     pub server: Option<String>,
-    /// Paths it touches: absolute, or relative to `cwd`. Matching is by their names, so whoever has resolved a symbolic
-    /// link gives both ends of it.
+    /// Affected paths: absolute, or relative to `cwd`. They are matched by name, so a caller that has
+    /// resolved a link adds both paths.
     pub paths: Vec<PathBuf>,
-    /// The command it runs.
+    /// Command that it runs.
     pub command: Option<Command>,
-    /// Where it runs. Absent: in the first root.
+    /// Working directory. `None` is the first root.
     pub cwd: Option<PathBuf>,
-    /// Where `cwd` leads once its links are followed, if that is another directory. Both count.
+    /// Link target of `cwd`, if that is another directory. Both are judged.
     pub real_cwd: Option<PathBuf>,
-    /// Words of the command that are links, or lie beyond one, and where they lead. Both names count.
+    /// Words of the command that are links or behind a link, and their targets. Both names are judged.
     pub word_links: Vec<WordLink>,
-    /// git in its directory may read a repository that is not a `.git`: see
+    /// `true` if git in the directory may read a repository that is not a `.git`: see
     /// [`is_unusual_repository`](crate::is_unusual_repository).
     pub unusual_repository: bool,
-    /// Variables that the command is to run with beside those it would have anyway.
+    /// Environment variables that the request sets for the command.
     pub env: Vec<Variable>,
-    /// Addresses it goes to.
+    /// URLs that it accesses.
     pub urls: Vec<String>,
-    /// Whether it carries words to search for.
+    /// `true` if it has a search query.
     pub query: bool,
-    /// Whether it names a place or pattern on disk to search in.
+    /// `true` if it names a place or pattern on disk to search.
     pub local: bool,
 }
 
-/// A word of a command that leads elsewhere.
+/// A word of a command that is a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WordLink {
-    /// The word as it is written.
+    /// The word as written.
     pub written: String,
-    /// Where it leads, without links: from the directory of the command if it lies there, else absolute.
+    /// Target without links: relative if it is below the directory of the command, else absolute.
     pub real: String,
 }
 
 impl WordLink {
-    /// A word that leads to `real`, which is absolute and without links, as `cwd` is. `None` if that is no text.
+    /// Creates a link to `real`, which like `cwd` is absolute and without links. `None` if `real` is not
+    /// UTF-8.
     pub fn new(written: String, real: &Path, cwd: &Path) -> Option<Self> {
         let real = match real.strip_prefix(cwd) {
             Ok(inside) if inside.components().count() > 1 => inside.to_str()?.to_owned(),
@@ -100,34 +102,34 @@ impl WordLink {
 }
 
 impl Action {
-    /// An action of this kind about which nothing else is known.
+    /// Creates an action about which only the kind is known.
     pub fn new(kind: Kind) -> Self {
         Self { kind, ..Self::default() }
     }
 
-    /// A file that is read, changed, moved or deleted.
+    /// Creates an action that reads, changes, moves or deletes a file.
     pub fn file(kind: Kind, path: impl Into<PathBuf>) -> Self {
         Self { kind, paths: vec![path.into()], ..Self::default() }
     }
 
-    /// A command that is run.
+    /// Creates an action that runs a command.
     pub fn execute(command: Command, cwd: Option<PathBuf>) -> Self {
         Self { kind: Kind::Execute, command: Some(command), cwd, ..Self::default() }
     }
 
-    /// A tool of an MCP server that is called.
+    /// Creates a call of an MCP tool.
     pub fn mcp(server: impl Into<String>, tool: impl Into<String>, arguments: &Value) -> Self {
         let tool = tool.into();
         Self { server: Some(server.into()), ..Self::read(None, Some(&tool), arguments, &[]) }
     }
 
-    /// A tool call as an agent describes it. The agent is not trusted: what its input shows counts beside the kind it
-    /// claims, and the stricter wins.
+    /// Reads a tool call as described by an agent. The agent is not trusted: its input is judged in addition
+    /// to the claimed kind, and the stricter counts.
     pub fn read(kind: Option<&str>, tool: Option<&str>, raw_input: &Value, locations: &[PathBuf]) -> Self {
         input::read(kind, tool, raw_input, locations)
     }
 
-    /// The same as a call of the tool of these names. Several that differ prove nothing.
+    /// Adds the names of the tool. Several different names prove nothing.
     #[must_use]
     pub fn with_tool_names<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
         let mut all: Vec<String> = Vec::new();
@@ -143,54 +145,55 @@ impl Action {
         self
     }
 
-    /// The same with what the content of the tool call shows: a diff is an edit of the files it names.
+    /// Adds the content of the tool call: a diff is an edit of the files it names.
     #[must_use]
     pub fn with_content(mut self, content: &[Value]) -> Self {
         content::add(&mut self, content);
         self
     }
 
-    /// The same with what the locations of a tool call hold beside what the protocol has there. An agent may mean it as a
-    /// further file, so its paths are judged, and the action may be anything.
+    /// Adds the locations of a tool call as far as they have members outside the protocol. An agent may mean
+    /// those as further files, so their paths are judged, and the action may do anything.
     #[must_use]
     pub fn with_locations(mut self, locations: &[Value]) -> Self {
         content::add_locations(&mut self, locations);
         self
     }
 
-    /// Returns `true` if a block of the content of a tool call shows a change of files.
+    /// Returns `true` if a content block of a tool call shows a file change.
     pub fn is_change(block: &Value) -> bool {
         block.as_object().is_some_and(content::is_change)
     }
 
-    /// Returns `true` if there is more in it than can be judged, so that it is denied: nothing has to be looked up for it.
+    /// Returns `true` if the action has more parts than can be judged, so that it is denied and no links need
+    /// to be resolved.
     pub fn is_too_large(&self) -> bool {
         crate::target::is_too_large(self, None)
     }
 
-    /// Returns the words of its command that may name files, each once: those that no shell changes. Relative ones start
-    /// where the command runs.
+    /// Returns the distinct words of its command that may name files and that no shell expands. Relative ones
+    /// start in the working directory.
     pub fn file_words(&self) -> Vec<String> {
         let script = self.command.as_ref().map(command::read).unwrap_or_default();
         let mut known = std::collections::HashSet::new();
         script.file_words().filter(|word| known.insert(*word)).map(str::to_owned).collect()
     }
 
-    /// Returns `true` if its command reads a git repository and does nothing else: whose configuration counts depends on
-    /// the directory.
+    /// Returns `true` if its command only reads a git repository: which configuration applies depends on the
+    /// directory.
     pub fn reads_repository(&self) -> bool {
         self.command.as_ref().is_some_and(|command| command::depends_on_directory(&command::read(command)))
     }
 
-    /// Returns `true` if it certainly changes nothing: everything it is reads, and its command, if it has one, only reads.
+    /// Returns `true` if it certainly changes nothing: all its kinds only read, and so does its command.
     pub fn only_reads(&self) -> bool {
         let reads = |command: &Command| command::is_read_only(&command::read(command)) && !self.is_steered();
         let is_run = self.kinds().contains(&Kind::Execute);
         self.reads_beside_command() && (!is_run || self.command.as_ref().is_some_and(reads))
     }
 
-    /// Returns `true` if everything it is beside a command only reads. Otherwise a harmless command proves nothing: an
-    /// agent can put one beside any edit.
+    /// Returns `true` if everything except its command only reads. Otherwise a harmless command proves
+    /// nothing, because an agent can add one to any edit.
     pub(crate) fn reads_beside_command(&self) -> bool {
         self.kinds().iter().all(|kind| *kind == Kind::Execute || kind.only_reads())
     }
@@ -200,14 +203,14 @@ impl Action {
         self.env.iter().any(|variable| !variable.is_harmless())
     }
 
-    /// The greatest risk of everything it is, 0 to 3.
+    /// Returns its greatest risk, 0 to 3.
     pub(crate) fn risk(&self) -> u8 {
         let shown = [self.command.as_ref().map(|_| Kind::Execute), self.urls.first().map(|_| Kind::Fetch)];
         let also = self.also.iter().copied().chain(shown.into_iter().flatten());
         also.map(Kind::risk).fold(self.kind.risk(), u8::max)
     }
 
-    /// Everything it is: what was said, what turned out, what a command and addresses make of it.
+    /// Returns all its kinds: claimed, detected, and implied by a command and URLs.
     pub fn kinds(&self) -> Vec<Kind> {
         let mut kinds = vec![self.kind];
         kinds.extend(&self.also);
@@ -215,7 +218,7 @@ impl Action {
         kinds.extend((!self.urls.is_empty()).then_some(Kind::Fetch));
         kinds.sort_unstable();
         kinds.dedup();
-        // Whatever does more than read is judged by that.
+        // Kinds that do more than read decide.
         if kinds.iter().any(|kind| *kind > Kind::Read) {
             kinds.retain(|kind| *kind > Kind::Read);
         }
@@ -233,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_the_same_only_as_a_whole() {
+    fn commands_are_the_same_only_if_every_word_is() {
         #[track_caller]
         fn check(one: &str, other: &[&str], expected: bool) {
             let one = Command::Shell(one.into());
@@ -249,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_or_an_address_tells_more_than_the_kind() {
+    fn a_command_or_an_address_overrides_a_harmless_kind() {
         check(&Action::new(Kind::Read), &[Kind::Read]);
         check(&Action { command: Some(Command::Argv(vec![])), ..Action::new(Kind::Read) }, &[Kind::Execute]);
         check(&Action { urls: vec!["x".into()], ..Action::new(Kind::Think) }, &[Kind::Fetch]);

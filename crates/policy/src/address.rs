@@ -1,4 +1,4 @@
-//! Addresses and patterns for them: a host, or more of it.
+//! URLs and patterns for them.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
@@ -6,19 +6,19 @@ use std::path::PathBuf;
 use url::{Host, Url};
 
 use crate::path::Step;
-use crate::shape::{Case, Shape, meet};
+use crate::text_pattern::{Case, TextPattern, meet};
 
 /// A pattern such as `example.com`, `*.example.com`, `https://example.com:8443/docs/**`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct UrlPattern {
     scheme: Option<String>,
-    host: Shape,
+    host: TextPattern,
     port: Option<u16>,
     path: Option<Vec<Step>>,
 }
 
 impl UrlPattern {
-    /// Reads a pattern, or says what is wrong with it.
+    /// Parses a pattern, or returns an error message.
     pub(crate) fn parse(text: &str) -> Result<Self, &'static str> {
         let (scheme, rest) = match text.split_once("://") {
             Some((scheme, rest)) => (Some(scheme.to_ascii_lowercase()), rest),
@@ -41,17 +41,19 @@ impl UrlPattern {
         let path = path.map(|path| {
             path.split('/')
                 .filter(|name| !name.is_empty())
-                .map(|name| if name == "**" { Step::Deep } else { Step::Name(Shape::glob(name, false)) })
+                .map(
+                    |name| if name == "**" { Step::Deep } else { Step::Name(TextPattern::glob(name, false)) },
+                )
                 .collect()
         });
-        // A number is compared in the one form that every spelling of it has.
+        // A numeric host is compared in normalized form.
         let plain = host.to_ascii_lowercase();
         let number = Host::parse(&plain).ok().filter(|host| !matches!(host, Host::Domain(_)));
         let host = number.map_or(plain, |host| embedded(&host).map_or(host.to_string(), |v4| v4.to_string()));
-        Ok(Self { scheme, host: Shape::glob(&host, false), port, path })
+        Ok(Self { scheme, host: TextPattern::glob(&host, false), port, path })
     }
 
-    /// Whether exactly `url` is meant.
+    /// Returns `true` if the pattern certainly matches `url`.
     pub(crate) fn covers(&self, url: &str) -> bool {
         let Some(url) = read(url) else { return false };
         let scheme = match &self.scheme {
@@ -59,7 +61,7 @@ impl UrlPattern {
             None => matches!(url.scheme(), "http" | "https"),
         };
         let port = url.port_or_known_default() == self.port.or_else(|| default_port(url.scheme()));
-        // What a server makes of an encoded slash is its own affair.
+        // Servers interpret an encoded slash differently.
         let encoded = url.path().to_ascii_lowercase();
         let clear = self.path.is_none() || !encoded.contains("%2f") && !encoded.contains("%5c");
         let named = url.username().is_empty() && url.password().is_none();
@@ -71,10 +73,10 @@ impl UrlPattern {
             && self.is_path(&url, false)
     }
 
-    /// Whether `url` can be meant. An address that cannot be read can be anything.
+    /// Returns `true` if the pattern may match `url`. An unreadable URL may be any.
     pub(crate) fn touches(&self, url: &str) -> bool {
         let Some(url) = read(url) else { return true };
-        let below = Shape::glob(&format!("*.{}", self.host_text()), false);
+        let below = TextPattern::glob(&format!("*.{}", self.host_text()), false);
         let hosts = hosts(&url);
         self.scheme.as_ref().is_none_or(|scheme| url.scheme() == scheme)
             && self.port.is_none_or(|port| url.port_or_known_default() == Some(port))
@@ -87,7 +89,7 @@ impl UrlPattern {
             .0
             .iter()
             .map(|unit| match unit {
-                crate::shape::Unit::Char(letter) => *letter,
+                crate::text_pattern::PatternUnit::Char(letter) => *letter,
                 _ => '*',
             })
             .collect()
@@ -101,7 +103,7 @@ impl UrlPattern {
             .path()
             .split('/')
             .filter(|name| !name.is_empty())
-            .map(|name| Step::Name(Shape::exact(name)))
+            .map(|name| Step::Name(TextPattern::exact(name)))
             .collect();
         let deep = |step: &Step| *step == Step::Deep;
         let case = if below { Case::Same } else { Case::Different };
@@ -112,27 +114,28 @@ impl UrlPattern {
     }
 }
 
-/// An address with a host, read strictly.
+/// Parses a URL with a host strictly.
 fn read(url: &str) -> Option<Url> {
-    // The parser drops these, others do not.
+    // The parser ignores these characters, other parsers do not.
     if url.contains(['\0', '\t', '\n', '\r', '\\']) {
         return None;
     }
     Url::parse(url).ok().filter(Url::has_host)
 }
 
-/// The host in small letters, without the dot at its end.
-fn host(url: &Url) -> Shape {
+/// Returns the host in lower case, without a trailing dot.
+fn host(url: &Url) -> TextPattern {
     let host = url.host_str().unwrap_or_default().to_ascii_lowercase();
-    Shape::exact(host.strip_suffix('.').unwrap_or(&host))
+    TextPattern::exact(host.strip_suffix('.').unwrap_or(&host))
 }
 
-/// All names of the host by which it can be reached: of an address in another its own, and of this machine every one.
-fn hosts(url: &Url) -> Vec<Shape> {
+/// Returns all names of the host: an embedded IPv4 address counts as well, and every name of the local
+/// machine.
+fn hosts(url: &Url) -> Vec<TextPattern> {
     let mut hosts = vec![host(url)];
     let Some(found) = url.host() else { return hosts };
     let v4 = embedded(&found);
-    hosts.extend(v4.map(|v4| Shape::exact(&v4.to_string())));
+    hosts.extend(v4.map(|v4| TextPattern::exact(&v4.to_string())));
     let is_local = match found {
         Host::Domain(name) => {
             let name = name.trim_end_matches('.').to_ascii_lowercase();
@@ -142,12 +145,12 @@ fn hosts(url: &Url) -> Vec<Shape> {
         Host::Ipv6(v6) => v6.is_loopback() || v6.is_unspecified(),
     };
     if is_local || v4.is_some_and(|v4| v4.is_loopback() || v4.is_unspecified()) {
-        hosts.extend(["127.0.0.1", "[::1]", "localhost", "0.0.0.0", "[::]"].map(Shape::exact));
+        hosts.extend(["127.0.0.1", "[::1]", "localhost", "0.0.0.0", "[::]"].map(TextPattern::exact));
     }
     hosts
 }
 
-/// The address of version 4 that a host is, or that stands in one of version 6 that leads to it.
+/// Returns the IPv4 address of a host, or the one embedded in an IPv6 address.
 fn embedded<S>(host: &Host<S>) -> Option<Ipv4Addr> {
     let v6: &Ipv6Addr = match host {
         Host::Domain(_) => return None,
@@ -165,10 +168,10 @@ fn embedded<S>(host: &Host<S>) -> Option<Ipv4Addr> {
     }
 }
 
-/// Schemes that programs take with any number of slashes.
+/// Schemes that programs accept with any number of slashes.
 const SLASHED: [&str; 6] = ["http", "https", "ftp", "ftps", "ws", "wss"];
 
-/// All addresses with a scheme in a text: `x=http://a,https:/b` has two.
+/// Returns all URLs in a text: `x=http://a,https:/b` has two.
 pub(crate) fn addresses_in(text: &str) -> Vec<String> {
     let is_scheme = |letter: char| letter.is_ascii_alphanumeric() || "+-.".contains(letter);
     let mut found = Vec::new();
@@ -191,7 +194,7 @@ pub(crate) fn addresses_in(text: &str) -> Vec<String> {
     found
 }
 
-/// The path of an address on this disk, however it is wrapped: `file:///x`, `view-source:file:/x`.
+/// Returns the path of a local URL, also if it is wrapped: `file:///x`, `view-source:file:/x`.
 pub(crate) fn local_path(address: &str) -> Option<PathBuf> {
     const MAX_WRAPPERS: usize = 8;
     let is_scheme = |text: &str| {
@@ -231,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_all_of_it() {
+    fn a_host_pattern_matches_the_whole_host() {
         check("example.com", "https://example.com/a/b?c", true, true);
         check("example.com", "https://EXAMPLE.com./", true, true);
         check("example.com", "https://www.example.com/", false, true);
@@ -248,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_counts_if_it_is_written() {
+    fn port_and_path_count_only_if_the_pattern_has_them() {
         check("https://example.com/docs/**", "https://example.com/docs/a/b", true, true);
         check("https://example.com/docs/**", "http://example.com/docs/a", false, false);
         check("https://example.com/docs/**", "https://example.com/docs/../admin", false, false);
@@ -260,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_never_permitted() {
+    fn an_unreadable_address_is_never_permitted() {
         for url in [
             "",
             "example.com",
@@ -274,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_that_are_none_are_refused() {
+    fn invalid_patterns_are_refused() {
         for pattern in ["", "https://", "/path", "a@b", "example.com:x", "example.com/?q"] {
             assert!(UrlPattern::parse(pattern).is_err(), "{pattern}");
         }

@@ -1,8 +1,8 @@
-//! Commands taken apart: every program that runs, with its words, as far as they can be seen.
+//! Parses commands: every program that runs, with its words, as far as they are known.
 //!
-//! There are two ways to match them. What permits wants certainty: the words as they are, all of them. What forbids
-//! wants a possibility: behind `sudo`, in `sh -c`, with options between the words, with words that only the shell will
-//! know.
+//! There are two ways to match them. Rules that permit need certainty: exactly these words. Rules that forbid
+//! need a possibility: after `sudo`, in `sh -c`, with options between the words, with words that only the
+//! shell can expand.
 
 mod code;
 mod code_files;
@@ -12,120 +12,123 @@ mod git_files;
 mod lexer;
 mod literals;
 mod network;
-mod obey;
 mod pattern;
+mod pattern_words;
 mod programs;
 mod read_only;
 mod reduce;
 mod strict;
 mod subcommands;
+mod unknown_code;
 mod variables;
-mod words;
 
 pub(crate) use git_files::git_files;
 pub(crate) use network::uses_network;
 pub(crate) use pattern::CommandPattern;
+pub(crate) use pattern_words::split;
 pub(crate) use read_only::{
     Depth, Descent, Search, changed_below, depends_on_directory, descent, is_read_only, leaves_files, looks,
     search,
 };
 pub(crate) use reduce::{listed, read, read_variable};
 pub(crate) use variables::{is_git_home, runs_git};
-pub(crate) use words::split;
 
 use std::collections::HashMap;
 
 use crate::action::{Command, WordLink};
-use crate::shape::{Shape, Unit};
+use crate::text_pattern::{PatternUnit, TextPattern};
 use lexer::Input;
 
-/// One word.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Word {
-    /// As it is, or as it was written if a shell makes something else of it.
+    /// The word, or its source text if a shell expands it.
     pub(crate) text: String,
-    /// What can be known of it, if that is not all.
-    pub(crate) open: Option<Shape>,
-    /// How much of `open` there is before the shell may break it into several words.
+    /// Known parts of the word, if it is expanded.
+    pub(crate) open: Option<TextPattern>,
+    /// Number of units in `open` before which the shell may split it.
     pub(crate) splits: Option<usize>,
-    /// What a shell puts in, as it was written.
+    /// Source texts of its expansions.
     pub(crate) holes: Vec<String>,
-    /// What it may be with the operands of its expansions: `${x:-y}` may be `y`.
-    pub(crate) others: Vec<Shape>,
+    /// Alternatives with the operands of its expansions: `${x:-y}` may be `y`.
+    pub(crate) others: Vec<TextPattern>,
 }
 
 impl Word {
-    /// A word that is known.
+    /// Creates a known word.
     pub(crate) fn known(text: impl Into<String>) -> Self {
         Self { text: text.into(), ..Self::default() }
     }
 
-    /// A word of which nothing is known.
+    /// Creates an unknown word.
     pub(crate) fn unknown(text: impl Into<String>) -> Self {
-        Self { text: text.into(), open: Some(Shape(vec![Unit::Many])), ..Self::default() }
+        Self { text: text.into(), open: Some(TextPattern(vec![PatternUnit::Many])), ..Self::default() }
     }
 
-    /// What it can be.
-    pub(crate) fn shape(&self) -> Shape {
-        self.open.clone().unwrap_or_else(|| Shape::exact(&self.text))
+    /// Returns the pattern of its possible values.
+    pub(crate) fn text_pattern(&self) -> TextPattern {
+        self.open.clone().unwrap_or_else(|| TextPattern::exact(&self.text))
     }
 
-    /// Everything it can be: as it is written, and with the operands of its expansions.
-    pub(crate) fn shapes(&self) -> impl Iterator<Item = Shape> {
-        std::iter::once(self.shape()).chain(self.others.iter().cloned())
+    /// Returns all patterns of its possible values, including the operands of its expansions.
+    pub(crate) fn text_patterns(&self) -> impl Iterator<Item = TextPattern> {
+        std::iter::once(self.text_pattern()).chain(self.others.iter().cloned())
     }
 
-    /// A word that can be this.
-    pub(crate) fn from_shape(shape: Shape) -> Self {
-        let text = shape.0.iter().map(|unit| match unit {
-            Unit::Char(letter) => *letter,
-            Unit::One | Unit::Many => '*',
+    /// Creates a word with these possible values.
+    pub(crate) fn from_text_pattern(text_pattern: TextPattern) -> Self {
+        let text = text_pattern.0.iter().map(|unit| match unit {
+            PatternUnit::Char(letter) => *letter,
+            PatternUnit::One | PatternUnit::Many => '*',
         });
-        Self { text: text.collect(), open: shape.text().is_none().then_some(shape), ..Self::default() }
-    }
-
-    /// What it, or the first word that it becomes, can be.
-    pub(crate) fn first(&self) -> Shape {
-        let mut shape = self.shape();
-        if let Some(length) = self.splits {
-            shape.0.truncate(length);
-            shape.0.push(Unit::Many);
+        Self {
+            text: text.collect(),
+            open: text_pattern.text().is_none().then_some(text_pattern),
+            ..Self::default()
         }
-        shape
     }
 
-    /// Whether it can be anything.
+    /// Returns the pattern of the first word that it may be split into.
+    pub(crate) fn first(&self) -> TextPattern {
+        let mut text_pattern = self.text_pattern();
+        if let Some(length) = self.splits {
+            text_pattern.0.truncate(length);
+            text_pattern.0.push(PatternUnit::Many);
+        }
+        text_pattern
+    }
+
+    /// Returns `true` if nothing of it is known.
     pub(crate) fn is_unknown(&self) -> bool {
         self.open.is_some() && self.first().is_unknown()
     }
 
-    /// Returns `true` if a shell puts a variable or what a command prints into it, and not only names that are there.
+    /// Returns `true` if a variable or the output of a command is inserted, and not only existing file names.
     pub(crate) fn is_expanded(&self) -> bool {
         self.holes.iter().any(|hole| !matches!(hole.as_str(), "*" | "?") && !hole.starts_with('['))
     }
 
-    /// Returns `true` if a shell puts what a command prints into it.
+    /// Returns `true` if the output of a command is inserted.
     fn holds_output(&self) -> bool {
         self.holes.iter().any(|hole| hole.contains("$(") || hole.contains('`'))
     }
 
-    /// Returns `true` if a shell puts the last word of the command before it into it.
+    /// Returns `true` if the last argument of the previous command is inserted.
     fn holds_last_argument(&self) -> bool {
         self.holes.iter().any(|hole| hole == "$_")
     }
 
-    /// Whether it looks like an option.
+    /// Returns `true` if it looks like an option.
     pub(crate) fn is_option(&self) -> bool {
         self.text.len() > 1 && self.text.starts_with('-')
     }
 
-    /// Whether it can be an option.
+    /// Returns `true` if it may be an option.
     pub(crate) fn may_be_option(&self) -> bool {
-        let unknown = |shape: Shape| !matches!(shape.0.first(), Some(Unit::Char(letter)) if *letter != '-');
+        let unknown = |text_pattern: TextPattern| !matches!(text_pattern.0.first(), Some(PatternUnit::Char(letter)) if *letter != '-');
         self.is_option() || self.open.is_some() && unknown(self.first())
     }
 
-    /// The name of the program it is, without its directory, in small letters, if it is known.
+    /// Returns the name of the program, without its directory and in lower case, if it is known.
     pub(crate) fn program(&self) -> Option<String> {
         if self.open.is_some() {
             return None;
@@ -134,78 +137,80 @@ impl Word {
         Some(name.strip_suffix(".exe").map_or_else(|| name.clone(), str::to_owned))
     }
 
-    /// The same, and for a version or a build of a program that runs others the name of that program.
+    /// Returns the name of the program. For a version or a build of a program that runs others, returns the
+    /// name of that program.
     fn program_family(&self) -> Option<String> {
         let name = self.program()?;
         Some(programs::family(&name).map_or(name, str::to_owned))
     }
 }
 
-/// One program that runs, with what belongs to it.
+/// One program that runs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Part {
-    /// The program and its arguments; leading assignments included.
+    /// The program and its arguments, including leading assignments.
     pub(crate) words: Vec<Word>,
-    /// Whether the words are exactly what will run.
+    /// `true` if exactly these words run.
     pub(crate) sure: bool,
-    /// Whether it is a shell that does nothing but run the parts behind it.
+    /// `true` if it is a shell that only runs the following parts.
     pub(crate) wraps: bool,
-    /// Where a program may start: at each of these words.
+    /// Indexes of words at which a program may start.
     pub(crate) starts: Vec<usize>,
-    /// Whether another program gives it further words, and nobody knows where.
+    /// `true` if another program inserts further words at unknown places.
     pub(crate) fed: bool,
-    /// Where the words that count start: behind prefixes that change nothing.
+    /// Index of the first relevant word, after prefixes that change nothing.
     pub(crate) core: usize,
     /// Files that its redirections write.
     pub(crate) writes: Vec<Word>,
     /// Files that its redirections read.
     pub(crate) reads: Vec<Word>,
-    /// Directories that `cd` may have gone to before it.
+    /// Directories that an earlier `cd` may have entered.
     pub(crate) after: Vec<Word>,
-    /// Whether it may run anything at all: a text is evaluated that nobody can know, or that shells read differently.
+    /// `true` if it may run anything: an unknown text is evaluated, or shells read a text differently.
     pub(crate) wild: bool,
-    /// Whether a shell runs it, so that the first word may be a builtin.
+    /// `true` if a shell runs it, so that the first word may be a builtin.
     pub(crate) in_shell: bool,
-    /// Where its standard input is from.
+    /// Source of its standard input.
     input: Input,
     /// Words in code for another interpreter, each of which may be a program.
     pub(crate) mentions: Vec<Word>,
-    /// Words that a command may be given though they stand elsewhere: values of arrays, what is read from a document.
+    /// Words that a command may receive from elsewhere: values of arrays, words of a document.
     pub(crate) literals: Vec<Literal>,
 }
 
-/// A text that is written out and may become a word.
+/// A literal text that may become a word.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Literal {
     pub(crate) word: Word,
-    /// Whether it is code, in which paths may stand between any signs.
+    /// `true` if it is code, in which any punctuation may separate paths.
     pub(crate) is_code: bool,
 }
 
 impl Part {
-    /// The words that count.
+    /// Returns the relevant words.
     pub(crate) fn argv(&self) -> &[Word] {
         self.words.get(self.core..).unwrap_or_default()
     }
 
-    /// Its words, those that are given elsewhere, and the files of its redirections.
+    /// Returns its words, literals and redirected files.
     fn all_words(&self) -> impl Iterator<Item = &Word> {
         let literals = self.literals.iter().map(|literal| &literal.word);
         self.words.iter().chain(&self.reads).chain(&self.writes).chain(literals)
     }
 
-    /// Whether its words are what will run, whatever else is done to it.
+    /// Returns `true` if exactly these words run, whatever else happens.
     pub(crate) fn knows_its_words(&self) -> bool {
         let redirected = !self.writes.is_empty() || !self.reads.is_empty();
         !self.wild && (self.sure || redirected && self.words.iter().all(|word| word.open.is_none()))
     }
 
-    /// Returns `true` if the word at this place may be a path. A program without a directory is looked up elsewhere.
+    /// Returns `true` if the word at this index may be a path. A program without a directory is looked up
+    /// elsewhere.
     fn may_be_file(&self, at: usize, word: &Word) -> bool {
         word.text.contains('/') || !word.is_option() && self.starts.binary_search(&at).is_err()
     }
 
-    /// The names of programs that it may run, and those of which they are versions or builds.
+    /// Returns the names of programs that it may run, and the program families of versions and builds.
     pub(crate) fn programs(&self) -> impl Iterator<Item = String> {
         self.starts.iter().filter_map(|start| self.words.get(*start)).flat_map(|word| {
             let name = word.program();
@@ -214,47 +219,46 @@ impl Part {
         })
     }
 
-    /// As one line, for people.
+    /// Returns one line for people.
     pub(crate) fn line(&self) -> String {
         let words: Vec<&str> = self.words.iter().map(|word| word.text.as_str()).collect();
         words.join(" ")
     }
 }
 
-/// Which words of a command are replaced by what they lead to.
+/// Which words of a command are replaced by their link targets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Linked {
-    /// Programs, but not those of the system: what a link there leads to is what its name says.
+    /// Programs, except those in system directories, whose names are trusted.
     Programs,
-    /// All of them.
+    /// All words.
     Words,
 }
 
-/// Returns `true` if a program is named by a directory whose programs are what their names say.
+/// Returns `true` if a program is in a directory whose program names are trusted.
 pub(crate) fn is_system_program(text: &str) -> bool {
     SYSTEM_DIRECTORIES.iter().any(|directory| text.starts_with(directory) && !text.contains("/../"))
 }
 
-/// Directories whose programs are what their names say.
+/// Directories whose program names are trusted.
 const SYSTEM_DIRECTORIES: [&str; 2] = ["/bin/", "/usr/bin/"];
 
-/// A whole command.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Script {
-    /// All parts, those in substitutions included.
+    /// All parts, including those in substitutions.
     pub(crate) parts: Vec<Part>,
-    /// Whether it is one program and its arguments, without anything else a shell does.
+    /// `true` if it is one program and its arguments, without other shell syntax.
     pub(crate) plain: bool,
-    /// Whether reading was given up.
+    /// `true` if parsing was abandoned.
     pub(crate) lost: bool,
 }
 
 impl Script {
-    /// The text that a shell reads if `command`, of which this was made, is run.
+    /// Returns the text that a shell reads if `command`, the source of this script, is run.
     pub(crate) fn shell_text<'a>(&'a self, command: &'a Command) -> Option<&'a str> {
         match command {
             Command::Shell(text) => Some(text),
-            // The outermost shell: one within its text may run only a part of it.
+            // The outermost shell: an inner one may run only a part of its text.
             Command::Argv(argv) => {
                 let is_whole = |part: &&Part| part.wraps && part.words.iter().map(|word| &word.text).eq(argv);
                 let shell = self.parts.iter().find(is_whole).filter(|part| part.words.len() == 3)?;
@@ -264,14 +268,14 @@ impl Script {
         }
     }
 
-    /// Returns `true` if what one of its programs prints may become a word of another.
+    /// Returns `true` if the output of one of its programs may become a word of another.
     pub(crate) fn uses_output(&self) -> bool {
         let is_output = |word: &Word| word.holds_output() || word.holds_last_argument();
         let is_fed = |part: &Part| part.fed || part.all_words().any(is_output);
         self.parts.iter().any(is_fed)
     }
 
-    /// The words that may name files: programs with a directory, arguments, files of redirections.
+    /// Returns the words that may name files: programs with a directory, arguments, redirected files.
     pub(crate) fn file_words(&self) -> impl Iterator<Item = &str> {
         let words = self.parts.iter().flat_map(|part| {
             let own = part.words.iter().enumerate().filter(|(at, word)| part.may_be_file(*at, word));
@@ -280,11 +284,11 @@ impl Script {
         words.filter(|word| word.open.is_none() && !word.text.is_empty()).map(|word| word.text.as_str())
     }
 
-    /// The same with what these words lead to, or `None` if it has none of them.
+    /// Replaces these words by their link targets. Returns `None` if it has none of them.
     pub(crate) fn with_links(&self, links: &[WordLink], linked: Linked) -> Option<Self> {
         let mut script = self.clone();
         let mut is_changed = false;
-        // The first of several for one word counts.
+        // The first of several targets of one word counts.
         let real: HashMap<&str, &str> =
             links.iter().rev().map(|link| (link.written.as_str(), link.real.as_str())).collect();
         let mut replace = |word: &mut Word| {
@@ -312,7 +316,7 @@ impl Script {
         is_changed.then_some(script)
     }
 
-    /// The words of the one program that this is, if no shell does anything to them.
+    /// Returns the words if this is one program whose words no shell changes.
     pub(crate) fn plain_words(&self) -> Option<Vec<&str>> {
         let mut parts = self.parts.iter().filter(|part| !part.wraps);
         let (Some(part), None) = (parts.next(), parts.next()) else { return None };

@@ -1,4 +1,4 @@
-//! What was decided, and why.
+//! Decisions and their reasons.
 
 use std::fmt;
 
@@ -7,20 +7,20 @@ use serde::Serialize;
 use crate::access::Access;
 use crate::kind::Kind;
 
-/// The answer to a request. The strictest is the greatest.
+/// The result of a policy. The strictest is the greatest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// Go ahead.
+    /// Allowed.
     Allow,
-    /// Somebody has to say. Where nobody can: no.
+    /// A person has to decide. Without one it is denied.
     Ask,
-    /// No.
+    /// Denied.
     Deny,
 }
 
 impl Verdict {
-    /// Its name in rule files.
+    /// Returns the name used in rule files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Allow => "allow",
@@ -36,77 +36,76 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// A verdict and its reason. Displayed, it is one sentence.
+/// A verdict and its reason. Displayed as one sentence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Decision {
-    /// The answer.
+    /// The verdict.
     pub verdict: Verdict,
-    /// What it follows from.
-    pub because: Because,
-    /// What of the request decided, where it has several parts: a command, a path or an address, shortened and
-    /// escaped.
+    /// The reason.
+    pub because: DecisionReason,
+    /// The decisive part of a request with several parts: a command, a path or a URL, shortened and escaped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub about: Option<String>,
 }
 
 impl Decision {
-    /// Returns the stricter of two decisions about one request, and the first if they are alike.
+    /// Returns the stricter of two decisions, or the first if they are equal.
     #[must_use]
     pub fn stricter(self, other: Self) -> Self {
         if other.verdict > self.verdict { other } else { self }
     }
 }
 
-/// What a decision follows from.
+/// The reason of a decision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "by", rename_all = "snake_case")]
-pub enum Because {
+pub enum DecisionReason {
     /// The turn is being cancelled.
     Cancelling,
-    /// Governance refuses.
+    /// The governance denies it.
     Governance {
-        /// Its words.
+        /// Reason of the governance.
         reason: String,
     },
-    /// A gate in front of the agent asks for an approval.
+    /// A gate in front of the agent requires an approval.
     Approval {
-        /// Its words.
+        /// Reason of the gate.
         reason: String,
     },
-    /// The network is off.
+    /// The network is disabled.
     Network,
-    /// Searching the web is off.
+    /// Web search is disabled.
     WebSearch,
-    /// The command is nested too deeply or too long to be read to its end.
+    /// The command is nested too deeply, or too long to be read completely.
     Unreadable,
-    /// A rule says so.
+    /// A rule matches.
     Rule(RuleName),
     /// The path is protected and no rule names it.
     Protected {
-        /// What lies there.
+        /// What the path contains.
         what: &'static str,
-        /// Whether it must not even be read.
+        /// `true` if it must not be read either.
         secret: bool,
     },
     /// No rule matches, so the preset decides.
     Preset {
         /// The preset.
         access: Access,
-        /// The kind it was asked about.
+        /// The judged kind.
         kind: Kind,
-        /// Its reason.
+        /// Reason of the preset.
         why: &'static str,
     },
 }
 
-/// Which rule.
+/// Identification of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RuleName {
-    /// The file it stands in.
+    /// File of the rule.
     pub file: String,
-    /// The line it starts on, from 1.
+    /// Its first line, from 1.
     pub line: usize,
-    /// Its place among the rules of the file, from 1.
+    /// Its position in the file, from 1.
     pub number: usize,
     /// Its `name`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -126,24 +125,24 @@ impl fmt::Display for RuleName {
     }
 }
 
-impl fmt::Display for Because {
+impl fmt::Display for DecisionReason {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cancelling => out.write_str("the turn is being cancelled"),
-            Self::Approval { reason } => write!(out, "governance asks: {reason}"),
-            Self::Governance { reason } => write!(out, "governance refuses: {reason}"),
-            Self::Network => out.write_str("the network is off"),
-            Self::WebSearch => out.write_str("searching the web is off"),
-            Self::Unreadable => out.write_str("the command cannot be read to its end"),
+            Self::Approval { reason } => write!(out, "governance requires an approval: {reason}"),
+            Self::Governance { reason } => write!(out, "governance denies it: {reason}"),
+            Self::Network => out.write_str("the network is disabled"),
+            Self::WebSearch => out.write_str("web search is disabled"),
+            Self::Unreadable => out.write_str("the command is too long or nested too deeply"),
             Self::Rule(rule) => match &rule.reason {
-                Some(reason) => write!(out, "{rule} says so: {reason}"),
-                None => write!(out, "{rule} says so"),
+                Some(reason) => write!(out, "{rule}: {reason}"),
+                None => write!(out, "{rule} matches"),
             },
             Self::Protected { what, secret: true } => {
-                write!(out, "{what} must not be read or changed unless a rule with a `path` says so")
+                write!(out, "{what} is protected: reading or changing it needs a rule with a `path`")
             }
             Self::Protected { what, secret: false } => {
-                write!(out, "{what} must not be changed unless a rule with a `path` says so")
+                write!(out, "{what} is protected: changing it needs a rule with a `path`")
             }
             Self::Preset { access, why, .. } => write!(out, "no rule matches, and {access} access {why}"),
         }
@@ -160,7 +159,7 @@ impl fmt::Display for Decision {
     }
 }
 
-/// Returns `text` as a decision quotes it.
+/// Quotes `text` for display.
 pub(crate) fn shown(text: &str) -> String {
     const MAX_CHARS: usize = 120;
     narrows_base::text::quoted(text, MAX_CHARS)
@@ -186,13 +185,10 @@ mod tests {
         };
         let decision = Decision {
             verdict: Verdict::Deny,
-            because: Because::Rule(rule),
+            because: DecisionReason::Rule(rule),
             about: Some(shown("git push\n\u{1b}[2J")),
         };
-        assert_eq!(
-            decision.to_string(),
-            "deny `git push\\n\\u{1b}[2J`: rule 2 (policy.toml:7) says so: people push"
-        );
+        assert_eq!(decision.to_string(), "deny `git push\\n\\u{1b}[2J`: rule 2 (policy.toml:7): people push");
         assert_eq!(
             serde_json::to_value(&decision).unwrap(),
             serde_json::json!({

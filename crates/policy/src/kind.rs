@@ -1,4 +1,4 @@
-//! What sort of thing a tool does.
+//! Kinds of tools.
 
 use std::fmt;
 
@@ -6,17 +6,17 @@ use serde::{Deserialize, Serialize};
 
 use narrows_base::suggest::nearest;
 
-/// The kinds of the protocol. A name that is none of them is [`Kind::Other`].
+/// The kinds of the protocol. Any other name is [`Kind::Other`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", from = "String")]
 pub enum Kind {
-    /// Thinks aloud.
+    /// Emits reasoning.
     Think,
     /// Reads files or data.
     Read,
-    /// Searches, on disk or in the web.
+    /// Searches on disk or in the web.
     Search,
-    /// Gets something from the network.
+    /// Fetches from the network.
     Fetch,
     /// Changes files.
     Edit,
@@ -28,13 +28,13 @@ pub enum Kind {
     Execute,
     /// Changes the mode of the session.
     SwitchMode,
-    /// Anything else, and everything that nobody knows.
+    /// Anything else, and every unknown kind.
     #[default]
     Other,
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 10] = [
         Self::Think,
         Self::Read,
@@ -48,7 +48,7 @@ impl Kind {
         Self::Other,
     ];
 
-    /// Its name in the protocol.
+    /// Returns the name used in the protocol.
     pub fn name(self) -> &'static str {
         match self {
             Self::Think => "think",
@@ -64,13 +64,13 @@ impl Kind {
         }
     }
 
-    /// The kind of this name.
+    /// Returns the kind with this name.
     pub fn named(name: &str) -> Self {
         Self::ALL.into_iter().find(|kind| kind.name() == name).unwrap_or_default()
     }
 
-    /// What to write instead of a kind that no tool has. `None`: it is one, or begins with an underscore, as agents begin
-    /// kinds of their own.
+    /// Returns what to write instead of an unknown kind. `None` if it is known, or begins with an underscore,
+    /// as custom kinds of agents do.
     pub fn correction(name: &str) -> Option<String> {
         if name.starts_with('_') || Self::ALL.into_iter().any(|kind| kind.name() == name) {
             return None;
@@ -83,7 +83,7 @@ impl Kind {
         })
     }
 
-    /// How much can go wrong, from 0 to 3: nothing is changed, it can be undone, it can be anything, it cannot be undone.
+    /// Returns the risk from 0 to 3: nothing changes, reversible, unknown, irreversible.
     pub fn risk(self) -> u8 {
         match self {
             Self::Think | Self::Read | Self::Search => 0,
@@ -93,7 +93,7 @@ impl Kind {
         }
     }
 
-    /// Whether it leaves files as they are.
+    /// Returns `true` if it does not change files.
     pub(crate) fn only_reads(self) -> bool {
         matches!(self, Self::Think | Self::Read | Self::Search)
     }

@@ -1,13 +1,13 @@
-//! Paths as lists of names, and patterns for them. Nothing here looks at a disk.
+//! Paths as lists of names, and patterns for them, without disk access.
 
 use std::path::{Component, Path, PathBuf};
 
-use crate::shape::{Case, Shape, Unit, meet};
+use crate::text_pattern::{Case, PatternUnit, TextPattern, meet};
 
-/// Stands for the home directory where nobody has said where that is.
+/// Stands for an unknown home directory.
 const HOME: &str = "~";
 
-/// `path` made absolute against `cwd`, with `.` and `..` taken out. Above the root there is nothing.
+/// Makes `path` absolute against `cwd`, and removes `.` and `..`. The parent of the root is the root.
 pub(crate) fn resolve(path: &Path, cwd: Option<&Path>, home: Option<&Path>) -> PathBuf {
     let (base, rest) = match (path.strip_prefix(HOME), home) {
         (Ok(rest), Some(home)) => (Some(home), rest),
@@ -29,7 +29,7 @@ pub(crate) fn resolve(path: &Path, cwd: Option<&Path>, home: Option<&Path>) -> P
     plain
 }
 
-/// Whether `path`, as [`resolve`] gives it, lies in one of `roots`.
+/// Returns `true` if `path`, as returned by [`resolve`], is in one of `roots`.
 pub(crate) fn is_within(path: &Path, roots: &[PathBuf]) -> bool {
     path.is_absolute() && roots.iter().any(|root| path.starts_with(resolve(root, None, None)))
 }
@@ -37,27 +37,27 @@ pub(crate) fn is_within(path: &Path, roots: &[PathBuf]) -> bool {
 /// One step of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// One name, perhaps not all of it known.
-    Name(Shape),
+    /// One name, possibly with unknown parts.
+    Name(TextPattern),
     /// Any number of names.
     Deep,
 }
 
-/// A path as steps. What a person or a shell left open in it stays open.
+/// A path as steps, with the unknown parts of patterns and expansions.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Steps(pub(crate) Vec<Step>);
 
 impl Steps {
-    /// A path that is known.
-    pub(crate) fn of(path: &Path) -> Self {
+    /// Creates the steps of a known path.
+    pub(crate) fn from_path(path: &Path) -> Self {
         let names = path.components().filter_map(|component| match component {
-            Component::Normal(name) => Some(Step::Name(Shape::exact(&name.to_string_lossy()))),
+            Component::Normal(name) => Some(Step::Name(TextPattern::exact(&name.to_string_lossy()))),
             _ => None,
         });
         Self(names.collect())
     }
 
-    /// Whether both can be the same path.
+    /// Returns `true` if both may be the same path.
     fn meets(&self, other: &Self, case: Case) -> bool {
         let deep = |step: &Step| *step == Step::Deep;
         meet(&self.0, &other.0, deep, deep, |a, b| match (a, b) {
@@ -81,17 +81,17 @@ enum Start {
     AnyRoot,
 }
 
-/// Where patterns are matched.
+/// Directories against which patterns are matched.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Ground<'a> {
-    /// What relative patterns are relative to.
+pub(crate) struct PatternBase<'a> {
+    /// Base of relative patterns.
     pub(crate) roots: &'a [PathBuf],
-    /// What `~` is.
+    /// Meaning of `~`.
     pub(crate) home: Option<&'a Path>,
 }
 
 impl PathPattern {
-    /// Reads a pattern, or says what is wrong with it.
+    /// Parses a pattern, or returns an error message.
     pub(crate) fn parse(text: &str) -> Result<Self, &'static str> {
         let (start, rest) = match text.strip_prefix('/') {
             Some(rest) => (Start::Root, rest),
@@ -114,51 +114,53 @@ impl PathPattern {
                 ".." => return Err("a pattern must not have `..` in it"),
                 "**" => steps.push(Step::Deep),
                 name if name.contains("**") => return Err("`**` must stand alone between slashes"),
-                name => steps.push(Step::Name(Shape::glob(name, true))),
+                name => steps.push(Step::Name(TextPattern::glob(name, true))),
             }
         }
         Ok(Self { start, steps })
     }
 
-    /// Where it can start.
-    fn bases(&self, ground: Ground<'_>) -> Vec<Steps> {
+    /// Returns the possible start directories.
+    fn bases(&self, pattern_base: PatternBase<'_>) -> Vec<Steps> {
         match self.start {
             Start::Root => vec![Steps::default()],
             Start::Home => {
-                let unknown = Steps(vec![Step::Name(Shape::exact(HOME))]);
-                vec![ground.home.map_or(unknown, |home| Steps::of(&resolve(home, None, None)))]
+                let unknown = Steps(vec![Step::Name(TextPattern::exact(HOME))]);
+                vec![pattern_base.home.map_or(unknown, |home| Steps::from_path(&resolve(home, None, None)))]
             }
-            Start::AnyRoot => ground.roots.iter().map(|root| Steps::of(&resolve(root, None, None))).collect(),
+            Start::AnyRoot => {
+                pattern_base.roots.iter().map(|root| Steps::from_path(&resolve(root, None, None))).collect()
+            }
         }
     }
 
-    /// Whether exactly `path` is meant.
-    pub(crate) fn covers(&self, path: &Steps, ground: Ground<'_>) -> bool {
+    /// Returns `true` if the pattern certainly matches `path`.
+    pub(crate) fn covers(&self, path: &Steps, pattern_base: PatternBase<'_>) -> bool {
         let known = path.0.iter().all(|step| matches!(step, Step::Name(name) if name.text().is_some()));
         known
-            && self.bases(ground).into_iter().any(|mut base| {
+            && self.bases(pattern_base).into_iter().any(|mut base| {
                 base.0.extend_from_slice(&self.steps);
                 base.meets(path, Case::Different)
             })
     }
 
-    /// Whether `path` can be meant, or something below what is meant.
-    pub(crate) fn touches(&self, path: &Steps, ground: Ground<'_>) -> bool {
-        self.bases(ground).into_iter().any(|mut base| {
+    /// Returns `true` if the pattern may match `path` or a parent of it.
+    pub(crate) fn touches(&self, path: &Steps, pattern_base: PatternBase<'_>) -> bool {
+        self.bases(pattern_base).into_iter().any(|mut base| {
             base.0.extend_from_slice(&self.steps);
             base.0.push(Step::Deep);
             base.meets(path, Case::Same)
         })
     }
 
-    /// Whether what is meant lies below `path` for certain, so that it is gone with it.
-    pub(crate) fn lies_below(&self, path: &Steps, ground: Ground<'_>) -> bool {
+    /// Returns `true` if matching paths are certainly below `path`, so that they are removed with it.
+    pub(crate) fn lies_below(&self, path: &Steps, pattern_base: PatternBase<'_>) -> bool {
         let known = self
             .steps
             .iter()
-            .take_while(|step| matches!(step, Step::Name(name) if !name.0.contains(&Unit::Many)));
+            .take_while(|step| matches!(step, Step::Name(name) if !name.0.contains(&PatternUnit::Many)));
         let known: Vec<Step> = known.cloned().collect();
-        self.bases(ground).into_iter().any(|mut base| {
+        self.bases(pattern_base).into_iter().any(|mut base| {
             base.0.extend_from_slice(&known);
             let mut below = path.clone();
             below.0.push(Step::Deep);
@@ -178,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_made_plain() {
+    fn paths_are_normalized() {
         check_resolve("a", "/r/s/a");
         check_resolve("./a//b/", "/r/s/a/b");
         check_resolve("../a", "/r/a");
@@ -209,15 +211,15 @@ mod tests {
     #[track_caller]
     fn check(pattern: &str, path: &str, covers: bool, touches: bool) {
         let roots = [PathBuf::from("/r"), PathBuf::from("/q")];
-        let ground = Ground { roots: &roots, home: Some(Path::new("/h")) };
+        let pattern_base = PatternBase { roots: &roots, home: Some(Path::new("/h")) };
         let pattern = PathPattern::parse(pattern).unwrap();
-        let steps = Steps::of(Path::new(path));
-        let found = (pattern.covers(&steps, ground), pattern.touches(&steps, ground));
+        let steps = Steps::from_path(Path::new(path));
+        let found = (pattern.covers(&steps, pattern_base), pattern.touches(&steps, pattern_base));
         assert_eq!(found, (covers, touches), "{pattern:?} {path}");
     }
 
     #[test]
-    fn patterns_go_by_names() {
+    fn patterns_match_whole_names() {
         check("src", "/r/src", true, true);
         check("src", "/q/src", true, true);
         check("src", "/r/src/a", false, true);
@@ -243,11 +245,11 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_below_goes_too() {
+    fn removing_a_directory_removes_what_is_below() {
         let roots = [PathBuf::from("/r")];
-        let ground = Ground { roots: &roots, home: None };
+        let pattern_base = PatternBase { roots: &roots, home: None };
         let below = |pattern: &str, path: &str| {
-            PathPattern::parse(pattern).unwrap().lies_below(&Steps::of(Path::new(path)), ground)
+            PathPattern::parse(pattern).unwrap().lies_below(&Steps::from_path(Path::new(path)), pattern_base)
         };
         assert!(below("a/b/**", "/r"));
         assert!(below("a/b/**", "/r/a"));

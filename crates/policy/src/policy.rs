@@ -1,4 +1,4 @@
-//! The one evaluator: flags, rules, protected paths, preset.
+//! Evaluates disabled permissions, rules, protected paths and the preset.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -7,53 +7,56 @@ use serde::Serialize;
 
 use crate::access::{Access, Narrowing};
 use crate::action::{Action, Command};
-use crate::charter::{Charter, Class, Considered, Ledger, Reason, Ruling};
 use crate::command::{self, Linked, Script, depends_on_directory, is_read_only, uses_network};
-use crate::decision::{Because, Decision, RuleName, Verdict};
+use crate::decision::{Decision, DecisionReason, RuleName, Verdict};
+use crate::governance::{
+    BudgetUsage, Class, ConsideredRule, GovernanceDecision, GovernanceReason, GovernanceRuleset,
+};
 use crate::kind::Kind;
-use crate::path::{Ground, is_within, resolve};
+use crate::path::{PatternBase, is_within, resolve};
 use crate::preset::{self, Running};
 use crate::protect;
-use crate::reach::may_read_secrets;
+use crate::request_context::RequestContext;
 use crate::rules::{Fit, Rule, Rules};
-use crate::scene::Scene;
+use crate::secret_reads::may_read_secrets;
 use crate::target::{Target, runs_in_a_root, runs_within_roots, targets, targets as targets_of};
 
-/// What an agent may do. In the order in which they count: cancelling, governance, the flags, the rules, the preset.
+/// What an agent may do. Checked in this order: cancellation, governance, disabled permissions, rules,
+/// preset.
 #[derive(Debug, Clone, Default)]
 pub struct Policy {
     access: Access,
     narrowing: Narrowing,
     rules: Vec<Rule>,
     home: Option<PathBuf>,
-    charter: Option<Charter>,
+    ruleset: Option<GovernanceRuleset>,
 }
 
-/// A decision with everything that was looked at for it.
+/// A decision with everything that was considered.
 #[derive(Debug, Clone, Serialize)]
 pub struct Explanation {
     /// The decision.
     pub decision: Decision,
-    /// The decision on each part of the request, if it came to that. The strictest is the decision.
+    /// Decisions on the parts of the request, if they were judged. The strictest is the decision.
     pub parts: Vec<Decision>,
-    /// Every rule, in the order of the files.
-    pub rules: Vec<Looked>,
+    /// All rules, in the order of the files.
+    pub rules: Vec<RuleMatch>,
 }
 
-/// A rule that was looked at.
+/// A rule that was considered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Looked {
-    /// Which.
+pub struct RuleMatch {
+    /// Name of the rule.
     pub rule: RuleName,
-    /// What it does.
+    /// Effect of the rule.
     pub effect: Verdict,
-    /// Whether it matches the request or a part of it.
+    /// `true` if it matches the request or a part of it.
     pub matched: bool,
-    /// Why, or why not.
+    /// Why it matches, or does not.
     pub why: String,
 }
 
-/// What a client has reason to offer to an agent: what this policy can ever let happen.
+/// Capabilities that a client may offer to an agent, because this policy may allow their use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Offers {
     /// Reading files.
@@ -65,104 +68,119 @@ pub struct Offers {
 }
 
 impl Policy {
-    /// A preset and what is taken away from it.
+    /// Creates a policy with a preset and the permissions removed from it.
     pub fn new(access: Access, narrowing: Narrowing) -> Self {
         Self { access, narrowing, ..Self::default() }
     }
 
-    /// With these rules as well.
+    /// Adds these rules.
     #[must_use]
     pub fn with_rules(mut self, rules: Rules) -> Self {
         self.rules.extend(rules.list);
         self
     }
 
-    /// With this home directory for `~/` in rules and commands.
+    /// Sets the home directory for `~/` in rules and commands.
     #[must_use]
     pub fn with_home(mut self, home: impl Into<PathBuf>) -> Self {
         self.home = Some(home.into());
         self
     }
 
-    /// With this charter as well. Only [`rule`](Self::rule) asks it.
+    /// Sets the ruleset of a governance. Only [`decide_governed`](Self::decide_governed) uses it.
     #[must_use]
-    pub fn with_charter(mut self, charter: Charter) -> Self {
-        self.charter = Some(charter);
+    pub fn with_ruleset(mut self, ruleset: GovernanceRuleset) -> Self {
+        self.ruleset = Some(ruleset);
         self
     }
 
-    /// Its charter.
-    pub fn charter(&self) -> Option<&Charter> {
-        self.charter.as_ref()
+    /// Returns the ruleset of a governance, if there is one.
+    pub fn ruleset(&self) -> Option<&GovernanceRuleset> {
+        self.ruleset.as_ref()
     }
 
-    /// The home directory for `~/`, if there is one.
+    /// Returns the home directory for `~/`, if it is known.
     pub fn home(&self) -> Option<&Path> {
         self.home.as_deref()
     }
 
-    /// Its preset.
+    /// Returns the preset.
     pub fn access(&self) -> Access {
         self.access
     }
 
-    /// What is taken away from it.
+    /// Returns the removed permissions.
     pub fn narrowing(&self) -> Narrowing {
         self.narrowing
     }
 
-    /// The verdict on `action`, and why.
-    pub fn decide(&self, action: &Action, scene: &Scene<'_>) -> Decision {
+    /// Decides about `action`.
+    pub fn decide(&self, action: &Action, context: &RequestContext<'_>) -> Decision {
         let script = action.command.as_ref().map(command::read);
         let script = script.as_ref();
-        let targets = || targets(action, script, scene, self.home.as_deref());
-        self.refused(action, script, scene)
-            .unwrap_or_else(|| strictest(self.all_parts(action, script, &targets(), scene)))
+        let targets = || targets(action, script, context, self.home.as_deref());
+        self.refused(action, script, context)
+            .unwrap_or_else(|| strictest(self.all_parts(action, script, &targets(), context)))
     }
 
-    /// The verdict on `action` by this policy and by its charter: the strictest of everything both say.
-    pub fn rule(&self, action: &Action, scene: &Scene<'_>, ledger: &Ledger<'_>) -> Ruling {
+    /// Decides about `action` by this policy and its ruleset: the strictest decision of both.
+    pub fn decide_governed(
+        &self,
+        action: &Action,
+        context: &RequestContext<'_>,
+        budget_usage: &BudgetUsage<'_>,
+    ) -> GovernanceDecision {
         let script = action.command.as_ref().map(command::read);
-        let targets = targets(action, script.as_ref(), scene, self.home.as_deref());
+        let targets = targets(action, script.as_ref(), context, self.home.as_deref());
         let decision = self
-            .refused(action, script.as_ref(), scene)
-            .unwrap_or_else(|| strictest(self.all_parts(action, script.as_ref(), &targets, scene)));
-        let by_policy = Ruling::new(Class::of(decision.verdict), Reason::Policy(decision), action);
-        let Some(charter) = &self.charter else { return by_policy };
-        let ground = Ground { roots: scene.roots, home: self.home.as_deref() };
+            .refused(action, script.as_ref(), context)
+            .unwrap_or_else(|| strictest(self.all_parts(action, script.as_ref(), &targets, context)));
+        let by_policy = GovernanceDecision::new(
+            Class::from_verdict(decision.verdict),
+            GovernanceReason::Policy(decision),
+            action,
+        );
+        let Some(ruleset) = &self.ruleset else { return by_policy };
+        let pattern_base = PatternBase { roots: context.roots, home: self.home.as_deref() };
         let linked =
             script.as_ref().and_then(|script| script.with_links(&action.word_links, Linked::Programs));
         let more =
-            linked.iter().flat_map(|script| targets_of(action, Some(script), scene, self.home.as_deref()));
-        let more: Vec<Ruling> = more.map(|target| charter.judge(&target, ground, ledger)).collect();
-        let parts = targets.iter().map(|target| charter.judge(target, ground, ledger));
-        Ruling::strictest(parts.chain(more).chain([by_policy]), action)
+            linked.iter().flat_map(|script| targets_of(action, Some(script), context, self.home.as_deref()));
+        let more: Vec<GovernanceDecision> =
+            more.map(|target| ruleset.judge(&target, pattern_base, budget_usage)).collect();
+        let parts = targets.iter().map(|target| ruleset.judge(target, pattern_base, budget_usage));
+        GovernanceDecision::strictest(parts.chain(more).chain([by_policy]), action)
     }
 
-    /// Every clause of the charter, and what it says to `action`.
-    pub fn consider(&self, action: &Action, scene: &Scene<'_>, ledger: &Ledger<'_>) -> Vec<Considered> {
-        let Some(charter) = &self.charter else { return Vec::new() };
+    /// Returns the decisions of all governance rules on `action`.
+    pub fn explain_governance(
+        &self,
+        action: &Action,
+        context: &RequestContext<'_>,
+        budget_usage: &BudgetUsage<'_>,
+    ) -> Vec<ConsideredRule> {
+        let Some(ruleset) = &self.ruleset else { return Vec::new() };
         let script = action.command.as_ref().map(command::read);
-        let targets = targets(action, script.as_ref(), scene, self.home.as_deref());
-        let ground = Ground { roots: scene.roots, home: self.home.as_deref() };
-        charter.consider(&targets, ground, ledger)
+        let targets = targets(action, script.as_ref(), context, self.home.as_deref());
+        let pattern_base = PatternBase { roots: context.roots, home: self.home.as_deref() };
+        ruleset.explain_governance(&targets, pattern_base, budget_usage)
     }
 
-    /// The same with everything that was looked at.
-    pub fn explain(&self, action: &Action, scene: &Scene<'_>) -> Explanation {
+    /// Decides about `action`, with everything that was considered.
+    pub fn explain(&self, action: &Action, context: &RequestContext<'_>) -> Explanation {
         let script = action.command.as_ref().map(command::read);
-        let targets = targets(action, script.as_ref(), scene, self.home.as_deref());
-        let rules = self.rules.iter().map(|rule| self.looked(rule, &targets, scene)).collect();
-        let refused = self.refused(action, script.as_ref(), scene);
+        let targets = targets(action, script.as_ref(), context, self.home.as_deref());
+        let rules = self.rules.iter().map(|rule| self.looked(rule, &targets, context)).collect();
+        let refused = self.refused(action, script.as_ref(), context);
         let parts = match &refused {
             Some(_) => Vec::new(),
-            None => self.all_parts(action, script.as_ref(), &targets, scene),
+            None => self.all_parts(action, script.as_ref(), &targets, context),
         };
         let decision = refused.unwrap_or_else(|| strictest(parts.clone()));
         Explanation { decision, parts, rules }
     }
 
-    /// What this policy can ever let happen, by a preset or by a rule.
+    /// Returns the capabilities that this policy may allow, by preset or by rule.
     pub fn offers(&self) -> Offers {
         let is_for = |rule: &Rule, kind: Kind| rule.kinds.is_empty() || rule.kinds.contains(&kind);
         let denied = |kind: Kind| {
@@ -185,92 +203,103 @@ impl Policy {
         }
     }
 
-    /// Whether what lies in `root` under the name of `inside` is protected by its own name, and no rule allows to change
-    /// it: what a sandbox has to keep as it is. That it lies in something protected is for the caller to see. A `.git`
-    /// counts itself if it is no `directory`, because then it says where that is.
+    /// Returns `true` if the path `inside` of `root` is protected by its own name, and no rule allows to
+    /// change it, so that a sandbox has to protect it. The caller checks enclosing directories. A `.git` that
+    /// is not a `directory` counts itself, because it names the directory.
     pub fn protects(&self, root: &Path, inside: &Path, directory: bool) -> bool {
         protect::guards_last(inside, directory) && self.protects_change(root, inside)
     }
 
-    /// Returns `true` if a change of what lies in `root` under the name of `inside` is not allowed, by whatever of its names and
-    /// of the directories around it.
+    /// Returns `true` if a change of the path `inside` of `root` is not allowed, because of its name or of an
+    /// enclosing directory.
     pub fn protects_change(&self, root: &Path, inside: &Path) -> bool {
-        let scene = Scene { roots: &[root.to_owned()], ..Scene::default() };
-        self.decide(&Action::file(Kind::Edit, root.join(inside)), &scene).verdict > Verdict::Allow
+        let context = RequestContext { roots: &[root.to_owned()], ..RequestContext::default() };
+        self.decide(&Action::file(Kind::Edit, root.join(inside)), &context).verdict > Verdict::Allow
     }
 
-    fn refused(&self, action: &Action, script: Option<&Script>, scene: &Scene<'_>) -> Option<Decision> {
-        let because = self.refusal(action, script, scene)?;
+    fn refused(
+        &self,
+        action: &Action,
+        script: Option<&Script>,
+        context: &RequestContext<'_>,
+    ) -> Option<Decision> {
+        let because = self.refusal(action, script, context)?;
         Some(Decision { verdict: Verdict::Deny, because, about: None })
     }
 
-    /// What comes before all rules.
-    fn refusal(&self, action: &Action, script: Option<&Script>, scene: &Scene<'_>) -> Option<Because> {
-        if scene.cancelling {
-            return Some(Because::Cancelling);
+    /// Returns the reason of a denial that precedes all rules.
+    fn refusal(
+        &self,
+        action: &Action,
+        script: Option<&Script>,
+        context: &RequestContext<'_>,
+    ) -> Option<DecisionReason> {
+        if context.cancelling {
+            return Some(DecisionReason::Cancelling);
         }
-        if let Some(reason) = scene.refused {
-            return Some(Because::Governance { reason: reason.to_owned() });
+        if let Some(reason) = context.refused {
+            return Some(DecisionReason::Governance { reason: reason.to_owned() });
         }
         if script.is_some_and(|script| script.lost) {
-            return Some(Because::Unreadable);
+            return Some(DecisionReason::Unreadable);
         }
         let kinds = action.kinds();
         let is = |kind: Kind| kinds.contains(&kind);
-        let searches_web = is(Kind::Search) && !self.searches_disk(action, scene);
+        let searches_web = is(Kind::Search) && !self.searches_disk(action, context);
         if !self.narrowing.network {
-            let unconfined = self.access == Access::Medium && !scene.confined.network;
+            let unconfined = self.access == Access::Medium && !context.confined.network;
             let runs = is(Kind::Execute) && (unconfined || script.is_none_or(uses_network));
             if is(Kind::Fetch) || searches_web || runs {
-                return Some(Because::Network);
+                return Some(DecisionReason::Network);
             }
         }
         if self.narrowing.web_search {
             return None;
         }
         let finds = || action.query && action.urls.is_empty() || tool_name(action).contains("websearch");
-        (searches_web || is(Kind::Fetch) && finds()).then_some(Because::WebSearch)
+        (searches_web || is(Kind::Fetch) && finds()).then_some(DecisionReason::WebSearch)
     }
 
-    /// Whether a search certainly stays on this disk.
-    fn searches_disk(&self, action: &Action, scene: &Scene<'_>) -> bool {
-        let cwd = scene.roots.first().map(PathBuf::as_path);
-        let inside = |path: &PathBuf| is_within(&resolve(path, cwd, self.home.as_deref()), scene.roots);
+    /// Returns `true` if a search certainly stays on this disk.
+    fn searches_disk(&self, action: &Action, context: &RequestContext<'_>) -> bool {
+        let cwd = context.roots.first().map(PathBuf::as_path);
+        let inside = |path: &PathBuf| is_within(&resolve(path, cwd, self.home.as_deref()), context.roots);
         let placed = !action.paths.is_empty() && action.paths.iter().all(inside);
         action.urls.is_empty() && !tool_name(action).contains("web") && (placed || action.local)
     }
 
-    /// The decision on every part, as it is written and as its links lead. A program is permitted by both names only; for
-    /// other words the second name only forbids.
+    /// Decides about every part, as written and with link targets. A program needs permission under both
+    /// names; for other words the second name can only forbid.
     fn all_parts(
         &self,
         action: &Action,
         script: Option<&Script>,
         targets: &[Target<'_>],
-        scene: &Scene<'_>,
+        context: &RequestContext<'_>,
     ) -> Vec<Decision> {
-        let mut parts = self.parts(action, script, targets, scene);
+        let mut parts = self.parts(action, script, targets, context);
         let Some(script) = script.filter(|_| !action.word_links.is_empty()) else { return parts };
         for linked in [Linked::Programs, Linked::Words] {
             let Some(script) = script.with_links(&action.word_links, linked) else { continue };
-            let targets = targets_of(action, Some(&script), scene, self.home.as_deref());
+            let targets = targets_of(action, Some(&script), context, self.home.as_deref());
             let forbids = |decision: &Decision| {
-                let is_own = matches!(decision.because, Because::Rule(_) | Because::Protected { .. });
+                let is_own =
+                    matches!(decision.because, DecisionReason::Rule(_) | DecisionReason::Protected { .. });
                 is_own && decision.verdict > Verdict::Allow
             };
-            let decisions = self.parts(action, Some(&script), &targets, scene).into_iter();
+            let decisions = self.parts(action, Some(&script), &targets, context).into_iter();
             parts.extend(decisions.filter(|decision| linked == Linked::Programs || forbids(decision)));
         }
         parts
     }
 
-    /// The decision on every part, in order.
+    /// Decides about every part, in order.
     fn parts(
         &self,
         action: &Action,
         script: Option<&Script>,
         targets: &[Target<'_>],
-        scene: &Scene<'_>,
+        context: &RequestContext<'_>,
     ) -> Vec<Decision> {
         let home = self.home.as_deref();
         let running = Running {
@@ -279,34 +308,35 @@ impl Policy {
                     && action.reads_beside_command()
                     && !uses_network(script)
                     && (!depends_on_directory(script)
-                        || runs_in_a_root(action, scene, home) && !action.unusual_repository)
-                    && !may_read_secrets(script, action, scene, home)
+                        || runs_in_a_root(action, context, home) && !action.unusual_repository)
+                    && !may_read_secrets(script, action, context, home)
             }) && !action.is_steered(),
-            confined: scene.confined.files
-                && (self.narrowing.network || scene.confined.network)
-                && runs_within_roots(action, scene, home),
-            protection: scene.confined.protected,
+            confined: context.confined.files
+                && (self.narrowing.network || context.confined.network)
+                && runs_within_roots(action, context, home),
+            protection: context.confined.protected,
         };
-        let decided = targets.iter().map(|target| (target, self.judge(target, running, scene)));
-        // A shell around the parts counts only where a rule is against it.
+        let decided = targets.iter().map(|target| (target, self.judge(target, running, context)));
+        // A shell around the parts counts only if a rule forbids it.
         let counts = |target: &Target<'_>, decision: &Decision| {
-            let by_rule = matches!(decision.because, Because::Rule(_)) && decision.verdict > Verdict::Allow;
+            let by_rule =
+                matches!(decision.because, DecisionReason::Rule(_)) && decision.verdict > Verdict::Allow;
             by_rule || target.part.is_none_or(|part| !part.wraps)
         };
         decided.filter(|(target, decision)| counts(target, decision)).map(|(_, decision)| decision).collect()
     }
 
-    /// The decision on one part.
-    fn judge(&self, target: &Target<'_>, running: Running, scene: &Scene<'_>) -> Decision {
-        let ground = Ground { roots: scene.roots, home: self.home.as_deref() };
+    /// Decides about one part.
+    fn judge(&self, target: &Target<'_>, running: Running, context: &RequestContext<'_>) -> Decision {
+        let pattern_base = PatternBase { roots: context.roots, home: self.home.as_deref() };
         let decision = |verdict, because| Decision { verdict, because, about: target.about.clone() };
         if target.lost {
-            return decision(Verdict::Deny, Because::Unreadable);
+            return decision(Verdict::Deny, DecisionReason::Unreadable);
         }
         let fits: Vec<(&Rule, Fit)> = self
             .rules
             .iter()
-            .map(|rule| (rule, rule.fit(target, ground)))
+            .map(|rule| (rule, rule.fit(target, pattern_base)))
             .filter(|(rule, fit)| match fit {
                 Fit::Firm => true,
                 Fit::Loose(_) => rule.effect != Verdict::Allow,
@@ -315,67 +345,67 @@ impl Policy {
             .collect();
         let first = |effect: Verdict| fits.iter().find(|(rule, _)| rule.effect == effect);
         if let Some((rule, _)) = first(Verdict::Deny) {
-            return decision(Verdict::Deny, Because::Rule(rule.name.clone()));
+            return decision(Verdict::Deny, DecisionReason::Rule(rule.name.clone()));
         }
         for touch in target.touches.iter().filter(|touch| touch.guarded) {
             let Some(guard) = touch.guard() else { continue };
-            if !self.rules.iter().any(|rule| rule.lifts(target, touch, ground)) {
-                let because = Because::Protected { what: guard.what, secret: guard.secret };
+            if !self.rules.iter().any(|rule| rule.lifts(target, touch, pattern_base)) {
+                let because = DecisionReason::Protected { what: guard.what, secret: guard.secret };
                 return Decision {
                     about: Some(crate::decision::shown(&touch.written)),
                     ..decision(Verdict::Deny, because)
                 };
             }
         }
-        let (verdict, kind, why) = preset::judge(self.access, target, running, scene);
-        let by_preset = decision(verdict, Because::Preset { access: self.access, kind, why });
+        let (verdict, kind, why) = preset::judge(self.access, target, running, context);
+        let by_preset = decision(verdict, DecisionReason::Preset { access: self.access, kind, why });
         let firm =
             |effect: Verdict| fits.iter().find(|(rule, fit)| rule.effect == effect && *fit == Fit::Firm);
         if let Some((rule, _)) = firm(Verdict::Ask) {
-            return decision(Verdict::Ask, Because::Rule(rule.name.clone()));
+            return decision(Verdict::Ask, DecisionReason::Rule(rule.name.clone()));
         }
-        let by_rule =
-            first(Verdict::Allow).map(|(rule, _)| decision(Verdict::Allow, Because::Rule(rule.name.clone())));
+        let by_rule = first(Verdict::Allow)
+            .map(|(rule, _)| decision(Verdict::Allow, DecisionReason::Rule(rule.name.clone())));
         let milder = by_rule.unwrap_or(by_preset);
         match first(Verdict::Ask) {
-            // It is not certain that this is what was to be asked about, so nothing is lifted by asking.
+            // It is uncertain that this is the action to ask about, so asking lifts nothing.
             Some((rule, _)) if milder.verdict < Verdict::Ask => {
-                decision(Verdict::Ask, Because::Rule(rule.name.clone()))
+                decision(Verdict::Ask, DecisionReason::Rule(rule.name.clone()))
             }
             _ => milder,
         }
     }
 
-    fn looked(&self, rule: &Rule, targets: &[Target<'_>], scene: &Scene<'_>) -> Looked {
-        let ground = Ground { roots: scene.roots, home: self.home.as_deref() };
+    fn looked(&self, rule: &Rule, targets: &[Target<'_>], context: &RequestContext<'_>) -> RuleMatch {
+        let pattern_base = PatternBase { roots: context.roots, home: self.home.as_deref() };
         let fits: Vec<(&Target<'_>, Fit)> =
-            targets.iter().map(|target| (target, rule.fit(target, ground))).collect();
-        let matched = fits.iter().find(|(target, _)| rule.is_about(target, ground));
+            targets.iter().map(|target| (target, rule.fit(target, pattern_base))).collect();
+        let matched = fits.iter().find(|(target, _)| rule.is_about(target, pattern_base));
         let near = fits.iter().find(|(_, fit)| matches!(fit, Fit::Loose(_))).or(fits.first());
         let about =
             |target: &Target<'_>| target.about.as_ref().map_or(String::new(), |about| format!(" `{about}`"));
         let why = match (matched, near) {
             (Some((target, Fit::Firm)), _) => format!("matches{}", about(target)),
             (Some((target, Fit::Loose(field) | Fit::No(field))), _) => {
-                format!("may mean{}, going by its `{field}`", about(target))
+                format!("may match{}, because of its `{field}`", about(target))
             }
             (None, Some((target, Fit::Loose(field)))) => {
                 format!(
-                    "may mean{}, but not certainly or not all of it, going by its `{field}`",
+                    "may match{}, but not certainly or not completely, because of its `{field}`",
                     about(target)
                 )
             }
             (None, Some((target, Fit::No(field)))) => {
                 format!("its `{field}` does not match{}", about(target))
             }
-            (None, Some((_, Fit::Firm)) | None) => "matches nothing here".to_owned(),
+            (None, Some((_, Fit::Firm)) | None) => "matches nothing".to_owned(),
         };
-        Looked { rule: rule.name.clone(), effect: rule.effect, matched: matched.is_some(), why }
+        RuleMatch { rule: rule.name.clone(), effect: rule.effect, matched: matched.is_some(), why }
     }
 }
 
 impl Rule {
-    /// Whether it speaks of kinds and nothing else.
+    /// Returns `true` if it has only kinds as conditions.
     fn is_general(&self) -> bool {
         self.tools.is_empty()
             && self.servers.is_empty()
@@ -386,27 +416,27 @@ impl Rule {
 }
 
 impl Command {
-    /// Whether it is one program that certainly does nothing but look. For git that holds in a directory whose repository
-    /// is trusted.
+    /// Returns `true` if it is one program that certainly only reads. For git this requires a directory whose
+    /// repository is trusted.
     pub fn is_read_only(&self) -> bool {
         is_read_only(&command::read(self))
     }
 
-    /// Whether it is, or may be, one that uses the network, going by its name.
+    /// Returns `true` if it is, or may be, a program that uses the network, by its name.
     pub fn uses_network(&self) -> bool {
         uses_network(&command::read(self))
     }
 }
 
-/// The first of the strictest.
+/// Returns the first of the strictest.
 fn strictest(decisions: Vec<Decision>) -> Decision {
     let mut decisions = decisions.into_iter();
-    let nothing = Decision { verdict: Verdict::Deny, because: Because::Unreadable, about: None };
+    let nothing = Decision { verdict: Verdict::Deny, because: DecisionReason::Unreadable, about: None };
     let Some(first) = decisions.next() else { return nothing };
     decisions.fold(first, |so_far, next| if next.verdict > so_far.verdict { next } else { so_far })
 }
 
-/// The name of the tool in small letters, without what stands between them.
+/// Returns the name of the tool in lower case, without separators.
 fn tool_name(action: &Action) -> String {
     let name = action.tool.as_deref().unwrap_or_default();
     name.chars().filter(|letter| letter.is_alphanumeric()).flat_map(char::to_lowercase).collect()

@@ -1,4 +1,4 @@
-//! The presets: what each access does with each kind where no rule matches.
+//! The access presets: their decision on each kind if no rule matches.
 
 use std::path::Path;
 
@@ -9,73 +9,73 @@ use crate::decision::Verdict::{self, Allow, Ask, Deny};
 use crate::kind::Kind;
 use crate::path::{Steps, is_within};
 use crate::protect::is_device;
-use crate::scene::{Protection, Scene};
+use crate::request_context::{Protection, RequestContext};
 use crate::target::Target;
 
-/// What a preset needs to know of a command.
+/// Facts about a command that presets need.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Running {
-    /// Whether it certainly only looks and is not on the network list.
+    /// `true` if it certainly only reads and is not on the network list.
     pub(crate) looks: bool,
-    /// Whether a sandbox keeps it in the roots, and off the network if that is off.
+    /// `true` if a sandbox confines it to the roots, and disables the network if that is required.
     pub(crate) confined: bool,
-    /// Whether it can change what is protected there.
+    /// How far protected files are protected from it.
     pub(crate) protection: Protection,
 }
 
-const UNSUPPORTED: &str = "asks before it runs what might change protected files in the session's directories, such as .git/hooks: the \
-     sandbox of this machine cannot keep them (it could if user namespaces were allowed)";
-const NOT_SEARCHED: &str = "asks before it runs what might change protected files in the session's directories, such as .git/hooks: not \
+const UNSUPPORTED: &str = "asks before commands that may change protected files in the session's directories, such as .git/hooks: the \
+     sandbox of this machine cannot protect them without user namespaces";
+const NOT_SEARCHED: &str = "asks before commands that may change protected files in the session's directories, such as .git/hooks: not \
      all of them are known, because git settings cannot be read, those directories have too many files, or a protected name is a link \
      to a file that does not exist";
-const HARD_LINKED: &str = "asks before it runs what might change protected files in the session's directories: one of them has a second \
+const HARD_LINKED: &str = "asks before commands that may change protected files in the session's directories: one of them has a second \
      hard link, over which it can be written";
 
-/// The strictest verdict on what the target is, the kind it is about, and the reason.
+/// Returns the strictest verdict on the kinds of the target, the decisive kind, and the reason.
 pub(crate) fn judge(
     access: Access,
     target: &Target<'_>,
     running: Running,
-    scene: &Scene<'_>,
+    context: &RequestContext<'_>,
 ) -> (Verdict, Kind, &'static str) {
     let mut strictest: Option<(Verdict, Kind, &'static str)> = None;
     for kind in &target.kinds {
-        let (verdict, why) = cell(access, *kind, target, running, scene);
+        let (verdict, why) = cell(access, *kind, target, running, context);
         if strictest.is_none_or(|(so_far, ..)| verdict > so_far) {
             strictest = Some((verdict, *kind, why));
         }
     }
-    strictest.unwrap_or((Deny, Kind::Other, "does not allow what nobody knows"))
+    strictest.unwrap_or((Deny, Kind::Other, "denies unknown actions"))
 }
 
-/// Programs that show what a device is, and not what it gives.
+/// Programs that show the properties of a device, and not its data.
 const LISTERS: &str = "\
     basename df dirname du echo file find ls printf readlink realpath stat test [ tree which";
 
 /// Returns `true` if a disk, a terminal or another device is read.
 fn reads_device(target: &Target<'_>) -> bool {
     let is_listed = |part: &Part| part.programs().all(|name| listed(LISTERS, &name));
-    let leads_to_device = |link: &WordLink| is_device(&Steps::of(Path::new(&link.real)));
+    let leads_to_device = |link: &WordLink| is_device(&Steps::from_path(Path::new(&link.real)));
     !target.part.is_some_and(is_listed)
         && (target.touches.iter().any(|touch| is_device(&touch.steps))
             || target.action.word_links.iter().any(leads_to_device))
 }
 
-/// One cell of the table.
+/// Returns one cell of the table.
 fn cell(
     access: Access,
     kind: Kind,
     target: &Target<'_>,
     running: Running,
-    scene: &Scene<'_>,
+    context: &RequestContext<'_>,
 ) -> (Verdict, &'static str) {
     match (access, kind) {
         (Access::Low, Kind::Read | Kind::Search | Kind::Fetch | Kind::Execute) if reads_device(target) => {
-            (Deny, "reads no devices")
+            (Deny, "denies reading devices")
         }
-        (_, Kind::Think | Kind::Read | Kind::Search | Kind::Fetch) => (Allow, "allows to look"),
+        (_, Kind::Think | Kind::Read | Kind::Search | Kind::Fetch) => (Allow, "allows reading"),
         (Access::High, _) => (Allow, "allows it"),
-        (Access::Low, Kind::Edit | Kind::Move | Kind::Delete) => (Deny, "changes no files"),
+        (Access::Low, Kind::Edit | Kind::Move | Kind::Delete) => (Deny, "denies file changes"),
         (Access::Medium, Kind::Edit | Kind::Move | Kind::Delete) => {
             let mut claimed = target
                 .touches
@@ -83,22 +83,22 @@ fn cell(
                 .filter(|touch| touch.claimed.is_some() || target.part.is_none())
                 .peekable();
             if claimed.peek().is_none() {
-                return (Ask, "asks where it is not known which files change");
+                return (Ask, "asks if the changed files are unknown");
             }
-            let inside = |path: &std::path::PathBuf| is_within(path, scene.roots);
+            let inside = |path: &std::path::PathBuf| is_within(path, context.roots);
             if claimed.clone().any(|touch| touch.claimed.is_none()) {
-                return (Ask, "asks where it is not known which files change");
+                return (Ask, "asks if the changed files are unknown");
             }
             if claimed.all(|touch| touch.claimed.as_ref().is_some_and(inside)) {
-                (Allow, "changes files in the session's directories")
+                (Allow, "allows file changes in the session's directories")
             } else {
-                (Deny, "changes no files outside the session's directories")
+                (Deny, "denies file changes outside the session's directories")
             }
         }
-        (Access::Low, Kind::Execute) if running.looks => (Allow, "runs commands that only look"),
-        (Access::Low, Kind::Execute) => (Deny, "runs only commands that certainly do nothing but look"),
+        (Access::Low, Kind::Execute) if running.looks => (Allow, "allows read-only commands"),
+        (Access::Low, Kind::Execute) => (Deny, "allows only commands that are certainly read-only"),
         (Access::Medium, Kind::Execute) if running.confined && running.protection == Protection::Kept => {
-            (Allow, "runs commands that a sandbox keeps in the session's directories")
+            (Allow, "allows commands that a sandbox confines to the session's directories")
         }
         (Access::Medium, Kind::Execute) if running.confined => match running.protection {
             Protection::NotSearched => (Ask, NOT_SEARCHED),
@@ -106,11 +106,11 @@ fn cell(
             Protection::Kept | Protection::Unsupported => (Ask, UNSUPPORTED),
         },
         (Access::Medium, Kind::Execute) => {
-            (Ask, "asks before it runs what no sandbox keeps in the session's directories")
+            (Ask, "asks before commands that no sandbox confines to the session's directories")
         }
-        (Access::Low, Kind::SwitchMode) => (Deny, "changes no modes"),
-        (Access::Medium, Kind::SwitchMode) => (Ask, "asks before a mode changes"),
-        (Access::Low, Kind::Other) => (Deny, "does nothing of which it is not known what it is"),
-        (Access::Medium, Kind::Other) => (Ask, "asks where it is not known what it is"),
+        (Access::Low, Kind::SwitchMode) => (Deny, "denies mode changes"),
+        (Access::Medium, Kind::SwitchMode) => (Ask, "asks before mode changes"),
+        (Access::Low, Kind::Other) => (Deny, "denies unknown actions"),
+        (Access::Medium, Kind::Other) => (Ask, "asks before unknown actions"),
     }
 }

@@ -1,33 +1,34 @@
-//! Paths that need a rule of their own: what runs or steers programs later, and secrets.
+//! Protected paths, which only a rule with a path unlocks: files that run or steer programs later, and
+//! secrets.
 
 use std::collections::HashMap;
 use std::path::{Component, Path};
 use std::sync::LazyLock;
 
 use crate::path::{Step, Steps};
-use crate::shape::{Case, Shape, Unit};
+use crate::text_pattern::{Case, PatternUnit, TextPattern};
 
-/// What is protected, and how.
+/// Kind of protection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Guard {
-    /// What lies there.
+    /// What the path contains.
     pub(crate) what: &'static str,
-    /// Whether it must not be read either.
+    /// `true` if it must not be read either.
     pub(crate) secret: bool,
 }
 
-const HOOKS: &str = "what git runs or obeys";
-const EDITOR: &str = "the configuration of an editor";
-const AGENT: &str = "the configuration of an agent";
-const CI: &str = "what a build server runs";
-const TOOL: &str = "what a tool runs or loads when it starts";
-const SHELL: &str = "what a shell or a session runs when it starts";
+const HOOKS: &str = "a git hook or git configuration";
+const EDITOR: &str = "an editor configuration";
+const AGENT: &str = "an agent configuration";
+const CI: &str = "a build server configuration";
+const TOOL: &str = "a startup file of a tool";
+const SHELL: &str = "a startup file of a shell or session";
 const KEYS: &str = "a key";
-const ACCOUNTS: &str = "what gives access to an account";
+const ACCOUNTS: &str = "a file with account credentials";
 const VARIABLES: &str = "a file of secret variables";
-const MEMORY: &str = "the memory of a process or of the system";
+const MEMORY: &str = "the memory of a process or the system";
 
-/// Names in a row, anywhere in a path; what lies below belongs to them.
+/// Rows of names at any depth of a path, including everything below, that must not be changed.
 const CHANGES: &[(&str, &str)] = &[
     (
         HOOKS,
@@ -103,7 +104,7 @@ const CHANGES: &[(&str, &str)] = &[
     ),
 ];
 
-/// The same for what must not be read either.
+/// Rows of names that must not be read either.
 const SECRETS: &[(&str, &str)] = &[
     (VARIABLES, ".env .env.* proc/*/environ proc/*/task/*/environ"),
     (MEMORY, "dev/kmem dev/mem proc/*/mem proc/*/task/*/mem proc/kcore"),
@@ -129,10 +130,11 @@ const SECRETS: &[(&str, &str)] = &[
     ),
 ];
 
-/// The same for what git itself has to write, in a sandbox too: it may not be named, but is not sealed.
+/// Rows of names that git itself has to write, also in a sandbox: commands may not name them, but they are
+/// not protected by mounts.
 const WRITTEN_BY_GIT: &[(&str, &str)] = &[(HOOKS, ".git/rebase-merge .git/rebase-apply .git/sequencer")];
 
-/// Directories of programs, in which shells and other programs look for them.
+/// Directories in which shells and other programs look up programs.
 const PROGRAMS: &[(&str, &str)] = &[(
     TOOL,
     ".cargo/bin .rustup .pyenv .asdf .volta .deno/bin .bun/bin .npm-global/bin .nvm .sdkman .rbenv .nodenv .jenv \
@@ -140,58 +142,58 @@ const PROGRAMS: &[(&str, &str)] = &[(
      .local/share/fnm .nix-profile",
 )];
 
-/// The most names of a row.
+/// Maximum number of names in a row.
 const MAX_ROW_NAMES: usize = 5;
 
-/// Ends of names that only look like secrets.
+/// Name endings that only look like secrets.
 const HARMLESS: &[&str] =
     &[".env.example", ".env.sample", ".env.template", ".env.dist", ".env.defaults", ".env.schema", ".pub"];
 
-/// Names in a row.
+/// One row of names.
 struct Entry {
-    names: Vec<Shape>,
+    names: Vec<TextPattern>,
     guard: Guard,
-    reach: Reach,
+    extent: ProtectionExtent,
 }
 
-/// How far the protection of a row reaches.
+/// Extent of a row's protection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reach {
-    /// It is not to be named by what may change it, and a sandbox keeps it as it is.
+enum ProtectionExtent {
+    /// Commands that may change it must not name it, and a sandbox protects it.
     Full,
-    /// Commands may name it, as they run what lies there; only what certainly changes it is meant.
+    /// Commands may name it, because they run programs there; only certain changes are denied.
     Changes,
-    /// It is not to be named, and a sandbox leaves it to git.
+    /// Commands must not name it, but git in a sandbox may write it.
     Names,
 }
 
-/// All rows, and those that begin with a name that is known.
+/// All rows, indexed by a known first name.
 struct Table {
     entries: Vec<Entry>,
     named: HashMap<String, Vec<usize>>,
-    /// Those that begin with a pattern.
+    /// Rows that begin with a pattern.
     open: Vec<usize>,
 }
 
 static TABLE: LazyLock<Table> = LazyLock::new(|| {
-    let rows = |list: &'static [(&'static str, &'static str)], secret: bool, reach: Reach| {
+    let rows = |list: &'static [(&'static str, &'static str)], secret: bool, extent: ProtectionExtent| {
         list.iter().flat_map(move |(what, paths)| {
             paths.split(' ').map(move |path| Entry {
-                names: path.split('/').map(|name| Shape::glob(name, false)).collect(),
+                names: path.split('/').map(|name| TextPattern::glob(name, false)).collect(),
                 guard: Guard { what, secret },
-                reach,
+                extent,
             })
         })
     };
-    // Secrets first: what is both is a secret.
-    let rows = rows(SECRETS, true, Reach::Full)
-        .chain(rows(CHANGES, false, Reach::Full))
-        .chain(rows(PROGRAMS, false, Reach::Changes))
-        .chain(rows(WRITTEN_BY_GIT, false, Reach::Names));
+    // Secrets first: an entry of both lists is a secret.
+    let rows = rows(SECRETS, true, ProtectionExtent::Full)
+        .chain(rows(CHANGES, false, ProtectionExtent::Full))
+        .chain(rows(PROGRAMS, false, ProtectionExtent::Changes))
+        .chain(rows(WRITTEN_BY_GIT, false, ProtectionExtent::Names));
     let entries: Vec<Entry> = rows.collect();
     let mut table = Table { entries, named: HashMap::new(), open: Vec::new() };
     for (at, entry) in table.entries.iter().enumerate() {
-        match entry.names.first().and_then(Shape::text) {
+        match entry.names.first().and_then(TextPattern::text) {
             Some(name) => table.named.entry(name.to_lowercase()).or_default().push(at),
             None => table.open.push(at),
         }
@@ -199,83 +201,90 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
     table
 });
 
-/// A name of a path, as it is compared.
+/// A name of a path, for comparison.
 enum Name {
-    /// Nothing that could be protected.
+    /// It cannot be protected.
     Free,
-    /// This, in small letters.
+    /// A known name in lower case.
     Known(String),
-    /// Whatever a shell makes of it.
-    Open(Shape),
+    /// A name with expansions.
+    Open(TextPattern),
 }
 
-/// What guards `path`, if something does: from being changed, or, if it is not changed, from being read.
+/// Returns the protection of `path`: against changes, or, if it is not changed, against reading.
 pub(crate) fn guard(path: &Steps, writes: bool, itself: bool) -> Option<Guard> {
-    let names: Vec<Name> = path.0.iter().map(Name::of).collect();
-    if itself && names.last().is_some_and(|name| name.is(&Shape::exact(".git"))) {
+    let names: Vec<Name> = path.0.iter().map(Name::from_step).collect();
+    if itself && names.last().is_some_and(|name| name.may_equal(&TextPattern::exact(".git"))) {
         return Some(Guard { what: HOOKS, secret: false });
     }
     let found = (0..names.len()).filter_map(|at| guarded(&names[at..], writes, itself)).min()?;
     Some(TABLE.entries[found].guard)
 }
 
-/// Devices from which nothing comes that belongs to anybody.
+/// Devices that reveal no data.
 const PLAIN_DEVICES: &str = "null zero full random urandom stdin stdout stderr fd shm";
 
-/// Returns `true` if a path, from the top on, may be a device that gives what is on a disk or what somebody types.
+/// Returns `true` if an absolute path may be a device that reveals data of a disk or a terminal.
 pub(crate) fn is_device(path: &Steps) -> bool {
     let [Step::Name(top), device, ..] = &path.0[..] else { return false };
-    let is_plain = |shape: &Shape| PLAIN_DEVICES.split(' ').any(|name| shape.text().as_deref() == Some(name));
-    top.meets(&Shape::exact("dev"), Case::Same) && !matches!(device, Step::Name(name) if is_plain(name))
+    let is_plain = |text_pattern: &TextPattern| {
+        PLAIN_DEVICES.split(' ').any(|name| text_pattern.text().as_deref() == Some(name))
+    };
+    top.meets(&TextPattern::exact("dev"), Case::Same) && !matches!(device, Step::Name(name) if is_plain(name))
 }
 
-/// Returns `true` if a file of this name may be a secret in some directory, as `config.json` is in `.docker`.
-pub(crate) fn is_name_of_secret(name: &Shape) -> bool {
+/// Returns `true` if a file with this name may be a secret in some directory, such as `config.json` in
+/// `.docker`.
+pub(crate) fn is_name_of_secret(name: &TextPattern) -> bool {
     let secrets = TABLE.entries.iter().filter(|entry| entry.guard.secret);
     secrets.filter_map(|entry| entry.names.last()).any(|last| last.meets(name, Case::Same))
 }
 
-/// What guards a path into which a shell puts what nobody can know, if it may become a secret: `${x}v` may be `.env`. A
-/// name of which nothing is known, or not its end, is no attempt at anything.
+/// Returns the protection of a path with expansions, if it may become a secret: `${x}v` may be `.env`. A name
+/// that is unknown, or whose end is unknown, does not count.
 pub(crate) fn guard_expanded(path: &Steps) -> Option<Guard> {
-    let is_many = |unit: &Unit| *unit == Unit::Many;
-    let may_be = |step: &Step, wanted: &Shape| {
-        let Step::Name(shape) = step else { return false };
-        let core: Vec<Unit> = wanted.0.iter().copied().filter(|unit| !is_many(unit)).collect();
-        let is_begun = shape.0.first().is_some_and(is_many) && !shape.0.last().is_some_and(is_many);
-        is_begun && Shape(core).meets(shape, Case::Same)
+    let is_many = |unit: &PatternUnit| *unit == PatternUnit::Many;
+    let may_be = |step: &Step, wanted: &TextPattern| {
+        let Step::Name(text_pattern) = step else { return false };
+        let core: Vec<PatternUnit> = wanted.0.iter().copied().filter(|unit| !is_many(unit)).collect();
+        let is_begun =
+            text_pattern.0.first().is_some_and(is_many) && !text_pattern.0.last().is_some_and(is_many);
+        is_begun && TextPattern(core).meets(text_pattern, Case::Same)
     };
     let secrets = TABLE.entries.iter().filter(|entry| entry.guard.secret);
     let mut found = secrets.filter(|entry| {
         path.0.windows(entry.names.len()).any(|steps| {
             let names = steps.iter().zip(&entry.names);
             names.clone().any(|(step, wanted)| may_be(step, wanted))
-                && names.clone().all(|(step, wanted)| may_be(step, wanted) || Name::of(step).is(wanted))
+                && names
+                    .clone()
+                    .all(|(step, wanted)| may_be(step, wanted) || Name::from_step(step).may_equal(wanted))
         })
     });
     found.next().map(|entry| entry.guard)
 }
 
-/// Returns `true` if rows of several names may begin with the last name of `path`: something protected may lie in it.
+/// Returns `true` if a row of several names may begin with the last name of `path`, so that it may contain a
+/// protected path.
 pub(crate) fn may_hold_protected(path: &Steps) -> bool {
-    let Some(Name::Known(name)) = path.0.last().map(Name::of) else { return false };
+    let Some(Name::Known(name)) = path.0.last().map(Name::from_step) else { return false };
     TABLE.named.get(&name).is_some_and(|rows| rows.iter().any(|at| TABLE.entries[*at].names.len() > 1))
 }
 
-/// Whether the last of these names is protected, alone or with those before it. They are whole, and those before the
-/// last are known not to be protected themselves, which makes it quicker than [`guard`].
+/// Returns `true` if the last of these names is protected, alone or with those before it. They are complete,
+/// and the names before the last are known to be unprotected, which makes it faster than [`guard`].
 pub(crate) fn guards_last(path: &Path, directory: bool) -> bool {
     let names = last_names(path);
-    if !directory && names.last().is_some_and(|name| name.is(&Shape::exact(".git"))) {
+    if !directory && names.last().is_some_and(|name| name.may_equal(&TextPattern::exact(".git"))) {
         return true;
     }
     (0..names.len()).any(|at| {
         let rest = &names[at..];
         let fits = |at: &usize| {
-            let Entry { names: wanted, reach, .. } = &TABLE.entries[*at];
-            *reach != Reach::Names
+            let Entry { names: wanted, extent, .. } = &TABLE.entries[*at];
+            *extent != ProtectionExtent::Names
                 && wanted.len() == rest.len()
-                && rest.iter().zip(wanted).all(|(name, wanted)| name.is(wanted))
+                && rest.iter().zip(wanted).all(|(name, wanted)| name.may_equal(wanted))
         };
         let Name::Known(first) = &rest[0] else { return false };
         let named = TABLE.named.get(first).into_iter().flatten();
@@ -283,38 +292,42 @@ pub(crate) fn guards_last(path: &Path, directory: bool) -> bool {
     })
 }
 
-/// Returns `true` if a row of several names may begin with the last names of `path`, so that something protected may lie in
-/// it: `.github` is the beginning of `.github/workflows`.
+/// Returns `true` if a row of several names may begin with the last names of `path`, so that it may contain a
+/// protected path: `.github` is the beginning of `.github/workflows`.
 pub fn may_begin_protected(path: &Path) -> bool {
     let names = last_names(path);
     (0..names.len()).any(|at| {
         let rest = &names[at..];
         let begins = |at: &usize| {
             let wanted = &TABLE.entries[*at].names;
-            wanted.len() > rest.len() && rest.iter().zip(wanted).all(|(name, wanted)| name.is(wanted))
+            wanted.len() > rest.len() && rest.iter().zip(wanted).all(|(name, wanted)| name.may_equal(wanted))
         };
         let Name::Known(first) = &rest[0] else { return false };
         TABLE.named.get(first).into_iter().flatten().any(begins)
     })
 }
 
-/// As many of the last names of a path as the longest row has.
+/// Returns as many last names of a path as the longest row has.
 fn last_names(path: &Path) -> Vec<Name> {
-    let name = |component: Component<'_>| Shape::exact(&component.as_os_str().to_string_lossy());
-    let mut names: Vec<Name> =
-        path.components().rev().take(MAX_ROW_NAMES).map(|part| Name::of(&Step::Name(name(part)))).collect();
+    let name = |component: Component<'_>| TextPattern::exact(&component.as_os_str().to_string_lossy());
+    let mut names: Vec<Name> = path
+        .components()
+        .rev()
+        .take(MAX_ROW_NAMES)
+        .map(|part| Name::from_step(&Step::Name(name(part))))
+        .collect();
     names.reverse();
     names
 }
 
-/// The first entry that begins with the first of `names`.
+/// Returns the first entry that begins with the first of `names`.
 fn guarded(names: &[Name], writes: bool, itself: bool) -> Option<usize> {
     let fits = |at: &usize| {
         let entry = &TABLE.entries[*at];
         (writes || entry.guard.secret)
-            && (itself || entry.reach != Reach::Changes)
+            && (itself || entry.extent != ProtectionExtent::Changes)
             && names.len() >= entry.names.len()
-            && names.iter().zip(&entry.names).all(|(name, wanted)| name.is(wanted))
+            && names.iter().zip(&entry.names).all(|(name, wanted)| name.may_equal(wanted))
     };
     match names.first()? {
         Name::Free => None,
@@ -327,15 +340,15 @@ fn guarded(names: &[Name], writes: bool, itself: bool) -> Option<usize> {
 }
 
 impl Name {
-    /// The name of a step, as disks see it that ignore some characters.
-    fn of(step: &Step) -> Self {
-        let Step::Name(shape) = step else { return Self::Free };
-        let Some(mut text) = shape.text() else {
-            // A star alone is no attempt at anything.
-            let telling = |unit: &Unit| matches!(unit, Unit::Char(letter) if *letter != '.');
-            let dotted = shape.0.first() == Some(&Unit::Char('.'));
-            return if dotted || shape.0.iter().any(telling) {
-                Self::Open(shape.clone())
+    /// Returns the name of a step, normalized like on disks that ignore some characters.
+    fn from_step(step: &Step) -> Self {
+        let Step::Name(text_pattern) = step else { return Self::Free };
+        let Some(mut text) = text_pattern.text() else {
+            // A `*` alone does not count.
+            let telling = |unit: &PatternUnit| matches!(unit, PatternUnit::Char(letter) if *letter != '.');
+            let dotted = text_pattern.0.first() == Some(&PatternUnit::Char('.'));
+            return if dotted || text_pattern.0.iter().any(telling) {
+                Self::Open(text_pattern.clone())
             } else {
                 Self::Free
             };
@@ -351,44 +364,49 @@ impl Name {
         Self::Known(text)
     }
 
-    fn is(&self, wanted: &Shape) -> bool {
+    fn may_equal(&self, wanted: &TextPattern) -> bool {
         match self {
-            // Of `/proc/$PPID/environ` the name in the middle does not matter.
+            // In `/proc/$PPID/environ` the middle name does not matter.
             Self::Free => wanted.is_unknown(),
             Self::Known(name) => wanted.describes(name, Case::Same),
-            Self::Open(shape) => may_be(shape, wanted),
+            Self::Open(text_pattern) => may_be(text_pattern, wanted),
         }
     }
 }
 
-/// Whether a word that a shell completes may be meant to become `wanted`. That it can is not enough: `src*` can become
-/// `src.pem`, and hardly ever does.
-fn may_be(shape: &Shape, wanted: &Shape) -> bool {
-    let many = |unit: &&Unit| **unit == Unit::Many;
-    let open_start = shape.0.iter().take_while(many).count();
-    // A pattern does not begin with the dot of a hidden file; a variable may be empty.
-    let shape =
-        if wanted.0.first() == Some(&Unit::Char('.')) { &shape.0[open_start..] } else { &shape.0[..] };
-    if wanted.0.first() == Some(&Unit::Char('.')) && shape.first() != Some(&Unit::Char('.')) {
+/// Returns `true` if an expanded word may be intended to become `wanted`. Being able to is not enough: `src*`
+/// can become `src.pem`, but hardly ever does.
+fn may_be(text_pattern: &TextPattern, wanted: &TextPattern) -> bool {
+    let many = |unit: &&PatternUnit| **unit == PatternUnit::Many;
+    let open_start = text_pattern.0.iter().take_while(many).count();
+    // A pattern does not match the dot of a hidden file; a variable may be empty.
+    let text_pattern = if wanted.0.first() == Some(&PatternUnit::Char('.')) {
+        &text_pattern.0[open_start..]
+    } else {
+        &text_pattern.0[..]
+    };
+    if wanted.0.first() == Some(&PatternUnit::Char('.'))
+        && text_pattern.first() != Some(&PatternUnit::Char('.'))
+    {
         return false;
     }
-    let open_end = shape.iter().rev().take_while(many).count();
+    let open_end = text_pattern.iter().rev().take_while(many).count();
     let mut known = &wanted.0[..];
-    if open_end > 0 && known.first() == Some(&Unit::Many) {
+    if open_end > 0 && known.first() == Some(&PatternUnit::Many) {
         known = &known[1..];
-        let written = &shape[..shape.len() - open_end];
-        // The beginning of an ending: `server.p*`.
+        let written = &text_pattern[..text_pattern.len() - open_end];
+        // The beginning of an extension: `server.p*`.
         if (2..=known.len()).any(|length| written.ends_with(&known[..length])) {
             return true;
         }
     }
-    if shape.first() == Some(&Unit::Many) && known.last() == Some(&Unit::Many) {
+    if text_pattern.first() == Some(&PatternUnit::Many) && known.last() == Some(&PatternUnit::Many) {
         known = &known[..known.len() - 1];
     }
-    Shape(known.to_vec()).meets(&Shape(shape.to_vec()), Case::Same)
+    TextPattern(known.to_vec()).meets(&TextPattern(text_pattern.to_vec()), Case::Same)
 }
 
-/// Characters that some disks leave out when they compare names.
+/// Returns `true` for characters that some disks ignore in names.
 fn is_ignored(letter: char) -> bool {
     matches!(letter, '\u{200c}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{206a}'..='\u{206f}' | '\u{feff}' | '\u{ad}')
 }
@@ -400,14 +418,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_row_is_longer_than_the_longest() {
+    fn no_row_has_more_names_than_the_limit() {
         assert_eq!(TABLE.entries.iter().map(|entry| entry.names.len()).max(), Some(MAX_ROW_NAMES));
         let open = TABLE.open.iter().map(|at| TABLE.entries[*at].names.len());
         assert_eq!(open.max(), Some(1), "what begins with a pattern is one name");
     }
 
     #[test]
-    fn a_directory_may_begin_a_row_by_its_last_names() {
+    fn the_last_names_of_a_directory_can_begin_a_row() {
         for (path, expected) in [
             (".github", true),
             ("a/.GITHUB", true),
@@ -424,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn every_list_is_sorted_and_has_nothing_twice() {
+    fn every_list_is_sorted_without_duplicates() {
         for (what, paths) in CHANGES.iter().chain(SECRETS) {
             let paths: Vec<&str> = paths.split(' ').collect();
             assert_eq!(paths.windows(2).find(|pair| pair[0] >= pair[1]), None, "{what}");
@@ -432,9 +450,9 @@ mod tests {
     }
 
     proptest! {
-        /// A path is guarded if one of its names is, looked at from the top.
+        /// A path is protected if one of its names is, examined from the top.
         #[test]
-        fn both_ways_to_ask_agree(
+        fn both_lookups_agree(
             names in prop::collection::vec(
                 prop::sample::select(vec![
                     "a", ".git", "hooks", "config", ".config", "nvim", ".local", "share", "keyrings", ".env", ".env.x",
@@ -446,7 +464,7 @@ mod tests {
             let whole: std::path::PathBuf = names.iter().collect();
             let tops = (1..=names.len()).map(|length| names[..length].iter().collect::<std::path::PathBuf>());
             let step_by_step = tops.into_iter().any(|top| guards_last(&top, true));
-            prop_assert_eq!(step_by_step, guard(&Steps::of(&whole), true, false).is_some());
+            prop_assert_eq!(step_by_step, guard(&Steps::from_path(&whole), true, false).is_some());
         }
     }
 }

@@ -1,14 +1,15 @@
-//! Which repository git reads in a directory, judged by how it is laid out.
+//! Detects which repository git reads in a directory, by its layout.
 //!
-//! git runs programs that the configuration of a repository names (`core.fsmonitor`, `core.pager`, `diff.external`), also
-//! for `git status`. The configuration in a `.git` is protected and no repository can contain one. A directory that is
-//! itself a repository needs no such name, and a `.git` that is a file can lead to one: files of a workspace are enough.
+//! git runs programs that the configuration of a repository names (`core.fsmonitor`, `core.pager`,
+//! `diff.external`), also for `git status`. The configuration in a `.git` is protected and no repository can
+//! contain one. But a directory that is itself a repository needs no such name, and a `.git` that is a file
+//! can lead to one, so files of a workspace are sufficient.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-/// What there is at a path, links not followed.
+/// The entry at a path, without following links.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DiskEntry {
     /// Nothing.
@@ -17,24 +18,25 @@ pub enum DiskEntry {
     Directory,
     /// A file, with its text.
     File(String),
-    /// Anything else, or it cannot be looked at.
+    /// Another type, or it is inaccessible.
     Unknown,
 }
 
-/// How the disk is looked at.
+/// Access to the disk.
 pub trait RepositoryDisk {
-    /// Returns what there is at `path`, links not followed.
+    /// Returns the entry at `path`, without following links.
     fn entry(&self, path: &Path) -> DiskEntry;
 
     /// Returns `path` with all links followed, if it exists.
     fn real(&self, path: &Path) -> Option<PathBuf>;
 }
 
-/// Returns `true` if git in `directory`, which has no links in it, may read a repository that is not a `.git`.
+/// Returns `true` if git in `directory`, which has no links in it, may read a repository that is not a
+/// `.git`.
 pub fn is_unusual_repository(directory: &Path, disk: &dyn RepositoryDisk) -> bool {
     for place in directory.ancestors() {
         let found = place.join(".git");
-        // A `.git` that git does not accept makes it look at the directory itself, and then at its parents.
+        // If git does not accept a `.git`, it examines the directory itself, and then its parents.
         if is_repository(place, disk) {
             return true;
         }
@@ -49,29 +51,30 @@ pub fn is_unusual_repository(directory: &Path, disk: &dyn RepositoryDisk) -> boo
     false
 }
 
-/// Returns `true` if git may take `place` itself for a repository.
+/// Returns `true` if git may treat `place` itself as a repository.
 fn is_repository(place: &Path, disk: &dyn RepositoryDisk) -> bool {
     has_repository_layout(|name| disk.entry(&place.join(name)) != DiskEntry::Missing)
 }
 
-/// Returns `true` if git may take a directory that `has` entries of these names for a repository.
+/// Returns `true` if git may treat a directory that `has` entries with these names as a repository.
 pub fn has_repository_layout(has: impl Fn(&str) -> bool) -> bool {
     has("HEAD") && (has("objects") && has("refs") || has("commondir"))
 }
 
-/// Returns the path that the text of a `.git` file names, relative to the directory of the file. `None` if git does not
-/// accept the text.
+/// Returns the path in the text of a `.git` file, relative to the directory of the file. `None` if git does
+/// not accept the text.
 pub fn git_file_target(text: &[u8]) -> Option<&Path> {
     let mut target = text.strip_prefix(b"gitdir: ")?;
     while let [rest @ .., b'\n' | b'\r'] = target {
         target = rest;
     }
-    // git reads it as a text that ends with the first NUL.
+    // git reads it as a C string.
     let target = target.split(|byte| *byte == 0).next().filter(|target| !target.is_empty())?;
     Some(Path::new(OsStr::from_bytes(target)))
 }
 
-/// Returns `true` if the `.git` file in `place` names a directory of a `.git`, as those of worktrees and submodules do.
+/// Returns `true` if the `.git` file in `place` names a directory of a `.git`, like those of worktrees and
+/// submodules.
 fn leads_into_git(place: &Path, text: &str, disk: &dyn RepositoryDisk) -> bool {
     git_file_target(text.as_bytes())
         .and_then(|target| disk.real(&place.join(target)))
@@ -88,7 +91,7 @@ mod tests {
 
     use super::*;
 
-    /// Paths, those with a text as files, the others as directories; `->` is a link.
+    /// Paths: with a text for files, otherwise directories; `->` is a link.
     struct Tree(BTreeMap<PathBuf, Option<&'static str>>);
 
     impl RepositoryDisk for Tree {
@@ -130,7 +133,7 @@ mod tests {
         check(&own, false);
         check(&bare, true);
         check(&bare[..2], false);
-        // git looks at the directory itself if it does not accept its `.git`.
+        // git examines the directory itself if it does not accept its `.git`.
         check(&[&bare[..], &own[..]].concat(), true);
         check(&[&bare[..], &[(".git", "")]].concat(), true);
         check(&[("HEAD", "x"), ("commondir", "/evil")], true);

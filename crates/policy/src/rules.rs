@@ -1,4 +1,4 @@
-//! Rules from a file: deny, ask or allow, by kind, tool, path, command, address or MCP server.
+//! Rules from a file: deny, ask or allow, by kind, tool, path, command, URL or MCP server.
 
 mod example;
 mod matching;
@@ -15,41 +15,41 @@ use crate::decision::{RuleName, Verdict};
 use crate::kind::Kind;
 use crate::path::PathPattern;
 
-/// What a rule file says before its first rule.
+/// Settings before the first rule of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Header {
-    /// `access`.
+    /// The value of `access`.
     pub access: Option<Access>,
-    /// `network`.
+    /// The value of `network`.
     pub network: Option<bool>,
-    /// `web_search`.
+    /// The value of `web_search`.
     pub web_search: Option<bool>,
 }
 
-/// The rules of a file, or of several. Their order means nothing.
+/// The rules of one or several files, in any order.
 #[derive(Debug, Clone, Default)]
 pub struct Rules {
     pub(crate) list: Vec<Rule>,
 }
 
 impl Rules {
-    /// Reads a rule file; `file_name` is what errors call it. The examples in it are tried.
+    /// Parses a rule file, which errors call `file_name`, and checks its examples.
     pub fn parse(text: &str, file_name: &str) -> Result<(Self, Header), Finding> {
         parse::file(text, file_name)
     }
 
-    /// How many there are.
+    /// Returns the number of rules.
     pub fn len(&self) -> usize {
         self.list.len()
     }
 
-    /// Whether there are none.
+    /// Returns `true` if there are no rules.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 }
 
-/// One rule. A list that is empty was not written, and matches everything.
+/// One rule. An empty list was not written, and matches everything.
 #[derive(Debug, Clone)]
 pub(crate) struct Rule {
     pub(crate) name: RuleName,
@@ -60,6 +60,6 @@ pub(crate) struct Rule {
     pub(crate) paths: Vec<PathPattern>,
     pub(crate) commands: Vec<CommandPattern>,
     pub(crate) urls: Vec<UrlPattern>,
-    /// Names of variables that a command may set and still be what this rule is about.
+    /// Names of variables that a command may set and still match.
     pub(crate) env: Vec<String>,
 }

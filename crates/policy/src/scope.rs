@@ -1,38 +1,38 @@
-//! Scopes as people write them: the tools that somebody may cause to be used.
+//! Validates scopes: the tools that an identity may use.
 
 use narrows_base::text::quoted;
 
 use crate::kind::Kind;
 
-/// How much of a wrong scope is shown.
+/// Maximum number of characters shown of an invalid scope.
 const MAX_SHOWN_CHARS: usize = 64;
 
-/// Why a scope means no tool at all, and what to write.
+/// Why a scope matches no tool, and what to write.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ScopeError {
-    /// There is nothing in it.
+    /// It is empty.
     #[error("a scope is empty; write the name of a tool, SERVER/TOOL, SERVER/* or kind:read")]
     Empty,
-    /// A kind that no tool has.
+    /// It names a kind that no tool has.
     #[error("no tool is of the kind `{}`; {hint}", quoted(kind, MAX_SHOWN_CHARS))]
     Kind {
-        /// What was written behind `kind:`.
+        /// Text after `kind:`.
         kind: String,
         /// What to write.
         hint: String,
     },
-    /// A pattern, where only all tools of a server can be meant by one.
+    /// It is a pattern, but only all tools of a server have one.
     #[error("`{}` names no tool; a `*` stands for all tools of a server, as in SERVER/*", quoted(.0, MAX_SHOWN_CHARS))]
     Pattern(String),
-    /// A text that is no name.
+    /// It is not a valid name.
     #[error("`{}` names no tool; write the name of a tool, SERVER/TOOL, SERVER/* or kind:read", quoted(.0, MAX_SHOWN_CHARS))]
     Form(String),
 }
 
-/// Whether a scope can mean a tool: `read_file`, `notes/add`, `notes/*`, `kind:read`.
+/// Checks that a scope can match a tool: `read_file`, `notes/add`, `notes/*`, `kind:read`.
 ///
 /// # Errors
-/// When it cannot: whoever is narrowed to it could do less than its author meant.
+/// If it cannot, because the identity would get fewer permissions than intended.
 pub fn check_scope(scope: &str) -> Result<(), ScopeError> {
     if scope.is_empty() {
         return Err(ScopeError::Empty);
@@ -50,10 +50,10 @@ pub fn check_scope(scope: &str) -> Result<(), ScopeError> {
     Ok(())
 }
 
-/// The same, more strictly: of a scope that is written now. A name of a tool has no space in it, and none of its parts is empty.
+/// Checks a new scope more strictly: a tool name has no space and no empty part.
 ///
 /// # Errors
-/// When it cannot mean a tool, or hardly.
+/// If it cannot, or can hardly, match a tool.
 pub fn check_new_scope(scope: &str) -> Result<(), ScopeError> {
     check_scope(scope)?;
     let is_name =
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scope_means_a_tool_or_says_what_to_write() {
+    fn a_scope_names_a_tool_or_is_refused_with_a_hint() {
         for fine in ["read_file", "notes/add", "notes/*", "kind:read", "kind:switch_mode", "kind:_levitate"] {
             check(fine, None);
         }
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_now_is_of_a_form() {
+    fn new_scopes_have_a_strict_form() {
         for fine in ["read_file", "notes/add", "notes/*", "kind:read", "Größe", "a/b/c"] {
             assert_eq!(check_new_scope(fine), Ok(()), "{fine}");
         }
@@ -112,7 +112,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_stands_there_is_told_in_one_line(scope in any::<String>()) {
+        fn scope_errors_are_one_line(scope in any::<String>()) {
             if let Err(error) = check_scope(&scope) {
                 prop_assert!(!error.to_string().contains('\n'));
             }

@@ -1,4 +1,4 @@
-//! A request taken apart into what is judged one by one: the parts of a command, paths, addresses.
+//! Splits a request into the parts that are judged one by one: programs, paths, URLs.
 
 mod mention;
 
@@ -13,97 +13,93 @@ use crate::decision::shown;
 use crate::kind::Kind;
 use crate::path::{Steps, is_within, resolve};
 use crate::protect::{self, Guard};
-use crate::scene::Scene;
+use crate::request_context::RequestContext;
 use crate::variable::Variable;
 
-/// A path that is touched.
+/// A path that an action may access.
 #[derive(Debug, Clone)]
 pub(crate) struct Touch {
-    /// The path, absolute.
+    /// The absolute path.
     pub(crate) steps: Steps,
-    /// Where it is, if it was named as a path and not only found among the words of a command.
+    /// The path, if it was named as one and not only found among the words of a command.
     pub(crate) claimed: Option<PathBuf>,
-    /// Whether it may be changed.
+    /// `true` if it may be changed.
     pub(crate) writes: bool,
-    /// Whether it is changed or removed itself, and not only something that is named with it.
+    /// `true` if the path itself is changed or removed, and not only something named with it.
     pub(crate) itself: bool,
-    /// Whether everything below it is read with it.
+    /// `true` if everything below it is read as well.
     pub(crate) descends: bool,
-    /// What else is certain of what happens to it.
+    /// What else is certain about the access.
     pub(crate) extent: Extent,
-    /// Whether a shell puts something into it that nobody can know: a variable, what a command prints.
+    /// `true` if it contains an unknown expansion: a variable, or output of a command.
     pub(crate) expanded: bool,
-    /// Whether it counts for protection: not if it is a word of which a piece counts.
+    /// `true` if it counts for protection; `false` for a word of which a part counts instead.
     pub(crate) guarded: bool,
-    /// As it was written, for people.
+    /// The path as written, for people.
     pub(crate) written: Rc<str>,
 }
 
-/// How far a command goes with a path that it names.
+/// What a command does to a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Extent {
     /// It may do anything to the path itself.
     #[default]
     Itself,
-    /// It may change everything below, too.
+    /// It may also change everything below.
     ChangesBelow,
     /// It certainly only reads.
     OnlyReads,
 }
 
 impl Touch {
-    /// What guards it, if something does.
+    /// Returns the protection of the path, if any.
     pub(crate) fn guard(&self) -> Option<Guard> {
         let expanded = || protect::guard_expanded(&self.steps).filter(|_| self.expanded);
         protect::guard(&self.steps, self.writes, self.itself).or_else(expanded)
     }
 }
 
-/// One thing that gets a verdict.
+/// One part of a request that gets a verdict.
 #[derive(Debug)]
 pub(crate) struct Target<'a> {
-    /// What it is.
     pub(crate) kinds: Vec<Kind>,
-    /// The request it belongs to.
     pub(crate) action: &'a Action,
     /// The program that runs.
     pub(crate) part: Option<&'a Part>,
-    /// Whether that only looks, and nothing beside it changes anything.
+    /// `true` if the program only reads, and nothing else changes anything.
     pub(crate) looks: bool,
-    /// Paths.
     pub(crate) touches: Vec<Touch>,
-    /// Addresses.
     pub(crate) urls: Vec<String>,
-    /// See [`Target::variable_parts`]; read once for all targets of a request.
+    /// See [`Target::variable_parts`]; computed once for all targets of a request.
     variables: Rc<OnceCell<Vec<Option<Vec<Part>>>>>,
-    /// Whether there is more in it than can be looked at.
+    /// `true` if it has more parts than can be judged.
     pub(crate) lost: bool,
-    /// What it is, for people, if there are others.
+    /// Description for people, if there are other targets.
     pub(crate) about: Option<String>,
 }
 
-/// What becomes of what the programs of a command print.
+/// Use of the output of a command's programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Speech {
+enum OutputUse {
     /// It is only shown.
     Shown,
-    /// It may become a word or the input of another.
+    /// It may become a word or the input of another program.
     Used,
 }
 
-/// How many paths, addresses and variables a request may have. More cannot be judged within some milliseconds.
+/// Maximum number of paths, URLs and variables of a request. More cannot be judged within a few milliseconds.
 const MAX_SUBJECTS: usize = 4096;
 
-/// How many pairs there may be of what is judged for each other: paths and addresses, parts of a command and either.
+/// Maximum number of pairs that are judged against each other: paths and URLs, parts of a command and either.
 const MAX_SUBJECT_PAIRS: usize = 16_384;
 
-/// How long all variables of a request may be, as long as a command.
+/// Maximum length of all variables of a request, the same as of a command.
 const MAX_ENV_BYTES: usize = 128 << 10;
 
-/// How many names all paths of a request may have together, and as many those that the words of its command may be.
+/// Maximum number of names in all paths of a request, and in all words of its command that may be paths.
 const MAX_STEPS: usize = 100_000;
 
-/// Returns `true` if there is more in a request than can be looked at.
+/// Returns `true` if a request has more parts than can be judged.
 pub(crate) fn is_too_large(action: &Action, script: Option<&Script>) -> bool {
     let counts = [action.paths.len(), action.urls.len(), action.env.len(), action.word_links.len()];
     let parts = script.map_or(0, |script| script.parts.len());
@@ -121,40 +117,48 @@ pub(crate) fn is_too_large(action: &Action, script: Option<&Script>) -> bool {
         || action.paths.iter().map(|path| from + names(path)).sum::<usize>() > MAX_STEPS
 }
 
-/// Everything in `action` that gets a verdict; `script` is its command, taken apart. There is at least one.
+/// Returns all targets of `action`, at least one; `script` is its parsed command.
 pub(crate) fn targets<'a>(
     action: &'a Action,
     script: Option<&'a Script>,
-    scene: &Scene<'_>,
+    context: &RequestContext<'_>,
     home: Option<&Path>,
 ) -> Vec<Target<'a>> {
     let kinds = action.kinds();
     if is_too_large(action, script) {
         return vec![Target { lost: true, ..Target::new(kinds, action, Vec::new()) }];
     }
-    let cwd = working_directory(action, scene, home);
+    let cwd = working_directory(action, context, home);
     let real = action.real_cwd.as_deref();
     let steps_left = Cell::new(MAX_STEPS);
-    let place = Place { cwd: cwd.as_deref(), real, home, steps_left: &steps_left };
+    let path_base = PathBase { cwd: cwd.as_deref(), real, home, steps_left: &steps_left };
     let reads = kinds.iter().all(|kind| kind.only_reads());
-    // An address on this disk is a file.
+    // A `file:` URL is a file.
     let local: Vec<PathBuf> = action.urls.iter().filter_map(|url| local_path(url)).collect();
     let paths: Vec<&PathBuf> = action.paths.iter().chain(&local).collect();
-    let claimed = |writes: bool| paths.iter().map(move |path| place.claimed(path, writes));
+    let claimed = |writes: bool| paths.iter().map(move |path| path_base.claimed(path, writes));
     let whole = Target::new(kinds, action, action.urls.clone());
     if let Some(script) = script.filter(|script| !script.parts.is_empty()) {
         let looks = is_read_only(script) && action.reads_beside_command() && !action.is_steered();
-        let speech = if script.uses_output() { Speech::Used } else { Speech::Shown };
+        let output_use = if script.uses_output() { OutputUse::Used } else { OutputUse::Shown };
         let each = script.parts.iter();
-        return each.flat_map(|part| of_part(part, &whole, claimed(!looks), speech, place)).collect();
+        return each.flat_map(|part| of_part(part, &whole, claimed(!looks), output_use, path_base)).collect();
     }
     if !paths.is_empty() {
         return claimed(!reads)
-            .map(|touch| Target { about: Some(shown(&touch.written)), touches: vec![touch], ..whole.again() })
+            .map(|touch| Target {
+                about: Some(shown(&touch.written)),
+                touches: vec![touch],
+                ..whole.without_touches()
+            })
             .collect();
     }
     if action.urls.len() > 1 {
-        let one = |url: &String| Target { about: Some(shown(url)), urls: vec![url.clone()], ..whole.again() };
+        let one = |url: &String| Target {
+            about: Some(shown(url)),
+            urls: vec![url.clone()],
+            ..whole.without_touches()
+        };
         return action.urls.iter().map(one).collect();
     }
     vec![Target { about: action.urls.first().map(|url| shown(url)), ..whole }]
@@ -175,13 +179,14 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// The same once more.
-    fn again(&self) -> Self {
+    /// Returns a copy without paths.
+    fn without_touches(&self) -> Self {
         let variables = Rc::clone(&self.variables);
         Self { variables, ..Self::new(self.kinds.clone(), self.action, self.urls.clone()) }
     }
 
-    /// What the variables of the request may have its command run; `None` for one that may have it run anything.
+    /// Returns what the variables of the request may make its command run; `None` for a variable that may
+    /// make it run anything.
     pub(crate) fn variable_parts(&self) -> &[Option<Vec<Part>>] {
         self.variables.get_or_init(|| {
             let steering = self.action.env.iter().filter(|variable| !variable.is_harmless());
@@ -190,19 +195,19 @@ impl<'a> Target<'a> {
     }
 }
 
-/// The targets of one part: the program, and every file that a redirection opens.
+/// Returns the targets of one part: the program, and every redirected file.
 fn of_part<'a>(
     part: &'a Part,
     whole: &Target<'a>,
     claimed: impl Iterator<Item = Touch>,
-    speech: Speech,
-    place: Place<'_>,
+    output_use: OutputUse,
+    path_base: PathBase<'_>,
 ) -> Vec<Target<'a>> {
     let only_looks = part.knows_its_words() && looks(part.argv()) && !whole.action.is_steered();
     let looks = only_looks && whole.action.reads_beside_command();
     let mut touches: Vec<Touch> = claimed.collect();
-    let bases = mention::bases(part, place);
-    let mentioned = mention::touches(part, only_looks, speech, &bases, place);
+    let bases = mention::bases(part, path_base);
+    let mentioned = mention::touches(part, only_looks, output_use, &bases, path_base);
     let lost = mentioned.is_none();
     touches.extend(mentioned.unwrap_or_default());
     let mut urls = whole.urls.clone();
@@ -214,7 +219,7 @@ fn of_part<'a>(
         touches,
         urls,
         about: Some(shown(&part.line())),
-        ..whole.again()
+        ..whole.without_touches()
     }];
     let files = part
         .writes
@@ -222,35 +227,35 @@ fn of_part<'a>(
         .map(|word| (word, Kind::Edit))
         .chain(part.reads.iter().map(|word| (word, Kind::Read)));
     for (word, kind) in files {
-        let touches = mention::file(word, kind == Kind::Edit, part, &bases, place);
+        let touches = mention::file(word, kind == Kind::Edit, part, &bases, path_base);
         targets.push(Target {
             kinds: vec![kind],
             lost: touches.is_none(),
             touches: touches.unwrap_or_default(),
             urls: Vec::new(),
             about: Some(shown(&word.text)),
-            ..whole.again()
+            ..whole.without_touches()
         });
     }
     targets
 }
 
-/// Where relative paths start.
+/// The directories in which relative paths start.
 #[derive(Debug, Clone, Copy)]
-struct Place<'a> {
+struct PathBase<'a> {
     cwd: Option<&'a Path>,
-    /// Where that leads, if its links lead elsewhere.
+    /// Link target of `cwd`, if it differs.
     real: Option<&'a Path>,
     home: Option<&'a Path>,
-    /// How many names of paths may still come.
+    /// Remaining number of names of paths.
     steps_left: &'a Cell<usize>,
 }
 
-impl Place<'_> {
+impl PathBase<'_> {
     fn claimed(self, path: &Path, writes: bool) -> Touch {
         let resolved = resolve(path, self.cwd, self.home);
         Touch {
-            steps: Steps::of(&resolved),
+            steps: Steps::from_path(&resolved),
             claimed: Some(resolved),
             writes,
             itself: writes,
@@ -263,24 +268,28 @@ impl Place<'_> {
     }
 }
 
-/// Where the action runs: where it says, from the first root on.
-pub(crate) fn working_directory(action: &Action, scene: &Scene<'_>, home: Option<&Path>) -> Option<PathBuf> {
-    let first = scene.roots.first().map(PathBuf::as_path);
+/// Returns the working directory of the action, relative to the first root.
+pub(crate) fn working_directory(
+    action: &Action,
+    context: &RequestContext<'_>,
+    home: Option<&Path>,
+) -> Option<PathBuf> {
+    let first = context.roots.first().map(PathBuf::as_path);
     match &action.cwd {
         Some(cwd) => Some(resolve(cwd, first, home)),
         None => first.map(|root| resolve(root, None, home)),
     }
 }
 
-/// Whether the action runs in a root.
-pub(crate) fn runs_within_roots(action: &Action, scene: &Scene<'_>, home: Option<&Path>) -> bool {
+/// Returns `true` if the action runs in a root.
+pub(crate) fn runs_within_roots(action: &Action, context: &RequestContext<'_>, home: Option<&Path>) -> bool {
     let real = action.real_cwd.as_ref();
-    working_directory(action, scene, home).is_some_and(|cwd| is_within(&cwd, scene.roots))
-        && real.is_none_or(|real| is_within(&resolve(real, None, None), scene.roots))
+    working_directory(action, context, home).is_some_and(|cwd| is_within(&cwd, context.roots))
+        && real.is_none_or(|real| is_within(&resolve(real, None, None), context.roots))
 }
 
-/// Whether the action runs in the directory of a root itself.
-pub(crate) fn runs_in_a_root(action: &Action, scene: &Scene<'_>, home: Option<&Path>) -> bool {
-    let cwd = working_directory(action, scene, home);
-    cwd.is_some_and(|cwd| scene.roots.iter().any(|root| resolve(root, None, home) == cwd))
+/// Returns `true` if the action runs in the directory of a root itself.
+pub(crate) fn runs_in_a_root(action: &Action, context: &RequestContext<'_>, home: Option<&Path>) -> bool {
+    let cwd = working_directory(action, context, home);
+    cwd.is_some_and(|cwd| context.roots.iter().any(|root| resolve(root, None, home) == cwd))
 }

@@ -1,16 +1,17 @@
-//! JSON that every reader takes for the same value: no object in it has a key twice.
+//! JSON that all readers interpret equally: no object has a duplicate key.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// A value in which no object has a key twice. Deserializing fails if one has: two readers could take different values.
+/// A value without duplicate keys. Deserializing fails otherwise, because readers could choose different
+/// values.
 #[derive(Clone, Debug)]
 pub struct UnambiguousJson(pub Value);
 
 impl UnambiguousJson {
-    /// Reads a value. `None`: it can be read in two ways, or not at all.
+    /// Reads a value. Returns `None` if it is invalid or has a duplicate key.
     pub fn read(text: &[u8]) -> Option<Value> {
         serde_json::from_slice::<Self>(text).ok().map(|Self(value)| value)
     }
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stands_there_twice_is_not_read_wherever_it_stands() {
+    fn a_duplicate_key_is_refused_at_any_depth() {
         let check = |text: &str, reads: bool| {
             assert_eq!(UnambiguousJson::read(text.as_bytes()).is_some(), reads, "{text}");
         };
@@ -113,12 +114,12 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(256))]
 
         #[test]
-        fn what_is_unambiguous_is_read_as_it_is(value in any_value()) {
+        fn unambiguous_json_is_read_unchanged(value in any_value()) {
             prop_assert_eq!(UnambiguousJson::read(value.to_string().as_bytes()), Some(value));
         }
 
         #[test]
-        fn whatever_it_is_it_is_read_or_not(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
             let _ = UnambiguousJson::read(&bytes);
         }
     }

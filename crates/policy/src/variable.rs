@@ -1,35 +1,35 @@
-//! Environment variables that a command is to run with.
+//! Environment variables that a request sets for a command.
 //!
-//! A variable can decide which program runs, what it loads and where it finds its settings, and no list of such names
-//! is complete. So only names that are known to do nothing of that kind are ignored; any other makes a command something
-//! that no rule has described, unless the rule lists the variable.
+//! A variable can decide which program runs, what it loads and where it finds its settings, and no list of
+//! such names is complete. So only names that are known to be harmless are ignored; with any other, a command
+//! matches a rule only if the rule lists the variable.
 
-/// One assignment of a request. The name is empty if the request cannot be read.
+/// One assignment of a request. The name is empty if the assignment cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Variable {
-    /// Its name.
+    /// Name of the variable.
     pub name: String,
-    /// Its value.
+    /// Value of the variable.
     pub value: String,
 }
 
-/// Names that change how a program words or colors its output, and nothing else.
+/// Names that only change the language or color of a program's output.
 const HARMLESS: &str = "\
     CI CLICOLOR CLICOLOR_FORCE COLORTERM COLUMNS FORCE_COLOR LANG LC_ADDRESS LC_ALL LC_COLLATE LC_CTYPE \
     LC_IDENTIFICATION LC_MEASUREMENT LC_MESSAGES LC_MONETARY LC_NAME LC_NUMERIC LC_PAPER LC_TELEPHONE LC_TIME LINES \
     NO_COLOR PYTHONUNBUFFERED RUST_BACKTRACE TERM";
 
-/// Longer values are not of the kind that the names above have.
+/// Longer values are not usual for these names.
 const MAX_HARMLESS_BYTES: usize = 64;
 
 impl Variable {
-    /// The variable `name` with the value `value`.
+    /// Creates an assignment.
     pub fn new(name: impl Into<String>, value: impl Into<String>) -> Self {
         Self { name: name.into(), value: value.into() }
     }
 
-    /// Returns `true` if it cannot change what a program runs, loads or finds. `LANG` and `TERM` name files of the
-    /// system, so a value that could lead to another directory is not harmless.
+    /// Returns `true` if it cannot change what a program runs, loads or finds. `LANG` and `TERM` name files
+    /// of the system, so a value that could lead to another directory is not harmless.
     pub(crate) fn is_harmless(&self) -> bool {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.@+:,".contains(&byte);
         HARMLESS.split_whitespace().any(|name| name == self.name)

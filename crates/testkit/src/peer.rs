@@ -8,7 +8,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream};
 
 use crate::tap::{Reader, tap};
 
-/// What a test of an agent in this process needs. Must be created inside a runtime.
+/// The client end of an in-process agent under test. Must be created inside a runtime.
 pub struct Stage {
     /// The agent's link.
     pub link: Link,

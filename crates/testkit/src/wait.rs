@@ -9,7 +9,7 @@ pub async fn wait_until(deadline: Duration, mut condition: impl FnMut() -> bool)
         if started.elapsed() > deadline {
             return false;
         }
-        // sleep: nobody tells when another process has done something; all one can do is look again
+        // sleep: there is no notification from another process, so this polls
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     true

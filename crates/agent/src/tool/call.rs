@@ -18,7 +18,6 @@ use crate::update_writer::new_id;
 /// Bytes of a result that the model gets.
 const MAX_RESULT_BYTES: usize = 128 << 10;
 
-/// A prepared call.
 pub(super) struct ToolJob {
     pub(super) shown: ToolCall,
     /// Permission that the user must give first, if any.
@@ -217,7 +216,7 @@ impl Turn {
         }
     }
 
-    /// Prepares a call, or returns what the model is told is wrong with it.
+    /// Prepares a call, or returns an error message for the model.
     async fn prepare(
         &self,
         action: &ToolAction,
@@ -390,7 +389,7 @@ fn limit_part(part: Part) -> Part {
     }
 }
 
-/// Returns a text argument, or what the model is told.
+/// Returns a text argument, or an error message for the model.
 pub(super) fn text_argument<'a>(arguments: &'a Map<String, Value>, name: &str) -> Result<&'a str, String> {
     match arguments.get(name) {
         Some(Value::String(text)) => Ok(text),
@@ -399,7 +398,7 @@ pub(super) fn text_argument<'a>(arguments: &'a Map<String, Value>, name: &str) -
     }
 }
 
-/// Returns an optional number argument from 1 on, or what the model is told.
+/// Returns an optional positive number, or an error message for the model.
 pub(super) fn number_argument(arguments: &Map<String, Value>, name: &str) -> Result<Option<u64>, String> {
     match arguments.get(name) {
         None | Some(Value::Null) => Ok(None),

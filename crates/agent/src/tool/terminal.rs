@@ -251,8 +251,7 @@ pub(super) async fn run(
     };
     // A task of its own: the release completes even if the turn does not wait for it.
     let release = tokio::spawn(release_terminal(turn.peer.clone(), params, ended.is_err()));
-    let mut released =
-        Box::pin(async { release.await.unwrap_or_else(|_| Err("it cannot be told".to_owned())) });
+    let mut released = Box::pin(async { release.await.unwrap_or_else(|_| Err("it is unknown".to_owned())) });
     let mut output = None;
     if ended.is_ok() {
         tokio::select! {
@@ -265,7 +264,7 @@ pub(super) async fn run(
         Some(output) => output,
         None => tokio::time::timeout(OUTPUT_GRACE_TIMEOUT, released)
             .await
-            .unwrap_or_else(|_| Err("it does not come".to_owned())),
+            .unwrap_or_else(|_| Err("it did not arrive in time".to_owned())),
     };
     // The output replaces the terminal when the session is replayed.
     if let Ok(Output { output, .. }) = &output {
@@ -273,8 +272,8 @@ pub(super) async fn run(
     }
     match ended {
         Err(Interrupt::Deadline(limit)) => {
-            let said = output.map(|output| output.output).unwrap_or_default();
-            let mut done = ToolOutcome::failed(format!("{}\n{said}", Interrupt::Deadline(limit).message()));
+            let text = output.map(|output| output.output).unwrap_or_default();
+            let mut done = ToolOutcome::failed(format!("{}\n{text}", Interrupt::Deadline(limit).message()));
             done.content = None;
             Ok(done)
         }
@@ -305,10 +304,10 @@ impl Turn {
 }
 
 fn to_outcome(exit: Result<ExitStatus, CallError>, output: Result<Output, String>) -> ToolOutcome {
-    let (said, truncated, seen) = match output {
+    let (text, truncated, seen) = match output {
         Ok(Output { output, truncated, exit_status }) => (output, truncated, exit_status),
         Err(reason) => {
-            return ToolOutcome::failed(format!("The output of the command could not be had: {reason}"));
+            return ToolOutcome::failed(format!("The output of the command is not available: {reason}"));
         }
     };
     let exit = match exit {
@@ -331,7 +330,7 @@ fn to_outcome(exit: Result<ExitStatus, CallError>, output: Result<Output, String
     let cut = if truncated { "(the beginning of the output was left out)\n" } else { "" };
     ToolOutcome {
         content: None,
-        parts: vec![Part::text(format!("{cut}{said}\n({ending})"))],
+        parts: vec![Part::text(format!("{cut}{text}\n({ending})"))],
         output: json!({"exitCode": exit.exit_code, "signal": exit.signal, "truncated": truncated}),
         // A command that ran is a successful call, unless a signal ended it; the model judges the exit code.
         failed: exit.exit_code.is_none() && exit.signal.is_some(),

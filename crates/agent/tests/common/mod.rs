@@ -167,7 +167,7 @@ impl Client {
                     None => Ok(message["result"].take()),
                 };
             }
-            self.hear().await;
+            self.receive_message().await;
         }
     }
 
@@ -199,7 +199,7 @@ impl Client {
             if let Some(update) = self.updates.iter().find(|update| wanted(update)) {
                 return update.clone();
             }
-            self.hear().await;
+            self.receive_message().await;
         }
     }
 
@@ -209,12 +209,12 @@ impl Client {
             if let Some((_, params)) = self.asked.iter().find(|(asked, _)| asked == method) {
                 return params.clone();
             }
-            self.hear().await;
+            self.receive_message().await;
         }
     }
 
     /// Receives one message.
-    pub async fn hear(&mut self) {
+    pub async fn receive_message(&mut self) {
         let frame = timeout(SOON, self.link.receiver.recv()).await.expect("the agent says something in time");
         let message: Value =
             serde_json::from_slice(frame.expect("the agent is there").bytes()).expect("JSON");

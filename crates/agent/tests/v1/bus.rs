@@ -22,7 +22,7 @@ async fn response(client: &mut Client, id: &Value) -> Value {
         if let Some(message) = found {
             return message.clone();
         }
-        client.hear().await;
+        client.receive_message().await;
     }
 }
 

@@ -24,7 +24,7 @@ async fn two_turns(client: &mut Client) -> String {
 }
 
 /// Returns role and text of updates, chunks of one message joined.
-fn said(updates: &[Value]) -> Vec<(String, String)> {
+fn agent_messages(updates: &[Value]) -> Vec<(String, String)> {
     let mut said: Vec<(String, String, String)> = Vec::new();
     for update in updates {
         let Some(kind) = update["sessionUpdate"].as_str().and_then(|kind| kind.strip_suffix("_chunk")) else {
@@ -45,7 +45,7 @@ async fn a_loaded_session_is_shown_again_before_the_answer() {
     let server = server();
     let mut client = Client::v1(settings(&server), json!({})).await;
     let session = two_turns(&mut client).await;
-    let live = said(&client.updates);
+    let live = agent_messages(&client.updates);
     client.ask("session/close", json!({"sessionId": session})).await.unwrap();
     client.forget();
     let from = client.heard.len();
@@ -70,7 +70,7 @@ async fn a_loaded_session_is_shown_again_before_the_answer() {
         ("user_message", "Two/project/a.rs"),
         ("agent_message", "The second answer, which is long"),
     ];
-    let again = said(&client.updates);
+    let again = agent_messages(&client.updates);
     assert_eq!(again, expected.map(|(kind, text)| (kind.to_owned(), text.to_owned())));
     let spoken: Vec<_> = again.into_iter().filter(|(kind, _)| kind != "user_message").collect();
     assert_eq!(spoken, live, "as it was shown the first time");
@@ -305,7 +305,7 @@ async fn a_fork_goes_its_own_way() {
     client.ask("session/close", json!({"sessionId": fork})).await.unwrap();
     client.forget();
     client.ask("session/load", json!({"sessionId": fork, "cwd": "/project"})).await.unwrap();
-    let texts: Vec<String> = said(&client.updates).into_iter().map(|(_, text)| text).collect();
+    let texts: Vec<String> = agent_messages(&client.updates).into_iter().map(|(_, text)| text).collect();
     assert_eq!(texts.len(), 7);
     assert_eq!((texts[0].as_str(), texts[5].as_str()), ("One", "Left"));
     client.leave().await;

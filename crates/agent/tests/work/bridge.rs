@@ -186,7 +186,7 @@ async fn a_call_that_never_ends_is_given_up() {
         let prompt = client.begin_prompt(&session, "Go").await;
         client.update(|update| update["status"] == "in_progress").await;
         while client.asked.last().unwrap().1["method"] != "tools/call" {
-            client.hear().await;
+            client.receive_message().await;
         }
         if !by_limit {
             client.notify("session/cancel", json!({"sessionId": session})).await;
@@ -201,7 +201,7 @@ async fn a_call_that_never_ends_is_given_up() {
             .iter()
             .any(|message| message["method"] == "$/cancel_request" && message["params"]["requestId"] == id)
         {
-            client.hear().await;
+            client.receive_message().await;
         }
         check_v1(&client);
         client.leave().await;
@@ -246,7 +246,7 @@ async fn notifications_out_of_place_are_dropped() {
         let call = heard.lock().unwrap().iter().find(|params| params["method"] == "tools/call").cloned();
         match call {
             Some(call) => break call,
-            None => client.hear().await,
+            None => client.receive_message().await,
         }
     };
     let progress = |request: &Value, server: &str| {

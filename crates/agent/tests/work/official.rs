@@ -10,7 +10,7 @@ use crate::common::Client;
 /// Validates every update and request of the agent so far, version 1.
 #[track_caller]
 pub(crate) fn check_v1(client: &Client) {
-    for (method, params) in said(client) {
+    for (method, params) in agent_messages(client) {
         match method {
             "session/update" => same::<v1::SessionNotification>(params),
             "session/request_permission" => same::<v1::RequestPermissionRequest>(params),
@@ -31,7 +31,7 @@ pub(crate) fn check_v1(client: &Client) {
 /// Validates every update and request of the agent so far, version 2.
 #[track_caller]
 pub(crate) fn check_v2(client: &Client) {
-    for (method, params) in said(client) {
+    for (method, params) in agent_messages(client) {
         match method {
             "session/update" => same::<v2::UpdateSessionNotification>(params),
             "session/request_permission" => same::<v2::RequestPermissionRequest>(params),
@@ -42,7 +42,7 @@ pub(crate) fn check_v2(client: &Client) {
     }
 }
 
-fn said(client: &Client) -> impl Iterator<Item = (&str, &Value)> {
+fn agent_messages(client: &Client) -> impl Iterator<Item = (&str, &Value)> {
     client.heard.iter().filter_map(|message| Some((message["method"].as_str()?, &message["params"])))
 }
 

@@ -20,7 +20,7 @@ fn done() -> Reply {
 }
 
 /// Returns how often the user was asked.
-fn asked(client: &Client) -> usize {
+fn permission_requests(client: &Client) -> usize {
     methods(client).iter().filter(|method| **method == "session/request_permission").count()
 }
 
@@ -65,7 +65,7 @@ async fn the_user_sees_what_is_to_be_allowed() {
     client.leave().await;
 }
 
-/// Only a clear approval counts: otherwise nothing happens, and the model is told.
+/// Only a clear approval counts: otherwise nothing happens, and the model gets an error.
 #[tokio::test]
 async fn only_a_clear_yes_is_one() {
     let outcome = |outcome: Value| Some(Ok(json!({"outcome": outcome})));
@@ -108,7 +108,7 @@ async fn allow_once_covers_one_call() {
     let mut client = desk.client(settings(&server)).await;
     let session = client.session().await;
     client.prompt(&session, "Go").await.unwrap();
-    assert_eq!(asked(&client), 2);
+    assert_eq!(permission_requests(&client), 2);
     assert!(desk.file("/project/b.txt").is_some());
     client.leave().await;
 }
@@ -123,15 +123,15 @@ async fn for_this_session_holds_as_long_as_the_session() {
     let session = client.session().await;
     client.prompt(&session, "Go").await.unwrap();
     // Files are approved once, commands each by itself.
-    assert_eq!(asked(&client), 3);
+    assert_eq!(permission_requests(&client), 3);
     let edits = Plan::new([write("c.txt"), done()]);
     server.replan(edits);
     client.prompt(&session, "And again").await.unwrap();
-    assert_eq!(asked(&client), 3, "the next turn of the session knows");
+    assert_eq!(permission_requests(&client), 3, "the next turn of the session knows");
     server.replan([write("d.txt"), done()]);
     let other = client.session().await;
     client.prompt(&other, "Go").await.unwrap();
-    assert_eq!(asked(&client), 4, "another session does not");
+    assert_eq!(permission_requests(&client), 4, "another session does not");
     client.ask("session/close", json!({"sessionId": session})).await.unwrap();
     client
         .ask("session/load", json!({"sessionId": session, "cwd": "/project", "mcpServers": []}))
@@ -139,7 +139,7 @@ async fn for_this_session_holds_as_long_as_the_session() {
         .unwrap();
     server.replan([write("e.txt"), done()]);
     client.prompt(&session, "Go").await.unwrap();
-    assert_eq!(asked(&client), 5, "nor does the session once it was closed");
+    assert_eq!(permission_requests(&client), 5, "nor does the session once it was closed");
     check_v1(&client);
     client.leave().await;
 }
@@ -181,7 +181,7 @@ async fn a_late_yes_is_none() {
     server.replan([write("b.txt"), done()]);
     desk.choose("reject_once");
     client.prompt(&session, "Go").await.unwrap();
-    assert_eq!(asked(&client), 2);
+    assert_eq!(permission_requests(&client), 2);
     assert_eq!((desk.file("/project/a.txt"), desk.file("/project/b.txt")), (None, None));
     client.leave().await;
 }

@@ -260,11 +260,11 @@ async fn beat(client: &mut Client) -> Value {
     for _ in 0..60 {
         tokio::time::advance(Duration::from_secs(1)).await;
     }
-    client.hear().await;
+    client.receive_message().await;
     // Deferred updates are not deferred for ever.
     if client.updates.last().is_some_and(|update| update["sessionUpdate"] == "available_commands_update") {
         client.updates.pop();
-        client.hear().await;
+        client.receive_message().await;
     }
     tokio::time::resume();
     assert_eq!(client.updates.len(), before + 1);
@@ -316,7 +316,7 @@ async fn a_model_that_thinks_for_long_is_covered() {
 }
 
 /// Returns the agent's messages to the client.
-fn told(client: &Client) -> String {
+fn agent_text(client: &Client) -> String {
     let texts = client.updates.iter().filter(|update| update["sessionUpdate"] == "agent_message_chunk");
     texts.filter_map(|update| update["content"]["text"].as_str()).collect()
 }
@@ -349,7 +349,11 @@ async fn an_answer_with_too_many_bytes_ends_the_turn() {
     let session = client.session().await;
     let end = client.prompt(&session, "Go").await.unwrap();
     assert_eq!(end["stopReason"], "max_tokens");
-    assert!(told(&client).ends_with("It is not kept, and the turn ends here."), "{}", told(&client));
+    assert!(
+        agent_text(&client).ends_with("It is not kept, and the turn ends here."),
+        "{}",
+        agent_text(&client)
+    );
     client.leave().await;
 }
 
@@ -364,7 +368,7 @@ async fn a_turn_with_too_many_bytes_runs_no_more_calls_and_ends() {
     let session = client.session().await;
     let end = client.prompt(&session, "Go").await.unwrap();
     assert_eq!(end["stopReason"], "max_tokens");
-    assert!(told(&client).ends_with("It ends here."), "{}", told(&client));
+    assert!(agent_text(&client).ends_with("It ends here."), "{}", agent_text(&client));
     let statuses: Vec<Value> = calls(&client).iter().map(|call| call["status"].clone()).collect();
     assert!(statuses.contains(&json!("completed")) && statuses.contains(&json!("failed")), "{statuses:?}");
     // The next turn has the complete history.
@@ -382,7 +386,11 @@ async fn a_session_with_too_many_bytes_takes_no_more_prompts() {
     let session = client.session().await;
     assert_eq!(client.prompt(&session, "Go").await.unwrap()["stopReason"], "end_turn");
     assert_eq!(client.prompt(&session, "Again").await.unwrap()["stopReason"], "max_tokens");
-    assert!(told(&client).ends_with("takes no more prompts. Begin a new one."), "{}", told(&client));
+    assert!(
+        agent_text(&client).ends_with("takes no more prompts. Begin a new one."),
+        "{}",
+        agent_text(&client)
+    );
     assert_eq!(chats(&server).len(), 1, "the model was not asked");
     client.leave().await;
 }

@@ -93,7 +93,7 @@ async fn message(client: &mut Client, method: &str, inner: Option<&str>) -> Valu
         if let Some(found) = found {
             return found.clone();
         }
-        client.hear().await;
+        client.receive_message().await;
     }
 }
 
@@ -102,7 +102,7 @@ async fn given_up(client: &mut Client, id: &Value) {
     let said =
         |message: &Value| message["method"] == "$/cancel_request" && message["params"]["requestId"] == *id;
     while !client.heard.iter().any(said) {
-        client.hear().await;
+        client.receive_message().await;
     }
 }
 

@@ -11,11 +11,11 @@ use rustix::fs::OFlags;
 use super::{Disk, FileStatus, Handle};
 use crate::files;
 
-/// How long to wait before asking for the lock again: at first, and at most.
+/// Initial and maximum pause between attempts to acquire the lock.
 const LOCK_RETRY_PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
 
-/// The mode of the lock. A file that can be opened for reading can be locked, so this one can only be opened for writing:
-/// whoever may read the log and not change it cannot keep its writers out.
+/// The mode of the lock file. A file that can be opened for reading can be locked, so this one can only be
+/// opened for writing: a user who may only read the log cannot block its writers.
 const LOCK_MODE: u32 = 0o200;
 
 /// The directory of a log, and its lock.
@@ -26,13 +26,13 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// The directory at `path`, which is made if it is missing, with a lock of this name.
+    /// Opens the directory at `path`, and creates it if it is missing, with a lock of this name.
     pub fn open(path: &Path, lock: &str) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         let lock =
             options().read(false).mode(LOCK_MODE).create(true).truncate(false).open(path.join(lock))?;
         if lock.metadata()?.mode() & 0o777 != LOCK_MODE {
-            // An earlier version has made it. Who is not its owner leaves it as it is.
+            // An earlier version created it. Only its owner can change the mode.
             let _ = lock.set_permissions(Permissions::from_mode(LOCK_MODE));
         }
         Ok(Self { path: path.to_owned(), lock })
@@ -57,7 +57,7 @@ impl Disk for Directory {
     }
 
     fn unlock(&mut self) {
-        // It cannot fail for a lock that we hold.
+        // Cannot fail for a lock that is held.
         let _ = self.lock.unlock();
     }
 
@@ -120,7 +120,7 @@ impl Handle for File {
     }
 }
 
-/// For its owner alone, and never through a link.
+/// Files are accessible by their owner only, and never opened through a link.
 fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
     let no_links = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or_default();

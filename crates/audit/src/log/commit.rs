@@ -24,9 +24,7 @@ pub(super) struct Committer {
     pub(super) disk: Box<dyn Disk>,
     pub(super) names: Names,
     pub(super) options: Options,
-    /// The active file.
     pub(super) file: Option<Box<dyn Handle>>,
-    /// Its identity.
     pub(super) id: Option<(u64, u64)>,
     /// The number of its first entry.
     pub(super) first: u64,
@@ -67,7 +65,6 @@ impl Committer {
         Ok(committer)
     }
 
-    /// The last entry.
     pub(super) fn tip(&self) -> Option<Receipt> {
         let hash = self.place.prev.clone()?;
         Some(Receipt { seq: self.place.seq.checked_sub(1)?, hash })
@@ -116,7 +113,7 @@ impl Committer {
         }
         self.begin()?;
         let (now, jump) = self.watch.observe(&*self.options.clock, self.ts);
-        self.note(jump.and_then(note::clock_jump));
+        self.append_note(jump.and_then(note::clock_jump));
         let ts = self.ts.map_or(now, |last| last.max(now));
         let time = format_timestamp(ts);
 
@@ -125,7 +122,7 @@ impl Committer {
         let mut lines = Vec::with_capacity(all.clone().map(|draft| draft.len() + MAX_POSITION_BYTES).sum());
         let mut receipts = Vec::with_capacity(self.notes.len() + drafts.len());
         for draft in all {
-            let hash = draft.put(&place, &time, self.options.algorithm, &mut lines);
+            let hash = draft.write_line(&place, &time, self.options.algorithm, &mut lines);
             receipts.push(Receipt { seq: place.seq, hash: hash.clone() });
             place = LogPosition { seq: place.seq + 1, prev: Some(hash) };
         }
@@ -191,7 +188,7 @@ impl Committer {
     fn mark_suspect(&mut self) {
         self.suspect = true;
         if let Some(mut file) = self.file.take() {
-            // So that nobody takes the lines for written. If this fails, they are ordinary lines, only unacknowledged.
+            // So that no reader treats the lines as written. If this fails, they are ordinary lines, only unacknowledged.
             let _ = file.truncate(self.length);
         }
     }
@@ -235,12 +232,12 @@ impl Committer {
             (self.file, self.id) = (None, None);
         }
         self.suspect = false;
-        self.note(note::replacement(&sealed));
+        self.append_note(note::replacement(&sealed));
         self.begin()
     }
 
     /// Adds a note to the next lines.
-    pub(super) fn note(&mut self, note: Option<Draft>) {
+    pub(super) fn append_note(&mut self, note: Option<Draft>) {
         if self.notes.len() < MAX_PENDING_NOTES {
             self.notes.extend(note);
         }

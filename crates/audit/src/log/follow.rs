@@ -123,7 +123,7 @@ impl Committer {
                 let part = &mut parts[outcome.bad_source];
                 part.handle.truncate(bad.offset)?;
                 let bytes = part.seen.length - bad.offset;
-                self.note(note::truncation(&bad, bytes));
+                self.append_note(note::truncation(&bad, bytes));
                 // The files behind it are empty.
                 extents.resize(parts.len(), (outcome.link.next, 0));
             }

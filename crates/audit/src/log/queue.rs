@@ -28,7 +28,7 @@ pub(super) struct Job {
 pub(super) struct Queue {
     state: Mutex<State>,
     /// There is new work.
-    news: Condvar,
+    wakeup: Condvar,
     room: Arc<Semaphore>,
     max_commit: usize,
 }
@@ -41,20 +41,20 @@ struct State {
     began: Option<Instant>,
     tip: Option<Receipt>,
     /// Buffers of drafts that are on disk.
-    sheets: Vec<Vec<u8>>,
+    spare_buffers: Vec<Vec<u8>>,
 }
 
 impl Queue {
     pub(super) fn new(bytes: usize, max_commit: usize) -> Self {
-        let (jobs, sheets) = (VecDeque::new(), Vec::new());
-        let state = State { jobs, bytes: 0, closed: false, began: None, tip: None, sheets };
+        let (jobs, spare_buffers) = (VecDeque::new(), Vec::new());
+        let state = State { jobs, bytes: 0, closed: false, began: None, tip: None, spare_buffers };
         let room = Arc::new(Semaphore::new(bytes.min(Semaphore::MAX_PERMITS)));
-        Self { state: Mutex::new(state), news: Condvar::new(), room, max_commit }
+        Self { state: Mutex::new(state), wakeup: Condvar::new(), room, max_commit }
     }
 
     /// Returns a buffer for a draft.
     pub(super) fn take_buffer(&self) -> Vec<u8> {
-        self.state().sheets.pop().unwrap_or_default()
+        self.state().spare_buffers.pop().unwrap_or_default()
     }
 
     /// Queues an event, or waits for room.
@@ -90,28 +90,28 @@ impl Queue {
         state.bytes += job.draft.len();
         state.jobs.push_back(job);
         // A thread that waits for the end of the window must not be woken for each job.
-        let news = before == 0 || (before < self.max_commit && state.bytes >= self.max_commit);
+        let wakeup = before == 0 || (before < self.max_commit && state.bytes >= self.max_commit);
         drop(state);
-        if news {
-            self.news.notify_one();
+        if wakeup {
+            self.wakeup.notify_one();
         }
     }
 
     /// Waits for jobs, and then until the last commit is a window ago. Returns `None` when everything is done.
-    pub(super) fn take(&self, window: Duration) -> Option<Vec<Job>> {
+    pub(super) fn next_batch(&self, window: Duration) -> Option<Vec<Job>> {
         let mut state = self.state();
         while state.jobs.is_empty() {
             if state.closed {
                 return None;
             }
-            state = self.news.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.wakeup.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         while !state.closed && state.bytes < self.max_commit {
             let left = state.began.map_or(Duration::ZERO, |began| window.saturating_sub(began.elapsed()));
             if left.is_zero() {
                 break;
             }
-            state = self.news.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.wakeup.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         state.began = Some(Instant::now());
         let mut batch = Vec::new();
@@ -140,17 +140,17 @@ impl Queue {
         match commit(&drafts) {
             Ok(receipts) => {
                 self.set_tip(receipts.last().cloned());
-                let mut sheets = Vec::with_capacity(batch.len().min(MAX_SPARE_BUFFERS));
+                let mut spare_buffers = Vec::with_capacity(batch.len().min(MAX_SPARE_BUFFERS));
                 for (Job { draft, answer, .. }, receipt) in batch.into_iter().zip(receipts) {
                     let _ = answer.send(Ok(receipt));
                     let sheet = draft.into_buffer();
-                    if sheets.len() < MAX_SPARE_BUFFERS && sheet.capacity() <= MAX_SPARE_BUFFER_BYTES {
-                        sheets.push(sheet);
+                    if spare_buffers.len() < MAX_SPARE_BUFFERS && sheet.capacity() <= MAX_SPARE_BUFFER_BYTES {
+                        spare_buffers.push(sheet);
                     }
                 }
                 let mut state = self.state();
-                let room = MAX_SPARE_BUFFERS.saturating_sub(state.sheets.len());
-                state.sheets.extend(sheets.into_iter().take(room));
+                let room = MAX_SPARE_BUFFERS.saturating_sub(state.spare_buffers.len());
+                state.spare_buffers.extend(spare_buffers.into_iter().take(room));
             }
             Err(error) => {
                 for job in batch {
@@ -164,7 +164,7 @@ impl Queue {
     pub(super) fn close(&self) {
         self.room.close();
         self.state().closed = true;
-        self.news.notify_all();
+        self.wakeup.notify_all();
     }
 
     /// The last entry on disk.

@@ -1,5 +1,5 @@
-//! Finds secrets among the arguments of programs: behind options with telling names, and behind options known for one
-//! program.
+//! Finds secrets among the arguments of programs: after options with secret names, and after options known
+//! for one program.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use super::program::{
 use super::token_patterns;
 use super::value::{Quotes, closing, is_given, literal_of, word_end};
 
-/// Options that a login follows, for any program.
+/// Options of any program that are followed by a login.
 const LOGIN_OPTIONS: [&str; 4] = ["-u", "-U", "--user", "--proxy-user"];
 
 /// Reads arguments in order.
@@ -30,15 +30,15 @@ pub(super) struct ArgumentReader {
     is_name_next: bool,
     /// The value of `words` when the word that `SecretPlace::Second` requires was seen.
     second_of: Option<u8>,
-    /// The name of a network share was seen.
+    /// `true` if the name of a network share was seen.
     is_share: bool,
-    /// A flag of this command marks its value as a secret.
+    /// `true` if a flag of this command marks its value as a secret.
     has_secret_flag: bool,
-    /// How much of `machine … login … password` was seen.
+    /// Progress in `machine … login … password`.
     netrc: u8,
 }
 
-/// Words that some options must follow.
+/// Words that some options have to follow.
 const OPTION_CONTEXT_WORDS: [&str; 10] =
     ["login", "auth", "AUTH", "secret", "secrets", "put-parameter", "put", "patch", "write", "publish"];
 
@@ -73,7 +73,7 @@ impl ArgumentReader {
         let program = at.and_then(|at| word.get(at + 1..)).unwrap_or(word);
         let program = program.strip_suffix(".exe").unwrap_or(program);
         let Some(options) = options(program) else { return false };
-        // Some programs have it as a word: `aws configure set`.
+        // Some programs have it as a subcommand: `aws configure set`.
         if program == "set" && self.options.is_some() {
             return false;
         }
@@ -90,14 +90,14 @@ impl ArgumentReader {
         true
     }
 
-    /// Returns where the secret of this argument begins, or the text that contains it, and how it is read.
+    /// Returns where the secret of this argument begins, or of the text that contains it, and how it is read.
     pub(super) fn step(
         &mut self,
         word: &str,
         named: impl Fn(&str) -> Option<Named>,
     ) -> Option<(usize, Takes)> {
         if let Some(takes) = self.next.take() {
-            // Another option, or the number of a user.
+            // Another option, or a user id.
             if !word.starts_with('-') || takes == Takes::Pass {
                 return Some((0, takes));
             }
@@ -114,12 +114,12 @@ impl ArgumentReader {
         if let Some(found) = self.cluster(word) {
             return found;
         }
-        // The flag of such a program has no value of its own.
+        // The flag of such a program has no value.
         let has_flag = |(_, place, _): &(_, SecretPlace, _)| matches!(place, SecretPlace::SecondIfSecret(_));
         if word == SECRET_FLAG && self.options.is_some_and(|options| options.iter().any(has_flag)) {
             return None;
         }
-        // A word that begins with a slash is a path, or an option on other systems.
+        // A word that begins with a slash is a path, or a Windows option.
         if !word.starts_with('-') && (self.word(word, &named) || !word.starts_with('/')) {
             return None;
         }
@@ -251,7 +251,7 @@ impl ArgumentReader {
             _ => None,
         });
         self.next = follows.or(self.next);
-        // The keywords of a `.netrc`, also in capitals.
+        // The keywords of a `.netrc`, in any case.
         self.netrc = match (self.netrc, word.to_ascii_lowercase().as_str()) {
             (_, "machine" | "default") => 1,
             (1 | 2 | 4 | 5, "login") => 3,
@@ -260,7 +260,7 @@ impl ArgumentReader {
                 self.next = Some(Takes::Value);
                 0
             }
-            // Before the login, directly behind the host: a sentence would have words between.
+            // Directly after the host, without a login: a sentence would have words between.
             (2, "password" | "passwd") => {
                 self.next = Some(Takes::Mixed);
                 5
@@ -362,7 +362,7 @@ pub(super) fn arguments(text: &str, named: impl Fn(&str) -> Option<Named>, found
         }
         if !word.is_empty() {
             let bare = word.trim_start_matches(['"', '\'', '`', '(', '$', '\\']);
-            // A variable stays one.
+            // A variable stays unchanged.
             let bare = if reader.next.is_some() { word.trim_start_matches('\\') } else { bare };
             let offset = start + word.len() - bare.len();
             let quoted = word.trim_start_matches('\\');
@@ -370,7 +370,7 @@ pub(super) fn arguments(text: &str, named: impl Fn(&str) -> Option<Named>, found
             // `#  define` is the same as `#define`.
             let is_define = word == "define" && matches!(before, "#" | "%");
             let bare = if is_define { "#define" } else { bare };
-            // A quote that begins behind a program is a text, not a setting: `git commit -m "set …"`.
+            // A quote that begins after a program is a text, not a setting: `git commit -m "set …"`.
             let bare = if begins_settings(bare) && is_quoted { word } else { bare };
             if let Some((begin, takes)) = reader.step(bare, &named) {
                 found.extend(place(bytes, offset + begin, takes, quotes));
@@ -405,7 +405,7 @@ pub(super) fn arguments(text: &str, named: impl Fn(&str) -> Option<Named>, found
 
 /// Returns the secret of a text that begins here or shortly after.
 fn place(bytes: &[u8], begin: usize, takes: Takes, quotes: Quotes) -> Option<Range<usize>> {
-    // The output of a command in fish, or an expression; but a text in parentheses is one.
+    // The output of a command in fish, or an expression; but a text in parentheses counts.
     let begin = match bytes.get(begin..)? {
         [b'(', b'"' | b'\'', ..] => begin + 1,
         [b'(', ..] => return None,
@@ -422,7 +422,7 @@ fn place(bytes: &[u8], begin: usize, takes: Takes, quotes: Quotes) -> Option<Ran
     }
     let whole = word_end(bytes, begin, quotes);
     let end = match quote.and_then(|quote| closing(bytes, start, quote, escapes)) {
-        // More may be joined to what is quoted.
+        // More text may be joined to the quoted part.
         Some(closing) if whole > closing + 1 && escapes == 0 => whole,
         Some(closing) => closing,
         None => word_end(bytes, start, quotes),
@@ -438,7 +438,7 @@ fn place(bytes: &[u8], begin: usize, takes: Takes, quotes: Quotes) -> Option<Ran
     (until > from && (is_literal || is_given(&bytes[from..until]))).then_some(from..until)
 }
 
-/// The length of a secret that ends with its argument, or at a sign in it.
+/// Returns the length of a secret that ends with its argument, or at a delimiter in it.
 fn secret_end(secret: &[u8], takes: Takes) -> usize {
     match takes {
         Takes::Slash => secret.iter().rposition(|byte| *byte == b'@').unwrap_or(secret.len()),

@@ -1,9 +1,10 @@
-//! Decodes escapes, so that escaped names, signs and tokens are recognized like plain ones: `"p\u0061ssword"`,
-//! `p%61ssword=`.
+//! Decodes escapes, so that escaped names, delimiters and tokens are recognized like plain ones:
+//! `"p\u0061ssword"`, `p%61ssword=`.
 //!
-//! Every encoding is decoded separately, because a quote or separator of one is an ordinary letter in another. First
-//! only letters of names are decoded: a value ends at a blank, but not at an escaped one. Then everything is, because
-//! of signs. Positions are mapped back, so the displayed text keeps its escapes. Each step reads its text once.
+//! Every encoding is decoded separately, because a quote or separator of one is an ordinary letter in
+//! another. In the first pass only letters of names are decoded: a value ends at a blank, but not at an
+//! escaped one. The second pass decodes everything, because of delimiters. Positions are mapped back, so the
+//! displayed text keeps its escapes. Each step reads its text once.
 
 use std::ops::Range;
 
@@ -160,7 +161,7 @@ fn decode(text: &str, encoding: Encoding, reach: Reach) -> Option<Decoded> {
     Some(decoded)
 }
 
-/// The letter of an escape behind backslashes, and the length of the escape.
+/// Decodes an escape after backslashes. Returns its letter and its length.
 fn backslash(text: &str) -> Option<(char, usize)> {
     let signs = text.bytes().take(MAX_REPEATS).take_while(|byte| *byte == b'\\').count();
     let rest = &text.as_bytes()[signs..];
@@ -183,7 +184,7 @@ fn backslash(text: &str) -> Option<(char, usize)> {
     Some((letter, signs + length))
 }
 
-/// The letter of four digits behind `u`, or of a surrogate pair.
+/// Decodes four digits after `u`, or a surrogate pair.
 fn utf16(number: &[u8]) -> Option<(char, usize)> {
     let first = hex(number, 4)?;
     if let Some(letter) = char::from_u32(first) {
@@ -197,7 +198,7 @@ fn utf16(number: &[u8]) -> Option<(char, usize)> {
     Some((letter, 5 + signs + 5))
 }
 
-/// The letter of an escape behind a percent sign, and the length of the escape, which may be several bytes.
+/// Decodes a percent escape of one or several bytes. Returns its letter and its length.
 fn percent(text: &str) -> Option<(char, usize)> {
     const LENGTH: usize = 3;
     let bytes = text.as_bytes();
@@ -217,12 +218,12 @@ fn percent(text: &str) -> Option<(char, usize)> {
     Some((letter, count * LENGTH))
 }
 
-/// One byte behind a percent sign.
+/// Decodes one byte after a percent sign.
 fn percent_byte(bytes: &[u8]) -> Option<u8> {
     u8::try_from(hex(bytes.strip_prefix(b"%")?, 2)?).ok()
 }
 
-/// The letter of an entity, and the length of the entity.
+/// Decodes an entity. Returns its letter and its length.
 fn entity(text: &str) -> Option<(char, usize)> {
     let rest = text.strip_prefix('&')?;
     let Some(number) = rest.strip_prefix('#') else {

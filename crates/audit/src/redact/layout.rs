@@ -1,7 +1,8 @@
-//! Joins what file formats allow to be apart: comments and line breaks around a sign, tags and anchors of YAML, explicit keys, continued
-//! lines, folded headers, signs and blanks of other scripts, and blanks and signs that are escaped for a shell. A name and its value are then recognized like those on one line.
+//! Joins parts that file formats allow to be separated: comments and line breaks around a delimiter, tags and
+//! anchors of YAML, explicit keys, continued lines, folded headers, delimiters and blanks of other scripts,
+//! and blanks and delimiters escaped for a shell. A name and its value are then recognized as on one line.
 //!
-//! Positions are mapped back, so the text that is shown keeps its layout. Each step reads its text once.
+//! Positions are mapped back, so the displayed text keeps its layout. Each step reads its text once.
 
 use std::ops::Range;
 
@@ -10,10 +11,10 @@ use memchr::{memchr, memchr2_iter, memrchr};
 use super::decode::Decoded;
 use super::token_patterns::{self, is_name_letter};
 
-/// How long a tag or an anchor of YAML is at most.
+/// Maximum length of a tag or an anchor of YAML.
 const MAX_PROPERTY_BYTES: usize = 128;
 
-/// Tags of YAML whose value is the name of something, and words behind `&` in program code. In lower case.
+/// Tags of YAML whose value is the name of something, and words after `&` in program code. In lower case.
 const REFERENCE_TAGS: [&str; 12] = [
     "env",
     "env_var",
@@ -30,15 +31,15 @@ const REFERENCE_TAGS: [&str; 12] = [
 ];
 const CODE_WORDS: [&str; 4] = ["dyn", "mut", "self", "str"];
 
-/// A part of a text, and what stands for it in the text that is made of it.
+/// A part of a text and its replacement.
 type Edit = (Range<usize>, &'static str);
 
-/// How far in front of a place that was joined the text is read again, and how far behind it.
+/// How far before and after a joined position the text is read again.
 const MAX_BYTES_BEFORE: usize = 512;
 const MAX_BYTES_BEHIND: usize = 4096;
 
-/// Joins the parts of this text, calls `find` with what is around the places that were joined, and returns where all it finds is in
-/// this text.
+/// Joins the parts of this text, calls `find` with the text around the joined positions, and returns the
+/// findings as positions in this text.
 pub(super) fn find_joined(
     text: &str,
     mut find: impl FnMut(&str, &mut Vec<Range<usize>>),
@@ -46,7 +47,7 @@ pub(super) fn find_joined(
     let mut edits = continued_lines(text);
     edits.extend(shell_escapes(text));
     edits.extend(wide_signs(text));
-    // No kind has a part of another: what is escaped is in front of the end of its line, and is ASCII.
+    // Edits of different kinds do not overlap: an escape precedes the end of its line, and is ASCII.
     edits.sort_unstable_by_key(|(place, _)| place.start);
     let lines = apply(text, &edits);
     let source = lines.as_ref().map_or(text, |lines| &lines.text);
@@ -74,7 +75,8 @@ pub(super) fn find_joined(
     places
 }
 
-/// The parts of a text around these positions, which are in order. A part begins with a line if that is near.
+/// Returns the parts of a text around these ordered positions. A part begins with a line if its start is
+/// near.
 fn parts(text: &str, positions: &[usize]) -> Vec<Range<usize>> {
     let bytes = text.as_bytes();
     let boundary = |at: usize| (at..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
@@ -92,7 +94,7 @@ fn parts(text: &str, positions: &[usize]) -> Vec<Range<usize>> {
     parts
 }
 
-/// The text with these edits, which are in order. `None` if there are none.
+/// Applies these ordered edits to the text. `None` if there are none.
 fn apply(text: &str, edits: &[Edit]) -> Option<Decoded> {
     let mut joined =
         Decoded { text: String::with_capacity(text.len()), edges: Vec::with_capacity(2 * edits.len()) };
@@ -108,11 +110,11 @@ fn apply(text: &str, edits: &[Edit]) -> Option<Decoded> {
     (!edits.is_empty()).then_some(joined)
 }
 
-/// Joins lines that end with a backslash, and the folded lines of headers that have credentials.
+/// Joins lines that end with a backslash, and folded lines of headers with credentials.
 fn continued_lines(text: &str) -> Vec<Edit> {
     let bytes = text.as_bytes();
     let mut edits = Vec::new();
-    // The indentation of the header that goes on.
+    // Indentation of the continued header.
     let mut header: Option<usize> = None;
     let mut begin = 0;
     while let Some(length) = memchr(b'\n', &bytes[begin..]) {
@@ -128,7 +130,7 @@ fn continued_lines(text: &str) -> Vec<Edit> {
             header = None;
             continue;
         }
-        // Two backslashes are one that is escaped.
+        // Two backslashes are one escaped backslash.
         if shown.iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1 {
             edits.push((end - 1..inner, ""));
             continue;
@@ -145,7 +147,8 @@ fn continued_lines(text: &str) -> Vec<Edit> {
     edits
 }
 
-/// Removes the backslash in front of a blank or a sign, as a shell does: `-H Cookie:\ sid=…`. One at the end of a line stays.
+/// Removes the backslash before a blank or a delimiter, as a shell does: `-H Cookie:\ sid=…`. A backslash at
+/// the end of a line stays.
 fn shell_escapes(text: &str) -> Vec<Edit> {
     let bytes = text.as_bytes();
     let (mut edits, mut done) = (Vec::new(), 0);
@@ -155,7 +158,7 @@ fn shell_escapes(text: &str) -> Vec<Edit> {
         }
         let count = bytes[at..].iter().take_while(|byte| **byte == b'\\').count();
         done = at + count;
-        // Two backslashes are one that is escaped.
+        // Two backslashes are one escaped backslash.
         let is_escape = count % 2 == 1
             && match &bytes[done..] {
                 [b' ' | b'\t', rest @ ..] => {
@@ -172,7 +175,7 @@ fn shell_escapes(text: &str) -> Vec<Edit> {
     edits
 }
 
-/// Replaces the signs and blanks of other scripts by those of ASCII: `password：…`.
+/// Replaces delimiters and blanks of other scripts by ASCII: `password：…`.
 fn wide_signs(text: &str) -> Vec<Edit> {
     if text.is_ascii() {
         return Vec::new();
@@ -187,13 +190,14 @@ fn wide_signs(text: &str) -> Vec<Edit> {
     text.char_indices().filter_map(edit).collect()
 }
 
-/// Returns `true` if a line is a header with a credential, or the beginning of one. `next` is what follows on the next line.
+/// Returns `true` if a line is a header with a credential, or its beginning. `next` is the text on the next
+/// line.
 fn is_folded_header(line: &[u8], next: &[u8]) -> bool {
     let ends_like = |text: &[u8], end: &[u8]| {
         text.len().checked_sub(end.len()).is_some_and(|from| text[from..].eq_ignore_ascii_case(end))
     };
     let Some(last) = memrchr(b':', line) else { return false };
-    // `X-Token: Bearer`, and nothing behind it yet.
+    // `X-Token: Bearer`, with nothing after it yet.
     let mut word = [b' '; 16];
     let sort = line[last + 1..].trim_ascii_start();
     if sort.len() < word.len() && !sort.is_empty() {
@@ -214,11 +218,11 @@ fn indent(bytes: &[u8]) -> usize {
     bytes.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count()
 }
 
-/// Finds the next place of a sign. The positions it is asked for only grow, so that a text is read once.
+/// Finds the next position of a delimiter. The queried positions only grow, so that a text is read once.
 struct Next {
     sign: &'static [u8],
     next: Option<usize>,
-    /// The last place that was passed.
+    /// Last passed position.
     last: Option<usize>,
 }
 
@@ -227,7 +231,7 @@ impl Next {
         Self { sign, next: memchr::memmem::find(bytes, sign), last: None }
     }
 
-    /// Moves on to this position.
+    /// Advances to this position.
     fn pass(&mut self, bytes: &[u8], at: usize) {
         while let Some(next) = self.next.filter(|next| *next < at) {
             self.last = Some(next);
@@ -237,16 +241,16 @@ impl Next {
     }
 }
 
-/// What a gap has in it, beside blanks.
+/// Contents of a gap, besides blanks.
 #[derive(Default)]
 struct Contents {
-    /// Where its last line begins.
+    /// Start of its last line.
     line: Option<usize>,
     has_escaped_line: bool,
     has_tab: bool,
-    /// A comment with a slash.
+    /// `true` if it has a comment with a slash.
     has_comment: bool,
-    /// A comment with `#`.
+    /// `true` if it has a comment with `#`.
     has_hash: bool,
     has_property: bool,
 }
@@ -261,7 +265,7 @@ impl Contents {
     }
 }
 
-/// Finds the gaps around signs.
+/// Finds the gaps around delimiters.
 struct Gaps<'a> {
     text: &'a str,
     bytes: &'a [u8],
@@ -299,7 +303,7 @@ impl<'a> Gaps<'a> {
         self.edits
     }
 
-    /// Joins the name in front of this sign to it.
+    /// Joins the preceding name to this delimiter.
     fn before(&mut self, at: usize, done: usize) {
         let (bytes, mut end, mut gap) = (self.bytes, at, Contents::default());
         loop {
@@ -354,14 +358,15 @@ impl<'a> Gaps<'a> {
         }
     }
 
-    /// Leaves this part out, with the edits of it and of what follows it. A comment may hold signs with gaps of their own.
+    /// Removes this part, and all edits from its start on. A comment may contain delimiters with gaps of
+    /// their own.
     fn leave_out(&mut self, part: Range<usize>) {
         self.edits.truncate(self.edits.partition_point(|(place, _)| place.end <= part.start));
         self.edits.push((part, ""));
     }
 
-    /// Where the sign of an explicit key is, which ends at `end`: `? password`, and its value on the next line. An expression of program
-    /// code with these signs is indented more than the line in front of it.
+    /// Returns the delimiter of an explicit key that ends at `end`: `? password`, with its value on the next
+    /// line. An expression of program code with these characters is indented more than the previous line.
     fn explicit_key(&self, at: usize, end: usize, done: usize) -> Option<Range<usize>> {
         let bytes = self.bytes;
         let line = memrchr(b'\n', &bytes[..end]).map_or(0, |at| at + 1);
@@ -379,7 +384,7 @@ impl<'a> Gaps<'a> {
         (is_key && !is_code).then_some(sign..sign + 2)
     }
 
-    /// Joins the value behind this sign to it, and returns where it begins.
+    /// Joins the following value to this delimiter. Returns the start of the value.
     fn behind(&mut self, at: usize) -> usize {
         let (bytes, from) = (self.bytes, at + 1);
         let (mut end, mut gap) = (from, Contents::default());
@@ -430,7 +435,7 @@ impl<'a> Gaps<'a> {
             Some(b'"' | b'\'' | b'`') if is_added || gap.has_line() => Some(from..end),
             _ if escapes > 0 => None,
             Some(b'[' | b'{' | b'0'..=b'9') if is_quoted && (is_added || gap.has_line()) => Some(from..end),
-            // The value of YAML on a line of its own is known by its indentation, which stays.
+            // A YAML value on a line of its own is recognized by its indentation, which stays.
             Some(_) if is_added && !gap.has_comment => Some(from..gap.line.unwrap_or(end)),
             Some(_) if gap.has_comment && (!gap.has_line() || is_quoted) => Some(from..end),
             Some(_) => None,
@@ -440,22 +445,22 @@ impl<'a> Gaps<'a> {
             let blank = if place.end == end { " " } else { "" };
             self.edits.push((place, blank));
         }
-        // A comment may stand behind the sign of a block.
+        // A comment may follow a block indicator.
         if is_changed || matches!(rest, [b'|' | b'>', ..]) {
             let is_sign = |byte: &&u8| matches!(byte, b'|' | b'>' | b'+' | b'-' | b'0'..=b'9');
             end += self.block_comment(end, rest.iter().take(4).take_while(is_sign).count());
         }
-        // The next sign may have the beginning of this value in front of it.
+        // The next delimiter may be preceded by the beginning of this value.
         end.max(from)
     }
 
-    /// Where the line ends that this position is in, if another one follows.
+    /// Returns the end of the line at this position, if another line follows.
     fn line_end(&mut self, at: usize) -> Option<usize> {
         self.line.pass(self.bytes, at);
         self.line.next
     }
 
-    /// Removes the comment behind the sign of a block, and returns how long both are.
+    /// Removes the comment after a block indicator. Returns the length of both.
     fn block_comment(&mut self, begin: usize, header: usize) -> usize {
         let from = begin + header;
         let blank = indent(&self.bytes[from..]);
@@ -466,14 +471,14 @@ impl<'a> Gaps<'a> {
     }
 }
 
-/// Where a comment of YAML begins in a line.
+/// Returns the start of a YAML comment in a line.
 fn hash(line: &[u8]) -> Option<usize> {
     memchr::memchr_iter(b'#', line)
         .find(|at| at.checked_sub(1).is_none_or(|before| line[before].is_ascii_whitespace()))
 }
 
-/// How long the tag or anchor of a YAML value is that begins here: `!!str`, `!<…>`, `&a`. `None` if it is something else, or says that
-/// the value is a reference.
+/// Returns the length of the tag or anchor of a YAML value: `!!str`, `!<…>`, `&a`. `None` if it is something
+/// else, or marks the value as a reference.
 fn property(rest: &[u8]) -> Option<usize> {
     let is_part = |byte: &&u8| {
         byte.is_ascii_alphanumeric()
@@ -487,7 +492,7 @@ fn property(rest: &[u8]) -> Option<usize> {
     let name = &rest[1..=length];
     let words: &[&str] = if is_anchor { &CODE_WORDS } else { &REFERENCE_TAGS };
     let is_other = words.iter().any(|word| name.eq_ignore_ascii_case(word.as_bytes()));
-    // A value may begin like a tag, and then is not followed by another on the same line.
+    // A value may begin like a tag, but then no value follows on the same line.
     let behind = rest.get(length + 1..)?;
     let is_followed = match behind {
         [b'\r' | b'\n', ..] => true,

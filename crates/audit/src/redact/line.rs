@@ -15,10 +15,10 @@ const PASSWORD_DIRECTIVES: [&str; 2] = ["requirepass", "masterauth"];
 const INPUT_OPTIONS: [&str; 6] =
     ["--password-stdin", "--with-token", "--stdin", "--token-stdin", "--passphrase-fd", "--pinentry-fd"];
 
-/// Programs that read a password from their input if that is no terminal.
+/// Programs that read a password from their input unless it is a terminal.
 const INPUT_PROGRAMS: [&str; 2] = ["cryptsetup", "kinit"];
 
-/// What stands between a name and its value in a sentence.
+/// Texts between a name and its value in a sentence.
 const LINKS: [&str; 9] = [" is ", " is: ", " was ", " was: ", " - ", " – ", " — ", " -> ", " → "];
 
 /// Subcommands that store a secret from their input: `gh secret set NAME`.
@@ -59,7 +59,7 @@ fn words(line: &str, begin: usize) -> impl Iterator<Item = Word<'_>> {
     })
 }
 
-/// The range of a word without its quotes and the end of the statement.
+/// Returns the range of a word without its quotes and the end of the statement.
 fn inner((start, word): Word<'_>) -> Range<usize> {
     let shorter = word.trim_start_matches(['"', '\'']);
     let from = start + word.len() - shorter.len();
@@ -71,7 +71,7 @@ fn directive(line: &str, begin: usize, named: impl Fn(&str) -> Option<Named>, fo
     let mut words = words(line, begin);
     let (Some((_, name)), Some(value), None) = (words.next(), words.next(), words.next()) else { return };
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
-    // `PASS name` is a result of a test.
+    // `PASS name` is a test result.
     if name.starts_with('-') || name == "PASS" || !name.bytes().all(is_part) {
         return;
     }
@@ -80,7 +80,7 @@ fn directive(line: &str, begin: usize, named: impl Fn(&str) -> Option<Named>, fo
     let least =
         if PASSWORD_DIRECTIVES.contains(&name) { token_patterns::MIN_OPTION_BYTES } else { usize::MAX };
     let Some(named) = named(name::end_of(name)) else { return };
-    // A number behind such a name is a count, and a name with a call or a type is program code.
+    // A number after such a name is a count, and a name with a call or a type is program code.
     let is_secret = match named {
         Named::TokenLike => named.accepts(value),
         named if named.is_secret() => {
@@ -95,14 +95,15 @@ fn directive(line: &str, begin: usize, named: impl Fn(&str) -> Option<Named>, fo
     }
 }
 
-/// The last two words in front of a position.
+/// Returns the last two words before a position.
 fn name_before(line: &str, at: usize) -> &str {
     let before = &line[..at];
     let from = before.rfind(' ').map_or(0, |last| before[..last].rfind(' ').map_or(0, |first| first + 1));
     name::end_of(&before[from..])
 }
 
-/// Finds the secret in parentheses behind its name: `the password (…)`. A remark has fewer signs and digits.
+/// Finds the secret in parentheses after its name: `the password (…)`. A remark has fewer special characters
+/// and digits.
 fn in_parentheses(
     line: &str,
     begin: usize,
@@ -125,7 +126,8 @@ fn in_parentheses(
     }
 }
 
-/// Returns `true` if letters and digits alternate as they do in no name of a method or a standard, or other signs are among them.
+/// Returns `true` if letters and digits alternate unlike in names of methods and standards, or if there are
+/// other characters among them.
 fn is_random(value: &str) -> bool {
     let kinds: Vec<bool> =
         value.bytes().filter(u8::is_ascii_alphanumeric).map(|byte| byte.is_ascii_digit()).collect();
@@ -133,7 +135,7 @@ fn is_random(value: &str) -> bool {
     changes > 2 || value.contains(['!', '#', '$', '%', '&', '@'])
 }
 
-/// Finds the secret of a sentence that names it: `the private key is …`. The name may be two words.
+/// Finds the secret of a sentence that names it: `the private key is …`. The name may have two words.
 fn sentence(line: &str, begin: usize, named: impl Fn(&str) -> Option<Named>, found: &mut Vec<Range<usize>>) {
     for (at, _) in line.match_indices(' ') {
         let Some(link) = LINKS.iter().find(|link| line[at..].starts_with(**link)) else { continue };
@@ -143,7 +145,7 @@ fn sentence(line: &str, begin: usize, named: impl Fn(&str) -> Option<Named>, fou
         let place = inner((start, word.trim_end_matches(['.', ',', '!', '?'])));
         let value = &line[place.start - begin..place.end - begin];
         let is_name = named(name_before(line, at)).is_some_and(Named::is_secret);
-        // Behind an arrow or a dash a path is that of a file.
+        // After an arrow or a dash a path names a file.
         let is_value = link.contains('s') || !value.contains('/');
         if is_name
             && is_value
@@ -156,7 +158,8 @@ fn sentence(line: &str, begin: usize, named: impl Fn(&str) -> Option<Named>, fou
     }
 }
 
-/// Returns `true` if a word without a sign before it can be a secret, and is not part of a sentence or of program code.
+/// Returns `true` if a word without a delimiter before it can be a secret, and is not part of a sentence or
+/// of program code.
 fn is_secret_word(value: &str) -> bool {
     !value.contains("://")
         && !value.ends_with(['{', '(', ',', ':'])
@@ -221,7 +224,8 @@ fn is_shown(line: &str, begin: usize, place: &Range<usize>) -> bool {
     !place.is_empty() && is_given(&line.as_bytes()[place.start - begin..place.end - begin])
 }
 
-/// The output of `echo` and `printf`: all arguments except options, and for `printf` except the format.
+/// Returns the output of `echo` and `printf`: all arguments except options, and for `printf` except the
+/// format.
 pub(super) fn printed(command: &str, begin: usize) -> Option<Range<usize>> {
     let mut words = words(command, begin)
         .skip_while(|(_, word)| !is_program(word, "echo") && !is_program(word, "printf"));

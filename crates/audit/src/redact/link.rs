@@ -1,7 +1,7 @@
-//! Finds secrets in addresses: webhooks and bots that everyone can use who knows their URL, and passwords in database
-//! addresses and `.pgpass` lines.
+//! Finds secrets in addresses: webhook and bot URLs that grant access by themselves, and passwords in
+//! database addresses and `.pgpass` lines.
 //!
-//! Host and service stay readable; only the part that makes the address usable is removed.
+//! Host and service stay readable; only the part that grants access is removed.
 
 use std::ops::Range;
 
@@ -11,9 +11,9 @@ use super::value::is_given;
 /// The secret part of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
-    /// The segment behind the known ones.
+    /// The segment after the known ones.
     Segment,
-    /// Everything behind the known ones.
+    /// Everything after the known ones.
     Rest,
 }
 
@@ -47,7 +47,7 @@ const LINKS: &[(&str, &str, Part)] = &[
     ("webhook.site", "", Part::Segment),
 ];
 
-/// Path segments that random-looking secrets follow, on any host.
+/// Path segments that are followed by random-looking secrets, on any host.
 const HOOK_SEGMENTS: [&str; 7] =
     ["hook", "hooks", "webhook", "webhooks", "incomingwebhook", "token", "secret"];
 
@@ -55,7 +55,8 @@ const HOOK_SEGMENTS: [&str; 7] =
 const MIN_RANDOM_BYTES: usize = 16;
 const MIN_RANDOM_TURNS: usize = 4;
 
-/// Number of digits of a Telegram bot's number, and minimum length of its token: with `bot` before it, and without.
+/// Number of digits of a Telegram bot's number, and minimum length of its token: with the prefix `bot`, and
+/// without.
 const BOT_DIGITS: std::ops::RangeInclusive<usize> = 5..=12;
 const MIN_BOT_TOKEN_BYTES: usize = 20;
 const MIN_BARE_BOT_TOKEN_BYTES: usize = 30;
@@ -82,7 +83,7 @@ pub(super) fn links(text: &str, found: &mut Vec<Range<usize>>) {
         if word.contains('/') {
             link_word(word, begin, found);
         }
-        // All letters that end a word are one byte long, but for some blanks.
+        // All characters that end a word are one byte long, except some blanks.
         begin += word.len();
         begin += text[begin..].chars().next().map_or(0, char::len_utf8);
     }
@@ -126,7 +127,7 @@ fn address(address: &str, offset: usize, scheme: Scheme, found: &mut Vec<Range<u
         found.extend(bot_segments(path).map(|place| offset + place.start..offset + place.end));
         return;
     }
-    // Those of Make have a host for every region.
+    // Webhooks of Make have a host for every region.
     if host.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("hook.")) && is_host(host, "make.com") {
         found.extend((!path.is_empty()).then_some(offset..offset + path.len()));
         return;
@@ -182,7 +183,7 @@ fn is_host(host: &str, known: &str) -> bool {
         && (at == 0 || host.as_bytes()[at - 1] == b'.')
 }
 
-/// Returns where a path continues behind these segments, if it begins with them.
+/// Returns where a path continues after these segments, if it begins with them.
 fn behind(path: &str, segments: &str) -> Option<usize> {
     let mut rest = path;
     for known in segments.split('/').filter(|known| !known.is_empty()) {
@@ -322,7 +323,7 @@ pub(super) fn pgpass_lines(text: &str, found: &mut Vec<Range<usize>>) {
     }
 }
 
-/// The five fields of a line, in which colons are escaped.
+/// Returns the five fields of a line, in which colons are escaped.
 fn pgpass_fields(word: &str) -> Option<[&str; 5]> {
     let mut fields = [""; 5];
     let (mut from, mut index) = (0, 0);

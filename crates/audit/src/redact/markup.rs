@@ -1,4 +1,4 @@
-//! Finds secrets in documents: behind marked names such as `**password**: …`, and in tables.
+//! Finds secrets in documents: after marked names such as `**password**: …`, and in tables.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use super::value::is_given;
 /// Marks around a name or a value in Markdown.
 const MARKS: [char; 3] = ['*', '`', '~'];
 
-/// Finds the secrets of a line behind names with marks: `` `password`: … ``, `**password:** …`.
+/// Finds the secrets of a line after marked names: `` `password`: … ``, `**password:** …`.
 pub(super) fn marked_names(
     line: &str,
     begin: usize,
@@ -35,7 +35,7 @@ pub(super) fn marked_names(
     }
 }
 
-/// Finds the secrets of tables: cells behind the name of a secret, and those of a column with such a name.
+/// Finds the secrets of tables: cells after the name of a secret, and cells of a column with such a name.
 pub(super) fn tables(text: &str, named: impl Fn(&str) -> Option<Named>, found: &mut Vec<Range<usize>>) {
     if !text.contains('|') {
         return;
@@ -48,7 +48,7 @@ pub(super) fn tables(text: &str, named: impl Fn(&str) -> Option<Named>, found: &
         let is_ruler = line.contains('-')
             && line.chars().all(|letter| letter.is_whitespace() || matches!(letter, '|' | '+' | '-' | ':'));
         if is_ruler {
-            // A table of a terminal may have one below it, and around its header.
+            // A terminal table may be followed by another, and has lines around its header.
             columns = cells(header, 0).map(|(_, cell)| classify(cell, &named)).collect();
             header = "";
             continue;
@@ -62,7 +62,7 @@ pub(super) fn tables(text: &str, named: impl Fn(&str) -> Option<Named>, found: &
                 false => columns.clear(),
             }
         }
-        // What has no bar in front may be commands that are joined.
+        // Lines without a leading bar may be joined commands.
         if line.trim_start().starts_with('|') {
             let mut cells = cells(line, start);
             let mut name = cells.next().and_then(|(_, cell)| classify(cell, &named));
@@ -74,7 +74,7 @@ pub(super) fn tables(text: &str, named: impl Fn(&str) -> Option<Named>, found: &
     }
 }
 
-/// The cells of a line of a table without blanks around them, and their positions in the text.
+/// Returns the trimmed cells of a table line, and their positions in the text.
 fn cells(line: &str, begin: usize) -> impl Iterator<Item = (usize, &str)> {
     let inner = line.trim();
     let inner = inner.strip_prefix('|').unwrap_or(inner);
@@ -91,7 +91,8 @@ fn classify(name: &str, named: impl Fn(&str) -> Option<Named>) -> Option<Named> 
     named(name::end_of(name)).filter(|named| named.is_secret() || *named == Named::TokenLike)
 }
 
-/// Finds the secret in a value that only its name speaks for: without marks it may be a word of a sentence.
+/// Finds the secret in a value that is indicated only by its name: without marks it may be a word of a
+/// sentence.
 fn find_value(value: &str, begin: usize, named: Option<Named>, found: &mut Vec<Range<usize>>) {
     let (offset, shown) = inner(value);
     if offset > 0 || name::is_token_like(shown) {
@@ -99,7 +100,7 @@ fn find_value(value: &str, begin: usize, named: Option<Named>, found: &mut Vec<R
     }
 }
 
-/// Finds the secret of a cell that can be nothing but a value.
+/// Finds the secret of a cell that can only be a value.
 fn find_cell(cell: &str, begin: usize, named: Option<Named>, found: &mut Vec<Range<usize>>) {
     let (offset, shown) = inner(cell);
     let is_secret = named.is_some_and(|named| named.accepts(shown))
@@ -112,7 +113,7 @@ fn find_cell(cell: &str, begin: usize, named: Option<Named>, found: &mut Vec<Ran
     }
 }
 
-/// A value without marks, quotes and the end of a sentence, and where it begins.
+/// Returns a value without marks, quotes and the end of a sentence, and its start.
 fn inner(value: &str) -> (usize, &str) {
     let is_around = |letter: char| MARKS.contains(&letter) || matches!(letter, '"' | '\'');
     let shown = value.trim_start_matches(is_around);

@@ -28,7 +28,8 @@ pub(super) enum Named {
 }
 
 impl Named {
-    /// Returns `true` if this name alone makes its value a secret, but for values that are plainly something else.
+    /// Returns `true` if this name alone makes its value a secret, except for values that are clearly
+    /// something else.
     pub(super) fn is_secret(self) -> bool {
         matches!(self, Self::Secret | Self::UnlessPath | Self::UnlessPattern)
     }
@@ -44,7 +45,7 @@ impl Named {
     }
 }
 
-/// Letters of patterns, lists and calls, which generated tokens do not contain.
+/// Returns `true` for characters of patterns, lists and calls, which generated tokens do not contain.
 fn is_pattern_letter(letter: char) -> bool {
     letter.is_whitespace()
         || matches!(
@@ -71,7 +72,7 @@ pub(super) fn is_token_like(value: &str) -> bool {
 pub(super) struct Names {
     /// Name endings that a caller has added.
     added: Vec<String>,
-    /// The last letters of the endings, as bits: most names are excluded by theirs.
+    /// Last letters of the endings, as bits, which exclude most names.
     last: u32,
 }
 
@@ -111,7 +112,7 @@ impl Names {
             plain_name = readable(name);
             &plain_name
         };
-        // Also behind what surrounds it: `[password]`, `password?`.
+        // Also inside of delimiters: `[password]`, `password?`.
         let name = name.trim_matches(|letter: char| !letter.is_ascii_alphanumeric());
         self.classify_end(name)
             .or_else(|| {
@@ -146,7 +147,7 @@ impl Names {
         if DOUBTFUL.iter().any(|known| word.eq_ignore_ascii_case(known)) {
             return Some(if name == "PASS" { Named::Secret } else { Named::Doubtful });
         }
-        // In small letters it is a cookie, and in others the name of any session.
+        // In lower case it is a cookie, otherwise the name of any session.
         if TOKEN_ENDS.iter().any(|end| has_end(name, end)) || name.ends_with("sessionid") {
             return Some(Named::TokenLike);
         }
@@ -166,7 +167,7 @@ impl Names {
     }
 }
 
-/// Returns `true` if a name ends like this, whatever its case and separators.
+/// Returns `true` if a name ends like this, ignoring case and separators.
 fn has_end(name: &str, end: &str) -> bool {
     let letters =
         name.bytes().rev().filter(|byte| !is_separator(*byte)).map(|byte| byte.to_ascii_lowercase());
@@ -174,7 +175,7 @@ fn has_end(name: &str, end: &str) -> bool {
     end.bytes().rev().all(|wanted| letters.next() == Some(wanted))
 }
 
-/// What the name of a personal access token says of its value. Its last word is this one.
+/// Returns what the name of a personal access token says about its value. `last` is its last word.
 fn access_token(name: &str, last: &str) -> Named {
     let before =
         name[..name.len() - last.len()].trim_end_matches(|letter: char| !letter.is_ascii_alphanumeric());
@@ -184,9 +185,10 @@ fn access_token(name: &str, last: &str) -> Named {
     if is_variable || is_issued { Named::UnlessPattern } else { Named::TokenLike }
 }
 
-/// Returns `true` if a name has the word for a secret in it, and behind that none that makes it something else: `API_KEY_OPENAI`.
+/// Returns `true` if a name contains a word for a secret, and after it no word that makes it something else:
+/// `API_KEY_OPENAI`.
 fn has_core(name: &str) -> bool {
-    // A shorter one has no room for two words.
+    // A shorter name has no room for two words.
     if name.len() < 8 {
         return false;
     }
@@ -199,7 +201,7 @@ fn has_core(name: &str) -> bool {
         let is_core = CORES.iter().any(|(first, second)| {
             word.eq_ignore_ascii_case(first) && (second.is_empty() || next.eq_ignore_ascii_case(second))
         });
-        // In small letters most names with it are those of parsers and language models.
+        // In lower case most such names are those of parsers and language models.
         let is_token = word.eq_ignore_ascii_case("token");
         if is_core && words > 0 {
             return is_variable || !is_token;
@@ -221,7 +223,7 @@ fn is_separator(byte: u8) -> bool {
     matches!(byte, b'-' | b'_' | b'.' | b' ')
 }
 
-/// A name without case and separators.
+/// Returns a name in lower case without separators.
 fn plain(name: &str) -> String {
     let letters = readable(name);
     letters
@@ -231,7 +233,7 @@ fn plain(name: &str) -> String {
         .to_lowercase()
 }
 
-/// What stands behind the last separator, or begins with the last capital: `user_pw`, `userPw`.
+/// Returns the part after the last separator, or from the last capital: `user_pw`, `userPw`.
 fn last_word(name: &str) -> &str {
     let bytes = name.as_bytes();
     let mut start = bytes.len();
@@ -248,7 +250,7 @@ fn last_word(name: &str) -> &str {
     name.get(start..).unwrap_or(name)
 }
 
-/// A name without the numbers and words at its end that say nothing about what it is the name of: `password2`, `tokenOld`.
+/// Returns a name without trailing numbers and words that do not change its meaning: `password2`, `tokenOld`.
 fn without_continuation(name: &str) -> &str {
     let mut core = name;
     loop {
@@ -267,15 +269,15 @@ fn without_continuation(name: &str) -> &str {
     }
 }
 
-/// The end of a name, as far as names are looked at.
+/// Returns the examined end of a name.
 pub(super) fn end_of(name: &str) -> &str {
     let from = name.len().saturating_sub(MAX_NAME_BYTES);
     let from = (from..=name.len()).find(|at| name.is_char_boundary(*at)).unwrap_or(from);
     name.get(from..).unwrap_or(name)
 }
 
-/// Whether the value of this variable is a secret, by the last word of its name: `DB_PASS`, `STRIPE_KEY`. In small letters they
-/// mean too much else.
+/// Returns `true` if the value of this environment variable is a secret, by the last word of its name:
+/// `DB_PASS`, `STRIPE_KEY`. In lower case such names are ambiguous.
 fn is_variable(name: &str) -> bool {
     let last = name.rsplit_once('_').map(|(_, last)| last);
     last.is_some_and(|last| matches!(last, "PASS" | "PWD" | "PW" | "KEY" | "SALT"))
@@ -283,13 +285,13 @@ fn is_variable(name: &str) -> bool {
         && name != "OLD_PWD"
 }
 
-/// The same of an option: `--pass`, `--db-pwd`.
+/// Returns `true` if the value of this option is a secret: `--pass`, `--db-pwd`.
 pub(super) fn is_option(name: &str) -> bool {
     let last = name.strip_prefix("--").and_then(|name| name.rsplit('-').next());
     last.is_some_and(|last| matches!(last, "pass" | "pwd" | "pw"))
 }
 
-/// Whether a value can be that of a directory.
+/// Returns `true` if a value can be a directory.
 pub(super) fn is_path(value: &str) -> bool {
     value.starts_with(['/', '~', '.', '$', '%']) || value.as_bytes().get(1..3) == Some(b":\\")
 }

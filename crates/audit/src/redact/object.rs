@@ -1,5 +1,5 @@
-//! Members that name the value of another member, in any order: `{"name": "password", "value": "…"}`, and forms that are filled:
-//! `{"selector": "#password", "text": "…"}`.
+//! Finds values that are named by another member, in any order: `{"name": "password", "value": "…"}`, and
+//! filled forms: `{"selector": "#password", "text": "…"}`.
 
 use std::ops::Range;
 
@@ -8,36 +8,38 @@ use super::pair::behind_last;
 use super::token_patterns::{self, PLACEHOLDER_BYTES, is_name_letter};
 use super::value::{closing, is_given};
 
-/// How many objects are open at once at most, as far as they are looked at.
+/// Maximum number of open objects that are examined.
 const MAX_DEPTH: usize = 64;
 
-/// How many texts are looked at that are in one another.
+/// Maximum depth of nested texts that are examined.
 const MAX_NESTED_TEXTS: usize = 4;
 
-/// Members that name what stands beside them, whatever that is. In lower case, like all that follow.
+/// Members that always name the value beside them. In lower case, like all following names.
 const NAMES: [&str; 6] = ["field", "header", "k", "key", "name", "variable"];
 /// Members that name it if it is a text, and may have another meaning.
 const IDS: [&str; 3] = ["id", "label", "target"];
-/// Members that describe the field of a form.
+/// Members that describe a form field.
 const FIELDS: [&str; 9] =
     ["arialabel", "css", "element", "locator", "placeholder", "ref", "selector", "testid", "xpath"];
-/// Members that have the value.
+/// Members that contain the value.
 const VALUES: [&str; 5] = ["data", "text", "v", "val", "value"];
-/// Members that have it if it is one word: they have texts for people too.
+/// Members that contain it if it is one word, because they contain texts for people too.
 const WORD_VALUES: [&str; 5] = ["answer", "content", "default", "example", "input"];
 
-/// Words of a description that say nothing about what is in a field.
+/// Words of a description that do not indicate the content of a field.
 const FIELD_WORDS: [&str; 14] = [
     "a", "box", "control", "edit", "element", "entry", "field", "for", "input", "optional", "required",
     "text", "textbox", "txt",
 ];
 
-/// What a label says of the value beside it.
+/// What a label says about the value beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Label {
-    /// It is a secret if it looks like a generated token: `{"type": "token"}` is also a part of a program.
+    /// It is a secret if it looks like a generated token, because `{"type": "token"}` is also part of a
+    /// program.
     Token,
-    /// It is a secret if it is one word: `{"id": "password", "text": "Enter your password"}` is a part of a page.
+    /// It is a secret if it is one word, because `{"id": "password", "text": "Enter your password"}` is part
+    /// of a page.
     Word,
     /// It is a secret if it is a text.
     Text,
@@ -46,7 +48,7 @@ pub(super) enum Label {
 }
 
 impl Label {
-    /// What a member says of the one beside it, if it is the label of a secret.
+    /// Returns what a member says about the value beside it, if it labels a secret.
     pub(super) fn new(key: &str, text: &str, named: impl Fn(&str) -> Option<Named>) -> Option<Self> {
         let is_any = |known: &[&str]| known.iter().any(|known| key.eq_ignore_ascii_case(known));
         let is_secret = || named(name::end_of(text)).is_some_and(Named::is_secret);
@@ -82,7 +84,7 @@ impl Label {
     }
 }
 
-/// Returns `true` if a member may have the value that another member names.
+/// Returns `true` if a member may contain the value that another member names.
 pub(super) fn is_value_key(key: &str) -> bool {
     VALUES.iter().any(|known| key.eq_ignore_ascii_case(known)) || ends_with(key, "value") || is_word_key(key)
 }
@@ -91,7 +93,7 @@ fn is_word_key(key: &str) -> bool {
     WORD_VALUES.iter().any(|known| key.eq_ignore_ascii_case(known))
 }
 
-/// Returns what a label says of a member. `None` if the member may not have the value.
+/// Returns what a label says about a member. `None` if the member cannot contain the value.
 pub(super) fn label_of(key: &str, label: Label) -> Option<Label> {
     is_value_key(key).then(|| if is_word_key(key) { label.min(Label::Word) } else { label })
 }
@@ -106,7 +108,8 @@ fn ends_with(text: &str, end: &str) -> bool {
     from.is_some_and(|from| text.as_bytes()[from..].eq_ignore_ascii_case(end.as_bytes()))
 }
 
-/// Returns `true` if this is the description or the selector of a field with a secret: `Password field`, `input[name=password]`.
+/// Returns `true` if this is the description or the selector of a secret field: `Password field`,
+/// `input[name=password]`.
 fn is_secret_field(text: &str, named: impl Fn(&str) -> Option<Named>) -> bool {
     const MAX_BYTES: usize = 256;
     let is_secret = |word: &str| named(word).is_some_and(Named::is_secret);
@@ -126,7 +129,7 @@ fn is_secret_field(text: &str, named: impl Fn(&str) -> Option<Named>) -> bool {
             is_secret(core)
         });
     }
-    // Behind `for` stands whose it is.
+    // The text after `for` names the owner.
     let text = text.split(" for ").next().unwrap_or(text);
     let mut core = text.trim_end_matches(|letter: char| !letter.is_ascii_alphanumeric());
     while let Some((before, _)) = core.rsplit_once([' ', '-', '_']).filter(|(_, last)| is_field_word(last)) {
@@ -135,7 +138,7 @@ fn is_secret_field(text: &str, named: impl Fn(&str) -> Option<Named>) -> bool {
     core.len() < text.len() && is_secret(core)
 }
 
-/// What the member is of which the value comes.
+/// The key of the current member.
 #[derive(Clone, Copy, Debug, Default)]
 enum Key<'a> {
     #[default]
@@ -151,17 +154,17 @@ impl<'a> Key<'a> {
     }
 }
 
-/// An object or a list that is open.
+/// An open object or list.
 #[derive(Default)]
 struct Scope<'a> {
     is_list: bool,
     key: Key<'a>,
     label: Option<Label>,
-    /// Values that a label may name: their members, where they are, and whether they are in quotes.
+    /// Values that a label may name: their keys, positions, and whether they are quoted.
     values: Vec<(&'a str, Range<usize>, bool)>,
 }
 
-/// Finds the values in objects that have labels of secrets beside them. Quoted texts are read as such only within braces.
+/// Finds the values in objects with labels of secrets. Quoted texts are recognized only within braces.
 pub(super) fn objects(text: &str, named: impl Fn(&str) -> Option<Named>, found: &mut Vec<Range<usize>>) {
     read(text, 0, 0, &named, found);
 }
@@ -175,7 +178,7 @@ fn read(
 ) {
     let bytes = text.as_bytes();
     let mut scopes: Vec<Scope<'_>> = Vec::new();
-    // Quotes, by how many backslashes they have, that do not close any more.
+    // Quotes, by their number of backslashes, that are not closed any more.
     let mut unclosed = [[false; 9]; 3];
     let mut at = 0;
     while at < bytes.len() {
@@ -228,7 +231,7 @@ fn read(
                 let blank = rest.iter().take(256).take_while(|byte| byte.is_ascii_whitespace()).count();
                 if rest.get(blank) == Some(&b':') && !scope.is_list {
                     scope.key = Key::new(inner);
-                    // The sign is passed, so that no other name is looked for in front of it.
+                    // The delimiter is skipped, so that no other name is searched for before it.
                     at += blank + 1;
                 } else {
                     add(scope, inner, place.clone(), true, named);
@@ -268,7 +271,7 @@ fn read(
     }
 }
 
-/// Takes note of a value.
+/// Records a value.
 fn add(
     scope: &mut Scope<'_>,
     text: &str,
@@ -283,7 +286,7 @@ fn add(
     }
 }
 
-/// Finds the secrets of an object that ends.
+/// Finds the secrets of a completed object.
 fn settle(text: &str, offset: usize, scope: &Scope<'_>, found: &mut Vec<Range<usize>>) {
     let Some(label) = scope.label else { return };
     for (key, place, is_quoted) in &scope.values {

@@ -1,23 +1,25 @@
-//! Values whose names are not in front of a sign: names and values in pairs, in attributes, in front of types, and in calls.
+//! Finds values whose names do not directly precede a delimiter: names and values in pairs, in attributes,
+//! before types, and in calls.
 
 use std::ops::Range;
 
 use super::name::{self, Named};
 use super::token_patterns::{self, is_name_letter, tag_before};
 
-/// The members, beside those that end with `key` or `name`, that name what stands beside them: `{"name": "TOKEN", "value": "…"}`.
+/// Members, besides those that end with `key` or `name`, that name the value beside them: `{"name": "TOKEN",
+/// "value": "…"}`.
 const LABELS: [&str; 4] = ["field", "header", "id", "variable"];
 
-/// How far a label and its value are apart at most.
+/// Maximum distance of a label and its value.
 const MAX_LABEL_DISTANCE: usize = 192;
 
-/// How far the members of an item of a list are apart at most.
+/// Maximum length of a list item that is examined.
 const MAX_ITEM_BYTES: usize = 512;
 
-/// How long a type is at most between a name and its value.
+/// Maximum length of a type between a name and its value.
 const MAX_TYPE_BYTES: usize = 64;
 
-/// The ends of functions that set something to a value, in lower case: `setenv("TOKEN", "…")`.
+/// Endings of functions that set a value, in lower case: `setenv("TOKEN", "…")`.
 const SETTERS: [&str; 18] = [
     "add",
     "append",
@@ -39,7 +41,7 @@ const SETTERS: [&str; 18] = [
     "variable",
 ];
 
-/// The ends of functions whose second argument is a password, in lower case and without separators.
+/// Endings of functions whose second argument is a password, in lower case and without separators.
 const LOGIN_CALLS: [&str; 7] = [
     "authenticate",
     "basicauth",
@@ -50,14 +52,14 @@ const LOGIN_CALLS: [&str; 7] = [
     "passwordauthentication",
 ];
 
-/// How far what is in braces is read.
+/// Maximum length of text in braces that is read.
 const MAX_BRACED_BYTES: usize = 1024;
 
-/// How far the arguments of a call are read.
+/// Maximum length of call arguments that are read.
 const MAX_CALL_BYTES: usize = 256;
 
-/// Returns `true` if a value has a label beside it that is the name of a secret: `key="password" value="…"`. Its own name, which
-/// begins at `start`, says nothing.
+/// Returns `true` if a value has a label beside it that is the name of a secret: `key="password" value="…"`.
+/// Its own name, which begins at `start`, does not count.
 pub(super) fn is_labeled(
     text: &str,
     start: usize,
@@ -101,7 +103,8 @@ pub(super) fn is_labeled(
     after.is_some_and(|after| label_values(after).any(|(label, _)| is_secret(label, &named)))
 }
 
-/// Returns `true` if an attribute whose name ends at `at` has a label behind it, in the same tag: `value="…" name="password"`.
+/// Returns `true` if an attribute whose name ends at `at` has a later label in the same tag: `value="…"
+/// name="password"`.
 fn is_labeled_attribute(text: &str, at: usize, named: impl Fn(&str) -> Option<Named>) -> bool {
     let bytes = text.as_bytes();
     let quote = at + 1;
@@ -113,8 +116,8 @@ fn is_labeled_attribute(text: &str, at: usize, named: impl Fn(&str) -> Option<Na
     after.find('>').is_some_and(|end| label_values(&after[..end]).any(|(label, _)| is_secret(label, &named)))
 }
 
-/// Returns `true` if a member of YAML, whose name begins at `start`, has a label in front of it or behind it, in the same item of a list:
-/// it is indented like the member.
+/// Returns `true` if a member of YAML, whose name begins at `start`, has a label before or after it in the
+/// same list item, with equal indentation.
 fn is_labeled_item(text: &str, start: usize, length: usize, named: impl Fn(&str) -> Option<Named>) -> bool {
     if !text[start + length..].trim_start_matches(['"', '\'', ' ']).starts_with(':') {
         return false;
@@ -161,7 +164,7 @@ fn is_secret(label: &str, named: impl Fn(&str) -> Option<Named>) -> bool {
     named(name::end_of(label)).is_some_and(Named::is_secret)
 }
 
-/// The values of labels in a text, and where each ends.
+/// Returns the values of labels in a text, with their ends.
 fn label_values(text: &str) -> impl DoubleEndedIterator<Item = (&str, usize)> {
     let is_around = |letter: char| matches!(letter, '"' | '\'' | ' ' | '\\');
     text.match_indices(['=', ':']).filter_map(move |(at, _)| {
@@ -181,7 +184,8 @@ fn label_values(text: &str) -> impl DoubleEndedIterator<Item = (&str, usize)> {
     })
 }
 
-/// Finds the values of Kubernetes secrets: whatever is in `data` and `stringData` of a document whose `kind` is `Secret`.
+/// Finds the values of Kubernetes secrets: everything in `data` and `stringData` of a document whose `kind`
+/// is `Secret`.
 pub(super) fn secret_manifests(text: &str, found: &mut Vec<Range<usize>>) {
     if !text.contains("Secret") || !text.contains("kind") {
         return;
@@ -205,7 +209,7 @@ pub(super) fn secret_manifests(text: &str, found: &mut Vec<Range<usize>>) {
     }
 }
 
-/// Returns `true` if a member of a Kubernetes secret has its values.
+/// Returns `true` if a member of a Kubernetes secret contains its values.
 pub(super) fn is_manifest_data(name: &str) -> bool {
     matches!(name, "data" | "stringData")
 }
@@ -225,7 +229,8 @@ pub(super) fn is_labeled_tag(text: &str, at: usize, named: impl Fn(&str) -> Opti
     let is_value = tag
         .get(tag.len().saturating_sub("value".len())..)
         .is_some_and(|end| end.eq_ignore_ascii_case("value"));
-    // Its label may be that of the element it is in, or the name of that: `<setting name="ApiKey"><value>`, `<password><value>`.
+    // Its label may be that of the enclosing element, or the element's name: `<setting
+    // name="ApiKey"><value>`, `<password><value>`.
     if is_value && before.ends_with('>') {
         let outer = before.len() - 1;
         let Some(start) = tag_before(&before[..outer]).and_then(|tag| tag.rfind('<')) else { return false };
@@ -236,7 +241,7 @@ pub(super) fn is_labeled_tag(text: &str, at: usize, named: impl Fn(&str) -> Opti
             return true;
         }
     }
-    // Or an element in front of it or behind it.
+    // Or an element before or after it.
     let from = floor(before, before.len().saturating_sub(MAX_LABEL_DISTANCE));
     let in_front = before[from..].strip_suffix('>').and_then(|before| {
         let (before, closing) = before.rsplit_once("</")?;
@@ -251,17 +256,17 @@ pub(super) fn is_labeled_tag(text: &str, at: usize, named: impl Fn(&str) -> Opti
         let (tag, rest) = rest.split_once('>')?.1.trim_start().strip_prefix('<')?.split_once('>')?;
         is_label_element(tag).then(|| rest.split('<').next())?
     });
-    // If there is a label in front of it, that behind it belongs to the next.
+    // If there is a label before it, the one after it belongs to the next value.
     in_front.is_none() && behind.is_some_and(|label| is_secret(label.trim(), &named))
 }
 
-/// Returns `true` if the text of this element names what stands beside it.
+/// Returns `true` if the text of this element names the value beside it.
 fn is_label_element(tag: &str) -> bool {
     ["id", "key", "name"].iter().any(|known| tag.eq_ignore_ascii_case(known))
 }
 
-/// Returns `true` if the name in front of a type is that of a secret, and a text is given to it: `password: &str = "…"`.
-/// The last word of the type begins at `start`.
+/// Returns `true` if the name before a type is that of a secret, and a text is assigned to it: `password:
+/// &str = "…"`. The last word of the type begins at `start`.
 pub(super) fn is_typed(text: &str, start: usize, sign: u8, named: impl Fn(&str) -> Option<Named>) -> bool {
     if sign != b'=' {
         return false;
@@ -283,7 +288,7 @@ pub(super) fn is_typed(text: &str, start: usize, sign: u8, named: impl Fn(&str) 
     };
     let before = before[..colon].trim_end_matches(['?', ' ']);
     let name = &before[behind_last(before, |letter| !is_name_letter(letter))..];
-    // Where a variable is given to it there is nothing to hide.
+    // An assigned variable is not a secret.
     let value = text[start..].split_once('=').map_or("", |(_, value)| value.trim_start());
     let is_call =
         |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | ':' | '.' | '(' | '&');
@@ -294,7 +299,8 @@ pub(super) fn is_typed(text: &str, start: usize, sign: u8, named: impl Fn(&str) 
     is_text && is_secret(name, named)
 }
 
-/// The name in a pair of quoted texts that a comma stands between: `("TOKEN", "…")`. `None` if it is no such pair.
+/// Returns the name in a pair of quoted texts with a comma: `("TOKEN", "…")`. `None` if it is not such a
+/// pair.
 pub(super) fn pair_name(text: &str, comma: usize) -> Option<Range<usize>> {
     let is_quote = |letter: char| matches!(letter, '"' | '\'');
     let before = text[..comma].trim_end_matches(' ').strip_suffix(is_quote)?;
@@ -305,8 +311,9 @@ pub(super) fn pair_name(text: &str, comma: usize) -> Option<Range<usize>> {
     (is_pair && name[..start].ends_with(is_quote)).then_some(start..name.len())
 }
 
-/// Returns `true` if the value of a pair can be a secret. The name begins at `start`. A word in a list of words is none: either a function
-/// sets the name to it, or the two are all there is in their brackets, and it is no word.
+/// Returns `true` if the value of a pair can be a secret. The name begins at `start`. A word in a list of
+/// words cannot: either a function sets the name to the value, or both are alone in their brackets and the
+/// value is not a word.
 pub(super) fn is_pair_secret(text: &str, start: usize, value: &Range<usize>) -> bool {
     let Some(shown) = text.get(value.clone()).filter(|shown| !shown.contains(' ')) else { return false };
     let before = text[..start].trim_end_matches(['"', '\'', '\\', ' ']);
@@ -331,7 +338,7 @@ pub(super) fn is_login_call(name: &str) -> bool {
     ends_like_word(name, &LOGIN_CALLS)
 }
 
-/// Returns `true` if a name ends like one of these, whatever its case and without its separators.
+/// Returns `true` if a name ends like one of these, ignoring case and separators.
 fn ends_like_word(name: &str, words: &[&str]) -> bool {
     words.iter().any(|word| {
         let mut letters = name.bytes().rev().filter(|byte| *byte != b'_');
@@ -341,7 +348,7 @@ fn ends_like_word(name: &str, words: &[&str]) -> bool {
     })
 }
 
-/// The quoted text that is the first argument of the function whose name begins here.
+/// Returns the quoted first argument of the function whose name begins here.
 pub(super) fn call_argument(bytes: &[u8], begin: usize) -> Option<Range<usize>> {
     let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b':');
     let name = bytes[begin..].iter().take(name::MAX_NAME_BYTES).take_while(|byte| is_name(byte)).count();
@@ -349,14 +356,14 @@ pub(super) fn call_argument(bytes: &[u8], begin: usize) -> Option<Range<usize>> 
     (bytes.get(argument - 1) == Some(&b'(')).then(|| quoted(bytes, argument, MAX_CALL_BYTES))?
 }
 
-/// The text in the quotes that open here, if they close on the same line and within so many bytes.
+/// Returns the text in the quotes that open here, if they close on the same line and within `most` bytes.
 fn quoted(bytes: &[u8], from: usize, most: usize) -> Option<Range<usize>> {
     let quote = *bytes.get(from).filter(|byte| matches!(byte, b'"' | b'\''))?;
     let length = bytes[from + 1..].iter().take(most).position(|byte| *byte == quote || *byte == b'\n')?;
     (bytes[from + 1 + length] == quote).then_some(from + 1..from + 1 + length)
 }
 
-/// The values in the braces that open here which can be secrets: `{"value": "…"}`.
+/// Returns the possible secrets in the braces that open here: `{"value": "…"}`.
 pub(super) fn braced_values(bytes: &[u8], begin: usize) -> Vec<Range<usize>> {
     let mut values = Vec::new();
     let (mut depth, mut at, mut is_value) = (0_usize, begin, false);
@@ -381,7 +388,7 @@ pub(super) fn braced_values(bytes: &[u8], begin: usize) -> Vec<Range<usize>> {
     values
 }
 
-/// The text behind a value that is taken if a variable of the environment is missing: `token = env.TOKEN || "…"`.
+/// Returns the default for a missing environment variable: `token = env.TOKEN || "…"`.
 pub(super) fn fallback(bytes: &[u8], value: &Range<usize>) -> Option<Range<usize>> {
     let start = &bytes[value.start..value.end.min(value.start + MAX_TYPE_BYTES)];
     let has = |word: &[u8]| start.windows(word.len()).any(|window| window.eq_ignore_ascii_case(word));
@@ -396,7 +403,8 @@ pub(super) fn fallback(bytes: &[u8], value: &Range<usize>) -> Option<Range<usize
         .filter(|place| place.len() >= token_patterns::MIN_QUOTED_BYTES)
 }
 
-/// The second of the quoted texts in a call whose arguments begin here, if the first is its first argument: `("me", "…")`.
+/// Returns the second quoted text of the call whose arguments begin here, if the first is its first argument:
+/// `("me", "…")`.
 pub(super) fn second_text(bytes: &[u8], begin: usize) -> Option<Range<usize>> {
     let first = quoted(bytes, begin, MAX_CALL_BYTES)?;
     let gap =
@@ -407,7 +415,7 @@ pub(super) fn second_text(bytes: &[u8], begin: usize) -> Option<Range<usize>> {
     quoted(bytes, second, MAX_CALL_BYTES).filter(|place| has_comma && !place.is_empty())
 }
 
-/// Where a text goes on behind the last letter of this kind, or begins.
+/// Returns the position after the last such character, or the start.
 pub(super) fn behind_last(text: &str, is_wanted: impl Fn(char) -> bool) -> usize {
     text.char_indices()
         .rev()
@@ -415,7 +423,7 @@ pub(super) fn behind_last(text: &str, is_wanted: impl Fn(char) -> bool) -> usize
         .map_or(0, |(at, letter)| at + letter.len_utf8())
 }
 
-/// The last position that is not behind `at` and where a letter begins.
+/// Returns the last character boundary up to `at`.
 fn floor(text: &str, at: usize) -> usize {
     (0..=at.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
 }

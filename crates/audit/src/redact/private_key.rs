@@ -11,7 +11,7 @@ use super::token_patterns::PLACEHOLDER_BYTES;
 /// Limit of a key's title: `RSA PRIVATE KEY`.
 const MAX_TITLE_BYTES: usize = 64;
 
-/// How a base64-encoded key file begins: `-----BEGIN`, `---- BEGIN` and `PuTTY-User-Key-`.
+/// Beginnings of a base64-encoded key file: `-----BEGIN`, `---- BEGIN` and `PuTTY-User-Key-`.
 const ENCODED_STARTS: [&[u8]; 3] = [b"LS0tLS1CRUdJTi", b"LS0tLSBCRUdJTi", b"UHVUVFktVXNlci1LZXkt"];
 
 /// The first letters of these.
@@ -20,8 +20,8 @@ pub(super) const ENCODED_FIRST: &str = "LU";
 /// Limit of base64 letters on the last line of a key.
 const MAX_LAST_LINE_LETTERS: usize = 112;
 
-/// Returns how long a file of keys or certificates in base64 is that begins here, and whether it has a private key.
-/// The base64 may have line breaks, escaped ones too, and either alphabet.
+/// Returns the length of a base64-encoded file of keys or certificates that begins here, and whether it has a
+/// private key. The base64 may have line breaks, also escaped ones, and either alphabet.
 pub(super) fn encoded_file(rest: &[u8]) -> Option<(usize, bool)> {
     ENCODED_STARTS.iter().find(|start| rest.starts_with(start))?;
     let (mut letters, mut at) = (Vec::new(), 0);
@@ -46,12 +46,12 @@ fn is_base64(byte: &u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'-' | b'_')
 }
 
-/// Decodes base64 but for what is left over at its end.
+/// Decodes base64, ignoring an incomplete group at its end.
 fn decode(letters: &[u8]) -> Vec<u8> {
     STANDARD_NO_PAD.decode(&letters[..letters.len() / 4 * 4]).unwrap_or_default()
 }
 
-/// How long the line break is that begins here, with the blanks behind it; 0 if there is none.
+/// Returns the length of the line break that begins here, with the blanks after it; 0 if there is none.
 fn line_break(rest: &[u8]) -> usize {
     let signs = rest.iter().take(4).take_while(|byte| matches!(byte, b'\\' | b'\r')).count();
     let is_there = match rest.get(signs) {
@@ -64,7 +64,7 @@ fn line_break(rest: &[u8]) -> usize {
     if is_there { begin + rest[begin..].iter().take_while(|byte| is_blank(byte)).count() } else { 0 }
 }
 
-/// Returns `true` if nothing else than base64 is on the line that begins here.
+/// Returns `true` if the line that begins here has nothing but base64.
 fn is_base64_line(rest: &[u8]) -> bool {
     let length = rest.iter().take_while(|byte| is_base64(byte)).count();
     let padding = rest[length..].iter().take(2).take_while(|byte| **byte == b'=').count();
@@ -79,9 +79,9 @@ fn is_complete(letters: &[u8]) -> bool {
     memchr::memmem::find(&last, b"-----END ").is_some_and(|at| last[at..].trim_ascii().ends_with(b"---"))
 }
 
-/// The private keys that begin in it, each up to its last line, or as far as it looks like a key.
+/// Finds the private keys in a text, each up to its last line, or as far as it looks like a key.
 pub(super) fn private_keys(text: &str, found: &mut Vec<Range<usize>>) {
-    // Mostly there is none, and to look for one is cheaper than to look for all.
+    // Usually there is none, and this check is cheaper than the search.
     if !text.contains("---- BEGIN ") && !text.contains("-----BEGIN ") && !text.contains("Private-Lines:") {
         return;
     }
@@ -117,10 +117,10 @@ pub(super) fn private_keys(text: &str, found: &mut Vec<Range<usize>>) {
     found.retain(|place| !place.is_empty());
 }
 
-/// The last lines of keys in a text. They are looked for once, however many keys begin.
+/// The last lines of keys in a text, found once for any number of keys.
 struct Ends<'a> {
     all: Vec<usize>,
-    /// The same by the titles they have.
+    /// The same by title.
     titled: HashMap<&'a str, Vec<usize>>,
 }
 
@@ -138,14 +138,15 @@ impl<'a> Ends<'a> {
         ends
     }
 
-    /// Where the key ends that begins here: at the line with its title, as another that only looks like the last is a part of the key.
+    /// Returns the end of the key that begins here: the line with its title, because any other last line is
+    /// part of the key.
     fn first_behind(&self, begin: usize, title: &str) -> Option<usize> {
         let first = |ends: &[usize]| ends.get(ends.partition_point(|end| *end < begin)).copied();
         self.titled.get(title).and_then(|ends| first(ends)).or_else(|| first(&self.all))
     }
 }
 
-/// How far this looks like a key that has lost its last line.
+/// Returns how far this looks like a key whose last line is missing.
 fn key_run(bytes: &[u8]) -> usize {
     let gone = if bytes.starts_with(PLACEHOLDER_BYTES) { PLACEHOLDER_BYTES.len() } else { 0 };
     let is_key = |byte: &u8| {

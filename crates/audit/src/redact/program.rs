@@ -3,27 +3,28 @@
 /// How an option contains its secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Takes {
-    /// All of the argument.
+    /// The whole argument.
     Value,
-    /// The same behind an option that any program may have: a word of a sentence is none.
+    /// The whole argument of an option that any program may have, but not a word of a sentence.
     Named,
-    /// Behind a colon.
+    /// The part after a colon.
     Login,
-    /// Behind a colon, or all of the argument if it looks like a generated token.
+    /// The part after a colon, or the whole argument if it looks like a generated token.
     LoginOrToken,
-    /// Behind a percent sign.
+    /// The part after a percent sign.
     Percent,
-    /// Behind a comma.
+    /// The part after a comma.
     Comma,
-    /// Behind `pass:`.
+    /// The part after `pass:`.
     Pass,
-    /// Behind an equals sign.
+    /// The part after an equals sign.
     Equals,
-    /// Behind a slash, up to an at sign.
+    /// The part after a slash, up to an at sign.
     Slash,
-    /// All of the argument if it is quoted, or has letters and others: a word of a sentence, or a name of program code, is none.
+    /// The whole argument if it is quoted, or mixes letters and other characters, unlike a word of a sentence
+    /// or a name of program code.
     Mixed,
-    /// All of the argument if it looks like a generated token.
+    /// The whole argument if it looks like a generated token.
     Token,
 }
 
@@ -34,25 +35,25 @@ pub(super) enum SecretPlace {
     Either,
     /// In the same argument.
     Attached,
-    /// In the next.
+    /// In the next argument.
     Next,
-    /// As `Either`, behind this word.
+    /// Like `Either`, after this word.
     After(&'static str),
-    /// The argument behind this word, without an option.
+    /// The argument after this word, without an option.
     Follows(&'static str),
-    /// Every `NAME=…` behind this word.
+    /// Every `NAME=…` after this word.
     Assigned(&'static str),
-    /// Every argument behind this word that is no option.
+    /// Every argument after this word that is not an option.
     Behind(&'static str),
-    /// A flag of this letter stands for an argument that is not given.
+    /// None: a flag with this letter stands for an omitted argument.
     CountedFlag,
-    /// The argument of this number that is no option.
+    /// The argument with this number that is not an option.
     Word(u8),
-    /// The second argument behind this word that is no option.
+    /// The second argument after this word that is not an option.
     Second(&'static str),
-    /// The same if a flag says that it is a secret: `--secret`, in front of it or behind it.
+    /// Like `Second`, if a flag `--secret` before or after it marks it as a secret.
     SecondIfSecret(&'static str),
-    /// The argument behind the name of a network share that begins with no slash.
+    /// The argument after the name of a network share, unless it begins with a slash.
     AfterShare,
 }
 
@@ -73,9 +74,9 @@ pub(super) const CURL: SecretOptions = &[
     ("-b", SecretPlace::Either, Takes::Equals),
     ("--cookie", SecretPlace::Either, Takes::Equals),
 ];
-/// Options of one letter without an argument, in front of which `curl` takes others in the same word: `-sSu`.
+/// Options of one letter without an argument that may precede others in the same word for `curl`: `-sSu`.
 pub(super) const CURL_FLAGS: &str = "sSfLkivgGIjJNOqna0123469#";
-/// `mysql -p NAME` asks for the password; the name is that of a database.
+/// `mysql -p NAME` prompts for the password; the name is that of a database.
 const ATTACHED: SecretOptions =
     &[("-p", SecretPlace::Attached, Takes::Value), ("-hp", SecretPlace::Attached, Takes::Value)];
 const MYSQL_ADMIN: SecretOptions =
@@ -120,7 +121,7 @@ const VAULT: SecretOptions = &[
     ("", SecretPlace::Follows("login"), Takes::Value),
     ("", SecretPlace::Assigned("put"), Takes::Value),
     ("", SecretPlace::Assigned("patch"), Takes::Value),
-    // What is written may be a secret or a setting.
+    // The written value may be a secret or a setting.
     ("", SecretPlace::Assigned("write"), Takes::Token),
 ];
 const PULUMI: SecretOptions = &[("", SecretPlace::SecondIfSecret("set"), Takes::Value)];
@@ -128,7 +129,7 @@ const NGROK: SecretOptions = &[
     ("", SecretPlace::Follows("add-authtoken"), Takes::Value),
     ("", SecretPlace::Follows("authtoken"), Takes::Value),
 ];
-/// Of Samba and of Windows: `net use X: \\host\share PASSWORD`, `net user NAME PASSWORD`.
+/// Samba and Windows: `net use X: \\host\share PASSWORD`, `net user NAME PASSWORD`.
 const NET: SecretOptions = &[
     ("-U", SecretPlace::Either, Takes::Percent),
     ("", SecretPlace::AfterShare, Takes::Value),
@@ -156,10 +157,10 @@ const PUBLISH: SecretOptions = &[
     ("-a", SecretPlace::After("publish"), Takes::Value),
 ];
 const SHORT_TOKEN: SecretOptions = &[("-t", SecretPlace::Next, Takes::Value)];
-/// The option names a stored key, or is one.
+/// The option names a stored key, or contains one.
 const GEM: SecretOptions =
     &[("--key", SecretPlace::Either, Takes::Token), ("-k", SecretPlace::Next, Takes::Token)];
-/// Without an option behind the subcommand, or with some in front of it.
+/// Without an option after the subcommand, or with some before it.
 const TOKEN_ARGUMENT: SecretOptions =
     &[("", SecretPlace::Behind("login"), Takes::Token), ("", SecretPlace::Behind("auth"), Takes::Token)];
 const WPA: SecretOptions = &[("", SecretPlace::Word(2), Takes::Value)];
@@ -170,7 +171,7 @@ const WINDOWS: SecretOptions = &[
     ("/rp", SecretPlace::Next, Takes::Value),
 ];
 
-/// The options of a program that contain secrets, if it is known.
+/// Returns the options of a program that contain secrets, if it is known.
 pub(super) fn options(program: &str) -> Option<SecretOptions> {
     Some(match program {
         "curl" => CURL,
@@ -227,7 +228,7 @@ pub(super) fn options(program: &str) -> Option<SecretOptions> {
     })
 }
 
-/// How a program reads a value behind the name of a variable.
+/// Returns how a program reads a value after the name of a variable.
 pub(super) fn settings_of(program: &str) -> Option<Settings> {
     match program {
         "setx" | "setenv" | "ENV" | "ARG" | "nmcli" => Some(Settings::Names(Takes::Named)),
@@ -236,13 +237,13 @@ pub(super) fn settings_of(program: &str) -> Option<Settings> {
             Some(Settings::Names(Takes::Named))
         }
         "#define" | "%define" | "%global" | "!define" => Some(Settings::First(Takes::Mixed)),
-        // Of fish, Tcl and others. In a sentence it is a word.
+        // In fish, Tcl and others. In a sentence it is a word.
         "set" => Some(Settings::First(Takes::Mixed)),
         _ => None,
     }
 }
 
-/// Returns `true` if an option of `set` says that a variable is set: `-gx`, `--export`. `-e` and `-o` say something else.
+/// Returns `true` if an option of `set` sets a variable: `-gx`, `--export`. `-e` and `-o` do not.
 pub(super) fn sets_variable(option: &str) -> bool {
     match option.strip_prefix("--") {
         Some(name) => {
@@ -260,11 +261,11 @@ pub(super) fn sets_variable(option: &str) -> bool {
 pub(super) enum Settings {
     /// Every argument may be one.
     Names(Takes),
-    /// Only the first that is no option.
+    /// Only the first that is not an option.
     First(Takes),
 }
 
-/// Words behind which settings have names.
+/// Returns `true` for words that are followed by named settings.
 pub(super) fn begins_settings(word: &str) -> bool {
     matches!(word, "set" | "config" | "config:set" | "add" | "put")
 }

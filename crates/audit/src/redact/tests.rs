@@ -1,4 +1,4 @@
-//! What is taken out, and what stays.
+//! Tests of what is redacted, and what is not.
 
 mod documented_formats;
 mod documents;
@@ -74,7 +74,7 @@ fn of_a_text_only_the_secret_goes() {
     ] {
         let mark = json!({"$redacted": true, "reason": reason::TOKEN, "text": shown});
         check(json!({"text": [text]}), &json!({"text": [mark]}));
-        // Once more changes nothing.
+        // A second pass changes nothing.
         check(mark.clone(), &mark);
     }
     check(json!(["ghp_abcdefghijklmnopqrstuvwxyz012345"]), &json!([mark(reason::TOKEN)]));
@@ -137,7 +137,7 @@ fn a_caller_adds_rules() {
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(2000))]
 
-    /// That nothing is looked for which the signs of a text rule out makes no difference.
+    /// Skipping searches that the characters of a text rule out makes no difference.
     #[test]
     fn whatever_is_looked_for_is_found(
         pieces in proptest::collection::vec(
@@ -200,10 +200,10 @@ fn a_mark_stays() {
     check(typed.clone(), &typed);
 }
 
-/// The secret of all that follows.
+/// The secret of all following texts.
 const S: &str = "Zx9$kLm2Qp7w";
 
-/// Every text has the secret before, and not after; what is taken out once stays so.
+/// Checks that every text contains the secret, and does not after redaction, which is idempotent.
 #[track_caller]
 fn check_hidden(value: &Value) {
     let mut event = Event { input: Some(value.clone()), ..Event::default() };
@@ -360,7 +360,7 @@ fn tokens_are_known_by_how_they_begin() {
     assert!(Redaction::default().is_secret("nrw_0123456789abcdefghijABCDEFGHIJ"));
 }
 
-/// What is no secret stays: whoever reads the log has to know what was done.
+/// Texts without secrets stay unchanged, because a reader of the log has to know what was done.
 #[test]
 fn harmless_lines_stay_as_they_are() {
     for text in [
@@ -424,7 +424,7 @@ fn harmless_lines_stay_as_they_are() {
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(1500))]
 
-    /// What is redacted once stays as it is, and nothing panics, whatever the text.
+    /// Redaction is idempotent and does not panic, for any text.
     #[test]
     fn redacting_twice_is_redacting_once(
         pieces in proptest::collection::vec(
@@ -451,7 +451,7 @@ proptest::proptest! {
         }
     }
 
-    /// Comments, tags and line breaks in any order around signs.
+    /// Comments, tags and line breaks around delimiters, in any order.
     #[test]
     fn no_layout_is_too_strange(
         pieces in proptest::collection::vec(
@@ -478,13 +478,13 @@ proptest::proptest! {
     }
 }
 
-/// A comment that is left out may hold a sign with a gap of its own.
+/// A removed comment may contain a delimiter with a gap of its own.
 #[test]
 fn a_sign_in_a_comment_is_left_out_with_it() {
     check(json!("\"a\" // c\t:b\n : \"x\""), &json!("\"a\" // c\t:b\n : \"x\""));
 }
 
-/// No value is cut at a sign that may be a part of it.
+/// A value is not cut at a character that may be a part of it.
 #[test]
 fn a_value_goes_to_its_end() {
     let key = |body: &str| format!("-----BEGIN RSA PRIVATE KEY-----\n{body}\n-----END RSA PRIVATE KEY-----");

@@ -1,7 +1,7 @@
-//! How tokens begin that their makers have marked as such.
+//! Prefixes of tokens that their issuers have defined.
 
-/// The beginnings of tokens, and how many characters follow at least; `nrw_` are those of `narrows token`. Sorted, because they are
-/// found by their first byte.
+/// Prefixes of tokens, and minimum number of following characters; `nrw_` are those of `narrows token`.
+/// Sorted, because they are found by their first byte.
 pub(super) const TOKENS: &[(&str, usize)] = &[
     ("1//0", 30),
     ("ABIA", 16),
@@ -129,16 +129,16 @@ pub(super) const TOKENS: &[(&str, usize)] = &[
     ("ya29.", 20),
 ];
 
-/// The first letters of tokens that are known by their shape alone.
+/// First letters of tokens that are known by their form alone.
 pub(super) const SHAPE_STARTS: &str = "MNOkp";
 
-/// How long the parts of a Discord bot token are at least: a number, a time and a signature.
+/// Minimum lengths of the parts of a Discord bot token: a number, a time and a signature.
 const DISCORD_PARTS: [usize; 3] = [23, 6, 27];
 
-/// How long such a token is at most.
+/// Maximum length of such a token.
 const MAX_DISCORD_BYTES: usize = 100;
 
-/// Returns `true` if a token begins here that is known by its shape.
+/// Returns `true` if a token that is known by its form begins here.
 pub(super) fn has_shape(rest: &[u8]) -> bool {
     match rest.first() {
         Some(b'M' | b'N' | b'O') => is_discord(rest),
@@ -148,11 +148,11 @@ pub(super) fn has_shape(rest: &[u8]) -> bool {
     }
 }
 
-/// How long the number of an Airtable token is, or an old key, and how long the signature behind the number.
+/// Length of the number of an Airtable token, or of an old key, and of the signature.
 const AIRTABLE_BYTES: usize = 14;
 const AIRTABLE_SIGNATURE_BYTES: usize = 64;
 
-/// How often letters and digits alternate at least in an old key. In a name of program code they do so less often.
+/// Minimum number of changes between letters and digits in an old key. Names of program code have fewer.
 const MIN_AIRTABLE_CHANGES: usize = 6;
 
 /// Returns `true` if this is an Airtable token: letters and digits, a dot, and a hexadecimal signature.
@@ -164,7 +164,7 @@ fn is_airtable_token(rest: &[u8]) -> bool {
             .is_some_and(|part| part.iter().all(u8::is_ascii_hexdigit))
 }
 
-/// Returns `true` if this is an old Airtable key, and nothing more is in the word.
+/// Returns `true` if this is an old Airtable key that is the whole word.
 fn is_airtable_key(rest: &[u8]) -> bool {
     let Some((number, behind)) = rest.split_at_checked(AIRTABLE_BYTES) else { return false };
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
@@ -188,7 +188,7 @@ fn is_discord(rest: &[u8]) -> bool {
     DISCORD_PARTS.into_iter().all(&mut is_there)
 }
 
-/// Finds the client secrets of Azure, which have `Q~` behind three letters and a digit.
+/// Finds client secrets of Azure, which have `Q~` after three letters and a digit.
 pub(super) fn azure_secrets(text: &str, found: &mut Vec<std::ops::Range<usize>>) {
     const BEFORE: usize = 4;
     const LEAST: usize = 30;

@@ -1,4 +1,4 @@
-//! What secrets look like in the middle of a text, and how far each of them goes.
+//! Finds tokens, logins and assigned secrets in the middle of a text, and their extent.
 
 use std::ops::Range;
 
@@ -8,26 +8,27 @@ use super::private_key;
 use super::token::{self, TOKENS};
 use super::value::{Form, Quotes, Sign, is_given, value_of, word_end};
 
-/// How long a value must be to pass for a secret where only its name speaks for it: in a sentence it may be a word.
+/// Minimum length of a value that only its name indicates, because in a sentence it may be a word.
 const MIN_VALUE_BYTES: usize = 8;
 
-/// The same behind an option, in quotes, and of letters mixed with others, which no word is. Where it is given by nothing but `=`, there is no doubt.
+/// Minimum length after an option, in quotes, and of letters mixed with other characters, unlike a word.
+/// After a plain `=` there is no minimum.
 pub(super) const MIN_OPTION_BYTES: usize = 6;
 pub(super) const MIN_QUOTED_BYTES: usize = 4;
 const MIN_MIXED_BYTES: usize = 4;
 
-/// Parameters of URLs that are secrets there and nowhere else, and how long they are at least.
+/// Parameters that are secrets only in URLs, with their minimum lengths.
 const PARAMETERS: [(&str, usize); 7] =
     [("sig", 8), ("signature", 8), ("key", 16), ("code", 16), ("auth", 16), ("pass", 4), ("hmac", 8)];
 
-/// Headers that name a way to prove who one is, with more than one word behind it, in lower case.
+/// Authentication schemes in headers that are followed by more than one word, in lower case.
 const LONG_AUTH_SCHEMES: [&str; 7] =
     ["aws4-hmac-sha256 ", "digest ", "hawk ", "oauth ", "signature ", "sso-key ", "edgegrid "];
 
-/// What stands for a secret that has gone.
+/// Replaces a removed secret.
 pub(super) const PLACEHOLDER_BYTES: &[u8] = super::PLACEHOLDER.as_bytes();
 
-/// What a header says of a credential before it, in lower case.
+/// Words before a credential in a header, in lower case.
 const AUTH_PREFIXES: [&str; 12] = [
     "bearer ",
     "basic ",
@@ -43,44 +44,44 @@ const AUTH_PREFIXES: [&str; 12] = [
     "sharedkeylite ",
 ];
 
-/// The shortest text that can be a secret by its look: `a://b:c@`.
+/// The shortest text that can be a secret by its form: `a://b:c@`.
 pub(super) const MIN_SECRET_TEXT_BYTES: usize = 8;
 
-/// What stands in front of a credential in a header, in lower case.
+/// Schemes before a credential in a header, in lower case.
 pub(super) const SCHEMES: [&str; 2] = ["bearer ", "basic "];
 
-/// How long the token behind it is at least.
+/// Minimum length of the token after a scheme.
 const MIN_CREDENTIAL_BYTES: usize = 16;
 
-/// How long a name without a password is at least that is a token: `https://TOKEN@host`.
+/// Minimum length of a user name without a password that is a token: `https://TOKEN@host`.
 const MIN_LOGIN_TOKEN_BYTES: usize = 10;
 
-/// How often the bytes of a text may be read as parts of values that are no secrets.
+/// How often the bytes of a text may be read as parts of values that are not secrets.
 const MAX_KEPT_FACTOR: usize = 16;
 
-/// How long a tag is at most.
+/// Maximum length of a tag.
 const MAX_TAG_BYTES: usize = 256;
 
-/// How far the text of a tag goes at most.
+/// Maximum length of the text of a tag.
 pub(super) const MAX_TAG_TEXT_BYTES: usize = 4096;
 
 /// What a byte can be a part of, as bits.
 #[derive(Clone, Debug)]
 pub(super) struct Signs([u8; 256]);
 
-/// The beginnings of tokens: the usual ones, and those that a caller has added.
+/// Prefixes of tokens: the usual ones, and those added by a caller.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tokens {
     added: Vec<(String, usize)>,
 }
 
 impl Tokens {
-    /// Adds the beginning of a token, and how many characters follow at least.
+    /// Adds a prefix of a token, and the minimum number of following characters.
     pub(super) fn add(&mut self, start: &str, least: usize) {
         self.added.push((start.to_owned(), least));
     }
 
-    /// Whether one begins here.
+    /// Returns `true` if a token begins here.
     fn begins(&self, rest: &[u8]) -> bool {
         let is_there = |start: &str, least: usize| {
             rest.strip_prefix(start.as_bytes()).is_some_and(|rest| runs(rest, least))
@@ -102,7 +103,7 @@ const EQUALS: u8 = 1 << 3;
 const COLON: u8 = 1 << 4;
 const DASH: u8 = 1 << 5;
 const SLASH: u8 = 1 << 6;
-/// A sign in front of a value, beside `=` and `:`.
+/// A character before a value, besides `=` and `:`.
 const CLOSING: u8 = 1 << 7;
 
 impl Default for Signs {
@@ -126,43 +127,43 @@ impl Default for Signs {
 }
 
 impl Signs {
-    /// Tokens begin with this byte.
+    /// Marks this byte as the beginning of tokens.
     pub(super) fn begin(&mut self, byte: u8) {
         self.0[usize::from(byte)] |= START;
     }
 }
 
-/// Whether there can be private keys in a text with these signs.
+/// Returns `true` if a text with these characters can contain private keys.
 pub(super) fn may_have_private_keys(signs: u8) -> bool {
     signs & DASH != 0 && signs & BLANK != 0
 }
 
-/// Whether there can be logins.
+/// Returns `true` if it can contain logins.
 pub(super) fn may_have_logins(signs: u8) -> bool {
     signs & COLON != 0 && signs & SLASH != 0
 }
 
-/// Whether there can be addresses with paths.
+/// Returns `true` if it can contain addresses with paths.
 pub(super) fn may_have_paths(signs: u8) -> bool {
     signs & SLASH != 0
 }
 
-/// Whether there can be fields with colons between them.
+/// Returns `true` if it can contain fields separated by colons.
 pub(super) fn may_have_colons(signs: u8) -> bool {
     signs & COLON != 0
 }
 
-/// Whether there can be assignments.
+/// Returns `true` if it can contain assignments.
 pub(super) fn may_have_assignments(signs: u8) -> bool {
     signs & (EQUALS | COLON | CLOSING) != 0
 }
 
-/// Whether there can be arguments of programs.
+/// Returns `true` if it can contain arguments of programs.
 pub(super) fn may_have_arguments(signs: u8) -> bool {
     signs & BLANK != 0
 }
 
-/// The logins of URLs that have a password, with any letters in it, and names that are tokens.
+/// Finds the passwords in URL logins, and user names that are tokens.
 pub(super) fn logins(text: &str, found: &mut Vec<Range<usize>>) {
     if !text.contains("://") {
         return;
@@ -180,7 +181,7 @@ pub(super) fn logins(text: &str, found: &mut Vec<Range<usize>>) {
         let authority = &word[..word.find(['/', '?', '#']).unwrap_or(word.len())];
         let login = match authority.rsplit_once('@') {
             Some((login, _)) => login,
-            // What should be escaped in a password and is not: behind a host there would be a port.
+            // An unescaped password: after a host there would be a port.
             None => match (authority.split_once(':'), word.rsplit_once('@')) {
                 (Some((_, port)), Some((login, _)))
                     if !port.is_empty() && !port.bytes().all(|byte| byte.is_ascii_digit()) =>
@@ -200,7 +201,8 @@ pub(super) fn logins(text: &str, found: &mut Vec<Range<usize>>) {
     }
 }
 
-/// The tokens in it that begin like one of these, and returns all signs that it has, and whether options can begin in it.
+/// Finds tokens with one of these prefixes. Returns all character classes of the text, and whether options
+/// can begin in it.
 pub(super) fn tokens(
     text: &str,
     tokens: &Tokens,
@@ -233,7 +235,7 @@ pub(super) fn tokens(
     (all, has_options)
 }
 
-/// How long the word is in front of the credential: `Bearer …` and `Basic …`, as headers have them.
+/// Returns the length of the scheme before a credential: `Bearer …` and `Basic …` in headers.
 fn scheme(rest: &[u8]) -> Option<usize> {
     let is_there = |scheme: &&str| {
         rest.len() > scheme.len()
@@ -243,7 +245,7 @@ fn scheme(rest: &[u8]) -> Option<usize> {
     SCHEMES.iter().find(|scheme| is_there(scheme)).map(|scheme| scheme.len())
 }
 
-/// What is given to something that is named like a secret: `TOKEN=…`, `"password": "…"`, `<password>…`, `password("…")`,
+/// Finds values assigned to secret names: `TOKEN=…`, `"password": "…"`, `<password>…`, `password("…")`,
 /// `("password", "…")`.
 pub(super) fn assignments(text: &str, named: impl Fn(&str) -> Option<Named>, found: &mut Vec<Range<usize>>) {
     let bytes = text.as_bytes();
@@ -254,15 +256,15 @@ pub(super) fn assignments(text: &str, named: impl Fn(&str) -> Option<Named>, fou
         if at < done || !matches!(byte, b'=' | b':' | b'>' | b'(' | b',') {
             continue;
         }
-        // `=>` is one sign, and so is `:=`.
+        // `=>` is one delimiter, and so is `:=`.
         let is_arrow = byte == b'=' && bytes.get(at + 1) == Some(&b'>');
         let from = at + 1 + usize::from(is_arrow);
-        // Mostly it is the end of a word and nothing more, which is quickly seen.
+        // Usually it is only the end of a word, which is cheap to detect.
         let Some(first) = bytes.get(from) else { continue };
         if byte == b'(' && !matches!(first, b'"' | b'\'' | b'`' | b'\\') {
             continue;
         }
-        // A path of program code gives nothing, but what is called there may: `Token::new("…")`.
+        // A path of program code assigns nothing, but its call may: `Token::new("…")`.
         if byte == b':' && *first == b':' && bytes.get(from + 1).is_some_and(u8::is_ascii_alphabetic) {
             let argument = pair::call_argument(bytes, from + 1);
             let argument = argument.filter(|place| {
@@ -293,7 +295,7 @@ pub(super) fn assignments(text: &str, named: impl Fn(&str) -> Option<Named>, fou
             let is_parameter = byte == b'=' && matches!(before, Some(b'?' | b'&'));
             PARAMETERS.iter().find(|(known, _)| is_parameter && name.eq_ignore_ascii_case(known))
         };
-        // `api.key` and `api key` have their meaning in two parts.
+        // `api.key` and `api key` have a meaning in two parts.
         let dotted = || {
             let before = text[..start].strip_suffix(['.', ' '])?;
             let from = behind_last(before, |letter| !is_name_letter(letter));
@@ -370,10 +372,10 @@ pub(super) fn assignments(text: &str, named: impl Fn(&str) -> Option<Named>, fou
         };
         let Some(shown) = text.get(begin..end) else { continue };
         let is_kept = match kind {
-            // `PASS: TestName` is a result.
+            // `PASS: TestName` is a test result.
             Named::Secret => name == "PASS" && byte == b':' && value.form == Form::Plain,
             Named::UnlessPath | Named::UnlessPattern | Named::TokenLike => !kind.accepts(shown),
-            // A number may have another member behind it: `{"tokens":12,"x":1}`.
+            // A number may be followed by another member: `{"tokens":12,"x":1}`.
             Named::Texts => !is_mixed(whole) || !is_text_behind(whole),
             Named::Doubtful => {
                 let is_plain = byte == b':' && value.form == Form::Plain;
@@ -385,8 +387,8 @@ pub(super) fn assignments(text: &str, named: impl Fn(&str) -> Option<Named>, fou
             found.extend(pair::fallback(bytes, &value.place));
         }
         if shown.trim().is_empty() || !is_whole || is_kept || value.is_variable(bytes) {
-            // Within a value that stays there may be more names, and so it is read again. A text that is made of such values is hostile,
-            // and then they do not stay.
+            // A value that is kept may contain more names, so it is read again. A text made of such values is
+            // hostile, and then they are removed.
             kept_bytes += value.place.len();
             if begin == end || kept_bytes <= MAX_KEPT_FACTOR * bytes.len() {
                 continue;
@@ -397,18 +399,18 @@ pub(super) fn assignments(text: &str, named: impl Fn(&str) -> Option<Named>, fou
     }
 }
 
-/// Returns `true` if a value is more than a number that ends at the end of a member.
+/// Returns `true` if a value is more than a number that ends with its member.
 fn is_text_behind(value: &[u8]) -> bool {
     let digits = value.iter().take_while(|byte| byte.is_ascii_digit()).count();
     digits == 0 || !matches!(value.get(digits), None | Some(b',' | b'}' | b']'))
 }
 
-/// How long the text of a tag is; 0 if no other tag follows soon.
+/// Returns the length of the text of a tag; 0 if no other tag follows soon.
 pub(super) fn tag_text(bytes: &[u8]) -> usize {
     bytes.iter().take(MAX_TAG_TEXT_BYTES).position(|byte| *byte == b'<').unwrap_or(0)
 }
 
-/// The name in front of a sign.
+/// Returns the name before a delimiter.
 fn name_before(text: &str, at: usize, sign: u8) -> Option<Range<usize>> {
     let before = match sign {
         b'>' => tag_before(&text[..at])?,
@@ -422,24 +424,24 @@ fn name_before(text: &str, at: usize, sign: u8) -> Option<Range<usize>> {
         }
         _ => text[..at].trim_end_matches(['"', '\'', ' ', '\\']),
     };
-    // A type with parameters, and no name: `password: Option<String> =`.
+    // A type with parameters, and not a name: `password: Option<String> =`.
     if sign == b'=' && before.ends_with('>') && !before.ends_with(" >") {
         return Some(before.len()..before.len());
     }
-    // Letters of other alphabets may be there to be taken for ours, or not to be seen.
+    // Letters of other alphabets may imitate ASCII letters, or be invisible.
     let start = behind_last(before, |letter| !is_name_letter(letter));
     let name = &before[start..];
     let is_tag = sign != b'>' || before[..start].ends_with(['<', ':']);
     (!name.is_empty() && is_tag).then_some(start..before.len())
 }
 
-/// A text without the number of an array's item, or of its items, at its end: `char token[32`, `token[`.
+/// Returns a text without a trailing array index or length: `char token[32`, `token[`.
 fn without_index(text: &str) -> &str {
     let array = text.trim_end_matches(|letter: char| letter.is_ascii_digit()).strip_suffix('[');
     array.map_or(text, |array| array.trim_end_matches(' '))
 }
 
-/// The text up to the end of the name of the tag that ends here.
+/// Returns the text up to the end of the name of the tag that ends here.
 pub(super) fn tag_before(text: &str) -> Option<&str> {
     let from = text.len().saturating_sub(MAX_TAG_BYTES);
     let open =
@@ -459,7 +461,8 @@ fn is_name_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-') || !byte.is_ascii()
 }
 
-/// All of a header that proves in more than one word who somebody is, but for the first; nothing of it if that has gone already.
+/// Returns the credential of a header with several words, without the first word; nothing of it if it is
+/// removed already.
 fn long_header(text: &str, start: usize, name: &str, begin: usize) -> Option<Range<usize>> {
     if !name.to_ascii_lowercase().ends_with("authorization") {
         return None;
@@ -467,14 +470,14 @@ fn long_header(text: &str, start: usize, name: &str, begin: usize) -> Option<Ran
     let rest = &text[begin..];
     let is_there = |sort: &&&str| rest.get(..sort.len()).is_some_and(|word| word.eq_ignore_ascii_case(sort));
     let begin = begin + LONG_AUTH_SCHEMES.iter().find(is_there)?.len();
-    // Until the quote closes in which the header stands, or the line ends.
+    // Up to the closing quote around the header, or the end of the line.
     let quote = text[..start].bytes().next_back().filter(|byte| matches!(byte, b'"' | b'\''));
     let is_last = |byte: u8| byte == b'\n' || Some(byte) == quote;
     let length = text[begin..].bytes().position(is_last).unwrap_or(text.len() - begin);
     Some(begin..begin + length)
 }
 
-/// Whether this can be a value and not a word of a sentence.
+/// Returns `true` if this can be a value, and not a word of a sentence.
 pub(super) fn can_be_value(value: &[u8], least: usize) -> bool {
     value.len() >= least || (value.len() >= MIN_MIXED_BYTES && is_mixed(value))
 }
@@ -489,7 +492,7 @@ fn is_mixed(value: &[u8]) -> bool {
         })
 }
 
-/// How long the word is that says of which sort a credential is, if one follows.
+/// Returns the length of the words before a credential, if one follows.
 pub(super) fn words(bytes: &[u8]) -> usize {
     let is_there = |scheme: &&&str| {
         let length = scheme.len();
@@ -500,7 +503,7 @@ pub(super) fn words(bytes: &[u8]) -> usize {
     AUTH_PREFIXES.iter().find(is_there).map_or(0, |scheme| scheme.len())
 }
 
-/// The values of the cookies that are listed from here on, and where the list ends.
+/// Finds the values of the cookies listed here. Returns the end of the list.
 fn cookies(bytes: &[u8], begin: usize, found: &mut Vec<Range<usize>>) -> usize {
     let mut at = begin;
     loop {
@@ -521,7 +524,7 @@ fn cookies(bytes: &[u8], begin: usize, found: &mut Vec<Range<usize>>) -> usize {
     }
 }
 
-/// The password of a login. Numbers are those of users and groups.
+/// Returns the password of a login. Numbers are user and group ids.
 pub(super) fn password(login: &str) -> Option<Range<usize>> {
     let bytes = login.as_bytes();
     let quotes = login.len() - login.trim_start_matches(['"', '\'']).len();
@@ -532,7 +535,7 @@ pub(super) fn password(login: &str) -> Option<Range<usize>> {
     (end > begin && !is_number && !is_address && is_given(&bytes[begin..end])).then_some(begin..end)
 }
 
-/// Where a value ends that begins here: it may have signs in it that no token has.
+/// Returns the end of a value that begins here: it may contain characters that tokens do not.
 pub(super) fn value_end(bytes: &[u8], begin: usize) -> usize {
     // A marker belongs to the value, even if the agent wrote it: it must not hide the rest.
     let from =
@@ -545,8 +548,8 @@ fn is_end(byte: &u8) -> bool {
         || matches!(byte, b'"' | b'\'' | b'`' | b'\\' | b'&' | b';' | b',' | b')' | b']' | b'}' | b'>' | b'<')
 }
 
-/// Whether these bytes begin with so many characters of a token. No more are looked at: whoever writes the text may
-/// have made it long.
+/// Returns `true` if these bytes begin with at least `least` characters of a token. No more are examined,
+/// because the author of the text may have made it long.
 fn runs(bytes: &[u8], least: usize) -> bool {
     bytes.get(..least).is_some_and(|bytes| bytes.iter().all(is_token))
 }

@@ -1,26 +1,26 @@
-//! How far a value goes that is given to a name: over quotes that are joined, escapes, lists and lines.
+//! Determines the extent of an assigned value: over joined quotes, escapes, lists and lines.
 
 use std::ops::Range;
 
 use super::line;
 use super::token_patterns::{MAX_TAG_TEXT_BYTES, PLACEHOLDER_BYTES, tag_text, words};
 
-/// How long a list of values is at most.
+/// Maximum length of a list of values.
 const MAX_LIST_BYTES: usize = 1024;
 
-/// How long an expansion of a shell with a literal text is at most.
+/// Maximum length of a shell expansion with a literal text.
 const MAX_EXPANSION_BYTES: usize = 256;
 
-/// What stands around a text in XML that is taken as it is.
+/// Delimiter of literal text in XML.
 const CDATA: &[u8] = b"<![CDATA[";
 
-/// How long the tag of a value is at most.
+/// Maximum length of the tag of a value.
 const MAX_TAG_NAME_BYTES: usize = 32;
 
-/// How long what stands behind the sign of a block is at most: `|2-`.
+/// Maximum length of a block header: `|2-`.
 const MAX_BLOCK_HEADER_BYTES: usize = 16;
 
-/// The quotes that are open at a place of a line.
+/// The quotes that are open at a position of a line.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Quotes {
     double: bool,
@@ -28,7 +28,7 @@ pub(super) struct Quotes {
 }
 
 impl Quotes {
-    /// Takes note of the byte at this place.
+    /// Records the byte at this position.
     pub(super) fn pass(&mut self, bytes: &[u8], at: usize) {
         let is_escaped = || at.checked_sub(1).is_some_and(|before| bytes[before] == b'\\');
         match bytes[at] {
@@ -44,11 +44,11 @@ impl Quotes {
     }
 }
 
-/// Where a value is given: by which sign, behind a name that begins at `start`.
+/// The delimiter before a value, after a name that begins at `start`.
 pub(super) struct Sign {
     pub(super) byte: u8,
     pub(super) start: usize,
-    /// Name, sign and value are one word.
+    /// `true` if name, delimiter and value are one word.
     pub(super) is_tight: bool,
     pub(super) quotes: Quotes,
 }
@@ -58,22 +58,22 @@ pub(super) struct Sign {
 pub(super) enum Form {
     Plain,
     Quoted,
-    /// Over several lines, or a list.
+    /// On several lines, or as a list.
     Block,
-    /// Several quoted texts in parentheses: `("me", "…")`.
+    /// As several quoted texts in parentheses: `("me", "…")`.
     Tuple,
 }
 
-/// A value that is given.
+/// An assigned value.
 pub(super) struct Value {
     pub(super) place: Range<usize>,
     pub(super) form: Form,
-    /// It is taken as it is: no variable is replaced in it.
+    /// `true` if variables are not expanded in it.
     is_literal: bool,
 }
 
 impl Value {
-    /// Returns `true` if all of it is the value of a variable, or the output of a command.
+    /// Returns `true` if the whole value is a variable, or the output of a command.
     pub(super) fn is_variable(&self, bytes: &[u8]) -> bool {
         let [b'$', rest @ ..] = &bytes[self.place.clone()] else { return false };
         if self.is_literal {
@@ -92,13 +92,14 @@ impl Value {
 }
 
 impl Value {
-    /// The literal text that a shell makes of all of it.
+    /// Returns the literal text to which a shell expands the whole value.
     pub(super) fn literal(&self, bytes: &[u8]) -> Option<Range<usize>> {
         if self.is_literal { None } else { literal_of(bytes, self.place.start) }
     }
 }
 
-/// The literal text that a shell makes of what begins here: that of `$(echo …)`, and the default of `${NAME:-…}`.
+/// Returns the literal text to which a shell expands the text here: that of `$(echo …)`, and the default of
+/// `${NAME:-…}`.
 pub(super) fn literal_of(bytes: &[u8], begin: usize) -> Option<Range<usize>> {
     let rest = bytes.get(begin..)?;
     let (open, close) = match rest {
@@ -132,7 +133,7 @@ pub(super) fn literal_of(bytes: &[u8], begin: usize) -> Option<Range<usize>> {
     (!place.is_empty() && is_given(&bytes[place.clone()])).then_some(place)
 }
 
-/// The value that begins here.
+/// Returns the value that begins here.
 pub(super) fn value_of(bytes: &[u8], begin: usize, sign: &Sign) -> Option<Value> {
     let rest = bytes.get(begin..)?;
     let value = |place, form, is_literal| Some(Value { place, form, is_literal });
@@ -146,7 +147,7 @@ pub(super) fn value_of(bytes: &[u8], begin: usize, sign: &Sign) -> Option<Value>
         }
         return value(start..start + tag_text(&bytes[start..]), Form::Plain, true);
     }
-    // YAML has tags in front of values: `!!str …`.
+    // YAML has tags before values: `!!str …`.
     let tag = yaml_tag(rest);
     if sign.byte == b':' && tag > 0 {
         return value_of(bytes, begin + tag, sign);
@@ -157,7 +158,7 @@ pub(super) fn value_of(bytes: &[u8], begin: usize, sign: &Sign) -> Option<Value>
     if !rest.starts_with(PLACEHOLDER_BYTES)
         && let [b'[', list @ ..] = rest
     {
-        // What has gone from a list has a bracket of its own.
+        // A placeholder in a list has brackets of its own.
         let gone = if list.starts_with(PLACEHOLDER_BYTES) { PLACEHOLDER_BYTES.len() } else { 0 };
         let length = list.iter().take(MAX_LIST_BYTES).skip(gone).position(|byte| *byte == b']');
         if let Some(length) = length.map(|length| gone + length)
@@ -182,7 +183,7 @@ pub(super) fn value_of(bytes: &[u8], begin: usize, sign: &Sign) -> Option<Value>
     }
     let escapes = rest.iter().take_while(|byte| **byte == b'\\').take(8).count();
     let quote = rest.get(escapes).copied().filter(|byte| matches!(byte, b'"' | b'\'' | b'`'));
-    // A quote that is open already closes here: nothing is given.
+    // An open quote closes here: there is no value.
     let quote = quote.filter(|quote| escapes > 0 || !sign.quotes.is_open(*quote) || sign.byte == b':');
     if let Some(quote) = quote.filter(|quote| *quote != b'`' || !sign.is_tight) {
         let opening = begin + escapes + 1;
@@ -205,7 +206,7 @@ pub(super) fn value_of(bytes: &[u8], begin: usize, sign: &Sign) -> Option<Value>
     value(inner..plain_end(bytes, inner, sign), Form::Plain, false)
 }
 
-/// How long the blanks and comments are in front of the text of a tag; 0 if nothing but blanks is there.
+/// Returns the length of the blanks and comments before the text of a tag; 0 if there are only blanks.
 fn comments(text: &[u8]) -> usize {
     const OPEN: &[u8] = b"<!--";
     let text = &text[..text.len().min(MAX_TAG_TEXT_BYTES)];
@@ -222,7 +223,8 @@ fn comments(text: &[u8]) -> usize {
     }
 }
 
-/// How long the tag of a value and the blank behind it are; 0 if there is none, or another one follows.
+/// Returns the length of a value's tag and the following blank; 0 if there is none, or if another tag
+/// follows.
 fn yaml_tag(rest: &[u8]) -> usize {
     let length = |rest: &[u8]| {
         let name = rest
@@ -236,7 +238,7 @@ fn yaml_tag(rest: &[u8]) -> usize {
     length(rest).filter(|tag| length(&rest[*tag..]).is_none()).unwrap_or(0)
 }
 
-/// Where a quote closes that is written with so many backslashes, those of it excluded.
+/// Returns the position of the closing quote with this number of backslashes, without them.
 pub(super) fn closing(bytes: &[u8], from: usize, quote: u8, escapes: usize) -> Option<usize> {
     let mut run: usize = 0;
     for (at, byte) in bytes.iter().enumerate().skip(from) {
@@ -256,13 +258,13 @@ pub(super) fn closing(bytes: &[u8], from: usize, quote: u8, escapes: usize) -> O
     None
 }
 
-/// Where an unquoted value ends.
+/// Returns the end of an unquoted value.
 fn plain_end(bytes: &[u8], begin: usize, sign: &Sign) -> usize {
     let end = word_end(bytes, begin, sign.quotes);
     if sign.is_tight {
         return end;
     }
-    // In a sentence or a list this belongs to what is around it.
+    // In a sentence or a list these characters belong to the surrounding text.
     let is_around = |value: &[u8]| matches!(value.last(), Some(b',' | b']' | b'}' | b'.'));
     let mut value = &bytes[begin..end];
     while is_around(value) && !value.ends_with(PLACEHOLDER_BYTES) {
@@ -271,7 +273,7 @@ fn plain_end(bytes: &[u8], begin: usize, sign: &Sign) -> usize {
     begin + value.len()
 }
 
-/// Where a word of a shell ends that begins here, with what is quoted or escaped in it.
+/// Returns the end of a shell word that begins here, including quoted and escaped parts.
 pub(super) fn word_end(bytes: &[u8], begin: usize, quotes: Quotes) -> usize {
     let mut at = begin;
     while let Some(&byte) = bytes.get(at) {
@@ -296,7 +298,7 @@ pub(super) fn word_end(bytes: &[u8], begin: usize, quotes: Quotes) -> usize {
     at.min(bytes.len())
 }
 
-/// A value on the lines behind a sign: a block of YAML, or what JSON has on the next line.
+/// Returns a value on the lines after a delimiter: a YAML block, or a JSON value on the next line.
 fn lines(bytes: &[u8], begin: usize, sign: &Sign) -> Option<(Range<usize>, Form)> {
     let head = bytes[begin..].iter().take(MAX_BLOCK_HEADER_BYTES);
     let header = head.clone().position(|byte| *byte == b'\n')?;
@@ -318,7 +320,7 @@ fn lines(bytes: &[u8], begin: usize, sign: &Sign) -> Option<(Range<usize>, Form)
         let end = closing(bytes, start + 1, quote, 0)?;
         return Some((start + 1..end, Form::Quoted));
     }
-    // A list of YAML may be indented like the name it belongs to, unless that is in a list itself.
+    // A YAML list may be indented like its name, unless the name is in a list itself.
     let is_block = bytes[begin..first].iter().any(|byte| matches!(byte, b'|' | b'>'));
     let may_be_list = !is_block && matches!(before[indent..], [] | [b'"' | b'\'']);
     let mut end = first;
@@ -342,13 +344,14 @@ fn lines(bytes: &[u8], begin: usize, sign: &Sign) -> Option<(Range<usize>, Form)
     (end > start).then_some((start..end, Form::Block))
 }
 
-/// The text of an item of a list of YAML that is this line.
+/// Returns the text of this line's YAML list item.
 fn list_item(line: &[u8]) -> Option<&[u8]> {
     let rest = line.strip_prefix(b"-")?;
     rest.first().is_none_or(u8::is_ascii_whitespace).then(|| rest.trim_ascii())
 }
 
-/// Returns `true` if an item of a list is several words of a sentence, such as `at least 8 letters`, and has no name.
+/// Returns `true` if a list item is several words of a sentence, such as `at least 8 letters`, without a
+/// name.
 fn is_sentence(item: &[u8]) -> bool {
     let mut words = item.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
     let is_word = |word: &[u8]| {
@@ -359,7 +362,7 @@ fn is_sentence(item: &[u8]) -> bool {
     words.clone().count() > 1 && words.all(is_word)
 }
 
-/// Whether a value is given here, and not that of a variable.
+/// Returns `true` if this is a value, and not that of a variable.
 pub(super) fn is_given(value: &[u8]) -> bool {
     let value = Value { place: 0..value.len(), form: Form::Plain, is_literal: false }.is_variable(value);
     !value

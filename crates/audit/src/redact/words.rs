@@ -1,6 +1,6 @@
-//! The words by which names are judged.
+//! Words by which names are classified.
 
-/// The ends of names whose values are secrets, in lower case and without separators.
+/// Endings of names whose values are secrets, in lower case and without separators.
 pub(super) const ENDS: &[&str] = &[
     "accesskey",
     "accesssignature",
@@ -66,19 +66,21 @@ pub(super) const ENDS: &[&str] = &[
     "xgoogsignature",
 ];
 
-/// Ends of those of them that are no secrets.
+/// Exceptions from those endings.
 pub(super) const PUBLIC_ENDS: [&str; 1] = ["publickeydata"];
 
-/// The same of names whose values are secrets if they look like generated tokens. They may also be paths and public keys.
+/// Endings of names whose values are secrets if they look like generated tokens. They may also be paths and
+/// public keys.
 pub(super) const TOKEN_ENDS: [&str; 4] = ["codeverifier", "sonarlogin", "sshkey", "tlskey"];
 
-/// Last words of names, in lower case. Within longer words they mean something else.
+/// Last words of secret names, in lower case. Within longer words they mean something else.
 pub(super) const WORDS: [&str; 8] = ["bearer", "jwt", "otp", "psk", "pw", "pwd", "totp", "userpw"];
 
-/// The last words of names whose values are secrets if they look like it: `db_pass` is a password, and `tests_pass` a number.
+/// Last words of names whose values are secrets if they look like it: `db_pass` is a password, and
+/// `tests_pass` a number.
 pub(super) const DOUBTFUL: [&str; 5] = ["auth", "cred", "creds", "pass", "passes"];
 
-/// Words that may follow the one that makes a name that of a secret: `password_confirmation`, `tokenOld`.
+/// Words that may follow the word for a secret in a name: `password_confirmation`, `tokenOld`.
 pub(super) const CONTINUATIONS: &[&str] = &[
     "admin",
     "again",
@@ -124,7 +126,8 @@ pub(super) const CONTINUATIONS: &[&str] = &[
     "verify",
 ];
 
-/// What a personal access token is for, in lower case: the word in front of `pat`. In front of it others mean a pattern.
+/// Services of personal access tokens, in lower case: words before `pat`. After other words it means a
+/// pattern.
 pub(super) const TOKEN_ISSUERS: [&str; 18] = [
     "access",
     "ado",
@@ -146,7 +149,7 @@ pub(super) const TOKEN_ISSUERS: [&str; 18] = [
     "snowflake",
 ];
 
-/// Words, or two words, that make a name that of a secret wherever they are in it: `API_KEY_OPENAI`.
+/// Words, or pairs of words, that make a name secret at any position: `API_KEY_OPENAI`.
 pub(super) const CORES: [(&str, &str); 15] = [
     ("password", ""),
     ("passwd", ""),
@@ -165,7 +168,7 @@ pub(super) const CORES: [(&str, &str); 15] = [
     ("master", "key"),
 ];
 
-/// Words behind those that make the value something about the secret, or where it is: `TOKEN_FILE`, `password_policy`.
+/// Words after those that make the value a property of the secret: `TOKEN_FILE`, `password_policy`.
 pub(super) const ATTRIBUTES: &[&str] = &[
     "account",
     "age",

@@ -9,7 +9,7 @@ use super::render::Tree;
 use super::{Form, Why, shape, time};
 use crate::entry::{DOCTYPE, SCHEMA};
 
-/// What is wrong with a line.
+/// A problem of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Flaw {
     pub(super) why: Why,

@@ -26,7 +26,7 @@ fn lines(count: u64) -> Vec<Vec<u8>> {
         let draft = Draft::new(event, &Redaction::default(), 1 << 20).expect("a draft");
         let mut line = Vec::new();
         let ts = crate::clock::format_timestamp(1_731_693_600_000 + i64::try_from(seq).expect("few"));
-        let hash = draft.put(&place, &ts, Algorithm::Sha256, &mut line);
+        let hash = draft.write_line(&place, &ts, Algorithm::Sha256, &mut line);
         place = LogPosition { seq: seq + 1, prev: Some(hash) };
         line
     };
@@ -39,7 +39,7 @@ fn check(lines: &[Vec<u8>], expected: &str) {
     assert_eq!(report.bad.map_or(String::new(), |bad| bad.to_string()), expected);
 }
 
-/// With `from` instead of `to` in one line.
+/// Returns the lines with `to` instead of `from` in one line.
 fn changed(at: usize, from: &str, to: &str) -> Vec<Vec<u8>> {
     let mut lines = lines(4);
     let line = String::from_utf8(lines[at].clone()).expect("UTF-8");
@@ -89,7 +89,7 @@ fn the_first_bad_line_is_named() {
     check(&doubled, "log:3: gap: its number is 1, expected 2");
 }
 
-/// Whoever writes a line and its hash anew still has to follow the schema.
+/// A forged line with a correct hash still has to follow the schema.
 #[test]
 fn a_line_with_a_right_hash_follows_the_schema() {
     let line = String::from_utf8(lines(1).concat()).expect("UTF-8");
@@ -117,7 +117,7 @@ fn a_line_with_a_right_hash_follows_the_schema() {
 #[test]
 fn lines_of_another_log_do_not_follow() {
     let mut mixed = lines(4);
-    // The same with another content in front.
+    // The same with another preceding content.
     let event = Event {
         actor: Actor { id: "x".into(), role: None },
         action: "tool.call".into(),
@@ -126,7 +126,7 @@ fn lines_of_another_log_do_not_follow() {
     };
     let draft = Draft::new(event, &Redaction::default(), 1 << 20).expect("a draft");
     mixed[0].clear();
-    let _ = draft.put(
+    let _ = draft.write_line(
         &LogPosition { seq: 0, prev: None },
         "2026-11-15T18:00:00.000Z",
         Algorithm::Sha256,
@@ -147,14 +147,14 @@ fn time_does_not_go_back() {
         Draft::new(event, &Redaction::default(), 1 << 20).expect("a draft")
     };
     let (mut one, mut other) = (Vec::new(), Vec::new());
-    let hash = draft("a.b").put(
+    let hash = draft("a.b").write_line(
         &LogPosition { seq: 0, prev: None },
         "2026-11-15T18:00:00.001Z",
         Algorithm::Sha256,
         &mut one,
     );
     let place = LogPosition { seq: 1, prev: Some(hash) };
-    let _ = draft("a.c").put(&place, "2026-11-15T18:00:00.000Z", Algorithm::Sha256, &mut other);
+    let _ = draft("a.c").write_line(&place, "2026-11-15T18:00:00.000Z", Algorithm::Sha256, &mut other);
     check(&[one, other], "log:2: clock: its time is before that of the previous line");
 }
 
@@ -166,7 +166,7 @@ fn a_torn_tail_is_told_from_damage() {
         let torn = [&whole[..2], &[last[..length].to_vec()]].concat();
         check(&torn, "log:3: torn tail: the line is incomplete");
     }
-    // A whole line was acknowledged, whatever became of its end.
+    // A complete line was acknowledged, even if its end is damaged.
     let mut damaged = whole.clone();
     *damaged[2].last_mut().expect("a line") = b'\x0b';
     check(&damaged, "log:3: broken: the end of this line is damaged");
@@ -188,18 +188,18 @@ fn sectors_that_were_never_written_are_a_torn_tail() {
         let bad = report.bad.expect("bad");
         (bad.why, report.entries)
     };
-    // Nothing behind it is a whole line, or all of it is of one write.
+    // No complete line follows, or all of it is from one write.
     assert_eq!(hole(good, log.len(), log.len()), (Why::TornTail, entries));
     assert_eq!(hole(aligned, aligned + 512, aligned + 700), (Why::TornTail, entries));
     assert_eq!(hole(good, aligned, aligned + 100), (Why::TornTail, entries));
-    // Not along sectors, or with more than one write behind it.
+    // Not aligned to sectors, or followed by more than one write.
     assert_eq!(hole(good + 1, good + 2, log.len()), (Why::Broken, entries));
     assert_eq!(hole(aligned, aligned + 511, log.len()), (Why::Broken, entries));
     assert_eq!(hole(aligned, aligned + 512, log.len()), (Why::Broken, entries));
 }
 
-/// Every flip of a bit in the lines from `from` to `to` of a log, checked from the line in front of it on; the rest
-/// in front is the same and known to be good.
+/// Flips every bit in the lines from `from` to `to`, checked from the previous line on; the lines before are
+/// known to be good.
 fn flips(count: u64, from: usize, to: usize) {
     struct Memory(Vec<u8>);
     impl Source for Memory {
@@ -223,7 +223,7 @@ fn flips(count: u64, from: usize, to: usize) {
     let options = Options { threads: 1, ..Options::default() };
     let mut link = Link::default();
     for (index, line) in lines.iter().enumerate() {
-        // Two lines behind it are enough to find it.
+        // Two following lines are enough to detect it.
         let mut memory = Memory(lines[index..lines.len().min(index + 3)].concat());
         let start = Start { link, offset: 0 };
         if (from..to).contains(&index) {
@@ -233,7 +233,7 @@ fn flips(count: u64, from: usize, to: usize) {
                     let bad = check_source(&memory, &start, &options).bad;
                     memory.0[at] ^= 1 << bit;
                     let bad = bad.unwrap_or_else(|| panic!("bit {bit} of byte {at} of line {index}"));
-                    // Nobody may take it for something that can be cut.
+                    // It must not be treated as removable.
                     assert_ne!(bad.why, Why::TornTail, "bit {bit} of byte {at} of line {index}");
                 }
             }
@@ -300,7 +300,7 @@ fn a_large_log_is_verified_in_pieces() {
         // Shorter than a piece, and longer.
         let length = if seq == 10 { 5 << 20 } else { 500 << 10 };
         let draft = Draft::new(event(length), &Redaction::default(), 16 << 20).expect("a draft");
-        let hash = draft.put(&place, "2026-11-15T18:00:00.000Z", Algorithm::Sha512, &mut log);
+        let hash = draft.write_line(&place, "2026-11-15T18:00:00.000Z", Algorithm::Sha512, &mut log);
         place = LogPosition { seq: seq + 1, prev: Some(hash) };
         ends.push(log.len());
     }
@@ -319,7 +319,7 @@ fn a_large_log_is_verified_in_pieces() {
     assert_eq!((bad.why, bad.line), (Why::Gap, 7));
 }
 
-/// Files that were made elsewhere, for the same format.
+/// Files of another implementation of the same format.
 fn vectors() -> Option<std::path::PathBuf> {
     let folder = "../../../shared/spec/aip/examples/aip-7-audit";
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
@@ -403,7 +403,7 @@ fn values() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Integers as every reader of JSON sees them.
+/// Integers as every JSON reader sees them.
 fn rounded(value: &Value) -> Value {
     match value {
         Value::Number(number) => json!(number.as_f64()),
@@ -423,12 +423,12 @@ proptest! {
         prop_assert_eq!(is_canonical(&text), Ok(()));
         let read: Value = serde_json::from_slice(&text).expect("JSON");
         prop_assert_eq!(rounded(&read), rounded(&value));
-        // The same by way of the other writer.
+        // The same with the other writer.
         let tree: render::Tree = serde_json::from_slice(&text).expect("JSON");
         prop_assert_eq!(tree.to_string().into_bytes(), text);
     }
 
-    /// One text for each value: any other is refused.
+    /// One text per value: any other is refused.
     #[test]
     fn only_the_writers_text_is_canonical(value in values()) {
         let text = jcs::to_vec(&value).expect("shallow");
@@ -438,7 +438,7 @@ proptest! {
         }
     }
 
-    /// A change of some bytes leaves something that is not canonical, or is exactly what the writer would write.
+    /// A change of some bytes is not canonical, or is exactly what the writer would write.
     #[test]
     fn what_passes_is_what_the_writer_would_write(
         value in values(),

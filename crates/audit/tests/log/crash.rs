@@ -1,4 +1,4 @@
-//! What is found when a log is opened again.
+//! Recovery when a log is opened after a crash.
 
 use narrows_audit::{Log, OpenError, Options, Reader};
 
@@ -82,7 +82,7 @@ fn a_log_goes_on_where_it_ended() {
     sealed.sort();
     assert_eq!(sealed[0], "audit-log.000000000000.jsonl");
     assert!(sealed.len() > 6, "{sealed:?}");
-    // A sealed file that is missing is a gap, and a log without its end is no shorter for that.
+    // A missing sealed file is a gap, even if the end of the log is missing too.
     std::fs::remove_file(path.with_file_name(&sealed[1])).expect("removed");
     assert!(matches!(Log::open(&path, options), Err(OpenError::Damaged(_))));
 }
@@ -96,7 +96,7 @@ fn a_link_is_not_followed() {
     assert!(matches!(Log::open(&path, Options::default()), Err(OpenError::Io(_))));
 }
 
-/// What a crash left may be in a file that is sealed already, if it came between sealing and beginning another.
+/// The rest of a write may be in a sealed file, if the crash came between sealing it and creating the next.
 #[test]
 fn a_torn_tail_of_a_sealed_file_is_cut() {
     let directory = tempfile::tempdir().expect("a directory");

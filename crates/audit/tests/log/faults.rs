@@ -8,10 +8,10 @@ use narrows_audit::{AppendError, Entry, Log, Options, Receipt, verify};
 use crate::event;
 use crate::memory::{Counted, Fault, Memory, Plan};
 
-/// How many writes a trace has.
+/// Number of writes of a trace.
 const TRACE: u32 = 300;
 
-/// How long others are waited for, to be written together: not at all, and long enough for all of a round.
+/// Windows of group commits: none, and long enough for a whole round.
 const ALONE: Duration = Duration::ZERO;
 const TOGETHER: Duration = Duration::from_millis(1);
 
@@ -21,7 +21,7 @@ fn options(window: Duration) -> Options {
 }
 
 fn open(disk: &Memory, window: Duration) -> Log {
-    Log::on(Box::new(disk.clone()), "log.jsonl", options(window)).expect("it opens again")
+    Log::open_on(Box::new(disk.clone()), "log.jsonl", options(window)).expect("it opens again")
 }
 
 /// One or a few events at once, of different lengths.
@@ -33,7 +33,7 @@ fn round(log: &Log, number: u32) -> Vec<Result<Receipt, AppendError>> {
     appends.into_iter().map(narrows_audit::Append::wait).collect()
 }
 
-/// What was acknowledged, by number.
+/// Acknowledged entries, by number.
 #[derive(Clone, Default)]
 struct Kept(BTreeMap<u64, String>);
 
@@ -56,7 +56,7 @@ impl Kept {
 /// Writes until the fault has happened, starts again if it has to, goes on, and looks at what is there.
 fn survive(plan: Plan, disk: &Memory, window: Duration, mut kept: Kept) {
     // An open that fails is a failure, too.
-    let log = Log::on(Box::new(disk.clone()), "log.jsonl", options(window)).ok();
+    let log = Log::open_on(Box::new(disk.clone()), "log.jsonl", options(window)).ok();
     if let Some(log) = &log {
         for number in 0..2 * TRACE {
             if kept.add(round(log, number)) || disk.fired() {
@@ -208,7 +208,7 @@ fn damage_behind_our_back_is_an_error() {
     log.close();
     assert!(disk.files() > 2, "{}", disk.files());
     disk.damage("log.000000000000.jsonl", 700);
-    let error = Log::on(Box::new(disk.clone()), "log.jsonl", options(ALONE)).expect_err("damaged");
+    let error = Log::open_on(Box::new(disk.clone()), "log.jsonl", options(ALONE)).expect_err("damaged");
     let told = error.to_string();
     assert!(told.starts_with("the audit log is damaged: log.000000000000.jsonl:2: "), "{told}");
 }

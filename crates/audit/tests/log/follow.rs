@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::{event, verified};
 
-fn told(number: usize, session: &str, decision: Decision) -> Event {
+fn session_event(number: usize, session: &str, decision: Decision) -> Event {
     Event {
         policy: Some(PolicyRef { reference: "note-sync".into(), decision: Some(decision) }),
         metadata: [("aip44".to_owned(), json!({"session": session}))].into_iter().collect(),
@@ -20,7 +20,7 @@ fn entries_are_found_across_files() {
     let log = Log::open(&path, Options { segment_bytes: 3000, ..Options::default() }).expect("a log");
     for number in 0..60 {
         let decision = Decision::ALL[number % 4];
-        log.append(told(number, ["a", "b"][number % 2], decision)).wait().expect("written");
+        log.append(session_event(number, ["a", "b"][number % 2], decision)).wait().expect("written");
     }
     let count = |filter: Filter| {
         let mut reader = Reader::open(&path, filter).expect("readable");

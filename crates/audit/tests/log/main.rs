@@ -26,7 +26,7 @@ fn event(number: usize, length: usize) -> Event {
     }
 }
 
-/// What is wrong with the log at `path`, and how many entries it has.
+/// Returns the problem of the log at `path`, and its number of entries.
 fn verified(path: &Path) -> (u64, Option<verify::Bad>) {
     let report = verify::log(path, &verify::Options::default()).expect("readable");
     (report.entries, report.bad)

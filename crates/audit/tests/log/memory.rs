@@ -1,4 +1,4 @@
-//! A disk in memory that fails when it is told to, and forgets what it was not told to keep.
+//! A disk in memory that fails on demand, and loses data that was not synced.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,10 +9,10 @@ use narrows_audit::{Disk, FileStatus, Handle};
 
 const SECTOR: usize = 512;
 
-/// What happens at one operation.
+/// A fault at one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// Nothing is written, and that is told.
+    /// Nothing is written, and an error is returned.
     Refuse,
     /// A part is written, and then the disk is full.
     Fill,
@@ -22,7 +22,7 @@ pub(crate) enum Fault {
     PowerCut,
 }
 
-/// Which operations are counted.
+/// The counted operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Counted {
     Writes,
@@ -59,7 +59,7 @@ struct State {
 #[derive(Clone, Default)]
 struct Inode {
     data: Vec<u8>,
-    /// What survives.
+    /// Data that survives a crash.
     kept: Vec<u8>,
     /// A sync has failed, and the system believes that it has not.
     lost: bool,
@@ -99,7 +99,7 @@ impl Memory {
         self.state().cut_power();
     }
 
-    /// The same machine, started again, with a disk that works.
+    /// Returns the disk after a restart, without faults.
     pub(crate) fn restart(&self) {
         let mut state = self.state();
         state.dead = false;
@@ -115,12 +115,12 @@ impl Memory {
         files.flat_map(|(_, &file)| state.files[file].data.clone()).collect()
     }
 
-    /// How many files it has.
+    /// Returns the number of files.
     pub(crate) fn files(&self) -> usize {
         self.state().names.len()
     }
 
-    /// Changes a byte behind the back of whoever writes.
+    /// Changes a byte without the writer.
     pub(crate) fn damage(&self, name: &str, at: usize) {
         let mut state = self.state();
         let file = state.names[name];

@@ -1,4 +1,4 @@
-//! No secret reaches the disk, wherever it stands in an event.
+//! No secret reaches the disk, in any part of an event.
 
 use narrows_audit::{Actor, Event, Facts, Log, Options, PolicyRef, Redaction, Secret, Subject};
 use serde_json::json;

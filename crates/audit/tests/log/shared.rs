@@ -102,10 +102,13 @@ fn a_log_that_is_taken_away_is_an_error() {
     log.append(event(0, 10)).wait().expect("written");
     let content = std::fs::read(&path).expect("readable");
     std::fs::remove_file(&path).expect("removed");
-    let told = |log: &Log| log.append(event(0, 10)).wait().expect_err("gone").to_string();
-    assert_eq!(told(&log), "the audit log was damaged: audit-log.jsonl:0: broken: the log was removed");
+    let error_text = |log: &Log| log.append(event(0, 10)).wait().expect_err("gone").to_string();
+    assert_eq!(error_text(&log), "the audit log was damaged: audit-log.jsonl:0: broken: the log was removed");
     std::fs::write(&path, &content).expect("written");
-    assert_eq!(told(&log), "the audit log was damaged: audit-log.jsonl:0: broken: the log was replaced");
+    assert_eq!(
+        error_text(&log),
+        "the audit log was damaged: audit-log.jsonl:0: broken: the log was replaced"
+    );
 }
 
 #[test]

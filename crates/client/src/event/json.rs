@@ -1,4 +1,4 @@
-//! JSON that an agent wrote, kept as it came.
+//! JSON written by an agent, kept byte by byte.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,74 +10,74 @@ use serde_json::value::RawValue;
 
 use crate::peer_json::{self, PeerJsonError};
 
-/// The text of one JSON value. Clones share it; equality is equality of the text.
+/// Text of one JSON value. Clones share the text; two values are equal if their texts are.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Json(Arc<str>);
 
 impl Json {
-    /// The text.
+    /// Returns the text.
     pub fn text(&self) -> &str {
         &self.0
     }
 
-    /// How many bytes it has.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.text().len()
     }
 
-    /// Whether it says nothing: `null`, `""`, `[]` or `{}`.
+    /// Returns `true` for `null`, `""`, `[]` and `{}`.
     pub fn is_empty(&self) -> bool {
         says_nothing(self.text())
     }
 
-    /// The value. Where text holds halves of characters, those are replaced. Text with more values than are read from a
-    /// peer is a string with the text.
+    /// Parses the value. Lone surrogates are replaced. A text with more values than are accepted from a peer
+    /// becomes a JSON string that contains the text.
     pub fn value(&self) -> Value {
         let text = self.text();
-        let mended = || crate::map::surrogates::mended(text.as_bytes());
+        let repaired = || crate::map::surrogates::repaired(text.as_bytes());
         match peer_json::read(text.as_bytes()) {
             Ok(value) => Some(value),
             Err(PeerJsonError::TooManyValues) => None,
             Err(PeerJsonError::Malformed(_)) => {
-                mended().and_then(|mended| serde_json::from_slice(&mended).ok())
+                repaired().and_then(|repaired| serde_json::from_slice(&repaired).ok())
             }
         }
         .unwrap_or_else(|| Value::String(text.to_owned()))
     }
 
-    /// The value, unless it has more values than are read from a peer.
+    /// Parses the value. Returns `None` if it has more values than are accepted from a peer.
     pub(crate) fn bounded_value(&self) -> Option<Value> {
         (!self.has_too_many_values()).then(|| self.value())
     }
 
-    /// Returns `true` if it has more values than are read from a peer.
+    /// Returns `true` if it has more values than are accepted from a peer.
     pub(crate) fn has_too_many_values(&self) -> bool {
         peer_json::has_too_many_values(self.text().as_bytes())
     }
 
-    /// Returns `true` if an object in it has a key twice, so that readers can take it for different values, or if it has too
-    /// many values to tell.
+    /// Returns `true` if an object in it has a duplicate key, so that parsers may disagree on its value, or
+    /// if it has too many values to check.
     pub(crate) fn is_ambiguous(&self) -> bool {
         if self.has_too_many_values() {
             return true;
         }
         let text = self.text().as_bytes();
-        let mended = || crate::map::surrogates::mended(text);
-        UnambiguousJson::read(text).or_else(|| UnambiguousJson::read(&mended()?)).is_none()
+        let repaired = || crate::map::surrogates::repaired(text);
+        UnambiguousJson::read(text).or_else(|| UnambiguousJson::read(&repaired()?)).is_none()
     }
 
-    /// An object with nothing in it.
+    /// Returns an empty object.
     pub(crate) fn nothing() -> Self {
         Self("{}".into())
     }
 
-    /// What a parser has read already, so that it need not be checked again.
-    pub(crate) fn of_checked(text: &str) -> Self {
+    /// Wraps text that a parser has already accepted, without checking it again.
+    pub(crate) fn from_checked(text: &str) -> Self {
         Self(text.into())
     }
 
-    /// What a peer wrote, and if it is no JSON, a string with it.
-    pub(crate) fn of_bytes(bytes: &[u8]) -> Self {
+    /// Wraps bytes of a peer. Bytes that are not JSON become a JSON string.
+    pub(crate) fn from_bytes_lossy(bytes: &[u8]) -> Self {
         let text = String::from_utf8_lossy(bytes);
         match serde_json::from_str::<&RawValue>(&text) {
             Ok(raw) => raw.into(),
@@ -85,13 +85,13 @@ impl Json {
         }
     }
 
-    /// What `value` is as JSON, and `null` if it cannot be written.
+    /// Serializes `value`; `null` if that fails.
     pub(crate) fn write(value: &impl Serialize) -> Self {
         Self(serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned()).into())
     }
 }
 
-/// Whether a JSON text says nothing: `null`, `""`, `[]` or `{}`.
+/// Returns `true` for the JSON texts `null`, `""`, `[]` and `{}`.
 pub(crate) fn says_nothing(text: &str) -> bool {
     let mut visible = text.bytes().filter(|byte| !byte.is_ascii_whitespace());
     let first = [visible.next(), visible.next()];
@@ -99,7 +99,7 @@ pub(crate) fn says_nothing(text: &str) -> bool {
         [None, _] => true,
         [Some(b'n'), _] => true,
         [Some(b'{'), Some(b'}')] | [Some(b'['), Some(b']')] => true,
-        // Not the same as `visible`: blanks in a string are something.
+        // Not the same as `visible`: a string of blanks is not empty.
         [Some(b'"'), Some(b'"')] => text.trim() == "\"\"",
         _ => false,
     }
@@ -129,7 +129,7 @@ impl Serialize for Json {
     }
 }
 
-/// From JSON text only, and not inside of what serde buffers, as with [`RawValue`].
+/// Works on JSON text only, and not inside content buffered by serde, like [`RawValue`].
 impl<'de> Deserialize<'de> for Json {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Box::<RawValue>::deserialize(deserializer).map(|text| Self::from(&*text))
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_told_from_something() {
+    fn empty_json_is_distinguished_from_content() {
         #[track_caller]
         fn check(text: &str, expected: bool) {
             let json: Json = serde_json::from_str(text).unwrap();
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_kept_and_halves_of_characters_can_be_read() {
+    fn text_is_kept_and_lone_surrogates_can_be_read() {
         let text = r#"{ "b":1.0,"a":"\ud800" }"#;
         let json: Json = serde_json::from_str(text).unwrap();
         assert_eq!(serde_json::to_string(&json).unwrap(), text);

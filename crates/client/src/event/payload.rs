@@ -1,4 +1,4 @@
-//! What a `provider.event` tells.
+//! Payload of `provider.event`.
 
 use std::sync::Arc;
 
@@ -8,149 +8,149 @@ use serde_json::value::RawValue;
 
 use super::{Json, is_false};
 
-/// What a `provider.event` tells. In JSON the `type` says which it is.
+/// Payload of a `provider.event`. Its `type` in JSON is the variant.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all_fields = "camelCase")]
 pub enum Payload {
-    /// An update that no other event has, as the agent wrote it.
+    /// An update that has no event of its own, as written by the agent.
     #[serde(rename = "session.update")]
     Update {
         /// The update.
         update: Json,
-        /// Whether it repeats what happened long ago.
+        /// `true` if the update is a replay of the session's history.
         #[serde(skip_serializing_if = "is_false")]
         replay: bool,
-        /// Why it could not be taken for what it says it is.
+        /// Why the update could not be read as the type it names.
         #[serde(skip_serializing_if = "Option::is_none")]
         problem: Option<String>,
     },
-    /// A message was rewritten: what was shown of it is no longer what it says.
+    /// The agent replaced a message: text that was emitted earlier is no longer valid.
     #[serde(rename = "message.replaced")]
     MessageReplaced {
-        /// Which of the agent's two voices.
+        /// Role of the message.
         role: Role,
-        /// The message.
+        /// Id of the message.
         message_id: Arc<str>,
-        /// All of its text now.
+        /// Complete new text.
         text: Arc<str>,
     },
-    /// The agent asks for leave, or for an answer.
+    /// The agent requests permission or input.
     #[serde(rename = "permission.requested")]
     PermissionRequested(Box<PermissionRequested>),
-    /// What it was told.
+    /// The answer to a permission request.
     #[serde(rename = "permission.resolved")]
     PermissionResolved(Box<PermissionResolved>),
-    /// The agent would not have a setting.
+    /// The agent rejected a setting.
     #[serde(rename = "config.rejected")]
     ConfigRejected {
-        /// What was to be set.
+        /// Option that was set.
         option: String,
-        /// To what.
+        /// Requested value.
         value: String,
-        /// Why not.
+        /// Reason of the rejection.
         reason: String,
     },
-    /// A notification that is no update.
+    /// A notification other than an update.
     #[serde(rename = "notification")]
     Notification {
-        /// Its method.
+        /// Method of the notification.
         method: String,
-        /// Its params.
+        /// Parameters of the notification.
         params: Json,
     },
-    /// Something else, by a name of its own.
+    /// Any other event with a name.
     #[serde(rename = "other")]
     Other {
-        /// Its name.
+        /// Name of the event.
         name: String,
-        /// What there is to say.
+        /// Data of the event.
         data: Json,
     },
 }
 
-/// One of the agent's two voices.
+/// Role of a message of the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// What it says.
+    /// The answer.
     Assistant,
-    /// What it thinks.
+    /// Reasoning.
     Reasoning,
 }
 
-/// What an agent wants to do: all that is known of it when it asks.
+/// A permission request with all that is known of its tool call.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PermissionRequested {
-    /// Tells requests of one session apart.
+    /// Id of the request, unique in the session.
     pub request_id: String,
-    /// The method it came with.
+    /// Method of the request.
     pub method: String,
-    /// The tool call it is about.
+    /// Id of its tool call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub call_id: Option<Arc<str>>,
-    /// The tool, by the best name there is.
+    /// Best available name of the tool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_name: Option<String>,
-    /// The MCP server that runs here and whose tool it is.
+    /// The hosted MCP server of the tool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
-    /// What the tool is called there.
+    /// Name of the tool on that server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_tool: Option<String>,
-    /// What the agent calls it.
+    /// Title given by the agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// More of its words.
+    /// Description given by the agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// The kind of tool, as the agent names it.
+    /// Kind of tool, as named by the agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// The tool's input.
+    /// Input of the tool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input: Option<Json>,
-    /// The files it concerns.
+    /// Affected files.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub locations: Vec<String>,
-    /// The command line to run, if the request names one.
+    /// Command line, if the request names one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
-    /// Where it would run.
+    /// Working directory of the command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
     /// Further members of the subject that names the command, such as arguments and variables: an object.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beside_command: Option<Json>,
-    /// Members that the protocol does not have where the agent wrote them, which are judged too: a list of objects.
+    /// Members outside the protocol, which are judged too: a list of objects.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unknown: Option<Json>,
-    /// The answers it offers.
+    /// Offered options.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub options: Option<Json>,
-    /// Whether more is known of the call than was kept, so that it cannot be judged by this.
+    /// `true` if parts of the call were too large to keep, so that it cannot be judged by this event.
     #[serde(skip_serializing_if = "is_false")]
     pub truncated: bool,
-    /// Why the request could not be read in whole, so that it cannot be judged either.
+    /// Why the request could not be read completely, so that it cannot be judged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
 
-/// What an agent that asked was told.
+/// The answer to a permission request.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PermissionResolved {
-    /// The request.
+    /// Id of the request.
     pub request_id: String,
-    /// The tool call it was about.
+    /// Id of its tool call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub call_id: Option<Arc<str>>,
-    /// `selected`, `cancelled`, or another word of the answer.
+    /// `selected`, `cancelled` or another outcome.
     pub outcome: String,
-    /// The option that was chosen.
+    /// Id of the selected option.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub option_id: Option<String>,
-    /// What choosing it means.
+    /// Kind of the selected option.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub option_kind: Option<String>,
     /// The decision with its reason.
@@ -159,7 +159,7 @@ pub struct PermissionResolved {
 }
 
 impl Payload {
-    /// An update as it came.
+    /// Wraps an update as it was received.
     pub fn update(update: Json) -> Self {
         Self::Update { update, replay: false, problem: None }
     }
@@ -182,7 +182,7 @@ impl Payload {
 }
 
 impl<'de> Deserialize<'de> for Payload {
-    /// Like the derived form, which cannot read JSON that is to be kept as it is.
+    /// Like the derived implementation, which cannot read raw JSON members.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         struct Tag {

@@ -1,4 +1,4 @@
-//! Events as flat JSON objects, both ways.
+//! Reads and writes events as flat JSON objects.
 
 use std::sync::Arc;
 
@@ -54,12 +54,12 @@ impl Serialize for RuntimeEvent {
     }
 }
 
-/// Writes what is there.
+/// Writes a member that is present.
 fn entry<M: SerializeMap, T: Serialize>(map: &mut M, key: &str, value: Option<T>) -> Result<(), M::Error> {
     value.map_or(Ok(()), |value| map.serialize_entry(key, &value))
 }
 
-/// The members of all events.
+/// Members of all event types.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Members<'a> {
@@ -86,7 +86,7 @@ struct Members<'a> {
 }
 
 impl<'de> Deserialize<'de> for RuntimeEvent {
-    /// From JSON text only.
+    /// Works on JSON text only.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Box::<RawValue>::deserialize(deserializer)?;
         read(text.get()).map_err(D::Error::custom)

@@ -12,7 +12,7 @@ fn text(text: &str) -> Message {
     Message { text: text.into(), structured_output: None }
 }
 
-/// Checks how an event is written, and that it is read as it was.
+/// Checks the JSON of an event, and that reading it gives the same event.
 #[track_caller]
 fn check(event: &RuntimeEvent, expected: &str) {
     let written = serde_json::to_string(event).unwrap();
@@ -61,7 +61,7 @@ fn events_are_flat_objects() {
 }
 
 #[test]
-fn results_have_what_there_is() {
+fn results_contain_the_known_members() {
     let output = ToolOutput {
         status: "completed".to_owned(),
         raw_output: Some(Json::from(&json!("out"))),
@@ -87,7 +87,7 @@ fn results_have_what_there_is() {
 }
 
 #[test]
-fn the_end_has_what_is_known() {
+fn run_completed_contains_the_known_members() {
     let usage = Usage { input_tokens: Some(3), ..Usage::default() };
     let completed = Completed {
         status: Status::Success,
@@ -111,7 +111,7 @@ fn the_end_has_what_is_known() {
 }
 
 #[test]
-fn payloads_are_named() {
+fn payloads_have_names() {
     #[track_caller]
     fn payload(payload: Payload, expected: &str) {
         let event = event(EventBody::Provider { provider: "acp".into(), payload });
@@ -174,7 +174,7 @@ fn payloads_are_named() {
 }
 
 #[test]
-fn what_is_no_event_is_not_read() {
+fn invalid_events_are_not_read() {
     for text in [
         "null",
         "{}",
@@ -191,7 +191,7 @@ fn what_is_no_event_is_not_read() {
 }
 
 #[test]
-fn what_an_event_holds_is_its_weight() {
+fn the_weight_of_an_event_is_its_content() {
     let empty = event(EventBody::AssistantDelta { text_delta: String::new() }).weight();
     let full = event(EventBody::AssistantDelta { text_delta: "x".repeat(1000) });
     assert_eq!(full.weight() - empty, 1000);

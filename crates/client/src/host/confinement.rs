@@ -1,4 +1,4 @@
-//! What commands run in, and what it keeps them from.
+//! The sandbox of commands, and what it enforces.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,28 +10,29 @@ use tokio::sync::{OnceCell, Semaphore};
 use super::files::WriteMode;
 use super::protected::{Found, MAX_ENTRIES, ProtectedFiles};
 
-/// How many searches for protected paths of one session run at once.
+/// Maximum number of concurrent searches for protected paths in one session.
 const MAX_SEARCHES: usize = 2;
 
-/// The sandbox for the commands of one session. What this machine has of it is found out when it is first needed.
+/// Sandbox for the commands of one session. The capabilities of this machine are probed on first use.
 #[derive(Debug, Clone)]
 pub struct Confinement {
     files: ProtectedFiles,
     support: Option<Arc<OnceCell<Support>>>,
-    /// Searches at the same time: an agent can ask for many commands at once, and each search takes a thread.
+    /// Bounds concurrent searches: an agent can request many commands at once, and each search occupies a
+    /// thread.
     searches: Arc<Semaphore>,
 }
 
 impl Confinement {
-    /// None: commands do what we may do.
+    /// Creates no confinement: commands have the rights of this process.
     pub fn none(files: ProtectedFiles) -> Self {
         Self::with(files, None)
     }
 
-    /// For commands that the policy lets run where these files are, as far as this machine can. What it can is kept in
-    /// `support` for others.
+    /// Creates the sandbox for commands that may run where `files` are, as far as this machine supports it.
+    /// The probed capabilities are shared through `support`.
     pub fn new(files: ProtectedFiles, support: Arc<OnceCell<Support>>) -> Self {
-        // Who may do everything is not held back, unless it is from the network.
+        // High access is not confined, unless the network is disabled.
         if files.policy().access() == Access::High && files.policy().narrowing().network {
             return Self::none(files);
         }
@@ -42,7 +43,7 @@ impl Confinement {
         Self { files, support, searches: Arc::new(Semaphore::new(MAX_SEARCHES)) }
     }
 
-    /// What a command that starts now runs in, and what that keeps it from. Looks at the disk for what is protected.
+    /// Returns the sandbox of a command that starts now, and what it enforces. Searches for protected files.
     pub async fn now(&self) -> (Option<Sandbox>, Confined) {
         let Some(support) = &self.support else { return (None, Confined::default()) };
         let support = support.get_or_init(Sandbox::support).await.clone();
@@ -50,7 +51,7 @@ impl Confinement {
         if !can.files {
             return (None, Confined::default());
         }
-        // Never closed.
+        // The semaphore is never closed.
         let permit = Arc::clone(&self.searches).acquire_owned().await;
         let files = self.files.clone();
         let found = tokio::task::spawn_blocking(move || {
@@ -64,7 +65,7 @@ impl Confinement {
         let confined = Confined {
             files: can.files,
             network: can.network && !network,
-            // The search fails only if the runtime ends. Then there is nothing to rely on.
+            // The search fails only if the runtime is shutting down. Then protection is not assumed.
             protected: found
                 .as_ref()
                 .map_or(Protection::NotSearched, |found| found.protection(can.protected)),
@@ -73,10 +74,11 @@ impl Confinement {
         (Some(sandbox), confined)
     }
 
-    /// Returns how the file at `path`, which has no links in it, is to be written. Blocks.
+    /// Returns how to write the file at `path`, which must not contain links. Blocks.
     ///
-    /// A command sees a protected file through a read-only mount. The kernel drops that mount when the file is replaced, and the
-    /// command could write the new one. So a protected file is written in place, also if no command runs: one may start.
+    /// A command sees a protected file through a read-only mount. The kernel drops that mount when the file
+    /// is replaced, and the command could write the new file. So a protected file is written in place, even
+    /// if no command runs: one may start.
     pub(crate) fn write_mode(&self, path: &Path) -> WriteMode {
         let is_named = self.files.roots().iter().any(|root| {
             path.strip_prefix(root).is_ok_and(|inside| self.files.policy().protects(root, inside, false))
@@ -106,7 +108,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_sandbox_that_cannot_protect_is_told_as_such() {
+    async fn an_unprotecting_sandbox_is_reported() {
         let policy = Arc::new(Policy::new(Access::Medium, Narrowing::default()));
         let root = tree(&["src/main.rs"]);
         let roots = [root.path().canonicalize().unwrap()];
@@ -129,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn only_protected_files_are_written_in_place() {
+    fn only_protected_files_are_overwritten_in_place() {
         let policy = Arc::new(Policy::new(Access::Medium, Narrowing::default()));
         let root = tree(&["AGENTS.md", "notes", "plain"]);
         symlink("notes", root.path().join("CLAUDE.md")).unwrap();
@@ -140,15 +142,15 @@ mod tests {
         };
         check("AGENTS.md", WriteMode::InPlace);
         check("plain", WriteMode::Replace);
-        // A command mounts what a link of a protected name leads to.
+        // A command mounts the target of a protected link.
         check("notes", WriteMode::Replace);
         confinement.files.search(100);
         check("notes", WriteMode::InPlace);
         check("plain", WriteMode::Replace);
     }
 
-    /// Runs a test of this module again as a user who is not root. Returns what it printed, or `None` where that cannot be
-    /// tried.
+    /// Runs a test of this module as a user other than root. Returns its output, or `None` if that is not
+    /// possible here.
     fn run_as_nobody(test: &str) -> Option<String> {
         const NOBODY: &str = "65534";
         let setpriv = Path::new("/usr/bin/setpriv");
@@ -157,7 +159,7 @@ mod tests {
         }
         let place = tempfile::tempdir().unwrap();
         fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        // Not copied by this process: a fork for another test would hold the copy open for writing.
+        // Not copied by this process: a fork for another test would keep the copy open for writing.
         let program = place.path().join("program");
         let copied = Command::new("cp").args([&std::env::current_exe().unwrap(), &program]).status().unwrap();
         assert!(copied.success());
@@ -171,9 +173,10 @@ mod tests {
         Some(String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
     }
 
-    /// Modes mean nothing to root; [`a_plain_user_cannot_take_protection_away_by_modes`] is where this can fail.
+    /// Modes have no effect for root, so only [`an_ordinary_user_cannot_remove_protection_by_modes`] can fail
+    /// here.
     #[tokio::test]
-    async fn modes_of_directories_take_no_protection_away() {
+    async fn directory_modes_do_not_remove_protection() {
         let set_mode = |path: &Path, mode: u32| {
             fs::set_permissions(path, fs::Permissions::from_mode(mode << 6)).unwrap();
         };
@@ -187,7 +190,7 @@ mod tests {
                 let roots = [work.path().canonicalize().unwrap(), path.clone()];
                 let confinement =
                     Confinement::new(ProtectedFiles::new(Arc::clone(&policy), &roots, &[]), Arc::default());
-                // Half of them are searched for only when the mode has changed.
+                // Half of the files are searched for only after the mode has changed.
                 if mode % 2 == 0 && confinement.now().await.1.protected != Protection::Kept {
                     return;
                 }
@@ -219,8 +222,8 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_user_cannot_take_protection_away_by_modes() {
-        let test = "host::confinement::tests::modes_of_directories_take_no_protection_away";
+    fn an_ordinary_user_cannot_remove_protection_by_modes() {
+        let test = "host::confinement::tests::directory_modes_do_not_remove_protection";
         let Some(text) = run_as_nobody(test) else { return };
         assert!(text.contains("1 passed"), "{text}");
     }

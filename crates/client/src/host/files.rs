@@ -1,10 +1,10 @@
-//! Files of the session, by descriptor and never outside the roots.
+//! Opens files of the session by descriptor and never outside the roots.
 //!
-//! A path of an agent is untrusted, and so is what lies on the disk while it is followed: another process may put a
-//! link where a directory was. So nothing is decided by a path and then done by the same path. [`Files::find`]
-//! holds the descriptor of the directory that the file lies in, found beneath a root; the judge looks at
-//! [`Found::path`], which has no links in it, and reading and writing go through that descriptor and one name that
-//! must not be a link. Everything here blocks: it is for threads that may.
+//! A path from an agent is untrusted, and so is the disk while the path is followed: another process may
+//! replace a directory with a link. So no decision is made about a path and then applied to the same path.
+//! [`Files::find`] holds the descriptor of the file's directory, found beneath a root. The policy judges
+//! [`Found::path`], which has no links in it. Reading and writing use that descriptor and one name that must
+//! not be a link. All functions block.
 
 mod error;
 pub(crate) mod follow;
@@ -27,35 +27,35 @@ pub(crate) use error::{FileError, FileErrorKind};
 pub(crate) use roots::Roots;
 
 use roots::Root;
-use walk::{Deep, MAX_LINKS};
+use walk::{DeepestDirectory, MAX_LINKS};
 
-/// The longest path the system takes.
-const MAX_PATH: usize = 4096;
+/// Longest path that the system accepts.
+const MAX_PATH_BYTES: usize = 4096;
 
 /// Whether links in the path of a request are followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PathLinks {
     Follow,
-    /// What decided about the request has followed them: one that is there now was put there since.
+    /// The decision has followed all links, so a link that is present now was created afterwards.
     Refuse,
 }
 
-/// How the content of a file that is there is changed.
+/// How the content of an existing file is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteMode {
-    /// A new file takes its place: readers see the old content or the new, also after a crash.
+    /// A new file replaces it: readers see the old content or the new, also after a crash.
     Replace,
-    /// The same file gets the content, so that mounts on it stay. A crash may leave a part of it. A file with several names is
-    /// replaced all the same: the others are not meant.
+    /// The same file gets the new content, so that mounts on it remain. A crash may leave a part of it. A
+    /// file with several hard links is replaced all the same, so that the other names keep their content.
     InPlace,
 }
 
 /// Bounds on one file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Bytes of a file that is read.
+    /// Maximum number of bytes read.
     pub(crate) read: usize,
-    /// Bytes of a file that is written.
+    /// Maximum number of bytes written.
     pub(crate) write: usize,
 }
 
@@ -65,64 +65,66 @@ impl Default for Limits {
     }
 }
 
-/// The files an agent may use.
+/// Files that an agent may use.
 #[derive(Clone, Debug)]
 pub(crate) struct Files {
     roots: Arc<Roots>,
     limits: Limits,
-    /// Whether a file that is said to be written survives a power cut.
+    /// `true` if a written file is synced to disk.
     durable: bool,
 }
 
 impl Files {
-    /// Files beneath `roots`, whatever the access.
+    /// Gives access to files beneath `roots`.
     pub(crate) fn new(roots: Arc<Roots>, limits: Limits) -> Self {
         Self { roots, limits, durable: true }
     }
 
-    /// The same, not waiting for the disk.
+    /// Disables syncing to disk.
     #[cfg(test)]
-    fn hasty(self) -> Self {
+    fn without_sync(self) -> Self {
         Self { durable: false, ..self }
     }
 
-    /// Finds the place of a file, whether it is there or not.
+    /// Finds a file that exists or can be created.
     ///
     /// # Errors
-    /// [`FileError`] if the path does not lead to a place within reach.
+    /// [`FileError`] if the path does not lead to a place beneath a root.
     pub(crate) fn find(&self, asked: &Path) -> Result<Found, FileError> {
         check(asked)?;
-        // As it is spelled first: the descriptor counts, and not what now lies where its directory once was.
-        if let Some((root, below)) = self.roots.of(asked) {
+        // The path as spelled comes first, so that the root's descriptor counts, not what is now at the
+        // root's path.
+        if let Some((root, below)) = self.roots.find_containing(asked) {
             match self.place(asked, root, below) {
                 Err(Errno::XDEV) => {}
                 found => return found.map_err(|errno| FileError::system(asked, errno)),
             }
         }
-        // A link to an absolute path, or a detour over the parent of a root, may still end within reach. Where it
-        // seems to end is a guess that the walk beneath the root confirms or refuses.
+        // A link to an absolute path, or a detour over the parent of a root, may still end beneath a root.
+        // The guessed target is confirmed or refused by the walk beneath the root.
         let place = || {
             let guess = follow::guess(asked)?;
-            let (root, below) = self.roots.of(&guess).ok_or(Errno::XDEV)?;
+            let (root, below) = self.roots.find_containing(&guess).ok_or(Errno::XDEV)?;
             self.place(asked, root, below)
         };
         place().map_err(|errno| FileError::system(asked, errno))
     }
 
-    /// The place of `below` beneath `root`, links at its end followed.
+    /// Finds `below` beneath `root`, following links at its end.
     fn place(&self, asked: &Path, root: &Root, below: &Path) -> Result<Found, Errno> {
         let mut below = below.to_owned();
         let mut must_be_directory = false;
         for _ in 0..=MAX_LINKS {
             let name = below.file_name().filter(|_| !must_be_directory).map(ToOwned::to_owned);
             let Some(name) = name else {
-                // A root itself, the parent of something, or what a link says to be a directory. All of them may be
-                // nothing, or lie outside.
-                let deep = self.roots.way().directory(root.fd(), &below)?;
+                // A root itself, the parent of something, or a directory according to a link. All of them may
+                // be missing or outside.
+                let deep = self.roots.resolver().directory(root.fd(), &below)?;
                 return Err(if deep.missing.is_empty() { Errno::ISDIR } else { Errno::NOENT });
             };
             let parent = below.parent().unwrap_or(Path::new(""));
-            let Deep { directory, real, missing } = self.roots.way().directory(root.fd(), parent)?;
+            let DeepestDirectory { directory, real, missing } =
+                self.roots.resolver().directory(root.fd(), parent)?;
             let entry = if missing.is_empty() { entry(&directory, &name)? } else { None };
             if entry.is_some_and(|entry| kind(&entry) == FileType::Symlink) {
                 match readlinkat(&directory, &name, Vec::new()) {
@@ -132,7 +134,7 @@ impl Files {
                         must_be_directory = follow::names_directory(target);
                         below = real.join(target);
                     }
-                    // No link any more: look again.
+                    // It is no longer a link: try again.
                     Err(Errno::INVAL | Errno::NOENT) => {}
                     Err(errno) => return Err(errno),
                 }
@@ -157,29 +159,30 @@ impl Files {
     }
 }
 
-/// The place of a file within reach.
+/// A file beneath a root, which may not exist yet.
 #[derive(Debug)]
 pub(crate) struct Found {
-    /// As the agent called it, and as errors call it.
+    /// The path as written by the agent, for errors.
     asked: PathBuf,
     path: PathBuf,
     directory: OwnedFd,
-    /// Directories between `directory` and the file that are not there.
+    /// Missing directories between `directory` and the file.
     missing: Vec<OsString>,
     name: OsString,
-    /// What is there, if something is.
+    /// Metadata of the existing file.
     entry: Option<Stat>,
     limits: Limits,
     durable: bool,
 }
 
 impl Found {
-    /// Where it is: absolute, and without links. This is what rules are to be asked about.
+    /// Returns the absolute path without links, which is what rules are applied to.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns the same if the path that was asked for is where it is. The descriptor leads there whatever becomes of the path.
+    /// Returns `self` if the requested path has no links in it. The descriptor stays valid whatever happens
+    /// to the path later.
     ///
     /// # Errors
     /// [`FileErrorKind::Link`] if there is a link in that path.
@@ -187,12 +190,11 @@ impl Found {
         if self.path == self.asked { Ok(self) } else { Err(FileError::new(&self.asked, FileErrorKind::Link)) }
     }
 
-    /// Its text: all of it, or `limit` lines from `line` on, the first being 1. Lines keep their ends, and there are
-    /// none behind the last.
+    /// Reads the text, or `limit` lines from `line` on, counted from 1. Lines keep their line ends.
     ///
     /// # Errors
-    /// [`FileError`], also if it is no text or too long; [`FileErrorKind::Changed`] if it is not what was found: then
-    /// find it again, and judge again.
+    /// [`FileError`], also if the file is not text or too long; [`FileErrorKind::Changed`] if the file was
+    /// replaced since it was found: then find and judge it again.
     pub(crate) fn read(&self, line: Option<u32>, limit: Option<u32>) -> Result<String, FileError> {
         let fail = |kind| FileError::new(&self.asked, kind);
         self.regular()?.ok_or_else(|| fail(FileErrorKind::NotFound))?;
@@ -203,7 +205,7 @@ impl Found {
             return Err(too_large());
         }
         let mut bytes = Vec::new();
-        // It may grow while it is read.
+        // The file may grow while it is read.
         let more = u64::try_from(cap).unwrap_or(u64::MAX).saturating_add(1);
         std::fs::File::from(file)
             .take(more)
@@ -216,21 +218,23 @@ impl Found {
         Ok(lines(text, line, limit))
     }
 
-    /// Makes `text` its content, unless `mode` says otherwise at once and whole or not at all. Missing directories are made.
+    /// Replaces the content with `text`: at once and completely, or not at all, unless `mode` says otherwise.
+    /// Missing directories are created.
     ///
     /// # Errors
-    /// [`FileError`]; [`FileErrorKind::Changed`] as above.
+    /// [`FileError`]; [`FileErrorKind::Changed`] if the file was replaced since it was found.
     pub(crate) fn write(&self, text: &str, mode: WriteMode) -> Result<(), FileError> {
         if text.len() > self.limits.write {
             return Err(FileError::new(&self.asked, FileErrorKind::TooLarge { limit: self.limits.write }));
         }
-        // Replacing asks only the directory for leave; a file that must not be written says so when it is opened.
+        // Replacing needs only write permission for the directory; a read-only file is detected by opening
+        // it.
         let old = match self.regular()? {
             Some(_) => Some(self.open(OFlags::WRONLY)?),
             None => None,
         };
         if is_made_up(&self.directory) {
-            return Err(FileError::new(&self.asked, FileErrorKind::NotRegular("made up by the system")));
+            return Err(FileError::new(&self.asked, FileErrorKind::NotRegular("a kernel file")));
         }
         if let Some((file, stat)) = &old
             && mode == WriteMode::InPlace
@@ -247,7 +251,7 @@ impl Found {
         save::save(directory.as_fd(), &self.name, text.as_bytes(), old.as_ref(), self.durable).map_err(fail)
     }
 
-    /// What was found, if it is a regular file or nothing.
+    /// Returns the file that was found, if it is regular or missing.
     fn regular(&self) -> Result<Option<&Stat>, FileError> {
         if let Some(entry) = &self.entry {
             self.must_be_regular(entry)?;
@@ -255,9 +259,10 @@ impl Found {
         Ok(self.entry.as_ref())
     }
 
-    /// Opens what was found regular, and looks whether it still is.
+    /// Opens a regular file, and checks that it is still the one that was found.
     fn open(&self, access: OFlags) -> Result<(OwnedFd, Stat), FileError> {
-        // Should it have become a pipe or a terminal, nobody waits for it and it takes nothing over.
+        // If it has become a pipe or a terminal, opening must neither block nor acquire a controlling
+        // terminal.
         let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file =
             openat(&self.directory, &self.name, flags, Mode::empty()).map_err(|errno| match errno {
@@ -269,7 +274,7 @@ impl Found {
         let stat = fstat(&file).map_err(|errno| FileError::system(&self.asked, errno))?;
         self.must_be_regular(&stat)?;
         if is_made_up(&file) {
-            return Err(FileError::new(&self.asked, FileErrorKind::NotRegular("made up by the system")));
+            return Err(FileError::new(&self.asked, FileErrorKind::NotRegular("a kernel file")));
         }
         Ok((file, stat))
     }
@@ -287,12 +292,12 @@ impl Found {
     }
 }
 
-/// Whether `path` can name a file at all.
+/// Checks that `path` can name a file.
 fn check(path: &Path) -> Result<(), FileError> {
     let bytes = path.as_os_str().as_bytes();
     let problem = if !path.is_absolute() {
         FileErrorKind::Relative
-    } else if bytes.contains(&0) || bytes.len() > MAX_PATH {
+    } else if bytes.contains(&0) || bytes.len() > MAX_PATH_BYTES {
         FileErrorKind::Malformed
     } else if bytes.ends_with(b"/") || bytes.ends_with(b"/.") {
         FileErrorKind::NotRegular("a directory")
@@ -302,7 +307,7 @@ fn check(path: &Path) -> Result<(), FileError> {
     Err(FileError::new(path, problem))
 }
 
-/// What `name` is in `directory`, a link being a link.
+/// Returns the metadata of `name` in `directory`, without following a link.
 fn entry(directory: &OwnedFd, name: &OsString) -> Result<Option<Stat>, Errno> {
     match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => Ok(Some(stat)),
@@ -315,8 +320,8 @@ fn kind(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
 }
 
-/// Whether it lies where the kernel shows itself as files: what stands there is no text of anybody's, reading it
-/// tells of this process, and writing it changes the machine.
+/// Returns `true` for file systems in which the kernel exposes itself, such as `/proc`: reading them reveals
+/// this process, and writing them changes the machine.
 #[cfg(target_os = "linux")]
 fn is_made_up(fd: &OwnedFd) -> bool {
     use rustix::fs::{FsWord, PROC_SUPER_MAGIC, fstatfs};
@@ -335,9 +340,9 @@ fn is_made_up(_: &OwnedFd) -> bool {
     false
 }
 
-/// The lines of `text` that were asked for.
+/// Returns the requested lines of `text`.
 fn lines(text: String, line: Option<u32>, limit: Option<u32>) -> String {
-    // Who counts from 0 means the first as well.
+    // Line 0 means the first line as well.
     let skipped = line.unwrap_or(1).saturating_sub(1) as usize;
     if skipped == 0 && limit.is_none() {
         return text;

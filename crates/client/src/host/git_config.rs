@@ -1,10 +1,10 @@
-//! Reads a file of git settings as git reads it.
+//! Reads a git configuration file exactly as git reads it.
 //!
-//! What git obeys has to be found in every file that git accepts, so this follows the reader of git (`config.c`) byte by
-//! byte: sections and subsections, quotes, escapes, comments, continued lines, a byte-order mark, ends of lines of both
-//! kinds. A test compares both.
+//! Settings have to be found in every file that git accepts, so this follows the reader of git (`config.c`)
+//! byte by byte: sections and subsections, quotes, escapes, comments, continued lines, a byte-order mark,
+//! both kinds of line ends. A test compares both.
 
-/// A setting, by what was made of its name.
+/// A setting, with the key that `select` made of its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Setting<K> {
     pub(super) key: K,
@@ -12,11 +12,11 @@ pub(super) struct Setting<K> {
     pub(super) value: Option<Vec<u8>>,
 }
 
-/// The settings of a file.
+/// The selected settings of a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Parsed<K> {
     pub(super) settings: Vec<Setting<K>>,
-    /// `false` if git would refuse the file. The settings before the mistake are in `settings`.
+    /// `false` if git would refuse the file. The settings before the error are in `settings`.
     pub(super) is_valid: bool,
 }
 
@@ -25,10 +25,11 @@ struct Invalid;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Reads the text of a file of settings. Keeps those for which `select` returns something.
+/// Parses a configuration file and keeps the settings for which `select` returns a key.
 ///
-/// `select` gets the full name, such as `core.hookspath`: section and key in small letters, a subsection as it is written. Names are
-/// not kept, because a long section with many keys would take as much memory as the square of the length of the text.
+/// `select` gets the full name, such as `core.hookspath`: section and key in lower case, a subsection as
+/// written. Names are not kept, because a long section name with many keys would take memory quadratic in the
+/// length of the text.
 pub(super) fn parse<K>(text: &[u8], select: impl Fn(&[u8]) -> Option<K>) -> Parsed<K> {
     let mut settings = Vec::new();
     let mut reader = Reader { rest: text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text), is_at_end: false };
@@ -36,13 +37,13 @@ pub(super) fn parse<K>(text: &[u8], select: impl Fn(&[u8]) -> Option<K>) -> Pars
     Parsed { settings, is_valid }
 }
 
-/// The name of a section, with the dot behind it, and then of each of its keys.
+/// The name of a section followed by a dot, and then by each of its keys.
 #[derive(Default)]
 struct Name {
-    /// Ends before the first NUL: git keeps names as texts that end there.
+    /// Ends before the first NUL, because git treats names as C strings.
     text: Vec<u8>,
     section_length: usize,
-    /// There was a NUL, so keys are not in the name.
+    /// `true` if there was a NUL, so keys are not in the name.
     is_cut: bool,
 }
 
@@ -65,7 +66,7 @@ impl Name {
     }
 }
 
-/// The text that is left. Its end counts as the end of a line.
+/// The remaining text. Its end counts as the end of a line.
 struct Reader<'a> {
     rest: &'a [u8],
     is_at_end: bool,
@@ -114,7 +115,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads the name of a section up to its `]`, and returns it with the dot behind it.
+    /// Reads the name of a section up to its `]`. Returns it with a trailing dot.
     fn section(&mut self) -> Result<Vec<u8>, Invalid> {
         let mut name = Vec::new();
         loop {
@@ -139,7 +140,7 @@ impl Reader<'_> {
         Ok(name)
     }
 
-    /// Reads the rest of `[section "subsection"]`, from the space behind the section on.
+    /// Reads the rest of `[section "subsection"]`, from the space after the section name.
     fn subsection(&mut self, mut byte: u8, name: &mut Vec<u8>) -> Result<(), Invalid> {
         while is_space(byte) {
             if byte == b'\n' {
@@ -190,7 +191,7 @@ impl Reader<'_> {
     fn value(&mut self) -> Result<Vec<u8>, Invalid> {
         let mut value = Vec::new();
         let (mut is_quoted, mut is_comment) = (false, false);
-        // The length without the spaces at the end, if there are some.
+        // Length without trailing spaces, if there are any.
         let mut trimmed: Option<usize> = None;
         loop {
             let byte = self.next();
@@ -218,7 +219,7 @@ impl Reader<'_> {
             trimmed = None;
             match byte {
                 b'\\' => match self.next() {
-                    // The value goes on in the next line.
+                    // The value continues in the next line.
                     b'\n' => {}
                     b't' => value.push(b'\t'),
                     b'b' => value.push(8),
@@ -233,7 +234,7 @@ impl Reader<'_> {
     }
 }
 
-/// Returns the bytes before the first NUL: git keeps names and values as texts that end there.
+/// Returns the bytes before the first NUL, because git treats names and values as C strings.
 fn until_nul(mut bytes: Vec<u8>) -> Vec<u8> {
     if let Some(end) = bytes.iter().position(|byte| *byte == 0) {
         bytes.truncate(end);
@@ -290,7 +291,7 @@ mod tests {
         }
     }
 
-    /// Returns what git finds; `None` if it refuses the file.
+    /// Returns the values that git finds; `None` if git refuses the file.
     fn hooks_by_git(text: &[u8]) -> Option<Vec<Vec<u8>>> {
         let place = tempfile::tempdir().expect("a directory");
         let file = place.path().join("config");
@@ -311,7 +312,7 @@ mod tests {
         }
     }
 
-    /// Texts out of the pieces that mean something to git.
+    /// Texts made of pieces that are significant to git.
     fn texts() -> impl Strategy<Value = Vec<u8>> {
         let pieces: Vec<&'static [u8]> = vec![
             b"[core]",
@@ -360,7 +361,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_file_makes_it_panic(text in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn any_configuration_is_read_without_panic(text in prop::collection::vec(any::<u8>(), 0..300)) {
             parse(&text, |name| Some(name.len()));
         }
     }

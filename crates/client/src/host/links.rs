@@ -1,7 +1,8 @@
-//! Where the paths of a request lead once links are followed.
+//! Adds the link targets of a request's paths.
 //!
-//! The policy compares names and looks at no disk. An agent that asks for permission opens the file itself, so a link
-//! in its path is found here or nowhere: whatever a name leads to is judged beside the name, and the stricter counts.
+//! The policy compares names and reads no disk. An agent that requests permission opens the file itself, so
+//! links in its path have to be found here: the target of each name is judged together with the name, and the
+//! stricter decision counts.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -12,40 +13,42 @@ use super::files::follow;
 use super::protected::ProtectedFiles;
 use super::repository::{Extent, LookupBudget};
 
-/// How many paths of one request are followed.
+/// Maximum number of followed paths of one request.
 const MAX_PATHS: usize = 1000;
 
-/// The longest path that is followed.
+/// Maximum length of a followed path.
 const MAX_PATH_BYTES: usize = 4096;
 
-/// The longest `.git` file that is read.
+/// Maximum size of a `.git` file that is read.
 const MAX_GIT_FILE_BYTES: u64 = 64 << 10;
 
-/// A path of a request cannot be followed to its end, so it is not known what it names.
+/// A path of a request cannot be followed to its end, so its target is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a path of the request cannot be followed")]
 pub struct Unfollowed;
 
-/// Adds to `action` where its paths, its directory and the words of its command lead, and what git would read there. Relative paths start in `cwd`, `~` is the home directory of the policy. What does not
-/// exist is followed as far as it does. Blocks.
+/// Adds to `action` the targets of its paths, its directory and the words of its command, and the repository
+/// that git would read there. Relative paths start in `cwd`, `~` is the home directory of the policy. A
+/// missing path is followed as far as it exists. Blocks.
 ///
 /// # Errors
-/// [`Unfollowed`] if a path runs in a circle or is too long, or if there are too many.
+/// [`Unfollowed`] if a path is a loop or too long, or if there are too many.
 pub fn follow_links(action: &mut Action, cwd: &Path, files: &ProtectedFiles) -> Result<(), Unfollowed> {
     let home = files.policy().home();
     let here = match &action.cwd {
         Some(own) => absolute(own, cwd, home),
         None => cwd.to_owned(),
     };
-    // The directory of the session is where it is; only one that the request names is judged by its name too.
+    // The directory of the session is trusted; only a directory that the request names is judged by its name
+    // too.
     let real = real(&here)?;
     action.real_cwd =
         action.cwd.is_some().then(|| real.clone()).flatten().filter(|real| *real != plain(&here));
     follow_from(action, &here, real.as_deref(), files)
 }
 
-/// Does the same for a command whose directory is known: `directory`, which has no links in it, is where it will run. It is
-/// not looked up again, because its name may lead elsewhere by now. Blocks.
+/// Does the same for a command whose directory is known: it will run in `directory`, which has no links in
+/// it. The name is not looked up again, because its target may have changed. Blocks.
 ///
 /// # Errors
 /// See [`follow_links`].
@@ -57,7 +60,7 @@ pub(crate) fn follow_links_in(
     follow_from(action, directory, Some(directory), files)
 }
 
-/// `real` is where the directory `here` leads; `None` if that is not known.
+/// Follows links from `here`, whose target is `real`; `None` if that is unknown.
 fn follow_from(
     action: &mut Action,
     here: &Path,
@@ -86,9 +89,10 @@ fn follow_from(
     Ok(())
 }
 
-/// Adds to `action` the files of a `.git` that its paths amount to, and the protected names that lead to them, so that what is
-/// protected is so wherever it lies. Everything that judges a path of this machine calls this, directly or through [`follow_links`]. A change is
-/// also of an unknown kind if the settings of a repository around it cannot be read as a whole. Blocks.
+/// Adds to `action` the `.git` paths that its paths are equivalent to, and the protected names that are links
+/// to them, so that protected files are protected under every name. Every function that judges a path of this
+/// machine calls this, directly or through [`follow_links`]. If the configuration of a surrounding repository
+/// cannot be read completely, a change is also of an unknown kind. Blocks.
 fn add_counterparts(action: &mut Action, here: &Path, files: &ProtectedFiles) {
     let kinds = action.kinds();
     let is_tree = kinds.iter().any(|kind| matches!(kind, Kind::Move | Kind::Delete));
@@ -113,8 +117,8 @@ fn add_counterparts(action: &mut Action, here: &Path, files: &ProtectedFiles) {
     }
 }
 
-/// Returns the action on a file that was asked for by the name `asked` and found at `found`, which has no links in it. The
-/// name is not followed again, because it may lead elsewhere by now. Blocks.
+/// Returns the action on a file that was requested as `asked` and found at `found`, which has no links in it.
+/// The name is not followed again, because its target may have changed. Blocks.
 pub(crate) fn file_action(kind: Kind, asked: &Path, found: &Path, files: &ProtectedFiles) -> Action {
     let mut action = Action::file(kind, found);
     if asked != found {
@@ -124,7 +128,8 @@ pub(crate) fn file_action(kind: Kind, asked: &Path, found: &Path, files: &Protec
     action
 }
 
-/// The words of the command that lead elsewhere. One that cannot be followed can be opened by no program either.
+/// Returns the words of the command that are links. A word that cannot be followed cannot be opened by a
+/// program either.
 fn word_links(action: &Action, here: &Path, home: Option<&Path>) -> Vec<WordLink> {
     let mut links = Vec::new();
     for written in action.file_words() {
@@ -135,7 +140,7 @@ fn word_links(action: &Action, here: &Path, home: Option<&Path>) -> Vec<WordLink
     links
 }
 
-/// The disk of this machine, for the layout of repositories.
+/// The disk of this machine, to detect repositories.
 struct LocalDisk;
 
 impl RepositoryDisk for LocalDisk {
@@ -147,7 +152,7 @@ impl RepositoryDisk for LocalDisk {
         };
         match found.is_dir() {
             true => DiskEntry::Directory,
-            // A file that cannot be read leads to no repository that is known.
+            // An unreadable file leads to no known repository.
             false if found.is_file() => {
                 let is_short = found.len() <= MAX_GIT_FILE_BYTES;
                 let text = is_short.then(|| std::fs::read_to_string(path).ok()).flatten();
@@ -162,14 +167,15 @@ impl RepositoryDisk for LocalDisk {
     }
 }
 
-/// Where `path` leads as the system follows it, and as a program that takes `..` out first does.
+/// Returns the target of `path` as the system resolves it, and as a program resolves it that removes `..`
+/// first.
 fn both(path: &Path) -> Result<Vec<PathBuf>, Unfollowed> {
     let (followed, tidied) = (real(path)?, real(&plain(path))?);
     Ok(followed.into_iter().chain(tidied).collect())
 }
 
-/// The absolute `path` without links. `None` if the system would not follow it, because something is missing before a
-/// `..` in it.
+/// Returns the absolute `path` without links. `None` if the system would not resolve it, because a name
+/// before a `..` is missing.
 pub(crate) fn real(path: &Path) -> Result<Option<PathBuf>, Unfollowed> {
     let bytes = path.as_os_str().as_encoded_bytes();
     if bytes.len() > MAX_PATH_BYTES || bytes.contains(&0) {
@@ -189,7 +195,7 @@ fn absolute(path: &Path, cwd: &Path, home: Option<&Path>) -> PathBuf {
     }
 }
 
-/// `path` with `.` and `..` taken out by name.
+/// Removes `.` and `..` from `path` by name.
 pub(super) fn plain(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for component in path.components() {
@@ -216,7 +222,7 @@ mod tests {
         ProtectedFiles::new(Arc::default(), &[], &[])
     }
 
-    /// A root `r` with links in it, and a directory `o` outside.
+    /// Creates a root `r` with links in it, and a directory `o` outside.
     fn tree() -> (tempfile::TempDir, PathBuf) {
         let place = tempfile::tempdir().expect("a directory");
         let top = place.path().canonicalize().expect("it is there");
@@ -238,9 +244,9 @@ mod tests {
         (place, top)
     }
 
-    /// Between the two looks the name could lead elsewhere and back.
+    /// Between two lookups the name could be changed and changed back.
     #[test]
-    fn a_directory_that_was_looked_up_is_not_looked_up_again() {
+    fn a_directory_is_looked_up_once() {
         let (_place, top) = tree();
         let (named, outside) = (top.join("r/src"), top.join("o"));
         let run = |real: Option<&Path>| Action {
@@ -256,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_joined_by_where_its_links_lead() {
+    fn link_targets_of_a_path_are_added() {
         let (_place, top) = tree();
         let check = |path: &str, more: &[&str]| {
             let mut action = Action::file(Kind::Edit, path);
@@ -272,7 +278,7 @@ mod tests {
         check("notes", &["r/.env"]);
         check("dangling", &["o/missing"]);
         check("abs/x", &["o/sub/x"]);
-        // The parent of what a link leads to, and the name without both.
+        // The parent of the link target, and the path without both names.
         check("deep/../x", &["r/src/x"]);
         check("out/../kk/x", &["kk/x", "r/.git/hooks/x"]);
         check("missing/../kk/x", &["r/.git/hooks/x"]);
@@ -280,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_joined_by_where_it_leads() {
+    fn link_targets_of_a_directory_are_added() {
         let (_place, top) = tree();
         let check = |cwd: Option<&str>, real: Option<&str>| {
             let mut action = Action { cwd: cwd.map(Into::into), ..Action::file(Kind::Edit, "x") };
@@ -296,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_followed_is_an_error() {
+    fn unfollowable_links_are_errors() {
         let (_place, top) = tree();
         let follow = |paths: Vec<PathBuf>| {
             let mut action = Action { paths, ..Action::new(Kind::Edit) };
@@ -311,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_a_command_are_joined_by_where_they_lead() {
+    fn link_targets_of_command_words_are_added() {
         let (_place, top) = tree();
         symlink("/bin/sh", top.join("r/ls")).expect("a link");
         symlink("src/run", top.join("r/run")).expect("a link");
@@ -327,14 +333,14 @@ mod tests {
         check("./ls -c x", &[("./ls", sh)]);
         check("sudo ./ls", &[("./ls", sh)]);
         check("true && ./run a", &[("./run", "src/run")]);
-        // It is looked up elsewhere.
+        // Programs are looked up elsewhere.
         check("ls missing", &[]);
         check("cat notes > deep/x", &[("notes", "./.env"), ("deep/x", "src/deep/x")]);
         check("cat loop $x", &[]);
     }
 
     #[test]
-    fn a_directory_that_is_a_repository_itself_is_found() {
+    fn a_directory_that_is_itself_a_repository_is_found() {
         let (_place, top) = tree();
         let root = top.join("r");
         let is_unusual = |line: &str| {
@@ -356,7 +362,7 @@ mod tests {
         fs::create_dir_all(top.join("o/.git/worktrees/r")).expect("a directory");
         fs::write(root.join(".git"), "gitdir: ../o/.git/worktrees/r\n").expect("a file");
         assert!(!is_unusual("git log"));
-        // git ignores the ends of lines, however many, and has no opinion on the encoding.
+        // git ignores any number of trailing line ends, and accepts any encoding.
         fs::write(root.join(".git"), format!("gitdir: objects{}", "\n".repeat(1 << 17))).expect("a file");
         assert!(is_unusual("git log"));
         fs::write(root.join(".git"), b"gitdir: \xff").expect("a file");

@@ -1,8 +1,9 @@
-//! The protected files of a session, known by where their names lead.
+//! Finds the protected files of a session by the targets of their names.
 //!
-//! The policy judges names. A file can be meant by a protected name that is a link to it (`AGENTS.md -> docs/guide.md`), or lies in a
-//! directory that is one, and a request that names the file itself shows nothing of this. So the names are looked for on the disk, and
-//! those that lead to a path are judged beside it. A sandbox keeps what the same search finds.
+//! The policy judges names. A protected name can be a link to a file (`AGENTS.md -> docs/guide.md`), or be in
+//! a directory that is one, and a request that names the file itself does not show this. So protected names
+//! are searched for on the disk, and those that lead to a requested path are judged together with it. A
+//! sandbox protects the files that the same search finds.
 
 mod search;
 
@@ -21,29 +22,32 @@ use super::repository::{self, Extent, LookupBudget};
 pub(super) use search::Found;
 use search::LinkedName;
 
-/// The most directory entries that are searched for protected paths before a command. The nearest come first. A tree
-/// with more is searched incompletely, which is reported: a command could create that many files on purpose.
+/// Maximum number of directory entries that are searched for protected paths before a command, nearest first.
+/// A larger tree is searched incompletely, which is reported: a command could create that many files on
+/// purpose.
 pub(super) const MAX_ENTRIES: usize = 100_000;
 
-/// How long the result of a search is used for files.
+/// Minimum time for which a search result is reused for file requests.
 const MIN_SEARCH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How many times as long as the search it is used at least, so that searching a large tree takes a small part of the time.
+/// A search result is reused for this multiple of the search's own duration, so that a large tree does not
+/// cost much time.
 const SEARCH_INTERVAL_FACTOR: u32 = 20;
 
-/// The protected files in the directories of one session. Clones share what was found.
+/// The protected files in the directories of one session. Clones share the results.
 #[derive(Clone, Debug)]
 pub struct ProtectedFiles {
     policy: Arc<Policy>,
     roots: Vec<PathBuf>,
-    /// Files of settings that git reads in every repository.
+    /// Git configuration files that apply to every repository.
     git_settings: Arc<[PathBuf]>,
     known: Arc<Mutex<Known>>,
-    /// When a search has to be repeated for files. Held while one goes on.
+    /// When the search has to be repeated for file requests. Locked during a search.
     next_search: Arc<Mutex<Option<Instant>>>,
 }
 
-/// What any search of this session has found, while it exists. So a command cannot hide it from the search before the next one.
+/// Files found by any search of this session, while they exist. So a command cannot hide one from the next
+/// search.
 #[derive(Debug, Default)]
 struct Known {
     paths: BTreeSet<PathBuf>,
@@ -51,8 +55,8 @@ struct Known {
 }
 
 impl ProtectedFiles {
-    /// Those that this policy protects in `roots`. `git_settings` are the files of settings that git reads beside those of a
-    /// repository and of the home directory of the policy.
+    /// Creates the set of files that this policy protects in `roots`. `git_settings` are git configuration
+    /// files in addition to those of a repository and of the home directory of the policy.
     pub fn new(policy: Arc<Policy>, roots: &[PathBuf], git_settings: &[PathBuf]) -> Self {
         let of_home = |home: &Path| [home.join(".gitconfig"), home.join(".config/git/config")];
         let mut files: Vec<PathBuf> = policy.home().map(of_home).into_iter().flatten().collect();
@@ -74,7 +78,7 @@ impl ProtectedFiles {
         &self.roots
     }
 
-    /// Where git looks for settings beside those of a repository.
+    /// Returns the git configuration files outside of repositories.
     pub(super) fn git(&self) -> repository::UserSettings<'_> {
         repository::UserSettings { home: self.policy.home(), files: &self.git_settings }
     }
@@ -85,14 +89,14 @@ impl ProtectedFiles {
         let mut known = lock(&self.known);
         known.paths.append(&mut found.paths);
         known.links.append(&mut found.links);
-        // A path that cannot be looked at is kept: a command may have changed the mode of a directory around it.
+        // An inaccessible path is kept: a command may have changed the mode of a directory above it.
         known.paths.retain(|path| !path.symlink_metadata().is_err_and(|error| is_missing(&error)));
         known.links.retain(LinkedName::holds);
         found.has_hard_link = known.paths.iter().any(|path| is_hard_linked(path));
         Found { paths: known.paths.clone(), ..found }
     }
 
-    /// Returns the protected names by which `path` is meant too, which has no links in it. Blocks.
+    /// Returns the protected names that are links to `path`, which has no links in it. Blocks.
     fn linked_names(&self, path: &Path, extent: Extent) -> BTreeSet<PathBuf> {
         self.search_if_due();
         let known = lock(&self.known);
@@ -112,8 +116,8 @@ impl ProtectedFiles {
         }
     }
 
-    /// Returns the protected names that a change of `path` amounts to, which has no links in it, and `false` if there may be
-    /// more. Blocks.
+    /// Returns the protected names that a change of `path` affects, which has no links in it, and `false` if
+    /// there may be more. Blocks.
     pub(super) fn names_of(
         &self,
         path: &Path,
@@ -129,15 +133,16 @@ impl ProtectedFiles {
         found
     }
 
-    /// Returns `true` if a command sees the file at `path`, which has no links in it, through a mount of its own.
+    /// Returns `true` if a command sees the file at `path`, which has no links in it, through a mount of its
+    /// own.
     pub(super) fn is_mounted(&self, path: &Path) -> bool {
         let id = |path: &Path| path.metadata().ok().map(|file| (file.dev(), file.ino()));
-        // A mount on a link is one on the file that it leads to.
+        // A mount on a link is a mount on its target.
         id(path).is_some_and(|file| lock(&self.known).paths.iter().any(|known| id(known) == Some(file)))
     }
 }
 
-/// Returns `true` if the file has other names. One that cannot be looked at may have.
+/// Returns `true` if the file has several hard links, or cannot be examined.
 fn is_hard_linked(path: &Path) -> bool {
     match path.metadata() {
         Ok(file) => !file.is_dir() && file.nlink() > 1,
@@ -145,7 +150,7 @@ fn is_hard_linked(path: &Path) -> bool {
     }
 }
 
-/// Returns where a path leads, if that can be told.
+/// Returns the target of a path, if it can be resolved.
 fn real(path: &Path) -> Option<PathBuf> {
     links::real(path).ok().flatten()
 }

@@ -1,7 +1,7 @@
-//! Files that git obeys and that are not known by their names: those of a repository that is not called `.git`, and the
-//! hooks and settings that the settings of a repository name.
+//! Finds files that git uses under other names: those of a repository that is not called `.git`, and the
+//! hooks and configuration files that a repository's configuration names.
 //!
-//! git runs them without being asked to, so they are treated like the files of a `.git` that they stand for.
+//! git runs them automatically, so they are treated like the files of the `.git` that they stand for.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -20,35 +20,36 @@ use super::links;
 
 const GIT: &str = ".git";
 
-/// The most bytes that are read of a file of settings. What follows is not known.
+/// Maximum number of bytes read of a configuration file. The rest is unknown.
 const MAX_CONFIG_BYTES: u64 = 1 << 20;
 
-/// The most settings with a path that are followed for one repository. Each path of hooks is looked for in each work tree.
+/// Maximum number of path settings that are followed for one repository. Each hook path is looked up in each
+/// work tree.
 const MAX_PATHS: usize = 64;
 
-/// The most files of settings that are read for one repository.
+/// Maximum number of configuration files read for one repository.
 const MAX_CONFIG_FILES: usize = 64;
 
-/// How deep files of settings include others, as in git.
+/// Maximum depth of includes, as in git.
 const MAX_INCLUDE_DEPTH: usize = 10;
 
-/// The most hooks of one directory that are looked at.
+/// Maximum number of hooks of one directory that are examined.
 const MAX_HOOKS: usize = 1000;
 
-/// The most files of settings that one look-up reads, over all repositories that it meets.
+/// Maximum number of configuration files read in one lookup, over all repositories.
 const MAX_LOOKUP_FILES: usize = 20_000;
 
-/// The most bytes of them, with the last file in whole.
+/// Maximum number of bytes of them, with the last file read completely.
 const MAX_LOOKUP_BYTES: usize = 64 << 20;
 
-/// The most paths and entries of directories of hooks that one look-up follows.
+/// Maximum number of paths and hook directory entries followed in one lookup.
 const MAX_LOOKUP_PATHS: usize = 20_000;
 
-/// How many directories above a path are looked at.
+/// Maximum number of directories above a path that are examined.
 pub(super) const MAX_ANCESTORS: usize = 64;
 
-/// What is left for one look-up. An agent can name many paths, and there can be a repository in each directory around them,
-/// so bounds for one repository do not bound the whole. What is left out makes the result incomplete.
+/// Remaining budget of one lookup. An agent can name many paths, each with repositories around it, so bounds
+/// for one repository do not bound the whole. An exhausted budget makes the result incomplete.
 #[derive(Debug)]
 pub(super) struct LookupBudget {
     files: usize,
@@ -61,53 +62,54 @@ impl LookupBudget {
         Self { files: MAX_LOOKUP_FILES, bytes: MAX_LOOKUP_BYTES, paths: MAX_LOOKUP_PATHS }
     }
 
-    /// Takes one path. Returns `false` if none is left.
-    fn take_path(&mut self) -> bool {
-        take(&mut self.paths, 1)
+    /// Spends one path. Returns `false` if none is left.
+    fn spend_path(&mut self) -> bool {
+        spend(&mut self.paths, 1)
     }
 
-    /// Takes one file. Returns `false` if none is left, or no bytes.
-    fn take_file(&mut self) -> bool {
-        self.bytes > 0 && take(&mut self.files, 1)
+    /// Spends one file. Returns `false` if no files or bytes are left.
+    fn spend_file(&mut self) -> bool {
+        self.bytes > 0 && spend(&mut self.files, 1)
     }
 }
 
-fn take(left: &mut usize, count: usize) -> bool {
+fn spend(left: &mut usize, count: usize) -> bool {
     let is_enough = *left >= count;
     *left = left.saturating_sub(count);
     is_enough
 }
 
-/// Returns `true` if git takes a directory for a repository.
+/// Returns `true` if git treats a directory as a repository.
 pub(super) fn is_repository(directory: &Path) -> bool {
     has_layout(directory, None)
 }
 
-/// Returns `true` if a directory has the layout of a repository, or would have it with an entry of the name `added`.
+/// Returns `true` if a directory has the layout of a repository, or would have it with an entry named
+/// `added`.
 fn has_layout(directory: &Path, added: Option<&OsStr>) -> bool {
     has_repository_layout(|name| {
         added.is_some_and(|added| added == name) || directory.join(name).symlink_metadata().is_ok()
     })
 }
 
-/// How much of what a path names an action can change.
+/// How much an action can change at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
     /// A file.
     File,
-    /// A directory with everything in it, as by a move.
+    /// A directory with everything in it, for example by a move.
     Tree,
 }
 
-/// The paths in a `.git` that a change amounts to.
+/// The `.git` paths that a change is equivalent to.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Counterparts {
     pub(super) paths: Vec<PathBuf>,
-    /// `false` if settings could not be read as a whole, so that they may name the path.
+    /// `false` if configuration could not be read completely and may name the path.
     pub(super) is_complete: bool,
 }
 
-/// Returns the paths in a `.git` that a change of `path` amounts to, which has no links in it. Blocks.
+/// Returns the `.git` paths that a change of `path` is equivalent to, which has no links in it. Blocks.
 pub(super) fn counterparts(
     path: &Path,
     extent: Extent,
@@ -123,7 +125,7 @@ pub(super) fn counterparts(
             places.push(directory.to_owned());
             found.paths.extend((!is_in_git).then(|| directory.join(GIT).join(rest)));
         } else if !is_in_git && has_layout(directory, rest.iter().next()) {
-            // With this file it becomes a repository, and its settings come into force.
+            // With this file it becomes a repository, and its configuration takes effect.
             found.paths.push(directory.join(GIT).join("config"));
         }
         for git in places {
@@ -146,35 +148,35 @@ pub(super) fn counterparts(
     found
 }
 
-/// A path that git obeys, and the path in a `.git` that it stands for.
+/// A path that git uses, and the `.git` path that it stands for.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Named {
-    /// Where it leads, without links.
+    /// Target without links.
     pub(super) path: PathBuf,
-    /// As it is spelled, from the root on.
+    /// Path as spelled, from the root.
     pub(super) spelled: PathBuf,
     pub(super) stands_for: PathBuf,
 }
 
-/// What the settings of a repository name.
+/// Paths named by the configuration of a repository.
 #[derive(Debug)]
 pub(super) struct Settings {
     pub(super) named: Vec<Named>,
-    /// `false` if something of them could not be read or understood.
+    /// `false` if a part could not be read or interpreted.
     pub(super) is_complete: bool,
 }
 
-/// Where git of this user looks for settings beside those of a repository.
+/// Git configuration outside of repositories.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct UserSettings<'a> {
-    /// What `~` in a setting means.
+    /// Meaning of `~` in a setting.
     pub(super) home: Option<&'a Path>,
-    /// Files of settings for every repository. One that does not exist has no settings.
+    /// Configuration files for every repository. A missing file has no settings.
     pub(super) files: &'a [PathBuf],
 }
 
-/// Reads what the settings of a user name for every repository: those files, what they include, and hooks by absolute paths.
-/// `worktree` has the `.git` that they stand for. Blocks.
+/// Reads the paths that the user's configuration names for every repository: those files, their includes, and
+/// hooks at absolute paths. They stand for the `.git` of `worktree`. Blocks.
 pub(super) fn read_user_settings(
     worktree: &Path,
     user: UserSettings<'_>,
@@ -193,8 +195,9 @@ pub(super) fn read_user_settings(
     search.found
 }
 
-/// Reads what the settings of a repository name: its hooks and more files of settings. `git` is its directory, or a file
-/// or link that leads there, as in worktrees and submodules; `worktree` is where its files are. Blocks.
+/// Reads the paths that the configuration of a repository names: its hooks and further configuration files.
+/// `git` is its directory, or a file or link that leads there, as in worktrees and submodules; `worktree` has
+/// its files. Blocks.
 pub(super) fn read_settings(
     git: &Path,
     worktree: &Path,
@@ -208,21 +211,21 @@ pub(super) fn read_settings(
     search.found
 }
 
-/// Settings that are being read.
+/// State of reading configuration.
 struct Search<'a> {
     user: UserSettings<'a>,
     budget: &'a mut LookupBudget,
-    /// What files of settings stand for.
+    /// The `.git` path that configuration files stand for.
     config: PathBuf,
-    /// What directories of hooks stand for.
+    /// The `.git` path that hook directories stand for.
     hooks: PathBuf,
-    /// The values of `core.hooksPath`.
+    /// Values of `core.hooksPath`.
     hook_paths: Vec<PathBuf>,
-    /// The values of `core.worktree`.
+    /// Values of `core.worktree`.
     worktrees: Vec<PathBuf>,
-    /// How many files were read.
+    /// Number of files read.
     files: usize,
-    /// How many settings with a path were read.
+    /// Number of path settings read.
     paths: usize,
     found: Settings,
 }
@@ -272,7 +275,7 @@ impl<'a> Search<'a> {
             self.read_config(&file, 0);
         }
         let worktrees = self.worktrees.iter().map(|path| git.join(path));
-        // A repository that is pushed to runs its hooks in its own directory.
+        // A repository that receives a push runs its hooks in its own directory.
         let starts: Vec<PathBuf> =
             [worktree, git, &common].into_iter().map(Path::to_owned).chain(worktrees).collect();
         let mut hooks = vec![common.join("hooks")];
@@ -285,7 +288,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Adds a directory of hooks, and where the links in it lead.
+    /// Adds a directory of hooks and the targets of the links in it.
     fn add_hooks(&mut self, directory: PathBuf) {
         let mut entries = match directory.read_dir() {
             Ok(entries) => Some(entries),
@@ -295,7 +298,7 @@ impl<'a> Search<'a> {
             }
         };
         for entry in entries.iter_mut().flatten().take(MAX_HOOKS).flatten() {
-            if !self.budget.take_path() {
+            if !self.budget.spend_path() {
                 self.found.is_complete = false;
                 return;
             }
@@ -308,16 +311,16 @@ impl<'a> Search<'a> {
     }
 
     fn add(&mut self, spelled: PathBuf, stands_for: PathBuf) {
-        if !self.budget.take_path() {
+        if !self.budget.spend_path() {
             self.found.is_complete = false;
             return;
         }
-        // What does not exist yet is followed as far as it does.
+        // A missing path is followed as far as it exists.
         let path = links::real(&spelled).ok().flatten().unwrap_or_else(|| links::plain(&spelled));
         self.found.named.push(Named { path, spelled, stands_for });
     }
 
-    /// Reads a file of settings and those that it includes. Every condition of an include counts as met.
+    /// Reads a configuration file and its includes. Every condition of an include counts as met.
     fn read_config(&mut self, file: &Path, depth: usize) {
         if self.files >= MAX_CONFIG_FILES || depth > MAX_INCLUDE_DEPTH {
             self.found.is_complete = false;
@@ -350,7 +353,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Returns the path that a value means, or `None` if that is not known.
+    /// Returns the path that a value means, or `None` if that is unknown.
     fn expand(&self, value: &[u8]) -> Option<PathBuf> {
         let value = value.strip_prefix(b":(optional)").unwrap_or(value);
         if value.starts_with(b"%(prefix)/") {
@@ -369,13 +372,13 @@ impl<'a> Search<'a> {
 
     /// Returns the beginning of a file, or `None` if there is none.
     fn read(&mut self, file: &Path) -> Option<Vec<u8>> {
-        if !self.budget.take_file() {
+        if !self.budget.spend_file() {
             self.found.is_complete = false;
             return None;
         }
         match read_file(file) {
             Ok(text) => {
-                take(&mut self.budget.bytes, text.len());
+                spend(&mut self.budget.bytes, text.len());
                 self.found.is_complete &= text.len() as u64 <= MAX_CONFIG_BYTES;
                 Some(text)
             }
@@ -387,9 +390,10 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Returns the beginning of a file: one byte more than [`MAX_CONFIG_BYTES`] if it is longer. A directory has no text.
+/// Returns the beginning of a file: one byte more than [`MAX_CONFIG_BYTES`] if it is longer. A directory is
+/// empty.
 fn read_file(path: &Path) -> io::Result<Vec<u8>> {
-    // A pipe that nothing writes to is not waited for.
+    // Must not wait for a writer of a pipe.
     let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
     let file: File = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let found = file.metadata()?;
@@ -404,7 +408,7 @@ fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Returns the home directory of a user by its name.
+/// Returns the home directory of the user with this name.
 fn home_of(user: &[u8]) -> Option<PathBuf> {
     let users = read_file(Path::new("/etc/passwd")).ok()?;
     let fields = |line: &[u8]| line.split(|byte| *byte == b':').map(<[u8]>::to_vec).collect::<Vec<_>>();

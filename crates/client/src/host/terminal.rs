@@ -1,7 +1,7 @@
-//! Commands the agent runs here, contained and within bounds.
+//! Runs commands for the agent, contained and within bounds.
 //!
-//! A terminal is a process tree and the end of what it writes; it has no input, and no shell is involved. Killing ends
-//! the tree, releasing ends it and forgets the terminal.
+//! A terminal is a process tree and the end of its output. It has no input, and no shell is involved. Killing
+//! ends the tree; releasing ends it and forgets the terminal.
 
 mod ring;
 #[cfg(test)]
@@ -24,18 +24,19 @@ use tokio::time::timeout;
 
 use self::ring::Ring;
 
-/// How long a command has to clean up after itself when it is killed, and what it leaves behind when it ends.
-const GRACE: Duration = Duration::from_millis(500);
-const KILL: Ladder = Ladder { eof_grace: Duration::ZERO, term_grace: GRACE };
-/// When the tree is gone so are the writers of its output, unless one passed the pipe to a stranger.
-const LAST_WORDS: Duration = Duration::from_millis(250);
+/// Time for a killed command to clean up, and for its remaining children to exit after it has ended.
+const KILL_GRACE: Duration = Duration::from_millis(500);
+const KILL: Ladder = Ladder { eof_grace: Duration::ZERO, term_grace: KILL_GRACE };
+/// Time to read the remaining output after the process tree has ended. Only a process outside of the tree can
+/// keep the pipe open longer.
+const FINAL_OUTPUT_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// How much an agent may have of this.
+/// Bounds on the terminals of one session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// How many terminals there are at a time, those included that are on their way or not quite dead.
+    /// Maximum number of terminals, including those that are starting or ending.
     pub(crate) max: usize,
-    /// How many bytes of output a terminal keeps, whatever was asked for.
+    /// Maximum number of output bytes that a terminal keeps, whatever the agent requests.
     pub(crate) output: usize,
 }
 
@@ -45,41 +46,38 @@ impl Default for Limits {
     }
 }
 
-/// A command to be run.
+/// A command to run.
 #[derive(Debug, Clone)]
 pub(crate) struct Create {
-    /// The program, looked up in the `PATH` of `env`.
+    /// Program, looked up in the `PATH` of `env`.
     pub(crate) program: OsString,
-    /// Its arguments, as they are.
     pub(crate) args: Vec<OsString>,
-    /// Its whole environment.
     pub(crate) env: Environment,
-    /// Where it runs.
     pub(crate) cwd: PathBuf,
     pub(crate) cwd_links: CwdLinks,
-    /// How many bytes of output are wanted: the last ones.
+    /// Number of output bytes to keep, from the end.
     pub(crate) output_limit: usize,
-    /// What confines it.
+    /// Sandbox of the command.
     pub(crate) sandbox: Option<Sandbox>,
 }
 
-/// What a command has written, and whether it has ended.
+/// Output of a command so far, and its exit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Output {
-    /// The end of stdout and stderr, in the order in which they were written.
+    /// End of stdout and stderr, in the order in which they were written.
     pub(crate) text: String,
-    /// The beginning is missing.
+    /// `true` if the beginning is missing.
     pub(crate) truncated: bool,
-    /// How it ended; with it, the text is complete.
+    /// Exit of the command; if present, the text is complete.
     pub(crate) exit: Option<Exit>,
 }
 
-/// The end of a command. Neither is known if its guardian was killed.
+/// Exit of a command. Both are `None` if its guardian was killed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Exit {
-    /// Its exit status, if it exited.
+    /// Exit status, if it exited.
     pub(crate) code: Option<u32>,
-    /// The signal that ended it, if one did.
+    /// Signal that ended it.
     pub(crate) signal: Option<String>,
 }
 
@@ -93,25 +91,22 @@ impl From<narrows_process::Exit> for Exit {
     }
 }
 
-/// Why a terminal could not do what it was asked.
+/// Errors of a terminal.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TerminalError {
-    /// There never was such a terminal, or it has been released.
-    #[error("there is no terminal {id:?}")]
+    /// The terminal does not exist or was released.
+    #[error("terminal {id:?} not found")]
     Unknown {
-        /// The id that was given.
+        /// Id that was given.
         id: String,
     },
-    /// As many as there may be.
-    #[error("{max} terminals are open, and there may be no more; release one first")]
-    TooMany {
-        /// The limit.
-        max: usize,
-    },
-    /// All terminals were released while this one was being made.
+    /// The limit of terminals is reached.
+    #[error("the limit of {max} terminals is reached")]
+    TooMany { max: usize },
+    /// All terminals were released while this one was starting.
     #[error("the terminal was released before its command ran")]
     Released,
-    /// The command does not run.
+    /// The command could not be started.
     #[error(transparent)]
     Spawn(#[from] SpawnError),
 }
@@ -127,7 +122,7 @@ pub(crate) struct Terminals {
 #[derive(Debug, Default)]
 struct Open {
     terminals: HashMap<String, Arc<Terminal>>,
-    /// How often all have been released, so that one that was on its way then is not forgotten.
+    /// Number of times all terminals were released, to detect one that was starting meanwhile.
     generation: u64,
 }
 
@@ -136,7 +131,7 @@ impl Terminals {
         Self { limits, slots: Arc::new(Semaphore::new(limits.max)), open: Mutex::default() }
     }
 
-    /// Starts a command and returns the id of its terminal. Dropping the future ends what has been started.
+    /// Starts a command and returns the id of its terminal. Dropping the future ends the command.
     pub(crate) async fn create(&self, create: Create) -> Result<String, TerminalError> {
         let too_many = |_| TerminalError::TooMany { max: self.limits.max };
         let slot = Arc::clone(&self.slots).try_acquire_owned().map_err(too_many)?;
@@ -150,7 +145,7 @@ impl Terminals {
             stderr_limit: 0,
             merge_stderr: true,
             sandbox: create.sandbox,
-            orphan_grace: GRACE,
+            orphan_grace: KILL_GRACE,
             ..Spec::new(create.program)
         };
         let terminal = Terminal::new(narrows_process::spawn(spec).await?, limit, slot);
@@ -163,33 +158,33 @@ impl Terminals {
         Ok(id)
     }
 
-    /// What the command has written so far.
+    /// Returns the output so far.
     pub(crate) fn output(&self, id: &str) -> Result<Output, TerminalError> {
         Ok(self.find(id)?.output())
     }
 
-    /// Waits until the command has ended, and with it whatever it started. Any number may wait.
+    /// Waits until the command and its process tree have ended. Any number of callers may wait.
     pub(crate) async fn wait(&self, id: &str) -> Result<Exit, TerminalError> {
         let terminal = self.find(id)?;
         Ok(terminal.ended().await)
     }
 
-    /// Ends the command and whatever it started, and returns when they are gone. The terminal stays.
+    /// Ends the command and its process tree, and waits for that. The terminal stays.
     pub(crate) async fn kill(&self, id: &str) -> Result<(), TerminalError> {
         let terminal = self.find(id)?;
         terminal.kill().await;
         Ok(())
     }
 
-    /// Ends the command like [`kill`](Self::kill), and forgets the terminal at once. This goes on if nobody waits
-    /// for it.
+    /// Ends the command like [`kill`](Self::kill), and forgets the terminal at once. Completes even if the
+    /// future is dropped.
     pub(crate) async fn release(&self, id: &str) -> Result<(), TerminalError> {
         let terminal = self.open().terminals.remove(id).ok_or_else(|| unknown(id))?;
         end([terminal]).await;
         Ok(())
     }
 
-    /// Releases every terminal, those included that are being made.
+    /// Releases all terminals, including those that are starting.
     pub(crate) async fn release_all(&self) {
         let terminals = {
             let mut open = self.open();
@@ -204,7 +199,7 @@ impl Terminals {
     }
 
     fn open(&self) -> MutexGuard<'_, Open> {
-        // Consistent after every statement, so a panic elsewhere does not spoil it.
+        // Consistent after every statement, so a panic elsewhere does not corrupt it.
         lock(&self.open)
     }
 }
@@ -213,17 +208,17 @@ fn unknown(id: &str) -> TerminalError {
     TerminalError::Unknown { id: id.to_owned() }
 }
 
-/// Kills terminals concurrently, each in its own task: the caller may be dropped before the end.
+/// Kills terminals concurrently, each in its own task, because the caller may be dropped before the end.
 async fn end(terminals: impl IntoIterator<Item = Arc<Terminal>>) {
     let ending: Vec<_> =
         terminals.into_iter().map(|terminal| tokio::spawn(async move { terminal.kill().await })).collect();
     for each in ending {
-        // It fails only if the runtime ends, which ends the processes too.
+        // Fails only if the runtime shuts down, which ends the processes too.
         _ = each.await;
     }
 }
 
-/// One command. Dropping it ends its tree.
+/// One command. Dropping it ends its process tree.
 #[derive(Debug)]
 struct Terminal {
     child: Arc<Child>,
@@ -245,7 +240,7 @@ impl Terminal {
     }
 
     fn output(&self) -> Output {
-        // The end first: what is written before it is then in the text.
+        // The exit is read first: all earlier output is then in the text.
         let exit = self.exit.borrow().clone();
         let (text, truncated) = lock(&self.ring).text(exit.is_some());
         Output { text, truncated, exit }
@@ -255,7 +250,7 @@ impl Terminal {
         let mut exit = self.exit.clone();
         match exit.wait_for(Option::is_some).await.as_deref() {
             Ok(Some(exit)) => exit.clone(),
-            // The runtime is ending, and the result is not needed.
+            // The runtime is shutting down, and the result is not needed.
             _ => Exit { code: None, signal: None },
         }
     }
@@ -265,19 +260,21 @@ impl Terminal {
         if exit.survivors > 0 {
             tracing::warn!(survivors = exit.survivors, "processes of a terminal could not be ended");
         }
-        // The last words are not long in coming; who waits for the end hears of it before the terminal goes.
-        _ = timeout(2 * LAST_WORDS, self.ended()).await;
+        // The remaining output arrives soon; waiting callers are notified of the end before the terminal is
+        // dropped.
+        _ = timeout(2 * FINAL_OUTPUT_TIMEOUT, self.ended()).await;
     }
 }
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // It has the other hold on the child.
+        // The follower holds the other reference to the child.
         self.follower.abort();
     }
 }
 
-/// Takes all that a command writes, so that it never waits for us, and tells its end when the output is complete.
+/// Reads all output, so that the command never blocks on it, and reports the exit when the output is
+/// complete.
 async fn follow(
     child: Arc<Child>,
     stdout: Option<pipe::Receiver>,
@@ -288,7 +285,7 @@ async fn follow(
     let exit = tokio::select! {
         () = &mut reading => child.wait().await,
         exit = child.wait() => {
-            _ = timeout(LAST_WORDS, &mut reading).await;
+            _ = timeout(FINAL_OUTPUT_TIMEOUT, &mut reading).await;
             exit
         }
     };

@@ -1,4 +1,4 @@
-//! Requests for permission: what they are about, and how they are told.
+//! Reads permission requests, and reports them as events.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,60 +18,60 @@ use crate::peer_json::{self, PeerJsonError};
 
 const NO_SUBJECT: &str = "the request has no subject";
 
-/// An option that a request offers.
+/// An offered option.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
-    /// Its id.
+    /// Id of the option.
     pub option_id: String,
-    /// What choosing it means, in the agent's word.
+    /// Kind of the option, as named by the agent.
     pub kind: String,
-    /// What it is called.
+    /// Name of the option.
     pub name: String,
 }
 
-/// A tool call that a request is about beside its first.
+/// A further tool call of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OtherCall {
-    /// The tool call, as far as the agent has told of it.
+    /// The tool call, as far as the agent has reported it.
     pub call: Call,
-    /// See [`Asked::mcp`].
+    /// See [`ReadRequest::mcp`].
     pub mcp: Option<(String, String)>,
 }
 
-/// A request of an agent, as far as it can be read. Decisions are based on this alone.
+/// A permission request, as far as it could be read. Decisions are based on this alone.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Asked {
-    /// The tool call it is about, as far as the agent has told of it. One that is nowhere named has an empty id.
+pub struct ReadRequest {
+    /// The tool call, as far as the agent has reported it. Its id is empty if the request names none.
     pub call: Call,
-    /// What the request itself is called.
+    /// Title of the request.
     pub title: Option<String>,
-    /// More words about it.
+    /// Description of the request.
     pub description: Option<String>,
-    /// Further tool calls that the same request is about. An agent may mean any of them, so all are judged.
+    /// Further tool calls of the same request. An agent may mean any of them, so all are judged.
     pub other_calls: Vec<OtherCall>,
-    /// The command line to run, if it is about one (v2).
+    /// Command line, if the request has a command (v2).
     pub command: Option<String>,
-    /// Where it would run.
+    /// Working directory of the command.
     pub cwd: Option<String>,
-    /// Further members of the subject that has the command, such as arguments: a part of what would run.
+    /// Further members of the subject that has the command, such as arguments, which belong to the command.
     pub beside_command: Option<Json>,
-    /// Members that the protocol does not have where they are: of the request, of its tool calls, of a subject without a
-    /// command. An agent may mean any of them, so all are judged.
+    /// Members outside the protocol: of the request, of its tool calls, of a subject without a command. An
+    /// agent may mean any of them, so all are judged.
     pub unknown: Vec<Json>,
-    /// What it offers. Options that cannot be read are not offered.
+    /// Offered options. Unreadable options are left out.
     pub options: Vec<Choice>,
-    /// The MCP server that runs here and whose tool it is, and what the tool is called there.
+    /// The hosted MCP server and its tool that the request is about.
     pub mcp: Option<(String, String)>,
-    /// The approval that its governance wants, where a gate in front of the agent asks for one.
+    /// The approval that a governance requires, if a gate in front of the agent asks for one.
     pub approval: Option<Approval>,
-    /// Why the request could not be read in whole, or in one way only: then it is not known what it is about.
+    /// Why the request could not be read completely or unambiguously. Its subject is then unknown.
     pub problem: Option<String>,
-    /// It says nothing of what it is about but its title, which version 2 permits.
+    /// `true` if the request has nothing but a title, which version 2 permits.
     pub is_bare: bool,
 }
 
-impl Asked {
-    /// The command that the request itself carries, as the input of a tool has it.
+impl ReadRequest {
+    /// Returns the command of the request in the form of a tool input.
     pub(crate) fn command_input(&self) -> Option<Value> {
         let command = self.command.as_ref()?;
         let mut input = match self.beside_command.as_ref().map(Json::value) {
@@ -83,18 +83,18 @@ impl Asked {
         Some(Value::Object(input))
     }
 
-    /// All tool calls of the request.
+    /// Returns all tool calls of the request.
     pub(crate) fn calls(&self) -> impl Iterator<Item = &Call> {
         std::iter::once(&self.call).chain(self.other_calls.iter().map(|other| &other.call))
     }
 
-    /// Why it cannot be judged.
+    /// Returns why the request cannot be judged.
     fn reason_unjudged(&self) -> Option<String> {
         self.problem.clone().or_else(|| self.is_bare.then(|| NO_SUBJECT.to_owned()))
     }
 }
 
-/// Both versions of the request, with every member read on its own.
+/// A request of either version, with every member read on its own.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Request<'a> {
@@ -117,7 +117,7 @@ struct Request<'a> {
     tool_call_id: Option<&'a RawValue>,
 }
 
-/// Members of a request, of the tool call in it and of a subject that are read by themselves.
+/// Known members of a request, of its tool call and of a subject.
 const REQUEST_MEMBERS: &[&str] =
     &["sessionId", "title", "description", "toolCall", "toolCallId", "subject", "options", "_meta"];
 const CALL_MEMBERS: &[&str] = &[
@@ -134,17 +134,17 @@ const CALL_MEMBERS: &[&str] = &[
 ];
 const SUBJECT_MEMBERS: &[&str] = &["type", "toolCall", "toolCallId", "terminalId", "command", "cwd", "_meta"];
 
-/// The members of an object, each as it was written.
+/// The members of an object, each as written.
 type Members<'a> = BTreeMap<Cow<'a, str>, &'a RawValue>;
 
-/// The members of the object `text` that are not `known` and not null.
+/// Returns the members of the object `text` that are neither `known` nor null.
 fn other_members<'a>(text: &'a str, known: &[&str]) -> Members<'a> {
     let mut members: Members<'a> = object(text).unwrap_or_default();
     members.retain(|name, value| !known.contains(&&**name) && value.get() != "null");
     members
 }
 
-/// Returns `true` if these are the capabilities of a tool call as version 2 has them, and nothing else.
+/// Returns `true` if this is the capabilities object of a version 2 tool call, and nothing else.
 fn is_capabilities(value: &RawValue) -> bool {
     let has_only_meta = |value: &RawValue| {
         object::<Members<'_>>(value.get()).is_ok_and(|all| all.keys().all(|key| key == "_meta"))
@@ -158,7 +158,7 @@ fn is_capabilities(value: &RawValue) -> bool {
     })
 }
 
-/// What a gate says of a request of its own.
+/// Metadata that a gate adds to a request.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Meta {
@@ -172,7 +172,7 @@ struct Gate {
     reason: Option<String>,
 }
 
-/// What a request of v2 is about.
+/// The subject of a version 2 request.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Subject<'a> {
@@ -189,20 +189,20 @@ struct Subject<'a> {
 }
 
 impl Subject<'_> {
-    /// Why it is not known what it is about: what it carries beside its type may be anything.
+    /// Returns why the subject is unknown: its members beside the type may mean anything.
     fn problem(&self) -> Option<String> {
         match &*self.r#type {
             "tool_call" if self.tool_call.is_some() => None,
             "command" if self.command.is_some() => None,
-            "tool_call" | "command" => Some("the subject lacks what it is about".to_owned()),
+            "tool_call" | "command" => Some("the subject is incomplete".to_owned()),
             _ => Some("the subject has an unknown type".to_owned()),
         }
     }
 }
 
 impl Mapper {
-    /// Takes the params of a request by which the agent asks for permission, or anything else of the user, and tells
-    /// of it as `permission.requested`. `request_id` names it among the requests of the session.
+    /// Reads a request for permission or other user input, and pushes it as `permission.requested`.
+    /// `request_id` identifies it in the session.
     pub fn permission_requested(
         &mut self,
         request_id: &str,
@@ -210,9 +210,9 @@ impl Mapper {
         params: &[u8],
         now_ms: u64,
         out: &mut Vec<RuntimeEvent>,
-    ) -> Asked {
-        let mended = surrogates::mended(params);
-        let text = std::str::from_utf8(mended.as_deref().unwrap_or(params)).unwrap_or("null");
+    ) -> ReadRequest {
+        let repaired = surrogates::repaired(params);
+        let text = std::str::from_utf8(repaired.as_deref().unwrap_or(params)).unwrap_or("null");
         let checked =
             std::str::from_utf8(params).ok().filter(|text| serde_json::from_str::<&RawValue>(text).is_ok());
         let emit = &mut Emit { now_ms, out, params: checked, raw: None };
@@ -224,7 +224,7 @@ impl Mapper {
         for other in &mut asked.other_calls {
             other.mcp = self.hosted_tool_of(&other.call);
         }
-        // A command that the request itself carries is no call of the tool that it names.
+        // A command in the request itself is not a call of the tool that it names.
         let mcp = asked.mcp.as_ref().filter(|_| asked.command.is_none());
         let told = |id: &str| (!id.is_empty()).then(|| Arc::from(id));
         let call = &asked.call;
@@ -251,21 +251,21 @@ impl Mapper {
         let payload = Payload::PermissionRequested(Box::new(requested));
         let provider = Arc::clone(&self.provider);
         let body = EventBody::Provider { provider, payload };
-        self.tell_read(emit, body);
+        self.push_with_raw(emit, body);
         asked
     }
 
-    /// The MCP server that runs here and whose tool `call` is of, and the tool. `None` if its names differ.
+    /// Returns the hosted MCP server and tool of `call`. `None` if its names disagree.
     fn hosted_tool_of(&self, call: &Call) -> Option<(String, String)> {
         call.sole_name().and_then(|name| self.hosted_tool(name))
     }
 
-    /// The MCP server that runs here and its tool, if `name` is that of one: `SERVER__TOOL`, as agents write it, some with
-    /// `mcp__` before it. `None` if it may be one of several.
+    /// Returns the hosted MCP server and tool that `name` means: `SERVER__TOOL`, as agents write it, some
+    /// with the prefix `mcp__`. `None` if it is ambiguous.
     fn hosted_tool(&self, name: &str) -> Option<(String, String)> {
         let name = name.strip_prefix("mcp__").unwrap_or(name);
         let mut found = self.servers.iter().filter_map(|server| {
-            // Models take no other characters in names.
+            // Models accept no other characters in names.
             let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
             let plain = server.replace(|c: char| !is_plain(c), "_");
             let rest = name.strip_prefix(server.as_str()).or_else(|| name.strip_prefix(&plain))?;
@@ -276,14 +276,14 @@ impl Mapper {
         found.next().is_none().then_some(first)
     }
 
-    /// Tells what the agent was answered.
+    /// Pushes the answer to a request as `permission.resolved`.
     pub fn permission_resolved(
         &self,
         resolved: PermissionResolved,
         now_ms: u64,
         out: &mut Vec<RuntimeEvent>,
     ) {
-        self.tell_payload(&mut Emit::new(now_ms, out), Payload::PermissionResolved(Box::new(resolved)));
+        self.push_payload(&mut Emit::new(now_ms, out), Payload::PermissionResolved(Box::new(resolved)));
     }
 
     fn read_request<'a>(
@@ -291,9 +291,9 @@ impl Mapper {
         method: &str,
         params: &'a str,
         emit: &mut Emit<'_>,
-    ) -> (Asked, Option<Json>) {
-        let mut asked = Asked::default();
-        // Members that are not known by name are not even listed then: the request is not judged by them.
+    ) -> (ReadRequest, Option<Json>) {
+        let mut asked = ReadRequest::default();
+        // Unknown members are not even listed then, because the request cannot be judged by them.
         let has_too_many_values = peer_json::has_too_many_values(params.as_bytes());
         let other_members = |text: &'a str, known: &[&str]| match has_too_many_values {
             true => Members::default(),
@@ -310,7 +310,7 @@ impl Mapper {
         let reason = gate.reason.unwrap_or_default();
         asked.approval = gate.approval.map(|id| Approval { id, reason });
         let asks = asked.approval.as_ref().filter(|approval| !approval.reason.is_empty());
-        let reason = asks.map(|approval| format!("governance asks: {}", approval.reason));
+        let reason = asks.map(|approval| format!("governance requires an approval: {}", approval.reason));
         asked.description = words(request.description).or(reason);
         let subject: Subject<'a> = match request.subject.map(|subject| object(subject.get())) {
             Some(Ok(subject)) => subject,
@@ -323,7 +323,7 @@ impl Mapper {
         if request.subject.is_some() && asked.problem.is_none() {
             asked.problem = subject.problem();
         }
-        // Whatever the type of the subject is, all that it carries counts.
+        // All members of a subject count, whatever its type.
         asked.command = subject.command.map(Cow::into_owned);
         asked.cwd = subject.cwd.map(Cow::into_owned);
         let mut unknown = vec![other_members(params, REQUEST_MEMBERS)];
@@ -381,23 +381,23 @@ impl Mapper {
 
     fn read_call<'a>(&self, call: &'a RawValue) -> Result<Patch<'a>, Problem> {
         let fields: Fields<'_> = object(call.get())?;
-        let patch = Patch::of(fields)?;
+        let patch = Patch::from_fields(fields)?;
         self.calls.check(patch.id())?;
         Ok(patch)
     }
 
-    /// Returns what is known of a call with what the request says of it, which is not kept.
+    /// Returns a known call with the additions of the request, which are not stored.
     fn known_with(&self, patch: Patch<'_>) -> Call {
         let mut call = self.calls.get(patch.id()).cloned().unwrap_or_else(|| Call::new(patch.id()));
         patch.merge(&mut call, self.version, usize::MAX);
         call
     }
 
-    /// Merges what the request says of its call, and returns all that is known of it.
+    /// Merges the additions of the request into its call, and returns the call.
     fn ask_for(&mut self, patch: Patch<'_>, emit: &mut Emit<'_>) -> Call {
         let id: Arc<str> = patch.id().into();
         if self.calls.is_over(&id, false) {
-            // Asked too late, or by an agent that uses ids again: what the request itself says is all there is.
+            // Requested too late, or by an agent that reuses ids: only the request itself is known.
             let mut call = Call::new(&id);
             patch.merge(&mut call, self.version, usize::MAX);
             return call;

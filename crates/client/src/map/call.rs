@@ -1,4 +1,4 @@
-//! One tool call: what the agent has told of it so far.
+//! One tool call, as far as the agent has reported it.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,38 +15,38 @@ use super::read::{Fields, Object, Problem, head, list, string_or_null};
 use crate::event::{Json, ToolOutput};
 use crate::peer_json;
 
-/// How much is kept of the content of one call, and of its output.
+/// Maximum number of bytes kept of the content of one call, and of its output.
 const MAX_CONTENT_BYTES: usize = 4 << 20;
-/// How much is kept of a title or a name.
+/// Maximum number of bytes kept of a title or a name.
 const MAX_LABEL_BYTES: usize = 16 << 10;
 
-/// A tool call as far as the agent has told of it.
+/// A tool call, as far as the agent has reported it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Call {
-    /// Its id.
+    /// Id of the call.
     pub id: Arc<str>,
-    /// What the agent calls it, for people.
+    /// Title for people.
     pub title: Option<String>,
-    /// The tool's own name, if the agent gives one.
+    /// Name of the tool, if the agent reports it.
     pub name: Option<String>,
-    /// The kind of tool, as the agent names it.
+    /// Kind of tool, as named by the agent.
     pub kind: Option<String>,
-    /// How far it is, in the agent's word.
+    /// Status, as named by the agent.
     pub status: Option<String>,
-    /// The tool's input.
+    /// Input of the tool.
     pub raw_input: Option<Json>,
-    /// What the tool returned.
+    /// Output of the tool.
     pub raw_output: Option<Json>,
-    /// The files it concerns, as the agent lists them.
+    /// Affected files, as listed by the agent.
     pub locations: Option<Json>,
     content: Vec<Json>,
     lost: Lost,
-    /// The tool's names in the `_meta` of agents that are known to put it there.
+    /// Names of the tool in the `_meta` of agents that are known to put them there.
     known_as: Vec<String>,
     pub(super) stage: Stage,
 }
 
-/// What of a call was too much to be kept.
+/// Parts of a call that were too large to keep.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Lost {
     input: bool,
@@ -55,26 +55,23 @@ struct Lost {
     content: bool,
 }
 
-/// How far the events of a call are.
+/// Which events of a call were emitted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Nothing was told of it.
+    /// None.
     #[default]
     New,
-    /// `tool.call` was.
+    /// `tool.call`.
     Announced,
-    /// It began outside of the run, and is no part of it.
+    /// None, because the call began outside of the run and is not part of it.
     Foreign,
 }
 
-/// What a status means.
+/// Meaning of a status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// It has not begun.
     Waiting,
-    /// It runs.
     Running,
-    /// It is over.
     Over,
 }
 
@@ -83,23 +80,23 @@ impl Call {
         Self { id: id.into(), ..Self::default() }
     }
 
-    /// The name by which a program calls the tool, if the agent tells it: never a title.
+    /// Returns the name by which programs call the tool, if the agent reports it; never a title.
     pub fn own_name(&self) -> Option<&str> {
         self.names().next()
     }
 
-    /// All names of the tool that the agent tells: never a title.
+    /// Returns all names of the tool that the agent reports; never a title.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.name.iter().chain(&self.known_as).map(String::as_str)
     }
 
-    /// Its only name, if the agent tells one or the same one several times.
+    /// Returns the name of the tool if all reported names are equal.
     pub fn sole_name(&self) -> Option<&str> {
         let first = self.own_name()?;
         self.names().all(|name| name == first).then_some(first)
     }
 
-    /// The tool, by the best name there is: its own, else what its kind is commonly called, else the title.
+    /// Returns the best available name of the tool: its own, the usual name of its kind, or the title.
     pub fn tool_name(&self) -> String {
         let name = self.own_name();
         let kind = self.kind.as_deref().and_then(|kind| match kind {
@@ -117,19 +114,21 @@ impl Call {
         name.or(kind).or(self.title.as_deref()).unwrap_or("Tool").to_owned()
     }
 
-    /// Whether its input, its locations or its content were too much to be kept, so that it cannot be judged by them.
+    /// Returns `true` if its input, locations or content were too large to keep, so that it cannot be judged
+    /// by them.
     pub fn is_partial(&self) -> bool {
         self.lost.input || self.lost.locations || self.lost.content
     }
 
-    /// Returns `true` if what it does has more values than are read from a peer, in one part or in all blocks of its content.
+    /// Returns `true` if one of its parts, or its content blocks together, have more values than are accepted
+    /// from a peer.
     pub(crate) fn has_too_many_values(&self) -> bool {
         let parts = [&self.raw_input, &self.locations];
         parts.into_iter().flatten().any(Json::has_too_many_values)
             || self.readable_content().len() < self.content.len()
     }
 
-    /// The blocks of its content before the one with which they have more values than are read from a peer.
+    /// Returns the content blocks within the limit of values.
     fn readable_content(&self) -> &[Json] {
         let mut left = Some(MAX_PEER_VALUES);
         let fits = |block: &&Json| {
@@ -139,12 +138,12 @@ impl Call {
         &self.content[..self.content.iter().take_while(fits).count()]
     }
 
-    /// The same as values.
+    /// Returns the readable content blocks as values.
     pub(crate) fn content_values(&self) -> Vec<serde_json::Value> {
         self.readable_content().iter().map(Json::value).collect()
     }
 
-    /// Returns `true` if readers could differ about what it does: a key appears twice, or a location has no path.
+    /// Returns `true` if readers may disagree on the action: a key appears twice, or a location has no path.
     pub fn is_ambiguous(&self) -> bool {
         let parts = [&self.raw_input, &self.locations].into_iter().flatten().chain(&self.content);
         let unread = |locations: &Json| {
@@ -156,43 +155,44 @@ impl Call {
         parts.into_iter().any(Json::is_ambiguous) || self.locations.as_ref().is_some_and(unread)
     }
 
-    /// Returns `true` if the agent has told something of what it does: its input, files, or changes of files.
+    /// Returns `true` if the agent has reported a part of the action: input, files or file changes.
     pub fn shows_action(&self) -> bool {
         let changes = || self.content_values().iter().any(Action::is_change);
         self.has_input() || self.is_partial() || !self.paths().is_empty() || changes()
     }
 
-    /// The blocks of its content: among them the changes of files that it shows.
+    /// Returns the content blocks, which include file changes.
     pub fn content(&self) -> &[Json] {
         &self.content
     }
 
-    /// Whether the agent has told its input. Of a command that is more than where it runs: some tell that first.
+    /// Returns `true` if the agent has reported the input. The input of a command has to contain more than
+    /// its context, because some agents send that first.
     pub(super) fn has_input(&self) -> bool {
         let runs = self.kind.as_deref() == Some("execute");
         let says_nothing = |input: &Json| input.is_empty() || runs && only_surrounds(input.text());
         self.lost.input || self.raw_input.as_ref().is_some_and(|input| !says_nothing(input))
     }
 
-    /// Its input, `{}` if the agent has not told.
+    /// Returns the input; `{}` if the agent has not reported it.
     pub(super) fn input(&self) -> Json {
         self.raw_input.clone().filter(|input| !input.is_empty()).unwrap_or_else(Json::nothing)
     }
 
-    /// The paths of its locations.
+    /// Returns the paths of its locations.
     pub fn paths(&self) -> Vec<String> {
         #[derive(Deserialize)]
         struct Location {
             path: String,
         }
         let Some(locations) = &self.locations else { return Vec::new() };
-        // One that cannot be read is no reason to lose the others.
+        // An unreadable location must not discard the others.
         let each: Vec<Json> = peer_json::read(locations.text().as_bytes()).unwrap_or_default();
         let path = |location: &Json| serde_json::from_str::<Object<Location>>(location.text()).ok();
         each.iter().filter_map(path).map(|Object(Location { path })| path).collect()
     }
 
-    /// Its locations as the agent wrote them.
+    /// Returns its locations as written by the agent.
     pub(crate) fn location_values(&self) -> Vec<serde_json::Value> {
         let read = |locations: &Json| peer_json::read(locations.text().as_bytes()).unwrap_or_default();
         self.locations.as_ref().map(read).unwrap_or_default()
@@ -206,7 +206,7 @@ impl Call {
         }
     }
 
-    /// What came of it, for the event that says so.
+    /// Turns the call into the output of `tool.result`.
     pub(super) fn output(self, status: Option<&str>) -> ToolOutput {
         let status = status.map(str::to_owned).or(self.status).unwrap_or_default();
         let Self { raw_output, content, locations, lost, .. } = self;
@@ -215,7 +215,7 @@ impl Call {
         ToolOutput { status, raw_output, content, locations, truncated }
     }
 
-    /// How many bytes it holds.
+    /// Returns the number of bytes kept.
     pub(super) fn bytes(&self) -> usize {
         let json = [&self.raw_input, &self.raw_output, &self.locations].into_iter().flatten();
         let words = [&self.title, &self.name, &self.kind, &self.status];
@@ -223,17 +223,17 @@ impl Call {
         self.id.len() + json.chain(&self.content).map(Json::len).sum::<usize>() + words.sum::<usize>()
     }
 
-    /// The same with this content.
+    /// Replaces the content.
     #[cfg(test)]
     pub(crate) fn with_content(self, blocks: &[serde_json::Value]) -> Self {
         Self { content: blocks.iter().map(Json::write).collect(), ..self }
     }
 
-    /// Adds one item to its content.
+    /// Adds an item to the content.
     pub(super) fn append(&mut self, item: &RawValue, room: usize) {
         let held = self.content.iter().map(Json::len).sum::<usize>();
         let length = item.get().len();
-        // What follows a gap is not kept, or it would look as if there were none.
+        // Nothing is kept after a gap, which would be invisible otherwise.
         if self.lost.content || held + length > MAX_CONTENT_BYTES || self.bytes() + length > room {
             self.lost.content = true;
         } else {
@@ -242,7 +242,7 @@ impl Call {
     }
 }
 
-/// An update of a call that can be read.
+/// A readable update of a call.
 pub(super) struct Patch<'a> {
     fields: Fields<'a>,
     title: Option<Option<Cow<'a, str>>>,
@@ -253,7 +253,7 @@ pub(super) struct Patch<'a> {
 }
 
 impl<'a> Patch<'a> {
-    pub(super) fn of(fields: Fields<'a>) -> Result<Self, Problem> {
+    pub(super) fn from_fields(fields: Fields<'a>) -> Result<Self, Problem> {
         let words = |text: Option<&'a RawValue>| text.map(string_or_null).transpose();
         Ok(Self {
             title: words(fields.title)?,
@@ -269,8 +269,8 @@ impl<'a> Patch<'a> {
         &self.fields.tool_call_id
     }
 
-    /// Merges it into `call`, of which no more than `room` bytes may be kept. What is not there stays as it was; what
-    /// is null does so in v1 and is cleared in v2.
+    /// Merges the update into `call`, of which at most `room` bytes may be kept. Missing fields are
+    /// unchanged; null fields are unchanged in v1 and cleared in v2.
     pub(super) fn merge(self, call: &mut Call, version: Version, room: usize) {
         let clears = version == Version::V2;
         let words = |kept: &mut Option<String>, new: Option<Option<Cow<'_, str>>>| match new {
@@ -278,7 +278,7 @@ impl<'a> Patch<'a> {
             Some(None) if clears => *kept = None,
             _ => {}
         };
-        // An empty title says less than whatever was there.
+        // An empty title does not replace another one.
         words(&mut call.title, self.title.filter(|title| title.as_deref() != Some("")));
         words(&mut call.name, self.name.filter(|name| name.as_deref() != Some("")));
         words(&mut call.kind, self.kind);
@@ -315,7 +315,7 @@ impl<'a> Patch<'a> {
     }
 }
 
-/// Whether the input of a command tells only where and how it runs, and not what.
+/// Returns `true` if the input of a command contains only where and how it runs.
 fn only_surrounds(input: &str) -> bool {
     const SURROUNDINGS: [&str; 7] =
         ["cwd", "workdir", "working_directory", "workingDirectory", "env", "timeout", "background"];
@@ -323,7 +323,7 @@ fn only_surrounds(input: &str) -> bool {
     members.is_ok_and(|Object(members)| members.keys().all(|name| SURROUNDINGS.contains(&&**name)))
 }
 
-/// The tool's names, where agents without a place for it are known to put them.
+/// Returns the names of the tool from `_meta`, where some agents put them.
 fn known_names(meta: Option<&RawValue>) -> Vec<Cow<'_, str>> {
     #[derive(Default, Deserialize)]
     #[serde(default)]

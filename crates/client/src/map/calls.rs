@@ -1,4 +1,4 @@
-//! The tool calls of a session: those that are open, and which were over already.
+//! The tool calls of a session: open ones, and ids of completed ones.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -6,30 +6,29 @@ use std::sync::Arc;
 use super::call::{Call, Stage};
 use super::read::Problem;
 
-/// How many calls may be open at once.
+/// Maximum number of open calls.
 const MAX_OPEN_CALLS: usize = 4096;
-/// How much of all open calls together is kept, unless told otherwise.
+/// Maximum number of bytes kept of all open calls together.
 const MAX_CALLS_BYTES: usize = 64 << 20;
-/// How many calls that are over are remembered, so that none has two results.
-const REMEMBERED: usize = 4096;
-/// How many calls from outside of runs are kept when one begins.
+/// Maximum number of remembered completed calls, so that no call has two results.
+const MAX_COMPLETED_CALLS: usize = 4096;
+/// Maximum number of calls from outside of runs that are kept when a run begins.
 const MAX_FOREIGN_CALLS: usize = 256;
-/// How long an id may be.
 const MAX_ID_BYTES: usize = 512;
 
 /// The tool calls of a session.
 #[derive(Debug)]
 pub(super) struct Calls {
-    /// How much of all open calls together is kept.
+    /// Maximum number of bytes kept of all open calls together.
     pub(super) room: usize,
     open: HashMap<Arc<str>, Numbered>,
-    /// How many calls there have been.
+    /// Number of calls so far.
     count: u64,
     bytes: usize,
-    /// Which calls are over, and in which run they ended.
+    /// Completed calls, with the run in which they ended.
     over: HashMap<Arc<str>, u64>,
     over_order: VecDeque<Arc<str>>,
-    /// How many runs there have been.
+    /// Number of runs so far.
     run: u64,
 }
 
@@ -55,7 +54,7 @@ impl Default for Calls {
 }
 
 impl Calls {
-    /// Whether a call with this id may be kept.
+    /// Checks that a call with this id may be kept.
     pub(super) fn check(&self, id: &str) -> Result<(), Problem> {
         if id.is_empty() || id.len() > MAX_ID_BYTES {
             Err(format!("a tool call's id must have 1 to {MAX_ID_BYTES} bytes"))
@@ -66,12 +65,12 @@ impl Calls {
         }
     }
 
-    /// The open call with this id.
+    /// Returns the open call with this id.
     pub(super) fn get(&self, id: &str) -> Option<&Call> {
         self.open.get(id).map(|numbered| &numbered.call)
     }
 
-    /// Another run begins. Of the calls that are no part of any, the oldest are given up.
+    /// Begins a run. Drops the oldest calls from outside of runs if there are too many.
     pub(super) fn next_run(&mut self) {
         self.run += 1;
         let mut numbers: Vec<u64> = self.open.values().map(|open| open.number).collect();
@@ -83,8 +82,8 @@ impl Calls {
         }
     }
 
-    /// Whether a call with this id is over. If it ended in an earlier run and this `begins` one, that is forgotten:
-    /// agents may count their calls anew in every turn.
+    /// Returns `true` if a call with this id has completed. If it completed in an earlier run and this update
+    /// `begins` one, its completion is forgotten, because agents may reuse call ids in every turn.
     pub(super) fn is_over(&mut self, id: &str, begins: bool) -> bool {
         match self.over.get(id) {
             Some(run) if begins && *run < self.run => {
@@ -96,8 +95,8 @@ impl Calls {
         }
     }
 
-    /// Changes the call with this id, which is a new one if there is none. `change` is told whether it is, and how many
-    /// bytes of it may be kept.
+    /// Changes the call with this id, or a new one. `change` gets `true` for a new call, and the number of
+    /// bytes that may be kept.
     pub(super) fn change(&mut self, id: &str, change: impl FnOnce(&mut Call, bool, usize)) {
         let new = !self.open.contains_key(id);
         let entry = self.open.entry(id.into()).or_insert_with(|| {
@@ -110,21 +109,21 @@ impl Calls {
         self.bytes += entry.bytes;
     }
 
-    /// `tool.call` was told of the call with this id.
+    /// Marks the call as announced by `tool.call`.
     pub(super) fn announced(&mut self, id: &str) {
         if let Some(entry) = self.open.get_mut(id) {
             entry.call.stage = Stage::Announced;
         }
     }
 
-    /// Takes out the call with this id, which is then over.
+    /// Removes the call and marks it as completed.
     pub(super) fn settle(&mut self, id: &str) -> Option<Call> {
         let Numbered { bytes, call, .. } = self.open.remove(id)?;
         self.bytes -= bytes;
         if self.over.insert(Arc::clone(&call.id), self.run).is_none() {
             self.over_order.push_back(Arc::clone(&call.id));
         }
-        if self.over_order.len() > REMEMBERED
+        if self.over_order.len() > MAX_COMPLETED_CALLS
             && let Some(forgotten) = self.over_order.pop_front()
         {
             self.over.remove(&forgotten);
@@ -132,7 +131,7 @@ impl Calls {
         Some(call)
     }
 
-    /// Takes out all open calls of the run, in the order in which they came; they are then over.
+    /// Removes all open calls of the run, in order of arrival, and marks them as completed.
     pub(super) fn settle_run(&mut self) -> Vec<Call> {
         let of_run = self.open.values().filter(|open| open.call.stage != Stage::Foreign);
         let mut ids: Vec<_> = of_run.map(|open| (open.number, Arc::clone(&open.call.id))).collect();

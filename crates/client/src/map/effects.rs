@@ -1,4 +1,4 @@
-//! Effects of an update on the session, beside its events.
+//! Effects of an update on the session, in addition to its events.
 
 use std::sync::Arc;
 
@@ -7,63 +7,63 @@ use narrows_acp::stop::StopReason;
 use super::fault::Fault;
 use crate::event::Json;
 
-/// An effect of an update on the session.
+/// Effects of an update on the session.
 #[derive(Debug, Default, PartialEq)]
 pub struct Effects {
-    /// What the agent does now (v2).
+    /// New state of the agent (v2).
     pub state: Option<AgentState>,
-    /// A failure that stands in the place of an answer. The mapper has noted it for the end of the run.
+    /// A failure instead of an answer. The mapper has recorded it for the end of the run.
     pub fault: Option<Box<Fault>>,
-    /// Numbers for what the run costs.
+    /// A usage report.
     pub usage: Option<UsageReport>,
-    /// What is different about the session.
+    /// A change of the session.
     pub session: Option<SessionChange>,
-    /// The tool call of which something was told; [`Mapper::call`](super::Mapper::call) has it while it is open.
+    /// The updated tool call; [`Mapper::call`](super::Mapper::call) returns it while it is open.
     pub call: Option<Arc<str>>,
-    /// The child session that the agent announces (v2).
+    /// A child session that the agent announces (v2).
     pub child: Option<String>,
-    /// Why a gate in front of the agent has stopped the turn, if it says so.
+    /// Why a gate in front of the agent has stopped the turn.
     pub interrupted: Option<String>,
 }
 
-/// What the agent does (v2).
+/// State of the agent (v2).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AgentState {
-    /// A message of the user is part of the session now.
+    /// A user message was added to the session.
     Accepted {
-        /// The message.
+        /// Id of the message.
         message_id: Option<Arc<str>>,
     },
-    /// It works.
+    /// The agent is working.
     Running,
-    /// The agent waits for a person.
+    /// The agent waits for the user.
     RequiresAction,
-    /// It has stopped, for this reason if it gave one.
+    /// The agent has stopped, with its stop reason.
     Idle(Option<StopReason>),
     /// An unknown state, which is not idle.
     Other(String),
 }
 
-/// Numbers for what the run costs.
+/// A usage report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UsageReport {
-    /// A `usage_update`: the context, and what the session has cost.
+    /// A `usage_update`: the context size, and the cost of the session.
     Update(Json),
-    /// The `usage` with which a turn ended.
+    /// The `usage` at the end of a turn.
     End(Json),
-    /// What one call of the model took, in the `_meta` of a message.
+    /// Usage of one model call, in the `_meta` of a message.
     Call(Json),
 }
 
-/// What is different about a session: the whole update that says so.
+/// A change of a session: the whole update that reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SessionChange {
-    /// The commands there are (`availableCommands`).
+    /// Available commands (`availableCommands`).
     Commands(Json),
-    /// The mode (`currentModeId`).
+    /// Current mode (`currentModeId`).
     Mode(Json),
-    /// What can be set, all of it (`configOptions`).
+    /// All options (`configOptions`).
     Options(Json),
-    /// The title and when it was changed: what is not there stays, what is null goes.
+    /// Title and time of change: missing members are unchanged, null members are cleared.
     Info(Json),
 }

@@ -1,4 +1,4 @@
-//! The end of a run: what is open is closed, and then it is said how it went.
+//! Ends a run: completes open messages and calls, and reports the result.
 
 use std::sync::Arc;
 
@@ -12,55 +12,55 @@ use super::{Emit, Mapper};
 use crate::event::{Completed, EventBody, Role, RuntimeEvent, Status};
 use crate::usage::Usage;
 
-/// How a run came to its end.
+/// How a run ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
-    /// The agent stopped, for this reason if it gave one.
+    /// The agent stopped, with its stop reason.
     Stopped(Option<StopReason>),
-    /// It was stopped, and the agent did not say so itself.
+    /// The run was cancelled, and the agent did not report it.
     Cancelled,
-    /// Something else went wrong. That stands, even if the agent had been asked to stop.
+    /// The run failed, even if the agent had been asked to stop.
     Failed {
-        /// In words.
+        /// Message for people.
         message: String,
-        /// In one word.
+        /// Code for programs.
         code: Option<String>,
     },
 }
 
-/// All that is to be said at the end of a run.
+/// Everything that is reported at the end of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
-    /// How it came to its end.
+    /// How the run ended.
     pub end: End,
-    /// Whether the agent had been asked to stop.
+    /// `true` if the agent had been asked to stop.
     pub cancelling: bool,
-    /// What it cost.
+    /// Usage of the run.
     pub usage: Option<Usage>,
-    /// The answer in the form that was asked for.
+    /// Answer in the requested structured form.
     pub structured: Option<Value>,
 }
 
 impl Outcome {
-    /// An end about which there is nothing else to say.
+    /// Creates an outcome without further details.
     pub fn new(end: End) -> Self {
         Self { end, cancelling: false, usage: None, structured: None }
     }
 }
 
-/// The status of a run, and the words and the code of its failure.
+/// Status of a run, and message and code of its failure.
 type Verdict = (Status, Option<(String, Option<String>)>);
 
 impl Mapper {
-    /// Ends the run: closes what is open, tells why it failed if it did, and then that it is over. Without a run
-    /// nothing is told.
+    /// Ends the run: completes what is open, reports an error if it failed, and then `run.completed`. Does
+    /// nothing without a run.
     pub fn finish(&mut self, outcome: Outcome, now_ms: u64, out: &mut Vec<RuntimeEvent>) -> Option<Status> {
         self.run_id.as_ref()?;
         let Outcome { end, cancelling, usage, structured } = outcome;
         let emit = &mut Emit::new(now_ms, out);
         self.end_thought(emit);
-        if let Some(ended) = self.said.end() {
-            self.tell_ended(emit, Role::Assistant, ended, structured.clone());
+        if let Some(ended) = self.answer.end() {
+            self.push_ended_message(emit, Role::Assistant, ended, structured.clone());
         }
         for call in self.calls.settle_run() {
             self.interrupt(call, emit);
@@ -68,26 +68,26 @@ impl Mapper {
         let fault = self.fault.take();
         let (status, failure) = verdict(end, cancelling, fault, self.version, self.settings.limits_fail);
         if let Some((message, code)) = failure {
-            self.tell(emit, EventBody::Error { message, code });
+            self.push_event(emit, EventBody::Error { message, code });
         }
         let completed =
-            Completed { status, final_text: self.said.last_ended(), structured_output: structured, usage };
-        self.tell(emit, EventBody::RunCompleted(Box::new(completed)));
+            Completed { status, final_text: self.answer.last_ended(), structured_output: structured, usage };
+        self.push_event(emit, EventBody::RunCompleted(Box::new(completed)));
         self.run_id = None;
-        self.said = super::MessageAssembler::default();
+        self.answer = super::MessageAssembler::default();
         self.thought = super::MessageAssembler::default();
         Some(status)
     }
 
-    /// Tells that a call will have no result.
+    /// Reports that a call will have no result.
     fn interrupt(&self, call: Call, emit: &mut Emit<'_>) {
         let call_id = Arc::clone(&call.id);
         if call.stage == Stage::New {
             let (tool_name, input) = (call.tool_name(), call.input());
-            self.tell(emit, EventBody::ToolCall { call_id: Arc::clone(&call_id), tool_name, input });
+            self.push_event(emit, EventBody::ToolCall { call_id: Arc::clone(&call_id), tool_name, input });
         }
         let output = call.output(Some("interrupted"));
-        self.tell(emit, EventBody::ToolResult { call_id, output });
+        self.push_event(emit, EventBody::ToolResult { call_id, output });
     }
 }
 
@@ -95,7 +95,7 @@ fn verdict(end: End, cancelling: bool, fault: Option<Fault>, version: Version, l
     let stopped = match end {
         End::Cancelled | End::Stopped(Some(StopReason::Cancelled)) => return (Status::Cancelled, None),
         End::Failed { message, code } => return failed(message, code),
-        // A cancelled agent may answer in any way.
+        // The answer of a cancelled agent is irrelevant.
         End::Stopped(_) if cancelling && fault.is_some() => return (Status::Cancelled, None),
         End::Stopped(reason) => reason,
     };
@@ -122,7 +122,7 @@ fn verdict(end: End, cancelling: bool, fault: Option<Fault>, version: Version, l
         Some(StopReason::Refusal) => "the agent refused".to_owned(),
         Some(StopReason::Error(Some(error))) if !error.message.is_empty() => error.message.clone(),
         Some(StopReason::Error(_)) => "the agent failed".to_owned(),
-        Some(other) => format!("the agent stopped for a reason nobody knows: {:?}", other.name()),
+        Some(other) => format!("the agent stopped for an unknown reason: {:?}", other.name()),
     };
     failed(words, stopped.map(|reason| reason.name().to_owned()))
 }

@@ -1,28 +1,28 @@
-//! Failures that an agent reports in the place of an answer.
+//! Failures that an agent reports instead of an answer.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-/// A failure that an agent reports in the place of an answer, in `_meta["narrows/error"]`.
+/// A failure that an agent reports instead of an answer, in `_meta["narrows/error"]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Fault {
-    /// What sort of failure it is, such as `auth` or `rate_limit`.
+    /// Kind of failure, such as `auth` or `rate_limit`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub kind: String,
-    /// The status of the endpoint's answer.
+    /// HTTP status of the endpoint's answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
-    /// Where the model was asked.
+    /// URL of the model endpoint.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub url: String,
-    /// The endpoint's own words, or the cause.
+    /// Message of the endpoint, or the cause.
     pub message: String,
-    /// Whether the same prompt may succeed later.
+    /// `true` if the same prompt may succeed later.
     pub retryable: bool,
 }
 
-/// What of `_meta` has a meaning here.
+/// The known members of a `_meta`.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Marks<'a> {
@@ -30,45 +30,44 @@ pub(super) struct Marks<'a> {
     error: Option<&'a RawValue>,
     #[serde(rename = "narrows/separator", borrow)]
     separator: Option<&'a RawValue>,
-    /// What a call of the model took: where agents put it that tell it on the way only.
+    /// Usage of a model call, from agents that report it only during a turn.
     #[serde(borrow)]
     usage: Option<&'a RawValue>,
 }
 
 impl<'a> Marks<'a> {
-    /// The marks in a `_meta`; one that is no object has none.
-    pub(super) fn of(meta: Option<&'a RawValue>) -> Self {
+    /// Reads the marks of a `_meta`. A `_meta` that is not an object has none.
+    pub(super) fn from_meta(meta: Option<&'a RawValue>) -> Self {
         meta.filter(|meta| meta.get().starts_with('{'))
             .and_then(|meta| serde_json::from_str(meta.get()).ok())
             .unwrap_or_default()
     }
 
-    /// Whether there is none.
+    /// Returns `true` if there are none.
     pub(super) fn is_none(&self) -> bool {
         self.error.is_none() && self.separator.is_none() && self.usage.is_none()
     }
 
-    /// The failure that is reported.
+    /// Returns the reported failure.
     pub(super) fn fault(&self) -> Option<Fault> {
-        // However it is written: what is marked as a failure is one.
+        // An unreadable mark still counts as a failure.
         self.error.map(|error| serde_json::from_str(error.get()).unwrap_or_default())
     }
 
-    /// What a call of the model took.
+    /// Returns the usage of a model call.
     pub(super) fn usage(&self) -> Option<&'a RawValue> {
         self.usage.filter(|usage| usage.get().starts_with('{'))
     }
 
-    /// Whether something is said only to keep a failure apart from what was said before, which is no part of the
-    /// answer.
+    /// Returns `true` if the text only separates a failure from earlier text, and is not part of the answer.
     pub(super) fn separates(&self) -> bool {
         self.separator.is_some()
     }
 }
 
 impl Fault {
-    /// The failure that the `_meta` of an answer reports, if it does.
-    pub fn of_result(result: &RawValue) -> Option<Self> {
+    /// Returns the failure in the `_meta` of a result.
+    pub fn from_result(result: &RawValue) -> Option<Self> {
         #[derive(Deserialize)]
         struct Marked<'a> {
             #[serde(rename = "_meta", borrow)]
@@ -76,7 +75,7 @@ impl Fault {
         }
         let text = result.get();
         let marked: Marked<'_> = text.starts_with('{').then(|| serde_json::from_str(text).ok())??;
-        Marks::of(marked.meta).fault()
+        Marks::from_meta(marked.meta).fault()
     }
 }
 
@@ -85,11 +84,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_marked_as_a_failure_is_one() {
+    fn a_failure_mark_is_a_failure() {
         #[track_caller]
         fn check(meta: &str, expected: Option<(&str, bool)>) {
             let result = format!(r#"{{"stopReason":"end_turn","_meta":{meta}}}"#);
-            let fault = Fault::of_result(serde_json::from_str(&result).unwrap());
+            let fault = Fault::from_result(serde_json::from_str(&result).unwrap());
             assert_eq!(fault.as_ref().map(|fault| (&*fault.message, fault.retryable)), expected, "{meta}");
         }
         check("null", None);

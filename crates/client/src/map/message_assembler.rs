@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use super::read::head;
 
-/// The most bytes of one message that are kept.
+/// Maximum number of bytes kept of one message.
 pub(super) const MAX_MESSAGE_BYTES: usize = 4 << 20;
-/// The most finished messages that are kept, in case they continue or are sent again as a whole.
-const REMEMBERED: usize = 32;
-/// The most bytes of finished messages together.
-const REMEMBERED_BYTES: usize = 16 << 20;
+/// Maximum number of finished messages kept, in case they continue or are sent again as a whole.
+const MAX_FINISHED_MESSAGES: usize = 32;
+/// Maximum number of bytes of finished messages together.
+const MAX_FINISHED_BYTES: usize = 16 << 20;
 
 /// The messages of one speaker in one run.
 #[derive(Debug, Default)]
@@ -46,7 +46,7 @@ impl AssembledMessage {
     }
 
     fn push(&mut self, text: &str) {
-        // What follows a gap is not kept, or it would look as if there were none.
+        // Nothing is kept after a gap, which would be invisible otherwise.
         let room = if self.truncated() { 0 } else { MAX_MESSAGE_BYTES - self.text.len() };
         self.text.push_str(head(text, room));
         self.length += text.len();
@@ -56,40 +56,40 @@ impl AssembledMessage {
         self.length > self.text.len()
     }
 
-    /// What `whole` has more than this, if it begins with this.
+    /// Returns the part of `whole` after this text, if it begins with this text.
     fn rest<'a>(&self, whole: &'a str) -> Option<&'a str> {
         whole.starts_with(&self.text).then(|| whole.get(self.length..)).flatten()
     }
 }
 
-/// What became of a message that was sent as a whole.
+/// Effect of a message that was sent as a whole.
 #[derive(Debug, PartialEq)]
 pub(super) enum Upsert<'a> {
-    /// It is as it was.
+    /// The message is unchanged.
     Same,
-    /// It has more text.
+    /// The message has more text.
     More {
-        /// The message that ends by it.
+        /// The message that it ends.
         ended: Option<Ended>,
-        /// The new text.
+        /// Added text.
         rest: &'a str,
     },
-    /// Its text is another.
+    /// The message has a different text.
     Other {
-        /// The message that ends by it.
+        /// The message that it ends.
         ended: Option<Ended>,
-        /// The message.
+        /// Id of the message.
         id: Arc<str>,
-        /// Its text, as much as is kept.
+        /// Text, as far as it is kept.
         text: Arc<str>,
     },
 }
 
 impl MessageAssembler {
-    /// Takes a piece of a message, and returns the message that ends by it.
+    /// Adds a chunk of a message. Returns the message that it ends.
     pub(super) fn piece(&mut self, id: Option<&str>, text: &str) -> Option<Ended> {
         match &mut self.open {
-            // A piece without an id goes on with whatever is being said.
+            // A chunk without an id continues the current message.
             Some(open) if id.is_none() || open.id.as_deref() == id => {
                 open.push(text);
                 None
@@ -102,7 +102,7 @@ impl MessageAssembler {
         }
     }
 
-    /// Takes a message as a whole.
+    /// Adds a complete message.
     pub(super) fn whole<'a>(&mut self, id: &str, text: &'a str) -> Upsert<'a> {
         let known = self.open.iter().chain(&self.past).find(|told| told.id.as_deref() == Some(id));
         match known.map_or(Some(text), |told| told.rest(text)) {
@@ -123,7 +123,7 @@ impl MessageAssembler {
         }
     }
 
-    /// Makes the message with this id the one that is being said, and returns the one that was.
+    /// Makes the message with this id the current one. Returns the previous one.
     fn turn_to(&mut self, id: Option<&str>) -> Option<Ended> {
         if id.is_some() && self.open.as_ref().is_some_and(|open| open.id.as_deref() == id) {
             return None;
@@ -135,7 +135,7 @@ impl MessageAssembler {
         ended
     }
 
-    /// Ends the message that is being said.
+    /// Ends the current message.
     pub(super) fn end(&mut self) -> Option<Ended> {
         let told = self.open.take()?;
         let text = told.text.as_str();
@@ -143,7 +143,7 @@ impl MessageAssembler {
         if told.id.is_some() {
             self.past_bytes += told.text.len();
             self.past.push_back(told);
-            while self.past.len() > REMEMBERED || self.past_bytes > REMEMBERED_BYTES {
+            while self.past.len() > MAX_FINISHED_MESSAGES || self.past_bytes > MAX_FINISHED_BYTES {
                 let Some(forgotten) = self.past.pop_front() else { break };
                 self.past_bytes -= forgotten.text.len();
             }
@@ -154,13 +154,13 @@ impl MessageAssembler {
         ended
     }
 
-    /// The last message: the one that is being said, else the one that ended last.
+    /// Returns the current message, or else the one that ended last.
     pub(super) fn last(&self) -> Option<&str> {
         let open = self.open.as_ref().map(|open| &*open.text).filter(|text| !text.is_empty());
         open.or(self.last.as_deref())
     }
 
-    /// The message that ended last.
+    /// Returns the message that ended last.
     pub(super) fn last_ended(&mut self) -> Option<Arc<str>> {
         self.last.take()
     }

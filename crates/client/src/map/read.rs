@@ -1,4 +1,4 @@
-//! Views of what an agent wrote, which borrow its text and take what they do not know.
+//! Lenient views of agent messages that borrow the text and accept unknown members.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 use super::fault::Marks;
 use crate::peer_json::{self, PeerJsonError};
 
-/// An object. A derived type also takes an array of its members, which no peer may send.
+/// An object. Derived types would also accept an array of their members, which no peer may send.
 pub(super) struct Object<T>(pub(super) T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
@@ -36,26 +36,25 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     }
 }
 
-/// Why a text could not be read, in words that are safe to show.
+/// Why a text could not be read, safe to display.
 pub(super) type Problem = String;
 
-/// Reads an object.
 pub(super) fn object<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Problem> {
     serde_json::from_str::<Object<T>>(text).map(|Object(value)| value).map_err(|error| words(&error))
 }
 
-/// Checks that every reader takes `text` for the same value: no object in it has a key twice, at any depth.
+/// Checks that no object in `text` has a duplicate key at any depth, on which readers could disagree.
 pub(super) fn check_unambiguous(text: &str) -> Result<(), Problem> {
     peer_json::read::<UnambiguousJson>(text.as_bytes()).map(drop).map_err(|error| words(&error))
 }
 
-/// What `error` says, in one line of bounded length without control characters: parsers quote what they read.
+/// Returns the message of `error` in one line of bounded length, because parsers quote what they read.
 fn words(error: &dyn fmt::Display) -> Problem {
     const MAX_CHARS: usize = 200;
     one_line(&error.to_string(), MAX_CHARS)
 }
 
-/// The first characters of `text` that fit into `room` bytes.
+/// Returns the first characters of `text` that fit into `room` bytes.
 pub(super) fn head(text: &str, room: usize) -> &str {
     let mut end = room.min(text.len());
     while !text.is_char_boundary(end) {
@@ -64,7 +63,7 @@ pub(super) fn head(text: &str, room: usize) -> &str {
     &text[..end]
 }
 
-/// The params of a `session/update` that is a piece of text, in one pass.
+/// The params of a `session/update` with a text chunk, read in one pass.
 #[derive(Deserialize)]
 pub(super) struct TextParams<'a> {
     #[serde(borrow)]
@@ -73,7 +72,6 @@ pub(super) struct TextParams<'a> {
     pub(super) meta: Option<&'a RawValue>,
 }
 
-/// A piece of text.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct TextUpdate<'a> {
@@ -86,7 +84,7 @@ pub(super) struct TextUpdate<'a> {
     pub(super) meta: Option<&'a RawValue>,
 }
 
-/// Who speaks. Whatever else an update may be ends the reading of it as text at once.
+/// Role of the text. Any other kind of update stops this reader at once.
 #[derive(Clone, Copy, Deserialize)]
 pub(super) enum Speaker {
     #[serde(rename = "agent_message_chunk")]
@@ -95,7 +93,7 @@ pub(super) enum Speaker {
     Thought,
 }
 
-/// A content block that is text.
+/// A text content block.
 #[derive(Deserialize)]
 pub(super) struct TextBlock<'a> {
     #[expect(dead_code, reason = "reading it is the check")]
@@ -110,7 +108,7 @@ enum Text {
     Text,
 }
 
-/// Params with an update of whatever sort.
+/// Params with any update.
 #[derive(Deserialize)]
 pub(super) struct Params<'a> {
     #[serde(borrow)]
@@ -119,7 +117,7 @@ pub(super) struct Params<'a> {
     pub(super) meta: Option<&'a RawValue>,
 }
 
-/// What all updates have.
+/// Members of all updates.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Head<'a> {
@@ -130,13 +128,12 @@ pub(super) struct Head<'a> {
 }
 
 impl<'a> Head<'a> {
-    /// What of its `_meta` has a meaning here.
+    /// Returns the known members of its `_meta`.
     pub(super) fn marks(&self) -> Marks<'a> {
-        Marks::of(self.meta)
+        Marks::from_meta(self.meta)
     }
 }
 
-/// A piece of a message.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Chunk<'a> {
@@ -146,18 +143,18 @@ pub(super) struct Chunk<'a> {
     pub(super) content: &'a RawValue,
 }
 
-/// A whole message (v2).
+/// A complete message (v2).
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Whole<'a> {
     #[serde(borrow)]
     pub(super) message_id: Cow<'a, str>,
-    /// Not there: as it was.
+    /// Missing if unchanged.
     #[serde(borrow, default, deserialize_with = "present")]
     pub(super) content: Option<&'a RawValue>,
 }
 
-/// A content block, as far as text goes.
+/// A content block, with its text.
 #[derive(Deserialize)]
 pub(super) struct Block<'a> {
     #[serde(borrow)]
@@ -166,7 +163,7 @@ pub(super) struct Block<'a> {
     text: Option<&'a RawValue>,
 }
 
-/// The text of a content block, if it is one of text.
+/// Returns the text of a text block.
 pub(super) fn text_of(block: &RawValue) -> Result<Option<Cow<'_, str>>, Problem> {
     let Block { r#type, text } = object(block.get())?;
     if r#type != "text" {
@@ -176,7 +173,7 @@ pub(super) fn text_of(block: &RawValue) -> Result<Option<Cow<'_, str>>, Problem>
     string(text).map(Some)
 }
 
-/// The fields of a tool call, of both versions: not there, or whatever is there.
+/// The fields of a tool call of either version; `None` if missing.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Fields<'a> {
@@ -202,7 +199,7 @@ pub(super) struct Fields<'a> {
     pub(super) meta: Option<&'a RawValue>,
 }
 
-/// The announcement of a child session (v2).
+/// An announced child session (v2).
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Child<'a> {
@@ -210,7 +207,7 @@ pub(super) struct Child<'a> {
     pub(super) session_id: Cow<'a, str>,
 }
 
-/// One more item of a tool call's content (v2).
+/// An added item of a tool call's content (v2).
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ContentItem<'a> {
@@ -220,24 +217,25 @@ pub(super) struct ContentItem<'a> {
     pub(super) content: &'a RawValue,
 }
 
-/// A value that is there, even if it is `null`.
+/// Reads a value that is present, even if it is `null`.
 fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
 }
 
-/// A JSON text as a string.
+/// Parses a JSON string.
 pub(super) fn string(text: &RawValue) -> Result<Cow<'_, str>, Problem> {
     #[derive(Deserialize)]
     struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
     serde_json::from_str::<Text<'_>>(text.get()).map(|Text(text)| text).map_err(|error| words(&error))
 }
 
-/// A JSON text as a string, or nothing for `null`.
+/// Parses a JSON string, or returns `None` for `null`.
 pub(super) fn string_or_null(text: &RawValue) -> Result<Option<Cow<'_, str>>, Problem> {
     if text.get() == "null" { Ok(None) } else { string(text).map(Some) }
 }
 
-/// A JSON text as a list, or nothing for `null`. One with more items than values are read from a peer is refused.
+/// Parses a JSON list; empty for `null`. A list with more items than values are accepted from a peer is
+/// refused.
 pub(super) fn list(text: &RawValue) -> Result<Vec<&RawValue>, Problem> {
     struct Items;
     impl<'de> Visitor<'de> for Items {

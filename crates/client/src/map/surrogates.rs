@@ -1,15 +1,15 @@
 //! Replaces unpaired surrogates, which JSON can contain and UTF-8 cannot.
 
 /// Returns the JSON with U+FFFD in place of each escaped unpaired surrogate. `None` if there is none.
-pub(crate) fn mended(json: &[u8]) -> Option<Vec<u8>> {
-    let mut mended = None;
+pub(crate) fn repaired(json: &[u8]) -> Option<Vec<u8>> {
+    let mut repaired = None;
     let mut at = 0;
     while let Some(found) = json[at..].iter().position(|byte| *byte == b'\\') {
         at += found;
         let length = match escaped(json, at) {
             Some(0xd800..=0xdbff) if matches!(escaped(json, at + 6), Some(0xdc00..=0xdfff)) => 12,
             Some(0xd800..=0xdfff) => {
-                mended.get_or_insert_with(|| json.to_vec())[at..at + 6].copy_from_slice(b"\\ufffd");
+                repaired.get_or_insert_with(|| json.to_vec())[at..at + 6].copy_from_slice(b"\\ufffd");
                 6
             }
             Some(_) => 6,
@@ -17,7 +17,7 @@ pub(crate) fn mended(json: &[u8]) -> Option<Vec<u8>> {
         };
         at = (at + length).min(json.len());
     }
-    mended
+    repaired
 }
 
 /// Returns the number of the `\\u` escape at `at`.
@@ -31,11 +31,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn halves_are_replaced_and_nothing_else() {
+    fn only_lone_surrogates_are_replaced() {
         #[track_caller]
         fn check(json: &str, expected: Option<&str>) {
-            let mended = mended(json.as_bytes()).map(|mended| String::from_utf8(mended).unwrap());
-            assert_eq!(mended.as_deref(), expected, "{json}");
+            let repaired = repaired(json.as_bytes()).map(|repaired| String::from_utf8(repaired).unwrap());
+            assert_eq!(repaired.as_deref(), expected, "{json}");
         }
         check(r#""plain \n ü \u00fc""#, None);
         check(r#""\ud83d\ude00""#, None);

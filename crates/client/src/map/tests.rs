@@ -1,4 +1,4 @@
-//! The mapper, from updates to events.
+//! Tests of the mapper, from updates to events.
 
 mod bounds;
 mod conversation;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::event::Status;
 
-/// A mapper of a session, and what came out of it.
+/// A mapper and its events.
 pub(super) struct Stage {
     pub(super) mapper: Mapper,
     pub(super) events: Vec<RuntimeEvent>,
@@ -21,7 +21,7 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// A session without a run.
+    /// Creates a session without a run.
     pub(super) fn idle(version: Version) -> Self {
         let settings = Settings { raw: false, ..Settings::default() };
         let mut mapper = Mapper::new(version, "acp", settings);
@@ -29,7 +29,7 @@ impl Stage {
         Self { mapper, events: Vec::new(), now: 0 }
     }
 
-    /// A session in whose run nothing has happened yet.
+    /// Creates a session with a new run.
     pub(super) fn new(version: Version) -> Self {
         let mut stage = Self::idle(version);
         stage.start("r");
@@ -56,7 +56,7 @@ impl Stage {
         self.mapper.update(params, now, &mut self.events)
     }
 
-    pub(super) fn ask(&mut self, params: &Value) -> Asked {
+    pub(super) fn ask(&mut self, params: &Value) -> ReadRequest {
         let now = self.now();
         let params = params.to_string();
         self.mapper.permission_requested(
@@ -77,13 +77,13 @@ impl Stage {
         self.finish(Outcome::new(End::Stopped(Some(StopReason::from_name(reason)))))
     }
 
-    /// What came since the last time, in short.
+    /// Returns the new events in short form.
     pub(super) fn short(&mut self) -> Vec<String> {
         self.events.drain(..).map(|event| short(&event)).collect()
     }
 }
 
-/// An event in short: its name and what matters of it.
+/// Returns the short form of an event: its name and main content.
 fn short(event: &RuntimeEvent) -> String {
     let body = match &event.body {
         EventBody::RunStarted { .. } => String::new(),
@@ -119,7 +119,7 @@ fn short(event: &RuntimeEvent) -> String {
     format!("{} {body}", event.name()).trim_end().to_owned()
 }
 
-/// Checks what updates become in a run.
+/// Checks the events of updates in a run.
 #[track_caller]
 pub(super) fn check(version: Version, updates: &[Value], expected: &[&str]) {
     let mut stage = Stage::new(version);
@@ -129,12 +129,10 @@ pub(super) fn check(version: Version, updates: &[Value], expected: &[&str]) {
     assert_eq!(stage.short(), expected, "{updates:#?}");
 }
 
-/// A piece of a message.
 pub(super) fn said(id: Option<&str>, text: &str) -> Value {
     chunk("agent_message_chunk", id, text)
 }
 
-/// A piece of a thought.
 pub(super) fn thought(id: Option<&str>, text: &str) -> Value {
     chunk("agent_thought_chunk", id, text)
 }
@@ -147,13 +145,13 @@ fn chunk(name: &str, id: Option<&str>, text: &str) -> Value {
     update
 }
 
-/// A whole message (v2).
+/// A complete message (v2).
 pub(super) fn whole(id: &str, texts: &[&str]) -> Value {
     let content: Vec<Value> = texts.iter().map(|text| json!({"type": "text", "text": text})).collect();
     json!({"sessionUpdate": "agent_message", "messageId": id, "content": content})
 }
 
-/// News of a tool call.
+/// An update of a tool call.
 pub(super) fn tool(id: &str, fields: Value) -> Value {
     news("tool_call_update", id, fields)
 }

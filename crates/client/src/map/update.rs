@@ -1,4 +1,4 @@
-//! The updates of both versions, variant by variant.
+//! Reads the updates of both versions, variant by variant.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -20,37 +20,37 @@ use super::{Emit, Mapper, gate, surrogates};
 use crate::event::{EventBody, Json, Payload, Role, RuntimeEvent};
 use crate::peer_json;
 
-/// How long the id of a message or of a child session may be.
+/// Maximum length of the id of a message or of a child session.
 const MAX_ID_BYTES: usize = 512;
 
-/// What an update has become so far.
-type Done = Result<Told, Problem>;
+/// Result of reading an update.
+type Done = Result<Handled, Problem>;
 
 /// Whether an update has become an event of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum Handled {
     Yes,
     No,
 }
 
 impl Mapper {
-    /// Takes the params of a `session/update`, pushes what they become, and says what else they mean.
+    /// Reads the params of a `session/update`, pushes its events, and returns its other effects.
     pub fn update(&mut self, params: &[u8], now_ms: u64, out: &mut Vec<RuntimeEvent>) -> Effects {
         let Ok(text) = std::str::from_utf8(params) else {
             let payload = self.unusable(params, "not UTF-8".to_owned());
-            self.tell_payload(&mut Emit::new(now_ms, out), payload);
+            self.push_payload(&mut Emit::new(now_ms, out), payload);
             return Effects::default();
         };
         let emit = &mut Emit { now_ms, out, params: Some(text), raw: None };
         if self.run_id.is_some() && !self.replaying && self.piece(text, emit) {
             return Effects::default();
         }
-        self.any(text, emit)
+        self.read_update(text, emit)
     }
 
-    /// Takes an update if it is a plain piece of text, which nearly all are.
+    /// Handles a plain text chunk, which nearly all updates are. Returns `false` for any other update.
     fn piece(&mut self, params: &str, emit: &mut Emit<'_>) -> bool {
-        // A glance, because a parser takes long to explain what it did not find.
+        // Searched first, because a failing parser is slow.
         if !head(params, 256).contains("\"agent_") {
             return false;
         }
@@ -61,7 +61,7 @@ impl Mapper {
             return false;
         }
         let update: TextUpdate<'_> = update;
-        if update.meta.is_some_and(|meta| !Marks::of(Some(meta)).is_none()) {
+        if update.meta.is_some_and(|meta| !Marks::from_meta(Some(meta)).is_none()) {
             return false;
         }
         let id = update.message_id.as_deref();
@@ -69,41 +69,40 @@ impl Mapper {
         if text.is_empty() || id.is_some_and(|id| id.len() > MAX_ID_BYTES) {
             return false;
         }
-        self.say(update.session_update, id, text, emit);
+        self.push_text(update.session_update, id, text, emit);
         true
     }
 
-    fn say(&mut self, speaker: Speaker, id: Option<&str>, text: Cow<'_, str>, emit: &mut Emit<'_>) {
+    fn push_text(&mut self, speaker: Speaker, id: Option<&str>, text: Cow<'_, str>, emit: &mut Emit<'_>) {
         match speaker {
             Speaker::Said => {
                 self.end_thought(emit);
-                let ended = self.said.piece(id, &text);
-                self.tell_message(emit, Role::Assistant, ended);
-                self.tell_read(emit, EventBody::AssistantDelta { text_delta: text.into_owned() });
+                let ended = self.answer.piece(id, &text);
+                self.push_message(emit, Role::Assistant, ended);
+                self.push_with_raw(emit, EventBody::AssistantDelta { text_delta: text.into_owned() });
             }
             Speaker::Thought => {
                 let ended = self.thought.piece(id, &text);
-                self.tell_message(emit, Role::Reasoning, ended);
-                self.tell_read(emit, EventBody::ReasoningDelta { text_delta: text.into_owned() });
+                self.push_message(emit, Role::Reasoning, ended);
+                self.push_with_raw(emit, EventBody::ReasoningDelta { text_delta: text.into_owned() });
             }
         }
     }
 
-    /// Takes an update of whatever sort.
-    fn any(&mut self, params: &str, emit: &mut Emit<'_>) -> Effects {
+    fn read_update(&mut self, params: &str, emit: &mut Emit<'_>) -> Effects {
         let mut effects = Effects::default();
         let update = match object::<Params<'_>>(params) {
             Ok(Params { update, meta }) => {
                 if let Some(approval) = gate::approval(meta) {
                     let payload = Payload::Other { name: "approval".to_owned(), data: approval.into() };
-                    self.tell_payload(emit, payload);
+                    self.push_payload(emit, payload);
                     return effects;
                 }
                 effects.interrupted = gate::interrupted(meta);
                 update
             }
             Err(problem) => {
-                self.tell_payload(emit, self.unusable(params.as_bytes(), problem));
+                self.push_payload(emit, self.unusable(params.as_bytes(), problem));
                 return effects;
             }
         };
@@ -112,32 +111,36 @@ impl Mapper {
             mapper.variant(&head, text, update, effects, emit)
         };
         let mut done = read(update.get(), self, &mut effects, emit);
-        // Nothing has happened yet when reading fails, so that it can be tried again.
+        // A failed read has no effect, so it can be repeated.
         if done.is_err()
-            && let Some(mended) = surrogates::mended(update.get().as_bytes())
-            && let Ok(mended) = std::str::from_utf8(&mended)
+            && let Some(repaired) = surrogates::repaired(update.get().as_bytes())
+            && let Ok(repaired) = std::str::from_utf8(&repaired)
         {
-            done = read(mended, self, &mut effects, emit);
+            done = read(repaired, self, &mut effects, emit);
         }
         match done {
-            Ok(Told::Yes) => {}
-            Ok(Told::No) => {
+            Ok(Handled::Yes) => {}
+            Ok(Handled::No) => {
                 let payload =
                     Payload::Update { update: update.into(), replay: self.replaying, problem: None };
-                self.tell_payload(emit, payload);
+                self.push_payload(emit, payload);
             }
             Err(problem) => {
                 let payload =
                     Payload::Update { update: update.into(), replay: self.replaying, problem: Some(problem) };
-                self.tell_payload(emit, payload);
+                self.push_payload(emit, payload);
             }
         }
         effects
     }
 
-    /// What cannot be taken for an update at all.
+    /// Returns the event for an unreadable update.
     fn unusable(&self, params: &[u8], problem: Problem) -> Payload {
-        Payload::Update { update: Json::of_bytes(params), replay: self.replaying, problem: Some(problem) }
+        Payload::Update {
+            update: Json::from_bytes_lossy(params),
+            replay: self.replaying,
+            problem: Some(problem),
+        }
     }
 
     fn variant(
@@ -179,11 +182,11 @@ impl Mapper {
             }
             _ => {}
         }
-        Ok(Told::No)
+        Ok(Handled::No)
     }
 
-    /// Notes the failure that an update reports, if need be in the `words` beside it. One that is repeated happened
-    /// long ago.
+    /// Records the failure that an update reports, if necessary with the text in `words`. A replayed failure
+    /// is ignored.
     fn take_fault(&mut self, marks: &Marks<'_>, words: Option<&str>, effects: &mut Effects) -> bool {
         let Some(mut fault) = marks.fault() else { return false };
         if fault.message.is_empty() {
@@ -198,7 +201,7 @@ impl Mapper {
         true
     }
 
-    /// A piece of a message that is not plain text, or not of a run.
+    /// Handles a message chunk that is not plain text, or is outside of a run.
     fn chunk(
         &mut self,
         speaker: Speaker,
@@ -217,17 +220,17 @@ impl Mapper {
             || self.run_id.is_none()
             || self.replaying
         {
-            return Ok(Told::No);
+            return Ok(Handled::No);
         }
         effects.usage = marks.usage().map(|usage| UsageReport::Call(usage.into()));
         match block {
-            Some(text) if !text.is_empty() => self.say(speaker, id, text, emit),
-            _ => return Ok(Told::No),
+            Some(text) if !text.is_empty() => self.push_text(speaker, id, text, emit),
+            _ => return Ok(Handled::No),
         }
-        Ok(Told::Yes)
+        Ok(Handled::Yes)
     }
 
-    /// A message as a whole (v2).
+    /// Handles a complete message (v2).
     fn whole(
         &mut self,
         role: Role,
@@ -242,15 +245,15 @@ impl Mapper {
         let texts = blocks.map(|blocks| blocks.into_iter().map(text_of).collect::<Result<Vec<_>, _>>());
         let texts = texts.transpose()?;
         if self.take_fault(&head.marks(), None, effects) || self.run_id.is_none() || self.replaying {
-            return Ok(Told::No);
+            return Ok(Handled::No);
         }
-        // Without content it is as it was.
-        let Some(texts) = texts else { return Ok(Told::No) };
+        // Without content the message is unchanged.
+        let Some(texts) = texts else { return Ok(Handled::No) };
         let only_text = texts.iter().all(Option::is_some);
         let text: String = texts.into_iter().flatten().collect();
-        let message_assembler = if role == Role::Assistant { &mut self.said } else { &mut self.thought };
+        let message_assembler = if role == Role::Assistant { &mut self.answer } else { &mut self.thought };
         let (ended, body) = match message_assembler.whole(&message_id, &text) {
-            Upsert::Same => return Ok(Told::No),
+            Upsert::Same => return Ok(Handled::No),
             Upsert::More { ended, rest } => {
                 let text_delta = rest.to_owned();
                 let body = match role {
@@ -267,18 +270,18 @@ impl Mapper {
         if role == Role::Assistant {
             self.end_thought(emit);
         }
-        self.tell_message(emit, role, ended);
-        self.tell_read(emit, body);
-        Ok(if only_text { Told::Yes } else { Told::No })
+        self.push_message(emit, role, ended);
+        self.push_with_raw(emit, body);
+        Ok(if only_text { Handled::Yes } else { Handled::No })
     }
 
-    /// News of a tool call. `begins`: whether the agent says that it begins one (v1). Other news may be the first all the
-    /// same: in v2 that is how calls begin, and in v1 it is better than nothing.
+    /// Handles an update of a tool call. `begins` is `true` if the agent announces a new call (v1). Other
+    /// updates may be the first as well: calls of v2 begin with any update, and some v1 agents do the same.
     fn tool(&mut self, fields: Fields<'_>, begins: bool, effects: &mut Effects, emit: &mut Emit<'_>) -> Done {
-        let patch = Patch::of(fields)?;
+        let patch = Patch::from_fields(fields)?;
         self.calls.check(patch.id())?;
         if self.replaying || self.calls.is_over(patch.id(), begins) {
-            return Ok(Told::No);
+            return Ok(Handled::No);
         }
         let id: Arc<str> = patch.id().into();
         effects.call = Some(Arc::clone(&id));
@@ -286,7 +289,7 @@ impl Mapper {
         Ok(self.advance(&id, false, emit))
     }
 
-    /// Merges what is told of a call into what is known of it.
+    /// Merges an update into a call.
     pub(super) fn merge(&mut self, id: &str, patch: Patch<'_>) {
         let (version, foreign) = (self.version, self.run_id.is_none());
         self.calls.change(id, |call, new, room| {
@@ -297,11 +300,11 @@ impl Mapper {
         });
     }
 
-    /// Tells what is to be told of a call now. `needed`: whether it must be known to whoever reads the events.
-    pub(super) fn advance(&mut self, id: &str, needed: bool, emit: &mut Emit<'_>) -> Told {
-        let Some(call) = self.calls.get(id) else { return Told::No };
+    /// Pushes the events of a call that are due. `needed` is `true` if it has to be announced now.
+    pub(super) fn advance(&mut self, id: &str, needed: bool, emit: &mut Emit<'_>) -> Handled {
+        let Some(call) = self.calls.get(id) else { return Handled::No };
         let progress = call.progress(self.version);
-        let mut told = Told::No;
+        let mut told = Handled::No;
         let foreign = call.stage == Stage::Foreign;
         if call.stage == Stage::New && (needed || call.has_input() || progress != Progress::Waiting) {
             let body = EventBody::ToolCall {
@@ -310,22 +313,22 @@ impl Mapper {
                 input: call.input(),
             };
             self.end_thought(emit);
-            self.tell_read(emit, body);
+            self.push_with_raw(emit, body);
             self.calls.announced(id);
-            told = Told::Yes;
+            told = Handled::Yes;
         }
         if progress == Progress::Over
             && let Some(call) = self.calls.settle(id)
             && !foreign
         {
             let call_id = Arc::clone(&call.id);
-            self.tell_read(emit, EventBody::ToolResult { call_id, output: call.output(None) });
-            told = Told::Yes;
+            self.push_with_raw(emit, EventBody::ToolResult { call_id, output: call.output(None) });
+            told = Handled::Yes;
         }
         told
     }
 
-    /// More content of a tool call (v2).
+    /// Adds content to a tool call (v2).
     fn tool_content(&mut self, item: &ContentItem<'_>, effects: &mut Effects) -> Result<(), Problem> {
         let id = &*item.tool_call_id;
         self.calls.check(id)?;
@@ -343,7 +346,7 @@ impl Mapper {
         Ok(())
     }
 
-    /// What the agent does now (v2).
+    /// Handles a new state of the agent (v2).
     fn state(&mut self, head: &Head<'_>, text: &str, effects: &mut Effects) -> Result<(), Problem> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -362,7 +365,7 @@ impl Mapper {
             "running" => AgentState::Running,
             "requires_action" => AgentState::RequiresAction,
             "idle" => {
-                // One that cannot be read was not given.
+                // An unreadable reason counts as missing.
                 let reason = stop_reason.and_then(|reason| string(reason).ok());
                 let error = error.and_then(|error| peer_json::read::<v2::Error>(error.get().as_bytes()).ok());
                 AgentState::Idle(reason.map(|reason| match StopReason::from_name(&reason) {

@@ -8,91 +8,91 @@ mod node;
 use narrows_base::text::quoted;
 use node::Node;
 
-/// How long the name of a server may be.
-const MAX_NAME: usize = 128;
-/// What a server can say about itself that changes how it is to be run, and that an agent cannot be told.
+/// Maximum length of a server's name.
+const MAX_NAME_BYTES: usize = 128;
+/// Fields that change how a server has to be run, and that cannot be passed to an agent.
 const UNSUPPORTED: [&str; 4] = ["cwd", "envFile", "auth", "oauth"];
 
-/// A server, and how it is reached.
+/// An MCP server and its transport.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ServerConfig {
-    /// What the user calls it.
+    /// Name of the server.
     pub name: String,
-    /// How it is reached.
+    /// Transport of the server.
     pub transport: Transport,
 }
 
-/// How a server is reached.
+/// Transport of an MCP server.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Transport {
-    /// A program that speaks on its stdin and stdout.
+    /// A program that is used over stdin and stdout.
     Stdio {
-        /// The program.
+        /// Program to run.
         command: String,
-        /// Its arguments. No shell is involved.
+        /// Arguments, passed without a shell.
         args: Vec<String>,
-        /// Its variables, on top of those which every server gets.
+        /// Environment variables, in addition to those that every server gets.
         env: Vec<(String, String)>,
     },
-    /// An endpoint for streamable HTTP.
+    /// A streamable HTTP endpoint.
     Http {
-        /// The address of the endpoint.
+        /// URL of the endpoint.
         url: String,
         /// Headers of every request.
         headers: Vec<(String, String)>,
     },
-    /// An endpoint for the older HTTP transport with server-sent events.
+    /// An endpoint of the older HTTP transport with server-sent events.
     Sse {
-        /// The address of the endpoint.
+        /// URL of the endpoint.
         url: String,
         /// Headers of every request.
         headers: Vec<(String, String)>,
     },
 }
 
-/// What is wrong with a file of servers.
+/// An error in a file of MCP servers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// It is not JSON, or a key in it stands twice.
+    /// The file is not JSON, or has a duplicate key.
     #[error("line {line}, column {column}: {problem}")]
     Json {
-        /// The line, from 1 on.
+        /// Line, from 1.
         line: usize,
-        /// The column, from 1 on.
+        /// Column, from 1.
         column: usize,
-        /// What is wrong there.
+        /// Error message.
         problem: String,
     },
-    /// The servers are not where they should be.
+    /// The servers are not where they are expected.
     #[error("{0}")]
     Shape(&'static str),
-    /// A server is not described as it should be.
+    /// A field of a server is invalid.
     #[error("MCP server {server:?}: {field}: {problem}")]
     Field {
-        /// The server's name, or its place in the list if it has none.
+        /// Name of the server, or its position if it has none.
         server: String,
-        /// Which of its fields.
+        /// Name of the field.
         field: String,
-        /// What is wrong with it.
+        /// Error message.
         problem: String,
     },
 }
 
 impl ServerConfig {
-    /// Reads `{"mcpServers": {NAME: {"command": …, "args": […], "env": {…}} | {"type": "http", "url": …, "headers":
-    /// {…}}}}`.
+    /// Reads `{"mcpServers": {NAME: {"command": …, "args": […], "env": {…}} | {"type": "http", "url": …,
+    /// "headers": {…}}}}`.
     ///
-    /// `servers` is understood as well, and so is a list of servers that have a `name`. A server that is `disabled` is
-    /// left out. Values are taken as they stand: no variable is replaced.
+    /// The key `servers` is accepted as well, and so is a list of servers with a `name`. A server that is
+    /// `disabled` is left out. Values are literal: variables are not expanded.
     ///
     /// # Errors
-    /// With the server and the field that cannot be used.
+    /// Names the server and the field that is invalid.
     pub fn read(text: &str) -> Result<Vec<Self>, ConfigError> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let file: Node = serde_json::from_str(text).map_err(|error| {
             let problem = error.to_string();
-            // The place is said already.
+            // The position is reported separately.
             let problem = problem.split(" at line ").next().unwrap_or_default().to_owned();
             ConfigError::Json { line: error.line(), column: error.column(), problem }
         })?;
@@ -102,7 +102,7 @@ impl ServerConfig {
                 let mut known = pairs.into_iter().filter(|(key, _)| key == "mcpServers" || key == "servers");
                 match (known.next(), known.next()) {
                     (Some((_, servers)), None) => servers,
-                    (None, _) => return Err(ConfigError::Shape("there is no \"mcpServers\" in it")),
+                    (None, _) => return Err(ConfigError::Shape("\"mcpServers\" is missing")),
                     _ => return Err(ConfigError::Shape("it has both \"mcpServers\" and \"servers\"")),
                 }
             }
@@ -119,7 +119,7 @@ impl ServerConfig {
         let mut read = Vec::new();
         for fields in servers? {
             if !names.insert(fields.name.clone()) {
-                return Err(fields.problem("name", "another server has it"));
+                return Err(fields.problem("name", "is used by another server"));
             }
             read.extend(fields.read()?);
         }
@@ -127,7 +127,7 @@ impl ServerConfig {
     }
 }
 
-/// The fields of one server. What has been read is taken out.
+/// The unread fields of one server.
 struct Fields {
     name: String,
     left: Vec<(String, Node)>,
@@ -137,8 +137,8 @@ impl Fields {
     fn named(name: String, node: Node) -> Result<Self, ConfigError> {
         let Node::Pairs(left) = node else { return Err(problem(&name, "it", "is not an object")) };
         let fields = Self { name, left };
-        if fields.name.trim().is_empty() || fields.name.len() > MAX_NAME {
-            return Err(fields.problem("name", &format!("has not 1 to {MAX_NAME} bytes")));
+        if fields.name.trim().is_empty() || fields.name.len() > MAX_NAME_BYTES {
+            return Err(fields.problem("name", &format!("must have 1 to {MAX_NAME_BYTES} bytes")));
         }
         if fields.name.contains(char::is_control) {
             return Err(fields.problem("name", "has a control character"));
@@ -164,7 +164,7 @@ impl Fields {
         let kind = self.text("type")?;
         let (command, url) = (self.text("command")?, self.text("url")?);
         let transport = match (kind.as_deref(), command, url) {
-            (_, Some(_), Some(_)) => return Err(self.problem("url", "stands beside a command")),
+            (_, Some(_), Some(_)) => return Err(self.problem("url", "cannot be combined with command")),
             (None | Some("stdio"), Some(command), None) => {
                 if command.trim().is_empty() {
                     return Err(self.problem("command", "is empty"));
@@ -183,15 +183,15 @@ impl Fields {
                 return Err(self.problem("url", "is missing"));
             }
             (Some(kind), ..) => {
-                let words = format!("is {kind:?}, which is none of \"stdio\", \"http\" and \"sse\"");
+                let words = format!("is {kind:?}, but must be one of \"stdio\", \"http\" and \"sse\"");
                 return Err(self.problem("type", &words));
             }
         };
         if let Some((key, _)) = self.left.iter().find(|(key, _)| UNSUPPORTED.contains(&key.as_str())) {
-            return Err(self.problem(key, "is not supported: an agent cannot be told"));
+            return Err(self.problem(key, "is not supported, because it cannot be passed to an agent"));
         }
         for (key, _) in &self.left {
-            tracing::warn!(server = ?self.name, field = ?key, "a field of an MCP server means nothing here");
+            tracing::warn!(server = ?self.name, field = ?key, "unknown field of an MCP server ignored");
         }
         Ok(Some(ServerConfig { name: self.name, transport }))
     }
@@ -205,7 +205,7 @@ impl Fields {
         match self.take(key) {
             None | Some(Node::Null) => Ok(None),
             Some(Node::Flag(flag)) => Ok(Some(flag)),
-            Some(_) => Err(self.problem(key, "is neither true nor false")),
+            Some(_) => Err(self.problem(key, "is not a boolean")),
         }
     }
 
@@ -217,7 +217,7 @@ impl Fields {
         }
     }
 
-    /// What a process can be given.
+    /// Checks that a text can be passed to a process.
     fn plain(&self, field: &str, text: String) -> Result<String, ConfigError> {
         if text.contains('\0') { Err(self.problem(field, "has a NUL character")) } else { Ok(text) }
     }
@@ -238,7 +238,7 @@ impl Fields {
         args.collect()
     }
 
-    /// `{NAME: VALUE}` or `[{"name": NAME, "value": VALUE}]`.
+    /// Reads `{NAME: VALUE}` or `[{"name": NAME, "value": VALUE}]`.
     fn pairs(
         &mut self,
         key: &str,
@@ -256,13 +256,13 @@ impl Fields {
         let mut names = HashSet::new();
         let mut read = Vec::new();
         for (name, value) in pairs {
-            let field = format!("{key}.{}", quoted(&name, MAX_NAME));
+            let field = format!("{key}.{}", quoted(&name, MAX_NAME_BYTES));
             let Node::Text(value) = value else { return Err(self.problem(&field, "is not a string")) };
             if let Some(words) = check(&name, &value) {
                 return Err(self.problem(&field, words));
             }
             if !names.insert(name.clone()) {
-                return Err(self.problem(&field, "stands twice"));
+                return Err(self.problem(&field, "is duplicated"));
             }
             read.push((name, value));
         }
@@ -274,7 +274,7 @@ impl Fields {
         let rest = ["http://", "https://"].iter().find_map(|scheme| lower.strip_prefix(scheme));
         let host = rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['/', '?', '#', ':']));
         if !host || url.contains(|c: char| c.is_whitespace() || c.is_control()) {
-            return Err(self.problem("url", "is not an address of HTTP"));
+            return Err(self.problem("url", "is not an HTTP URL"));
         }
         Ok(url)
     }
@@ -289,23 +289,24 @@ fn problem(server: &str, field: &str, words: &str) -> ConfigError {
 }
 
 fn variable(name: &str, value: &str) -> Option<&'static str> {
-    (name.is_empty() || name.contains(['=', '\0']) || value.contains('\0')).then_some("is no variable")
+    (name.is_empty() || name.contains(['=', '\0']) || value.contains('\0'))
+        .then_some("is not a valid variable")
 }
 
 fn header(name: &str, value: &str) -> Option<&'static str> {
     let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
     let fits = !name.is_empty() && name.chars().all(token) && !value.contains(char::is_control);
-    (!fits).then_some("is no header")
+    (!fits).then_some("is not a valid header")
 }
 
-/// Without the values of variables and headers, and without the query of an address: they can be secrets.
+/// Omits values of variables and headers, and the query of a URL, which may be secrets.
 impl fmt::Debug for ServerConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ServerConfig").field("name", &self.name).field("transport", &self.transport).finish()
     }
 }
 
-/// As above.
+/// Omits the same values as [`ServerConfig`].
 impl fmt::Debug for Transport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fn names(pairs: &[(String, String)]) -> Vec<&str> {

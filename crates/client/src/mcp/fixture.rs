@@ -16,19 +16,19 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::{
-    Asked, CommandService, FileService, Gate, HostServer, Hosted, Hosting, Housed, Limits, Offer, Pending,
-    Ran, Refusal, Resident, Run, ServerConfig, ServiceError, Transport,
+    CommandService, FileService, Gate, HostServer, Hosted, HostedServer, HostedServerKind, Hosting, Limits,
+    Offer, Pending, Ran, Refusal, Run, ServerConfig, ServerRequest, ServiceError, Transport,
 };
 
-/// Longer than anything here takes on a loaded machine.
+/// More than anything here takes on a loaded machine.
 pub(super) const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// `examples/mcp_server.rs` of the crate `mcp`, which cargo builds beside the tests.
+/// Returns the path of `examples/mcp_server.rs` of the crate `mcp`, which cargo builds with the tests.
 fn program() -> String {
     example("narrows-mcp", "mcp_server")
 }
 
-/// Everything, with one server `s` that is a process and our own.
+/// A host with one server process `s` and the built-in server.
 pub(super) struct Fixture {
     pub(super) agent: Peer,
     pub(super) inbox: Inbox,
@@ -39,9 +39,9 @@ pub(super) struct Fixture {
     requests: Mutex<u32>,
 }
 
-/// A gate that lets in what it is told to, and remembers who came.
+/// A gate that allows what it is configured to allow, and records requests.
 pub(super) struct Porter {
-    asked: Mutex<Vec<Asked>>,
+    asked: Mutex<Vec<ServerRequest>>,
     verdict: Mutex<Verdict>,
 }
 
@@ -53,7 +53,7 @@ pub(super) enum Verdict {
 }
 
 impl Porter {
-    pub(super) fn asked(&self) -> Vec<Asked> {
+    pub(super) fn asked(&self) -> Vec<ServerRequest> {
         lock(&self.asked).clone()
     }
 
@@ -63,7 +63,7 @@ impl Porter {
 }
 
 impl Gate for Porter {
-    fn may(&self, asked: Asked) -> Pending<'_, Result<(), Refusal>> {
+    fn authorize(&self, asked: ServerRequest) -> Pending<'_, Result<(), Refusal>> {
         Box::pin(async {
             lock(&self.asked).push(asked);
             let verdict = *lock(&self.verdict);
@@ -76,7 +76,7 @@ impl Gate for Porter {
     }
 }
 
-/// A host that remembers what it was asked, and whose files all say the same.
+/// Host services that record requests, and whose files all have the same content.
 #[derive(Default)]
 pub(super) struct Host {
     asked: Mutex<Vec<String>>,
@@ -163,7 +163,7 @@ impl Fixture {
         Options::new(self.place.path(), Environment::empty())
     }
 
-    /// Starts the server `s` with a fault, and our own as `host`.
+    /// Starts the server `s` with a fault, and the built-in server as `host`.
     pub(super) fn host(&self, fault: &str) -> Hosting {
         self.host_with(fault, self.options())
     }
@@ -171,20 +171,22 @@ impl Fixture {
     pub(super) fn host_with(&self, fault: &str, options: Options) -> Hosting {
         let args = vec![fault.to_owned(), self.notes()];
         let transport = Transport::Stdio { command: program(), args, env: Vec::new() };
-        let server = Resident::Server(ServerConfig { name: "files".into(), transport });
+        let server = HostedServerKind::Server(ServerConfig { name: "files".into(), transport });
         let offer = Offer { read: true, write: true, run: true };
-        let own = Resident::Host(HostServer::new(offer, self.host.clone(), self.host.clone()));
-        let housed =
-            vec![Housed { id: "s".into(), resident: server }, Housed { id: "host".into(), resident: own }];
+        let own = HostedServerKind::Host(HostServer::new(offer, self.host.clone(), self.host.clone()));
+        let hosted = vec![
+            HostedServer { id: "s".into(), kind: server },
+            HostedServer { id: "host".into(), kind: own },
+        ];
         let gate: Arc<dyn Gate> = self.gate.clone();
-        self.hosted.host(housed, options, &gate)
+        self.hosted.host(hosted, options, &gate)
     }
 
     fn notes(&self) -> String {
         self.place.path().join("notes").into_os_string().into_string().expect("a path of ASCII")
     }
 
-    /// What the server has noted.
+    /// Returns what the server has recorded.
     pub(super) fn noted(&self) -> String {
         std::fs::read_to_string(self.notes()).unwrap_or_default()
     }
@@ -193,19 +195,19 @@ impl Fixture {
         wait_until(TEST_TIMEOUT, || self.noted().contains(text)).await
     }
 
-    /// The processes of the server.
+    /// Returns the process ids of the server.
     pub(super) fn alive(&self) -> Vec<u32> {
         alive_with_marker(self.place.path().to_str().expect("a path of ASCII"))
     }
 
-    /// A request id that was never used.
+    /// Returns a new request id.
     pub(super) fn fresh(&self) -> String {
         let mut requests = lock(&self.requests);
         *requests += 1;
         format!("r{requests}")
     }
 
-    /// One request of any method.
+    /// Sends a request with any method.
     pub(super) async fn ask(&self, method: &str, params: Value) -> Result<Value, i64> {
         match self.agent.request(method, &params, TEST_TIMEOUT).await {
             Ok(result) => Ok(result),
@@ -214,14 +216,13 @@ impl Fixture {
         }
     }
 
-    /// One message in the current form.
+    /// Sends a message in the current form.
     pub(super) async fn message(&self, server: &str, method: &str, params: Value) -> Result<Value, i64> {
         let request = self.fresh();
         let message = json!({"serverId": server, "requestId": request, "method": method, "params": params});
         self.ask(MCP_MESSAGE, message).await
     }
 
-    /// One call of a tool.
     pub(super) async fn call(&self, server: &str, tool: &str, arguments: Value) -> Result<Value, i64> {
         self.message(server, "tools/call", json!({"name": tool, "arguments": arguments})).await
     }

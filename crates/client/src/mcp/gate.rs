@@ -1,30 +1,31 @@
-//! Who decides whether a message may reach a server.
+//! The interface that decides whether a message may reach a server.
 
 use serde_json::{Map, Value};
 
 use super::Pending;
 
-/// What an agent wants of a server that runs here.
+/// A request of an agent to a hosted server.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Asked {
-    /// The name of the server, as the user gave it.
+pub(crate) struct ServerRequest {
+    /// Name of the server, as given by the user.
     pub(crate) server: String,
     /// `tools/call`, `resources/read` or `prompts/get`.
     pub(crate) method: String,
-    /// The tool that is to be called, if one is.
+    /// Tool to call, if any.
     pub(crate) tool: Option<String>,
-    /// The arguments of the tool or prompt, or else the parameters of the request.
+    /// Arguments of the tool or prompt, or else the parameters of the request.
     pub(crate) arguments: Map<String, Value>,
 }
 
-/// Why it may not.
+/// Why the request is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Refusal(pub(crate) String);
 
-/// Decides about what has effects or reads contents. Lists are shown without asking: they are the server's own.
+/// Decides about requests that have effects or read contents. Lists are not decided about, because they come
+/// from the server itself.
 pub(crate) trait Gate: Send + Sync + 'static {
-    /// Whether it may be passed on. It takes as long as it takes, a user may be asked; it is dropped when the agent
-    /// gives up, and at the end of the session.
-    fn may(&self, asked: Asked) -> Pending<'_, Result<(), Refusal>>;
+    /// Decides whether a request may be forwarded. May wait for a user; dropped when the agent cancels the
+    /// request, and at the end of the session.
+    fn authorize(&self, asked: ServerRequest) -> Pending<'_, Result<(), Refusal>>;
 }

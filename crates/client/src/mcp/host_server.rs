@@ -1,4 +1,4 @@
-//! Our own MCP server: files and commands of the host, for agents that cannot ask for them in ACP.
+//! The built-in MCP server: files and commands of the client, for agents that cannot request them in ACP.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ mod tools;
 
 pub(crate) use tools::ToolCall;
 
-/// What agents know it as.
+/// Name of the server for agents.
 pub(crate) const NAME: &str = "narrows";
-/// The versions of MCP with a handshake that it speaks, the newest first.
+/// MCP versions with a handshake, newest first.
 const HANDSHAKE: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
-/// The version without one.
+/// The MCP version without a handshake.
 const MODERN: &str = "2026-07-28";
-/// How a request of that version is known.
-const SAYS_MODERN: &str = "io.modelcontextprotocol/protocolVersion";
+/// Member by which a request of that version is recognized.
+const MODERN_VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
 
-/// What of it the policy leaves: what is not offered is not listed, and refused.
+/// Tools that the policy permits to offer. Others are not listed, and refused.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Offer {
     /// The tool `read_text_file`.
@@ -33,7 +33,7 @@ pub(crate) struct Offer {
     pub(crate) run: bool,
 }
 
-/// The server. It has no state: every request is complete.
+/// The server. It has no state: every request is self-contained.
 #[derive(Clone)]
 pub(crate) struct HostServer {
     offer: Offer,
@@ -46,9 +46,9 @@ impl HostServer {
         Self { offer, files, commands }
     }
 
-    /// Answers one MCP request. An error is one of MCP; what a tool cannot do is a result.
+    /// Answers one MCP request. Errors are protocol errors; a tool that fails has a result.
     pub(crate) async fn answer(&self, method: &str, params: Map<String, Value>) -> Result<Value, RpcError> {
-        let modern = params.get("_meta").is_some_and(|meta| meta.get(SAYS_MODERN).is_some());
+        let modern = params.get("_meta").is_some_and(|meta| meta.get(MODERN_VERSION_KEY).is_some());
         let mut result = match method {
             "initialize" => initialized(&params),
             "server/discover" => discovered(),
@@ -62,7 +62,7 @@ impl HostServer {
                 list
             }
             "tools/call" => self.call(params).await?,
-            _ => return Err(RpcError::new(Code::MethodNotFound, "there is no such method")),
+            _ => return Err(RpcError::new(Code::MethodNotFound, "method not found")),
         };
         if modern {
             result["resultType"] = "complete".into();
@@ -80,7 +80,7 @@ impl HostServer {
             Some(Value::Object(arguments)) => arguments,
             Some(_) => return Err(invalid("the arguments are not an object")),
         };
-        let call = ToolCall::parse(self.offer, &tool, arguments).ok_or(invalid("there is no such tool"))?;
+        let call = ToolCall::parse(self.offer, &tool, arguments).ok_or(invalid("unknown tool"))?;
         let done = match call {
             Ok(call) => call.execute(&*self.files, &*self.commands).await,
             Err(words) => Err(words),
@@ -89,7 +89,7 @@ impl HostServer {
     }
 }
 
-/// The answer to a handshake: the version asked for if we speak it, or our newest.
+/// Answers a handshake, with the requested version if it is supported, or the newest.
 fn initialized(params: &Map<String, Value>) -> Value {
     let asked = params.get("protocolVersion").and_then(Value::as_str);
     let version = HANDSHAKE.into_iter().find(|known| Some(*known) == asked).unwrap_or(HANDSHAKE[0]);

@@ -1,4 +1,4 @@
-//! The servers that run here, and the agent's messages to them.
+//! Hosts the MCP servers of all sessions, and handles the agent's messages to them.
 
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
@@ -16,20 +16,20 @@ use tokio::sync::{OwnedSemaphorePermit, RwLock, Semaphore, mpsc, watch};
 use uuid::Uuid;
 
 use super::message::{Incoming, Inner, Message, To, failure, invalid, limit, read, unavailable};
-use super::{Gate, HostServer, Housed, Resident, ServerConfig, Transport, relay};
+use super::{Gate, HostServer, HostedServer, HostedServerKind, ServerConfig, Transport, relay};
 use crate::services::RequestBudget;
 
-/// How much news may wait for an agent that reads slowly.
-const NEWS: usize = 32;
+/// Maximum number of progress messages queued for an agent that reads slowly.
+const MAX_QUEUED_PROGRESS: usize = 32;
 
-/// How much an agent may want at once.
+/// Bounds on the requests of one agent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// Open requests, to all servers together.
+    /// Maximum number of open requests, to all servers together.
     pub(crate) requests: usize,
-    /// Open connections, in the older form.
+    /// Maximum number of open connections, in the older form.
     pub(crate) connections: usize,
-    /// Bytes of the open requests that name no session.
+    /// Maximum number of bytes of the open requests that name no session.
     pub(crate) request_bytes: usize,
 }
 
@@ -39,7 +39,7 @@ impl Default for Limits {
     }
 }
 
-/// The servers that run here for one agent, of all its sessions. Clones are the same.
+/// The hosted servers of one agent, of all its sessions. Clones share them.
 #[derive(Clone)]
 pub(crate) struct Hosted {
     shared: Arc<Shared>,
@@ -54,8 +54,8 @@ struct Shared {
 
 #[derive(Default)]
 struct Table {
-    /// By the id that the agent was told.
-    guests: HashMap<String, Arc<Guest>>,
+    /// By the id given to the agent.
+    servers_by_id: HashMap<String, Arc<ServerEntry>>,
     /// Connections of the older form.
     connections: HashMap<String, Connection>,
     /// The open requests of the current form: server and request.
@@ -64,31 +64,30 @@ struct Table {
 
 struct Connection {
     server: String,
-    /// Its end, for the requests that came over it.
+    /// Signals the end of the connection to its requests.
     closed: watch::Sender<bool>,
 }
 
-/// One server.
-struct Guest {
+struct ServerEntry {
     name: String,
     kind: Kind,
-    /// The end of its session.
+    /// Signals the end of its session.
     ended: watch::Receiver<bool>,
 }
 
 enum Kind {
-    Relayed { servers: Building, gate: Arc<dyn Gate> },
+    Relayed { servers: SharedServers, gate: Arc<dyn Gate> },
     Host(HostServer),
 }
 
-/// The servers of one session. Each request keeps it open; its end waits for them.
-type Building = Arc<RwLock<Option<Servers>>>;
+/// The servers of one session. Each request holds a read lock; closing waits for the write lock.
+type SharedServers = Arc<RwLock<Option<Servers>>>;
 
 /// The servers of one session. Dropping it ends them, in the background.
 pub(crate) struct Hosting {
     shared: Arc<Shared>,
     ids: Vec<String>,
-    servers: Building,
+    servers: SharedServers,
     end: watch::Sender<bool>,
 }
 
@@ -99,43 +98,43 @@ impl Hosted {
         Self { shared: Arc::new(Shared { limits, requests, budget, table: Mutex::default() }) }
     }
 
-    /// Whether [`serve`](Self::serve) is who answers requests with this method.
+    /// Returns `true` if [`serve`](Self::serve) handles requests with this method.
     pub(crate) fn takes(method: &str) -> bool {
         matches!(method, MCP_MESSAGE | MCP_CONNECT | MCP_DISCONNECT)
     }
 
-    /// Starts the servers of a session and returns at once: a message to one that is still starting waits for it. Must
-    /// be called inside a runtime, before the agent is told of the servers.
-    pub(crate) fn host(&self, housed: Vec<Housed>, options: Options, gate: &Arc<dyn Gate>) -> Hosting {
+    /// Starts the servers of a session and returns at once: a message to one that is still starting waits for
+    /// it. Has to be called inside a runtime, before the agent gets the descriptors.
+    pub(crate) fn host(&self, hosted: Vec<HostedServer>, options: Options, gate: &Arc<dyn Gate>) -> Hosting {
         let end = watch::Sender::new(false);
-        let servers: Building = Arc::default();
+        let servers: SharedServers = Arc::default();
         let mut configs = Vec::new();
-        let mut guests = Vec::new();
-        for Housed { id, resident } in housed {
-            let (name, kind) = match resident {
-                Resident::Host(host) => (super::host_server::NAME.to_owned(), Kind::Host(host)),
-                Resident::Server(config) => {
+        let mut servers_by_id = Vec::new();
+        for HostedServer { id, kind } in hosted {
+            let (name, kind) = match kind {
+                HostedServerKind::Host(host) => (super::host_server::NAME.to_owned(), Kind::Host(host)),
+                HostedServerKind::Server(config) => {
                     let name = config.name.clone();
                     configs.extend(server(config));
                     (name, Kind::Relayed { servers: servers.clone(), gate: Arc::clone(gate) })
                 }
             };
-            guests.push((id, Arc::new(Guest { name, kind, ended: end.subscribe() })));
+            servers_by_id.push((id, Arc::new(ServerEntry { name, kind, ended: end.subscribe() })));
         }
         let started = Servers::start(configs, options, None);
         // No other owner exists yet.
         if let Ok(mut servers) = servers.try_write() {
             *servers = Some(started);
         }
-        let ids = guests.iter().map(|(id, _)| id.clone()).collect();
-        self.shared.table().guests.extend(guests);
+        let ids = servers_by_id.iter().map(|(id, _)| id.clone()).collect();
+        self.shared.table().servers_by_id.extend(servers_by_id);
         Hosting { shared: self.shared.clone(), ids, servers, end }
     }
 
-    /// Answers a request `mcp/message`, or of the older form `mcp/connect` or `mcp/disconnect`, in a task of its own.
-    /// What a server says on the way goes to the agent through `peer`. `bytes` is the request's part of the bytes that the
-    /// open requests of its session may have; `None`: the request names no session, and all such share one budget. Either is
-    /// held until the request is answered.
+    /// Answers an `mcp/message` request, or `mcp/connect` and `mcp/disconnect` of the older form, in a task
+    /// of its own. Progress of a server is sent to the agent through `peer`. `bytes` is the request's share
+    /// of its session's budget; `None` for a request without a session, and all such share one budget. The
+    /// share is held until the request is answered.
     pub(crate) fn serve(&self, request: Request, peer: &Peer, bytes: Option<OwnedSemaphorePermit>) {
         let Request { frame, responder } = request;
         let Ok(permit) = self.shared.requests.clone().try_acquire_owned() else {
@@ -143,7 +142,7 @@ impl Hosted {
             return;
         };
         let Some(bytes) = bytes.or_else(|| self.shared.budget.admit(frame.bytes().len())) else {
-            responder.fail(&limit("the open requests to MCP servers have too many bytes"));
+            responder.fail(&limit("too many bytes of open requests to MCP servers"));
             return;
         };
         let shared = self.shared.clone();
@@ -153,7 +152,7 @@ impl Hosted {
             let gave_up = responder.cancelled();
             let answer = tokio::select! {
                 biased;
-                () = gave_up => Err(cancelled("the agent no longer waits")),
+                () = gave_up => Err(cancelled("request cancelled")),
                 answer = shared.answer(&frame, &peer) => answer,
             };
             match answer {
@@ -178,11 +177,11 @@ impl Shared {
     }
 
     async fn connect(&self, server: String) -> Result<Box<RawValue>, RpcError> {
-        let guest = self.guest(&server)?;
-        guest.until_end(guest.ready()).await?;
+        let server_entry = self.server_entry(&server)?;
+        server_entry.until_end(server_entry.ready()).await?;
         let id = Uuid::now_v7().to_string();
         let mut table = self.table();
-        if !table.guests.contains_key(&server) {
+        if !table.servers_by_id.contains_key(&server) {
             return Err(ended());
         }
         if table.connections.len() >= self.limits.connections {
@@ -202,10 +201,10 @@ impl Shared {
 
     async fn message(&self, message: Message, peer: &Peer) -> Result<Box<RawValue>, RpcError> {
         let Message { to, method, params } = message;
-        let (guest, mut closed, _open) = match &to {
+        let (server_entry, mut closed, _open) = match &to {
             To::Server { id, request } => {
-                let guest = self.guest(id)?;
-                (guest, None, Some(Open::new(self, id, request)?))
+                let server_entry = self.server_entry(id)?;
+                (server_entry, None, Some(Open::new(self, id, request)?))
             }
             To::Connection(id) => {
                 let (server, closed) = {
@@ -213,14 +212,14 @@ impl Shared {
                     let connection = table.connections.get(id).ok_or_else(no_connection)?;
                     (connection.server.clone(), connection.closed.subscribe())
                 };
-                (self.guest(&server)?, Some(closed), None)
+                (self.server_entry(&server)?, Some(closed), None)
             }
         };
         let token = params.get("_meta").and_then(|meta| meta.get("progressToken")).cloned();
-        let (tell, mut news) = mpsc::channel(NEWS);
-        let work = guest.until_end(guest.answer(&method, params, tell));
+        let (tell, mut news) = mpsc::channel(MAX_QUEUED_PROGRESS);
+        let work = server_entry.until_end(server_entry.answer(&method, params, tell));
         let hung_up = async {
-            // Lost without being closed it was with the session, whose end says more.
+            // A connection that was lost with its session is reported by the end of the session.
             let closed = match &mut closed {
                 Some(closed) => closed.wait_for(|closed| *closed).await.is_ok(),
                 None => false,
@@ -235,19 +234,19 @@ impl Shared {
             inner = work => inner,
             never = forward(&to, token.as_ref(), &mut news, peer) => match never {},
         };
-        // What came with the answer still belongs before it.
+        // Progress that arrived with the answer is sent before it.
         while let (Some(token), Ok(news)) = (&token, news.try_recv()) {
             _ = peer.notify_now(MCP_MESSAGE, &progress(&to, token, news));
         }
         to.answer(inner?)
     }
 
-    fn guest(&self, id: &str) -> Result<Arc<Guest>, RpcError> {
+    fn server_entry(&self, id: &str) -> Result<Arc<ServerEntry>, RpcError> {
         self.table()
-            .guests
+            .servers_by_id
             .get(id)
             .cloned()
-            .ok_or_else(|| unavailable("there is no such MCP server", Effects::None))
+            .ok_or_else(|| unavailable("unknown MCP server", Effects::None))
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -255,8 +254,8 @@ impl Shared {
     }
 }
 
-impl Guest {
-    /// What `work` comes to, unless the session ends first.
+impl ServerEntry {
+    /// Waits for `work`, unless the session ends first.
     async fn until_end<T>(&self, work: impl Future<Output = Result<T, RpcError>>) -> Result<T, RpcError> {
         let mut end = self.ended.clone();
         tokio::select! {
@@ -270,7 +269,7 @@ impl Guest {
     async fn ready(&self) -> Result<(), RpcError> {
         let Kind::Relayed { servers, .. } = &self.kind else { return Ok(()) };
         let servers = servers.read().await;
-        relay::about(servers.as_ref().ok_or_else(ended)?, &self.name).await.map(|_| ())
+        relay::server_info(servers.as_ref().ok_or_else(ended)?, &self.name).await.map(|_| ())
     }
 
     async fn answer(
@@ -280,7 +279,7 @@ impl Guest {
         tell: mpsc::Sender<CallProgress>,
     ) -> Result<Inner, RpcError> {
         if method.starts_with("notifications/") {
-            // It asks nothing, but it came as a question.
+            // A notification that was sent as a request.
             return Inner::result(&json!({}));
         }
         match &self.kind {
@@ -298,7 +297,7 @@ impl Guest {
     }
 }
 
-/// Tells the agent what a server says on the way, if it wants to know.
+/// Sends progress of a server to the agent, if it wants progress.
 async fn forward(
     to: &To,
     token: Option<&Value>,
@@ -306,7 +305,7 @@ async fn forward(
     peer: &Peer,
 ) -> Infallible {
     while let (Some(token), Some(news)) = (token, news.recv().await) {
-        // An agent that has gone is found out by its request.
+        // A lost agent is noticed by its request.
         _ = peer.notify(MCP_MESSAGE, &progress(to, token, news)).await;
     }
     std::future::pending().await
@@ -323,7 +322,7 @@ fn progress(to: &To, token: &Value, news: CallProgress) -> Value {
     to.notification("notifications/progress", &params)
 }
 
-/// A request of the current form, as long as it is open: its id is not to be used for another meanwhile.
+/// An open request of the current form, whose id cannot be reused meanwhile.
 struct Open<'a> {
     shared: &'a Shared,
     key: (String, String),
@@ -346,13 +345,13 @@ impl Drop for Open<'_> {
 }
 
 impl Hosting {
-    /// Which servers have failed since this was last asked, and why. Each fails at most once.
+    /// Returns the servers that have failed since the last call. Each fails at most once.
     pub(crate) fn failures(&self) -> Vec<ServerFailure> {
         let Ok(servers) = self.servers.try_read() else { return Vec::new() };
         servers.as_ref().map(Servers::failures).unwrap_or_default()
     }
 
-    /// Ends the servers and returns when every process of them is gone. What the agent still waits for is answered.
+    /// Ends the servers and waits until all their processes have ended. Open requests are answered.
     pub(crate) async fn close(mut self) {
         self.leave();
         let servers = self.servers.write().await.take();
@@ -361,11 +360,11 @@ impl Hosting {
         }
     }
 
-    /// Removes them, so that they are not found, and disconnects their clients.
+    /// Removes the servers from the table, and disconnects their clients.
     fn leave(&mut self) {
         let mut table = self.shared.table();
         for id in self.ids.drain(..) {
-            table.guests.remove(&id);
+            table.servers_by_id.remove(&id);
             table.connections.retain(|_, connection| connection.server != id);
         }
         drop(table);
@@ -391,7 +390,7 @@ impl fmt::Debug for Hosted {
     }
 }
 
-/// How narrows_mcp reaches it, if it can.
+/// Returns the configuration for narrows_mcp, if it supports the transport.
 fn server(config: ServerConfig) -> Option<Server> {
     let name = config.name;
     match config.transport {
@@ -410,7 +409,7 @@ fn cancelled(words: &'static str) -> RpcError {
 }
 
 fn no_connection() -> RpcError {
-    invalid("there is no such connection")
+    invalid("unknown connection")
 }
 
 fn raw(value: &Value) -> Result<Box<RawValue>, RpcError> {

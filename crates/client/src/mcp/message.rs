@@ -1,4 +1,4 @@
-//! The messages of MCP over ACP, in both of its forms, and the errors of the way itself.
+//! Messages of MCP over ACP in both forms, and transport errors.
 
 use std::borrow::Cow;
 
@@ -11,21 +11,20 @@ use serde_json::{Map, Value, json};
 
 use crate::peer_json;
 
-/// How long an id of the agent's may be.
-const MAX_ID: usize = 256;
+/// Maximum length of an id chosen by the agent.
+const MAX_ID_BYTES: usize = 256;
 
-/// What an agent asks.
+/// A message of the agent.
 #[derive(Debug, PartialEq)]
 pub(super) enum Incoming {
-    /// The older form: a connection to this server.
+    /// Older form: opens a connection to this server.
     Connect(String),
-    /// The older form: the end of this connection.
+    /// Older form: closes this connection.
     Disconnect(String),
-    /// A request of MCP.
+    /// An MCP request.
     Message(Message),
 }
 
-/// A request of MCP.
 #[derive(Debug, PartialEq)]
 pub(super) struct Message {
     pub(super) to: To,
@@ -33,21 +32,21 @@ pub(super) struct Message {
     pub(super) params: Map<String, Value>,
 }
 
-/// Whom it is for.
+/// Destination of a message.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum To {
-    /// A server, with the agent's id for the request.
+    /// A server, with the agent's request id.
     Server { id: String, request: String },
-    /// The older form: the server at the end of this connection.
+    /// Older form: the server of this connection.
     Connection(String),
 }
 
-/// What a server answers.
+/// Answer of a server.
 #[derive(Debug)]
 pub(super) enum Inner {
-    /// A result, as it came.
+    /// A result, unchanged.
     Result(Box<RawValue>),
-    /// An error of MCP.
+    /// An MCP error.
     Error(RpcError),
 }
 
@@ -82,7 +81,7 @@ pub(super) fn read(method: &str, params: Option<&[u8]>) -> Result<Incoming, RpcE
         _ => {
             let any: Any = fields(params)?;
             let to = match (any.server_id, any.request_id, any.connection_id) {
-                (Some(id), Some(request), _) if request.len() <= MAX_ID => To::Server { id, request },
+                (Some(id), Some(request), _) if request.len() <= MAX_ID_BYTES => To::Server { id, request },
                 (Some(_), Some(_), _) => return Err(invalid("the requestId is too long")),
                 (Some(_), None, _) => return Err(invalid("the requestId is missing")),
                 (None, _, Some(connection)) => To::Connection(connection),
@@ -98,7 +97,7 @@ fn fields<T: DeserializeOwned>(params: &[u8]) -> Result<T, RpcError> {
 }
 
 impl To {
-    /// The answer to the request: the current form wraps what the server says, the older one says it itself.
+    /// Returns the answer to the request: wrapped in the current form, as it is in the older one.
     pub(super) fn answer(&self, inner: Inner) -> Result<Box<RawValue>, RpcError> {
         #[derive(Serialize)]
         #[serde(rename_all = "lowercase")]
@@ -119,7 +118,7 @@ impl To {
         to_raw_value(&wrapped).map_err(|error| failure(error.to_string()))
     }
 
-    /// The parameters of a notification that belongs to the request.
+    /// Returns the parameters of a notification that belongs to the request.
     pub(super) fn notification(&self, method: &str, params: &Value) -> Value {
         match self {
             Self::Server { id, request } => {
@@ -131,28 +130,27 @@ impl To {
 }
 
 impl Inner {
-    /// A result that we make ourselves.
     pub(super) fn result(value: &Value) -> Result<Self, RpcError> {
         to_raw_value(value).map(Self::Result).map_err(|error| failure(error.to_string()))
     }
 }
 
-/// The message makes no sense.
+/// The message is invalid.
 pub(super) fn invalid(words: impl Into<Cow<'static, str>>) -> RpcError {
     RpcError::new(Code::InvalidParams, words)
 }
 
-/// More than we do at once.
+/// A limit is exceeded.
 pub(super) fn limit(words: impl Into<Cow<'static, str>>) -> RpcError {
     of_the_way(-33000, "limit_reached", true, Effects::None, words.into())
 }
 
-/// The server is not there.
+/// The server is not available.
 pub(super) fn unavailable(words: impl Into<Cow<'static, str>>, effects: Effects) -> RpcError {
     of_the_way(-33001, "server_unavailable", false, effects, words.into())
 }
 
-/// The server is there, but what it was asked has no answer.
+/// The server is available, but the request cannot be answered.
 pub(super) fn failure(words: impl Into<Cow<'static, str>>) -> RpcError {
     of_the_way(-33002, "backend_failure", false, Effects::Possible, words.into())
 }
@@ -191,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn both_forms() {
+    fn both_forms_are_read() {
         let to = To::Server { id: "s".into(), request: "r".into() };
         check(
             MCP_MESSAGE,
@@ -213,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense() {
+    fn invalid_messages_are_errors() {
         check(MCP_MESSAGE, "{}", Err("missing field `method`"));
         check(MCP_MESSAGE, r#"{"method":"m"}"#, Err("the serverId is missing"));
         check(MCP_MESSAGE, r#"{"serverId":"s","method":"m"}"#, Err("the requestId is missing"));
@@ -227,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_what_the_official_types_expect() {
+    fn responses_match_the_official_types() {
         let to = To::Server { id: "s".into(), request: "r".into() };
         let read = |inner| -> MessageMcpResponse {
             let raw = to.answer(inner).expect("an inner error is no outer one");
@@ -244,7 +242,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_message_is_too_strange(text in "[\\[\\]{}:,\"a-zI0-9]{0,80}") {
+        fn any_message_is_read_without_panic(text in "[\\[\\]{}:,\"a-zI0-9]{0,80}") {
             for method in [MCP_MESSAGE, MCP_CONNECT, MCP_DISCONNECT] {
                 _ = read(method, Some(text.as_bytes()));
             }

@@ -1,4 +1,4 @@
-//! What an agent is told of the servers, and which of them run here.
+//! Decides which servers the agent gets, and which the client hosts.
 
 use narrows_acp::Version;
 use narrows_acp::capability::{AUTHORIZES, AgentCan};
@@ -7,54 +7,55 @@ use uuid::Uuid;
 
 use super::{HostServer, ServerConfig, Transport, host_server};
 
-/// The servers of a session, distributed.
+/// The servers of a session, assigned.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
-    /// The entries of `mcpServers`, in the order in which they were given.
+    /// The entries of `mcpServers`, in the given order.
     pub(crate) descriptors: Vec<Value>,
-    /// What is to be running here, see [`Hosted::host`](super::Hosted::host), before the agent reads the descriptors.
-    pub(crate) housed: Vec<Housed>,
+    /// Servers that have to be hosted, see [`Hosted::host`](super::Hosted::host), before the agent reads the
+    /// descriptors.
+    pub(crate) hosted: Vec<HostedServer>,
 }
 
-/// A server that runs here.
+/// A server that the client hosts.
 #[derive(Debug, Clone)]
-pub(crate) struct Housed {
-    /// The agent's name for it; no other has it, in any session.
+pub(crate) struct HostedServer {
+    /// Id of the server for the agent, unique in all sessions.
     pub(crate) id: String,
-    /// What it is.
-    pub(crate) resident: Resident,
+    pub(crate) kind: HostedServerKind,
 }
 
-/// What can run here.
+/// Kind of a hosted server.
 #[derive(Debug, Clone)]
-pub(crate) enum Resident {
-    /// A server of the user's.
+pub(crate) enum HostedServerKind {
+    /// A server of the user.
     Server(ServerConfig),
-    /// Our own.
+    /// The built-in server.
     Host(HostServer),
 }
 
-/// Why the agent cannot have a server.
+/// Why the agent cannot use a server.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PlanError {
-    /// It takes no server of this kind.
-    #[error("the agent takes no MCP servers over {transport}, so it cannot have {server:?}")]
+    /// The agent does not support the transport.
+    #[error("the agent does not support MCP servers over {transport}: {server:?}")]
     Unreachable {
-        /// The server's name.
+        /// Name of the server.
         server: String,
         /// `stdio`, `HTTP` or `SSE`.
         transport: &'static str,
     },
-    /// Our own server has this name.
-    #[error("no MCP server can have the name {:?}: it is that of the host's own", host_server::NAME)]
+    /// The name is that of the built-in server.
+    #[error("the MCP server name {:?} is reserved", host_server::NAME)]
     NameTaken,
 }
 
-/// Distributes the servers: an agent that speaks MCP over ACP gets all of them that way, so that the policy sees every
-/// call; another gets them as they are. `host` is for an agent that speaks it; another has no way to it.
+/// Assigns the servers. An agent that speaks MCP over ACP gets all of them that way, so that the policy sees
+/// every call; any other agent gets the configurations. `host` is the built-in server, which is reachable
+/// over ACP only.
 ///
 /// # Errors
-/// When the agent cannot have one of them.
+/// If the agent cannot use one of them.
 pub(crate) fn plan(
     version: Version,
     can: &AgentCan,
@@ -66,12 +67,12 @@ pub(crate) fn plan(
         if servers.iter().any(|server| server.name == host_server::NAME) {
             return Err(PlanError::NameTaken);
         }
-        plan.house(version, host_server::NAME, Resident::Host(host));
+        plan.host_entry(version, host_server::NAME, HostedServerKind::Host(host));
     }
     for server in servers {
-        // This client does not speak SSE.
+        // This client does not support SSE.
         if can.mcp_acp && !matches!(server.transport, Transport::Sse { .. }) {
-            plan.house(version, &server.name, Resident::Server(server.clone()));
+            plan.host_entry(version, &server.name, HostedServerKind::Server(server.clone()));
         } else {
             plan.descriptors.push(descriptor(version, can, server)?);
         }
@@ -80,19 +81,19 @@ pub(crate) fn plan(
 }
 
 impl Plan {
-    fn house(&mut self, version: Version, name: &str, resident: Resident) {
+    fn host_entry(&mut self, version: Version, name: &str, kind: HostedServerKind) {
         let id = Uuid::now_v7().to_string();
         let mut descriptor = json!({"type": "acp", "name": name, "serverId": id});
         if version == Version::V1 {
-            // What the older form calls it. Its agents are of version 1.
+            // Name of the id in the older form, whose agents are of version 1.
             descriptor["id"] = id.clone().into();
         }
-        // Of our own tools an agent that asks shows more than their call does.
-        if matches!(resident, Resident::Server(_)) {
+        // A permission request for a built-in tool shows more than the MCP call does.
+        if matches!(kind, HostedServerKind::Server(_)) {
             descriptor["_meta"] = json!({AUTHORIZES: true});
         }
         self.descriptors.push(descriptor);
-        self.housed.push(Housed { id, resident });
+        self.hosted.push(HostedServer { id, kind });
     }
 }
 

@@ -1,18 +1,19 @@
-//! What of a server's an agent can reach: lists freely, contents and effects through the gate, nothing else.
+//! Forwards requests to the user's servers: lists freely, contents and effects through the gate, nothing
+//! else.
 
 use narrows_mcp::{CallError, CallProgress, RawAnswer, ServerInfo, Servers};
 use narrows_wire::{Code, Effects, RpcError};
 use serde_json::{Map, Value, json};
 
 use super::message::{Inner, failure, unavailable};
-use super::{Asked, Gate};
+use super::{Gate, ServerRequest};
 
-/// The newest version of MCP with a handshake: what an agent that begins with one is told of a server without.
+/// The newest MCP version with a handshake, reported to an agent that begins with one if the server has none.
 const HANDSHAKE: &str = "2025-11-25";
 const MODERN: &str = "2026-07-28";
 
-/// Answers one MCP request to the server `name`. An error is one of the way; what the server or the gate refuses is an
-/// answer.
+/// Answers one MCP request to the server `name`. Errors are transport errors; a refusal by the server or the
+/// gate is an answer.
 pub(super) async fn answer(
     servers: &Servers,
     name: &str,
@@ -22,33 +23,36 @@ pub(super) async fn answer(
     news: impl FnMut(CallProgress) + Send,
 ) -> Result<Inner, RpcError> {
     match method {
-        // The handshake was ours; the agent's begins and ends here.
-        "initialize" => Inner::result(&initialized(&about(servers, name).await?)),
-        "server/discover" => Inner::result(&discovered(&about(servers, name).await?)),
+        // The server was initialized by the client; the agent's handshake is answered here.
+        "initialize" => Inner::result(&initialized(&server_info(servers, name).await?)),
+        "server/discover" => Inner::result(&discovered(&server_info(servers, name).await?)),
         "ping" => Inner::result(&json!({})),
         "tools/list" | "prompts/list" | "resources/list" | "resources/templates/list" => {
-            pass(servers, name, method, params, news).await
+            forward(servers, name, method, params, news).await
         }
         "tools/call" | "prompts/get" | "resources/read" => {
-            let asked = match asked(name, method, &params) {
+            let asked = match server_request(name, method, &params) {
                 Ok(asked) => asked,
                 Err(words) => return Ok(Inner::Error(RpcError::new(Code::InvalidParams, words))),
             };
-            match gate.may(asked).await {
-                Ok(()) => pass(servers, name, method, params, news).await,
+            match gate.authorize(asked).await {
+                Ok(()) => forward(servers, name, method, params, news).await,
                 Err(refusal) => refused(method, &refusal.0),
             }
         }
-        _ => Ok(Inner::Error(RpcError::new(Code::MethodNotFound, "this is not passed on to MCP servers"))),
+        _ => Ok(Inner::Error(RpcError::new(
+            Code::MethodNotFound,
+            "this method is not forwarded to MCP servers",
+        ))),
     }
 }
 
-/// Waits until the server is there.
-pub(super) async fn about(servers: &Servers, name: &str) -> Result<ServerInfo, RpcError> {
+/// Waits until the server is ready.
+pub(super) async fn server_info(servers: &Servers, name: &str) -> Result<ServerInfo, RpcError> {
     servers.server_info(name).await.map_err(|error| unavailable(error.to_string(), Effects::None))
 }
 
-async fn pass(
+async fn forward(
     servers: &Servers,
     name: &str,
     method: &str,
@@ -67,14 +71,18 @@ async fn pass(
     }
 }
 
-/// What the gate is asked.
-fn asked(server: &str, method: &str, params: &Map<String, Value>) -> Result<Asked, &'static str> {
+/// Returns the request that the gate decides about.
+fn server_request(
+    server: &str,
+    method: &str,
+    params: &Map<String, Value>,
+) -> Result<ServerRequest, &'static str> {
     let (server, method) = (server.to_owned(), method.to_owned());
     if method == "resources/read" {
         if !params.get("uri").is_some_and(Value::is_string) {
             return Err("the uri of the resource is missing");
         }
-        return Ok(Asked { server, method, tool: None, arguments: params.clone() });
+        return Ok(ServerRequest { server, method, tool: None, arguments: params.clone() });
     }
     let Some(Value::String(name)) = params.get("name") else { return Err("the name is missing") };
     let mut arguments = match params.get("arguments") {
@@ -89,10 +97,11 @@ fn asked(server: &str, method: &str, params: &Map<String, Value>) -> Result<Aske
             ("arguments".to_owned(), arguments.into()),
         ]);
     }
-    Ok(Asked { server, method, tool, arguments })
+    Ok(ServerRequest { server, method, tool, arguments })
 }
 
-/// The model is to read why a tool was not called; for the rest there are only errors.
+/// Returns a refusal: as a result for a tool call, so that the model reads the reason, and as an error
+/// otherwise.
 fn refused(method: &str, words: &str) -> Result<Inner, RpcError> {
     if method == "tools/call" {
         let content = json!([{"type": "text", "text": words}]);
@@ -101,7 +110,7 @@ fn refused(method: &str, words: &str) -> Result<Inner, RpcError> {
     Ok(Inner::Error(RpcError::new(Code::PolicyDenied, words.to_owned())))
 }
 
-/// What is passed on of what the server can do. Changes are not told, so none are promised.
+/// Returns the capabilities that are forwarded. Change notifications are not, so they are left out.
 fn capabilities(about: &ServerInfo) -> Value {
     let passed =
         ["tools", "prompts", "resources"].into_iter().filter(|key| about.capabilities[key].is_object());

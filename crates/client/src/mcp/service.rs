@@ -1,18 +1,19 @@
-//! What the host does for agents that can only ask through MCP.
+//! Services of the client for agents that can only use MCP.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::Pending;
 
-/// Why the host did not do it: words that the model reads.
+/// Why a service failed, for the model.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct ServiceError(pub(crate) String);
 
-/// Files within the reach of the session, by paths that are absolute or begin in its directory. Who implements it decides by the policy, too: no gate is asked before.
+/// Files of the session, by absolute paths or relative to its directory. The implementation also asks the
+/// policy: no gate is involved.
 pub(crate) trait FileService: Send + Sync + 'static {
-    /// The text of a file from the 1-based `line` on, at most `limit` lines of it.
+    /// Returns at most `limit` lines of a file from the 1-based `line` on.
     fn read(
         &self,
         path: PathBuf,
@@ -20,44 +21,42 @@ pub(crate) trait FileService: Send + Sync + 'static {
         limit: Option<u32>,
     ) -> Pending<'_, Result<String, ServiceError>>;
 
-    /// Replaces a file, or makes it.
+    /// Replaces or creates a file.
     fn write(&self, path: PathBuf, text: String) -> Pending<'_, Result<(), ServiceError>>;
 }
 
-/// A command as the agent wants it. No shell is involved.
+/// A command of the agent, run without a shell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Run {
-    /// The program.
     pub(crate) program: String,
-    /// Its arguments.
     pub(crate) args: Vec<String>,
-    /// Variables on top of the session's.
+    /// Environment variables in addition to those of the session.
     pub(crate) env: Vec<(String, String)>,
-    /// Where, from the session's directory on; that itself if not said.
+    /// Working directory, relative to that of the session.
     pub(crate) cwd: Option<PathBuf>,
-    /// How long it may take; then it is to be killed and told with [`Ran::timed_out`].
+    /// Time limit; the command is then killed and reported with [`Ran::timed_out`].
     pub(crate) time_limit: Duration,
-    /// How many bytes of output are wanted: the last ones.
+    /// Number of output bytes to keep, from the end.
     pub(crate) output_limit: usize,
 }
 
-/// What became of a command.
+/// Result of a command.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Ran {
-    /// What it wrote, stdout and stderr in order.
+    /// Output of stdout and stderr, in order.
     pub(crate) output: String,
-    /// The beginning of the output is missing.
+    /// `true` if the beginning of the output is missing.
     pub(crate) truncated: bool,
-    /// How it exited, if it did.
+    /// Exit status, if it exited.
     pub(crate) code: Option<u32>,
-    /// The signal that ended it, if one did.
+    /// Signal that ended it.
     pub(crate) signal: Option<String>,
-    /// It was killed because it took too long.
+    /// `true` if it was killed at the time limit.
     pub(crate) timed_out: bool,
 }
 
-/// Commands in the session's directories. Who implements it decides by the policy, too: no gate is asked before.
+/// Commands in the session's directories. The implementation also asks the policy: no gate is involved.
 pub(crate) trait CommandService: Send + Sync + 'static {
-    /// Runs it to its end. Dropping the future must kill it.
+    /// Runs a command to its end. Dropping the future has to kill it.
     fn run(&self, run: Run) -> Pending<'_, Result<Ran, ServiceError>>;
 }

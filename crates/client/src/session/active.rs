@@ -1,4 +1,4 @@
-//! The run that is active: what it waits for, and how it ends.
+//! The active run: what it waits for, and how it ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,85 +14,84 @@ use crate::run::{RunError, RunResult};
 use crate::structured::Form;
 use crate::turn::Turn;
 
-/// Why a run is given up.
+/// Why a run is aborted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Why {
-    /// The caller asked for it.
-    Asked,
-    /// It took too long.
+pub(super) enum AbortReason {
+    /// The caller cancelled it.
+    Requested,
+    /// The turn exceeded its time limit.
     Timeout(Duration),
-    /// The agent has said nothing for so long.
+    /// The agent sent nothing for this long.
     Silence(Duration),
-    /// The agent has left the read-only mode that low access chose.
+    /// The agent left the read-only mode that low access selected.
     ModeLeft,
 }
 
-impl Why {
-    /// How a run ends that was given up for this.
+impl AbortReason {
+    /// Returns how a run ends that was aborted for this reason.
     pub(super) fn end(self) -> End {
         let failed = |code: &str, message: String| End::Failed { message, code: Some(code.to_owned()) };
         match self {
-            Self::Asked => End::Cancelled,
+            Self::Requested => End::Cancelled,
             Self::Timeout(limit) => failed("timeout", format!("the turn took longer than {limit:?}")),
             Self::ModeLeft => {
-                failed("mode_left", "the agent left the read-only mode that low access chose".to_owned())
+                failed("mode_left", "the agent left the read-only mode that low access selected".to_owned())
             }
             Self::Silence(limit) => failed("silence", format!("the agent said nothing for {limit:?}")),
         }
     }
 }
 
-/// How far giving up has come: what is done next if the agent does not stop.
+/// The stage of an abort, which escalates if the agent does not stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rung {
-    /// It was asked to; next its terminals are killed.
-    Asked,
-    /// Its terminals were killed; next it is ended itself.
+pub(super) enum AbortStage {
+    /// The agent was asked to stop; next its terminals are killed.
+    Requested,
+    /// Its terminals were killed; next the agent is ended.
     Killed,
 }
 
-/// A run that is given up.
+/// An abort in progress.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct GivingUp {
-    pub(super) why: Why,
-    pub(super) rung: Rung,
-    /// When the next rung is taken.
+pub(super) struct Abort {
+    pub(super) why: AbortReason,
+    pub(super) stage: AbortStage,
+    /// When the next stage begins.
     pub(super) until: Instant,
 }
 
-/// The run that is active.
 pub(super) struct Active {
     pub(super) run_id: Arc<str>,
     pub(super) event_queue: EventQueue<RuntimeEvent>,
     pub(super) result: Option<oneshot::Sender<RunResult>>,
     pub(super) turn: Turn,
     pub(super) form: Option<Form>,
-    /// The answer was asked for again, in the form it should have.
+    /// `true` once a second answer was requested, because the first violated the schema.
     pub(super) repaired: bool,
-    /// Why the answer does not have that form.
+    /// Schema violations of the answer.
     pub(super) problems: Vec<String>,
     pub(super) started: Instant,
-    /// When it has taken too long, and how long that is.
+    /// Time at which the limit is exceeded, and the limit.
     pub(super) deadline: Option<(Instant, Duration)>,
-    pub(super) giving_up: Option<GivingUp>,
-    /// Why a gate in front of the agent has stopped it.
+    pub(super) abort: Option<Abort>,
+    /// Why a gate in front of the agent has stopped the run.
     pub(super) interrupted: Option<String>,
     pub(super) fault: Option<Fault>,
     pub(super) stop_reason: Option<String>,
-    /// What belongs to the failure, for programs.
+    /// Details of the failure, for programs.
     pub(super) data: Option<Value>,
 }
 
 impl Active {
-    /// When something is to be done though nothing comes.
+    /// Returns the next deadline of the run.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        match self.giving_up {
-            Some(giving_up) => Some(giving_up.until),
+        match self.abort {
+            Some(abort) => Some(abort.until),
             None => self.deadline.map(|(at, _)| at),
         }
     }
 
-    /// Tells who waits how it ended, by the `events` of its end.
+    /// Sends the result to the caller, made of the final `events`.
     pub(super) fn settle(mut self, events: &mut Vec<RuntimeEvent>) {
         let mut result = RunResult {
             status: Status::Error,
@@ -123,9 +122,9 @@ impl Active {
                 _ => {}
             }
         }
-        self.event_queue.put(events);
+        self.event_queue.push_all(events);
         if let Some(waiting) = self.result.take() {
-            // The caller may have gone.
+            // The caller may have dropped the receiver.
             let _ = waiting.send(result);
         }
     }

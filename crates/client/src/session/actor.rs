@@ -1,4 +1,4 @@
-//! The task of a session: reads what the agent sends, answers what it asks, and turns the rest into events.
+//! The task of a session: reads the agent's messages, answers its requests, and turns the rest into events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -14,11 +14,11 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use super::active::{Active, Why};
+use super::active::{AbortReason, Active};
 use super::mode_guard::ModeGuard;
 use super::own_commands::OwnCommands;
-use super::permission::{Held, Settled};
-use super::run_lifecycle::Greeting;
+use super::permission::{HeldRequest, SettledRequest};
+use super::run_lifecycle::FirstPromptDelay;
 use super::{Command, locked};
 use crate::event::{Payload, RuntimeEvent};
 use crate::event_queue::EventQueue;
@@ -32,14 +32,14 @@ use crate::services::Services;
 use crate::snapshot::Snapshot;
 use crate::usage::Meter;
 
-/// How many messages are taken before anything else is looked at.
-const AT_ONCE: usize = 256;
+/// Maximum number of messages handled before other inputs.
+const MAX_MESSAGE_BATCH: usize = 256;
 
-/// What the task hears beside the agent.
+/// Inputs of the task other than the agent's messages.
 pub(super) struct ActorInputs {
     pub(super) commands: mpsc::Receiver<Command>,
     pub(super) cancels: mpsc::Receiver<Arc<str>>,
-    pub(super) notes: mpsc::Receiver<PermissionNotice>,
+    pub(super) notices: mpsc::Receiver<PermissionNotice>,
     /// Requests that arrived before the session was known, and unknown ones without a session id.
     pub(super) strays: mpsc::Receiver<Item>,
 }
@@ -54,45 +54,45 @@ pub(super) struct Actor {
     pub(super) services: Arc<Services>,
     pub(super) snapshot: Arc<Mutex<Snapshot>>,
     pub(super) mode_guard: Arc<ModeGuard>,
-    /// Where events go that belong to no run.
+    /// Queue of events outside of runs.
     listener: EventQueue<RuntimeEvent>,
     pub(super) inputs: ActorInputs,
     pub(super) cancels: mpsc::Sender<Arc<str>>,
     pub(super) hosting: Option<Hosting>,
-    /// What was lost of the agent's messages, as far as it was told.
+    /// Dropped messages that were reported.
     pub(super) message_loss: MessageLoss,
     pub(super) run: Option<Active>,
     /// `None` once the first prompt is sent.
-    pub(super) greeting: Option<Greeting>,
+    pub(super) first_prompt_delay: Option<FirstPromptDelay>,
     /// Requests that are being answered.
     pub(super) tasks: JoinSet<Option<TaskOutcome>>,
-    /// The requests for permission that wait for their answers, by their names.
-    pub(super) held: BTreeMap<String, Held>,
-    /// What of this machine the agent wants and is not decided yet.
-    pub(super) noted: BTreeSet<String>,
-    /// Commands that the agent was allowed because the client runs them.
+    /// Permission requests that wait for an answer, by id.
+    pub(super) held: BTreeMap<String, HeldRequest>,
+    /// Requests for files, commands and MCP calls that are not decided yet.
+    pub(super) undecided: BTreeSet<String>,
+    /// Commands that were allowed because the client runs them.
     pub(super) own_commands: OwnCommands,
     /// The child sessions that the agent has announced.
     pub(super) children: BTreeSet<String>,
-    /// Events that are to be put into the feed.
+    /// Events that are not queued yet.
     pub(super) events: Vec<RuntimeEvent>,
-    /// How many frames had come when silence was looked at last, and when it ends.
+    /// Number of frames at the last check of silence, and the silence deadline.
     pub(super) silence: (u64, Instant),
 }
 
-/// How many child sessions are known of one session.
+/// Maximum number of known child sessions of one session.
 const MAX_CHILDREN: usize = 1000;
 
-/// What a task of the session came to.
+/// Result of a task of the session.
 pub(super) enum TaskOutcome {
     /// A permission request was settled.
-    Settled(Settled),
-    /// The agent was to be set back to the mode that low access chose.
+    SettledRequest(SettledRequest),
+    /// The agent was asked to return to the mode that low access selected.
     ModeRestored { mode: String, restored: Result<(), String> },
 }
 
-/// What happened next.
-enum Happened {
+/// The next input.
+enum ActorEvent {
     Item(Option<Item>),
     Command(Option<Command>),
     Cancel(Arc<str>),
@@ -117,7 +117,7 @@ impl Actor {
         cancels: mpsc::Sender<Arc<str>>,
         hosting: Option<Hosting>,
         message_loss: MessageLoss,
-        greeting: Greeting,
+        first_prompt_delay: FirstPromptDelay,
     ) -> Self {
         let name = shared.known.info.as_ref().map_or("", |info| info.name.as_str());
         let meter = Meter::new(shared.agent.counted.or_known(name));
@@ -136,10 +136,10 @@ impl Actor {
             hosting,
             message_loss,
             run: None,
-            greeting: Some(greeting),
+            first_prompt_delay: Some(first_prompt_delay),
             tasks: JoinSet::new(),
             held: BTreeMap::new(),
-            noted: BTreeSet::new(),
+            undecided: BTreeSet::new(),
             own_commands: OwnCommands::default(),
             children: BTreeSet::new(),
             events: Vec::new(),
@@ -147,93 +147,95 @@ impl Actor {
         }
     }
 
-    /// Works until the session is closed or the agent is lost. `requests` came while it was being opened.
+    /// Runs until the session is closed or the agent is lost. `requests` arrived while it was being opened.
     pub(super) async fn run(mut self, requests: Vec<Request>) {
         for request in requests {
             self.request(request);
         }
         let closing = loop {
             self.flush();
-            match self.happens().await {
-                Happened::Room => self.reset_silence_timer(),
-                Happened::Item(None) => {
+            match self.next_event().await {
+                ActorEvent::Room => self.reset_silence_timer(),
+                ActorEvent::Item(None) => {
                     self.lost().await;
                     break None;
                 }
-                Happened::Item(Some(item)) => self.take(item),
-                Happened::PermissionNotice(note) => self.note(note),
-                Happened::Answered(None) => {}
-                Happened::Answered(Some(outcome)) => self.task_ended(outcome),
-                Happened::Cancel(run_id) => {
+                ActorEvent::Item(Some(item)) => self.handle_item(item),
+                ActorEvent::PermissionNotice(notice) => self.handle_notice(notice),
+                ActorEvent::Answered(None) => {}
+                ActorEvent::Answered(Some(outcome)) => self.task_ended(outcome),
+                ActorEvent::Cancel(run_id) => {
                     if self.run.as_ref().is_some_and(|run| run_id.is_empty() || run.run_id == run_id) {
-                        self.give_up(Why::Asked);
+                        self.abort_run(AbortReason::Requested);
                     }
                 }
-                Happened::Deadline => {
+                ActorEvent::Deadline => {
                     if self.handle_deadline().await {
                         break None;
                     }
                 }
-                Happened::Command(Some(Command::Run { request, reply })) => self.begin(*request, reply).await,
-                Happened::Command(Some(Command::Rejected { option, value, reason, told })) => {
+                ActorEvent::Command(Some(Command::Run { request, reply })) => {
+                    self.begin(*request, reply).await
+                }
+                ActorEvent::Command(Some(Command::Rejected { option, value, reason, told })) => {
                     let payload = Payload::ConfigRejected { option, value, reason };
                     self.mapper.provider_event(payload, now_ms(), &mut self.events);
                     self.flush();
-                    // The caller may have gone.
+                    // The caller may have dropped the receiver.
                     let _ = told.send(());
                 }
-                Happened::Command(Some(Command::Close { reply })) => break Some(reply),
-                // The session has no owner any more. An active run still comes to its end.
-                Happened::Command(None) if self.run.is_none() => break None,
-                Happened::Command(None) => {}
+                ActorEvent::Command(Some(Command::Close { reply })) => break Some(reply),
+                // The session has no owner any more. An active run still completes.
+                ActorEvent::Command(None) if self.run.is_none() => break None,
+                ActorEvent::Command(None) => {}
             }
         };
         self.close(closing).await;
     }
 
     /// Waits for the next input. Nothing is read from the agent while its events are not read.
-    async fn happens(&mut self) -> Happened {
+    async fn next_event(&mut self) -> ActorEvent {
         let event_queue = self.run.as_ref().map_or(&self.listener, |run| &run.event_queue);
         let has_room = event_queue.has_room();
         let deadline = self.deadline(has_room);
         let commands_end = self.inputs.commands.is_closed() && self.run.is_some();
         tokio::select! {
             biased;
-            command = self.inputs.commands.recv(), if !commands_end => Happened::Command(command),
-            Some(run_id) = self.inputs.cancels.recv() => Happened::Cancel(run_id),
-            Some(note) = self.inputs.notes.recv() => Happened::PermissionNotice(note),
-            Some(answered) = self.tasks.join_next() => Happened::Answered(answered.unwrap_or_default()),
-            () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => Happened::Deadline,
-            () = event_queue.room(), if !has_room => Happened::Room,
-            Some(stray) = self.inputs.strays.recv(), if has_room => Happened::Item(Some(stray)),
-            item = self.inbox.recv(), if has_room => Happened::Item(item),
+            command = self.inputs.commands.recv(), if !commands_end => ActorEvent::Command(command),
+            Some(run_id) = self.inputs.cancels.recv() => ActorEvent::Cancel(run_id),
+            Some(note) = self.inputs.notices.recv() => ActorEvent::PermissionNotice(note),
+            Some(answered) = self.tasks.join_next() => ActorEvent::Answered(answered.unwrap_or_default()),
+            () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => ActorEvent::Deadline,
+            () = event_queue.wait_for_room(), if !has_room => ActorEvent::Room,
+            Some(stray) = self.inputs.strays.recv(), if has_room => ActorEvent::Item(Some(stray)),
+            item = self.inbox.recv(), if has_room => ActorEvent::Item(item),
         }
     }
 
-    /// Acts on what a task came to.
+    /// Handles the result of a task.
     pub(super) fn task_ended(&mut self, outcome: TaskOutcome) {
         match outcome {
-            TaskOutcome::Settled(settled) => self.settled(settled),
+            TaskOutcome::SettledRequest(settled) => self.settled(settled),
             TaskOutcome::ModeRestored { mode, restored } => self.mode_restored(&mode, restored),
         }
     }
 
-    /// The run that is active.
+    /// Returns the id of the active run.
     pub(super) fn run_id(&self) -> Option<String> {
         self.run.as_ref().map(|run| run.run_id.to_string())
     }
 
-    /// Hands out the events there are.
+    /// Queues the collected events.
     pub(super) fn flush(&mut self) {
         let event_queue = self.run.as_ref().map_or(&self.listener, |run| &run.event_queue);
-        event_queue.put(&mut self.events);
+        event_queue.push_all(&mut self.events);
     }
 
-    /// Takes a message and those that have come behind it.
-    pub(super) fn take(&mut self, item: Item) {
+    /// Handles a message and those queued after it.
+    pub(super) fn handle_item(&mut self, item: Item) {
         let now = now_ms();
         let mut next = Some(item);
-        let mut left = AT_ONCE;
+        let mut left = MAX_MESSAGE_BATCH;
         while let Some(item) = next {
             match item {
                 Item::Notification(frame) => self.notification(&frame, now),
@@ -256,14 +258,14 @@ impl Actor {
             self.mapper.notification(&method, params, now, &mut self.events);
             return;
         }
-        if self.greeting.as_ref().is_none_or(Greeting::is_over) {
-            // What comes now is no history.
+        if self.first_prompt_delay.as_ref().is_none_or(FirstPromptDelay::is_over) {
+            // Later updates are not history.
             self.mapper.set_replay(false);
         }
         let Effects { state, fault, usage, session, interrupted, child, call } =
             self.mapper.update(params, now, &mut self.events);
         if session.is_some() {
-            note_change(&mut locked(&self.snapshot), params);
+            record_change(&mut locked(&self.snapshot), params);
         }
         if matches!(session, Some(SessionChange::Mode(_) | SessionChange::Options(_))) {
             self.check_mode();
@@ -299,7 +301,7 @@ impl Actor {
         }
     }
 
-    /// Counts what the agent reports. A report that is too large to be read counts nothing.
+    /// Counts a usage report. A report with too many values is ignored.
     fn count_usage(&mut self, report: &UsageReport) {
         let (UsageReport::Update(json) | UsageReport::End(json) | UsageReport::Call(json)) = report;
         let Some(value) = json.bounded_value() else { return };
@@ -310,15 +312,15 @@ impl Actor {
         }
     }
 
-    /// Ends what belongs to the session, and tells the agent if it can be told.
+    /// Ends the services of the session, and notifies the agent if it supports that.
     async fn close(mut self, closing: Option<oneshot::Sender<()>>) {
         if self.run.is_some() {
-            self.give_up(Why::Asked);
+            self.abort_run(AbortReason::Requested);
             self.finish(End::Cancelled, None);
         }
         self.settle_all();
         self.flush();
-        self.shared.early_requests.leave(&self.id);
+        self.shared.early_requests.close_session(&self.id);
         self.tasks.shutdown().await;
         self.services.terminals.release_all().await;
         if let Some(hosting) = self.hosting.take() {
@@ -330,18 +332,18 @@ impl Actor {
             let closed: Result<IgnoredAny, CallError> =
                 self.shared.peer.request(SESSION_CLOSE, &params, limit).await;
             if let Err(error) = closed {
-                tracing::debug!(%error, "the agent did not close the session");
+                tracing::debug!(%error, "session not closed by the agent");
             }
         }
         if let Some(closing) = closing {
-            // The caller may have gone.
+            // The caller may have dropped the receiver.
             let _ = closing.send(());
         }
     }
 }
 
-/// Notes what is different about a session.
-pub(super) fn note_change(snapshot: &mut Snapshot, params: &[u8]) {
+/// Records a change of the session.
+pub(super) fn record_change(snapshot: &mut Snapshot, params: &[u8]) {
     #[derive(Deserialize)]
     struct Params {
         update: Value,
@@ -351,7 +353,7 @@ pub(super) fn note_change(snapshot: &mut Snapshot, params: &[u8]) {
     }
 }
 
-/// The time, in milliseconds since 1970.
+/// Returns the time in milliseconds since 1970.
 pub(super) fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)

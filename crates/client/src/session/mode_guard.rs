@@ -1,14 +1,15 @@
-//! Keeps an agent in the read-only mode that low access chose.
+//! Keeps an agent in the read-only mode that low access selected.
 //!
-//! An agent can leave the mode by itself, and then acts without asking. It is set back once per turn. If it leaves the mode
-//! again, or cannot be set back, the turn is cancelled: low access would not hold what the agent does.
+//! An agent can leave the mode by itself, and then acts without asking. It is set back once per turn. If it
+//! leaves the mode again, or cannot be set back, the turn is cancelled, because low access could not be
+//! enforced.
 
 use std::sync::{Arc, Mutex};
 
 use narrows_base::sync::lock;
 use serde_json::json;
 
-use super::active::Why;
+use super::active::AbortReason;
 use super::actor::{Actor, TaskOutcome, now_ms};
 use super::restrict::{CONSEQUENCE, current_mode};
 use super::{locked, set};
@@ -17,7 +18,8 @@ use crate::event::{Json, Payload};
 /// The `name` of the event.
 const EVENT: &str = "mode.left";
 
-/// The mode that low access chose, unless the user has chosen another since. Shared by a session and its task.
+/// The mode that low access selected, unless the user has selected another since. Shared by a session and its
+/// task.
 #[derive(Debug, Default)]
 pub(super) struct ModeGuard(Mutex<State>);
 
@@ -27,41 +29,41 @@ struct State {
     restoring: Restoring,
 }
 
-/// How far setting back the mode has come.
+/// Progress of setting back the mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Restoring {
     #[default]
     Unused,
     /// The agent has not answered yet.
     InFlight,
-    /// It was set back in this turn.
+    /// The mode was set back in this turn.
     Used,
-    /// It was left again, and the turn is being cancelled for it.
+    /// The agent left the mode again, and the turn is being cancelled.
     GivenUp,
 }
 
-/// What is to be done if the agent is in a mode in which it acts by itself.
+/// What to do if the agent is in a mode in which it acts by itself.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
-    /// Nothing: no mode is kept, or the agent is being set back.
+    /// Nothing: no mode is enforced, or it is being set back.
     Ignore,
     Restore(String),
-    /// It has left the mode once too often.
+    /// The agent left the mode again.
     Cancel(String),
 }
 
 impl ModeGuard {
-    /// Keeps the agent in `mode` from here on.
-    pub(super) fn keep(&self, mode: &str) {
+    /// Keeps the agent in `mode` from now on.
+    pub(super) fn set_mode(&self, mode: &str) {
         *lock(&self.0) = State { mode: Some(mode.to_owned()), restoring: Restoring::Unused };
     }
 
-    /// Lets the agent change its mode. Returns the mode that was kept.
+    /// Stops enforcing a mode. Returns the mode that was enforced.
     pub(super) fn release(&self) -> Option<String> {
         std::mem::take(&mut *lock(&self.0)).mode
     }
 
-    /// A turn begins.
+    /// Allows one more reset of the mode.
     pub(super) fn begin_turn(&self) {
         let mut state = lock(&self.0);
         if state.restoring != Restoring::InFlight {
@@ -69,8 +71,8 @@ impl ModeGuard {
         }
     }
 
-    /// The agent is in a mode in which it does not only read.
-    fn leave(&self) -> Step {
+    /// Handles a change to a mode that is not read-only.
+    fn on_mode_left(&self) -> Step {
         let mut state = lock(&self.0);
         let Some(mode) = state.mode.clone() else { return Step::Ignore };
         match state.restoring {
@@ -86,8 +88,8 @@ impl ModeGuard {
         }
     }
 
-    /// The agent has answered. Returns `true` if the mode is still to be kept.
-    fn answered(&self) -> bool {
+    /// Records the answer of the agent. Returns `true` if a mode is still enforced.
+    fn on_restored(&self) -> bool {
         let mut state = lock(&self.0);
         state.restoring = Restoring::Used;
         state.mode.is_some()
@@ -95,14 +97,14 @@ impl ModeGuard {
 }
 
 impl Actor {
-    /// Acts on a mode that the agent reports, if low access chose another.
+    /// Handles a reported mode that differs from the one of low access.
     pub(super) fn check_mode(&mut self) {
         let current = current_mode(&locked(&self.snapshot));
         if current.as_ref().is_some_and(|mode| mode.only_reads) {
             return;
         }
         let current = current.map(|mode| mode.id).unwrap_or_default();
-        match self.mode_guard.leave() {
+        match self.mode_guard.on_mode_left() {
             Step::Ignore => {}
             Step::Restore(mode) => {
                 self.report_mode(&current, &mode, &format!("{CONSEQUENCE}; setting it back"));
@@ -115,25 +117,26 @@ impl Actor {
             }
             Step::Cancel(mode) => {
                 self.report_mode(&current, &mode, CONSEQUENCE);
-                self.give_up(Why::ModeLeft);
+                self.abort_run(AbortReason::ModeLeft);
             }
         }
     }
 
-    /// The agent was to be set back to `mode`.
+    /// Handles the result of setting back the mode.
     pub(super) fn mode_restored(&mut self, mode: &str, restored: Result<(), String>) {
-        if !self.mode_guard.answered() {
+        if !self.mode_guard.on_restored() {
             return;
         }
         let current = current_mode(&locked(&self.snapshot));
         let only_reads = current.as_ref().is_some_and(|mode| mode.only_reads);
-        let Some(reason) = restored.err().or_else(|| (!only_reads).then(|| "it left it again".to_owned()))
+        let Some(reason) =
+            restored.err().or_else(|| (!only_reads).then(|| "the agent left it again".to_owned()))
         else {
             return;
         };
         let current = current.map(|mode| mode.id).unwrap_or_default();
         self.report_mode(&current, mode, &format!("it cannot be set back ({reason}), so {CONSEQUENCE}"));
-        self.give_up(Why::ModeLeft);
+        self.abort_run(AbortReason::ModeLeft);
     }
 
     fn report_mode(&mut self, current: &str, wanted: &str, consequence: &str) {
@@ -151,17 +154,17 @@ mod tests {
     #[test]
     fn the_mode_is_set_back_once_per_turn() {
         let guard = ModeGuard::default();
-        assert_eq!(guard.leave(), Step::Ignore);
-        guard.keep("plan");
-        assert_eq!(guard.leave(), Step::Restore("plan".to_owned()));
-        assert_eq!(guard.leave(), Step::Ignore, "it is being set back");
-        assert!(guard.answered());
-        assert_eq!(guard.leave(), Step::Cancel("plan".to_owned()));
-        assert_eq!(guard.leave(), Step::Ignore, "the turn is being cancelled");
+        assert_eq!(guard.on_mode_left(), Step::Ignore);
+        guard.set_mode("plan");
+        assert_eq!(guard.on_mode_left(), Step::Restore("plan".to_owned()));
+        assert_eq!(guard.on_mode_left(), Step::Ignore, "it is being set back");
+        assert!(guard.on_restored());
+        assert_eq!(guard.on_mode_left(), Step::Cancel("plan".to_owned()));
+        assert_eq!(guard.on_mode_left(), Step::Ignore, "the turn is being cancelled");
         guard.begin_turn();
-        assert_eq!(guard.leave(), Step::Restore("plan".to_owned()));
+        assert_eq!(guard.on_mode_left(), Step::Restore("plan".to_owned()));
         assert_eq!(guard.release().as_deref(), Some("plan"));
-        assert!(!guard.answered());
-        assert_eq!(guard.leave(), Step::Ignore);
+        assert!(!guard.on_restored());
+        assert_eq!(guard.on_mode_left(), Step::Ignore);
     }
 }

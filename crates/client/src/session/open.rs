@@ -1,4 +1,4 @@
-//! How a session begins: opened, resumed or forked, and set up as it was asked for.
+//! Opens a session: new, resumed or forked, and applies its settings.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout_at};
 use super::actor::Actor;
 use super::mode_guard::ModeGuard;
 use super::restrict::restrict;
-use super::run_lifecycle::Greeting;
+use super::run_lifecycle::FirstPromptDelay;
 use super::{Rejection, Session};
 use crate::config::SessionConfig;
 use crate::early_requests::EARLY_REQUEST_TIMEOUT;
@@ -27,31 +27,30 @@ use crate::host::files::{Files, Limits as FileLimits, Roots};
 use crate::host::protected::ProtectedFiles;
 use crate::host::terminal::{Limits as TerminalLimits, Terminals};
 use crate::map::{Mapper, Settings};
-use crate::mcp::{self, Gate, HostServer, Hosting, Resident};
+use crate::mcp::{self, Gate, HostServer, HostedServerKind, Hosting};
 use crate::peer_json;
 use crate::permissions::PermissionService;
-use crate::runtime::{Beginning, Shared};
-use crate::services::{McpGate, RequestBudget, Services, ThroughMcp};
+use crate::runtime::{SessionStart, Shared};
+use crate::services::{McpGate, McpServices, RequestBudget, Services};
 use crate::snapshot::Snapshot;
 
-/// How many commands, and how many things to tell, may wait.
+/// Maximum number of queued commands and notices.
 const MAX_QUEUED_REQUESTS: usize = 16;
 
-/// Begins a session.
 pub(crate) async fn begin(
     shared: Arc<Shared>,
     config: SessionConfig,
-    beginning: Beginning,
+    beginning: SessionStart,
 ) -> Result<Session, ClientError> {
     let (stage, method) = shared.method(&beginning, config.replay)?;
     let failed = |problem: Problem| shared.failed(stage, problem);
     if !config.additional_dirs.is_empty() && !shared.known.can.additional_directories {
-        let words = "the agent works in one directory only, so it cannot have others";
+        let words = "the agent does not support additional directories";
         return Err(failed(Problem::Unsupported(words.to_owned())));
     }
     let roots = Roots::open(&config.roots()).map_err(|error| failed(Problem::Invalid(error.to_string())))?;
     let mut paths: Vec<_> = roots.paths().map(std::path::Path::to_owned).collect();
-    // Relative paths start in the first.
+    // Relative paths start in the first root.
     let first = config.cwd.canonicalize().unwrap_or_else(|_| config.cwd.clone());
     paths.sort_by_key(|path| *path != first);
     let files = ProtectedFiles::new(Arc::clone(&config.policy), &paths, &config.git_settings);
@@ -59,8 +58,8 @@ pub(crate) async fn begin(
         true => Confinement::new(files.clone(), shared.support()),
         false => Confinement::none(files.clone()),
     };
-    // Only a client's own tools are asked about before they are used, and only version 2 has them as such: all others
-    // find out what confines a command when one is to be run. Until the agent has opened the session there is time.
+    // Only built-in tools are requested before use, and only version 2 has them: in all other cases the
+    // sandbox is determined before a command runs. It is determined while the agent opens the session.
     let confining = confinement.clone();
     let looking =
         (shared.known.version == Version::V2).then(|| tokio::spawn(async move { confining.now().await.1 }));
@@ -83,9 +82,10 @@ pub(crate) async fn begin(
         budget: RequestBudget::new(),
         commands_wanted: AtomicU64::new(0),
     });
-    let Given { descriptors, names, hosting } = servers(&shared, &config, &services).map_err(failed)?;
+    let SessionServers { descriptors, names, hosting } =
+        servers(&shared, &config, &services).map_err(failed)?;
     let params = params(&config, &beginning, descriptors, &shared);
-    let opening = shared.early_requests.opening();
+    let opening = shared.early_requests.begin_opening();
     let message_loss = shared.message_loss();
     let mut mapper = Mapper::new(
         shared.known.version,
@@ -106,32 +106,32 @@ pub(crate) async fn begin(
     };
     let asked_at = Instant::now();
     let (id, inbox) = match &beginning {
-        Beginning::Resume(id) => {
+        SessionStart::Resume(id) => {
             let mut inbox =
                 shared.peer.session(id).map_err(|error| failed(Problem::Invalid(error.to_string())))?;
             replay.mapper.set_session(id);
             replay.mapper.set_replay(true);
             let mut answer = replay.resume(&mut inbox, stage, method, &params).await;
-            // Some announce what they do not have.
+            // Some agents announce methods that they do not have.
             if method == SESSION_RESUME && shared.known.can.load && answer.as_ref().is_err_and(is_unknown) {
                 answer = replay.resume(&mut inbox, stage, SESSION_LOAD, &params).await;
             }
             replay.snapshot.opened(&answer?);
             (id.clone(), inbox)
         }
-        Beginning::New | Beginning::Fork(_) => {
-            let answer = ask(&shared, stage, method, &params, config.log_in).await?;
+        SessionStart::New | SessionStart::Fork(_) => {
+            let answer = send_open_request(&shared, stage, method, &params, config.log_in).await?;
             let id = answer.get("sessionId").and_then(Value::as_str);
             let id =
                 id.ok_or_else(|| failed(Problem::Malformed("it names no session".to_owned())))?.to_owned();
             let mut inbox = shared
                 .peer
                 .session(&id)
-                .map_err(|_| failed(Problem::Malformed(format!("the session {id:?} was opened before"))))?;
+                .map_err(|_| failed(Problem::Malformed(format!("session {id:?} is already open"))))?;
             replay.mapper.set_session(&id);
             match &beginning {
-                // The history may name settings that were changed since; the answer has those that hold now.
-                Beginning::Fork(_) => {
+                // The history may name outdated settings; the answer has the current ones.
+                SessionStart::Fork(_) => {
                     replay.mapper.set_replay(true);
                     replay.take_held(&mut inbox);
                     replay.snapshot.opened(&answer);
@@ -144,14 +144,14 @@ pub(crate) async fn begin(
             (id, inbox)
         }
     };
-    // History may follow the answer; the actor says when it is over.
-    let greeting = Greeting::new(asked_at.elapsed());
-    let strays = shared.early_requests.enter(&id);
+    // History may follow the answer; the actor decides when it is over.
+    let first_prompt_delay = FirstPromptDelay::new(asked_at.elapsed());
+    let strays = shared.early_requests.open_session(&id);
     drop(opening);
     let id: Arc<str> = id.into();
     permissions.set_session(&id);
     if let Some(looking) = looking {
-        // It fails only if the runtime ends.
+        // Fails only if the runtime shuts down.
         permissions.set_confined(looking.await.unwrap_or_default());
     }
     let snapshot = Arc::new(Mutex::new(snapshot));
@@ -159,7 +159,7 @@ pub(crate) async fn begin(
     let (commands, commanded) = mpsc::channel(MAX_QUEUED_REQUESTS);
     let (cancels, cancelled) = mpsc::channel(MAX_QUEUED_REQUESTS);
     let (listener, events) = event_queue::<RuntimeEvent>(false);
-    listener.put(&mut early);
+    listener.push_all(&mut early);
     let actor = Actor::new(
         Arc::clone(&shared),
         Arc::clone(&id),
@@ -169,11 +169,11 @@ pub(crate) async fn begin(
         Arc::clone(&snapshot),
         Arc::clone(&mode_guard),
         listener,
-        super::actor::ActorInputs { commands: commanded, cancels: cancelled, notes: told, strays },
+        super::actor::ActorInputs { commands: commanded, cancels: cancelled, notices: told, strays },
         cancels.clone(),
         hosting,
         message_loss,
-        greeting,
+        first_prompt_delay,
     );
     tokio::spawn(actor.run(requests));
     let session = Session { id, shared, commands, cancels, snapshot, mode_guard, events: Some(events) };
@@ -182,58 +182,62 @@ pub(crate) async fn begin(
 }
 
 /// The MCP servers of a session.
-struct Given {
-    /// What the agent is told of them.
+struct SessionServers {
+    /// Entries of `mcpServers`.
     descriptors: Vec<Value>,
-    /// The names of the user's that run here.
+    /// Names of the user's servers that the client hosts.
     names: Vec<String>,
-    /// All that run here.
+    /// All hosted servers.
     hosting: Option<Hosting>,
 }
 
-/// What the agent is told of MCP servers, and those that run here.
-fn servers(shared: &Arc<Shared>, config: &SessionConfig, services: &Arc<Services>) -> Result<Given, Problem> {
+/// Assigns the MCP servers of a session, and starts the hosted ones.
+fn servers(
+    shared: &Arc<Shared>,
+    config: &SessionConfig,
+    services: &Arc<Services>,
+) -> Result<SessionServers, Problem> {
     let offer = shared.offer;
     let offer = mcp::Offer { read: offer.read_files, write: offer.write_files, run: offer.run_commands };
-    let through = Arc::new(ThroughMcp(Arc::clone(services)));
+    let through = Arc::new(McpServices(Arc::clone(services)));
     let offers_any = offer.read || offer.write || offer.run;
     let host = (shared.known.version == Version::V2 && offers_any)
         .then(|| HostServer::new(offer, Arc::clone(&through) as Arc<_>, through as Arc<_>));
     let plan = mcp::plan(shared.known.version, &shared.known.can, &config.mcp_servers, host)
         .map_err(|error| Problem::Unsupported(error.to_string()))?;
     let descriptors = plan.descriptors;
-    if plan.housed.is_empty() {
-        return Ok(Given { descriptors, names: Vec::new(), hosting: None });
+    if plan.hosted.is_empty() {
+        return Ok(SessionServers { descriptors, names: Vec::new(), hosting: None });
     }
-    let names = plan.housed.iter().filter_map(|housed| match &housed.resident {
-        Resident::Server(server) => Some(server.name.clone()),
-        Resident::Host(_) => None,
+    let names = plan.hosted.iter().filter_map(|hosted| match &hosted.kind {
+        HostedServerKind::Server(server) => Some(server.name.clone()),
+        HostedServerKind::Host(_) => None,
     });
     let names = names.collect();
     let gate: Arc<dyn Gate> = Arc::new(McpGate(Arc::clone(&services.permissions)));
     let options = narrows_mcp::Options::new(&config.cwd, config.environment.clone());
-    Ok(Given { descriptors, names, hosting: Some(shared.mcp.host(plan.housed, options, &gate)) })
+    Ok(SessionServers { descriptors, names, hosting: Some(shared.mcp.host(plan.hosted, options, &gate)) })
 }
 
-fn params(config: &SessionConfig, beginning: &Beginning, servers: Vec<Value>, shared: &Shared) -> Value {
+fn params(config: &SessionConfig, beginning: &SessionStart, servers: Vec<Value>, shared: &Shared) -> Value {
     let mut params = Map::new();
-    if let Beginning::Resume(id) | Beginning::Fork(id) = beginning {
+    if let SessionStart::Resume(id) | SessionStart::Fork(id) = beginning {
         params.insert("sessionId".to_owned(), id.as_str().into());
     }
     params.insert("cwd".to_owned(), json!(config.cwd));
-    // Version 1 demands it even if there are none.
+    // Version 1 requires it even if it is empty.
     params.insert("mcpServers".to_owned(), servers.into());
     if !config.additional_dirs.is_empty() {
         params.insert("additionalDirectories".to_owned(), json!(config.additional_dirs));
     }
-    if config.replay && matches!(beginning, Beginning::Resume(_)) && shared.known.version == Version::V2 {
+    if config.replay && matches!(beginning, SessionStart::Resume(_)) && shared.known.version == Version::V2 {
         params.insert("replayFrom".to_owned(), json!({"type": "start"}));
     }
     params.into()
 }
 
-/// Asks for a session, once more after logging in if that can be done without anybody.
-async fn ask(
+/// Sends the request that opens a session. Repeats it after a login that needs no user.
+async fn send_open_request(
     shared: &Shared,
     stage: Stage,
     method: &str,
@@ -243,32 +247,32 @@ async fn ask(
     let limit = shared.agent.deadlines.open;
     match shared.peer.request(method, params, limit).await {
         Err(error) if log_in && wants_login(&error) && shared.log_in().await? => {
-            shared.ask(stage, method, params, limit).await
+            shared.request(stage, method, params, limit).await
         }
-        answer => answer.map_err(|error| shared.explained(stage, error)),
+        answer => answer.map_err(|error| shared.client_error(stage, error)),
     }
 }
 
-/// A session that is being resumed, and what comes of it meanwhile.
+/// A session that is being resumed, and its messages so far.
 struct Replay<'a> {
     shared: &'a Shared,
     mapper: &'a mut Mapper,
     events: &'a mut Vec<RuntimeEvent>,
     requests: &'a mut Vec<Request>,
     snapshot: &'a mut Snapshot,
-    /// Whether it may be tried again after logging in; once.
+    /// `true` if the request may be repeated once after a login.
     log_in: bool,
 }
 
-/// How many messages are taken at once of what came before a prompt. An agent that never stops sending must not keep
-/// the prompt from being sent.
-pub(super) const HELD: usize = 65_536;
+/// Maximum number of messages handled at once before a prompt. An agent that never stops sending must not
+/// block the prompt.
+pub(super) const MAX_HELD_MESSAGES: usize = 65_536;
 
-/// The most replayed events that are kept for the caller.
-const REPLAYED: usize = 2048;
+/// Maximum number of replayed events that are kept for the caller.
+const MAX_REPLAYED_EVENTS: usize = 2048;
 
 impl Replay<'_> {
-    /// Asks for the session and takes what is replayed of it: to be shown, and never to be done.
+    /// Sends the request and reads the replayed history, which has no effects.
     async fn resume(
         &mut self,
         inbox: &mut narrows_rpc::Session,
@@ -282,7 +286,7 @@ impl Replay<'_> {
                 Err(error) if self.log_in && wants_login(&error) && self.shared.log_in().await? => {
                     self.log_in = false;
                 }
-                outcome => return outcome.map_err(|error| self.shared.explained(stage, error)),
+                outcome => return outcome.map_err(|error| self.shared.client_error(stage, error)),
             }
         }
     }
@@ -299,7 +303,7 @@ impl Replay<'_> {
         let late = || self.shared.failed(stage, Problem::Deadline(limit));
         let asking = timeout_at(until, self.shared.peer.call_in(inbox, method, params)).await;
         let id = asking.map_err(|_| late())?.map_err(|error| self.shared.failed(stage, error))?;
-        // When what the agent asks is refused, which it may wait for.
+        // Deadline for refusing the agent's requests, for whose answers it may wait.
         let mut early_deadline = None;
         loop {
             let Ok(item) = timeout_at(early_deadline.unwrap_or(until).min(until), inbox.recv()).await else {
@@ -332,9 +336,9 @@ impl Replay<'_> {
         }
     }
 
-    /// Takes what came before the session had an id: a greeting, or the history of a session that was forked.
+    /// Reads messages from before the session had an id: initial updates, or the history of a forked session.
     fn take_held(&mut self, inbox: &mut narrows_rpc::Session) {
-        for item in std::iter::from_fn(|| inbox.try_recv()).take(HELD) {
+        for item in std::iter::from_fn(|| inbox.try_recv()).take(MAX_HELD_MESSAGES) {
             match item {
                 Item::Notification(frame) => self.update(&frame),
                 Item::Request(request) => self.requests.push(request),
@@ -343,7 +347,7 @@ impl Replay<'_> {
         }
     }
 
-    /// Refuses what the agent has asked: there is no session yet in which it could be judged.
+    /// Refuses the agent's requests, because there is no session yet in which they could be judged.
     fn refuse(&mut self) {
         for request in self.requests.drain(..) {
             request.responder.fail(&RpcError::new(Code::NotFound, "the session is not open yet"));
@@ -358,36 +362,36 @@ impl Replay<'_> {
         }
         let effects = self.mapper.update(params, super::actor::now_ms(), self.events);
         if effects.session.is_some() {
-            super::actor::note_change(self.snapshot, params);
+            super::actor::record_change(self.snapshot, params);
         }
-        // Histories are long; what is not kept is what happened first.
-        if self.events.len() > 2 * REPLAYED {
-            self.events.drain(..self.events.len() - REPLAYED);
+        // Histories can be long; the oldest events are dropped.
+        if self.events.len() > 2 * MAX_REPLAYED_EVENTS {
+            self.events.drain(..self.events.len() - MAX_REPLAYED_EVENTS);
         }
     }
 }
 
-/// Whether the agent says that it has no such method.
+/// Returns `true` if the agent does not know the method.
 fn is_unknown(error: &ClientError) -> bool {
     matches!(&*error.problem, Problem::Refused(error) if error.is(Code::MethodNotFound))
 }
 
-/// Sets the model, then the mode, then how much it thinks: the choice of a model may change what can be set.
+/// Sets the model, then the mode, then the reasoning effort: a model may change the available options.
 async fn set_up(session: &Session, config: &SessionConfig) -> Result<(), ClientError> {
     if let Some(model) = &config.model
         && let Err(rejection) = session.set_model(model).await
     {
-        session.tell_rejection(&rejection).await;
+        session.report_rejection(&rejection).await;
         if config.require_model {
             let Rejection { value, reason, .. } = rejection;
-            let words = format!("the model {value:?} cannot be had: {reason}");
+            let words = format!("model {value:?} is not available: {reason}");
             return Err(session.shared.failed(Stage::Set, Problem::Unsupported(words)));
         }
     }
     if let Some(mode) = &config.mode
         && let Err(rejection) = session.set_mode(mode).await
     {
-        session.tell_rejection(&rejection).await;
+        session.report_rejection(&rejection).await;
     }
     let is_low = config.policy.access() == Access::Low;
     let is_free = config.restrict_mode && config.mode.is_none();
@@ -398,12 +402,12 @@ async fn set_up(session: &Session, config: &SessionConfig) -> Result<(), ClientE
         && session.snapshot().option("thought_level").is_some()
         && let Err(rejection) = session.set("thought_level", &effort_of(&session.snapshot(), effort)).await
     {
-        session.tell_rejection(&rejection).await;
+        session.report_rejection(&rejection).await;
     }
     Ok(())
 }
 
-/// The level that comes nearest to `wanted`.
+/// Returns the level nearest to `wanted`.
 fn effort_of(snapshot: &Snapshot, wanted: &str) -> String {
     let has =
         |level: &str| snapshot.option("thought_level").is_some_and(|option| option.value(level).is_some());

@@ -1,8 +1,8 @@
 //! Reports an agent that runs commands itself although the user says that it does not.
 //!
-//! With [`CommandRunner::Client`](crate::CommandRunner::Client) a permission request is judged with the sandbox of the client.
-//! An agent that then runs the command itself runs it in no sandbox. The client cannot prevent that, but it sees a tool call
-//! that ends without a request for a terminal.
+//! With [`CommandRunner::Client`](crate::CommandRunner::Client) a permission request is judged with the
+//! sandbox of the client. An agent that then runs the command itself runs it without a sandbox. The client
+//! cannot prevent that, but it sees a tool call that ends without a request for a terminal.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,34 +12,35 @@ use serde_json::json;
 use super::actor::{Actor, now_ms};
 use crate::event::{EventBody, Json, Payload};
 
-/// How many allowed calls are watched at once.
+/// Maximum number of allowed calls that are watched.
 const MAX_WATCHED: usize = 1000;
 
 /// The `name` of the event.
 const EVENT: &str = "command.run_by_agent";
 
 const PROBLEM: &str =
-    "the agent ran a command itself, in no sandbox, though its settings say that it never does";
+    "the agent ran a command itself without a sandbox, although its settings say that it never does";
 
-/// Calls that were allowed because the client runs their commands, and how many commands it was asked to run.
+/// Calls that were allowed because the client runs their commands, and the number of commands it was asked to
+/// run.
 #[derive(Debug, Default)]
 pub(super) struct OwnCommands {
-    /// By the id of the call: how many commands had been wanted of the client when it was allowed.
+    /// Number of requested commands when the call was allowed, by call id.
     allowed: BTreeMap<Arc<str>, u64>,
-    /// The commands up to this one belong to calls that are over.
+    /// Commands up to this number belong to completed calls.
     claimed: u64,
     is_reported: bool,
 }
 
 impl OwnCommands {
-    /// A call was allowed when `wanted` commands had been wanted of the client.
+    /// Records that a call was allowed when `wanted` commands had been requested.
     pub(super) fn allow(&mut self, call: Arc<str>, wanted: u64) {
         if !self.is_reported && self.allowed.len() < MAX_WATCHED {
             self.allowed.insert(call, wanted);
         }
     }
 
-    /// Ends a call. Returns `true` if no command was wanted of the client for it, for the first call of which that is so.
+    /// Ends a call. Returns `true` for the first call for which no command was requested.
     fn end(&mut self, call: &str, wanted: u64) -> bool {
         let Some(before) = self.allowed.remove(call) else { return false };
         let before = before.max(self.claimed);
@@ -52,7 +53,7 @@ impl OwnCommands {
 }
 
 impl Actor {
-    /// Reports a call that the agent has just completed without a terminal. One that failed may never have begun.
+    /// Reports a call that the agent has completed without a terminal. A failed call may never have begun.
     pub(super) fn check_own_command(&mut self, call: &str, now: u64) {
         if !self.own_commands.allowed.contains_key(call) {
             return;
@@ -68,7 +69,7 @@ impl Actor {
 
     /// Reports a call that is still in progress at the end of the turn without a terminal.
     pub(super) fn check_unfinished_commands(&mut self) {
-        let is_cancelled = self.run.as_ref().is_some_and(|run| run.giving_up.is_some());
+        let is_cancelled = self.run.as_ref().is_some_and(|run| run.abort.is_some());
         let calls: Vec<Arc<str>> = self.own_commands.allowed.keys().cloned().collect();
         for call in calls.iter().filter(|_| !is_cancelled) {
             let status = self.mapper.call(call).and_then(|call| call.status.as_deref());
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn one_call_is_reported() {
+    fn one_unfinished_command_is_reported() {
         let mut commands = OwnCommands::default();
         commands.allow("a".into(), 0);
         commands.allow("b".into(), 0);

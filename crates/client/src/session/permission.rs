@@ -1,4 +1,4 @@
-//! Requests for permission: judged by what they are about, answered by the kind of an option.
+//! Permission requests of the agent: judged by their subjects, answered by the kind of an option.
 
 mod change;
 mod subject;
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use narrows_acp::Version;
-use narrows_policy::{Access, Action, Because, Decision, Kind, Verdict};
+use narrows_policy::{Access, Action, Decision, DecisionReason, Kind, Verdict};
 use narrows_rpc::{Request, Responder};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -18,7 +18,7 @@ use self::subject::{
 
 use super::actor::{Actor, TaskOutcome, now_ms};
 use crate::agent::{CommandRunner, Offer};
-use crate::allowed::{ClientAction, Holds};
+use crate::allowed::{ClientAction, Validity};
 use crate::event::{Payload, PermissionResolved};
 use crate::host::links::{Unfollowed, follow_links};
 use crate::map::Call;
@@ -27,75 +27,76 @@ use crate::option_choice::{self, Answer, PermissionOption};
 use crate::permission_request::{Approval, PermissionReply, PermissionRequest, RequestProblem};
 use crate::permissions::{DecidedBy, PermissionNotice, PermissionService, TurnId, explained};
 
-/// The reason why a call is not known in whole.
+/// Reason why a call is not completely known.
 const TOO_LARGE: &str = "the tool call has more input, locations or content than is kept";
 
-/// A request that waits for its answer.
-pub(super) struct Held {
+/// A permission request that waits for its answer.
+pub(super) struct HeldRequest {
     responder: Responder,
     call_id: Option<Arc<str>>,
     options: Vec<PermissionOption>,
     decision: Decision,
     may_always: bool,
-    /// It has a command that the client runs according to the user.
+    /// It has a command that, according to the user, the client runs.
     is_trusted: bool,
     /// The agent wants to change its mode.
     switches_mode: bool,
-    /// What it is if the client does it for the agent.
+    /// The action, if the client performs it for the agent.
     client_action: Option<ClientAction>,
-    /// Its part of the bytes of open requests.
+    /// Its share of the budget of open requests.
     _permit: OwnedSemaphorePermit,
 }
 
-/// How a request was settled.
-pub(super) struct Settled {
+/// A settled permission request.
+pub(super) struct SettledRequest {
     id: String,
     reply: PermissionReply,
     by: DecidedBy,
-    /// What the policy said once links were followed; `None`: what it said before.
+    /// Decision of the policy with link targets, if it differs from the one without.
     decision: Option<Decision>,
-    /// How much of the changed files the question has shown.
+    /// How much of the changed files was shown.
     shown: ShownChange,
 }
 
-impl Settled {
-    fn at_once(id: String, (reply, by): (PermissionReply, DecidedBy)) -> Self {
+impl SettledRequest {
+    fn immediately(id: String, (reply, by): (PermissionReply, DecidedBy)) -> Self {
         Self { id, reply, by, decision: None, shown: ShownChange::Whole }
     }
 }
 
-/// What a request is judged by.
+/// The subjects by which a request is judged.
 #[derive(Clone)]
-struct Matter {
-    /// Everything that it is about. The strictest decision on any of them counts.
+struct JudgedSubjects {
+    /// The strictest decision on any of them counts.
     subjects: Vec<Subject>,
-    /// Not all of it could be read, or not in one way only.
+    /// `true` if a part could not be read, or is ambiguous.
     is_partial: bool,
     approval: Option<Approval>,
 }
 
-impl Matter {
-    /// What the policy says of it.
+impl JudgedSubjects {
+    /// Returns the decision of the policy.
     fn judge(&self, permissions: &PermissionService, turn: TurnId) -> Decision {
         let decisions = self.subjects.iter().map(|subject| subject.judge(permissions, turn));
         let strictest = decisions.reduce(Decision::stricter);
         let mut decision = strictest.unwrap_or_else(|| permissions.judge(turn, &Action::default(), false));
         if self.is_partial {
-            // A request that cannot be read in whole cannot be judged: a person may look at it, but no rule allows it.
+            // A request that cannot be read completely cannot be judged: a person may decide about it, but no
+            // rule allows it.
             decision.verdict = decision.verdict.max(Verdict::Ask);
         }
         if let Some(approval) = &self.approval
-            && matches!(decision.because, Because::Preset { .. })
+            && matches!(decision.because, DecisionReason::Preset { .. })
             && decision.verdict <= Verdict::Ask
         {
-            // An approval comes from a person or a rule. A preset is neither.
+            // An approval comes from a person or a rule, and not from a preset.
             decision.verdict = Verdict::Ask;
-            decision.because = Because::Approval { reason: approval.reason.clone() };
+            decision.because = DecisionReason::Approval { reason: approval.reason.clone() };
         }
         decision
     }
 
-    /// Returns `true` if there is no path in it that could lead elsewhere.
+    /// Returns `true` if it has no path that could be a link.
     fn names_nothing(&self) -> bool {
         let is_plain =
             |action: &Action| action.paths.is_empty() && action.cwd.is_none() && action.command.is_none();
@@ -106,9 +107,9 @@ impl Matter {
         self.subjects.iter().map(|subject| &subject.action)
     }
 
-    /// The same with where its paths lead. One that cannot be followed may lead anywhere.
+    /// Adds the link targets of its paths. If they cannot be followed, the request is partial.
     async fn followed(mut self, permissions: &PermissionService) -> Self {
-        let Some(here) = permissions.here().map(Path::to_owned) else { return self };
+        let Some(here) = permissions.local_root().map(Path::to_owned) else { return self };
         let files = permissions.files().clone();
         let mut subjects = self.subjects.clone();
         let following = tokio::task::spawn_blocking(move || {
@@ -118,7 +119,7 @@ impl Matter {
         });
         match following.await {
             Ok(Ok(subjects)) => self.subjects = subjects,
-            // The second is only if the runtime ends.
+            // The join fails only if the runtime shuts down.
             Ok(Err(Unfollowed)) | Err(_) => self.is_partial = true,
         }
         self
@@ -126,14 +127,14 @@ impl Matter {
 }
 
 impl Actor {
-    /// The agent asks whether it may.
+    /// Handles a permission request.
     pub(super) fn permission(&mut self, request: Request, method: &str, permit: OwnedSemaphorePermit) {
         let params = request.frame.params().unwrap_or(b"{}");
         let permissions = Arc::clone(&self.services.permissions);
         let turn = permissions.turn();
-        let id = permissions.number();
+        let id = permissions.next_request_id();
         let asked = self.mapper.permission_requested(&id, method, params, now_ms(), &mut self.events);
-        // Only version 2 has our tools as such, and only an agent that takes servers from its client has them at all.
+        // Only version 2 has the built-in tools, and only for an agent that accepts servers from its client.
         let known = &self.shared.known;
         let has_tools = known.version == Version::V2 && known.can.mcp_acp;
         let Offer { read_files: read, write_files: write, run_commands: run } = self.shared.offer;
@@ -142,11 +143,11 @@ impl Actor {
         let agent = &self.shared.agent;
         let is_trusted = !agent.acts_through_client && agent.commands_run_by == CommandRunner::Client;
         let runs_commands = (agent.acts_through_client || is_trusted) && self.shared.offer.run_commands;
-        // An MCP server runs a command in no sandbox.
+        // An MCP server runs commands without a sandbox.
         let is_held = |Subject { action, runs_here }: &Subject| {
             !runs_here && action.command.is_some() && action.server.is_none()
         };
-        // What confines the next command is looked up before one is judged by it.
+        // The sandbox of the next command is determined before the command is judged.
         let confinement = (runs_commands && subjects.iter().any(is_held)).then(|| {
             subjects
                 .iter_mut()
@@ -162,9 +163,9 @@ impl Actor {
         let reason = asked.problem.clone().or_else(|| is_cut.then(|| TOO_LARGE.to_owned()));
         let problem = reason.map(|reason| RequestProblem::new(reason, params));
         let is_partial = problem.is_some() || asked.is_bare;
-        let matter = Matter { subjects, is_partial, approval: asked.approval.clone() };
+        let matter = JudgedSubjects { subjects, is_partial, approval: asked.approval.clone() };
         let decision = matter.judge(&permissions, turn);
-        // What a person cannot be shown in whole is not allowed for another request.
+        // An action that was not shown completely is not allowed for another request.
         let client_action =
             client_action(&matter.subjects, &asked, &self.services.cwd).filter(|_| !is_partial);
         let options: Vec<PermissionOption> = asked
@@ -195,17 +196,17 @@ impl Actor {
             approval: asked.approval,
             problem,
         };
-        // For good only where nothing less is to be had and everything is allowed anyway.
+        // For good only if nothing else is offered and everything is allowed anyway.
         let may_always = permissions.access() == Access::High;
         let responder = request.responder;
         let given_up = responder.cancelled();
         let cwd = self.services.cwd.clone();
-        // A refusal stays one wherever the paths lead.
+        // A denial remains one for every link target.
         let is_final = decision.verdict == Verdict::Deny || matter.names_nothing() && confinement.is_none();
-        let at_once = permissions.settled(&decision).filter(|_| is_final);
+        let immediately = permissions.reply_without_asking(&decision).filter(|_| is_final);
         self.held.insert(
             id.clone(),
-            Held {
+            HeldRequest {
                 responder,
                 call_id,
                 options,
@@ -217,8 +218,8 @@ impl Actor {
                 _permit: permit,
             },
         );
-        if let Some(settled) = at_once {
-            return self.settled(Settled::at_once(id, settled));
+        if let Some(settled) = immediately {
+            return self.settled(SettledRequest::immediately(id, settled));
         }
         self.tasks.spawn(async move {
             let settling = async {
@@ -244,16 +245,16 @@ impl Actor {
                 settled = settling => settled,
                 () = given_up => (PermissionReply::Cancel, DecidedBy::Cancelled, None, ShownChange::Whole),
             };
-            Some(TaskOutcome::Settled(Settled { id, reply, by, decision, shown }))
+            Some(TaskOutcome::SettledRequest(SettledRequest { id, reply, by, decision, shown }))
         });
     }
 
-    /// A request was settled: the agent is answered, and that is told.
-    pub(super) fn settled(&mut self, settled: Settled) {
-        let Settled { id, reply, by, decision: followed, shown } = settled;
-        // One that is not there was answered when its turn ended.
+    /// Answers a settled request, and reports the answer.
+    pub(super) fn settled(&mut self, settled: SettledRequest) {
+        let SettledRequest { id, reply, by, decision: followed, shown } = settled;
+        // A missing request was answered when its turn ended.
         let Some(held) = self.held.remove(&id) else { return };
-        let Held {
+        let HeldRequest {
             responder,
             call_id,
             options,
@@ -267,13 +268,13 @@ impl Actor {
         let decision = followed.unwrap_or(decision);
         let answer = answer(&options, &reply, may_always);
         let chosen = answer.option_id().and_then(|id| options.iter().find(|option| option.option_id == id));
-        // What was shown as a part of a file says nothing about the rest of it.
+        // Showing a part of a file does not allow the rest of it.
         let client_action = client_action.filter(|_| shown == ShownChange::Whole);
         if let (DecidedBy::Person, Some(client_action), Some(option)) = (by, client_action, chosen) {
             let allowed = &self.services.permissions.allowed;
             match option.kind.as_str() {
-                "allow_once" => allowed.remember(client_action, Holds::Once),
-                "allow_always" => allowed.remember(client_action, Holds::Always),
+                "allow_once" => allowed.remember(client_action, Validity::Once),
+                "allow_always" => allowed.remember(client_action, Validity::Always),
                 _ => {}
             }
         }
@@ -300,11 +301,11 @@ impl Actor {
         };
         responder.respond(&answer);
         self.mapper.permission_resolved(resolved, now_ms(), &mut self.events);
-        // The time that a person took to answer is not silence of the agent.
+        // The time for which a person decided is not silence of the agent.
         self.reset_silence_timer();
     }
 
-    /// Answers and tells everything that the agent has asked: what comes later belongs to no turn.
+    /// Answers and reports all open requests, because later ones belong to no turn.
     pub(super) fn settle_all(&mut self) {
         self.services.permissions.cancel();
         while let Some(answered) = self.tasks.try_join_next() {
@@ -314,47 +315,47 @@ impl Actor {
         }
         let held: Vec<String> = self.held.keys().cloned().collect();
         for id in held {
-            self.settled(Settled::at_once(id, (PermissionReply::Cancel, DecidedBy::Cancelled)));
+            self.settled(SettledRequest::immediately(id, (PermissionReply::Cancel, DecidedBy::Cancelled)));
         }
-        while let Ok(note) = self.inputs.notes.try_recv() {
-            self.note(note);
+        while let Ok(notice) = self.inputs.notices.try_recv() {
+            self.handle_notice(notice);
         }
-        for id in std::mem::take(&mut self.noted) {
-            self.given_up(&id);
+        for id in std::mem::take(&mut self.undecided) {
+            self.report_abandoned(&id);
         }
     }
 
-    /// Takes news of what the agent wants of this machine.
-    pub(super) fn note(&mut self, note: PermissionNotice) {
-        match note {
+    /// Handles a notice of the permission service.
+    pub(super) fn handle_notice(&mut self, notice: PermissionNotice) {
+        match notice {
             PermissionNotice::Requested(requested) => {
-                self.noted.insert(requested.request_id.clone());
+                self.undecided.insert(requested.request_id.clone());
                 let payload = Payload::PermissionRequested(requested);
                 self.mapper.provider_event(payload, now_ms(), &mut self.events);
             }
             PermissionNotice::Resolved(resolved) => {
-                self.noted.remove(&resolved.request_id);
+                self.undecided.remove(&resolved.request_id);
                 if self.services.permissions.pending_permissions.mark_reported(&resolved.request_id) {
                     self.mapper.permission_resolved(resolved, now_ms(), &mut self.events);
                 }
                 self.reset_silence_timer();
             }
             PermissionNotice::GivenUp(id) => {
-                self.noted.remove(&id);
-                self.given_up(&id);
+                self.undecided.remove(&id);
+                self.report_abandoned(&id);
             }
         }
     }
 
-    /// Reports the decision about a request that is no longer waited for.
-    fn given_up(&mut self, id: &str) {
+    /// Reports the decision about an abandoned request.
+    fn report_abandoned(&mut self, id: &str) {
         if let Some(resolved) = self.services.permissions.pending_permissions.give_up(id) {
             self.mapper.permission_resolved(resolved, now_ms(), &mut self.events);
         }
     }
 }
 
-/// The answer in the agent's own options.
+/// Returns the answer as one of the agent's options.
 fn answer(options: &[PermissionOption], reply: &PermissionReply, may_always: bool) -> Answer {
     match reply {
         PermissionReply::Allow => {
@@ -362,7 +363,7 @@ fn answer(options: &[PermissionOption], reply: &PermissionReply, may_always: boo
         }
         PermissionReply::Reject | PermissionReply::Nobody => option_choice::reject(options),
         PermissionReply::Select(id) => option_choice::exactly(options, id).unwrap_or_else(|| {
-            tracing::warn!("the answer names an option that was not offered, so it is a refusal");
+            tracing::warn!("answer names an unknown option, treated as a rejection");
             option_choice::reject(options)
         }),
         PermissionReply::Cancel => Answer::CANCELLED,

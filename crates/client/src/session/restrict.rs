@@ -1,44 +1,45 @@
-//! Low access and the agent's own modes.
+//! Selects a read-only mode of the agent for low access.
 //!
-//! Many agents change files and run commands by themselves, without asking. Low access cannot hold that back; a mode of
-//! the agent in which it only reads can. So such a mode is chosen where there is one, and where there is none that is told.
+//! Many agents change files and run commands themselves, without asking. Low access cannot prevent that, but
+//! a read-only mode of the agent can. So such a mode is selected if there is one, and its absence is
+//! reported.
 
 use super::{Rejection, Session};
 use crate::snapshot::{Choice, Snapshot};
 
-/// Modes in which an agent changes nothing by itself, by their ids or names, the strictest first.
-const READING: [&str; 3] = ["readonly", "plan", "ask"];
+/// Modes in which an agent changes nothing by itself, by id or name, strictest first.
+const READ_ONLY_MODES: [&str; 3] = ["readonly", "plan", "ask"];
 
-/// The mode that is wanted, where there is none to name.
+/// The requested mode in reports, if the agent has none.
 const WANTED: &str = "read-only";
 
-const NONE: &str = "the agent offers no mode in which it only reads";
+const NONE: &str = "the agent has no read-only mode";
 
-/// What follows if the agent is not in such a mode.
-pub(super) const CONSEQUENCE: &str = "low access does not hold back what it does without asking";
+/// Consequence if the agent is not in such a mode.
+pub(super) const CONSEQUENCE: &str = "low access cannot prevent what it does without asking";
 
-/// Has the agent work in a mode in which it changes nothing by itself, or tells that it has none.
+/// Selects a read-only mode, or reports that there is none.
 pub(super) async fn restrict(session: &Session) {
     let rejection = match reading_mode(&session.snapshot()) {
         Some(Mode { id, is_current }) => {
             let rejection = if is_current { None } else { session.set_mode(&id).await.err() };
             if rejection.is_none() {
-                session.mode_guard.keep(&id);
+                session.mode_guard.set_mode(&id);
             }
             rejection
         }
-        // A name proves nothing, so it does not keep an agent from a mode that it offers.
+        // Other agents may have the same name, so an offered mode is selected in any case.
         None if session.shared.known.is_ours() => None,
         None => {
             Some(Rejection { option: "mode".to_owned(), value: WANTED.to_owned(), reason: NONE.to_owned() })
         }
     };
     if let Some(rejection) = rejection {
-        session.tell_rejection(&with_consequence(rejection)).await;
+        session.report_rejection(&with_consequence(rejection)).await;
     }
 }
 
-/// Returns the rejection with a reason that says what it means for low access.
+/// Adds the consequence for low access to the reason.
 fn with_consequence(rejection: Rejection) -> Rejection {
     let reason = format!("{}, so {CONSEQUENCE}", rejection.reason);
     Rejection { reason, ..rejection }
@@ -49,30 +50,32 @@ struct Mode {
     is_current: bool,
 }
 
-/// The mode that the agent is in.
+/// The current mode of the agent.
 pub(super) struct CurrentMode {
     pub(super) id: String,
-    /// It is one in which the agent changes nothing by itself.
+    /// `true` if the agent changes nothing by itself in it.
     pub(super) only_reads: bool,
 }
 
-/// Returns the mode that the agent is in, if it has modes.
+/// Returns the current mode, if the agent has modes.
 pub(super) fn current_mode(snapshot: &Snapshot) -> Option<CurrentMode> {
     let (id, available) = modes(snapshot)?;
     let name = available.iter().find(|choice| choice.id == id).map_or("", |choice| choice.name.as_str());
-    let only_reads = [id.as_str(), name].map(plain).iter().any(|name| READING.contains(&name.as_str()));
+    let only_reads =
+        [id.as_str(), name].map(plain).iter().any(|name| READ_ONLY_MODES.contains(&name.as_str()));
     Some(CurrentMode { id, only_reads })
 }
 
-/// The strictest mode that the agent offers in which it only reads.
+/// Returns the strictest read-only mode that the agent offers.
 fn reading_mode(snapshot: &Snapshot) -> Option<Mode> {
     let (current, available) = modes(snapshot)?;
     let is = |choice: &Choice, wanted: &str| plain(&choice.id) == wanted || plain(&choice.name) == wanted;
-    let found = READING.iter().find_map(|wanted| available.iter().find(|choice| is(choice, wanted)))?;
+    let found =
+        READ_ONLY_MODES.iter().find_map(|wanted| available.iter().find(|choice| is(choice, wanted)))?;
     Some(Mode { id: found.id.clone(), is_current: found.id == current })
 }
 
-/// Returns the id of the current mode and all modes, in the present form of the protocol or the older one.
+/// Returns the id of the current mode and all modes, in the current or the older form.
 fn modes(snapshot: &Snapshot) -> Option<(String, &[Choice])> {
     match (snapshot.option("mode"), &snapshot.modes) {
         (Some(option), _) => Some((option.current.as_str().unwrap_or_default().to_owned(), &option.values)),
@@ -81,7 +84,7 @@ fn modes(snapshot: &Snapshot) -> Option<(String, &[Choice])> {
     }
 }
 
-/// A name as it is compared: `Read-only mode` and `https://…/session-modes#plan` are usual too.
+/// Normalizes a name for comparison; `Read-only mode` and `https://…/session-modes#plan` are common.
 fn plain(name: &str) -> String {
     let last = name.rsplit(['#', '/']).next().unwrap_or(name);
     let letters: String =
@@ -105,14 +108,14 @@ mod tests {
     }
 
     #[test]
-    fn every_rejection_says_that_low_access_does_not_hold() {
+    fn every_mode_failure_says_that_low_access_is_not_enforced() {
         let rejection = |reason: &str| Rejection {
             option: "mode".to_owned(),
             value: "plan".to_owned(),
             reason: reason.to_owned(),
         };
         let told = with_consequence(rejection("no (-32603)"));
-        let expected = "no (-32603), so low access does not hold back what it does without asking";
+        let expected = "no (-32603), so low access cannot prevent what it does without asking";
         assert_eq!((told.value.as_str(), told.reason.as_str()), ("plan", expected));
     }
 
@@ -122,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_strictest_mode_that_only_reads_is_found() {
+    fn the_strictest_read_only_mode_is_found() {
         check(&json!({}), None);
         check(&offered("auto", &["auto", "full-access"]), None);
         check(&offered("auto", &["auto", "read-only", "full-access"]), Some(("read-only", false)));
@@ -132,7 +135,7 @@ mod tests {
         check(&offered("a", &["a", "https://agentclientprotocol.com/protocol/session-modes#plan"]), {
             Some(("https://agentclientprotocol.com/protocol/session-modes#plan", false))
         });
-        // One that only begins so is another.
+        // A name with another ending does not count.
         check(&offered("a", &["a", "ask-never", "planless", "task"]), None);
         let named = json!({"modes": {"currentModeId": "1", "availableModes": [
             {"id": "1", "name": "Agent"}, {"id": "2", "name": "Read-only mode"},

@@ -16,9 +16,9 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::active::{Active, GivingUp, Why};
+use super::active::{Abort, AbortReason, Active};
 use super::actor::{Actor, now_ms};
-use super::open::HELD;
+use super::open::MAX_HELD_MESSAGES;
 use crate::error::{ClientError, Problem, Stage, wants_login};
 use crate::event::{Json, Payload};
 use crate::event_queue::event_queue;
@@ -31,40 +31,40 @@ use crate::runtime::Shared;
 use crate::structured::Form;
 use crate::turn::Turn;
 
-/// How long an agent must be silent after it has opened a session before its first prompt is sent: the least, and the most.
+/// Minimum and maximum time of silence after the session was opened, before the first prompt is sent.
 const MIN_QUIET: Duration = Duration::from_millis(3);
 const MAX_QUIET: Duration = Duration::from_millis(50);
 
-/// How long the first prompt waits for that at most.
-const MAX_GREETING: Duration = Duration::from_millis(150);
+/// Maximum delay of the first prompt.
+const MAX_FIRST_PROMPT_DELAY: Duration = Duration::from_millis(150);
 
-/// The time after a session was opened in which the agent may still tell what belongs to its beginning.
+/// Delay of the first prompt, in which the agent may still send updates that belong to the opening of the
+/// session.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Greeting {
+pub(super) struct FirstPromptDelay {
     opened: Instant,
     quiet: Duration,
 }
 
-impl Greeting {
-    /// A session was opened, which `took` this long: an agent that is slow, or on a busy machine, is waited for longer.
+impl FirstPromptDelay {
+    /// Creates the delay for a session that took this long to open: a slow agent or machine gets more time.
     pub(super) fn new(took: Duration) -> Self {
         Self { opened: Instant::now(), quiet: (took / 4).clamp(MIN_QUIET, MAX_QUIET) }
     }
 
     pub(super) fn is_over(&self) -> bool {
-        self.opened.elapsed() > MAX_GREETING
+        self.opened.elapsed() > MAX_FIRST_PROMPT_DELAY
     }
 }
 
 impl Actor {
-    /// Starts a run.
     pub(super) async fn begin(
         &mut self,
         request: RunRequest,
         reply: oneshot::Sender<Result<RunHandle, ClientError>>,
     ) {
         let outcome = self.try_begin(request).await;
-        // The caller may have gone; the run goes on all the same.
+        // The caller may have dropped the receiver; the run continues.
         let _ = reply.send(outcome);
     }
 
@@ -86,16 +86,16 @@ impl Actor {
             Ok(blocks) => blocks,
             Err(error) => return failed(&self.shared, Problem::Invalid(error.to_string())),
         };
-        // What the agent has sent by now is no answer to this prompt.
+        // Messages sent until now are not answers to this prompt.
         self.take_earlier().await;
-        self.services.permissions.renew();
-        // An agent that reads nothing would hold up everything else that is wanted of the session.
+        self.services.permissions.begin_turn();
+        // An agent that reads nothing would block all other commands of the session.
         let limit = self.shared.agent.deadlines.open;
         let prompt = match timeout(limit, self.prompt(&blocks)).await {
             Ok(Ok(prompt)) => prompt,
             Ok(Err(error)) => {
                 self.services.permissions.cancel();
-                return Err(self.shared.explained(Stage::Turn, error));
+                return Err(self.shared.client_error(Stage::Turn, error));
             }
             Err(_) => {
                 self.services.permissions.cancel();
@@ -103,12 +103,12 @@ impl Actor {
             }
         };
         let run_id: Arc<str> = uuid::Uuid::now_v7().to_string().into();
-        // What came before belongs to the session.
+        // Earlier events belong to the session.
         self.flush();
         self.mapper.start(&run_id, now_ms(), &mut self.events);
         self.meter.begin();
-        self.tell_failures();
-        self.tell_losses();
+        self.report_failures();
+        self.report_losses();
         let (event_queue, reader) = event_queue(true);
         let (settle, result) = oneshot::channel();
         let now = Instant::now();
@@ -122,7 +122,7 @@ impl Actor {
             problems: Vec::new(),
             started: now,
             deadline: request.timeout.and_then(|limit| Some((now.checked_add(limit)?, limit))),
-            giving_up: None,
+            abort: None,
             interrupted: None,
             fault: None,
             stop_reason: None,
@@ -135,16 +135,17 @@ impl Actor {
         Ok(RunHandle { run_id, events: Events { reader }, result, cancel })
     }
 
-    /// Takes what has come before the prompt: it belongs to the session, not to the run that begins.
+    /// Handles earlier messages, which belong to the session and not to the new run.
     async fn take_earlier(&mut self) {
-        // A line that has arrived is read by one task and handed on by another.
+        // A received line passes through two tasks.
         for _ in 0..4 {
             tokio::task::yield_now().await;
         }
-        self.greeted().await;
+        self.wait_before_first_prompt().await;
         let now = now_ms();
-        let mut items: Vec<Item> = std::iter::from_fn(|| self.inbox.try_recv()).take(HELD).collect();
-        items.extend(std::iter::from_fn(|| self.inputs.strays.try_recv().ok()).take(HELD));
+        let mut items: Vec<Item> =
+            std::iter::from_fn(|| self.inbox.try_recv()).take(MAX_HELD_MESSAGES).collect();
+        items.extend(std::iter::from_fn(|| self.inputs.strays.try_recv().ok()).take(MAX_HELD_MESSAGES));
         for item in items {
             match item {
                 Item::Notification(frame) => self.notification(&frame, now),
@@ -152,20 +153,20 @@ impl Actor {
                 Item::Answer(_) => {}
             }
         }
-        self.greeting = None;
+        self.first_prompt_delay = None;
         self.flush();
         // Calls of MCP servers are tasks of their own, which begin outside of the turn.
         tokio::task::yield_now().await;
     }
 
-    /// Takes what the agent says right behind the answer that opened the session, which may still be on its way when the
-    /// first prompt is to be sent. Our own agent says nothing there.
-    async fn greeted(&mut self) {
-        let Some(Greeting { opened, quiet }) = self.greeting else { return };
+    /// Handles updates that the agent sends right after it has opened the session, which may still be in
+    /// transit. The built-in agent sends none.
+    async fn wait_before_first_prompt(&mut self) {
+        let Some(FirstPromptDelay { opened, quiet }) = self.first_prompt_delay else { return };
         if self.shared.known.is_ours() {
             return;
         }
-        let latest = opened + MAX_GREETING;
+        let latest = opened + MAX_FIRST_PROMPT_DELAY;
         let mut until = opened + quiet;
         while let Ok(Some(item)) = timeout_at(until.min(latest), self.inbox.recv()).await {
             match item {
@@ -177,8 +178,8 @@ impl Actor {
         }
     }
 
-    /// Tells which MCP servers that run here have failed, each once.
-    fn tell_failures(&mut self) {
+    /// Reports each failed hosted MCP server once.
+    fn report_failures(&mut self) {
         for failure in self.hosting.as_ref().map(Hosting::failures).unwrap_or_default() {
             let data = Json::write(&json!({"problem": failure.to_string()}));
             let payload = Payload::Other { name: "mcp.failed".to_owned(), data };
@@ -186,8 +187,8 @@ impl Actor {
         }
     }
 
-    /// Tells what was lost of the agent's messages since it was told last.
-    fn tell_losses(&mut self) {
+    /// Reports messages that were dropped since the last report.
+    fn report_losses(&mut self) {
         let message_loss = self.shared.message_loss();
         if let Some(payload) = message_loss.since(self.message_loss).to_payload() {
             self.mapper.provider_event(payload, now_ms(), &mut self.events);
@@ -208,7 +209,7 @@ impl Actor {
         self.shared.peer.call_in(&self.inbox, SESSION_PROMPT, &params).await
     }
 
-    /// The prompt was answered: the end of the turn in version 1, its beginning in version 2.
+    /// Handles the answer to the prompt: the end of the turn in version 1, its beginning in version 2.
     pub(super) fn answered(&mut self, outcome: Result<Response, CallError>) {
         let Some(run) = &mut self.run else { return };
         let response = match outcome {
@@ -236,7 +237,7 @@ impl Actor {
         }
         let fault = meta.get_mut("narrows/error").map(Value::take);
         if let Some(fault) = fault.filter(|fault| !fault.is_null()) {
-            // However it is written: what is marked as a failure is one.
+            // An unreadable mark still counts as a failure.
             let fault: Fault = serde_json::from_value(fault).unwrap_or_default();
             run.fault = Some(fault.clone());
             self.mapper.note_fault(fault);
@@ -250,7 +251,7 @@ impl Actor {
                 match reason {
                     Ok(reason) => Some(reason),
                     Err(problem) => {
-                        let message = format!("the agent's answer to the prompt makes no sense: {problem}");
+                        let message = format!("invalid answer to the prompt: {problem}");
                         return self
                             .finish(End::Failed { message, code: Some("malformed".to_owned()) }, None);
                     }
@@ -263,36 +264,36 @@ impl Actor {
         }
     }
 
-    /// The prompt was answered with an error.
+    /// Handles an error response to the prompt.
     fn refused(&mut self, error: &CallError) {
         let Some(run) = &mut self.run else { return };
         let end = match error {
-            // A cancelled agent may answer in any way.
-            CallError::Refused(refused) if run.giving_up.is_some() || refused.is(Code::Cancelled) => {
+            // The answer of a cancelled agent is irrelevant.
+            CallError::Refused(refused) if run.abort.is_some() || refused.is(Code::Cancelled) => {
                 return self.stopped(Some(StopReason::Cancelled));
             }
             error if wants_login(error) => {
-                let error = self.shared.explained(Stage::Turn, error.clone());
+                let error = self.shared.client_error(Stage::Turn, error.clone());
                 End::Failed { message: error.problem.to_string(), code: Some(error.code().to_owned()) }
             }
             CallError::Refused(refused) => {
                 run.data = Some(json!({"code": refused.code, "data": refused.data}));
                 End::Failed { message: refused.message.to_string(), code: Some("agent_error".to_owned()) }
             }
-            // The conversation is over; how is told when its end is read.
+            // The connection is lost; the cause is reported when its end is read.
             CallError::Lost { .. } => return,
             error => End::Failed { message: error.to_string(), code: Some("malformed".to_owned()) },
         };
         self.finish(end, None);
     }
 
-    /// The agent has stopped. If its answer does not have the form it should, it is asked once more.
+    /// Handles the end of the turn. If the answer violates the schema, the agent is prompted once more.
     pub(super) fn stopped(&mut self, reason: Option<StopReason>) {
         let Some(run) = &mut self.run else { return };
         run.stop_reason = reason.as_ref().map(|reason| reason.name().to_owned());
         let is_done = matches!(reason, None | Some(StopReason::EndTurn)) && run.fault.is_none();
         let mut structured = None;
-        if let Some(form) = run.form.as_ref().filter(|_| is_done && run.giving_up.is_none()) {
+        if let Some(form) = run.form.as_ref().filter(|_| is_done && run.abort.is_none()) {
             match form.read(self.mapper.final_text().unwrap_or_default()) {
                 Ok(value) => {
                     structured = Some(value);
@@ -304,18 +305,19 @@ impl Actor {
                     return self.repair(&blocks);
                 }
                 Err(problems) => {
-                    tracing::info!(?problems, "the answer does not have the form that was asked for");
+                    tracing::info!(?problems, "answer violates the requested schema");
                     run.problems = problems;
                 }
             }
         }
-        let end = match run.giving_up {
+        let end = match run.abort {
             // The reason of the cancellation is reported, whatever the agent answers.
-            Some(GivingUp { why: why @ (Why::Timeout(_) | Why::Silence(_) | Why::ModeLeft), .. }) => {
-                why.end()
-            }
+            Some(Abort {
+                why: why @ (AbortReason::Timeout(_) | AbortReason::Silence(_) | AbortReason::ModeLeft),
+                ..
+            }) => why.end(),
             _ => match run.interrupted.take().filter(|_| reason == Some(StopReason::Refusal)) {
-                // It was not the agent who refused.
+                // The agent did not refuse; the gate stopped it.
                 Some(why) => End::Failed {
                     message: format!("the gate stopped the turn: {why}"),
                     code: Some("refusal".to_owned()),
@@ -326,12 +328,12 @@ impl Actor {
         self.finish(end, structured);
     }
 
-    /// Asks for the answer once more, in the same run.
+    /// Requests the answer once more, in the same run.
     fn repair(&mut self, blocks: &[Block]) {
         self.mapper.end_messages(now_ms(), &mut self.events);
         self.meter.next_prompt();
         let params = self.prompt_params(blocks);
-        // The agent has just answered, so there is room; if there is none, it is not asked again.
+        // The agent has just answered, so there is room; without room the request is not repeated.
         let asking = self.shared.peer.call_in(&self.inbox, SESSION_PROMPT, &params);
         let Some(Ok(prompt)) = futures_now(asking) else {
             return self.finish(End::Stopped(Some(StopReason::EndTurn)), None);
@@ -342,19 +344,18 @@ impl Actor {
         }
     }
 
-    /// Ends the run.
     pub(super) fn finish(&mut self, end: End, structured: Option<Value>) {
         if self.run.is_none() {
             return;
         }
         self.settle_all();
         self.check_unfinished_commands();
-        self.tell_failures();
-        self.tell_losses();
+        self.report_failures();
+        self.report_losses();
         let Some(run) = self.run.take() else { return };
         let outcome = Outcome {
             end,
-            cancelling: run.giving_up.is_some(),
+            cancelling: run.abort.is_some(),
             usage: self.meter.finish(run.started.elapsed()),
             structured,
         };
@@ -362,15 +363,15 @@ impl Actor {
         run.settle(&mut self.events);
     }
 
-    /// The agent is gone.
+    /// Ends the run and the services after the agent was lost.
     pub(super) async fn lost(&mut self) {
         let reason = self.shared.peer.closed().await;
         let seen = self.shared.seen();
         if let Some(run) = &mut self.run {
             run.data =
                 Some(json!({"stderr": seen.stderr, "strayLines": seen.stray_lines, "strays": seen.strays}));
-            let end = match run.giving_up {
-                Some(GivingUp { why, .. }) => why.end(),
+            let end = match run.abort {
+                Some(Abort { why, .. }) => why.end(),
                 None => End::Failed { message: gone(&reason), code: Some("agent_exited".to_owned()) },
             };
             self.finish(end, None);
@@ -378,17 +379,17 @@ impl Actor {
     }
 }
 
-/// How an agent was lost.
+/// Describes how the agent was lost.
 fn gone(reason: &CloseReason) -> String {
     match reason {
-        CloseReason::Exited { exit, .. } => format!("the agent ended in the middle of the turn: {exit}"),
-        CloseReason::Eof => "the agent closed its output in the middle of the turn".to_owned(),
-        CloseReason::NotReading => "the agent closed its input in the middle of the turn".to_owned(),
-        reason => format!("the agent was lost in the middle of the turn: {reason}"),
+        CloseReason::Exited { exit, .. } => format!("the agent exited during the turn: {exit}"),
+        CloseReason::Eof => "the agent closed its output during the turn".to_owned(),
+        CloseReason::NotReading => "the agent closed its input during the turn".to_owned(),
+        reason => format!("the agent was lost during the turn: {reason}"),
     }
 }
 
-/// What `future` comes to at once, if it does.
+/// Polls `future` once.
 fn futures_now<T>(future: impl Future<Output = T>) -> Option<T> {
     let mut future = std::pin::pin!(future);
     match future.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {

@@ -1,4 +1,4 @@
-//! Requests of the agent: to whom each of them goes.
+//! Dispatches requests of the agent.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::host::terminal::{Exit, TerminalError};
 use crate::mcp::Hosted;
 use crate::peer_json;
 use crate::permissions::{DecidedBy, TurnId};
-use crate::services::{Services, Unserved, Wanted};
+use crate::services::{ServiceFailure, Services, WantedCommand};
 
 #[derive(Deserialize)]
 struct Read {
@@ -68,7 +68,7 @@ struct Terminal {
 }
 
 impl Actor {
-    /// Takes a request. What needs time is a task of its own.
+    /// Handles a request. Slow requests run in tasks of their own.
     pub(super) fn request(&mut self, request: Request) {
         let method = request.frame.method().unwrap_or_default().into_owned();
         let named = request.frame.session().map(std::borrow::Cow::into_owned);
@@ -76,7 +76,7 @@ impl Actor {
             return self.refuse_other(request, &method, &other);
         }
         let Some(permit) = self.services.budget.admit(request.frame.bytes().len()) else {
-            let words = "the open requests of this session have too many bytes";
+            let words = "too many bytes of open requests in this session";
             return self.refuse(request, &RpcError::new(Code::Backpressure, words));
         };
         match method.as_str() {
@@ -97,7 +97,7 @@ impl Actor {
                         .refuse(request, &RpcError::new(Code::MethodNotFound, "this was not offered"));
                 }
                 let services = Arc::clone(&self.services);
-                // The task may run when another turn has begun.
+                // The task may run in a later turn.
                 let turn = services.permissions.turn();
                 let Request { frame, responder } = request;
                 self.tasks.spawn(async move {
@@ -122,18 +122,18 @@ impl Actor {
         }
     }
 
-    /// Refuses a request of an unknown session. If it is a child session of this one, that is reported as of a
-    /// request that is denied.
+    /// Refuses a request of an unknown session. If it is a child session of this one, the refusal is reported
+    /// as an event.
     fn refuse_other(&mut self, request: Request, method: &str, other: &str) {
-        // The announcement came before the request, but not on the same way.
-        for _ in 0..super::open::HELD {
+        // The announcement was sent before the request, but in another queue.
+        for _ in 0..super::open::MAX_HELD_MESSAGES {
             let Some(item) = self.inbox.try_recv() else { break };
-            self.take(item);
+            self.handle_item(item);
         }
         if !self.children.contains(other) {
-            return self.shared.early_requests.turn_down(other, request);
+            return self.shared.early_requests.refuse_unknown_session(other, request);
         }
-        let request_id = self.services.permissions.number();
+        let request_id = self.services.permissions.next_request_id();
         let params: Value = peer_json::read(request.frame.params().unwrap_or(b"{}")).unwrap_or_default();
         let places = ["/title", "/toolCall/title", "/subject/toolCall/title", "/path", "/command"];
         let wanted = places.iter().find_map(|place| params.pointer(place)?.as_str()).unwrap_or(method);
@@ -159,13 +159,13 @@ impl Actor {
 
     /// Refuses an unsupported request, and reports it.
     fn refuse(&mut self, request: Request, error: &RpcError) {
-        let data = Json::of_bytes(request.frame.bytes());
+        let data = Json::from_bytes_lossy(request.frame.bytes());
         let payload = Payload::Other { name: "request.refused".to_owned(), data };
         self.mapper.provider_event(payload, now_ms(), &mut self.events);
         request.responder.fail(error);
     }
 
-    /// Whether the agent was offered this.
+    /// Returns `true` if the method was offered to the agent.
     fn offers(&self, method: &str) -> bool {
         let offer = self.shared.offer;
         self.shared.known.version == narrows_acp::Version::V1
@@ -176,10 +176,10 @@ impl Actor {
             }
     }
 
-    /// Refuses a request for input of the user, which is not supported.
+    /// Refuses a request for user input, which is not supported.
     fn decline(&mut self, request: Request, method: &str) {
         let params = request.frame.params().unwrap_or(b"{}");
-        let id = self.services.permissions.number();
+        let id = self.services.permissions.next_request_id();
         let now = now_ms();
         self.mapper.permission_requested(&id, method, params, now, &mut self.events);
         request.responder.respond(&json!({"action": "decline"}));
@@ -192,14 +192,14 @@ impl Actor {
     }
 }
 
-/// Serves a request. Returns the result, and the slot of an answer with much data.
+/// Serves a request. Returns the result, and the slot of a large answer.
 async fn serve(
     services: &Arc<Services>,
     turn: TurnId,
     method: &str,
     frame: &Frame,
 ) -> Result<(Value, Option<OwnedSemaphorePermit>), RpcError> {
-    let unserved = |error: Unserved| error.to_rpc();
+    let unserved = |error: ServiceFailure| error.to_rpc();
     let terminal = |error: TerminalError| RpcError::new(Code::NotFound, error.to_string());
     match method {
         FS_READ_TEXT_FILE => {
@@ -216,7 +216,7 @@ async fn serve(
         }
         TERMINAL_CREATE => {
             let Create { command, args, env, cwd, output_byte_limit, meta } = params(frame)?;
-            let wanted = Wanted {
+            let wanted = WantedCommand {
                 program: command,
                 args,
                 env: env.into_iter().map(|Variable { name, value }| (name, value)).collect(),
@@ -255,7 +255,7 @@ async fn serve(
     }
 }
 
-/// A gate that has decided about a path without links says so: what it has decided about has none.
+/// Returns how links are followed. A gate marks requests whose path it has judged without links.
 fn path_links(meta: Option<&Value>) -> PathLinks {
     match meta.is_some_and(|meta| meta["narrows"]["noLinks"] == true) {
         true => PathLinks::Refuse,

@@ -17,35 +17,34 @@ pub(super) async fn try_set(
     category: &str,
     wanted: &str,
 ) -> Result<(), String> {
-    let (method, params, note) = way(session, &locked(snapshot), category, wanted)?;
+    let (method, params, note) = setting_request(session, &locked(snapshot), category, wanted)?;
     let limit = shared.agent.deadlines.small;
     let answer: Result<Value, _> = shared.peer.request(method, &params, limit).await;
     let answer = answer.map_err(|error| refusal(&error))?;
     let mut snapshot = locked(snapshot);
     snapshot.opened(&answer);
     note(&mut snapshot);
-    // The agent has the last word: some answer politely and stay as they were.
+    // Some agents confirm a change and keep their value.
     match snapshot.option(category).map(|option| option.current.clone()) {
         Some(current) if params.get("value").is_some_and(|value| *value != current) => {
-            Err(format!("the agent stays with {current}"))
+            Err(format!("the agent kept {current}"))
         }
         _ => Ok(()),
     }
 }
 
-/// How something is set with this agent: the method, its params, and what is known when it has worked.
+/// Returns the method, its params, and how to record success, for the form that the agent supports.
 #[expect(clippy::type_complexity, reason = "three things, used once")]
-fn way(
+fn setting_request(
     session: &str,
     snapshot: &Snapshot,
     category: &str,
     wanted: &str,
 ) -> Result<(&'static str, Value, Box<dyn FnOnce(&mut Snapshot) + Send>), String> {
     if let Some(option) = snapshot.option(category) {
-        let known = || some_of(option.values.iter().map(|value| value.id.as_str()));
-        let value = option
-            .value(wanted)
-            .ok_or_else(|| format!("there is no such {category}; there are: {}", known()))?;
+        let known = || first_names(option.values.iter().map(|value| value.id.as_str()));
+        let value =
+            option.value(wanted).ok_or_else(|| format!("unknown {category}; available: {}", known()))?;
         let params = json!({"sessionId": session, "configId": option.id, "value": value.id});
         return Ok((SESSION_SET_CONFIG_OPTION, params, Box::new(|_| {})));
     }
@@ -53,14 +52,13 @@ fn way(
         match category {
             "model" => (&snapshot.models, SESSION_SET_MODEL, |snapshot| &mut snapshot.models),
             "mode" => (&snapshot.modes, SESSION_SET_MODE, |snapshot| &mut snapshot.modes),
-            _ => return Err(format!("the agent lets nobody choose a {category}")),
+            _ => return Err(format!("the agent does not support choosing a {category}")),
         };
     let Some(choices) = older else {
-        return Err(format!("the agent lets nobody choose a {category}"));
+        return Err(format!("the agent does not support choosing a {category}"));
     };
-    let known = || some_of(choices.available.iter().map(|choice| choice.id.as_str()));
-    let choice =
-        choices.find(wanted).ok_or_else(|| format!("there is no such {category}; there are: {}", known()))?;
+    let known = || first_names(choices.available.iter().map(|choice| choice.id.as_str()));
+    let choice = choices.find(wanted).ok_or_else(|| format!("unknown {category}; available: {}", known()))?;
     let id = choice.id.clone();
     let params = match category {
         "model" => json!({"sessionId": session, "modelId": id}),
@@ -74,8 +72,8 @@ fn way(
     Ok((method, params, Box::new(note)))
 }
 
-/// The first of these names, and how many more there are: some agents have hundreds of models.
-fn some_of<'a>(mut names: impl Iterator<Item = &'a str>) -> String {
+/// Returns the first names and the number of the others: some agents have hundreds of models.
+fn first_names<'a>(mut names: impl Iterator<Item = &'a str>) -> String {
     let mut words = names.by_ref().take(10).collect::<Vec<_>>().join(", ");
     let more = names.count();
     if more > 0 {
@@ -84,7 +82,7 @@ fn some_of<'a>(mut names: impl Iterator<Item = &'a str>) -> String {
     words
 }
 
-/// Why an agent would not have a setting. Its real reason often stands in the details.
+/// Returns the reason of a rejection, which is often in the details.
 fn refusal(error: &narrows_rpc::CallError) -> String {
     if let narrows_rpc::CallError::Refused(error) = error
         && let Some(details) =

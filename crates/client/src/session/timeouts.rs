@@ -7,10 +7,10 @@ use narrows_process::Ladder;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::active::{GivingUp, Rung, Why};
+use super::active::{Abort, AbortReason, AbortStage};
 use super::actor::Actor;
 
-/// How long an agent has to end its turn after its terminals were killed.
+/// Time for an agent to end its turn after its terminals were killed.
 const KILL_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Grace periods for an agent that did not end a cancelled turn. They are short: it had `cancel` to end the turn.
@@ -23,27 +23,26 @@ impl Actor {
         let run = self.run.as_ref()?;
         let silence = self.shared.agent.deadlines.silence;
         // While the reader takes no events, the agent cannot send any.
-        let counts = !silence.is_zero() && run.giving_up.is_none() && has_room;
+        let counts = !silence.is_zero() && run.abort.is_none() && has_room;
         let quiet = counts.then_some(self.silence.1);
         run.next_deadline().into_iter().chain(quiet).min()
     }
 
-    /// Cancels the run.
-    pub(super) fn give_up(&mut self, why: Why) {
+    pub(super) fn abort_run(&mut self, why: AbortReason) {
         let Some(run) = &mut self.run else { return };
-        if run.giving_up.is_some() {
+        if run.abort.is_some() {
             return;
         }
         let deadlines = &self.shared.agent.deadlines;
         let until = Instant::now()
             + match why {
-                Why::Timeout(_) => deadlines.cancel_late,
-                Why::Asked | Why::Silence(_) | Why::ModeLeft => deadlines.cancel,
+                AbortReason::Timeout(_) => deadlines.cancel_late,
+                AbortReason::Requested | AbortReason::Silence(_) | AbortReason::ModeLeft => deadlines.cancel,
             };
-        run.giving_up = Some(GivingUp { why, rung: Rung::Asked, until });
+        run.abort = Some(Abort { why, stage: AbortStage::Requested, until });
         let params = json!({"sessionId": &*self.id});
         if let Err(error) = self.shared.peer.notify_now(SESSION_CANCEL, &params) {
-            tracing::debug!(%error, "the turn could not be cancelled");
+            tracing::debug!(%error, "turn not cancelled");
         }
         self.services.permissions.cancel();
     }
@@ -52,18 +51,18 @@ impl Actor {
     pub(super) async fn handle_deadline(&mut self) -> bool {
         let now = Instant::now();
         let Some(run) = &mut self.run else { return false };
-        if let Some(giving_up) = &mut run.giving_up {
-            if now < giving_up.until {
+        if let Some(abort) = &mut run.abort {
+            if now < abort.until {
                 return false;
             }
-            if giving_up.rung == Rung::Asked {
-                giving_up.rung = Rung::Killed;
-                giving_up.until = now + KILL_TIMEOUT;
+            if abort.stage == AbortStage::Requested {
+                abort.stage = AbortStage::Killed;
+                abort.until = now + KILL_TIMEOUT;
                 self.services.terminals.release_all().await;
                 return false;
             }
-            let why = giving_up.why;
-            tracing::info!("the agent does not stop, so it is ended");
+            let why = abort.why;
+            tracing::info!("agent did not stop, ending it");
             let seen = self.shared.end(STOP_LADDER).await;
             if let Some(run) = &mut self.run {
                 run.data = Some(
@@ -76,14 +75,14 @@ impl Actor {
         if let Some((at, limit)) = run.deadline
             && now >= at
         {
-            self.give_up(Why::Timeout(limit));
+            self.abort_run(AbortReason::Timeout(limit));
             return false;
         }
         let frames = self.shared.peer.link_stats().frames_in;
         let silence = self.shared.agent.deadlines.silence;
         if now >= self.silence.1 {
             if frames == self.silence.0 && !self.services.permissions.is_asking() {
-                self.give_up(Why::Silence(silence));
+                self.abort_run(AbortReason::Silence(silence));
             } else {
                 self.reset_silence_timer();
             }

@@ -1,4 +1,4 @@
-//! The JSON in a message that was to hold nothing else.
+//! Finds the JSON in an answer with other text.
 
 mod scan;
 
@@ -7,18 +7,18 @@ use serde_json::Value;
 
 use crate::peer_json;
 
-/// How much of the end of a message is looked through when it is not JSON as a whole.
-const LOOKED_THROUGH: usize = 256 << 10;
+/// Number of bytes searched from the end of a message that is not JSON as a whole.
+const MAX_SEARCHED_BYTES: usize = 256 << 10;
 
-/// The parser reads values of this depth, and none that are deeper.
+/// Maximum nesting depth that the parser accepts.
 const MAX_DEPTH: usize = 127;
 
-/// How many values are tried that have the form of JSON and that the parser refuses: those with half of a surrogate pair
-/// or a number that is too large. Each may hold the next, so all of them could cost the square of the length.
+/// Maximum number of well-formed values tried that the parser refuses, because of a lone surrogate or a large
+/// number. Each may contain the next, so trying all could take quadratic time.
 const MAX_UNREADABLE: usize = 16;
 
-/// The JSON that `text` means to say: all of it, or else what stands in its last fence, or else the last object in
-/// it. With `any`, it need not be an object.
+/// Returns the JSON value that `text` contains: the whole text, or else its last code fence, or else its last
+/// object. With `any`, it need not be an object.
 pub(super) fn last(text: &str, any: bool) -> Option<Value> {
     let text = text.trim_start_matches('\u{feff}').trim();
     let wanted = |value: &Value| any || value.is_object();
@@ -29,10 +29,10 @@ pub(super) fn last(text: &str, any: bool) -> Option<Value> {
         .or_else(|| if any { last_from(tail(text), '[') } else { None })
 }
 
-/// What stands between the fences of `text`.
+/// Returns the contents of the code fences of `text`.
 fn fences(text: &str) -> Vec<&str> {
     let mut blocks = Vec::new();
-    // The fence that is open, and where its content starts.
+    // The open fence, and where its content starts.
     let mut open: Option<(&str, usize)> = None;
     let mut at = 0;
     for line in text.split_inclusive('\n') {
@@ -53,13 +53,13 @@ fn fences(text: &str) -> Vec<&str> {
     blocks
 }
 
-/// The backticks or tildes at the start of a line.
+/// Returns the backticks or tildes at the start of a line.
 fn mark(line: &str) -> &str {
     let Some(sign @ ('`' | '~')) = line.chars().next() else { return "" };
     &line[..line.len() - line.trim_start_matches(sign).len()]
 }
 
-/// The last value in `text` that starts with `sign` and does not stand in another such value.
+/// Returns the last value in `text` that starts with `sign` and is not inside another such value.
 fn last_from(text: &str, sign: char) -> Option<Value> {
     let mut scanner = Scanner::new(text);
     let mut last = None;
@@ -87,9 +87,9 @@ fn last_from(text: &str, sign: char) -> Option<Value> {
     last
 }
 
-/// The end of `text`, from the start of a character.
+/// Returns the end of `text`, from the start of a character.
 fn tail(text: &str) -> &str {
-    let mut start = text.len().saturating_sub(LOOKED_THROUGH);
+    let mut start = text.len().saturating_sub(MAX_SEARCHED_BYTES);
     while !text.is_char_boundary(start) {
         start += 1;
     }
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_is_json_is_it() {
+    fn a_message_of_only_json_is_the_answer() {
         check(r#"{"a":1}"#, Some(&json!({"a": 1})));
         check("\u{feff} \n{\"a\":1}\n", Some(&json!({"a": 1})));
         check("42", None);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn fences_are_taken_off() {
+    fn code_fences_are_removed() {
         check("```json\n{\"a\":1}\n```", Some(&json!({"a": 1})));
         check("```\r\n{\"a\":1}\r\n```\r\n", Some(&json!({"a": 1})));
         check("~~~~\n{\"a\":1}\n~~~~", Some(&json!({"a": 1})));
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_object_is_it() {
+    fn the_last_object_is_the_answer() {
         check("The answer is {\"a\":1}.", Some(&json!({"a": 1})));
         check("First {\"a\":1}, then {\"b\":{\"c\":2}} – so it's \"done\".", Some(&json!({"b": {"c": 2}})));
         check("{not json} {\"a\":1} {neither", Some(&json!({"a": 1})));
@@ -157,12 +157,12 @@ mod tests {
         check(&"{\"a\":[".repeat(1_000), None);
         check(&"{".repeat(50_000), None);
         check_any(&"[".repeat(3_000), None);
-        let long = format!("{}{}", "é".repeat(LOOKED_THROUGH), "{\"a\":1}");
+        let long = format!("{}{}", "é".repeat(MAX_SEARCHED_BYTES), "{\"a\":1}");
         check(&long, Some(&json!({"a": 1})));
     }
 
     #[test]
-    fn values_that_the_parser_refuses_are_looked_into() {
+    fn objects_inside_invalid_values_are_found() {
         check("{\"x\":1e999,\"y\":{\"a\":1}}", Some(&json!({"a": 1})));
         check("{\"x\":\"\\ud800\",\"y\":[{\"a\":1}]} {\"b\":2}", Some(&json!({"b": 2})));
         let deep = |depth: usize| format!("{}1{}", "{\"a\":".repeat(depth), "}".repeat(depth));
@@ -171,7 +171,7 @@ mod tests {
         check(&format!("{} {{\"a\":1}}", "{\"a\":[1e999,".repeat(1_000)), Some(&json!({"a": 1})));
     }
 
-    /// What every start is parsed for by itself, however long that takes.
+    /// Parses from every start separately, however long that takes.
     fn last_of_every_start(text: &str, sign: char) -> Option<Value> {
         let mut last = None;
         let mut at = 0;
@@ -206,7 +206,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_last_value_is_that_of_every_start(
+        fn the_fast_search_agrees_with_a_naive_one(
             text in "([\\{\\}\\[\\]\",:\\\\ ]|\\{\"a\":|-?[01]{1,2}|1[.e]-?[0a]|true|nul|\"[{\\[]?\"|\\\\[u\"]|\n|é){0,40}",
         ) {
             for sign in ['{', '['] {
@@ -215,7 +215,7 @@ mod tests {
         }
 
         #[test]
-        fn the_last_value_is_found_in_json_that_is_cut(value in value(), start in 0..80_usize, end in 0..80_usize) {
+        fn the_last_value_is_found_in_truncated_json(value in value(), start in 0..80_usize, end in 0..80_usize) {
             let text = json!([value]).to_string();
             let letters: Vec<char> = text.chars().collect();
             let end = letters.len().saturating_sub(end);
@@ -226,7 +226,7 @@ mod tests {
         }
 
         #[test]
-        fn an_object_is_found_whatever_stands_around_it(
+        fn an_object_is_found_in_any_text(
             value in value(),
             before in "[a-z .!?'é\n]{0,40}",
             after in "[a-z .!?'é\n]{0,40}",
@@ -241,7 +241,7 @@ mod tests {
         }
 
         #[test]
-        fn anything_can_be_looked_through(text in "[\\{\\}\\[\\]\",:0-9a`~ \n\\\\]{0,200}", any: bool) {
+        fn any_text_is_searched_without_panic(text in "[\\{\\}\\[\\]\",:0-9a`~ \n\\\\]{0,200}", any: bool) {
             let found = last(&text, any);
             prop_assert!(any || found.is_none_or(|value| value.is_object()));
         }

@@ -37,7 +37,7 @@ fn an_object_is_read() {
 }
 
 #[test]
-fn what_is_no_object_is_unwrapped() {
+fn non_object_schemas_are_wrapped_and_unwrapped() {
     let list = json!({"type": "array", "items": {"type": "integer"}});
     for text in [r#"{"value":[1,2]}"#, "[1,2]", r#"{"numbers":[1,2]}"#, "They are [1,2].", "```\n[1,2]\n```"]
     {
@@ -54,7 +54,7 @@ fn what_is_no_object_is_unwrapped() {
 }
 
 #[test]
-fn problems_say_where_and_what() {
+fn problems_name_the_position_and_the_cause() {
     check_problems(&person(), "No.", &["there is no JSON object in the message"]);
     check_problems(&person(), "[1]", &["there is no JSON object in the message"]);
     check_problems(
@@ -79,10 +79,10 @@ fn problems_say_where_and_what() {
 fn problems_are_few_and_short() {
     let schema = json!({"type": "array", "items": {"type": "integer"}});
     let text = json!({"value": vec!["x"; 1000]}).to_string();
-    assert_eq!(Form::new(&schema).unwrap().read(&text).unwrap_err().len(), PROBLEMS);
+    assert_eq!(Form::new(&schema).unwrap().read(&text).unwrap_err().len(), MAX_PROBLEMS);
     let text = json!({"name": "x", "y".repeat(10_000): 1}).to_string();
     let problems = Form::new(&person()).unwrap().read(&text).unwrap_err();
-    assert_eq!(problems[0].chars().count(), PROBLEM_LENGTH + 1);
+    assert_eq!(problems[0].chars().count(), MAX_PROBLEM_CHARS + 1);
 }
 
 #[test]
@@ -104,15 +104,15 @@ fn references_within_the_schema_are_followed() {
     let form = Form::new(&forest).unwrap();
     assert!(form.wrapped);
     assert!(form.read(r#"{"value":[{"children":[]}]}"#).is_ok());
-    // What is shown is a schema in its own right.
+    // The shown schema is valid by itself.
     assert!(jsonschema::options().offline().build(&form.shown).unwrap().is_valid(&json!({"value": [{}]})));
 
-    // Its own root, wherever it is shown.
+    // `#` refers to its own root, wherever it is placed.
     check(&json!({"type": "array", "items": {"$ref": "#"}}), r#"{"value":[[],[[]]]}"#, &json!([[], [[]]]));
 }
 
 #[test]
-fn nothing_is_fetched() {
+fn remote_references_are_not_fetched() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("schema.json");
     std::fs::write(&file, "{}").unwrap();
@@ -135,7 +135,7 @@ fn nothing_is_fetched() {
 }
 
 #[test]
-fn what_is_no_schema_is_refused() {
+fn invalid_schemas_are_refused() {
     check_refused(&json!("object"), "a JSON Schema is an object or a boolean");
     check_refused(&json!({"type": "objekt"}), "this is not a valid JSON Schema, at \"/type\"");
     check_refused(
@@ -158,7 +158,7 @@ fn a_schema_that_refers_to_itself_ends() {
 }
 
 #[test]
-fn the_prompts_hold_the_form_and_the_problems() {
+fn the_prompts_contain_the_schema_and_the_problems() {
     let form = Form::new(&json!({"type": "integer"})).unwrap();
     insta::assert_snapshot!(form.repair(&["at /value: this is not of type \"integer\"".to_owned()]), @r#"
     Your last message does not have the form that was asked for:
@@ -174,8 +174,8 @@ fn the_prompts_hold_the_form_and_the_problems() {
     assert!(!form.instruction().contains("member"));
 }
 
-/// Unfinished and nested values are read in linear time. In quadratic time this test would take minutes, and the runner
-/// stops it after one.
+/// Unfinished and nested values are read in linear time. In quadratic time this test would take minutes, and
+/// the runner stops it after one.
 #[test]
 fn a_hostile_answer_is_read_in_linear_time() {
     let deep = 60_000;

@@ -30,7 +30,7 @@ fn cost(amount: f64, currency: &str) -> Value {
 }
 
 #[test]
-fn a_turn_is_the_difference() {
+fn a_turn_uses_the_difference_of_the_counters() {
     let end = |input: u64, output: u64| json!({"inputTokens": input, "outputTokens": output, "totalTokens": input + output});
     let turns: [(&[Value], Value); 3] = [(&[], end(100, 10)), (&[], end(250, 30)), (&[], end(250, 30))];
     check(Counted::Session, &turns, &[told(100, 10), told(150, 20), told(0, 0)]);
@@ -45,7 +45,7 @@ fn used(used: u64) -> Value {
     json!({"used": used, "size": 1000})
 }
 
-/// What each of these reports comes to, as input and output of its turn.
+/// Checks the detected input and output of each turn.
 #[track_caller]
 fn check_detected(reports: &[(u64, u64)], expected: &[(u64, u64)]) {
     let turns: Vec<(&[Value], Value)> = reports.iter().map(|(i, o)| (&[][..], report(*i, *o))).collect();
@@ -54,21 +54,21 @@ fn check_detected(reports: &[(u64, u64)], expected: &[(u64, u64)]) {
 }
 
 #[test]
-fn reports_of_single_turns_are_recognised() {
-    // The same again may be a turn without the model, but not twice.
+fn per_turn_reports_are_recognized() {
+    // The same report may be a turn without the model, but not twice.
     check_detected(&[(104, 19), (104, 19), (104, 19), (110, 30)], &[(104, 19), (0, 0), (104, 19), (110, 30)]);
     check_detected(
         &[(900, 100), (900, 100), (2300, 200), (3600, 400)],
         &[(900, 100), (0, 0), (1400, 100), (1300, 200)],
     );
-    // Lower in one counter.
+    // One counter is lower.
     check_detected(&[(104, 19), (150, 12), (180, 90)], &[(104, 19), (150, 12), (180, 90)]);
     // Totals that only grow are of the session.
     check_detected(&[(104, 19), (250, 40), (400, 50)], &[(104, 19), (146, 21), (150, 10)]);
 }
 
 #[test]
-fn a_turn_takes_at_least_its_context() {
+fn a_turn_uses_at_least_its_context() {
     let with_context = |tokens: u64| json!({"context_length": tokens});
     let turn = |context: u64, mut told: Value| {
         told.as_object_mut().unwrap().extend(with_context(context).as_object().unwrap().clone());
@@ -81,13 +81,13 @@ fn a_turn_takes_at_least_its_context() {
         &[(&updates[0], report(100, 23)), (&updates[1], report(121, 26))],
         &[turn(120, told(100, 23)), turn(140, told(121, 26))],
     );
-    // 141 more: they may be, and the protocol says so.
+    // 141 more may be totals, as the protocol says.
     check(
         Counted::Detect,
         &[(&updates[0], report(100, 23)), (&updates[1], report(220, 44))],
         &[turn(120, told(100, 23)), turn(140, told(120, 21))],
     );
-    // The same report: with more in the context the model was called, with the same it was not.
+    // The same report: the model was called if the context has grown, and not otherwise.
     for (context, second) in [(140, told(100, 23)), (120, told(0, 0))] {
         let updates = [[used(120)], [used(context)]];
         check(
@@ -96,7 +96,7 @@ fn a_turn_takes_at_least_its_context() {
             &[turn(120, told(100, 23)), turn(context, second)],
         );
     }
-    // The total as context says nothing.
+    // A context equal to the total proves nothing.
     let updates = [[used(123)], [used(264)]];
     check(
         Counted::Detect,
@@ -106,7 +106,7 @@ fn a_turn_takes_at_least_its_context() {
 }
 
 #[test]
-fn known_agents_and_settings_need_no_recognition() {
+fn known_agents_and_settings_skip_detection() {
     for (name, known) in [
         ("OpenCode", Counted::Turn),
         ("@zed-industries/codex-acp", Counted::Turn),
@@ -122,7 +122,7 @@ fn known_agents_and_settings_need_no_recognition() {
 }
 
 #[test]
-fn two_prompts_of_one_turn_are_added_up() {
+fn usage_of_two_prompts_of_one_turn_is_added() {
     for (counted, second, sum) in [
         (Counted::Turn, report(111, 0), told(222, 0)),
         (Counted::Detect, report(111, 0), told(222, 0)),
@@ -138,7 +138,7 @@ fn two_prompts_of_one_turn_are_added_up() {
 }
 
 #[test]
-fn what_was_reported_before_the_first_turn_is_not_counted_for_it() {
+fn usage_before_the_first_turn_is_not_counted() {
     let mut meter = Meter::new(Counted::Detect);
     meter.end(&report(500, 50));
     meter.call(&report(9, 9));
@@ -146,7 +146,7 @@ fn what_was_reported_before_the_first_turn_is_not_counted_for_it() {
 }
 
 #[test]
-fn a_counter_that_went_down_began_anew() {
+fn a_counter_that_went_down_was_reset() {
     let end = |input: u64, output: u64| json!({"input_tokens": input, "output_tokens": output});
     check(
         Counted::Session,
@@ -166,7 +166,7 @@ fn a_silent_turn_changes_nothing() {
 }
 
 #[test]
-fn a_counter_that_is_not_shown_keeps_its_place() {
+fn a_missing_counter_keeps_its_last_value() {
     check(
         Counted::Session,
         &[
@@ -180,13 +180,13 @@ fn a_counter_that_is_not_shown_keeps_its_place() {
 
 #[test]
 fn caches_are_part_of_the_input() {
-    // Within the input: the total has no room for them.
+    // Included in the input: the total has no room for them.
     check(
         Counted::Session,
         &[(&[], json!({"inputTokens": 100, "outputTokens": 10, "totalTokens": 110, "cachedReadTokens": 80}))],
         &[json!({"input_tokens": 100, "cache_read_tokens": 80, "output_tokens": 10, "total_tokens": 110})],
     );
-    // Beside it.
+    // In addition to the input.
     check(
         Counted::Session,
         &[(
@@ -197,13 +197,13 @@ fn caches_are_part_of_the_input() {
         &[json!({"input_tokens": 105, "cache_read_tokens": 80, "cache_write_tokens": 5,
             "output_tokens": 10, "total_tokens": 115})],
     );
-    // Without a total nothing shows that they are beside it.
+    // Without a total nothing shows that they are separate.
     check(
         Counted::Session,
         &[(&[], json!({"inputTokens": 100, "outputTokens": 10, "cacheReadTokens": 80}))],
         &[json!({"input_tokens": 100, "cache_read_tokens": 80, "output_tokens": 10, "total_tokens": 110})],
     );
-    // Per turn, and not over the session.
+    // Per turn, not over the session.
     let end = |input: u64, read: u64| json!({"inputTokens": input, "outputTokens": 0, "totalTokens": input + read, "cachedReadTokens": read});
     check(
         Counted::Session,
@@ -229,7 +229,7 @@ fn thoughts_are_output() {
 }
 
 #[test]
-fn updates_tell_the_context_and_the_price() {
+fn updates_report_the_context_and_the_cost() {
     let priced = |cost: f64| json!({"context_length": 7, "cost_usd": cost});
     check(
         Counted::Session,
@@ -257,18 +257,18 @@ fn updates_tell_the_context_and_the_price() {
 }
 
 #[test]
-fn what_was_spent_before_the_first_turn_is_not_its_price() {
+fn cost_before_the_first_turn_is_not_counted() {
     let mut meter = Meter::new(Counted::Session);
     meter.update(&cost(2.0, "USD"));
     assert_eq!(meter.finish(Duration::ZERO), None);
     assert_eq!(turn(&mut meter, &[cost(2.5, "USD")], &Value::Null)["cost_usd"], 0.5);
-    // Late news is not lost.
+    // A late report is not lost.
     meter.update(&cost(2.75, "USD"));
     assert_eq!(turn(&mut meter, &[], &json!({"inputTokens": 1}))["cost_usd"], 0.25);
 }
 
 #[test]
-fn what_was_said_is_kept() {
+fn the_raw_report_is_kept() {
     let mut meter = Meter::new(Counted::Session);
     meter.begin();
     meter.update(&json!({"used": 1}));
@@ -312,7 +312,7 @@ fn anything() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn anything_can_be_said(turns in prop::collection::vec((anything(), anything()), 1..6)) {
+    fn any_report_is_counted_without_panic(turns in prop::collection::vec((anything(), anything()), 1..6)) {
         let mut meter = Meter::new(Counted::Session);
         for (update, end) in turns {
             meter.begin();
@@ -341,9 +341,9 @@ proptest! {
     }
 }
 
-/// As qwen-code tells it, in both of its forms: what each call of the model took, on the way.
+/// As sent by qwen-code, in both of its forms: the usage of each model call, during the turn.
 #[test]
-fn calls_add_up_unless_the_end_tells() {
+fn usage_of_model_calls_is_added_unless_the_end_reports_it() {
     let now = json!({"inputTokens": 100, "outputTokens": 10, "totalTokens": 117, "thoughtTokens": 7, "cachedReadTokens": 60});
     let then = json!({"promptTokens": 100, "completionTokens": 10, "totalTokens": 117, "thoughtsTokens": 7, "cachedTokens": 60});
     let sum =
@@ -355,7 +355,7 @@ fn calls_add_up_unless_the_end_tells() {
             meter.call(&call);
             meter.call(&json!("no"));
             meter.call(&call);
-            // Nothing is left of it for the next turn.
+            // Nothing is left for the next turn.
             assert_eq!(turn(&mut meter, &[], &Value::Null), sum);
         }
         assert_eq!(turn(&mut meter, &[], &Value::Null), Value::Null);

@@ -1,4 +1,4 @@
-//! What an agent sends before it gets a prompt is no part of the answer, and what it wants by then is refused.
+//! Updates before the prompt are not part of the answer, and requests before the prompt are refused.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 
 use crate::common::{Begin, Stage, VERSIONS, all, kinds, payloads};
 
-/// Updates of a turn: a message, a tool call and what the model call took.
+/// Sends the updates of a turn: a message, a tool call and the usage of a model call.
 async fn speak(peer: &Peer, text: &str) {
     let chunk = json!({
         "sessionUpdate": "agent_message_chunk", "messageId": text, "content": {"type": "text", "text": text},
@@ -29,8 +29,8 @@ async fn speak(peer: &Peer, text: &str) {
     }
 }
 
-/// An agent that speaks before and after it opens a session, whichever way, and then answers prompts. It takes a while to
-/// open the session, and then a tenth of that to speak.
+/// An agent that sends updates before and after it opens a session in any way, and then answers prompts. It
+/// takes `while_opening` to open the session, and a tenth of that until it sends updates.
 async fn talkative(link: Link, version: Version, while_opening: Duration) {
     let (peer, mut inbox) = narrows_rpc::start(link, narrows_rpc::Options::agent(|_| true));
     let state = async |state: &str| {
@@ -91,7 +91,7 @@ fn texts(events: &[RuntimeEvent]) -> Vec<Value> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_comes_before_the_prompt_goes_to_the_session_and_not_to_the_answer() {
+async fn updates_before_the_prompt_go_to_the_session() {
     check(Duration::ZERO).await;
 }
 
@@ -134,7 +134,7 @@ async fn check(while_opening: Duration) {
     }
 }
 
-/// What an agent wants of the machine before the first prompt, as requests that are refused.
+/// Requests of the agent before the first prompt, which are refused.
 fn early_wishes(place: &std::path::Path) -> Vec<(&'static str, Value)> {
     let path = |name: &str| place.join(name);
     vec![
@@ -147,17 +147,17 @@ fn early_wishes(place: &std::path::Path) -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// When an agent wants something before the first prompt.
+/// When the agent sends requests before the first prompt.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum When {
     /// Before it answers `session/new`.
     Opening,
-    /// Right behind its answer.
+    /// Right after its answer.
     Opened,
 }
 
-/// An agent that wants things before the first prompt, and tells `answers` what it gets. The same wishes are granted in a
-/// turn.
+/// An agent that sends requests before the first prompt, and reports the `answers`. The same requests are
+/// granted in a turn.
 async fn hasty(link: Link, when: When, place: std::path::PathBuf, answers: mpsc::Sender<String>) {
     let (peer, mut inbox) = narrows_rpc::start(link, narrows_rpc::Options::agent(|_| true));
     let mut tasks = JoinSet::new();
@@ -194,9 +194,9 @@ async fn hasty(link: Link, when: When, place: std::path::PathBuf, answers: mpsc:
     }
 }
 
-/// Nobody has asked the agent for anything yet, so nothing is done for it, as between two turns.
+/// No prompt was sent yet, so nothing is done for the agent, as between two turns.
 #[tokio::test]
-async fn nothing_is_done_for_an_agent_before_the_first_prompt() {
+async fn requests_before_the_first_prompt_are_refused() {
     for access in [Access::Medium, Access::High] {
         for when in [When::Opening, When::Opened] {
             for waits in [true, false] {

@@ -1,4 +1,4 @@
-//! An agent that sends much and reads little.
+//! Tests with an agent that sends much and reads little.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ pub(crate) async fn asking(mut link: Link, requests: Vec<Value>, answers: usize)
     }
     let answer = message::response(&prompt, &json!({"stopReason": "end_turn"})).expect("plain data");
     link.sender.send(answer).await.expect("a client");
-    // Until the client has gone.
+    // Until the client disconnects.
     while link.receiver.recv().await.is_some() {}
     codes
 }

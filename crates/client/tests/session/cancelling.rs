@@ -1,4 +1,4 @@
-//! Runs that are given up, by whoever and for whatever reason.
+//! Tests of aborted runs.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ async fn a_cancelled_turn_ends_and_the_next_one_works() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_never_ends_is_ended() {
+async fn an_agent_that_ignores_cancellation_is_killed() {
     for (script, code) in [("hang", Some("timeout")), ("stubborn", Some("timeout"))] {
         let mut stage = Stage::new(Version::V1, Access::Medium);
         stage.agent.deadlines.cancel = Duration::from_secs(10);
@@ -59,7 +59,7 @@ async fn a_turn_that_takes_too_long_ends_within_five_seconds_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cancellation_has_the_time_that_was_set_for_it() {
+async fn a_cancellation_uses_the_configured_grace() {
     let mut stage = Stage::new(Version::V1, Access::Medium);
     stage.agent.deadlines.cancel_late = Duration::from_secs(60);
     let driven = stage.open("hang").await;
@@ -70,7 +70,7 @@ async fn a_cancellation_has_the_time_that_was_set_for_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn silence_has_an_end() {
+async fn silence_ends_the_turn() {
     let mut stage = Stage::new(Version::V1, Access::Medium);
     stage.agent.deadlines.silence = Duration::from_secs(60);
     let driven = stage.open("hang").await;

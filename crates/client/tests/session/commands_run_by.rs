@@ -1,4 +1,4 @@
-//! Agents of which the user says that the client runs their commands.
+//! Tests with agents whose commands are run by the client, according to the user.
 
 use std::sync::{Arc, Mutex};
 
@@ -13,7 +13,7 @@ const TOOL: &str = r#"kind = "execute", input = { command = "echo", args = ["hel
 const TERMINAL: &str = r#"{ terminal = { command = ["echo", "hello"] } }"#;
 const COMPLETED: &str = r#"{ tool_update = { id = "t", status = "completed" } }"#;
 
-/// A turn that asks about `tool`, and then does `more`.
+/// A turn that requests permission for `tool`, and then runs `more`.
 fn turn(tool: &str, more: &str) -> String {
     format!(
         r#"
@@ -26,7 +26,7 @@ fn turn(tool: &str, more: &str) -> String {
     )
 }
 
-/// An agent whose commands are run by `runner`, and the questions that a person who allows everything is asked.
+/// An agent whose commands are run by `runner`, and the requests to a user who allows everything.
 fn stage(runner: CommandRunner, access: Access) -> (Stage, Arc<Mutex<Vec<PermissionRequest>>>) {
     let asked: Arc<Mutex<Vec<PermissionRequest>>> = Arc::default();
     let heard = Arc::clone(&asked);
@@ -68,7 +68,7 @@ async fn a_request_is_judged_with_the_sandbox_if_the_client_runs_the_command() {
     }
 }
 
-/// A rule that asks is asked once: for the request, and not again for the terminal.
+/// If a rule asks, the user is asked once: for the request, and not again for the terminal.
 #[tokio::test]
 async fn a_person_is_asked_once_if_the_client_runs_the_command() {
     let (mut stage, asked) = stage(CommandRunner::Client, Access::Medium);
@@ -100,7 +100,10 @@ async fn an_agent_that_runs_a_command_itself_is_reported_once() {
         assert_eq!(told.len(), expected, "{runner:?} {more}");
         for told in &told {
             assert_eq!(told["data"]["callId"], "t");
-            assert!(told["data"]["problem"].as_str().expect("a text").contains("in no sandbox"), "{told}");
+            assert!(
+                told["data"]["problem"].as_str().expect("a text").contains("without a sandbox"),
+                "{told}"
+            );
         }
         let (_, told) = warnings(&driven).await;
         assert!(told.is_empty(), "{runner:?} {more}: reported twice");
@@ -108,9 +111,10 @@ async fn an_agent_that_runs_a_command_itself_is_reported_once() {
     }
 }
 
-/// The setting is about the commands of the agent; without a sandbox, or for anything else, it allows nothing.
+/// The setting concerns the commands of the agent; without a sandbox, or for other actions, it allows
+/// nothing.
 #[tokio::test]
-async fn the_setting_allows_nothing_that_the_sandbox_does_not_hold() {
+async fn the_setting_does_not_allow_unconfined_commands() {
     let edit = r#"kind = "edit", path = "/elsewhere/x""#;
     let delete = r#"kind = "other", input = { anything = true }"#;
     for (tool, sandbox) in [(TOOL, false), (edit, true), (delete, true)] {
@@ -122,7 +126,7 @@ async fn the_setting_allows_nothing_that_the_sandbox_does_not_hold() {
         assert_eq!((text.as_str(), told.len()), ("Refused.", 0), "{tool}");
         driven.leave().await;
     }
-    // It is not offered a terminal, so it cannot have the client run the command.
+    // The agent is not offered terminals, so it cannot have the client run the command.
     let (mut stage, asked) = stage(CommandRunner::Client, Access::Medium);
     stage.offer.run_commands = false;
     let driven = stage.open(&turn(TOOL, COMPLETED)).await;

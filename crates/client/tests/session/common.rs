@@ -1,4 +1,4 @@
-//! A session with the scripted agent.
+//! Sessions with the scripted agent.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,18 +18,18 @@ use tokio::task::JoinHandle;
 /// Both versions.
 pub(crate) const VERSIONS: [Version; 2] = [Version::V1, Version::V2];
 
-/// What is to be driven, and how.
+/// The agent and the settings of its session.
 pub(crate) struct Stage {
     pub(crate) agent: Agent,
     pub(crate) offer: Offer,
     pub(crate) config: SessionConfig,
-    /// How the session begins.
+    /// How the session is opened.
     pub(crate) begin: Begin,
-    /// Where the session works.
+    /// Directory of the session.
     place: tempfile::TempDir,
 }
 
-/// How a session begins.
+/// How a session is opened.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Begin {
     #[default]
@@ -38,7 +38,7 @@ pub(crate) enum Begin {
     Fork(String),
 }
 
-/// A session, and all that it needs to live.
+/// A session, and everything that has to live as long.
 pub(crate) struct Driven {
     pub(crate) runtime: Runtime,
     pub(crate) session: Session,
@@ -47,7 +47,7 @@ pub(crate) struct Driven {
 }
 
 impl Stage {
-    /// An agent of this version under this access, with everything offered, no sandbox and nobody to ask.
+    /// An agent with this version and access, all capabilities offered, no sandbox and no user.
     pub(crate) fn new(version: Version, access: Access) -> Self {
         let place = tempfile::tempdir().expect("a directory");
         let root = place.path().canonicalize().expect("it is there");
@@ -59,13 +59,13 @@ impl Stage {
         Self { agent, offer, config, begin: Begin::New, place }
     }
 
-    /// With somebody who can be asked.
+    /// Adds a permission handler.
     pub(crate) fn asking(mut self, decide: impl PermissionHandler + 'static) -> Self {
         self.config.on_permission = Some(Arc::new(decide));
         self
     }
 
-    /// Plays `script`, which is built in or TOML, and opens a session with it.
+    /// Opens a session with `script`, which is built in or TOML.
     pub(crate) async fn open(self, script: &str) -> Driven {
         let script = Script::builtin(script).unwrap_or_else(|| Script::parse(script).expect("a script"));
         let (link, far, raw) = pair();
@@ -90,12 +90,12 @@ impl Stage {
 }
 
 impl Driven {
-    /// The path of a file in the session's directory.
+    /// Returns the path of a file in the session's directory.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.place.path().canonicalize().expect("it is there").join(name)
     }
 
-    /// Ends everything, and waits until the agent has gone.
+    /// Ends the session and the agent, and waits for that.
     pub(crate) async fn leave(self) {
         self.session.close().await;
         self.runtime.close().await;
@@ -103,7 +103,8 @@ impl Driven {
     }
 }
 
-/// The types of the events, those of `provider.event` with what they are about; what repeats itself once.
+/// Returns the types of the events; of `provider.event` with the type of its payload, and without
+/// repetitions.
 pub(crate) fn kinds(events: &[RuntimeEvent]) -> Vec<String> {
     let kind = |event: &RuntimeEvent| {
         let event = serde_json::to_value(event).expect("an event");
@@ -120,13 +121,13 @@ pub(crate) fn kinds(events: &[RuntimeEvent]) -> Vec<String> {
     kinds
 }
 
-/// The payloads of this type.
+/// Returns the payloads of this type.
 pub(crate) fn payloads(events: &[RuntimeEvent], name: &str) -> Vec<Value> {
     let payload = |event: &RuntimeEvent| serde_json::to_value(event).expect("an event")["payload"].clone();
     events.iter().map(payload).filter(|payload| payload["type"] == name).collect()
 }
 
-/// All events of a run.
+/// Returns all events of a run.
 pub(crate) async fn all(handle: &mut RunHandle) -> Vec<RuntimeEvent> {
     let mut events = Vec::new();
     while let Some(event) = handle.next().await {

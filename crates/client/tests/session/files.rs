@@ -1,4 +1,4 @@
-//! Files and commands that the agent uses through us.
+//! Files and commands of the agent that the client serves.
 
 use narrows_acp::Version;
 use narrows_client::RunRequest;
@@ -10,7 +10,7 @@ use crate::bounded::asking;
 use crate::common::{Stage, all, payloads};
 
 #[tokio::test]
-async fn files_and_commands_are_the_sessions_own() {
+async fn files_and_commands_belong_to_their_session() {
     let driven = Stage::new(Version::V1, Access::High).open("files").await;
     let mut run = driven.session.run(RunRequest::text("three words here")).await.expect("a run");
     let events = all(&mut run).await;
@@ -26,7 +26,7 @@ async fn files_and_commands_are_the_sessions_own() {
 }
 
 #[tokio::test]
-async fn what_the_policy_forbids_is_not_done() {
+async fn denied_requests_have_no_effect() {
     const ESCAPE: &str = r#"
         [[turn]]
         steps = [
@@ -51,7 +51,7 @@ async fn what_the_policy_forbids_is_not_done() {
     driven.leave().await;
 }
 
-/// A gate that has followed the links of a path says that there are none: one that is there now was put there since.
+/// A gate that has judged a path without links says so: a link that is present now was created afterwards.
 #[tokio::test]
 async fn no_link_is_followed_for_a_request_that_was_decided_without_any() {
     let stage = Stage::new(Version::V1, Access::High);
@@ -172,7 +172,7 @@ async fn a_file_that_a_protected_name_leads_to_is_not_written_by_another_name() 
     }
 }
 
-/// The client opens these files itself, so only its own judgment protects them.
+/// The client opens these files itself, so only its own decision protects them.
 #[tokio::test]
 async fn hooks_and_settings_that_git_obeys_under_other_names_are_not_written() {
     let named = [

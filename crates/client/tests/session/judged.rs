@@ -1,4 +1,4 @@
-//! What is judged is what would happen: variables, diffs, links, and what was allowed before.
+//! Decisions match effects: variables, diffs, links, and earlier allowances.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::common::{Driven, Stage, VERSIONS, all, payloads};
 
-/// A person who says yes to everything, and all that was asked.
+/// A user who allows everything, and all requests.
 fn agreeable(stage: Stage) -> (Stage, Arc<Mutex<Vec<PermissionRequest>>>) {
     let asked: Arc<Mutex<Vec<PermissionRequest>>> = Arc::default();
     let heard = Arc::clone(&asked);
@@ -22,7 +22,7 @@ fn agreeable(stage: Stage) -> (Stage, Arc<Mutex<Vec<PermissionRequest>>>) {
     (stage, asked)
 }
 
-/// The turn of an agent that asks whether it may, with this tool call, and says what it heard.
+/// A turn in which the agent requests permission for this tool call, and reports the answer.
 fn asking(tool: &str, more: &str) -> String {
     format!(
         r#"
@@ -43,13 +43,13 @@ async fn played(driven: &Driven) -> (String, Vec<Value>) {
 }
 
 #[tokio::test]
-async fn a_person_who_allowed_a_command_is_not_asked_again_when_the_client_runs_it() {
+async fn an_allowed_command_runs_in_the_client_without_a_second_request() {
     let tool = r#"kind = "execute", input = { command = "echo", args = ["hello"] }"#;
     let run = |words: &str| format!(r#"{{ terminal = {{ command = [{words}] }} }}, {{ say = "{{last}}" }}"#);
     let same = run(r#""echo", "hello""#);
     for (more, expected) in [
         (same.clone(), 1),
-        // Another command is another question, and so is the same once more.
+        // Another command is another request, and so is a repetition.
         (run(r#""echo", "bye""#), 2),
         (run(r#""echo", "hello", """#), 2),
         (format!("{same}, {same}"), 2),
@@ -64,7 +64,7 @@ async fn a_person_who_allowed_a_command_is_not_asked_again_when_the_client_runs_
     }
 }
 
-/// A person who says yes to everything, after this was done while they thought about it.
+/// A user who allows everything after `meanwhile` has run.
 fn hesitating(stage: Stage, meanwhile: impl Fn(&Path) + Send + Sync + 'static) -> (Stage, Arc<Mutex<usize>>) {
     let count: Arc<Mutex<usize>> = Arc::default();
     let counted = Arc::clone(&count);
@@ -89,9 +89,9 @@ fn asking_about(rule: &str) -> Arc<Policy> {
     Arc::new(Policy::new(Access::Medium, Narrowing::default()).with_rules(rules))
 }
 
-/// What is allowed is the file that the link led to, and not the link.
+/// The answer covers the target of the link, and not the link.
 #[tokio::test]
-async fn an_answer_about_a_link_is_not_one_about_another_file_behind_it() {
+async fn an_answer_does_not_cover_a_changed_link_target() {
     let tool = r#"kind = "read", input = { path = "link" }"#;
     let read = r#"{ read = { path = "link" } }, { say = "{last}" }"#;
     let repointed = format!(r#"{{ terminal = {{ command = ["ln", "-sfn", "two", "link"] }} }}, {read}"#);
@@ -124,7 +124,7 @@ async fn an_answer_about_a_link_is_not_one_about_another_file_behind_it() {
     }
 }
 
-/// A directory that is swapped while the person is asked is not the one that was judged.
+/// A directory that is swapped while the user is asked is not the judged one.
 #[tokio::test]
 async fn a_command_does_not_run_in_a_directory_that_was_swapped_meanwhile() {
     let outside = tempfile::tempdir().expect("a directory");
@@ -155,9 +155,9 @@ async fn a_command_does_not_run_in_a_directory_that_was_swapped_meanwhile() {
     }
 }
 
-/// What is protected is looked for when the command starts, not when its question is asked.
+/// Protected files are searched for when the command starts, not when its request is made.
 #[tokio::test]
-async fn a_protected_file_that_comes_to_be_while_a_question_waits_is_protected() {
+async fn a_protected_file_created_while_a_request_waits_is_protected() {
     if !narrows_process::Sandbox::support().await.confined().protected {
         return;
     }
@@ -178,7 +178,7 @@ async fn a_protected_file_that_comes_to_be_while_a_question_waits_is_protected()
     driven.leave().await;
 }
 
-/// Only of an agent that is known to run commands nowhere else it is known which sandbox holds them.
+/// The sandbox of a command is known only for an agent that runs commands nowhere else.
 #[tokio::test]
 async fn a_command_is_judged_with_the_sandbox_of_the_client_that_will_run_it() {
     if !narrows_process::Sandbox::support().await.confined().files {
@@ -199,14 +199,14 @@ async fn a_command_is_judged_with_the_sandbox_of_the_client_that_will_run_it() {
         assert_eq!(asked.len(), expected, "{through_client} {sandbox}");
         if !through_client {
             let why = asked[0].decision.to_string();
-            assert!(why.contains("a command that the agent may run itself, in no sandbox"), "{why}");
+            assert!(why.contains("commands that the agent may run itself without a sandbox"), "{why}");
         }
         driven.leave().await;
     }
 }
 
 #[tokio::test]
-async fn what_was_allowed_is_forgotten_with_its_turn() {
+async fn an_allowance_ends_with_its_turn() {
     let tool = r#"kind = "execute", input = { command = "echo", args = ["hello"] }"#;
     let script =
         asking(tool, "") + "[[turn]]\nsteps = [{ terminal = { command = [\"echo\", \"hello\"] } }]\n";
@@ -219,7 +219,7 @@ async fn what_was_allowed_is_forgotten_with_its_turn() {
 }
 
 #[tokio::test]
-async fn what_the_policy_denies_stays_denied_whatever_a_person_has_allowed() {
+async fn a_denial_of_the_policy_overrides_the_user() {
     let (rules, _) =
         Rules::parse("[[rule]]\neffect = 'deny'\ncommand = 'echo hello'\n", "p.toml").expect("rules");
     let (mut stage, asked) = agreeable(Stage::new(Version::V1, Access::Medium));
@@ -233,7 +233,7 @@ async fn what_the_policy_denies_stays_denied_whatever_a_person_has_allowed() {
 }
 
 #[tokio::test]
-async fn a_person_who_allowed_a_change_is_not_asked_again_when_the_client_writes_it() {
+async fn an_allowed_change_is_written_by_the_client_without_a_second_request() {
     let (rules, _) = Rules::parse("[[rule]]\neffect = 'ask'\nkind = 'edit'\n", "p.toml").expect("rules");
     let policy = Arc::new(Policy::new(Access::Medium, Narrowing::default()).with_rules(rules));
     let tool = r#"kind = "edit", diff = { path = "a.txt", new = "new" }"#;
@@ -249,13 +249,13 @@ async fn a_person_who_allowed_a_change_is_not_asked_again_when_the_client_writes
     }
 }
 
-/// What an agent claims to be in a file is not believed: a question would hide a part of the change, or all of it.
+/// The claimed content of a file is not trusted: a request could hide a part of the change, or all of it.
 #[tokio::test]
 async fn a_change_is_shown_and_allowed_as_it_changes_the_file_on_disk() {
     let (rules, _) = Rules::parse("[[rule]]\neffect = 'ask'\nkind = 'edit'\n", "p.toml").expect("rules");
     let policy = Arc::new(Policy::new(Access::Medium, Narrowing::default()).with_rules(rules));
     let write = r#"{ write = { path = "a.txt", content = "new" } }"#;
-    // What it claims, what is shown as the old text, and how often a person is asked.
+    // The claimed old text, the old text shown, and the number of requests.
     for (claimed, shown, expected) in
         [("one two", Some("one two"), 1), ("new", None, 1), ("other", None, 1), ("two", Some("two"), 2)]
     {
@@ -273,7 +273,7 @@ async fn a_change_is_shown_and_allowed_as_it_changes_the_file_on_disk() {
 }
 
 #[tokio::test]
-async fn a_person_who_allowed_a_file_is_not_asked_again_when_the_client_serves_it() {
+async fn an_allowed_file_is_served_by_the_client_without_a_second_request() {
     let rules = "[[rule]]\neffect = 'ask'\nkind = ['edit', 'read']\n";
     let (rules, _) = Rules::parse(rules, "p.toml").expect("rules");
     let policy = Arc::new(Policy::new(Access::Medium, Narrowing::default()).with_rules(rules));
@@ -306,14 +306,14 @@ async fn a_person_who_allowed_a_file_is_not_asked_again_when_the_client_serves_i
     }
 }
 
-/// An agent of version 1 cannot have the tools of our own server, so their names say nothing.
+/// An agent of version 1 cannot have the built-in tools, so their names have no meaning.
 #[tokio::test]
-async fn the_name_of_our_own_tool_opens_nothing_for_an_agent_that_does_not_have_it() {
+async fn the_built_in_tool_name_gives_other_agents_nothing() {
     let tool =
         r#"name = "narrows__run_command", kind = "execute", input = { command = "echo", args = ["hello"] }"#;
     let mut stage = Stage::new(Version::V1, Access::Medium);
     stage.config.sandbox = true;
-    // What a sandbox holds is known once something has run in it.
+    // The sandbox is known once a command has run in it.
     let script = asking(tool, "").replace("steps = [", "steps = [\n{ terminal = { command = [\"true\"] } },");
     let driven = stage.open(&script).await;
     assert_eq!(played(&driven).await.0, "Refused.");
@@ -379,7 +379,7 @@ async fn variables_of_a_request_for_permission_are_judged() {
 
 /// The program is the one that would run without the variable.
 #[tokio::test]
-async fn a_program_is_not_looked_up_in_the_path_of_the_request() {
+async fn a_program_is_not_looked_up_in_the_requested_path_variable() {
     let stage = Stage::new(Version::V1, Access::High);
     let evil = stage.config.cwd.join("bin");
     std::fs::create_dir(&evil).expect("a directory");
@@ -400,7 +400,7 @@ async fn a_program_is_not_looked_up_in_the_path_of_the_request() {
 }
 
 #[tokio::test]
-async fn a_diff_is_judged_whatever_the_call_is_said_to_be() {
+async fn a_diff_is_judged_for_every_kind_of_call() {
     for version in VERSIONS {
         for (tool, said) in [
             (r#"kind = "edit", path = "a.txt", diff = { path = "b.txt", new = "x" }"#, "Allowed."),
@@ -420,7 +420,7 @@ async fn a_diff_is_judged_whatever_the_call_is_said_to_be() {
 }
 
 #[tokio::test]
-async fn a_path_is_judged_by_where_its_links_lead() {
+async fn a_path_is_judged_by_its_link_target() {
     for version in VERSIONS {
         for (tool, said) in [
             (r#"kind = "edit", path = "plain/x""#, "Allowed."),
@@ -452,7 +452,7 @@ async fn a_path_is_judged_by_where_its_links_lead() {
     }
 }
 
-/// A sandbox of this machine keeps commands in the roots, but only those that run there.
+/// A sandbox confines commands to the roots only if they start there.
 #[tokio::test]
 async fn a_command_is_not_run_in_a_directory_outside_that_a_link_leads_to() {
     for (cwd, outcome) in [("plain", "allowed"), ("inner", "allowed"), ("out", "refused")] {
@@ -476,9 +476,9 @@ async fn a_command_is_not_run_in_a_directory_outside_that_a_link_leads_to() {
     }
 }
 
-/// By a permission request, and by the client that is to run it.
+/// Both for a permission request, and for the client that runs the command.
 #[tokio::test]
-async fn a_command_is_judged_by_where_its_words_lead() {
+async fn a_command_is_judged_by_the_link_targets_of_its_words() {
     let (rules, _) =
         Rules::parse("[[rule]]\neffect = 'deny'\ncommand = 'canary'\n", "p.toml").expect("rules");
     let policy = Arc::new(Policy::new(Access::High, Narrowing::default()).with_rules(rules));
@@ -508,9 +508,9 @@ async fn a_command_is_judged_by_where_its_words_lead() {
     }
 }
 
-/// git runs what the configuration in such a directory names.
+/// git runs programs named in the configuration of such a directory.
 #[tokio::test]
-async fn git_does_not_only_look_in_a_directory_that_is_a_repository_itself() {
+async fn git_is_not_read_only_inside_a_bare_repository() {
     for (files, said) in [
         (&[".git/HEAD", ".git/objects/x", ".git/refs/x"][..], "Allowed."),
         (&["HEAD", "objects/x", "refs/x", "config"][..], "Refused."),
@@ -536,7 +536,7 @@ async fn git_does_not_only_look_in_a_directory_that_is_a_repository_itself() {
     }
 }
 
-/// JSON as an inline table of TOML.
+/// Converts JSON to an inline table of TOML.
 fn toml(value: &Value) -> String {
     match value {
         Value::Object(fields) => {

@@ -1,4 +1,4 @@
-//! Low access and the modes of agents that act by themselves.
+//! Low access, and agents with read-only modes.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ async fn low_access_chooses_the_mode_in_which_an_agent_only_reads() {
     }
 }
 
-/// A name that an agent gives itself does not keep it from the mode that low access chooses.
+/// An agent can choose its name, so the name does not keep it from a read-only mode.
 #[tokio::test]
 async fn low_access_chooses_the_mode_of_an_agent_that_calls_itself_narrows() {
     let (link, far) = memory::pair(&narrows_link::Options::default());
@@ -70,7 +70,7 @@ async fn low_access_chooses_the_mode_of_an_agent_that_calls_itself_narrows() {
 }
 
 #[tokio::test]
-async fn an_agent_without_such_a_mode_is_told_of_under_low_access() {
+async fn low_access_reports_an_agent_without_a_read_only_mode() {
     for (access, through_client, told) in
         [(Access::Low, false, true), (Access::Low, true, false), (Access::Medium, false, false)]
     {
@@ -91,14 +91,12 @@ async fn an_agent_without_such_a_mode_is_told_of_under_low_access() {
                 (&rejected[0]["option"], &rejected[0]["value"]),
                 (&json!("mode"), &json!("read-only"))
             );
-            assert!(
-                rejected[0]["reason"].as_str().expect("a text").contains("no mode in which it only reads")
-            );
+            assert!(rejected[0]["reason"].as_str().expect("a text").contains("no read-only mode"));
         }
     }
 }
 
-/// The `mode.left` events of a run, the mode in the end, and the code of its error.
+/// Returns the `mode.left` events of a run, the final mode, and the code of its error.
 async fn left(stage: Stage, script: &str) -> (Vec<Value>, String, Option<String>) {
     let driven = stage.open(script).await;
     let mut run = driven.session.run(RunRequest::text("Go")).await.expect("a run");
@@ -112,7 +110,7 @@ async fn left(stage: Stage, script: &str) -> (Vec<Value>, String, Option<String>
 }
 
 #[tokio::test]
-async fn an_agent_that_leaves_the_mode_of_low_access_is_set_back() {
+async fn an_agent_that_leaves_the_read_only_mode_is_set_back() {
     const LEAVES: &str = r#"
         modes = ["code", "plan"]
         [[turn]]
@@ -124,7 +122,7 @@ async fn an_agent_that_leaves_the_mode_of_low_access_is_set_back() {
         assert_eq!(told.len(), 1, "{version} {told:?}");
         assert_eq!((&told[0]["mode"], &told[0]["wanted"]), (&json!("code"), &json!("plan")));
         assert!(told[0]["problem"].as_str().expect("a text").contains("setting it back"), "{told:?}");
-        // At another access, or in a mode that the user chose, the agent may change it.
+        // With other access, or in a mode that the user selected, the agent may change it.
         let (told, mode, _) = left(Stage::new(version, Access::Medium), LEAVES).await;
         assert_eq!((mode.as_str(), told.len()), ("code", 0), "{version}");
         let mut stage = Stage::new(version, Access::Low);
@@ -135,7 +133,7 @@ async fn an_agent_that_leaves_the_mode_of_low_access_is_set_back() {
 }
 
 #[tokio::test]
-async fn a_turn_ends_if_the_agent_does_not_stay_in_the_mode_of_low_access() {
+async fn a_turn_ends_if_the_agent_leaves_the_read_only_mode_again() {
     let twice = r#"
         modes = ["code", "plan"]
         [[turn]]
@@ -150,7 +148,7 @@ async fn a_turn_ends_if_the_agent_does_not_stay_in_the_mode_of_low_access() {
         steps = [{ mode = "code" }, { pause = "20s" }, { say = "Done." }]
     "#;
     for version in VERSIONS {
-        for (script, last) in [(twice, "low access does not hold"), (refusing, "I will not")] {
+        for (script, last) in [(twice, "low access cannot prevent"), (refusing, "I will not")] {
             let (told, _, error) = left(Stage::new(version, Access::Low), script).await;
             assert_eq!(error.as_deref(), Some("mode_left"), "{version} {script}");
             assert_eq!(told.len(), 2, "{told:?}");
@@ -159,7 +157,7 @@ async fn a_turn_ends_if_the_agent_does_not_stay_in_the_mode_of_low_access() {
     }
 }
 
-/// A switch that a rule allows is not taken back.
+/// A change of mode that a rule allows is not reverted.
 #[tokio::test]
 async fn a_mode_that_the_agent_was_allowed_to_choose_stays() {
     let script = r#"

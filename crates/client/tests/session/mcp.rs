@@ -1,4 +1,4 @@
-//! MCP servers of the user that run here, used by an agent we did not write: over HTTP, in both forms of the messages.
+//! Hosted MCP servers of the user, used over HTTP by an independent agent, in both forms of messages.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ use crate::common::{Stage, all, payloads};
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A server with one tool that repeats what it gets.
+/// A server with one tool that echoes its input.
 async fn server() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("it has one");
@@ -71,18 +71,18 @@ fn answer(first: &str, message: &Value) -> String {
     format!("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}")
 }
 
-/// How an agent speaks to a server in its client.
+/// The form in which an agent sends messages to hosted servers.
 #[derive(Clone, Copy, Debug)]
 enum Form {
     /// Every message names the server.
     Current,
     /// Every message names a connection.
     Older,
-    /// As the current one, and permission is requested first.
+    /// Like the current one, after a permission request.
     AsksFirst,
 }
 
-/// An agent of version 1 that calls the tool `echo` of its only server in every turn, and says what came of it.
+/// An agent of version 1 that calls the tool `echo` of its only server in every turn, and reports the result.
 async fn agent(link: Link, form: Form) {
     let (peer, mut inbox) = narrows_rpc::start(link, narrows_rpc::Options::agent(|_| true));
     let mut given = Value::Null;
@@ -115,7 +115,7 @@ async fn agent(link: Link, form: Form) {
     }
 }
 
-/// Requests permission for the call, by the name that the tool has among those of an agent.
+/// Requests permission for the call, with the agent's own name of the tool.
 async fn is_allowed(peer: &Peer) -> bool {
     let call = json!({"toolCallId": "t", "title": "Echo", "kind": "other", "name": "mcp__web__echo", "rawInput": call()["arguments"]});
     let options = json!([{"optionId": "yes", "name": "Yes", "kind": "allow_once"}]);
@@ -164,7 +164,7 @@ async fn a_server_over_http_is_used_under_the_policy() {
     for form in [Form::Current, Form::Older] {
         for (access, said, outcome) in [
             (Access::High, json!({"content": [{"type": "text", "text": "over HTTP"}]}), "allowed"),
-            // Nobody can be asked.
+            // No user can be asked.
             (Access::Medium, Value::Null, "refused"),
         ] {
             let mut stage = Stage::new(Version::V1, access);
@@ -189,7 +189,7 @@ async fn a_server_over_http_is_used_under_the_policy() {
 }
 
 #[tokio::test]
-async fn a_tool_that_an_agent_asks_about_first_is_known_by_its_server_and_asked_about_once() {
+async fn a_tool_call_is_matched_to_its_server_and_asked_about_once() {
     let allow = "[[rule]]\neffect = 'allow'\nserver = 'web'\ntool = 'echo'\n";
     let deny = "[[rule]]\neffect = 'deny'\ntool = 'mcp__web__*'\n";
     for (rules, permission_requests, outcomes) in [

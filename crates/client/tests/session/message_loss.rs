@@ -1,4 +1,4 @@
-//! What of the agent's messages is lost, and how that is told.
+//! Dropped messages of the agent, and their reports.
 
 use narrows_acp::Version;
 use narrows_client::{RunRequest, Status};
@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::common::{Stage, VERSIONS, all, kinds, payloads};
 
-/// What is told to be lost in a turn of these steps.
+/// Returns the reported loss of a turn with these steps.
 async fn lost(version: Version, steps: &str) -> serde_json::Value {
     let script = format!("[[turn]]\nsteps = [{steps}, {{ say = \"Done.\" }}]\n[[turn]]\nsteps = []");
     let driven = Stage::new(version, Access::Medium).open(&script).await;
@@ -15,7 +15,7 @@ async fn lost(version: Version, steps: &str) -> serde_json::Value {
     let events = all(&mut run).await;
     assert_eq!(kinds(&events).last().map(String::as_str), Some("run.completed"));
     assert_eq!(run.result().await.status, Status::Success);
-    // Once is enough.
+    // Reported only once.
     let mut next = driven.session.run(RunRequest::text("Go")).await.expect("a run");
     assert_eq!(payloads(&all(&mut next).await, "other").len(), 0);
     driven.leave().await;
@@ -25,7 +25,7 @@ async fn lost(version: Version, steps: &str) -> serde_json::Value {
 }
 
 #[tokio::test]
-async fn what_is_lost_is_told() {
+async fn lost_messages_are_reported() {
     let nameless = r#"{ pollute = '{"jsonrpc":"2.0","method":"session/update","params":{"update":{}}}' }"#;
     for version in VERSIONS {
         assert_eq!(
@@ -40,7 +40,7 @@ async fn what_is_lost_is_told() {
 }
 
 #[tokio::test]
-async fn what_came_too_early_is_told() {
+async fn early_messages_are_reported() {
     const SCRIPT: &str = r#"
         [on]
         session_new = [{ flood = { updates = 40, bytes = 100000 } }]

@@ -1,4 +1,4 @@
-//! Every request for permission is told with what became of it, before the run is over.
+//! Every permission request is reported with its answer before the run ends.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ fn unanswered(_: Arc<PermissionRequest>) -> std::future::Pending<PermissionReply
     std::future::pending()
 }
 
-/// What became of the requests among `events`, each of which has been told.
+/// Returns the answers to the requests among `events`, each of which has been reported.
 #[track_caller]
 fn resolved(events: &[RuntimeEvent]) -> Vec<Value> {
     let ids = |name: &str| {
@@ -28,11 +28,11 @@ fn resolved(events: &[RuntimeEvent]) -> Vec<Value> {
     payloads(events, "permission.resolved")
 }
 
-/// The agent asks with these params, and ends its turn without waiting for the answer.
+/// The agent sends a request with these params, and ends its turn without waiting for the answer.
 #[tokio::test]
 async fn a_request_that_nobody_waits_for() {
     for (params, outcome) in [
-        // What cannot be read is refused, by the option that says so if there is one.
+        // An unreadable request is refused, by a rejecting option if there is one.
         (r#"{"sessionId":"session-1","options":7}"#, "cancelled"),
         (
             r#"{"sessionId":"session-1","toolCall":"no","options":[{"optionId":"n","kind":"reject_once"}]}"#,
@@ -66,7 +66,7 @@ async fn a_request_that_nobody_waits_for() {
     }
 }
 
-/// A stage where somebody is asked about reading, and never answers; what else is asked is allowed after that.
+/// A stage whose user never answers a request for reading, and allows everything else.
 fn undecided() -> Stage {
     let rules = "[[rule]]\neffect = \"ask\"\nkind = \"read\"\n";
     let (rules, _) = Rules::parse(rules, "rules.toml").expect("rules");
@@ -92,7 +92,7 @@ async fn a_file_that_nobody_waits_for() {
     const READ: &str = r#"{ pollute = '{"jsonrpc":"2.0","id":99,"method":"fs/read_text_file","params":{"sessionId":"session-1","path":"{cwd}/note.txt"}}' }"#;
     const CANCEL: &str =
         r#"{ pollute = '{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":99}}' }"#;
-    // The turn ends, or the agent gives it up by itself, once the question has been asked.
+    // The turn ends, or the agent cancels the request, after the user was asked.
     for rest in ["{ stop = \"end_turn\" }", CANCEL] {
         let steps = format!("{READ}, {{ ask = {{ title = \"Go on?\", on_allow = [{rest}] }} }}");
         let stage = undecided();

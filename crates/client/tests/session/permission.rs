@@ -1,4 +1,4 @@
-//! Requests for permission: who decides them, and what the agent hears.
+//! Permission requests: who decides, and the answer to the agent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use narrows_policy::Access;
 
 use crate::common::{Stage, VERSIONS, all, payloads};
 
-/// What the agent of the script `ask` says at last, and how its request was settled.
+/// Returns the last message of the script `ask`, and how its request was settled.
 async fn settled(stage: Stage) -> (String, serde_json::Value) {
     let driven = stage.open("ask").await;
     let mut run = driven.session.run(RunRequest::text("Go")).await.expect("a run");
@@ -37,7 +37,7 @@ async fn the_policy_decides_where_it_can() {
     }
 }
 
-/// An agent that wants to change the mode, which medium access leaves open.
+/// An agent that requests a change of mode, about which medium access asks.
 const OPEN: &str = r#"
     [[turn]]
     steps = [
@@ -49,7 +49,7 @@ const OPEN: &str = r#"
 "#;
 
 #[tokio::test(start_paused = true)]
-async fn what_the_policy_leaves_open_is_asked() {
+async fn the_user_is_asked_where_the_policy_asks() {
     let never = |_: Arc<PermissionRequest>| std::future::pending::<PermissionReply>();
     let answers: [(&str, Stage, &str, &str); 6] = [
         ("nobody", Stage::new(Version::V1, Access::Medium), "Refused.", "nobody to ask"),
@@ -80,7 +80,7 @@ fn stage(reply: PermissionReply) -> Stage {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_question_holds_the_silence_up_and_ends_with_the_turn() {
+async fn a_permission_request_pauses_the_silence_timeout_and_ends_with_the_turn() {
     let mut stage = Stage::new(Version::V1, Access::Medium)
         .asking(|_: Arc<PermissionRequest>| std::future::pending::<PermissionReply>());
     stage.agent.deadlines.silence = Duration::from_secs(10);
@@ -93,7 +93,7 @@ async fn a_question_holds_the_silence_up_and_ends_with_the_turn() {
             break;
         }
     }
-    // sleep: on a paused clock; a person thinks for longer than the agent may be silent
+    // sleep: on a paused clock; the user takes longer than the agent may be silent
     tokio::time::sleep(Duration::from_secs(600)).await;
     run.cancel();
     let events = all(&mut run).await;
@@ -102,9 +102,9 @@ async fn a_question_holds_the_silence_up_and_ends_with_the_turn() {
     driven.leave().await;
 }
 
-/// What an agent runs by itself is in no sandbox of ours, whatever this machine has.
+/// A command that the agent runs itself is not in the client's sandbox.
 #[tokio::test]
-async fn a_sandbox_lets_pass_only_what_runs_in_it() {
+async fn a_sandbox_permits_only_commands_that_run_in_it() {
     const SCRIPT: &str = r#"
         [[turn]]
         steps = [

@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::common::{Stage, VERSIONS, all, kinds};
 
 #[tokio::test]
-async fn a_run_has_a_beginning_and_an_end() {
+async fn a_run_starts_and_completes() {
     for version in VERSIONS {
         let driven = Stage::new(version, Access::Medium).open("hello").await;
         let mut run = driven.session.run(RunRequest::text("Hi")).await.expect("a run");
@@ -29,7 +29,7 @@ async fn a_run_has_a_beginning_and_an_end() {
 }
 
 #[tokio::test]
-async fn a_result_comes_though_nobody_reads_events() {
+async fn a_result_arrives_without_an_event_reader() {
     const SCRIPT: &str = r#"
         [[turn]]
         steps = [{ flood = { updates = 20000 } }, { say = "Done." }]
@@ -42,7 +42,7 @@ async fn a_result_comes_though_nobody_reads_events() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_run_at_a_time_and_then_the_next() {
+async fn runs_are_sequential() {
     const SCRIPT: &str = r#"
         [[turn]]
         steps = [{ pause = "5s" }, { say = "You said {prompt}." }]
@@ -59,7 +59,7 @@ async fn one_run_at_a_time_and_then_the_next() {
 }
 
 #[tokio::test]
-async fn an_answer_that_has_not_the_form_is_asked_for_once_more() {
+async fn an_answer_that_violates_the_schema_is_requested_once_more() {
     const SCRIPT: &str = r#"
         [[turn]]
         steps = [{ say = "The answer is forty-two." }]
@@ -80,19 +80,19 @@ async fn an_answer_that_has_not_the_form_is_asked_for_once_more() {
     let result = run.result().await;
     assert_eq!((result.status, result.structured_output), (Status::Success, Some(json!({"answer": 42}))));
     assert_eq!((result.schema_problems, result.prompts), (Vec::new(), 2));
-    // Twice in vain: what was said stays, and there is no value.
+    // Two failures: the message is kept, and there is no value.
     let result = driven.session.run(request()).await.expect("a run").result().await;
     assert_eq!((result.status, result.structured_output), (Status::Success, None));
     assert_eq!(result.final_text.as_deref(), Some("No."));
-    // It is said what is missing, and how often it was asked for.
+    // The problem and the number of prompts are reported.
     assert_eq!(result.schema_problems, ["there is no JSON object in the message"]);
     assert_eq!(result.prompts, 2);
     driven.leave().await;
 }
 
-/// As opencode does: where a command runs first, and then what it is.
+/// As sent by opencode: the working directory of a command first, and then the command.
 #[tokio::test]
-async fn a_command_is_told_with_all_of_its_input() {
+async fn a_command_is_reported_with_its_whole_input() {
     const SCRIPT: &str = r#"
         [[turn]]
         steps = [

@@ -1,4 +1,4 @@
-//! Whole turns with an agent of the official SDK, which shares no code with ours.
+//! Whole turns with an agent of the official SDK, which is an independent implementation.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ async fn open(stage: Stage) -> Driven {
 async fn a_turn_from_its_beginning_to_its_end() {
     for version in VERSIONS {
         let driven = open(Stage::new(version, Access::Medium)).await;
-        assert_eq!(driven.runtime.introduced().version, version);
+        assert_eq!(driven.runtime.description().version, version);
         for prompt in ["first", "second"] {
             let mut run = driven.session.run(RunRequest::text(prompt)).await.expect("a run");
             let kinds = kinds(&all(&mut run).await);
@@ -32,7 +32,7 @@ async fn a_turn_from_its_beginning_to_its_end() {
 }
 
 #[tokio::test]
-async fn it_is_told_what_it_may() {
+async fn an_sdk_agent_receives_the_offered_capabilities() {
     for version in VERSIONS {
         for (reply, status) in
             [(PermissionReply::Allow, Status::Success), (PermissionReply::Reject, Status::Error)]
@@ -50,7 +50,7 @@ async fn it_is_told_what_it_may() {
 }
 
 #[tokio::test]
-async fn it_reads_files_and_can_be_stopped() {
+async fn an_sdk_agent_reads_files_and_can_be_cancelled() {
     let driven = open(Stage::new(Version::V1, Access::Medium)).await;
     std::fs::write(driven.path("note.txt"), "remember").expect("a file");
     let run = driven.session.run(RunRequest::text("read note.txt please")).await.expect("a run");

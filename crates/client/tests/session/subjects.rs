@@ -6,8 +6,8 @@ use narrows_policy::Access;
 
 use crate::common::{Stage, all, payloads};
 
-/// An agent of `version` tells of the call `t` and sends a request with these members. Returns the kind of the option that
-/// it is answered with.
+/// An agent of `version` reports the call `t` and sends a request with these members. Returns the kind of the
+/// selected option.
 async fn check(version: Version, access: Access, call: &str, members: &str, expected: &str) {
     let update = if version == Version::V1 { "tool_call" } else { "tool_call_update" };
     let script = format!(
@@ -68,7 +68,7 @@ async fn a_call_of_one_version_does_not_hide_the_subject_of_the_other() {
         for kind in ["tool_call", "command"] {
             check(version, Access::Low, READ, &format!("subject = {}", subject(kind)), "reject_once").await;
         }
-        // A call that was told of before.
+        // A call that was reported before.
         let members = format!(r#"toolCall = {}, toolCallId = "t""#, call("u", ls));
         check(version, Access::Low, RUN, &members, "reject_once").await;
         check(version, Access::Low, READ, &members, "allow_once").await;
@@ -76,13 +76,13 @@ async fn a_call_of_one_version_does_not_hide_the_subject_of_the_other() {
 }
 
 #[tokio::test]
-async fn whatever_a_call_shows_beside_its_kind_is_judged() {
+async fn all_content_of_a_call_is_judged() {
     for (call, expected) in [
         (r#"kind = "read", rawInput = { path = "a", command = "rm a" }"#, "reject_once"),
         (r#"kind = "read", rawInput = { path = "a", more = { argv = ["rm", "a"] } }"#, "reject_once"),
         (r#"kind = "execute", rawInput = { command = "ls", path = ".env" }"#, "reject_once"),
         (r#"kind = "read", rawInput = { path = "a", new_text = "x" }"#, "reject_once"),
-        // Nobody can be asked what the location without a path is.
+        // No user can be asked about the location without a path.
         (
             r#"kind = "read", rawInput = { path = "a" }, locations = [{ path = "a" }, { file = ".env" }]"#,
             "reject_once",
@@ -95,7 +95,7 @@ async fn whatever_a_call_shows_beside_its_kind_is_judged() {
 }
 
 #[tokio::test]
-async fn whatever_stands_beside_a_command_or_a_call_is_judged() {
+async fn members_beside_a_command_or_call_are_judged() {
     let command = |more: &str| {
         format!(r#"subject = {{ type = "command", command = "ls", cwd = "/", toolCallId = "t", {more} }}"#)
     };

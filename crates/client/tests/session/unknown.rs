@@ -1,4 +1,4 @@
-//! What the agent asks and tells in words that nobody here knows.
+//! Requests and notifications of the agent with unknown methods.
 
 use narrows_acp::Version;
 use narrows_client::RunRequest;
@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::common::{Stage, VERSIONS, all, payloads};
 
 #[tokio::test]
-async fn a_request_nobody_knows_is_told_and_refused() {
+async fn an_unknown_request_is_reported_and_refused() {
     for (method, params) in [
         ("acme/weather", r#"{ sessionId = "{session}", where = "here" }"#),
         ("_acme/weather", r#"{ sessionId = "{session}", where = "here" }"#),
@@ -32,15 +32,15 @@ async fn a_request_nobody_knows_is_told_and_refused() {
             let data = &told[0]["data"];
             assert_eq!((&data["method"], &data["params"]["where"]), (&json!(method), &json!("here")));
             let said = run.result().await.final_text.expect("an error");
-            assert!(said.contains("there is no such method here"), "{said}");
+            assert!(said.contains("method not found"), "{said}");
             driven.leave().await;
         }
     }
 }
 
-/// Child sessions are not served, and that is not kept from whoever reads the events.
+/// Child sessions are not served, and this is reported as an event.
 #[tokio::test]
-async fn a_request_of_a_child_session_is_told_and_refused() {
+async fn a_request_of_a_child_session_is_reported_and_refused() {
     const SCRIPT: &str = r#"
         [[turn]]
         steps = [
@@ -49,7 +49,7 @@ async fn a_request_of_a_child_session_is_told_and_refused() {
           { say = "{last}" },
         ]
     "#;
-    // What was not announced is no child.
+    // An unannounced session is not a child.
     for (name, count) in [("kid", 1), ("other", 0)] {
         let script = SCRIPT.replace("NAME", name);
         let driven = Stage::new(Version::V2, Access::High).open(&script).await;
@@ -66,13 +66,13 @@ async fn a_request_of_a_child_session_is_told_and_refused() {
             );
         }
         let said = run.result().await.final_text.expect("an error");
-        assert!(said.contains("there is no such session here"), "{said}");
+        assert!(said.contains("session not found"), "{said}");
         driven.leave().await;
     }
 }
 
 #[tokio::test]
-async fn what_was_not_offered_is_told_and_refused() {
+async fn a_request_that_was_not_offered_is_reported_and_refused() {
     const SCRIPT: &str = r#"
         [[turn]]
         steps = [
@@ -91,7 +91,7 @@ async fn what_was_not_offered_is_told_and_refused() {
 }
 
 #[tokio::test]
-async fn a_notification_nobody_knows_is_told() {
+async fn an_unknown_notification_is_reported() {
     for (method, params) in [
         ("acme/progress", r#"{ sessionId = "{session}", percent = 50 }"#),
         ("_acme/progress", r#"{ sessionId = "{session}", percent = 50 }"#),
@@ -111,7 +111,7 @@ async fn a_notification_nobody_knows_is_told() {
     }
 }
 
-/// It names no session, and there is only one. It may come behind the end of the turn, but it comes.
+/// It names no session, and there is only one. It may arrive after the end of the turn.
 #[tokio::test]
 async fn a_notification_of_no_session_goes_to_the_only_one() {
     const SCRIPT: &str = r#"
@@ -132,9 +132,9 @@ async fn a_notification_of_no_session_goes_to_the_only_one() {
     driven.leave().await;
 }
 
-/// An agent that waits for an answer before it gives its own gets one.
+/// An agent that waits for an answer before it sends its own gets one.
 #[tokio::test]
-async fn what_is_asked_before_the_beginning_is_refused() {
+async fn requests_before_the_session_are_refused() {
     const SCRIPT: &str = r#"
         [on]
         initialize = [{ request = { method = "acme/weather", params = { where = "here" } } }]

@@ -1,4 +1,4 @@
-//! Permission requests that cannot be read in one way only: nobody knows what an approval would hold for.
+//! Ambiguous permission requests, for which the effect of an approval is unknown.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,10 +9,10 @@ use serde_json::Value;
 
 use crate::common::{Stage, all, payloads};
 
-/// How a request was answered, and the question about it.
+/// The answer to a request, and the request that the user saw.
 type Answered = (Value, PermissionRequest);
 
-/// An agent sends a request with each of these members to a person who answers with `reply`.
+/// An agent sends requests with these members to a user who answers with `reply`.
 async fn answered(version: Version, requests: &[&str], reply: PermissionReply) -> Vec<Answered> {
     let options = r#"[{"optionId":"y","name":"Yes","kind":"allow_once"},{"optionId":"n","name":"No","kind":"reject_once"}]"#;
     let send = |(number, members): (usize, &&str)| {
@@ -22,7 +22,7 @@ async fn answered(version: Version, requests: &[&str], reply: PermissionReply) -
         )
     };
     let steps: Vec<String> = requests.iter().enumerate().map(send).collect();
-    // Nobody waits for the answers, and what is not answered when the turn ends is cancelled.
+    // The agent does not wait for the answers, and unanswered requests are cancelled at the end of the turn.
     let script = format!("[[turn]]\nsteps = [{}, {{ wait_cancel = true }}]", steps.join(", "));
     let asked: Arc<Mutex<Vec<PermissionRequest>>> = Arc::default();
     let heard = Arc::clone(&asked);
@@ -77,12 +77,12 @@ const UNREADABLE: [&str; 14] = [
 ];
 
 #[tokio::test]
-async fn a_request_that_cannot_be_read_for_certain_is_shown_and_cannot_be_allowed() {
+async fn an_ambiguous_request_is_shown_and_cannot_be_allowed() {
     for reply in [PermissionReply::Allow, PermissionReply::Select("y".to_owned())] {
         let all = answered(Version::V1, &UNREADABLE, reply).await;
         for (members, (resolved, permission_request)) in UNREADABLE.into_iter().zip(all) {
             assert_ne!(resolved["optionId"], "y", "{members}: {resolved}");
-            // Of a request that is no object of unique keys not even the options are known.
+            // In a request that is not an object with unique keys not even the options are known.
             let is_offered = !permission_request.options.is_empty();
             assert!(!is_offered || resolved["decision"]["by"] == "not readable", "{members}: {resolved}");
             let problem = permission_request.problem.expect(members);
@@ -100,7 +100,7 @@ async fn a_request_that_cannot_be_read_for_certain_is_shown_and_cannot_be_allowe
 }
 
 #[tokio::test]
-async fn a_request_that_can_be_read_can_be_allowed() {
+async fn a_readable_request_can_be_allowed() {
     for (version, members) in [
         (
             Version::V1,
@@ -118,7 +118,7 @@ async fn a_request_that_can_be_read_can_be_allowed() {
 }
 
 #[tokio::test]
-async fn the_text_of_a_request_that_cannot_be_read_is_bounded() {
+async fn the_text_of_an_unreadable_request_is_bounded() {
     let long = "x".repeat(100_000);
     let members = format!(r#""toolCall":{{"toolCallId":"c","kind":"a","kind":"{long}"}}"#);
     for (_, permission_request) in answered(Version::V1, &[&members], PermissionReply::Allow).await {

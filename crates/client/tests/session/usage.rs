@@ -1,4 +1,4 @@
-//! What a turn took, whichever way the agent reports it.
+//! Usage of turns, for every kind of report.
 
 use narrows_acp::Version;
 use narrows_client::{Counted, RunRequest};
@@ -9,7 +9,8 @@ use serde_json::json;
 
 use crate::common::Stage;
 
-/// An agent of this name that reports 104 tokens in and 19 out for each turn, or totals of the session.
+/// An agent with this name that reports 104 input and 19 output tokens for each turn, or totals of the
+/// session.
 async fn reporting(link: Link, name: &'static str, is_total: bool) {
     let (_peer, mut inbox) = narrows_rpc::start(link, narrows_rpc::Options::agent(|_| true));
     let mut prompts = 0;
@@ -32,7 +33,7 @@ async fn reporting(link: Link, name: &'static str, is_total: bool) {
 }
 
 #[tokio::test]
-async fn every_turn_has_its_own_usage_whichever_way_the_agent_reports_it() {
+async fn every_turn_has_its_own_usage_for_every_kind_of_report() {
     for (name, is_total, counted) in [
         ("OpenCode", false, Counted::Detect),
         ("@zed-industries/codex-acp", false, Counted::Detect),
@@ -50,7 +51,7 @@ async fn every_turn_has_its_own_usage_whichever_way_the_agent_reports_it() {
             let result = driven.session.run(RunRequest::text("Go")).await.expect("a run").result().await;
             let usage = result.usage.expect("the agent reports it");
             let took = (usage.input_tokens, usage.output_tokens, usage.total_tokens);
-            // The second may be a total to which nothing was added; the third tells.
+            // The second report may be a total to which nothing was added; the third is decisive.
             let is_open = (name, is_total, counted, turn) == ("unknown", false, Counted::Detect, 2);
             let expected = if is_open { [0, 0, 0] } else { [104, 19, 123] }.map(Some);
             assert_eq!(<[_; 3]>::from(took), expected, "{name} {is_total} {counted:?} turn {turn}");

@@ -1,4 +1,4 @@
-//! Whoever is waited for, and for how long.
+//! Waiting: who waits, and for how long.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use serde_json::{Value, json};
 
 use crate::common::{Begin, Stage, all, payloads};
 
-/// Both ends of a link on which nothing happens outside of this process, so that the clock can be paused.
+/// Returns both ends of an in-process link, so that the clock can be paused.
 fn pair() -> (Link, Link) {
     memory::pair(&narrows_link::Options::default())
 }
 
-/// What an agent does while it loads a session: it tells something, and waits for something.
+/// Sends an update and a request while the agent loads a session, and waits for the answer.
 async fn loading(peer: &Peer) -> Value {
     let told = json!({"sessionId": "old", "percent": 50});
     peer.notify("_acme/progress", &told).await.expect("the client is there");
@@ -42,7 +42,7 @@ async fn loader(link: Link) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_asked_while_a_session_is_loaded_is_answered() {
+async fn requests_during_session_load_are_answered() {
     let (link, far) = pair();
     let mut stage = Stage::new(Version::V1, Access::Medium);
     stage.begin = Begin::Resume("old".to_owned());
@@ -55,9 +55,9 @@ async fn what_is_asked_while_a_session_is_loaded_is_answered() {
     driven.leave().await;
 }
 
-/// Somebody who reads no events holds the agent up, which is not the agent's silence.
+/// A user who reads no events blocks the agent, which is not silence of the agent.
 #[tokio::test(start_paused = true)]
-async fn a_slow_reader_is_no_silence() {
+async fn a_slow_reader_does_not_count_as_silence() {
     const SCRIPT: &str = r#"
         [[turn]]
         steps = [{ flood = { updates = 40000 } }, { say = "Done." }]
@@ -72,7 +72,7 @@ async fn a_slow_reader_is_no_silence() {
     let driven = stage.open_on(link, agent).await;
     let mut run = driven.session.run(RunRequest::text("Go")).await.expect("a run");
     run.next().await.expect("an event");
-    // sleep: on a paused clock; the reader is slow, and not gone
+    // sleep: on a paused clock; the reader is slow but has not stopped
     tokio::time::sleep(Duration::from_secs(40)).await;
     all(&mut run).await;
     let result = run.result().await;
@@ -92,7 +92,7 @@ async fn deaf(mut link: Link, sessions: usize) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_reads_nothing_holds_no_prompt_up_for_ever() {
+async fn a_prompt_to_an_agent_that_reads_nothing_has_a_timeout() {
     const SESSIONS: usize = 8;
     let (link, far) = pair();
     let stage = Stage::new(Version::V1, Access::Medium);

@@ -135,7 +135,6 @@ pub(crate) struct PlanEntry {
     pub(crate) status: &'static str,
 }
 
-/// A permission request.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Ask {
     pub(crate) tool: Option<String>,

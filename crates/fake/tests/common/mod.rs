@@ -176,7 +176,7 @@ impl Talk {
     }
 
     /// Returns the recorded text of the agent's answers.
-    pub(crate) fn said(&self) -> String {
+    pub(crate) fn agent_text(&self) -> String {
         let updates = self.log.lines().filter_map(|line| line.strip_prefix("← {"));
         let updates = updates.filter_map(|line| serde_json::from_str::<Value>(&format!("{{{line}")).ok());
         updates

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use narrows_acp::method;
 use narrows_manifest::types::governance::Approver;
-use narrows_policy::{Ruling, Signer};
+use narrows_policy::{GovernanceDecision, Signer};
 use narrows_wire::{Code, RpcError, View, message};
 use serde_json::{Value, json};
 
@@ -49,7 +49,7 @@ pub(super) struct Hearing {
     /// What the agent shows of it beside that.
     content: Value,
     /// What was decided about it as it was shown.
-    ruling: Ruling,
+    ruling: GovernanceDecision,
     pub(super) reason: String,
     origin: Origin,
     needs: Vec<Need>,
@@ -185,7 +185,7 @@ pub fn is_signer(signers: &[Signer], who: &Principal) -> bool {
 }
 
 /// Whether those who have approved something are enough for what this ruling wants.
-pub(super) fn suffice(ruling: &Ruling, approvers: &[Approver], given: &[Principal]) -> bool {
+pub(super) fn suffice(ruling: &GovernanceDecision, approvers: &[Approver], given: &[Principal]) -> bool {
     settle(&needs(ruling, approvers), &given.iter().collect::<Vec<_>>())
 }
 
@@ -199,7 +199,7 @@ fn settle(needs: &[Need], given: &[&Principal]) -> bool {
 }
 
 /// Who has to approve: those whom the policies name, and where they name nobody those who are responsible for the action.
-fn needs(ruling: &Ruling, approvers: &[Approver]) -> Vec<Need> {
+fn needs(ruling: &GovernanceDecision, approvers: &[Approver]) -> Vec<Need> {
     let responsible = |quorum: u32| {
         if approvers.is_empty() {
             return Need(vec![Board { signers: Vec::new(), quorum }]);
@@ -425,7 +425,7 @@ impl<O: Out> Pass<'_, O> {
     }
 
     /// Closes the hearings about a call that is not any more what they have shown, or about which something else is decided.
-    pub(super) fn overtake(&mut self, name: &str, call: &str, ruling: &Ruling) {
+    pub(super) fn overtake(&mut self, name: &str, call: &str, ruling: &GovernanceDecision) {
         if self.gate.hearings.is_empty() {
             return;
         }

@@ -27,7 +27,9 @@ use std::time::Duration;
 
 use narrows_audit::Event;
 use narrows_manifest::{Capabilities, ToolSet};
-use narrows_policy::{Access, Charter, Class, Clause, DefaultApproval, Narrowing, Policy, Signer};
+use narrows_policy::{
+    Access, Class, DefaultApproval, GovernanceRule, GovernanceRuleset, Narrowing, Policy, Signer,
+};
 use narrows_wire::View;
 use serde_json::{Value, json};
 
@@ -127,12 +129,17 @@ fn plain(parts: &[&[u8]]) -> String {
 fn policy() -> Policy {
     let lead = vec![Signer { role: Some("lead".into()), user_id: None }];
     let clauses = vec![
-        Clause::new("runs", "tool.call", Class::RequireApproval).on("Bash").unwrap().signed_by(lead, 1),
-        Clause::new("never", "tool.call", Class::Deny).on("Rm").unwrap(),
-        Clause::new("keys", "workspace.read", Class::Deny).on("workspace:/secret/**").unwrap(),
+        GovernanceRule::new("runs", "tool.call", Class::RequireApproval)
+            .with_subject("Bash")
+            .unwrap()
+            .with_signers(lead, 1),
+        GovernanceRule::new("never", "tool.call", Class::Deny).with_subject("Rm").unwrap(),
+        GovernanceRule::new("keys", "workspace.read", Class::Deny)
+            .with_subject("workspace:/secret/**")
+            .unwrap(),
     ];
-    let charter = Charter::new(clauses).with_level(Some(2)).with_default(DefaultApproval::OnMutate);
-    Policy::new(Access::High, Narrowing::default()).with_charter(charter)
+    let ruleset = GovernanceRuleset::new(clauses).with_level(Some(2)).with_default(DefaultApproval::OnMutate);
+    Policy::new(Access::High, Narrowing::default()).with_ruleset(ruleset)
 }
 
 fn mandate() -> Mandate {

@@ -7,7 +7,9 @@ use std::time::Duration;
 use narrows_audit::{Event, Log, Options, verify};
 use narrows_govern::{Ballot, BallotError, Gate, Ground, Mandate, Out, Principal, Setting, Ticket, Time};
 use narrows_manifest::Capabilities;
-use narrows_policy::{Access, Charter, Class, Clause, DefaultApproval, Narrowing, Policy, Signer};
+use narrows_policy::{
+    Access, Class, DefaultApproval, GovernanceRule, GovernanceRuleset, Narrowing, Policy, Signer,
+};
 use narrows_wire::View;
 use serde_json::{Value, json};
 
@@ -64,11 +66,14 @@ pub(crate) struct Scene {
 pub(crate) fn policy() -> Policy {
     let lead = vec![Signer { role: Some("lead".into()), user_id: None }];
     let clauses = vec![
-        Clause::new("runs", "tool.call", Class::RequireApproval).on("Bash").unwrap().signed_by(lead, 1),
-        Clause::new("never", "tool.call", Class::Deny).on("Rm").unwrap(),
+        GovernanceRule::new("runs", "tool.call", Class::RequireApproval)
+            .with_subject("Bash")
+            .unwrap()
+            .with_signers(lead, 1),
+        GovernanceRule::new("never", "tool.call", Class::Deny).with_subject("Rm").unwrap(),
     ];
-    let charter = Charter::new(clauses).with_level(Some(2)).with_default(DefaultApproval::OnMutate);
-    Policy::new(Access::High, Narrowing::default()).with_charter(charter)
+    let ruleset = GovernanceRuleset::new(clauses).with_level(Some(2)).with_default(DefaultApproval::OnMutate);
+    Policy::new(Access::High, Narrowing::default()).with_ruleset(ruleset)
 }
 
 pub(crate) fn mandate() -> Mandate {

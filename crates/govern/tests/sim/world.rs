@@ -11,7 +11,9 @@ use narrows_govern::{
     Autonomy, Ballot, Gate, Ground, Mandate, Method, Out, Principal, Setting, Ticket, Time,
 };
 use narrows_manifest::Capabilities;
-use narrows_policy::{Access, Charter, Class, Clause, DefaultApproval, Narrowing, Policy, Signer};
+use narrows_policy::{
+    Access, Class, DefaultApproval, GovernanceRule, GovernanceRuleset, Narrowing, Policy, Signer,
+};
 use narrows_wire::View;
 use serde_json::{Value, json};
 
@@ -112,14 +114,16 @@ impl Out for Outputs {
 /// Reading is allowed but of secrets, `Bash` needs a lead, `Rm` is denied, and whatever else changes something is asked for.
 fn policy() -> Policy {
     let lead = vec![Signer { role: Some("lead".into()), user_id: None }];
-    let rule = |name, class| Clause::new(name, "tool.call", class);
+    let rule = |name, class| GovernanceRule::new(name, "tool.call", class);
     let rules = vec![
-        rule("runs", Class::RequireApproval).on("Bash").expect("a pattern").signed_by(lead, 1),
-        rule("never", Class::Deny).on("Rm").expect("a pattern"),
-        Clause::new("keys", "workspace.read", Class::Deny).on("workspace:/secret/**").expect("a pattern"),
+        rule("runs", Class::RequireApproval).with_subject("Bash").expect("a pattern").with_signers(lead, 1),
+        rule("never", Class::Deny).with_subject("Rm").expect("a pattern"),
+        GovernanceRule::new("keys", "workspace.read", Class::Deny)
+            .with_subject("workspace:/secret/**")
+            .expect("a pattern"),
     ];
-    let charter = Charter::new(rules).with_level(Some(2)).with_default(DefaultApproval::OnMutate);
-    Policy::new(Access::High, Narrowing::default()).with_charter(charter)
+    let ruleset = GovernanceRuleset::new(rules).with_level(Some(2)).with_default(DefaultApproval::OnMutate);
+    Policy::new(Access::High, Narrowing::default()).with_ruleset(ruleset)
 }
 
 fn gate(family: Family, disk: LinkDisk) -> Gate {

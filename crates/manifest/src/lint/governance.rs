@@ -96,7 +96,7 @@ pub(crate) fn foreign(at: SourcePos, action: &str, denies: bool) -> Option<Draft
 }
 
 fn unasked(at: SourcePos, action: &str, denies: bool) -> Option<Draft> {
-    if narrows_policy::is_asked(action) {
+    if narrows_policy::is_known_action(action) {
         return None;
     }
     let effect = if denies { "denies nothing" } else { "decides nothing" };
@@ -171,7 +171,7 @@ mod tests {
             let found = findings.iter().find(|finding| finding.code == Code::Action);
             assert_eq!(found.map(ToString::to_string).as_deref(), expected, "{action}");
         };
-        let told = |action: &str, hint: &str| {
+        let finding_text = |action: &str, hint: &str| {
             format!(
                 "p/POLICY.md:3:11: warning[action-unmatched]: match.action: no action matches `{action}`, so this policy \
                  denies nothing; {hint}"
@@ -186,11 +186,12 @@ mod tests {
             ("workspace.wirte", "workspace.write"),
             ("comand.run", "command.run"),
         ] {
-            judge(typo, "deny", Some(&told(typo, &format!("did you mean {near}?"))));
+            judge(typo, "deny", Some(&finding_text(typo, &format!("did you mean {near}?"))));
         }
         // Actions of other programs are reported when the policy is run.
         judge("payment.send", "deny", None);
-        let mild = told("tool.cal", "did you mean tool.call?").replace("denies nothing", "decides nothing");
+        let mild =
+            finding_text("tool.cal", "did you mean tool.call?").replace("denies nothing", "decides nothing");
         judge("tool.cal", "allow", Some(&mild));
         for fine in narrows_policy::ACTIONS.into_iter().chain(["*", "tool.*", "workspace.*", "*.write"]) {
             judge(fine, "deny", None);
@@ -208,8 +209,8 @@ mod tests {
         let text = "---\ntools: [read_file, 'kind:read', 'kind:exec', {id: 'kind:serach', scope: {workspace: docs}}]\n---\n";
         let findings = check(Kind::Operator, Path::new("o/OPERATOR.md"), text.as_bytes());
         let found = findings.iter().filter(|finding| finding.code == Code::Enum);
-        let told: Vec<String> =
+        let texts: Vec<String> =
             found.map(|it| format!("{}: {}", it.key, it.hint.as_deref().unwrap_or_default())).collect();
-        assert_eq!(told, ["tools[2]: did you mean kind:execute?", "tools[3]: did you mean kind:search?"]);
+        assert_eq!(texts, ["tools[2]: did you mean kind:execute?", "tools[3]: did you mean kind:search?"]);
     }
 }

@@ -1,4 +1,4 @@
-//! Where decisions and calls are recorded (point 21).
+//! Location of the audit log (point 21).
 
 use std::path::PathBuf;
 

@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
 use narrows_base::text::quoted;
-use narrows_policy::Charter;
+use narrows_policy::GovernanceRuleset;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -91,7 +91,7 @@ pub struct Bundle {
     pub governance: Option<EffectiveGovernance>,
     /// All policies in effect.
     pub policies: Vec<BoundPolicy>,
-    pub(super) charter: Charter,
+    pub(super) ruleset: GovernanceRuleset,
     /// Every turn needs an approval to begin.
     pub per_turn_approval: bool,
     /// The sandbox.

@@ -1,8 +1,8 @@
-//! Collects the policies in effect and builds their charter.
+//! Collects the policies in effect and builds their ruleset.
 
 use std::path::{Path, PathBuf};
 
-use narrows_policy::{Budget, Charter, Class, Clause, DefaultApproval, Severity, Signer};
+use narrows_policy::{Budget, Class, DefaultApproval, GovernanceRule, GovernanceRuleset, Severity, Signer};
 
 use super::governance::EffectiveGovernance;
 use super::plan::Loaded;
@@ -120,19 +120,19 @@ fn find(
     Err(None)
 }
 
-/// Builds the charter of the policies, at the lower of both levels of autonomy.
-pub(super) fn charter(
+/// Builds the ruleset of the policies, at the lower of both levels of autonomy.
+pub(super) fn ruleset(
     reader: &mut ManifestReader<'_>,
     governance: Option<&EffectiveGovernance>,
     operator: Option<&Loaded<Operator>>,
     policies: &[BoundPolicy],
-) -> Charter {
-    let mut clauses = Vec::new();
+) -> GovernanceRuleset {
+    let mut rules = Vec::new();
     for policy in policies {
-        match clause(policy) {
-            Ok(clause) => {
+        match rule(policy) {
+            Ok(rule) => {
                 unasked(reader, policy);
-                clauses.push(clause);
+                rules.push(rule);
             }
             Err(error) => {
                 let loaded = &policy.policy;
@@ -153,7 +153,7 @@ pub(super) fn charter(
         Some(other) => match other.strip_prefix("policy:") {
             None => DefaultApproval::Always,
             Some(name) => match policies.iter().find(|policy| policy.is(name)) {
-                Some(policy) => DefaultApproval::Clause(policy.policy.front.slug.clone()),
+                Some(policy) => DefaultApproval::Rule(policy.policy.front.slug.clone()),
                 None => {
                     unknown_default(reader, governance, other);
                     DefaultApproval::Always
@@ -165,7 +165,7 @@ pub(super) fn charter(
         autonomy.and_then(|autonomy| autonomy.level),
         operator.and_then(|operator| operator.front.governance.as_ref()).map(|binding| binding.autonomy),
     );
-    Charter::new(clauses).with_level(level).with_default(default)
+    GovernanceRuleset::new(rules).with_level(level).with_default(default)
 }
 
 /// Reports that a policy is about an action of other programs.
@@ -207,7 +207,7 @@ pub(super) fn lower(level: Option<u8>, autonomy: Option<Autonomy>) -> Option<u8>
     }
 }
 
-fn clause(bound: &BoundPolicy) -> Result<Clause, narrows_policy::ClauseError> {
+fn rule(bound: &BoundPolicy) -> Result<GovernanceRule, narrows_policy::GovernanceRuleError> {
     let policy = &bound.policy.front;
     let class = match policy.decision {
         Decision::Allow => Class::Allow,
@@ -221,15 +221,15 @@ fn clause(bound: &BoundPolicy) -> Result<Clause, narrows_policy::ClauseError> {
         .map(|signer| Signer { role: signer.role.clone(), user_id: signer.user_id.clone() });
     // A number too large to be counted is never reached.
     let quorum = u32::try_from(policy.quorum.unwrap_or(1)).unwrap_or(u32::MAX);
-    let mut clause = Clause::new(&policy.slug, &policy.r#match.action, class)
-        .from_risk(policy.r#match.risk_level_min.unwrap_or(0))
-        .up_to(policy.autonomy.unwrap_or(2))
-        .signed_by(signers.collect(), quorum);
+    let mut rule = GovernanceRule::new(&policy.slug, &policy.r#match.action, class)
+        .with_min_risk(policy.r#match.risk_level_min.unwrap_or(0))
+        .with_max_level(policy.autonomy.unwrap_or(2))
+        .with_signers(signers.collect(), quorum);
     if let Some(subject) = policy.r#match.subject.as_deref().filter(|subject| *subject != "*") {
-        clause = clause.on(subject)?;
+        rule = rule.with_subject(subject)?;
     }
     if let Some(budget) = &policy.budget {
-        clause = clause.within(Budget {
+        rule = rule.with_budget(Budget {
             per_hour: budget.max_per_hour,
             per_day: budget.max_per_day,
             amount_cents: budget.max_amount_cents,
@@ -238,13 +238,13 @@ fn clause(bound: &BoundPolicy) -> Result<Clause, narrows_policy::ClauseError> {
     }
     if let Some(entry) = &bound.entry {
         if let Some(action) = &entry.applies_to {
-            clause = clause.bound_to(action);
+            rule = rule.with_action(action);
         }
-        clause = clause.with_severity(match entry.severity.unwrap_or_default() {
+        rule = rule.with_severity(match entry.severity.unwrap_or_default() {
             governance::Severity::Error => Severity::Error,
             governance::Severity::Warn => Severity::Warn,
             governance::Severity::Info => Severity::Info,
         });
     }
-    Ok(clause)
+    Ok(rule)
 }

@@ -1,11 +1,13 @@
-//! From one ACP.md to everything it leads to: each rule with a case that it is for.
+//! Tests of resolving an ACP.md with all files that it refers to.
 
 mod rules;
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use narrows_policy::{Access, Action, Class, DefaultApproval, Kind, Ledger, Narrowing, Policy, Scene};
+use narrows_policy::{
+    Access, Action, BudgetUsage, Class, DefaultApproval, Kind, Narrowing, Policy, RequestContext,
+};
 use proptest::prelude::*;
 
 use super::*;
@@ -77,12 +79,18 @@ fn warned(files: &Memory, code: Code) {
     assert!(bundle.warnings.has(code), "no {code} in\n{}", bundle.warnings);
 }
 
-/// What the charter of a bundle says to an action.
+/// Returns the decision of a bundle's ruleset on an action.
 fn class(files: &Memory, action: &Action) -> Class {
     let policy =
-        Policy::new(Access::High, Narrowing::default()).with_charter(bundle(files).charter().clone());
+        Policy::new(Access::High, Narrowing::default()).with_ruleset(bundle(files).ruleset().clone());
     let roots = [PathBuf::from("/ws")];
-    policy.rule(action, &Scene { roots: &roots, ..Scene::default() }, &Ledger::EMPTY).class
+    policy
+        .decide_governed(
+            action,
+            &RequestContext { roots: &roots, ..RequestContext::default() },
+            &BudgetUsage::EMPTY,
+        )
+        .class
 }
 
 #[test]
@@ -349,7 +357,7 @@ fn a_client_may_do_without_a_governance() {
         .with("notes/AGENT-CLI.md", agent_cli("sandbox: {provider: local, config: {}}"));
     let bundle = bundle(&files);
     assert_eq!(bundle.audit, AuditTarget::Log("notes/audit/audit-log.jsonl".into()));
-    assert_eq!(*bundle.charter().default_approval(), DefaultApproval::OnMutate);
+    assert_eq!(*bundle.ruleset().default_approval(), DefaultApproval::OnMutate);
     assert_eq!(class(&files, &Action::new(Kind::Edit)), Class::RequireApproval);
 }
 

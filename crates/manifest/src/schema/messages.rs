@@ -243,7 +243,7 @@ pub(super) fn one_of_keys(options: &[&Value], spot: Spot<'_>) -> Draft {
     draft(Code::Form, spot, "a key is missing".to_owned()).hint(format!("write one of {}", keys.join(", ")))
 }
 
-/// How much a finding shows that a value was not meant to have this form.
+/// Returns how strongly a finding indicates that another form was meant.
 pub(super) fn weight(draft: &Draft) -> usize {
     match draft.code() {
         Code::Unknown => 3,

@@ -238,7 +238,7 @@ impl Approver {
     pub fn needed(&self) -> u32 {
         let quorum = self.quorum.as_deref().unwrap_or("1");
         let needed = quorum.split_once("-of-").map_or(quorum, |(needed, _)| needed);
-        // A number too large to be read is one that nobody reaches.
+        // A number that is too large to be read is never reached.
         needed.parse().unwrap_or(u32::MAX)
     }
 }

@@ -1,11 +1,11 @@
-//! Whatever stands in a file, it is read to the end, and what is found in it lies in it.
+//! Any file is read to its end, and every finding has a position in the file.
 
 use std::path::Path;
 
 use narrows_manifest::{Kind, check};
 use proptest::prelude::*;
 
-/// Pieces that mean something to somebody here.
+/// Pieces with a special meaning.
 fn pieces() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         8 => prop::sample::select(vec![
@@ -26,7 +26,7 @@ fn inside(kind: Kind, bytes: &[u8]) -> Result<(), TestCaseError> {
     let lines: Vec<&str> = text.split('\n').collect();
     for finding in &check(kind, Path::new("d/ACP.md"), bytes) {
         prop_assert!(finding.line >= 1 && finding.line <= lines.len(), "{finding}\n{text:?}");
-        // A reader of YAML also ends lines where nobody else does.
+        // YAML readers recognize more line ends than others.
         let longest = text.chars().count() + 1;
         prop_assert!(finding.column >= 1 && finding.column <= longest, "{finding}\n{text:?}");
         prop_assert!(!finding.message.is_empty() && !finding.to_string().contains('\n'), "{finding:?}");

@@ -1,4 +1,4 @@
-//! What is found in one file: where, what, and what to write instead.
+//! Findings in one file: position, message and hint.
 #![expect(clippy::unwrap_used, reason = "these files are all tests")]
 
 mod anything;

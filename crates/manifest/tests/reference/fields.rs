@@ -13,7 +13,7 @@ pub(super) struct Field {
     pub(super) meaning: String,
 }
 
-/// Every key that a schema knows, by the alphabet. What stands in two places is told at the first of them.
+/// All keys of a schema, sorted. A part used in two places is listed at the first.
 pub(super) fn fields(schema: &Value) -> Vec<Field> {
     let mut walk = Walk { root: schema, told: BTreeSet::new(), fields: Vec::new() };
     walk.below(schema, "");
@@ -22,7 +22,7 @@ pub(super) fn fields(schema: &Value) -> Vec<Field> {
 
 struct Walk<'a> {
     root: &'a Value,
-    /// The named parts that were told, so that they are told once.
+    /// The named parts that were listed already.
     told: BTreeSet<String>,
     fields: Vec<Field>,
 }
@@ -35,7 +35,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Tells the keys of a value that stands at `path`.
+    /// Lists the keys of the value at `path`.
     fn below(&mut self, schema: &'a Value, path: &str) {
         let (schema, name) = self.part(schema);
         if let Some(name) = name
@@ -151,7 +151,7 @@ fn condition(map: &Value, key: &str) -> Option<String> {
     })
 }
 
-/// The forms of a value that has several. What only demands keys is none.
+/// The alternative forms of a value. A form that only requires keys does not count.
 fn forms(schema: &Value) -> Vec<&Value> {
     let list = schema.get("anyOf").or_else(|| schema.get("oneOf")).and_then(Value::as_array);
     let is_form =
@@ -163,7 +163,7 @@ fn list<'a>(words: impl Iterator<Item = &'a str>) -> String {
     words.map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// A text that can stand in a table.
+/// Escapes a text for a table.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|")
 }

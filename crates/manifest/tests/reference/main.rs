@@ -49,7 +49,7 @@ fn enforced(file: &str) -> Vec<(&'static str, &'static str)> {
     own.filter_map(|line| line.split_once(" = ")).collect()
 }
 
-/// What is said of a key: by itself, or by the nearest above it that speaks for all below.
+/// The text for a key: its own, or that of the nearest parent that covers all keys below.
 fn words<'a>(table: &[(&'a str, &'a str)], key: &str) -> Option<(&'a str, &'a str)> {
     let exact = table.iter().find(|(known, _)| *known == key);
     let below = |known: &str| {
@@ -65,7 +65,7 @@ fn is_below(key: &str, above: &str) -> bool {
     key.strip_prefix(above).is_some_and(|rest| rest.starts_with('.') || rest.starts_with("[]."))
 }
 
-/// Whether a key is listed apart: it has no effect, and no file needs it.
+/// Returns `true` if a key is listed separately, because it has no effect and is never required.
 fn is_apart(field: &Field, effect: &str, apart: &[String]) -> bool {
     let below = apart.iter().any(|above| is_below(&field.key, above));
     effect == NOT_USED && (below || !field.default.starts_with("required"))

@@ -54,7 +54,7 @@ fn errors(kind: Kind, path: &Path, bytes: &[u8]) -> Vec<String> {
 
 #[test]
 fn published_examples_have_their_verdicts() {
-    /// What fails as published: a placeholder for a hash, and keys that were renamed.
+    /// Published files that fail: a placeholder for a hash, and renamed keys.
     const FAIL: &[(&str, &str, usize)] =
         &[("hermes/AGENT-CLI.md", "pattern", 1), ("SANDBOX.md", "unknown-key", 2)];
     let Some(folder) = folder() else { return };

@@ -94,7 +94,7 @@ fn mark_cache(messages: &mut [Message<'_>]) {
 
 struct Writer<'p> {
     profile: &'p Profile,
-    /// Whether the request offers tools; without them calls and results become text.
+    /// `true` if the request offers tools; without them calls and results become text.
     tools: bool,
 }
 
@@ -107,16 +107,16 @@ impl Writer<'_> {
                 crate::Message::User { content } => {
                     all.push(Message::new(Role::User, self.content(content)));
                 }
-                crate::Message::Assistant(said) => {
+                crate::Message::Assistant(assistant) => {
                     let mut results = Vec::new();
                     while let Some(crate::Message::Tool(result)) = rest.peek() {
                         results.push(result);
                         rest.next();
                     }
                     if self.tools {
-                        self.turn(said, &results, &mut all);
+                        self.turn(assistant, &results, &mut all);
                     } else {
-                        self.push_as_text(said, &results, &mut all);
+                        self.push_as_text(assistant, &results, &mut all);
                     }
                 }
                 crate::Message::Tool(result) => self.push_result(result, &mut all),
@@ -126,25 +126,26 @@ impl Writer<'_> {
     }
 
     /// Adds an answer and its results: every call has exactly one result, in the order of the calls.
-    fn turn<'a>(&self, said: &'a Assistant, results: &[&'a ToolResult], all: &mut Vec<Message<'a>>) {
-        if said.text.is_empty() && said.calls.is_empty() {
+    fn turn<'a>(&self, assistant: &'a Assistant, results: &[&'a ToolResult], all: &mut Vec<Message<'a>>) {
+        if assistant.text.is_empty() && assistant.calls.is_empty() {
             results.iter().for_each(|result| self.push_result(result, all));
             return;
         }
         let profile = self.profile;
-        let mut message = Message::new(Role::Assistant, Content::Text(said.text.as_str().into()));
-        message.extra = returned_extra(profile, &said.extra);
-        if !said.calls.is_empty() {
-            message.reasoning_content = profile.returns_thoughts(said).then_some(said.reasoning.as_str());
+        let mut message = Message::new(Role::Assistant, Content::Text(assistant.text.as_str().into()));
+        message.extra = returned_extra(profile, &assistant.extra);
+        if !assistant.calls.is_empty() {
+            message.reasoning_content =
+                profile.returns_thoughts(assistant).then_some(assistant.reasoning.as_str());
             // The format requires null; beside reasoning some servers refuse it.
-            if said.text.is_empty() && message.reasoning_content.is_none() {
+            if assistant.text.is_empty() && message.reasoning_content.is_none() {
                 message.content = Content::Nothing;
             }
-            message.tool_calls = said.calls.iter().map(|call| self.call(call)).collect();
+            message.tool_calls = assistant.calls.iter().map(|call| self.call(call)).collect();
         }
         all.push(message);
         let mut pictures = Vec::new();
-        for call in &said.calls {
+        for call in &assistant.calls {
             let result = results.iter().find(|result| result.call == call.id);
             let text = result.map_or(Cow::Borrowed(NO_RESULT), |result| self.result_text(result));
             let mut message = Message::new(Role::Tool, Content::Text(text));
@@ -155,7 +156,9 @@ impl Writer<'_> {
         if !pictures.is_empty() {
             all.push(Message::new(Role::User, Content::DroppedFields(pictures)));
         }
-        for result in results.iter().filter(|result| said.calls.iter().all(|call| call.id != result.call)) {
+        for result in
+            results.iter().filter(|result| assistant.calls.iter().all(|call| call.id != result.call))
+        {
             self.push_result(result, all);
         }
     }
@@ -170,9 +173,14 @@ impl Writer<'_> {
     }
 
     /// Adds an answer with calls as text, for endpoints without tools.
-    fn push_as_text<'a>(&self, said: &'a Assistant, results: &[&'a ToolResult], all: &mut Vec<Message<'a>>) {
-        let mut text = Cow::Borrowed(said.text.as_str());
-        for call in &said.calls {
+    fn push_as_text<'a>(
+        &self,
+        assistant: &'a Assistant,
+        results: &[&'a ToolResult],
+        all: &mut Vec<Message<'a>>,
+    ) {
+        let mut text = Cow::Borrowed(assistant.text.as_str());
+        for call in &assistant.calls {
             let gap = if text.is_empty() { "" } else { "\n\n" };
             text.to_mut().push_str(&format!("{gap}[Called {} with {}]", call.name, call.arguments));
         }

@@ -36,7 +36,7 @@ fn schema() -> Value {
     json!({"type": "object", "properties": {"path": {"type": "string"}}})
 }
 
-fn said(text: &str) -> Message {
+fn assistant_message(text: &str) -> Message {
     Message::Assistant(Assistant { text: text.to_owned(), ..Assistant::default() })
 }
 
@@ -373,7 +373,7 @@ fn instructions_stand_where_they_are_taken() {
     check(&both, hi(), &json!([{"role": "user", "content": "Be brief.\n\nhi"}]));
     check(
         &both,
-        vec![said("hello")],
+        vec![assistant_message("hello")],
         &json!([
             {"role": "user", "content": "Be brief."}, {"role": "assistant", "content": "hello"},
         ]),
@@ -388,7 +388,7 @@ fn instructions_stand_where_they_are_taken() {
     );
     check(
         &[D::Neighbours],
-        vec![Message::user("a"), Message::user("b"), said("c"), said("d")],
+        vec![Message::user("a"), Message::user("b"), assistant_message("c"), assistant_message("d")],
         &json!([
             {"role": "system", "content": "Be brief."},
             {"role": "user", "content": "a\n\nb"},
@@ -400,7 +400,7 @@ fn instructions_stand_where_they_are_taken() {
 #[test]
 fn an_empty_answer_is_left_out() {
     check_messages(
-        vec![Message::user("a"), said(""), Message::user("b")],
+        vec![Message::user("a"), assistant_message(""), Message::user("b")],
         &profile(Provider::Other),
         &json!([{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]),
     );
@@ -413,7 +413,7 @@ fn claude_is_told_what_to_cache() {
         let request = Request {
             model: model.to_owned(),
             system: Some("Be brief.".to_owned()),
-            messages: vec![Message::user("a"), said("b"), Message::user("c")],
+            messages: vec![Message::user("a"), assistant_message("b"), Message::user("c")],
             ..Request::default()
         };
         let messages = &built(&request, profile)["messages"];
@@ -545,7 +545,7 @@ proptest! {
         let mut request = Request { system: Some("s".to_owned()), tools: vec![tool("ls")], ..request() };
         request.messages = vec![Message::user(text), Message::Assistant(called(&["a"])), result("a", "1")];
         let short = build(&request, &profile(provider)).unwrap();
-        request.messages.push(said("done"));
+        request.messages.push(assistant_message("done"));
         request.messages.push(Message::user("more"));
         let long = build(&request, &profile(provider)).unwrap();
         let end = short.windows(10).rposition(|text| text == br#"],"stream""#).unwrap();

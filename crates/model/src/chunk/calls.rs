@@ -56,7 +56,11 @@ impl Calls {
     }
 
     /// Adds one entry of a chunk's list. Returns the tool's name when it first appears.
-    pub(super) fn take(&mut self, place: usize, delta: CallDelta<'_>) -> Result<Option<String>, TooMany> {
+    pub(super) fn add_delta(
+        &mut self,
+        place: usize,
+        delta: CallDelta<'_>,
+    ) -> Result<Option<String>, TooMany> {
         let CallDelta { index: Index(index), id: Word(id), function, extra } = delta;
         let Function { name, arguments } = function.unwrap_or_default();
         let (name, arguments) = (&*name.0, &*arguments.0);
@@ -188,7 +192,7 @@ mod tests {
             let text = chunk.to_string();
             let entries: Vec<CallDelta<'_>> = serde_json::from_str(&text).expect("entries");
             for (place, entry) in entries.into_iter().enumerate() {
-                told.extend(calls.take(place, entry).expect("few calls"));
+                told.extend(calls.add_delta(place, entry).expect("few calls"));
             }
         }
         let (whole, broken) = calls.finish(end);
@@ -350,7 +354,7 @@ mod tests {
         check("{\"x\":", End::Cut, &["a"], &["b"]);
         check("", End::Cut, &["a"], &["b"]);
         check("{\"x\":1}", End::Cut, &["a", "b"], &[]);
-        // The model is told about invalid JSON if the answer was complete.
+        // The model gets an error about invalid JSON if the answer was complete.
         check("{\"x\":", End::Whole, &["a", "b"], &[]);
         check("{\"x\":1}", End::Refused, &[], &["a", "b"]);
     }
@@ -360,7 +364,7 @@ mod tests {
         let mut calls = Calls::default();
         for number in 0..=MAX_CALLS {
             let text = format!(r#"{{"id":"{number}"}}"#);
-            let taken = calls.take(0, serde_json::from_str(&text).expect("an entry"));
+            let taken = calls.add_delta(0, serde_json::from_str(&text).expect("an entry"));
             assert_eq!(taken.is_err(), number == MAX_CALLS);
         }
     }

@@ -48,14 +48,14 @@ impl ChunkCache {
 
 /// Returns the text of a chunk that has nothing else, if it is borrowed from its bytes.
 fn only_text<'a>(chunk: &Chunk<'a>) -> Option<&'a str> {
-    match said(chunk)? {
+    match chunk_text(chunk)? {
         Cow::Borrowed(text) => Some(text),
         Cow::Owned(_) => None,
     }
 }
 
 /// Returns the text of a chunk that has nothing else.
-fn said<'a, 'c>(chunk: &'c Chunk<'a>) -> Option<&'c Cow<'a, str>> {
+fn chunk_text<'a, 'c>(chunk: &'c Chunk<'a>) -> Option<&'c Cow<'a, str>> {
     let Chunk { choices: Some(Choices(Some(choice))), error: None, usage: None, x_groq: None } = chunk else {
         return None;
     };
@@ -151,7 +151,7 @@ mod tests {
             let second = chunk(&second);
             if let Some(found) = found(&chunk(&written(&first)), &second) {
                 let read: Chunk<'_> = serde_json::from_str(&second).expect("what is found is a chunk");
-                prop_assert_eq!(said(&read), Some(&found));
+                prop_assert_eq!(chunk_text(&read), Some(&found));
             }
         }
     }

@@ -19,7 +19,7 @@ pub(super) struct Details {
 
 impl Details {
     /// Adds the entries of one chunk. A continuation is appended to the last entry.
-    pub(super) fn take(&mut self, raw: &RawValue) {
+    pub(super) fn add_chunk(&mut self, raw: &RawValue) {
         if self.is_overfull() {
             return;
         }
@@ -107,7 +107,7 @@ mod tests {
     fn joined(chunks: &[Value]) -> Option<Value> {
         let mut details = Details::default();
         for chunk in chunks {
-            details.take(&serde_json::value::to_raw_value(chunk).expect("JSON"));
+            details.add_chunk(&serde_json::value::to_raw_value(chunk).expect("JSON"));
         }
         details.into_value()
     }

@@ -39,7 +39,6 @@ pub(super) struct Groq<'a> {
 #[derive(Default)]
 pub(super) struct Choices<'a>(pub(super) Option<Choice<'a>>);
 
-/// A choice.
 #[derive(Default, serde::Deserialize)]
 #[serde(default)]
 pub(super) struct Choice<'a> {

@@ -38,7 +38,7 @@ fn run(events: &[impl AsRef<[u8]>]) -> Run {
     let mut assembly = Assembly::new();
     let (mut out, mut taken) = (Vec::new(), Vec::new());
     for event in events {
-        match assembly.take(event.as_ref(), &mut out) {
+        match assembly.read_event(event.as_ref(), &mut out) {
             Ok(state) => taken.push(state),
             Err(problem) => return Run { out, taken, result: Err(problem) },
         }

@@ -234,7 +234,6 @@ fn call_any(request: &Request, rest: &str) -> Answer {
     Answer { call: Some((name.to_owned(), arguments)), ..Answer::text(format!("I will call `{name}`.\n")) }
 }
 
-/// Lists the tools.
 fn offered(request: &Request) -> String {
     if request.tools.is_empty() {
         return " There is none at all.".to_owned();

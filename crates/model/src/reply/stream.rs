@@ -65,7 +65,7 @@ impl Incoming {
     /// Reads on until there is something to show, or the answer has ended. Cancel-safe.
     pub(super) async fn step(&mut self, out: &mut Vec<Piece>) -> Result<ReadStep, ErrorResponse> {
         loop {
-            while let Some(taken) = self.decoder.take(out)? {
+            while let Some(taken) = self.decoder.next_event(out)? {
                 match taken {
                     ChunkOutcome::Going => self.clock.event_came(self.limits.idle),
                     ChunkOutcome::Finished => self.clock.end_by(Instant::now() + self.limits.grace),
@@ -240,7 +240,7 @@ impl Clock {
         }
     }
 
-    /// Records a read. Before the first event it is no answer yet, and moves nothing.
+    /// Records a read. Before the first event it is not an answer yet, and does not extend the timeout.
     fn read(&mut self, idle: Duration) {
         self.read_at = Instant::now();
         if self.phase == Phase::Going {

@@ -156,7 +156,7 @@ impl Conversation {
         let opened = self.interrupts.unless_signal(Connection::open(runtime, &self.wanted)).await;
         let connection = opened.map_err(Failure::forced_exit)??;
         if self.input.is_person() {
-            let agent = describe::agent(connection.runtime.provider(), connection.runtime.introduced());
+            let agent = describe::agent(connection.runtime.provider(), connection.runtime.description());
             self.print_dim(&format!("{agent}; /help lists the commands, Ctrl-D leaves"));
         }
         let goes_on = matches!(self.wanted.start, SessionStart::Continue | SessionStart::Resume(_));

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use narrows_client::{Confinement, ProtectedFiles};
-use narrows_policy::{Confined, Header, Narrowing, Policy as Rulebook, Rules, Scene};
+use narrows_policy::{Confined, Header, Narrowing, Policy as Rulebook, RequestContext, Rules};
 
 use crate::agent_source;
 use crate::cli::{Circumstances, Policy, PolicyCommand};
@@ -47,8 +47,8 @@ impl Evaluator {
         Ok(Self { policy, files, roots, confined })
     }
 
-    fn request_context(&self) -> Scene<'_> {
-        Scene { roots: &self.roots, confined: self.confined, ..Scene::default() }
+    fn request_context(&self) -> RequestContext<'_> {
+        RequestContext { roots: &self.roots, confined: self.confined, ..RequestContext::default() }
     }
 }
 

@@ -205,9 +205,9 @@ impl Conversation {
             if is_late { self.startup_timeout().with_stderr(failure.stderr()) } else { failure }
         })?;
         self.reconnect_notice = chosen.reconnect_notice();
-        self.summary.introduce(runtime.introduced());
+        self.summary.introduce(runtime.description());
         // The agent's stderr is not shown, and the notice is for the user who starts it.
-        if let Some(notice) = runtime.introduced().raw["_meta"]["aip44"]["notice"].as_str() {
+        if let Some(notice) = runtime.description().raw["_meta"]["aip44"]["notice"].as_str() {
             self.print_note(format!("about the agent: {}", one_line(notice, MAX_NOTICE_CHARS))).await?;
         }
         let outcome = match self.before_turn(open(&runtime, &wanted), Duration::ZERO).await {
@@ -293,7 +293,7 @@ pub(super) async fn open(runtime: &Runtime, wanted: &SessionRequest) -> Result<S
             known.retain(|listed| listed.cwd == cwd);
             // A session without a successful turn has no title. Agents without titles are an exception, unless it is
             // the built-in agent.
-            let info = runtime.introduced().info.as_ref();
+            let info = runtime.description().info.as_ref();
             let gives_titles = info.is_some_and(|info| info.name == "narrows")
                 || known.iter().any(|listed| listed.title.is_some());
             let last = known.into_iter().find(|listed| listed.title.is_some() || !gives_titles);

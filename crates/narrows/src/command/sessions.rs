@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use narrows_client::{Listed, Offer, Problem};
+use narrows_client::{Offer, Problem, SessionSummary};
 use serde_json::json;
 
 use super::{block_on, format_columns, unless_interrupted};
@@ -57,7 +57,7 @@ fn execute_delete(args: &Delete) -> Result<ExitCode, Failure> {
 async fn delete(chosen: SelectedAgent, id: &str, agent: Option<&str>) -> Result<bool, Failure> {
     let name = chosen.agent.name.clone();
     let runtime = chosen.start(Offer::default()).await?;
-    let can = runtime.introduced().can;
+    let can = runtime.description().can;
     // Agents confirm the deletion of unknown sessions, so the list is checked first if there is one.
     let known = match can.delete && can.list {
         true => runtime.list_sessions(None).await.map(Some),
@@ -81,7 +81,7 @@ async fn delete(chosen: SelectedAgent, id: &str, agent: Option<&str>) -> Result<
 }
 
 /// Returns the sessions of the agent, optionally of one directory.
-async fn list(chosen: SelectedAgent, cwd: Option<&str>) -> Result<Vec<Listed>, Failure> {
+async fn list(chosen: SelectedAgent, cwd: Option<&str>) -> Result<Vec<SessionSummary>, Failure> {
     let name = chosen.agent.name.clone();
     let runtime = chosen.start(Offer::default()).await?;
     let listed = runtime.list_sessions(cwd).await;
@@ -98,7 +98,7 @@ async fn list(chosen: SelectedAgent, cwd: Option<&str>) -> Result<Vec<Listed>, F
 
 /// Removes sessions without a turn and counts them. They have no title. An agent that gives no titles at all is an
 /// exception, unless it is the built-in agent.
-fn hide_empty(sessions: &mut Vec<Listed>, is_ours: bool) -> usize {
+fn hide_empty(sessions: &mut Vec<SessionSummary>, is_ours: bool) -> usize {
     if !is_ours && sessions.iter().all(|session| session.title.is_none()) {
         return 0;
     }
@@ -107,7 +107,7 @@ fn hide_empty(sessions: &mut Vec<Listed>, is_ours: bool) -> usize {
     all - sessions.len()
 }
 
-fn table(sessions: &[Listed]) -> String {
+fn table(sessions: &[SessionSummary]) -> String {
     let cells: Vec<[String; 4]> = sessions
         .iter()
         .map(|session| {

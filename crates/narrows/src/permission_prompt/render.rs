@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use narrows_client::{Approval, FileChange, PermissionOption, PermissionRequest, RequestProblem};
-use narrows_policy::{Action, Because, Command, Kind, Variable};
+use narrows_policy::{Action, Command, DecisionReason, Kind, Variable};
 use serde_json::{Map, Value};
 
 use super::ApprovalSource;
@@ -177,7 +177,7 @@ fn reason_text(question: &PermissionRequest, source: ApprovalSource) -> String {
         (Some(Approval { reason, .. }), _) if source == ApprovalSource::OwnGate => {
             format!("governance: {}", truncate(&visible(reason), MAX_REASON_CHARS))
         }
-        (_, Because::Approval { .. }) => "the agent says that it needs an approval".to_owned(),
+        (_, DecisionReason::Approval { .. }) => "the agent says that it needs an approval".to_owned(),
         (_, because) => truncate(&visible(&because.to_string()), MAX_REASON_CHARS),
     }
 }

@@ -224,21 +224,21 @@ fn options_are_named_by_their_kind() {
 
 #[test]
 fn an_approval_is_attributed_to_the_gate_only_if_it_is_our_own() {
-    let reason = "require-approval: policy `removing` says so".to_owned();
+    let reason = "require-approval: policy `removing` matches".to_owned();
     let approval = Approval { id: "n-1".to_owned(), reason: reason.clone() };
     let asked = PermissionRequest { approval: Some(approval), ..question("delete", json!(null), &["/a"]) };
     let own = render_all(&asked, ApprovalSource::OwnGate).replace("\n  │ ", "");
     let row = "  approval: n-1; with a key that the governance names it can be given elsewhere: `narrows approve n-1 --key FILE`\n";
     assert!(own.contains(row), "{own}");
-    assert!(own.contains("  why asked: governance: require-approval: policy `removing` says so\n"), "{own}");
+    assert!(own.contains("  why asked: governance: require-approval: policy `removing` matches\n"), "{own}");
     let text = render_all(&asked, ApprovalSource::Unproven).replace("\n  │ ", "");
     assert!(text.contains("  why asked: no rule matches, and medium access asks about it\n"), "{text}");
     let claim =
-        "  it says: an approval is needed, \"n-1: require-approval: policy `removing` says so\"; with";
+        "  it says: an approval is needed, \"n-1: require-approval: policy `removing` matches\"; with";
     assert!(text.contains(claim), "{text}");
     // Only the id of an approval is offered for copying into a shell.
     let approval = Approval { id: "n-1; rm -rf ~".to_owned(), reason: reason.clone() };
-    let decision = Decision { because: Because::Approval { reason }, ..asked.decision.clone() };
+    let decision = Decision { because: DecisionReason::Approval { reason }, ..asked.decision.clone() };
     let text = render_all(
         &PermissionRequest { approval: Some(approval), decision, ..asked },
         ApprovalSource::Unproven,

@@ -209,7 +209,7 @@ fn no_agent_at_all() {
     assert_snapshot!(told_with("cat", &["Hi"]), @"
     --- stderr ---
     error: the agent answered `initialize` with an error
-      because: there is no such method here (-32601)
+      because: method not found (-32601)
     hint: is it an ACP agent? Many programs are one only with an argument, such as `acp` or `--acp`
     --- exit 6 ---
     ");
@@ -303,7 +303,7 @@ fn an_invalid_answer() {
     let prompt = r#"{"jsonrpc":"2.0","id":3,"result":{"reason":"end_turn"}}"#;
     assert_snapshot!(output(&[HELLO_V1, SESSION, prompt], &["Hi"]), @"
     --- stderr ---
-    error: the agent's answer to the prompt makes no sense: unexpected form: missing field `stopReason` at line 1 column 21
+    error: invalid answer to the prompt: unexpected form: missing field `stopReason` at line 1 column 21
     --- exit 6 ---
     ");
     assert_snapshot!(output(&[HELLO_V1, r#"{"jsonrpc":"2.0","id":2,"result":{}}"#], &["Hi"]), @"
@@ -370,7 +370,7 @@ fn reasons_to_stop() {
     assert_snapshot!(stopped("lunch"), @r#"
     so far
     --- stderr ---
-    error: the agent stopped for a reason nobody knows: "lunch"
+    error: the agent stopped for an unknown reason: "lunch"
     --- exit 1 ---
     "#);
 }

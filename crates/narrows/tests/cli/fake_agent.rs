@@ -51,7 +51,7 @@ fn crash() {
     assert_snapshot!(output("crash"), @"
     I am about to…
     --- stderr ---
-    error: the agent ended in the middle of the turn: killed by SIGABRT
+    error: the agent exited during the turn: killed by SIGABRT
       its last words on stderr:
       | crash: assertion failed, as the script says
     --- exit 1 ---

@@ -203,17 +203,16 @@ fn permission_outside_the_session() {
         END_V1,
     ]);
     let told = dir.output_of(dir.run(&agent, &["Hi"]));
-    let said =
-        "refused: the agent asked in a session that nobody has opened method=session/request_permission\n";
+    let said = "request of an unknown session refused method=session/request_permission\n";
     assert_eq!(told.matches(said).count(), 1, "{told}");
     assert!(told.ends_with("--- exit 0 ---\n"), "{told}");
     let got = dir.received();
     let answers: Vec<&str> = got.lines().filter(|line| !line.contains("method")).collect();
     assert_snapshot!(answers.join("\n"), @r#"
-    {"jsonrpc":"2.0","id":10,"error":{"code":-32002,"message":"there is no such session here","data":{"condition":"not_found","retryable":false,"effects":"none","sessionId":"other"}}}
-    {"jsonrpc":"2.0","id":11,"error":{"code":-32002,"message":"there is no such session here","data":{"condition":"not_found","retryable":false,"effects":"none","sessionId":"other"}}}
+    {"jsonrpc":"2.0","id":10,"error":{"code":-32002,"message":"session not found","data":{"condition":"not_found","retryable":false,"effects":"none","sessionId":"other"}}}
+    {"jsonrpc":"2.0","id":11,"error":{"code":-32002,"message":"session not found","data":{"condition":"not_found","retryable":false,"effects":"none","sessionId":"other"}}}
     {"jsonrpc":"2.0","id":12,"error":{"code":-32602,"message":"`sessionId` is missing","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
     {"jsonrpc":"2.0","id":13,"error":{"code":-32602,"message":"`sessionId` is missing","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
-    {"jsonrpc":"2.0","id":14,"error":{"code":-32002,"message":"there is no such session here","data":{"condition":"not_found","retryable":false,"effects":"none","sessionId":"other"}}}
+    {"jsonrpc":"2.0","id":14,"error":{"code":-32002,"message":"session not found","data":{"condition":"not_found","retryable":false,"effects":"none","sessionId":"other"}}}
     "#);
 }

@@ -205,7 +205,7 @@ fn servers_of_an_agent_are_handed_to_it() {
         run(&dir, "e", &["Hi"])
     };
     let told = mcp(r#"{"nothing": {}}"#);
-    assert!(told.contains("mcp.json: there is no \"mcpServers\" in it"), "{told}");
+    assert!(told.contains("mcp.json: \"mcpServers\" is missing"), "{told}");
     assert!(told.ends_with("--- exit 2 ---\n"), "{told}");
     let told = mcp(r#"{"servers": {"a": {"command": "a", "disabled": true}}}"#);
     assert!(told.contains("mcp.json has no server in it that is switched on"), "{told}");

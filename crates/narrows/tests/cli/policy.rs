@@ -47,7 +47,7 @@ fn object(told: &str, code: u8) -> Value {
 fn a_command_is_explained() {
     let dir = dir();
     assert_snapshot!(policy(&dir, &["explain", "rules.toml", "--", "git", "push", "origin", "main"]), @"
-    deny `git push origin main`: rule `people push` (rules.toml:2) says so: Ask in the channel for a push.
+    deny `git push origin main`: rule `people push` (rules.toml:2): Ask in the channel for a push.
     rules:
       + deny rule `people push` (rules.toml:2): matches `git push origin main`
       - allow rule 2 (rules.toml:10): its `command` does not match `git push origin main`
@@ -55,10 +55,10 @@ fn a_command_is_explained() {
     --- exit 0 ---
     ");
     assert_snapshot!(policy(&dir, &["explain", "rules.toml", "--", "make test && git push"]), @"
-    deny `git push`: rule `people push` (rules.toml:2) says so: Ask in the channel for a push.
+    deny `git push`: rule `people push` (rules.toml:2): Ask in the channel for a push.
     parts:
-      allow `make test`: rule 2 (rules.toml:10) says so
-      deny `git push`: rule `people push` (rules.toml:2) says so: Ask in the channel for a push.
+      allow `make test`: rule 2 (rules.toml:10) matches
+      deny `git push`: rule `people push` (rules.toml:2): Ask in the channel for a push.
     rules:
       + deny rule `people push` (rules.toml:2): matches `git push`
       + allow rule 2 (rules.toml:10): matches `make test`
@@ -120,15 +120,15 @@ fn flags_decide_as_they_do_for_a_run() {
     check(&["--no-sandbox", "--", "make"], "ask `make`");
     check(&["--sandboxed", "--", "make"], "allow `make`");
     check(&["--sandboxed", "--no-network", "--", "make"], "allow `make`");
-    check(&["--sandboxed", "--no-network", "--", "curl", "example.org"], "deny: the network is off");
-    check(&["--no-network", "--no-sandbox", "--", "make"], "deny: the network is off");
+    check(&["--sandboxed", "--no-network", "--", "curl", "example.org"], "deny: the network is disabled");
+    check(&["--no-network", "--no-sandbox", "--", "make"], "deny: the network is disabled");
     check(&["--url", "https://example.org/"], "allow `https://example.org/`");
-    check(&["--no-network", "--url", "https://example.org/"], "deny: the network is off");
-    check(&["--no-web-search", "--kind", "search"], "deny: searching the web is off");
+    check(&["--no-network", "--url", "https://example.org/"], "deny: the network is disabled");
+    check(&["--no-web-search", "--kind", "search"], "deny: web search is disabled");
     check(&["--tool", "create_issue", "--server", "github"], "ask: no rule matches");
     check(
         &["rules.toml", "--tool", "create_issue", "--server", "github"],
-        "ask: rule 3 (rules.toml:14) says so",
+        "ask: rule 3 (rules.toml:14) matches",
     );
     check(&["--access", "high", "--server", "github"], "allow: no rule matches");
     check(&["rules.toml", "--access", "high", "--server", "github"], "ask: rule 3");
@@ -141,7 +141,7 @@ fn an_explanation_for_programs() {
     let explained = object(&told, 0);
     assert_eq!(explained["verdict"], "allow");
     assert_eq!(explained["because"], json!({"by": "rule", "file": "rules.toml", "line": 10, "number": 2}));
-    assert_eq!(explained["words"], "allow `make test`: rule 2 (rules.toml:10) says so");
+    assert_eq!(explained["words"], "allow `make test`: rule 2 (rules.toml:10) matches");
     assert_eq!(explained["roots"], json!(["[DIR]"]));
     let looked = explained["rules"].as_array().unwrap();
     let matched: Vec<_> = looked.iter().map(|rule| rule["matched"].as_bool().unwrap()).collect();
@@ -210,7 +210,7 @@ fn a_run_that_was_recorded_is_judged_again() {
     dir.file("strict.toml", "[[rule]]\neffect = 'ask'\nkind = 'delete'\nbecause = 'It may be needed.'");
     assert_snapshot!(policy(&dir, &["test", "strict.toml", "--events", "run.jsonl"]), @"
     ! allow -> ask: Remove build output?
-        rule 1 (strict.toml:1) says so: It may be needed.
+        rule 1 (strict.toml:1): It may be needed.
     verdicts that differ: 1 of 1
     --- exit 1 ---
     ");
@@ -283,16 +283,16 @@ fn every_kind_of_request_is_judged_correctly() {
     dir.file("run.jsonl", &record);
     assert_snapshot!(policy(&dir, &["test", "rules.toml", "--events", "run.jsonl"]), @"
     ! allow -> deny: argv
-        rule `people push` (rules.toml:2) says so: Ask in the channel for a push.
+        rule `people push` (rules.toml:2): Ask in the channel for a push.
     ! allow -> deny: line
-        rule `people push` (rules.toml:2) says so: Ask in the channel for a push.
+        rule `people push` (rules.toml:2): Ask in the channel for a push.
     ! allow -> deny: input
-        rule `people push` (rules.toml:2) says so: Ask in the channel for a push.
+        rule `people push` (rules.toml:2): Ask in the channel for a push.
     = allow: quoted
     ! allow -> ask: mcp
-        rule 3 (rules.toml:14) says so
+        rule 3 (rules.toml:14) matches
     ! allow -> deny: link
-        no rule matches, and medium access changes no files outside the session's directories
+        no rule matches, and medium access denies file changes outside the session's directories
     = allow: read
     ! allow -> ask: partial
         not all of it is known, so no rule lets it pass
@@ -378,7 +378,7 @@ fn files_outside_the_directories_of_the_session_are_noted() {
     std::fs::create_dir(dir.path().join("more")).unwrap();
     let explain = |args: &[&str]| policy(&dir, &[&["explain", "--cwd", "r"], args].concat());
     assert_snapshot!(explain(&["--kind", "read", "--path", "/etc/hosts"]), @"
-    allow `/etc/hosts`: no rule matches, and medium access allows to look
+    allow `/etc/hosts`: no rule matches, and medium access allows reading
     note: through the client's file service the agent reaches only the session's directories, and /etc/hosts is outside: --add-dir DIR adds a directory
     --- exit 0 ---
     ");

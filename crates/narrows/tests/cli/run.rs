@@ -204,7 +204,7 @@ fn requests_of_the_agent() {
     let told = dir.output_of(dir.run(&agent, &["Hi"]));
     for line in [
         "refused: Remove everything (nobody can be asked; no rule matches, and medium access asks",
-        "refused: Read /etc/passwd (\"/etc/passwd\": this is outside the directories of the session)\n",
+        "refused: Read /etc/passwd (\"/etc/passwd\": the path is outside the session's directories)\n",
         "error: the rules refused 2 things that the agent wanted, the first: ",
     ] {
         assert!(told.contains(line), "no {line} in {told}");

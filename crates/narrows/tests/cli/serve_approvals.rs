@@ -128,7 +128,7 @@ fn a_turn_that_the_gate_stops_says_why() {
         let told = run(&governed, "", &["go"]).finish();
         let why = "error: the gate stopped the turn: it ran `kind:read` without an approval";
         assert!(told.contains(why), "{told}");
-        assert!(told.contains("are used up (1 of 1, renewed at 00:00 UTC)"), "{told}");
+        assert!(told.contains("are exhausted (1 of 1, renewed at 00:00 UTC)"), "{told}");
         assert!(told.ends_with("--- exit 3 ---\n"), "{told}");
     });
 }
@@ -150,7 +150,7 @@ fn a_prompt_shows_policy_and_approval_and_a_denial_sets_the_exit_code() {
     for (answer, said, code) in [("n\r", "rejected", 9), ("y\r", "allowed", 0)] {
         let user = TerminalUser::serve(&governed.dir, &["ws", "--", "go"]);
         user.expect("why asked: governance: ");
-        user.expect("policy `removing` says so");
+        user.expect("policy `removing` matches");
         // It is the last of the question.
         user.expect("Allow it?");
         let screen = user.screen();

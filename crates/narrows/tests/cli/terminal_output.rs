@@ -71,7 +71,7 @@ fn a_prompt_is_shown_below_earlier_output() {
         "I would like to clean up.",
         "tool: Remove build output",
         "The agent asks for permission: \"Remove build output?\"",
-        "why asked: rule 1 (rules.toml:1) says so",
+        "why asked: rule 1 (rules.toml:1) matches",
         "what: delete",
         "file: ",
         "[1] allow once: \"Allow once\"",

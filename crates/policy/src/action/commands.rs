@@ -1,8 +1,8 @@
-//! The commands that the input of a tool shows.
+//! Commands in the input of a tool.
 //!
-//! Agents write commands in many forms: a text, a list, a program beside its arguments. Every form that is not certain
-//! becomes [`Command::Unknown`], which can be any command. Several commands are each read by themselves: none can quote,
-//! continue or comment out another.
+//! Agents write commands in many forms: a text, a list, a program with separate arguments. Every uncertain
+//! form becomes [`Command::Unknown`], which may do anything. Several commands are read separately: none can
+//! quote, continue or comment out another.
 
 use std::collections::HashSet;
 
@@ -41,8 +41,8 @@ const COMMAND: &[&str] = &[
     "shellscript",
     "terminalcommand",
 ];
-/// Names that mean a command in a call that is said to change nothing. Elsewhere they may mean a text of a file or the
-/// id of something.
+/// Names of commands in a call that claims to change nothing. Elsewhere they may be the text of a file or an
+/// id.
 const CODE: &[&str] = &[
     "code",
     "eval",
@@ -57,11 +57,11 @@ const CODE: &[&str] = &[
     "terminal",
     "zsh",
 ];
-/// Last parts of names that mean a command in such a call: `gitCommand`, `cmds`.
+/// Last parts of names of commands in such a call: `gitCommand`, `cmds`.
 const COMMAND_PARTS: &[&str] = &["command", "commands", "cmd", "cmds", "script", "scripts"];
-/// Last parts of names that mean one behind a part that says how it is run: `bash_code`, `runSnippet`.
+/// Last parts of such names after a part that says how it is run: `bash_code`, `runSnippet`.
 const CODE_PARTS: &[&str] = &["code", "snippet", "source", "line", "lines", "input", "text", "string"];
-/// What says how something is run.
+/// Name parts that say how something is run.
 const RUN_PARTS: &[&str] = &[
     "bash",
     "sh",
@@ -89,8 +89,8 @@ const RUN_PARTS: &[&str] = &[
     "cmd",
     "script",
 ];
-/// A command with its program. Beside another command it must begin with that one: some tools leave the program out,
-/// others run this instead.
+/// A command with its program. Next to another command it has to begin with that command: some tools leave
+/// out the program, others run this one instead.
 const ARGV: &str = "argv";
 const ARGUMENTS: &[&str] = &[
     "args",
@@ -108,23 +108,24 @@ const ARGUMENTS: &[&str] = &[
     "additionalargs",
     "switches",
 ];
-/// Arguments too, unless they are objects: these hold settings of the tool.
+/// Arguments too, unless they are objects, which contain settings of the tool.
 const OPTIONS: &[&str] = &["options", "opts", "flags", "params", "parameters"];
 const INPUT: &[&str] = &["stdin", "standardinput", "stdintext", "stdindata"];
 
-/// Returns `true` if a field of this name, as [`plain_key`] writes it, holds a command or a part of one.
+/// Returns `true` if a field with this name, normalized by [`plain_key`], contains a command or a part of
+/// one.
 pub(super) fn is_part(key: &str) -> bool {
     key == ARGV || [COMMAND, ARGUMENTS, OPTIONS, INPUT].iter().any(|names| names.contains(&key))
 }
 
-/// Returns the command that a field of this name, as [`plain_key`] writes it, holds in a call that is said to change
-/// nothing. Numbers, `true` and `false` are settings, and so is the name of a shell.
+/// Returns the command in a field with this name, normalized by [`plain_key`], in a call that claims to
+/// change nothing. Numbers, booleans and shell names are settings.
 pub(super) fn code(key: &str, value: &Value) -> Option<Command> {
     let names_shell = key == "shell" && value.as_str().is_some_and(is_common_shell);
     (CODE.contains(&key) && !is_setting(value) && !names_shell).then(|| Command::Unknown(plain(value)))
 }
 
-/// Returns the same for a field whose name has these parts, if they say so.
+/// Returns the command in a field whose name has these parts, if they indicate one.
 pub(super) fn code_by_part(parts: &[String], value: &Value) -> Option<Command> {
     let (last, before) = parts.split_last()?;
     let runs = || before.iter().any(|part| RUN_PARTS.contains(&part.as_str()));
@@ -142,12 +143,12 @@ fn is_setting(value: &Value) -> bool {
     }
 }
 
-/// Returns `true` if a field of this name holds what a command reads.
+/// Returns `true` if a field with this name contains the input of a command.
 pub(super) fn is_input(key: &str) -> bool {
     INPUT.contains(&key)
 }
 
-/// Returns `true` if this object says what to run.
+/// Returns `true` if this object contains something to run.
 pub(super) fn runs(fields: &Map<String, Value>) -> bool {
     fields.iter().any(|(key, value)| {
         let key = plain_key(key);
@@ -155,12 +156,12 @@ pub(super) fn runs(fields: &Map<String, Value>) -> bool {
     })
 }
 
-/// What has been found so far.
+/// Commands found so far.
 #[derive(Default)]
 pub(super) struct Commands {
     found: Vec<Command>,
     known: HashSet<Command>,
-    /// Arguments that no command stands beside.
+    /// Arguments without a command.
     arguments: Vec<String>,
     /// Texts for the standard input.
     input: Vec<String>,
@@ -200,13 +201,13 @@ impl Commands {
         match (&commands[..], &arguments[..]) {
             _ if is_ambiguous => self.push_unknown(&commands, &arguments),
             ([], _) => {
-                // An object is looked at by itself.
+                // Objects are visited separately.
                 let lists = arguments.iter().filter(|value| !value.is_object());
                 self.arguments.extend(lists.map(ToString::to_string));
             }
             (_, []) => {
                 for (many, command) in commands {
-                    self.take(command, many);
+                    self.add_value(command, many);
                 }
             }
             ([(false, command)], [arguments]) => self.push(joined(command, arguments)),
@@ -220,8 +221,8 @@ impl Commands {
         self.push(Command::Unknown(all.join(" ")));
     }
 
-    /// Adds one command, or `many` that a list has.
-    pub(super) fn take(&mut self, value: &Value, many: bool) {
+    /// Adds one command, or those of a list if there are `many`.
+    pub(super) fn add_value(&mut self, value: &Value, many: bool) {
         match (value, words(value)) {
             (Value::String(text), _) => self.push(Command::Shell(text.clone())),
             (Value::Array(_), Some(lines)) if many => {
@@ -238,10 +239,10 @@ impl Commands {
         }
     }
 
-    /// All of it as one command. If something else about it is `unclear`, or a member beside it is `unjudged`, it can be
-    /// any.
+    /// Combines everything into one command. If another part is `unclear`, or a member of the input is
+    /// `unjudged`, the command is unknown.
     pub(super) fn into_command(mut self, unclear: bool, unjudged: Option<String>) -> Option<Command> {
-        // The name of a program beside its argv is no second command.
+        // The program name of an argv is not a second command.
         let programs: HashSet<Command> = self.found.iter().filter_map(program).collect();
         self.found.retain(|command| !programs.contains(command));
         let is_unknown = |command: &Command| matches!(command, Command::Unknown(_));
@@ -267,14 +268,14 @@ impl Commands {
     }
 }
 
-/// A command and the arguments that stand beside it.
+/// Joins a command and its arguments.
 fn joined(command: &Value, arguments: &Value) -> Command {
     let unknown = || Command::Unknown(format!("{} {arguments}", plain(command)));
     match (command, arguments) {
         (Value::String(program), _) if program.trim().is_empty() => unknown(),
-        // A shell will put both together.
+        // A shell reads both together.
         (Value::String(program), Value::String(text)) => Command::Shell(format!("{program} {text}")),
-        // Whether a shell splits it or not depends on the agent.
+        // Splitting by a shell depends on the agent.
         (Value::String(program), _) if program.contains(char::is_whitespace) => unknown(),
         (Value::Array(_), Value::String(text)) if text.contains(char::is_whitespace) => unknown(),
         (Value::String(_) | Value::Array(_), _) => match (words(command), words(arguments)) {
@@ -285,7 +286,7 @@ fn joined(command: &Value, arguments: &Value) -> Command {
     }
 }
 
-/// Returns `true` if nothing is said by it.
+/// Returns `true` if the value is empty.
 fn is_nothing(value: &Value) -> bool {
     value.is_null() || value.as_array().is_some_and(Vec::is_empty)
 }
@@ -294,7 +295,7 @@ fn starts_with(argv: &Value, program: &str) -> bool {
     argv.as_array().and_then(|words| words.first()).and_then(Value::as_str) == Some(program)
 }
 
-/// The first word of an argv as a command of its own.
+/// Returns the first word of an argv as a command.
 fn program(command: &Command) -> Option<Command> {
     match command {
         Command::Argv(words) if words.len() > 1 => words.first().map(|word| Command::Shell(word.clone())),
@@ -302,7 +303,7 @@ fn program(command: &Command) -> Option<Command> {
     }
 }
 
-/// One word of a command, if a program would be given it as a text.
+/// Returns a word of a command, if a program would receive the value as text.
 pub(super) fn word(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
@@ -312,7 +313,7 @@ pub(super) fn word(value: &Value) -> Option<String> {
     }
 }
 
-/// The words of a list, or the one word that stands in its place.
+/// Returns the words of a list, or a single word in its place.
 fn words(list: &Value) -> Option<Vec<String>> {
     match list {
         Value::Array(items) => items.iter().map(word).collect(),
@@ -324,7 +325,7 @@ fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// A command as it was written, for people.
+/// Returns a command as it was written, for people.
 fn written(command: &Command) -> String {
     match command {
         Command::Shell(text) | Command::Unknown(text) => text.clone(),
@@ -332,7 +333,7 @@ fn written(command: &Command) -> String {
     }
 }
 
-/// A command as a line for a shell that no line beside it can change, and that changes none.
+/// Returns a shell line that other lines cannot affect, and that affects none.
 fn alone(command: &Command) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || " _./:,@%+-".contains(letter);
     match command {

@@ -1,7 +1,8 @@
-//! What the content of a tool call shows: the changes of files that a client is to display.
+//! File changes in the content of a tool call.
 //!
-//! Version 1 has `{"type": "diff", "path", "oldText", "newText"}`, version 2 `{"type": "diff", "changes": [{"operation",
-//! "path", "oldPath"}], "patch": {"format": "git_patch", "text"}}`. Both are read alike, whatever the version.
+//! Version 1 has `{"type": "diff", "path", "oldText", "newText"}`, version 2 `{"type": "diff", "changes":
+//! [{"operation", "path", "oldPath"}], "patch": {"format": "git_patch", "text"}}`. Both forms are accepted in
+//! both versions.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -16,10 +17,10 @@ use crate::kind::Kind;
 /// Fields that only a change has.
 const CHANGE: &[&str] = &["newtext", "oldtext", "changes", "patch", "diff"];
 
-/// Texts of files. What stands in them is not what is done.
+/// Texts of files, which are not actions.
 const TEXTS: &[&str] = &["newtext", "oldtext"];
 
-/// Members of a change that say what is changed. Those of `changes` and of `patch` are among them.
+/// Known members of a change, including those of `changes` and `patch`.
 const KNOWN: &[&str] = &[
     "type",
     "path",
@@ -37,11 +38,11 @@ const KNOWN: &[&str] = &[
     "meta",
 ];
 
-/// Members of a location.
+/// Known members of a location.
 const LOCATION: &[&str] = &["path", "line", "meta"];
 
-/// Returns `true` if `item` has a member that is not `known`, at any depth of what the known ones hold. Numbers, `true`,
-/// `false` and `null` say nothing, and neither do texts for people.
+/// Returns `true` if `item` has an unknown member, at any depth. Numbers, booleans, null and texts for people
+/// do not count.
 fn has_unknown(item: &Map<String, Value>, known: &[&str]) -> bool {
     let mut waiting = vec![item];
     while let Some(fields) = waiting.pop() {
@@ -68,7 +69,7 @@ fn is_description(name: &str, value: &Value) -> bool {
     matches!(role, Role::Text | Role::Setting) && value.is_string() && role.check(value) == Finding::Known
 }
 
-/// Returns `true` if there is a text in `value`, or a name that is one of a file.
+/// Returns `true` if `value` contains a text, or a key that may be a file name.
 fn says_something(value: &Value) -> bool {
     let mut waiting = vec![value];
     while let Some(value) = waiting.pop() {
@@ -84,7 +85,7 @@ fn says_something(value: &Value) -> bool {
     false
 }
 
-/// Adds to `action` what `locations` hold beside what the protocol has there.
+/// Adds the parts of `locations` that are outside the protocol to `action`.
 pub(super) fn add_locations(action: &mut Action, locations: &[Value]) {
     let mut known: HashSet<PathBuf> = action.paths.iter().cloned().collect();
     let is_unknown = |location: &&Map<String, Value>| has_unknown(location, LOCATION);
@@ -102,7 +103,7 @@ pub(super) fn add_locations(action: &mut Action, locations: &[Value]) {
     action.also.dedup();
 }
 
-/// Adds to `action` what `content` shows to be changed.
+/// Adds the changes in `content` to `action`.
 pub(super) fn add(action: &mut Action, content: &[Value]) {
     let mut known: HashSet<PathBuf> = action.paths.iter().cloned().collect();
     for item in content.iter().filter_map(Value::as_object).filter(|item| is_change(item)) {
@@ -116,7 +117,7 @@ pub(super) fn add(action: &mut Action, content: &[Value]) {
         action.also.push(Kind::Edit);
         action.also.extend(operations(item));
         if seen.paths.is_empty() || seen.overflow || has_unknown(item, KNOWN) {
-            // It is not known what changes.
+            // The changed files are unknown.
             action.also.push(Kind::Other);
         }
         for path in seen.paths.into_iter().chain(seen.mentioned) {
@@ -129,14 +130,14 @@ pub(super) fn add(action: &mut Action, content: &[Value]) {
     action.also.dedup();
 }
 
-/// Returns `true` if a block of content shows a change, by its type or by its fields.
+/// Returns `true` if a content block is a change, by its type or its fields.
 pub(super) fn is_change(item: &Map<String, Value>) -> bool {
     let kind = item.get("type").and_then(Value::as_str).map(plain_key).unwrap_or_default();
     let has = |key: &String| CHANGE.contains(&plain_key(key).as_str());
     kind.contains("diff") || kind.contains("patch") || item.keys().any(has)
 }
 
-/// The kinds of the operations in `changes` beside edits.
+/// Returns the kinds of operations in `changes` other than edits.
 fn operations(item: &Map<String, Value>) -> Vec<Kind> {
     let changes = item.iter().filter(|(key, _)| plain_key(key) == "changes").map(|(_, changes)| changes);
     let each = changes.filter_map(Value::as_array).flatten();

@@ -1,7 +1,7 @@
-//! What the input of a tool shows, whatever the tool calls itself.
+//! Paths, commands and URLs in the input of any tool.
 //!
-//! Names of fields are those that agents use. Every object of the input is looked at, not only the outermost; one that
-//! is too large to look at counts as unknown. So does a command with a member beside it that cannot be judged.
+//! Field names are those that agents use. Every object of the input is visited, at any depth; an input that
+//! is too large counts as unknown. So does a command with another member that cannot be judged.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ use crate::address::local_path;
 use crate::kind::Kind;
 use crate::variable::Variable;
 
-/// A longer text is no path.
+/// Longer texts are not paths.
 pub(crate) const MAX_PATH_BYTES: usize = 4096;
 
 pub(super) const VARIABLES: &[&str] = &[
@@ -42,7 +42,7 @@ pub(super) const CWD: &[&str] = &[
     "currentworkingdirectory",
     "chdir",
 ];
-/// Where a command runs, if one stands beside it.
+/// Working directory of a command in the same object.
 const DIRECTORY: &[&str] =
     &["directory", "dir", "dirpath", "folder", "root", "rootdir", "basedir", "projectdir"];
 pub(super) const PATH: &[&str] = &[
@@ -129,7 +129,7 @@ pub(super) const QUERY: &[&str] = &["query", "queries", "q", "searchquery", "sea
 pub(super) const PATTERN: &[&str] =
     &["pattern", "patterns", "glob", "globs", "regex", "globpattern", "includepattern"];
 
-/// Last parts of names of what a file becomes or was: `new_content`, `fileChanges`.
+/// Last parts of names of new or old file contents: `new_content`, `fileChanges`.
 const CONTENT_PARTS: &[&str] = &[
     "content",
     "contents",
@@ -146,12 +146,12 @@ const CONTENT_PARTS: &[&str] = &[
     "replacement",
     "replacements",
 ];
-/// The same, if what is `new`, `old` or the like stands before them.
+/// Such parts if `new`, `old` or a similar part precedes them.
 const TEXT_PARTS: &[&str] = &["string", "str", "text", "source", "code", "body", "data", "lines", "value"];
 const VERSION_PARTS: &[&str] =
     &["new", "old", "updated", "modified", "replacement", "file", "insert", "inserted"];
 
-/// Texts for people, or for files: a path in them is not one that is touched.
+/// Texts for people or files: paths in them are not accessed.
 const TEXT: &[&str] = &[
     "text",
     "description",
@@ -172,9 +172,9 @@ pub(super) fn read(kind: Option<&str>, tool: Option<&str>, input: &Value, locati
     let claimed = kind.map_or(Kind::Other, Kind::named);
     let mut seen = Seen::default();
     seen.everything(input);
-    // Some agents send the bare command.
+    // Some agents send only the command.
     if claimed == Kind::Execute && seen.commands.is_empty() && (input.is_string() || input.is_array()) {
-        seen.commands.take(input, false);
+        seen.commands.add_value(input, false);
         seen.unjudged = None;
     }
     let Seen {
@@ -195,11 +195,11 @@ pub(super) fn read(kind: Option<&str>, tool: Option<&str>, input: &Value, locati
         code,
         code_by_part,
     } = seen;
-    // A text for a file that is not named may be for the command.
+    // A text for an unnamed file may be for the command.
     let unjudged = unjudged.or(file_text.filter(|_| paths.is_empty() && locations.is_empty()));
-    // Only a call that is said to change nothing has no other use for code.
+    // Only a call that claims to change nothing has no other use for code.
     let looks = claimed <= Kind::Fetch;
-    // A name of which only a part is known says less than a command that is there.
+    // A partly matching name is weaker evidence than a command.
     let command = code
         .filter(|_| looks)
         .or(commands.into_command(unclear || overflow, unjudged))
@@ -219,7 +219,7 @@ pub(super) fn read(kind: Option<&str>, tool: Option<&str>, input: &Value, locati
     kinds.extend((content && !paths.is_empty()).then_some(Kind::Edit));
     kinds.extend((moves && paths.len() > 1).then_some(Kind::Move));
     kinds.extend((query && !named && !pattern && claimed < Kind::Search).then_some(Kind::Search));
-    // Where something is moved to must be known.
+    // The destination of a move has to be known.
     let lacks_target = claimed == Kind::Move && paths.len() < 2;
     kinds.extend((overflow || unclear || lacks_target).then_some(Kind::Other));
     kinds.sort_unstable();
@@ -244,15 +244,15 @@ pub(super) fn read(kind: Option<&str>, tool: Option<&str>, input: &Value, locati
     }
 }
 
-/// What has been found so far.
+/// Findings so far.
 #[derive(Default)]
 pub(super) struct Seen {
     pub(super) paths: Vec<PathBuf>,
-    /// What looks like a path of its own in fields of other names.
+    /// Possible paths in fields with other names.
     pub(super) mentioned: Vec<PathBuf>,
     commands: Commands,
     cwd: Option<PathBuf>,
-    /// Where it runs cannot be read.
+    /// `true` if the working directory cannot be read.
     unclear: bool,
     env: Vec<Variable>,
     urls: Vec<String>,
@@ -261,32 +261,32 @@ pub(super) struct Seen {
     content: bool,
     moves: bool,
     pub(super) overflow: bool,
-    /// The first member that cannot be judged beside a command.
+    /// The first member that cannot be judged in addition to a command.
     unjudged: Option<String>,
     /// The first text for a file.
     file_text: Option<String>,
-    /// The first member that is a command if the call is said to change nothing.
+    /// The first member that is a command if the call claims to change nothing.
     code: Option<Command>,
-    /// The first of which only a part of the name says so.
+    /// The first such member recognized by a part of its name.
     code_by_part: Option<Command>,
 }
 
-/// A value that has not been looked at.
+/// A value that has not been visited.
 #[derive(Clone, Copy)]
 struct Waiting<'a> {
-    /// The name of the member that it stands in.
+    /// Name of the enclosing member.
     name: &'a str,
     value: &'a Value,
     role: Role,
-    /// Texts in it are no paths.
+    /// `true` if texts in it are not paths.
     is_text: bool,
 }
 
 impl Seen {
-    /// Looks at every object in `input`.
+    /// Visits every object in `input`.
     pub(super) fn everything(&mut self, input: &Value) {
         let mut waiting = vec![Waiting { name: "", value: input, role: Role::Members, is_text: false }];
-        // One with more counts as unknown.
+        // A larger input counts as unknown.
         let mut left = MAX_PEER_VALUES;
         while let Some(next) = waiting.pop() {
             if left == 0 {
@@ -309,7 +309,7 @@ impl Seen {
                         is_text: names_no_path(&plain_key(name)),
                     }));
                 }
-                // A bare text is what some agents send for a patch.
+                // Some agents send a patch as a plain text.
                 Value::String(text) if patch::is_patch(text) => {
                     self.content = true;
                     self.paths.extend(patch::paths(text));
@@ -322,7 +322,7 @@ impl Seen {
         }
     }
 
-    /// Keeps the first value that cannot be judged beside a command.
+    /// Records the first value that cannot be judged in addition to a command.
     fn check(&mut self, Waiting { name, value, role, .. }: Waiting<'_>) {
         let kept = match role.check(value) {
             Finding::Known => return,
@@ -368,7 +368,7 @@ impl Seen {
         }
     }
 
-    /// Takes a working directory. There can be one.
+    /// Adds a working directory. More than one is unclear.
     fn directory(&mut self, value: &Value) {
         match value {
             Value::Null => {}
@@ -381,7 +381,7 @@ impl Seen {
         }
     }
 
-    /// Takes one path or many.
+    /// Adds one path or several.
     fn place(&mut self, value: &Value) {
         let items = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
         for path in items.iter().filter_map(Value::as_str).filter(|path| !path.is_empty()) {
@@ -389,7 +389,7 @@ impl Seen {
         }
     }
 
-    /// Takes one address or many. An address on this disk is a path.
+    /// Adds one URL or several. A `file:` URL is a path.
     fn address(&mut self, value: &Value) {
         let items = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
         for url in items.iter().filter_map(Value::as_str).filter(|url| !url.is_empty()) {
@@ -401,7 +401,7 @@ impl Seen {
     }
 }
 
-/// A name of a field as it is compared: in small letters, without what stands between its words.
+/// Normalizes a field name: lower case, without separators.
 pub(super) fn plain_key(key: &str) -> String {
     key.chars()
         .filter(|letter| !matches!(letter, '_' | '-' | '.' | ' '))
@@ -409,7 +409,7 @@ pub(super) fn plain_key(key: &str) -> String {
         .collect()
 }
 
-/// The parts of a name in small letters: `newContent`, `new_content` and `NEW-CONTENT` have two.
+/// Returns the parts of a name in lower case: `newContent`, `new_content` and `NEW-CONTENT` have two.
 fn parts(name: &str) -> Vec<String> {
     let letters: Vec<char> = name.chars().collect();
     let mut parts = vec![String::new()];
@@ -417,7 +417,7 @@ fn parts(name: &str) -> Vec<String> {
         let is_end = !letter.is_alphanumeric();
         let is_lower =
             |at: usize| letters.get(at).is_some_and(|letter| letter.is_lowercase() || letter.is_numeric());
-        // `newContent`, and `JSCode`.
+        // `newContent` and `JSCode`.
         let begins = letter.is_uppercase() && at > 0 && (is_lower(at - 1) || is_lower(at + 1));
         if (is_end || begins) && parts.last().is_some_and(|part| !part.is_empty()) {
             parts.push(String::new());
@@ -430,8 +430,8 @@ fn parts(name: &str) -> Vec<String> {
     parts
 }
 
-/// Returns `true` if a field whose name has these parts holds what a file becomes or was. Numbers, `true` and `false` are
-/// settings.
+/// Returns `true` if a field whose name has these parts contains new or old file content. Numbers and
+/// booleans are settings.
 fn is_content(parts: &[String], value: &Value) -> bool {
     let Some((last, before)) = parts.split_last() else { return false };
     let has_version = || before.iter().any(|part| VERSION_PARTS.contains(&part.as_str()));
@@ -439,21 +439,21 @@ fn is_content(parts: &[String], value: &Value) -> bool {
         && (CONTENT_PARTS.contains(&last.as_str()) || TEXT_PARTS.contains(&last.as_str()) && has_version())
 }
 
-/// Returns `true` if texts in a field of this name are no paths.
+/// Returns `true` if texts in a field with this name are not paths.
 fn names_no_path(key: &str) -> bool {
     commands::is_part(key)
         || [CONTENT, TEXT, URL, QUERY, PATTERN, VARIABLES].iter().any(|names| names.contains(&key))
 }
 
-/// Returns `true` if a text is a path that leads out of the directory it is used in.
+/// Returns `true` if a text is a path out of the working directory.
 fn leads_elsewhere(text: &str) -> bool {
     let is_line = !text.contains('\n') && text.len() <= MAX_PATH_BYTES;
     let begins = ["/", "~", "../", "file:"].iter().any(|start| text.starts_with(start));
     is_line && (begins || text == ".." || text.contains("/../") || text.ends_with("/.."))
 }
 
-/// The assignments of an object `{"A": "x"}`, a list `[{"name": "A", "value": "x"}]` or `["A=x"]`, or a text `A=x`. One
-/// that cannot be read has no name.
+/// Reads the assignments of an object `{"A": "x"}`, a list `[{"name": "A", "value": "x"}]` or `["A=x"]`, or a
+/// text `A=x`. An unreadable assignment has an empty name.
 fn variables(value: &Value) -> Vec<Variable> {
     match value {
         Value::Null => Vec::new(),
@@ -484,7 +484,7 @@ fn variable(item: &Value) -> Variable {
     }
 }
 
-/// The variable `name`; a value that is no text is not what will be set, so it is not known what is.
+/// Returns the variable `name`. A value that is not text is unknown, because it is not what will be set.
 fn assigned(name: &str, value: &Value) -> Variable {
     match word(value) {
         Some(value) => Variable::new(name, value),
@@ -492,7 +492,7 @@ fn assigned(name: &str, value: &Value) -> Variable {
     }
 }
 
-/// The path of a `file:` address, or the path itself.
+/// Returns the path of a `file:` URL, or the path itself.
 fn without_scheme(path: &str) -> PathBuf {
     let is_address = path.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("file:"));
     local_path(path).filter(|_| is_address).unwrap_or_else(|| PathBuf::from(path))

@@ -9,7 +9,7 @@ fn action(kind: &str, input: &Value) -> Action {
     Action::read(Some(kind), None, input, &[])
 }
 
-/// Checks what an input makes of a kind.
+/// Checks the kinds of an input.
 #[track_caller]
 fn check_kinds(kind: &str, input: &Value, expected: &[Kind]) {
     assert_eq!(action(kind, input).kinds(), expected, "{kind} {input}");
@@ -107,7 +107,7 @@ fn a_part_of_a_name_says_that_something_is_run() {
     ] {
         assert_eq!(action("read", &input).command, None, "{input}");
     }
-    // A command that is there counts, and not what it is parsed to.
+    // The command counts, not its parsed form.
     let parsed =
         json!({"command": ["cat", "a"], "parsed_cmd": [{"type": "read", "cmd": "cat a", "path": "a"}]});
     assert!(!matches!(action("read", &parsed).command, Some(Command::Unknown(_))), "{parsed}");
@@ -148,7 +148,7 @@ fn commands_have_many_forms() {
     check_command(&json!({"command": ["git", 1]}), &argv(&["git", "1"]));
     check_command(&json!({"command": null}), &None);
     check_command(&json!({"timeout": 5}), &None);
-    // Two commands are both judged.
+    // Both commands are judged.
     check_command(&json!({"cmd": "a", "command": "b"}), &Some(Command::Shell("a\nb".into())));
     check_command(&json!({"cmd": ["it's"], "command": "b"}), &Some(Command::Shell("'it'\\''s'\nb".into())));
     check_command(&json!({"program": "git", "argv": ["git", "push"]}), &argv(&["git", "push"]));
@@ -284,7 +284,7 @@ fn variables_have_many_forms() {
     check(&json!("A=x"), &[("A", "x")]);
     check(&json!(null), &[]);
     check(&json!({}), &[]);
-    // What cannot be read has no name.
+    // Unreadable assignments have no name.
     check(&json!("A=x B=y"), &[("A", "x B=y")]);
     check(&json!(["A"]), &[("", "\"A\"")]);
     check(&json!([7]), &[("", "7")]);
@@ -337,7 +337,7 @@ fn a_harmless_kind_hides_no_command() {
             }
         }
     }
-    // A command that is read for certain does not stand for the code beside it.
+    // A readable command does not replace the code next to it.
     let both = action("read", &json!({"command": "ls", "code": "rm -rf x"}));
     assert_eq!(both.command, unknown("rm -rf x"));
 }

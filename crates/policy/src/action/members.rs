@@ -1,8 +1,8 @@
-//! Members of an input that may stand beside a command.
+//! Members of an input that may accompany a command.
 //!
-//! An agent may mean any member as a part of the command: another shell, a prefix, a second command. So a member is
-//! judged, or is on a list of names that change nothing, or makes the command unknown. Numbers, `true`, `false` and
-//! `null` change nothing, whatever they are called.
+//! An agent may mean any member as a part of the command: another shell, a prefix, a second command. So a
+//! member is either judged, or on a list of harmless names, or makes the command unknown. Numbers, booleans
+//! and null are harmless under any name.
 
 use serde_json::Value;
 
@@ -81,43 +81,43 @@ const SETTINGS: &[&str] = &[
     "cols",
     "rows",
 ];
-/// Words of a rule that a person may agree to: what is asked about does not depend on them.
+/// Words of a rule that a person may agree to; the action does not depend on them.
 const PROPOSALS: &[&str] = &["prefixrule", "proposedexecpolicyamendment"];
-/// Names of the shell that reads the command.
+/// Names of the shell of the command.
 const SHELLS: &[&str] =
     &["shell", "shellname", "shellpath", "shellexecutable", "executableshell", "interpreter"];
-/// Objects that hold further members of the same input.
+/// Objects that contain further members of the same input.
 const CONTAINERS: &[&str] = &["input", "rawinput", "toolinput", "tool", "approvedexecpolicyamendment"];
-/// The same command once more, taken apart: `[{"type", "cmd", "name", "path", "query"}]`.
+/// The command in parsed form: `[{"type", "cmd", "name", "path", "query"}]`.
 const PARSED: &[&str] = &["parsedcmd", "parsedcommand", "parsedcommands", "commandactions"];
-/// Members of a parsed command that describe it.
+/// Descriptive members of a parsed command.
 const PARSED_TEXTS: &[&str] = &["name", "query"];
 /// Members of a variable.
 const VARIABLE_PARTS: &[&str] = &["name", "key", "variable", "value", "val"];
-/// Objects whose names are paths.
+/// Objects whose keys are paths.
 const BY_PATH: &[&str] = &["changes", "edits", "files"];
 
 const COMMON_SHELLS: &[&str] = &["sh", "bash", "dash", "zsh", "ksh", "mksh"];
 const SHELL_DIRECTORIES: &[&str] = &["/bin/", "/usr/bin/", "/usr/local/bin/", ""];
 
-/// What a value may hold, by the name of its member.
+/// Expected content of a value, by the name of its member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     /// Members that are judged by their own names. The outermost value is one of these.
     Members,
     /// Parsed commands.
     Parsed,
-    /// Decisions that a person may make, by their names.
+    /// Decisions that a person may make, by name.
     Decisions,
     /// A part of the command, or its directory: no form of it is ignored.
     Part,
-    /// Paths, addresses and patterns: a text or a list of texts.
+    /// Paths, URLs and patterns: a text or a list of texts.
     Operands,
     /// One of [`Role::Operands`].
     Operand,
     /// The text of a file.
     FileText,
-    /// Members that are called by paths.
+    /// Members whose names are paths.
     ByPath,
     /// Variables in any form.
     Variables,
@@ -129,27 +129,27 @@ pub(super) enum Role {
     Text,
     /// One word.
     Setting,
-    /// The name of a shell.
+    /// Name of a shell.
     Shell,
-    /// Only what changes nothing whatever its name is.
+    /// Only values that are harmless under any name.
     Unlisted,
-    /// Anything: it is reported, or judged as a whole.
+    /// Any value: it is reported, or judged as a whole.
     Any,
 }
 
-/// Whether a value is what its role says.
+/// Whether a value has the content that its role expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Finding {
-    /// It is judged, or changes nothing.
+    /// It is judged or harmless.
     Known,
-    /// It is known if it is written to a file.
+    /// It is harmless if it is written to a file.
     NeedsFile,
     /// An agent may mean it as a part of the command.
     Unknown,
 }
 
 impl Role {
-    /// Returns the role of a member of an object of this role.
+    /// Returns the role of a member of an object with this role.
     pub(super) fn of_member(self, name: &str, value: &Value) -> Self {
         let key = plain_key(name);
         match self {
@@ -167,7 +167,7 @@ impl Role {
         }
     }
 
-    /// Returns the role of the items of a list of this role.
+    /// Returns the role of the items of a list with this role.
     pub(super) fn of_item(self) -> Self {
         match self {
             Self::Operands => Self::Operand,
@@ -186,7 +186,7 @@ impl Role {
         }
     }
 
-    /// Returns what a value of this role is, apart from what is in it.
+    /// Judges a value with this role, apart from its content.
     pub(super) fn check(self, value: &Value) -> Finding {
         let is_known = match (self, value) {
             (_, Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_)) => true,
@@ -216,7 +216,7 @@ impl Role {
     }
 }
 
-/// Returns the role of a member by its `name`, which [`plain_key`] writes as `key`.
+/// Returns the role of a member by its `name`, normalized by [`plain_key`] as `key`.
 fn named(name: &str, key: &str, value: &Value) -> Role {
     let is = |names: &[&str]| names.contains(&key);
     if commands::is_input(key) {
@@ -254,7 +254,7 @@ fn named(name: &str, key: &str, value: &Value) -> Role {
     }
 }
 
-/// Returns `true` if a name is written as those of environment variables are: `PATH` is not the `path` of a tool.
+/// Returns `true` if a name is written like environment variables: `PATH` is not the `path` of a tool.
 fn is_variable(name: &str) -> bool {
     name.contains(|letter: char| letter.is_ascii_uppercase())
         && !name.contains(|letter: char| letter.is_lowercase())

@@ -1,17 +1,17 @@
-//! The paths a patch names.
+//! Paths in a patch.
 
 use std::path::PathBuf;
 
-/// What stands before the headers of a patch that an agent applies itself, such as `*** Update File: PATH`.
+/// Prefix of the headers of a patch format that agents apply themselves, such as `*** Update File: PATH`.
 const STARS: &str = "*** ";
 
-/// What stands before a path in the headers of a diff.
+/// Prefixes of paths in the headers of a diff.
 const HEADERS: [&str; 6] = ["+++ ", "--- ", "rename from ", "rename to ", "copy from ", "copy to "];
 
-/// The header that names both sides of a file. It stands alone where only a mode changes, or no text.
+/// The header with both paths of a file. It is the only header of a change of mode or of an empty file.
 const BOTH: &str = "diff --git ";
 
-/// Whether `text` looks like a patch.
+/// Returns `true` if `text` looks like a patch.
 pub(super) fn is_patch(text: &str) -> bool {
     ["--- ", "+++ ", BOTH].iter().any(|header| text.starts_with(header))
         || ["*** Begin Patch", "*** Update File:", "*** Add File:", "\n+++ ", "\ndiff --git "]
@@ -19,7 +19,7 @@ pub(super) fn is_patch(text: &str) -> bool {
             .any(|part| text.contains(part))
 }
 
-/// The paths in its headers, without the prefixes `a/` and `b/` of diffs.
+/// Returns the paths in its headers, without the prefixes `a/` and `b/` of diffs.
 pub(super) fn paths(text: &str) -> impl Iterator<Item = PathBuf> {
     text.lines().flat_map(|line| {
         let mut found: Vec<PathBuf> = Vec::new();
@@ -31,7 +31,7 @@ pub(super) fn paths(text: &str) -> impl Iterator<Item = PathBuf> {
         if let Some(names) = line.strip_prefix(BOTH) {
             both(names.trim_end()).iter().for_each(|name| push(bare(name)));
         } else if let Some((_, name)) = line.strip_prefix(STARS).and_then(|rest| rest.split_once(':')) {
-            // Whatever the header says is done to it.
+            // Every operation in a header counts.
             push(&unquoted(name.trim()));
         } else if let Some(header) = HEADERS.iter().find(|header| line.starts_with(**header)) {
             let name = line[header.len()..].split('\t').next().unwrap_or_default().trim();
@@ -42,12 +42,12 @@ pub(super) fn paths(text: &str) -> impl Iterator<Item = PathBuf> {
     })
 }
 
-/// A name without the prefix that says which side of a diff it is on.
+/// Removes the prefix that names the side of a diff.
 fn bare(name: &str) -> &str {
     name.strip_prefix("a/").or_else(|| name.strip_prefix("b/")).unwrap_or(name)
 }
 
-/// The two names behind `diff --git`, which are separated by a blank as others in them may be.
+/// Returns both names after `diff --git`, which are separated by a space and may contain spaces.
 fn both(names: &str) -> Vec<String> {
     if names.contains('"') {
         let mut rest = names;
@@ -70,7 +70,7 @@ fn both(names: &str) -> Vec<String> {
         }
         return found;
     }
-    // Both are the same unless the file is renamed, which other headers say.
+    // Both names are equal unless the file is renamed, for which there are other headers.
     let halves = |at: usize| (bare(&names[..at]), bare(&names[at + 1..]));
     let blanks = || names.match_indices(' ').map(|(at, _)| at);
     let same = blanks().find(|at| halves(*at).0 == halves(*at).1);
@@ -80,7 +80,7 @@ fn both(names: &str) -> Vec<String> {
     }
 }
 
-/// A name as git writes it: in quotation marks with escapes as in C, if there is something odd in it.
+/// Unquotes a name as written by git: with C escapes in quotation marks if it has unusual characters.
 fn unquoted(name: &str) -> String {
     let Some(inner) = name.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) else {
         return name.to_owned();

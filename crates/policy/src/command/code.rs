@@ -1,11 +1,11 @@
-//! Words of code and of settings, each of which may name a program: nothing more is known of their languages.
+//! Words of code and settings in other languages, each of which may name a program.
 
 use super::Word;
 use super::git_commands::option_texts;
 use super::programs::{GIT_EXEC, LOCATIONS, has_code};
 use super::reduce::{MAX_PREFIXED_WORDS, assigned, listed};
 
-/// The most words of code that are examined in one part.
+/// Maximum number of words of code in one part.
 pub(super) const MAX_MENTIONS: usize = 2000;
 
 /// Adds the words of a code.
@@ -15,7 +15,7 @@ pub(super) fn mention(code: &str, mentions: &mut Vec<Word>) {
     mentions.extend(words.take(MAX_MENTIONS + 1).map(Word::known));
 }
 
-/// Adds what `sed` may run: behind the command `e`, and in what `s` with the flag `e` puts in.
+/// Adds what `sed` may run: after the command `e`, and in the replacement of `s` with the flag `e`.
 fn mention_sed(code: &str, mentions: &mut Vec<Word>) {
     let flags = |text: &&str| {
         let length = text.find(|letter: char| !letter.is_ascii_alphanumeric()).unwrap_or(text.len());
@@ -31,12 +31,12 @@ fn mention_sed(code: &str, mentions: &mut Vec<Word>) {
     }
 }
 
-/// Programs that hand the words behind a code to it.
+/// Programs that pass the words after a code to it.
 const ARGUMENT_TAKERS: &str = "\
     awk gawk mawk nawk busybox perl ruby node nodejs deno bun lua luajit php tclsh wish expect osascript groovy julia \
     rscript guile racket sbcl clisp ocaml elixir erl swift scala";
 
-/// What stands in a code that may run one of its words.
+/// Texts in code that may run one of its words.
 const RUNS: [&str; 18] = [
     "system",
     "exec",
@@ -58,14 +58,14 @@ const RUNS: [&str; 18] = [
     "qx",
 ];
 
-/// What the name of an option ends with whose value is a program, of whatever program.
+/// Last parts of option names whose value is a program, for any program.
 const PROGRAM_OPTIONS: &str = "\
     program command cmd script filter wrapper hook exec shell editor pager browser pre rsh ssh launcher runner action";
 
-/// How many letters of options are looked behind in one word.
+/// Maximum number of option letters of one word after which a value is tried.
 const MAX_BUNDLE_LETTERS: usize = 32;
 
-/// Adds the values of options that name programs, as `--strip-program` and `-wrapper` do.
+/// Adds the values of options that name programs, such as `--strip-program` and `-wrapper`.
 fn mention_options(words: &[Word], mentions: &mut Vec<Word>) {
     for (at, word) in words.iter().enumerate().skip(1).filter(|(_, word)| word.is_option()) {
         let text = word.text.trim_start_matches('-');
@@ -79,7 +79,7 @@ fn mention_options(words: &[Word], mentions: &mut Vec<Word>) {
     }
 }
 
-/// Adds what may stand behind letters of options in one word: `-cIcommand`.
+/// Adds possible values after option letters in one word: `-cIcommand`.
 fn mention_bundle(text: &str, mentions: &mut Vec<Word>) {
     let Some(letters) = text.strip_prefix('-').filter(|letters| !letters.starts_with('-')) else { return };
     let is_letter = |(_, letter): &(usize, char)| letter.is_ascii_alphanumeric();
@@ -87,8 +87,8 @@ fn mention_bundle(text: &str, mentions: &mut Vec<Word>) {
     behind.for_each(|(at, _)| mention(&letters[at + 1..], mentions));
 }
 
-/// Returns `true` if the words behind this one may be programs: it is a code that runs something, or letters of which one
-/// takes a program.
+/// Returns `true` if the words after this one may be programs: it is code that runs something, or has an
+/// option letter that takes a program.
 fn runs_words_behind(program: &str, word: &Word, is_first: bool) -> bool {
     let takes = listed(ARGUMENT_TAKERS, program) || program.starts_with("py");
     let archives = listed("tar bsdtar gtar", program);
@@ -99,7 +99,7 @@ fn runs_words_behind(program: &str, word: &Word, is_first: bool) -> bool {
             && letters.is_some_and(|letters| !letters.starts_with('-') && letters.contains(['I', 'F']))
 }
 
-/// Adds the words of all codes and commands that stand in the words of programs with a language of their own.
+/// Adds the words of all code and commands among the words of programs with a language of their own.
 pub(super) fn mention_code(words: &[Word], starts: &[usize], git: bool, mentions: &mut Vec<Word>) {
     let signs =
         |text: &str| text.contains(|letter: char| !letter.is_alphanumeric() && !"_./+-@%".contains(letter));
@@ -145,7 +145,8 @@ pub(super) fn mention_code(words: &[Word], starts: &[usize], git: bool, mentions
     }
 }
 
-/// Texts that git hands to a shell: behind words such as `--exec`, and aliases that begin with an exclamation mark.
+/// Returns texts that git passes to a shell: after words such as `--exec`, and aliases that begin with an
+/// exclamation mark.
 pub(super) fn git_texts(words: &[Word]) -> Vec<String> {
     let behind =
         words.windows(2).filter(|pair| listed(GIT_EXEC, &pair[0].text)).map(|pair| pair[1].text.as_str());
@@ -155,7 +156,7 @@ pub(super) fn git_texts(words: &[Word]) -> Vec<String> {
     let texts = behind
         .filter(|text| text.contains([' ', ';', '&', '|', '$', '`']))
         .chain(within.map(|(_, text)| text));
-    // Many settings are commands, for a shell.
+    // Many settings are shell commands.
     let settings = words.windows(2).filter(|pair| pair[0].text == "-c" || pair[0].text.contains('.'));
     let settings =
         settings.map(|pair| pair[1].text.split_once('=').map_or(pair[1].text.as_str(), |(_, value)| value));

@@ -1,15 +1,15 @@
-//! Programs with a language of their own that read code from a file, or from their input.
+//! Programs with a language of their own that read code from a file or from their input.
 
 use super::Word;
 use super::listed;
-use super::obey::{Source, is_script};
+use super::unknown_code::{Source, is_script};
 
-/// Where a program has its code from.
+/// Sources of a program's code.
 struct CodeReader {
     programs: &'static str,
-    /// Letters of options without a value.
+    /// Option letters without a value.
     flags: &'static str,
-    /// Options whose value is code, or with which none is read.
+    /// Options whose value is code, or that need no code.
     texts: &'static str,
     long_texts: &'static [&'static str],
     /// Options whose value is a file of code.
@@ -18,14 +18,14 @@ struct CodeReader {
     operands: Operands,
 }
 
-/// What the words are that are no options.
+/// Meaning of the words that are not options.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Operands {
     /// Code, unless an option gives it, and data.
     Data,
-    /// Names that give no code.
+    /// Names, which are not code.
     Names,
-    /// A name, and then code.
+    /// A name, followed by code.
     NameAndCode,
     /// Files of code.
     Files,
@@ -100,7 +100,7 @@ const READERS: &[CodeReader] = &[
 /// Options of `sqlite3` with a value.
 const SQLITE_VALUES: &str = "-cmd -init -separator -nullvalue -newline -vfs -maxsize -mmap";
 
-/// Returns where a program with these words has its code from.
+/// Returns the source of the code of a program with these words.
 pub(super) fn code_source(program: &str, words: &[Word]) -> Source {
     let reader = READERS.iter().find(|reader| listed(reader.programs, program));
     reader.map_or(Source::Words, |reader| reader.source(words))
@@ -142,7 +142,7 @@ impl CodeReader {
         if reads { Source::Input } else { Source::Words }
     }
 
-    /// The file of code that an option names, in its own word or in the `next`.
+    /// Returns the file of code that an option names, in its own word or in the `next`.
     fn code_file(&self, word: &Word, next: Option<&Word>) -> Option<Word> {
         let text = word.text.as_str();
         let value = |value: &str| Word { text: value.to_owned(), ..word.clone() };
@@ -165,7 +165,7 @@ impl CodeReader {
             || self.after_flags(&word.text, self.texts).is_some()
     }
 
-    /// What stands behind the first of `letters` in a word of options, if only flags stand before it.
+    /// Returns the text after the first of `letters` in a word of options, if only flags precede it.
     fn after_flags<'a>(&self, text: &'a str, letters: &str) -> Option<&'a str> {
         let options = text.strip_prefix('-').filter(|options| !options.starts_with('-'))?;
         let end = options.find(|letter: char| !self.flags.contains(letter))?;
@@ -174,7 +174,7 @@ impl CodeReader {
     }
 }
 
-/// Returns `true` if `name` is the beginning of one of the long `options`.
+/// Returns `true` if `name` abbreviates one of the long `options`.
 fn abbreviates(name: &str, options: &[&str]) -> bool {
     name.len() > 3 && name.starts_with("--") && options.iter().any(|option| option.starts_with(name))
 }

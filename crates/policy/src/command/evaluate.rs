@@ -1,7 +1,7 @@
-//! Builtins of shells that evaluate what they are given: names with subscripts, numbers, texts.
+//! Shell builtins that evaluate their arguments: names with subscripts, numbers, texts.
 //!
-//! A name may have a subscript, a subscript is a number, and a number may be a sum in which names, subscripts and commands
-//! stand. So where a name or a number is expected, whatever is not certainly one may run anything.
+//! A name may have a subscript, a subscript is a number, and a number may be an expression with names,
+//! subscripts and commands. So if a name or a number is expected, any other word may run anything.
 
 use super::lexer::{DECLARERS, is_assignment, is_name};
 use super::read_only::takes_texts;
@@ -11,7 +11,7 @@ use super::{Part, Word, listed};
 /// Operators of `test` that compare numbers.
 const NUMERIC: &str = "-eq -ne -lt -le -gt -ge";
 
-/// Whether a builtin that the part may run evaluates what nobody can know.
+/// Returns `true` if a builtin that the part may run evaluates an unknown text.
 pub(super) fn evaluates(part: &Part, variables: &Variables) -> bool {
     let judge = Judge { variables };
     part.in_shell
@@ -65,7 +65,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Whether a word is a number, or a sum of numbers.
+    /// Returns `true` if a word is a number, or an expression of numbers.
     fn is_sum(&self, word: &Word) -> bool {
         match self.variables.value(word) {
             Value::Number => true,
@@ -73,7 +73,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Whether a subscript may stand in the word that runs something.
+    /// Returns `true` if the word may contain a subscript that runs something.
     fn hides(&self, word: &Word) -> bool {
         match word.open {
             None => word.text.contains('['),
@@ -92,7 +92,7 @@ impl Judge<'_> {
                 !number(at.checked_sub(1)) || !number(Some(at + 1))
             }
             text if word.open.is_none() && text.contains('[') && text.contains(['$', '`']) => true,
-            // A word that becomes several may become an operator and what it is applied to; so may two.
+            // A word that is split may become an operator and its operand; so may two words.
             _ => {
                 let two = open(at) && open(at + 1) && (unknown(at) || unknown(at + 1));
                 !conditional && (two || unknown(at) && word.splits.is_some())
@@ -111,7 +111,7 @@ impl Judge<'_> {
                 break;
             }
             if option.open.is_some() {
-                // It may be an option with a name in it.
+                // It may be an option that contains a name.
                 return self.variables.value(option) == Value::Unknown;
             }
             match (option.text.as_str(), rest) {
@@ -123,7 +123,7 @@ impl Judge<'_> {
         }
         let Some((format, values)) = words.split_first() else { return false };
         let texts = format.open.is_none() && takes_texts(&format.text);
-        // Some shells take a name for the number that it holds.
+        // Some shells replace a name by its number.
         let named = |value: &Word| value.open.is_none() && self.variables.is_assigned_text(&value.text);
         !texts && values.iter().any(|value| self.variables.value(value) == Value::Unknown || named(value))
     }
@@ -158,7 +158,7 @@ impl Judge<'_> {
             }
             let Some((name, value)) = word.text.split_once('=') else { return true };
             let named = is_name(name.strip_suffix('+').unwrap_or(name)) && is_assignment(&word.text);
-            // The value of an array may be written as one word, which is then evaluated.
+            // The value of an array may be one word, which is then evaluated.
             let listed = value.trim_start().starts_with('(') && !word.holes.iter().any(|hole| hole == "(…)");
             let known = word.open.is_none();
             let evaluated = match known {
@@ -195,7 +195,7 @@ fn is_harmless_option(word: &Word) -> bool {
     word.open.is_none() && listed(NAMES, &word.text)
 }
 
-/// Whether a word is certainly the name of a variable.
+/// Returns `true` if a word is certainly a variable name.
 fn is_identifier(word: &Word) -> bool {
     word.open.is_none() && is_name(&word.text)
 }

@@ -1,17 +1,17 @@
-//! Commands among the words of git: what its subcommands hand to a shell or run.
+//! Commands among the words of git that its subcommands run.
 
 use super::{Word, listed};
 
-/// Where a command stands in the options of a subcommand.
+/// Options of a subcommand that take a command.
 struct CommandOptions {
     subcommands: &'static str,
-    /// Letters of options whose value is a command.
+    /// Option letters whose value is a command.
     letters: &'static str,
-    /// Letters of other options with a value, which ends a word of letters.
+    /// Other option letters with a value, which end a word of letters.
     others: &'static str,
-    /// Long options whose value is a command. Any beginning of one counts.
+    /// Long options whose value is a command, in any abbreviation.
     names: &'static str,
-    /// A value stands in the same word only.
+    /// `true` if a value has to be in the same word.
     is_attached: bool,
 }
 
@@ -43,10 +43,10 @@ const OPTIONS: &[CommandOptions] = &[
 const FILTERS: &str = "\
     setup subdirectory-filter env-filter tree-filter index-filter parent-filter msg-filter commit-filter tag-name-filter";
 
-/// Subcommands of subcommands behind which a command stands, after options.
+/// Nested subcommands that are followed by options and a command.
 const RUNNERS: &str = "foreach run";
 
-/// Returns the texts that git with these words hands to a shell because of an option or a runner.
+/// Returns the texts that git with these words passes to a shell because of an option or a runner.
 pub(super) fn option_texts(words: &[Word]) -> Vec<&str> {
     let mut texts = Vec::new();
     for table in OPTIONS {
@@ -64,19 +64,20 @@ pub(super) fn option_texts(words: &[Word]) -> Vec<&str> {
             }
         }
     }
-    // One word is a program, which is looked at where it stands.
+    // A single word is a program, which is judged at its own index.
     let lines = runner_starts(words).map(|at| words[at].text.as_str());
     texts.extend(lines.filter(|text| text.contains([' ', ';', '&', '|', '$', '`', '\n'])));
     texts
 }
 
-/// Returns the places of the commands behind [`RUNNERS`].
+/// Returns the indexes of the commands after [`RUNNERS`].
 pub(super) fn runner_starts(words: &[Word]) -> impl Iterator<Item = usize> + '_ {
     let runners = words.iter().enumerate().filter(|(_, word)| listed(RUNNERS, &word.text));
     runners.filter_map(|(at, _)| (at + 1..words.len()).find(|at| !words[*at].is_option()))
 }
 
-/// Returns the command in the word of an option, empty if it is the next word. `None` if the word is no such option.
+/// Returns the command in the word of an option; empty if it is the next word. `None` if the word is not such
+/// an option.
 fn value<'a>(word: &'a str, table: &CommandOptions) -> Option<&'a str> {
     if let Some(long) = word.strip_prefix("--") {
         let (name, value) = long.split_once('=').unwrap_or((long, ""));

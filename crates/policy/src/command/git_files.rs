@@ -1,4 +1,4 @@
-//! Files that git changes by itself, without being given their names: its configuration and its hooks.
+//! Files that git changes without being given their names: its configuration and its hooks.
 
 use super::lexer::is_assignment;
 use super::{Part, Word, listed};
@@ -10,14 +10,15 @@ const GLOBAL_VALUES: &str =
 /// Options of `git config` that take the next word.
 const CONFIG_VALUES: &str = "-f --file --blob --type -t --default --comment --value --url";
 
-/// Options by which `git config` reads, as far as they may be shortened.
+/// Options with which `git config` reads, including abbreviations.
 const CONFIG_READS: [&str; 3] = ["--get", "--list", "-l"];
 
-/// Options by which `git config` changes something, whatever else it is given.
+/// Options with which `git config` always changes something.
 const CONFIG_WRITES: [&str; 7] =
     ["--add", "--replace-all", "--unset", "--unset-all", "--rename-section", "--remove-section", "--edit"];
 
-/// Returns the files that a git command of this part changes though no word names them, from its working directory on.
+/// Returns the files that a git command of this part changes though no word names them, relative to its
+/// working directory.
 pub(crate) fn git_files(part: &Part) -> Vec<String> {
     let mut files = Vec::new();
     for start in &part.starts {
@@ -68,17 +69,17 @@ fn changed(words: &[Word], all: &[Word]) -> Vec<String> {
     }
 }
 
-/// Returns `true` if the word at this place gives a new repository files of another directory.
+/// Returns `true` if the word at this index copies files of another directory into a new repository.
 fn takes_template((at, word): (usize, &Word), words: &[Word]) -> bool {
     let (name, value) = match word.text.split_once('=') {
         Some((name, value)) => (name, Some(value)),
         None => (word.text.as_str(), words.get(at + 1).map(|next| next.text.as_str())),
     };
-    // `--te` may be `--template`, and nothing else that is harmful.
+    // `--te` may be `--template`, and no other harmful option.
     name.len() > 3 && "--template".starts_with(name) && value.is_some_and(|value| !value.is_empty())
 }
 
-/// The file that `git config` with these words changes, if it does.
+/// Returns the file that `git config` with these words changes, if any.
 fn configured(words: &[Word], repository: &str) -> Vec<String> {
     let is = |word: &Word, list: &[&str]| {
         list.iter().any(|known| {

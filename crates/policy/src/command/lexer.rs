@@ -1,8 +1,8 @@
-//! The text of a command, read as the shells of the Bourne family read it.
+//! Lexer for the common syntax of Bourne-like shells.
 //!
-//! One pass: what is open stands on a stack, and only text between backticks is read by itself. In doubt a word is open, a
-//! part is not sure, and what may be a command is one. Where it is not certain that shells read the text in the same way,
-//! it is `broken`: then every part of it may be any program.
+//! It makes one pass with a stack of open constructs; only text in backticks is read separately. In doubt a
+//! word is open, a part is not sure, and a possible command is one. A text that shells may read differently
+//! is `broken`: every part of it may then be any program.
 
 mod arithmetic;
 mod cases;
@@ -11,7 +11,7 @@ mod operand;
 mod redirect;
 
 use super::Word;
-use crate::shape::{Shape, Unit};
+use crate::text_pattern::{PatternUnit, TextPattern};
 use cases::Case;
 pub(super) use cases::{DECLARERS, is_assignment, is_name};
 use operand::{Filling, Operand};
@@ -23,73 +23,71 @@ pub(super) struct Raw {
     pub(super) words: Vec<Word>,
     pub(super) writes: Vec<Word>,
     pub(super) reads: Vec<Word>,
-    /// Words at which another program may start.
+    /// Indexes of words at which another program may start.
     pub(super) starts: Vec<usize>,
-    /// Values of arrays: words that another command may be given.
+    /// Values of arrays, which another command may receive as words.
     pub(super) literals: Vec<Word>,
     pub(super) sure: bool,
     pub(super) input: Input,
 }
 
-/// Where a command has its standard input from, as far as its own redirections say.
+/// Source of a command's standard input, according to its own redirections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Input {
-    /// From what stands around it.
+    /// The surrounding input.
     #[default]
     Inherited,
-    /// A document that is written out, or nothing at all.
+    /// A literal document, or nothing.
     Known,
-    /// A file, a descriptor, or what another command prints.
+    /// A file, a descriptor, or the output of another command.
     Unknown,
 }
 
-/// A text handed to a command as its input.
+/// A text that is the input of a command.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Document {
     pub(super) text: String,
-    /// Whether some of it is not known.
+    /// `true` if a part of it is unknown.
     pub(super) open: bool,
-    /// What it may be with the operands of its expansions.
-    pub(super) others: Vec<Shape>,
-    /// The words of the command that it is handed to, as far as they stand before it.
+    /// Alternatives with the operands of its expansions.
+    pub(super) others: Vec<TextPattern>,
+    /// The words of the receiving command before the document.
     pub(super) receiver: Vec<Word>,
 }
 
-/// What a text consists of.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Lexed {
     pub(super) parts: Vec<Raw>,
-    /// Texts handed to commands as their input, which may be commands themselves.
+    /// Input texts of commands, which may be commands themselves.
     pub(super) documents: Vec<Document>,
     /// Texts that are evaluated as numbers.
     pub(super) sums: Vec<String>,
-    /// Variables that `${x:=…}` gives a value.
+    /// Variables assigned by `${x:=…}`.
     pub(super) assigned: Vec<String>,
-    /// Variables whose value is the name of a variable.
+    /// Variables whose value is a variable name.
     pub(super) followed: Vec<String>,
-    /// Whether there is one part, and nothing in it but words.
+    /// `true` if there is one part that consists of words only.
     pub(super) plain: bool,
-    /// Whether something was found that cannot be read with certainty.
+    /// `true` if the text cannot be read with certainty.
     pub(super) broken: bool,
-    /// Whether so much is open at once that reading was given up.
+    /// `true` if reading was abandoned, because too many constructs are open at once.
     pub(super) lost: bool,
 }
 
-/// What a frame was opened by, and is closed by.
+/// Construct that opened a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Open {
     Top,
     Paren,
-    /// The values of an array.
     Array,
 }
 
-/// What a word stands in.
+/// Quotes around a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Quote {
     Double,
     Parameter,
-    /// A document in which variables count.
+    /// A document in which variables are expanded.
     Document,
 }
 
@@ -98,16 +96,16 @@ enum Quote {
 struct Frame {
     open: Open,
     quotes: Vec<Quote>,
-    /// How many of the quotes are no parameters.
+    /// Number of quotes that are not parameters.
     strict_quotes: usize,
     operands: Vec<Operand>,
     word: Option<Building>,
     raw: Raw,
     redirect: Option<Redirect>,
-    /// The descriptor that is redirected, if it is named.
+    /// The redirected descriptor, if it is named.
     descriptor: Option<String>,
     cases: Vec<Case>,
-    /// Whether it is between `[[` and `]]`.
+    /// `true` between `[[` and `]]`.
     condition: bool,
 }
 
@@ -138,7 +136,7 @@ impl Frame {
         Some(quote)
     }
 
-    /// Whether the shell's own words count where the next word ends.
+    /// Returns `true` if the next word may be a keyword.
     fn at_command(&self) -> bool {
         const LEADS: &str = "! { if then else elif do while until time -p coproc";
         const MAX_LEADING_WORDS: usize = 16;
@@ -158,31 +156,29 @@ impl Frame {
 #[derive(Debug, Default)]
 struct Building {
     text: String,
-    units: Vec<Unit>,
-    /// Whether some of it is not known.
+    units: Vec<PatternUnit>,
+    /// `true` if a part is unknown.
     open: bool,
-    /// Whether some of it was quoted.
+    /// `true` if a part was quoted.
     quoted: bool,
-    /// Whether what follows in it belongs to something of which only the beginning was understood.
+    /// `true` if the rest belongs to a construct that was understood only partly.
     swallows: bool,
-    /// Where the shell may break it.
+    /// Where the shell may split it.
     splits: Option<usize>,
-    /// What the shell puts in, as it was written.
+    /// Source texts of expansions.
     holes: Vec<String>,
-    /// A list in braces that is the whole word: what it becomes.
+    /// Words of a list in braces that is the whole word.
     several: Vec<String>,
     /// Operands of its expansions.
     fillings: Vec<Filling>,
 }
 
-/// How deep texts may be nested, such as backticks in backticks.
+/// Maximum nesting depth of texts, such as backticks in backticks.
 const MAX_DEPTH: usize = 8;
 
-/// How many parentheses, quotes, braces and documents may be open at once. Work at the end of a text, and for each that
-/// is opened, is in proportion to it.
+/// Maximum number of open constructs. Work at the end of a text and per construct is proportional to it.
 const MAX_OPEN: usize = 256;
 
-/// Reads `text`.
 pub(super) fn lex(text: &str) -> Lexed {
     lex_within(text, 0)
 }
@@ -193,8 +189,8 @@ fn lex_within(text: &str, depth: usize) -> Lexed {
     }
     let text = text.trim_matches([' ', '\t', '\n']);
     let mut lexed = Lexer::new(text, depth).run();
-    // Where a line goes on, a shell takes the backslash out before it looks for anything else. Each such level doubles
-    // the work, so further in it is not tried.
+    // A shell removes a line continuation before anything else. Each such level doubles the work, so it is
+    // not tried at a greater depth.
     if text.contains("\\\n") && depth > 1 {
         lexed.broken = true;
     } else if text.contains("\\\n") {
@@ -202,7 +198,7 @@ fn lex_within(text: &str, depth: usize) -> Lexed {
         if joined != lexed {
             lexed.broken = true;
             lexed.plain = false;
-            lexed.take(joined);
+            lexed.absorb(joined);
             lexed.parts.iter_mut().for_each(|part| part.sure = false);
         }
     }
@@ -210,8 +206,8 @@ fn lex_within(text: &str, depth: usize) -> Lexed {
 }
 
 impl Lexed {
-    /// Adds what was found in a text that belongs to this one.
-    fn take(&mut self, other: Self) {
+    /// Adds the result of an inner text.
+    fn absorb(&mut self, other: Self) {
         self.parts.extend(other.parts);
         self.documents.extend(other.documents);
         self.sums.extend(other.sums);
@@ -229,9 +225,9 @@ struct Lexer {
     /// Documents that begin with the next line.
     waiting: Vec<Waiting>,
     done: Lexed,
-    /// Whether something was found that cannot be read with certainty.
+    /// `true` if the text cannot be read with certainty.
     broken: bool,
-    /// In how many texts it stands.
+    /// Nesting depth of texts.
     depth: usize,
 }
 
@@ -253,7 +249,7 @@ impl Lexer {
         self.finish()
     }
 
-    /// Reads to the end, or until too much is open at once.
+    /// Reads to the end, or until too many constructs are open.
     fn read_on(&mut self) {
         while self.at < self.chars.len() && !self.done.lost {
             self.step();
@@ -262,8 +258,8 @@ impl Lexer {
         }
     }
 
-    /// What is put into a document, in which quotes mean nothing.
-    fn expansions(text: &str, depth: usize) -> (Lexed, Vec<Shape>) {
+    /// Reads the expansions in a document, in which quotes have no meaning.
+    fn expansions(text: &str, depth: usize) -> (Lexed, Vec<TextPattern>) {
         if depth > MAX_DEPTH {
             return (Lexed { broken: true, ..Lexed::default() }, Vec::new());
         }
@@ -292,18 +288,18 @@ impl Lexer {
         self.frame().word.get_or_insert_default()
     }
 
-    /// Adds a character that stands for itself.
+    /// Adds a literal character.
     fn plain(&mut self, letter: char) {
-        let is_operand = self.add_to_operand(Unit::Char(letter));
+        let is_operand = self.add_to_operand(PatternUnit::Char(letter));
         let word = self.word();
         word.text.push(letter);
         if !word.swallows && !is_operand {
-            word.units.push(Unit::Char(letter));
+            word.units.push(PatternUnit::Char(letter));
         }
     }
 
-    /// Adds something of which only the shell knows what it will be. `breaks` says whether it may be several words.
-    fn unknown(&mut self, unit: Unit, written: &str, breaks: bool) {
+    /// Adds an expansion. `breaks` is `true` if it may become several words.
+    fn unknown(&mut self, unit: PatternUnit, written: &str, breaks: bool) {
         self.done.plain = false;
         let is_operand = self.add_to_operand(unit);
         let word = self.word();
@@ -314,17 +310,20 @@ impl Lexer {
         word.text.push_str(written);
         word.holes.push(written.to_owned());
         word.open = true;
-        if !word.swallows && !is_operand && (word.units.last() != Some(&Unit::Many) || unit != Unit::Many) {
+        if !word.swallows
+            && !is_operand
+            && (word.units.last() != Some(&PatternUnit::Many) || unit != PatternUnit::Many)
+        {
             word.units.push(unit);
         }
     }
 
-    /// Begins a list of commands within another.
+    /// Opens an inner list of commands.
     fn open(&mut self, open: Open) {
         self.frames.push(Frame::new(open));
     }
 
-    /// Whether what is put in here is broken at blanks.
+    /// Returns `true` if an expansion here is split at blanks.
     fn is_bare(&mut self) -> bool {
         self.frame().quotes.is_empty()
     }
@@ -332,7 +331,7 @@ impl Lexer {
     fn step(&mut self) {
         let letter = self.chars[self.at];
         if letter == '\0' {
-            // No program can be given one; what stands around it may be joined.
+            // A NUL cannot be passed to a program; the surrounding text may be joined.
             self.broken = true;
             self.at += 1;
             return;
@@ -371,10 +370,10 @@ impl Lexer {
         }
     }
 
-    /// Between `${` and `}`: nothing of it is known, but commands may stand in it.
+    /// Between `${` and `}`: the value is unknown, but it may contain commands.
     fn in_parameter(&mut self, letter: char) {
         self.at += 1;
-        // Inside of quotes, shells differ about quotes.
+        // Shells differ in quotes inside of quotes.
         let nested = self.frame().strict_quotes > 0;
         match letter {
             '}' => {
@@ -391,7 +390,7 @@ impl Lexer {
                 self.broken |= nested;
                 let next = self.peek(0);
                 self.at += 1;
-                next.map(|next| self.add_to_operand(Unit::Char(next)));
+                next.map(|next| self.add_to_operand(PatternUnit::Char(next)));
             }
             '$' => self.dollar(),
             '`' => self.backtick(),
@@ -455,19 +454,19 @@ impl Lexer {
             '(' => self.open_paren(),
             ')' => self.close_paren(),
             '<' | '>' => self.angle(letter),
-            '*' => self.unknown(Unit::Many, "*", false),
-            '?' => self.unknown(Unit::One, "?", false),
+            '*' => self.unknown(PatternUnit::Many, "*", false),
+            '?' => self.unknown(PatternUnit::One, "?", false),
             '[' => self.bracket(),
             '{' => self.brace(),
-            // zsh puts in the path of the program.
+            // zsh inserts the path of the program.
             '=' if self.frame().word.is_none() && self.peek(0).is_some_and(char::is_alphanumeric) => {
-                self.unknown(Unit::Many, "=", false);
+                self.unknown(PatternUnit::Many, "=", false);
             }
             other => self.plain(other),
         }
     }
 
-    /// From `#` to the end of the line.
+    /// Skips from `#` to the end of the line.
     fn comment(&mut self) {
         self.done.plain = false;
         self.broken |= self.frame().condition;
@@ -479,7 +478,7 @@ impl Lexer {
         }
     }
 
-    /// The rest of a text in single quotes.
+    /// Reads the rest of a text in single quotes.
     fn single(&mut self) {
         self.word();
         loop {
@@ -505,7 +504,7 @@ impl Lexer {
         let frame = self.frame();
         let Building { text, units, open, quoted, splits, holes, several, .. } = built;
         let others = with_operands.unwrap_or_default();
-        let word = Word { open: open.then_some(Shape(units)), text, splits, holes, others };
+        let word = Word { open: open.then_some(TextPattern(units)), text, splits, holes, others };
         let known = word.open.is_none();
         let Some(redirect) = redirect else {
             frame.raw.sure &= known;
@@ -517,7 +516,7 @@ impl Lexer {
         self.redirected(redirect, word, quoted);
     }
 
-    /// Adds a word to the command, and looks whether it is one of the language.
+    /// Adds a word to the command, and handles keywords.
     fn add(&mut self, word: Word, quoted: bool) {
         let frame = self.frame();
         let keyword = !quoted && word.open.is_none() && frame.at_command();
@@ -540,8 +539,8 @@ impl Lexer {
         self.end_part();
     }
 
-    /// Goes on with a condition behind an operator. To a shell without conditions a program starts there; behind `&&` it
-    /// is not reached, as the beginning has failed.
+    /// Continues a condition after an operator. In a shell without conditions a program starts there; after
+    /// `&&` it is not reached, because the beginning has failed.
     fn go_on(&mut self, operator: char) {
         if self.frame().condition {
             let negated =
@@ -552,7 +551,7 @@ impl Lexer {
         }
     }
 
-    /// Ends the command that is being read.
+    /// Ends the current command.
     fn end_part(&mut self) {
         self.end_word();
         let frame = self.frame();

@@ -1,35 +1,35 @@
-//! Documents whose words may become words of a command, or are code for a program.
+//! Here-documents whose words may become words of a command, or that are code for a program.
 //!
-//! Most documents are only written or shown, and may talk about any path. They count where something makes words of its
-//! input (`read`, `xargs`), where what a command prints becomes a word, and where a program takes its input for code or for
-//! a list of files.
+//! Most documents are only written or shown, and may mention any path. They count if a command makes words of
+//! its input (`read`, `xargs`), if the output of a command becomes a word, and if a program reads code or a
+//! list of files from its input.
 
 use super::lexer::Document;
 use super::programs::{FEEDERS, has_code};
 use super::{Literal, Part, Word, listed};
 
-/// Programs that make variables of their input.
+/// Programs that assign their input to variables.
 const READERS: &str = "read mapfile readarray vared";
 
-/// Programs, beside those with a language of their own, that open what their input says.
+/// Programs, other than those with a language of their own, that open files named in their input.
 const LIST_READERS: &str = "\
     7z 7za 7zz bsdcpio bsdtar c++ cc clang clang++ cpio cpp du g++ gcc gtar m4 nasm pax rsync sort tar wc wget curl zip \
     gpg openssl tcc xz gzip";
 
-/// What becomes of a document.
+/// Use of a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum DocumentUse {
     /// It is shown or written.
     Shown,
     /// All of it may become one word.
     OneWord,
-    /// It may become words.
+    /// It may become several words.
     Words,
     /// It is code, or a list of files.
     Code,
 }
 
-/// Returns the words of `documents` that a command of these parts may be given.
+/// Returns the words of `documents` that a command of these parts may receive.
 pub(super) fn from_documents(documents: &[Document], parts: &[Part]) -> Vec<Literal> {
     let runs = |part: &Part, list: &str| part.programs().any(|name| listed(list, &name));
     let reads = parts.iter().any(|part| part.fed || runs(part, READERS) || runs(part, FEEDERS));
@@ -39,28 +39,31 @@ pub(super) fn from_documents(documents: &[Document], parts: &[Part]) -> Vec<Lite
     let runs_code = parts.iter().any(|part| part.programs().any(|name| takes_code(&name)));
     let mut literals = Vec::new();
     for Document { text, others, receiver, .. } in documents {
-        let fate = match receiver_takes_code(receiver) {
-            Some(true) => Fate::Code,
-            None if runs_code => Fate::Code,
-            _ if reads || becomes_words => Fate::Words,
-            _ if becomes_one => Fate::OneWord,
-            _ => Fate::Shown,
+        let document_use = match receiver_takes_code(receiver) {
+            Some(true) => DocumentUse::Code,
+            None if runs_code => DocumentUse::Code,
+            _ if reads || becomes_words => DocumentUse::Words,
+            _ if becomes_one => DocumentUse::OneWord,
+            _ => DocumentUse::Shown,
         };
         let mut add = |word: Word, is_code: bool| literals.push(Literal { word, is_code });
-        match fate {
-            Fate::Shown => continue,
-            Fate::OneWord => add(Word::known(text.trim()), false),
-            Fate::Words => text.split_whitespace().for_each(|word| add(Word::known(word), false)),
-            Fate::Code => text.lines().for_each(|line| add(Word::known(line), true)),
+        match document_use {
+            DocumentUse::Shown => continue,
+            DocumentUse::OneWord => add(Word::known(text.trim()), false),
+            DocumentUse::Words => text.split_whitespace().for_each(|word| add(Word::known(word), false)),
+            DocumentUse::Code => text.lines().for_each(|line| add(Word::known(line), true)),
         }
-        others.iter().for_each(|shape| add(Word::from_shape(shape.clone()), fate == Fate::Code));
+        others.iter().for_each(|text_pattern| {
+            add(Word::from_text_pattern(text_pattern.clone()), document_use == DocumentUse::Code)
+        });
     }
     literals
 }
 
-/// Returns `true` if the command takes its input for code or for a list of files, or `None` if the command is not known.
+/// Returns `true` if the command reads code or a list of files from its input; `None` if the command is
+/// unknown.
 fn receiver_takes_code(words: &[Word]) -> Option<bool> {
-    // What closes a compound command tells nothing of the commands in it.
+    // The end of a compound command does not show its commands.
     const ENDS: &str = "} done fi esac ) ]]";
     let last = words.last()?;
     if listed(ENDS, &last.text) || words.iter().all(|word| super::lexer::is_assignment(&word.text)) {

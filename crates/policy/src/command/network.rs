@@ -1,11 +1,11 @@
-//! Commands that use the network, as far as their names tell.
+//! Commands that use the network, by their names.
 
 use std::sync::LazyLock;
 
 use super::pattern::CommandPattern;
 use super::{Script, split};
 
-/// One line per program: its name alone, or with the subcommands that are meant.
+/// Programs: the name alone, or with the relevant subcommands.
 const LIST: &[(&str, &[&str])] = &[
     ("curl", &[]),
     ("wget", &[]),
@@ -171,7 +171,7 @@ const SYSTEM: &[&str] = &[
     "in",
 ];
 
-/// The list, read once.
+/// The parsed list.
 static PATTERNS: LazyLock<Vec<(&str, Vec<CommandPattern>)>> = LazyLock::new(|| {
     let read = |line: String| split(&line).and_then(CommandPattern::new).ok();
     LIST.iter()
@@ -186,7 +186,7 @@ static PATTERNS: LazyLock<Vec<(&str, Vec<CommandPattern>)>> = LazyLock::new(|| {
         .collect()
 });
 
-/// Whether some part of the command is on the list, or may be.
+/// Returns `true` if a part of the command is, or may be, on the list.
 pub(crate) fn uses_network(script: &Script) -> bool {
     script.lost
         || script.parts.iter().any(|part| {
@@ -210,7 +210,7 @@ pub(crate) fn uses_network(script: &Script) -> bool {
         })
 }
 
-/// Whether `name` is the program, or one of its subcommands as a program of its own.
+/// Returns `true` if `name` is the program, or one of its subcommands as a separate program.
 fn is_or_begins(name: &str, program: &str) -> bool {
     name.strip_prefix(program).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
 }

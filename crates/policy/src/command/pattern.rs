@@ -4,9 +4,9 @@ use std::cell::OnceCell;
 
 use super::subcommands::may_mean;
 use super::{Part, Word};
-use crate::shape::{Case, Shape, Unit};
+use crate::text_pattern::{Case, PatternUnit, TextPattern};
 
-/// Directories whose programs are what their names say.
+/// Directories whose program names are trusted.
 const TRUSTED: [&str; 7] = [
     "/bin/",
     "/usr/bin/",
@@ -17,13 +17,13 @@ const TRUSTED: [&str; 7] = [
     "/opt/local/bin/",
 ];
 
-/// How many words are looked at from a program on, as long as all of them may be options and their values.
+/// Maximum number of words examined after a program, while all of them may be options and their values.
 const MAX_NAME_DISTANCE: usize = 256;
 
-/// Words in which a command is looked for from several starts on.
+/// Words in which a command is searched for from several starts.
 struct Line<'a> {
     words: &'a [Word],
-    /// See [`CommandPattern::last_option`]; found out once, however many starts there are.
+    /// See [`CommandPattern::last_option`]; computed once for all starts.
     last_option: OnceCell<Option<usize>>,
 }
 
@@ -33,16 +33,16 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Words with `*` in them; `**` at the end is any further words.
+/// Words with `*` in them; `**` at the end matches any further words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CommandPattern {
-    words: Vec<Shape>,
+    words: Vec<TextPattern>,
     texts: Vec<String>,
     open_end: bool,
 }
 
 impl CommandPattern {
-    /// Reads a pattern from its words, or says what is wrong with it.
+    /// Creates a pattern from its words, or returns an error message.
     pub(crate) fn new(mut words: Vec<String>) -> Result<Self, &'static str> {
         let open_end = words.last().is_some_and(|word| word == "**");
         if open_end {
@@ -55,13 +55,13 @@ impl CommandPattern {
             return Err("`**` can only be the last word");
         }
         Ok(Self {
-            words: words.iter().map(|word| Shape::glob(word, false)).collect(),
+            words: words.iter().map(|word| TextPattern::glob(word, false)).collect(),
             texts: words,
             open_end,
         })
     }
 
-    /// Whether the part is certainly this command: all its words, or with `begins` the first of them.
+    /// Returns `true` if the part is certainly this command: all its words, or the first of them if `begins`.
     pub(crate) fn covers(&self, part: &Part, begins: bool) -> bool {
         let fits = |argv: &[Word]| {
             let enough = if self.open_end || begins {
@@ -77,19 +77,20 @@ impl CommandPattern {
         part.sure && !part.wild && (fits(&part.words) || fits(part.argv()))
     }
 
-    /// Whether `word` runs the program of this pattern and no namesake in another directory.
+    /// Returns `true` if `word` runs the program of this pattern and not a program of the same name in
+    /// another directory.
     fn is_program(&self, word: &Word) -> bool {
         let name = TRUSTED
             .iter()
             .find_map(|directory| word.text.strip_prefix(directory))
             .filter(|name| !self.texts[0].contains('/') && !name.contains('/'))
             .unwrap_or(&word.text);
-        // A star in a program's name does not reach into directories.
+        // A `*` in a program name does not match directories.
         (!name.contains('/') || self.texts[0].contains('/')) && is_word(&Word::known(name), &self.words[0])
     }
 
-    /// Whether the part can be this command, with whatever further words, options between its words and programs
-    /// around it.
+    /// Returns `true` if the part may be this command, with any further words, options between its words and
+    /// programs around it.
     pub(crate) fn touches(&self, part: &Part) -> bool {
         if part.wild {
             return true;
@@ -110,7 +111,8 @@ impl CommandPattern {
         })
     }
 
-    /// Whether the words from `start` on can begin as this command does. `names` is where its own names stand.
+    /// Returns `true` if the words from `start` on may begin as this command. `names` are the indexes of its
+    /// own names.
     fn may_start(&self, line: &Line<'_>, start: usize, names: &[usize]) -> bool {
         let Some((program, rest)) = line.words.get(start..).and_then(<[Word]>::split_first) else {
             return false;
@@ -123,7 +125,7 @@ impl CommandPattern {
             return true;
         }
         let has_options = || {
-            // Whatever starts before the last word with which all options are found has them behind it.
+            // Every start before the last word from which all options are found has them after it.
             let last = *line.last_option.get_or_init(|| self.last_option(line.words));
             last.is_none_or(|last| start < last)
         };
@@ -134,7 +136,7 @@ impl CommandPattern {
                 && has_options()
     }
 
-    /// Where the words stand that are neither the program nor options.
+    /// Returns the indexes of the words that are neither the program nor options.
     fn names(&self) -> Vec<usize> {
         (1..self.words.len()).filter(|at| !self.is_option(*at)).collect()
     }
@@ -143,7 +145,7 @@ impl CommandPattern {
         self.texts[at].len() > 1 && self.texts[at].starts_with('-')
     }
 
-    /// Whether the program takes `typed` for the word at `at`, which is the name at `position`.
+    /// Returns `true` if the program accepts `typed` for the word at `at`, which is the name at `position`.
     fn has_other_name(&self, at: usize, position: usize, typed: &str) -> bool {
         let program = self.texts[0].rsplit('/').next().unwrap_or_default();
         may_mean(&program.to_ascii_lowercase(), typed, &self.texts[at], position)
@@ -153,27 +155,28 @@ impl CommandPattern {
         base(&self.words[0]).meets(&run(program), Case::Same)
     }
 
-    /// Whether the program can be that of this pattern and the word behind it in one, as in `git-push`. That the
-    /// subcommands of git are programs of their own is known; of others it is believed where one is named.
+    /// Returns `true` if the program may be that of this pattern joined with the following word, as in
+    /// `git-push`. For git this is known; for other programs it is assumed if one has this name.
     fn may_be_joined(&self, program: &Word, name: Option<&usize>) -> bool {
         let mut joined = base(&self.words[0]);
         let git = joined.text().is_some_and(|text| text.eq_ignore_ascii_case("git"));
-        joined.0.push(Unit::Char('-'));
+        joined.0.push(PatternUnit::Char('-'));
         match name {
             Some(at) => joined.0.extend(self.words[*at].0.iter().copied()),
-            None if git => joined.0.push(Unit::Many),
+            None if git => joined.0.push(PatternUnit::Many),
             None => return false,
         }
         joined.meets(&run(program), Case::Same)
     }
 
-    /// The last word from which on all options of this pattern are found; `None` if it has none.
+    /// Returns the last index from which all options of this pattern are found; `None` if it has none.
     fn last_option(&self, words: &[Word]) -> Option<usize> {
         let options = (1..self.words.len()).filter(|at| self.is_option(*at));
         options.map(|at| self.last_of_option(words, at).unwrap_or(0)).min()
     }
 
-    /// The last of `words` that can be the option of this pattern: also shortened, with a value, or among others.
+    /// Returns the last of `words` that may be the option of this pattern: also abbreviated, with a value, or
+    /// among others.
     fn last_of_option(&self, words: &[Word], at: usize) -> Option<usize> {
         let (wanted, pattern) = (&self.texts[at], &self.words[at]);
         let short: Option<Vec<char>> = wanted
@@ -192,15 +195,16 @@ impl CommandPattern {
             let name = word.text.split_once('=').map_or(word.text.as_str(), |(name, _)| name);
             word.is_unknown()
                 || pattern.meets(&word.first(), Case::Different)
-                || pattern.meets(&Shape::exact(name), Case::Different)
+                || pattern.meets(&TextPattern::exact(name), Case::Different)
                 || name.len() > 3 && name.starts_with("--") && wanted.starts_with(name)
         };
-        // Letters may stand in several words: the one that is missing first decides.
+        // Letters may be in several words: the first missing one decides.
         let letters = short.and_then(|letters| letters.iter().map(last_letter).min().flatten());
         words.iter().rposition(is_option).max(letters)
     }
 
-    /// Whether the other words can come in this order, with nothing between them but options and their values.
+    /// Returns `true` if the other words may occur in this order, with only options and their values between
+    /// them.
     fn may_have_names(&self, rest: &[Word], names: &[usize]) -> bool {
         // How many of them can have been found so far.
         let mut found = vec![false; names.len() + 1];
@@ -212,16 +216,16 @@ impl CommandPattern {
             if !found.contains(&true) {
                 return false;
             }
-            // What stands further behind is not looked at for each start, so it can be this.
+            // Words further away are not examined for each start, so they may match.
             if at > MAX_NAME_DISTANCE || found[names.len()] {
                 return true;
             }
             let skips = word.may_be_option()
                 || at > 0 && rest[at - 1].may_be_option() && !rest[at - 1].text.contains('=');
-            let shape = word.first();
+            let text_pattern = word.first();
             for count in (0..names.len()).rev() {
                 let is_name = || {
-                    self.words[names[count]].meets(&shape, Case::Different)
+                    self.words[names[count]].meets(&text_pattern, Case::Different)
                         || word.open.is_none() && self.has_other_name(names[count], count, &word.text)
                 };
                 if found[count] && is_name() {
@@ -229,7 +233,7 @@ impl CommandPattern {
                 }
                 found[count] &= skips;
             }
-            // It may become several words, of which only the first is like this.
+            // It may be split into words of which only the first matches.
             if word.splits.is_some() && found.contains(&true) {
                 return true;
             }
@@ -238,20 +242,20 @@ impl CommandPattern {
     }
 }
 
-/// A program without its directory.
-pub(super) fn base(program: &Shape) -> Shape {
-    let slash = |unit: &Unit| matches!(unit, Unit::Char('/' | '\\'));
+/// Returns the name of a program without its directory.
+pub(super) fn base(program: &TextPattern) -> TextPattern {
+    let slash = |unit: &PatternUnit| matches!(unit, PatternUnit::Char('/' | '\\'));
     let from = program.0.iter().rposition(slash).map_or(0, |at| at + 1);
-    Shape(program.0[from..].to_vec())
+    TextPattern(program.0[from..].to_vec())
 }
 
-/// The name of the program that `word` runs.
-fn run(word: &Word) -> Shape {
-    word.program().map_or_else(|| base(&word.first()), |name| Shape::exact(&name))
+/// Returns the name of the program that `word` runs.
+fn run(word: &Word) -> TextPattern {
+    word.program().map_or_else(|| base(&word.first()), |name| TextPattern::exact(&name))
 }
 
-/// Whether `word` is exactly what the pattern says. A star at its beginning does not make an option of it.
-fn is_word(word: &Word, pattern: &Shape) -> bool {
-    let sneaks = pattern.0.first() == Some(&Unit::Many) && word.text.starts_with('-');
-    word.open.is_none() && !sneaks && pattern.meets(&Shape::exact(&word.text), Case::Different)
+/// Returns `true` if `word` certainly matches the pattern. A leading `*` does not match an option.
+fn is_word(word: &Word, pattern: &TextPattern) -> bool {
+    let sneaks = pattern.0.first() == Some(&PatternUnit::Many) && word.text.starts_with('-');
+    word.open.is_none() && !sneaks && pattern.meets(&TextPattern::exact(&word.text), Case::Different)
 }

@@ -1,9 +1,9 @@
-//! Programs that run others: what stands before a command, what hands texts to a shell, what has a language of its own.
+//! Lists of programs that run other programs: prefixes, shells, and programs with a language of their own.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
 
-/// What stands in the name of a program to tell versions and builds from each other. Digits at the end do not count.
+/// Name parts that distinguish versions and builds of a program. Trailing digits are ignored.
 const BUILDS: &str = "\
     static dynamic distrib dist orig real basic tiny nox gtk athena huge normal big multiarch minimal full small core x \
     i amd arm armhf armv aarch riscv ppc ppc64le s390x linux gnu gnueabihf musl darwin apple macos freebsd unknown pc none \
@@ -30,8 +30,8 @@ static NAMES: LazyLock<HashSet<&'static str>> = LazyLock::new(|| {
     words.chain(SUBCOMMAND_PREFIXES.iter().map(|(name, _)| *name)).collect()
 });
 
-/// Returns the name in the lists of this module of which `name` is a version or a build, as `perl5.36-x86_64-linux-gnu`
-/// and `vim.basic` are. Only what forbids may ask: what permits wants the very name.
+/// Returns the listed name of which `name` is a version or a build, such as `perl5.36-x86_64-linux-gnu` and
+/// `vim.basic`. Only for rules that forbid: rules that permit need the exact name.
 pub(super) fn family(name: &str) -> Option<&'static str> {
     if let Some(known) = NAMES.get(name) {
         return Some(known);
@@ -40,20 +40,20 @@ pub(super) fn family(name: &str) -> Option<&'static str> {
         let letter = name.as_bytes()[*at];
         letter.is_ascii_digit() || b"-._+".contains(&letter)
     };
-    // From the longest on: `luajit-2.1` is no `lua`.
+    // Longest first: `luajit-2.1` is not `lua`.
     let ends = (2..name.len().min(MAX_NAME_BYTES)).rev().filter(begins);
     ends.filter_map(|end| NAMES.get(name.get(..end)?).map(|known| (*known, &name[end..])))
         .find(|(known, rest)| {
-            // Whatever stands behind the name of a shell, it may be one.
+            // A name that continues the name of a shell may be a shell.
             super::listed(SHELLS, known) && !rest.starts_with(['_', '+']) || names_build(rest)
         })
         .map(|(known, _)| known)
 }
 
-/// Longer names are only read so far.
+/// Maximum number of bytes of a name that are compared.
 const MAX_NAME_BYTES: usize = 64;
 
-/// Returns `true` if there is nothing in `rest` but numbers and words for builds.
+/// Returns `true` if `rest` has only numbers and build words.
 fn names_build(rest: &str) -> bool {
     rest.split(['-', '.', '_', '+']).all(|word| {
         let letters = word.trim_end_matches(|letter: char| letter.is_ascii_digit());
@@ -63,13 +63,13 @@ fn names_build(rest: &str) -> bool {
     })
 }
 
-/// Returns `true` if a program is one of `list`, or a version or a build of one.
+/// Returns `true` if a program is in `list`, or is a version or a build of one.
 pub(super) fn is_one_of(list: &str, name: &str) -> bool {
     family(name).is_some_and(|known| super::listed(list, known))
 }
 
-/// Words before a command: what they take for themselves differs, so a program may start at any word behind them. So it
-/// may behind all shells.
+/// Prefixes of a command. Their own arguments differ, so a program may start at any following word. The same
+/// holds for all shells.
 pub(super) const PREFIXES: &str = "\
     - ash bash builtin bundle busybox catchsegv chpst chroot chrt command coproc cpulimit csh dash \
     dbus-run-session doas entr env eval exec faketime fakeroot firejail fish flock function \
@@ -89,10 +89,10 @@ pub(super) const PREFIXES: &str = "\
     genv gnice gnohup gstdbuf gxargs gtime gchroot cross-env cross-env-shell concurrently dotenv dotenvx env-cmd \
     aws-vault doppler corepack zrun lckdo";
 
-/// Builtins that run a file, which is looked up as a program is if its name has no slash.
+/// Builtins that run a file, which is looked up like a program if its name has no slash.
 pub(super) const SOURCERS: &str = ". source";
 
-/// Programs that run what stands behind one of these words.
+/// Programs that run what follows one of these words.
 pub(super) const SUBCOMMAND_PREFIXES: &[(&str, &str)] = &[
     ("bun", "x"),
     ("conda", "run"),
@@ -111,26 +111,26 @@ pub(super) const SUBCOMMAND_PREFIXES: &[(&str, &str)] = &[
     ("yarn", "exec dlx"),
 ];
 
-/// Prefixes that hand a text to a shell if one of [`CALLS`] stands behind them.
+/// Prefixes that pass a text to a shell if one of [`CALLS`] follows.
 pub(super) const CALLERS: &str = "npx npm pnpm pnpx bunx yarn";
 
 /// Options of [`CALLERS`] for a shell.
 pub(super) const CALLS: &str = "-c --call --shell-mode";
 
-/// Words of the language before a command, which is the next word.
+/// Keywords before a command, which is the next word.
 pub(super) const LEADS: &str = "! { do elif else if then until while";
 
-/// Programs that may hand one of their arguments to a shell, beside the shells.
+/// Programs that may pass one of their arguments to a shell, other than shells.
 pub(super) const TEXT_TAKERS: &str = "\
     ash bash busybox cmd csh dash entr env eval expect firejail fish flock ksh mksh nix-shell nsenter \
     parallel pkexec powershell pwsh runuser screen script sh su systemd-run tcsh tmux toybox trap watch \
     zsh ssh emulate rbash yash posh lksh ksh93 hyperfine sg capsh watchexec nodemon pee mosh autossh rsh genv \
     cross-env-shell concurrently";
 
-/// Prefixes after which words come from elsewhere.
+/// Prefixes that insert words from elsewhere.
 pub(super) const FEEDERS: &str = "xargs parallel entr";
 
-/// Shells whose language is the one that is read here.
+/// Shells whose language this module reads.
 pub(super) const SHELLS: &str =
     "sh bash dash ash ksh mksh zsh rbash yash posh lksh ksh93 oksh loksh pdksh rzsh rksh";
 
@@ -138,7 +138,7 @@ pub(super) const SHELLS: &str =
 pub(super) const OTHER_SHELLS: &str =
     "csh tcsh fish pwsh powershell cmd expect parallel nu elvish xonsh osh sash rc es";
 
-/// Programs that start a shell if nothing tells them otherwise.
+/// Programs that start a shell by default.
 pub(super) const LAUNCHERS: &str = "\
     su runuser sg newgrp script scriptreplay setarch linux32 linux64 i386 x86_64 uname26 unshare nsenter chroot schroot capsh \
     firejail bwrap fakeroot fakechroot dtach abduco screen tmux byobu rlwrap dbus-run-session nix-shell parallel entr at batch \
@@ -147,26 +147,26 @@ pub(super) const LAUNCHERS: &str = "\
 /// Programs whose input is commands, also for a shell.
 pub(super) const STDIN_READERS: &str = "ed red ex tclsh wish ftp lftp telnet";
 
-/// Interpreters that read their code from their input if they are given none.
+/// Interpreters that read code from their input by default.
 pub(super) const INTERPRETERS: &str = "\
     perl ruby irb node nodejs deno bun lua luajit php osascript groovy jshell julia rscript r guile racket sbcl clisp ocaml \
     runghc ghci elixir iex erl swift scala jjs";
 
-/// Words of git behind which a command stands.
+/// Words of git that are followed by a command.
 pub(super) const GIT_EXEC: &str = "run foreach --exec -x";
 
-/// `find` and its kin.
+/// `find` and similar programs.
 pub(super) const FINDERS: &str = "find gfind bfs fd fdfind";
 
-/// Options of finders behind which a command stands.
+/// Options of finders that are followed by a command.
 pub(super) const EXEC: &str = "-exec -execdir -ok -okdir -x -X --exec --exec-batch";
 
-/// Programs that may read commands from their input, beside the shells.
+/// Programs that may read commands from their input, other than shells.
 pub(super) const LISTENERS: &str = "\
     sh bash dash ash ksh mksh zsh rbash yash posh lksh ksh93 csh tcsh fish pwsh powershell cmd expect parallel ssh su sudo \
     doas runuser nsenter chroot script busybox toybox mosh rsh at batch crontab make gmake xargs entr . source";
 
-/// Programs with code, or with commands, among their words.
+/// Programs with code or commands among their words.
 const CODED: &str = "\
     awk gawk mawk nawk busybox perl python pypy ruby irb node nodejs deno bun lua luajit php tclsh wish expect osascript groovy \
     jshell julia rscript guile racket sbcl clisp ocaml runghc elixir erl swift scala \
@@ -174,12 +174,12 @@ const CODED: &str = "\
     split logrotate gdb lldb sqlite sqlite3 psql mysql mariadb ftp lftp wget man less more ssh slogin autossh mosh \
     socat nc ncat openvpn nmap tcpdump m4 dc sort";
 
-/// Whether a program may run what stands in its words.
+/// Returns `true` if a program may run something in its words.
 pub(super) fn has_code(program: &str) -> bool {
     is_one_of(CODED, program) || program.starts_with("python") || program.starts_with("pypy")
 }
 
-/// Variables whose value is directories, whatever their names are.
+/// Variables whose value is directories.
 pub(super) const LOCATIONS: &str = "\
     PATH HOME PWD OLDPWD TMPDIR TMP TEMP CARGO_HOME CARGO_TARGET_DIR RUSTUP_HOME GOPATH GOROOT VIRTUAL_ENV NODE_PATH \
     PYTHONPATH LD_LIBRARY_PATH PKG_CONFIG_PATH XDG_CONFIG_HOME XDG_CACHE_HOME XDG_DATA_HOME XDG_RUNTIME_DIR";

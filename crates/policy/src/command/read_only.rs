@@ -1,36 +1,38 @@
-//! Commands that only read: a short list of programs, and for each the arguments with which it certainly does nothing else.
+//! Commands that only read: a short list of programs, each with the arguments with which it certainly does
+//! nothing else.
 //!
-//! What is not listed is not read-only. Options are listed too, since the next version of a program may have one that
-//! writes a file or runs a command; only a program without any such use takes every argument.
+//! Everything else is not read-only. Options are listed too, because the next version of a program may have
+//! one that writes a file or runs a command; only a program without any such use accepts every argument.
 
 mod builtins;
 mod git;
+mod non_writing;
 mod options;
 mod recursive;
-mod takers;
 
 use super::{Script, Word};
 pub(super) use builtins::takes_texts;
+pub(crate) use non_writing::leaves_files;
 use options::{Arguments, PROGRAMS};
 pub(crate) use recursive::{Depth, Descent, Search, changed_below, descent};
-pub(crate) use takers::leaves_files;
 
-/// Whether the whole command is one program that certainly only reads.
+/// Returns `true` if the whole command is one program that certainly only reads.
 pub(crate) fn is_read_only(script: &Script) -> bool {
     read_only_words(script).is_some_and(looks)
 }
 
-/// Whether the command reads a git repository: whose, and so whose configuration counts, depends on the directory.
+/// Returns `true` if the command reads a git repository: which one, and which configuration, depends on the
+/// directory.
 pub(crate) fn depends_on_directory(script: &Script) -> bool {
     read_only_words(script).and_then(|argv| argv.first()).is_some_and(|program| name(program) == "git")
 }
 
-/// What a command that only reads finds below directories, if it searches some.
+/// Returns what a read-only command reads below directories, if it searches any.
 pub(crate) fn search(script: &Script) -> Option<Search> {
     read_only_words(script).and_then(recursive::search)
 }
 
-/// The words of the only program, if nothing else happens.
+/// Returns the words of the only program, if nothing else happens.
 fn read_only_words(script: &Script) -> Option<&[Word]> {
     let mut parts = script.parts.iter().filter(|part| !part.wraps);
     let (Some(part), None) = (parts.next(), parts.next()) else { return None };
@@ -38,7 +40,7 @@ fn read_only_words(script: &Script) -> Option<&[Word]> {
     alone.then(|| part.argv())
 }
 
-/// Whether a program that is given these words only reads.
+/// Returns `true` if a program with these words only reads.
 pub(crate) fn looks(argv: &[Word]) -> bool {
     let Some((program, rest)) = argv.split_first() else { return false };
     let rest: Vec<&str> = rest.iter().map(|word| word.text.as_str()).collect();
@@ -58,7 +60,7 @@ pub(crate) fn looks(argv: &[Word]) -> bool {
     }
 }
 
-/// The name of a program, without a directory whose programs are what their names say.
+/// Returns the name of a program, without a directory whose program names are trusted.
 fn name(program: &Word) -> &str {
     ["/bin/", "/usr/bin/"]
         .iter()

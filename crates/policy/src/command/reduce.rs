@@ -1,11 +1,10 @@
-//! From a command to the programs that run: prefixes, shells in shells, and commands among arguments.
+//! Reduces a command to the programs that run: behind prefixes, in nested shells, and among arguments.
 
 use super::code::{MAX_MENTIONS, git_texts, mention, mention_code};
 use super::evaluate::evaluates;
 use super::git_commands::runner_starts;
 use super::lexer::{self, Document, Lexed, Raw, is_assignment, is_name};
 use super::literals::from_documents;
-use super::obey::{is_filled_program, may_do_anything};
 use super::pattern::base;
 use super::programs::{
     CALLERS, CALLS, COMMAND_VARIABLES, EXEC, FEEDERS, FINDERS, GIT_EXEC, LEADS, LISTENERS, OTHER_SHELLS,
@@ -13,57 +12,57 @@ use super::programs::{
 };
 use super::strict::is_recognized;
 use super::subcommands::may_mean;
+use super::unknown_code::{is_filled_program, may_do_anything};
 use super::variables::{Value, Variables, moves_git_home};
 use super::{Literal, Part, Script, Word};
 use crate::action::Command;
-use crate::shape::{Case, Shape};
+use crate::text_pattern::{Case, TextPattern};
 
-/// How deep shells may be nested.
+/// Maximum nesting depth of shells.
 const MAX_DEPTH: usize = 8;
 
-/// The most bytes that are read, with everything that is read twice. Linux gives no program a longer word than
-/// half of it.
+/// Maximum number of bytes read, counting texts that are read twice. Linux gives no program a longer word
+/// than half of it.
 const MAX_READ_BYTES: usize = 256 << 10;
 
-/// How long the text of a command may be: Linux gives no program, and so no shell, a longer word.
+/// Maximum length of a command text: Linux gives no program, and so no shell, a longer word.
 const MAX_TEXT_BYTES: usize = 128 << 10;
 
-/// The most words behind a prefix.
+/// Maximum number of words after a prefix.
 pub(super) const MAX_PREFIXED_WORDS: usize = 512;
 
-/// How many pairs of a word at which a program may start and a word behind it there may be in all.
+/// Maximum number of pairs of a start word and a following word in all.
 const MAX_BEHIND_PAIRS: usize = 2 * MAX_PREFIXED_WORDS * MAX_PREFIXED_WORDS;
 
-/// How many words of code are looked at in all parts.
+/// Maximum number of words of code in all parts.
 const MAX_ALL_MENTIONS: usize = 4 * MAX_MENTIONS;
 
-/// The most programs of one command.
+/// Maximum number of programs of one command.
 const MAX_PARTS: usize = 500;
 
-/// The most words of one command.
+/// Maximum number of words of one command.
 const MAX_WORDS: usize = 10_000;
 
-/// How many files may be redirected to and from in all.
+/// Maximum number of redirected files in all.
 const MAX_REDIRECTIONS: usize = 1000;
 
-/// The most words that only the shell can complete.
+/// Maximum number of words with expansions.
 const MAX_OPEN_WORDS: usize = 2000;
 
-/// The most changes of the directory.
+/// Maximum number of changes of the directory.
 const MAX_DIRECTORY_CHANGES: usize = 8;
 
-/// Programs behind which another may start.
+/// Programs that may be followed by another program.
 pub(super) const RUNNERS: [&str; 3] = [PREFIXES, SHELLS, OTHER_SHELLS];
 
-/// Programs that may hand one of their arguments to a shell.
+/// Programs that may pass one of their arguments to a shell.
 const TAKERS: [&str; 3] = [TEXT_TAKERS, SHELLS, OTHER_SHELLS];
 
-/// Whether `word` stands in `list`.
+/// Returns `true` if `word` is in `list`.
 pub(crate) fn listed(list: &str, word: &str) -> bool {
     list.split(' ').any(|known| known == word)
 }
 
-/// Takes a command apart.
 pub(crate) fn read(command: &Command) -> Script {
     let mut reader = Reader {
         script: Script { plain: true, ..Script::default() },
@@ -80,7 +79,7 @@ pub(crate) fn read(command: &Command) -> Script {
             reader.script.parts.push(Part { words, starts: vec![0], ..Part::default() });
         }
     }
-    reader.hear();
+    reader.read_documents();
     if reader.script.lost {
         return unreadable();
     }
@@ -96,14 +95,15 @@ pub(crate) fn read(command: &Command) -> Script {
     script
 }
 
-/// A command of which reading was given up: one part that can be anything, so that judging it costs nothing.
+/// Returns a command whose parsing was abandoned: one part that may be anything, so that judging it costs
+/// nothing.
 fn unreadable() -> Script {
     let words = vec![Word::unknown("…")];
     let part = Part { words, starts: vec![0], wild: true, ..Part::default() };
     Script { parts: vec![part], plain: false, lost: true }
 }
 
-/// Returns what a variable that a command is given may have it run, or `None` if that is anything.
+/// Returns what an environment variable may make a command run, or `None` if that is anything.
 pub(crate) fn read_variable(name: &str, value: &str) -> Option<Vec<Part>> {
     is_name(name).then_some(())?;
     let script = read(&Command::Shell(format!("{name}='{}' :", value.replace('\'', "'\\''"))));
@@ -113,11 +113,11 @@ pub(crate) fn read_variable(name: &str, value: &str) -> Option<Vec<Part>> {
 #[derive(Default)]
 struct Reader {
     script: Script,
-    /// How many bytes may still be read.
+    /// Remaining bytes to read.
     left: usize,
-    /// How many words of code may still be kept.
+    /// Remaining words of code.
     mentions_left: usize,
-    /// How many pairs of a start and a word behind it may still come.
+    /// Remaining pairs of a start and a following word.
     behind_left: usize,
     words: usize,
     redirections: usize,
@@ -125,7 +125,7 @@ struct Reader {
     sums: Vec<String>,
     assigned: Vec<String>,
     followed: Vec<String>,
-    /// Whether some text is not in the grammar that all shells share.
+    /// `true` if some text is not in the grammar that all shells share.
     unrecognized: bool,
 }
 
@@ -137,7 +137,7 @@ impl Reader {
             return;
         }
         self.left -= length;
-        // A whole line in the place of the program: somebody may hand it to a shell after all.
+        // A whole line in place of the program may be passed to a shell after all.
         if let Some(line) =
             words.first().filter(|word| word.contains(|letter: char| " \t\n;&|<>$`(".contains(letter)))
         {
@@ -148,7 +148,7 @@ impl Reader {
         self.part(Raw { words, sure: true, ..Raw::default() }, 0, Part::default());
     }
 
-    /// Reads a text for a shell; `depth` shells stand around it.
+    /// Reads a text for a shell at nesting depth `depth`.
     fn shell(&mut self, text: &str, depth: usize) {
         if self.script.lost || depth > MAX_DEPTH || text.len() > self.left.min(MAX_TEXT_BYTES) {
             self.script.lost = true;
@@ -169,21 +169,21 @@ impl Reader {
         self.sums.extend(sums);
         self.assigned.extend(assigned);
         self.followed.extend(followed);
-        // A shell that gives up on a line may go on with the next.
+        // A shell that fails on a line may continue with the next.
         if broken && text.contains('\n') {
             text.lines().for_each(|line| self.shell(line, depth + 1));
         }
     }
 
-    /// Texts that are the input of commands may be commands, if one of those may listen to them.
-    fn hear(&mut self) {
+    /// Reads input texts as commands, if one of the programs may run them.
+    fn read_documents(&mut self) {
         let runs = |part: &Part, lists: &[&str]| {
             part.programs().any(|name| lists.iter().any(|list| listed(list, &name)))
         };
         let mut depth = 1;
         while !self.documents.is_empty() {
             let documents = std::mem::take(&mut self.documents);
-            // They count wherever the commands before have gone.
+            // They count in every directory that earlier commands may have entered.
             let literals = from_documents(&documents, &self.script.parts);
             if let Some(part) = self.script.parts.iter_mut().rfind(|part| !part.wraps) {
                 part.literals.extend(literals);
@@ -197,7 +197,7 @@ impl Reader {
             documents.iter().for_each(|document| mention(&document.text, &mut code));
             let coded = |part: &&mut Part| part.programs().any(|name| has_code(&name));
             for part in self.script.parts.iter_mut().filter(coded) {
-                // What does not fit is not known.
+                // Words beyond the limit are unknown.
                 if code.len() > self.mentions_left.min(MAX_MENTIONS) {
                     part.run_anything();
                 } else {
@@ -214,7 +214,7 @@ impl Reader {
         }
     }
 
-    /// Finds the parts in which something is evaluated that nobody can know.
+    /// Marks the parts in which an unknown text is evaluated.
     fn evaluate(&mut self) {
         let variables = Variables::new(&self.script.parts, &self.assigned, &self.sums);
         let unsafe_sum = self.sums.iter().any(|sum| !variables.is_safe_sum(sum));
@@ -228,13 +228,13 @@ impl Reader {
             || moves_git_home(parts)
             || self.assigned.iter().any(|name| Variables::is_special(name))
             || parts.iter().any(does);
-        // One such part may feed the others, or define what they are.
+        // Such a part may provide the input of the others, or redefine them.
         if anything {
             parts.iter_mut().filter(|part| !part.wraps).for_each(Part::run_anything);
         }
     }
 
-    /// Adds what a simple command comes to. `part` says what is known of it beforehand.
+    /// Adds the programs of a simple command. `part` has what is known in advance.
     fn part(&mut self, raw: Raw, depth: usize, part: Part) {
         let Raw { mut words, writes, reads, starts: more, literals, mut sure, input } = raw;
         let is_code = false;
@@ -264,7 +264,7 @@ impl Reader {
         let mut starts = vec![0];
         let mut is_start = vec![false; words.len()];
         let mut texts = Vec::new();
-        // Everything that may run from this word on, unless that is known already.
+        // Everything that may run from this word on, unless it is known already.
         let mut explored = usize::MAX;
         let mut explore = |mut from: usize| {
             if from > explored {
@@ -280,7 +280,7 @@ impl Reader {
                 from += 1;
                 starts.push(from);
             }
-            // A program that only the shell knows may be any of them.
+            // An expanded program name may be any of them.
             let open = words[from].open.is_some();
             let by_subcommand = || {
                 let program = names[from].as_deref().unwrap_or_default();
@@ -314,7 +314,7 @@ impl Reader {
             sure = false;
             explore(start);
         }
-        // `for name do`: what follows is a command.
+        // `for name do`: a command follows.
         if matches!(&words[..], [first, _, third, _, ..] if ["for", "select"].contains(&first.text.as_str()) && third.text == "do")
         {
             explore(3);
@@ -374,7 +374,7 @@ impl Reader {
         let core = transparent(&words);
         let mut mentions = part.mentions.clone();
         mention_code(&words, &starts, runs_git, &mut mentions);
-        // What does not fit is not known.
+        // Words beyond the limit are unknown.
         if mentions.len() > self.mentions_left.min(MAX_MENTIONS) {
             wild = true;
             mentions.clear();
@@ -403,14 +403,14 @@ impl Reader {
 }
 
 impl Part {
-    /// Says that it may run anything.
+    /// Marks the part as able to run anything.
     fn run_anything(&mut self) {
         self.wild = true;
         self.sure = false;
     }
 }
 
-/// Whether a shell, or a program that hands texts to one, is given a text of which some is not known.
+/// Returns `true` if a shell, or a program that passes texts to one, gets a partly unknown text.
 fn takes_unknown_text(words: &[Word], shell: bool, other: bool) -> bool {
     let quotes = |word: &Word| word.text.contains(['\'', '"', '`', '\\']);
     words.iter().enumerate().skip(1).any(|(at, word)| {
@@ -424,25 +424,26 @@ fn takes_unknown_text(words: &[Word], shell: bool, other: bool) -> bool {
     })
 }
 
-/// The words behind which a program runs another, if it is one that does.
+/// Returns the words of a program after which it runs another program.
 fn subcommands_of(program: &str) -> Option<&'static str> {
     SUBCOMMAND_PREFIXES.iter().find(|(name, _)| *name == program).map(|(_, words)| *words)
 }
 
-/// Whether this is an option by which a runner of packages hands a text to a shell: `-c`, `-yc`, `--call=…`.
+/// Returns `true` for an option with which a package runner passes a text to a shell: `-c`, `-yc`,
+/// `--call=…`.
 fn calls_shell(word: &Word) -> bool {
     let name = word.text.split_once('=').map_or(word.text.as_str(), |(name, _)| name);
     let letters = word.text.strip_prefix('-').filter(|letters| !letters.starts_with('-'));
     listed(CALLS, name) || letters.is_some_and(|letters| letters.contains('c')) || word.is_unknown()
 }
 
-/// Whether a program that is not known may be one of these.
+/// Returns `true` if an unknown program may be in the list.
 pub(super) fn may_be_one_of(word: &Word, list: &str) -> bool {
-    let shape = base(&word.first());
-    word.is_unknown() || list.split(' ').any(|name| shape.meets(&Shape::exact(name), Case::Same))
+    let text_pattern = base(&word.first());
+    word.is_unknown() || list.split(' ').any(|name| text_pattern.meets(&TextPattern::exact(name), Case::Same))
 }
 
-/// Whether what is fed to a program may be a program, or a text for a shell.
+/// Returns `true` if inserted words may be a program, or a text for a shell.
 fn feeds_program(words: &[Word], names: &[Option<String>]) -> bool {
     let is = |at: usize, list: &str| names[at].as_deref().is_some_and(|name| listed(list, name));
     if (0..words.len()).any(|at| is(at, SHELLS) || is(at, OTHER_SHELLS) || is(at, "eval")) {
@@ -451,7 +452,7 @@ fn feeds_program(words: &[Word], names: &[Option<String>]) -> bool {
     (0..words.len()).any(|at| RUNNERS.iter().any(|list| is(at, list)) && !is(at, FEEDERS))
 }
 
-/// What stands for the words that come from elsewhere, where it was chosen.
+/// Returns the placeholder for inserted words, if one was chosen.
 fn placeholder(words: &[Word]) -> Option<String> {
     let after = |word: &&Word| word.text == "-I" || word.text == "-J" || word.text == "--replace";
     let next = words
@@ -469,14 +470,14 @@ fn placeholder(words: &[Word]) -> Option<String> {
     next.or(glued).filter(|place| !place.is_empty())
 }
 
-/// The name and the value of an assignment.
+/// Returns the name and the value of an assignment.
 pub(super) fn assigned(word: &Word) -> Option<(&str, &str)> {
     let (name, value) = word.text.split_once('=').filter(|_| is_assignment(&word.text))?;
     Some((name.strip_suffix('+').unwrap_or(name), value))
 }
 
-/// The command that a variable is given, if it is one whose value is a command. Options are not one, and a shell that is
-/// named as such gets its text from elsewhere.
+/// Returns the command in a variable whose value is a command. Options are not one, and a shell gets its text
+/// from elsewhere.
 fn command_of(word: &Word) -> Option<&str> {
     let (name, value) = assigned(word).filter(|(name, _)| listed(COMMAND_VARIABLES, name))?;
     let plain = value.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_./+-".contains(&byte));
@@ -484,12 +485,12 @@ fn command_of(word: &Word) -> Option<&str> {
     (!other).then_some(value)
 }
 
-/// Whether another program fills in what it finds here.
+/// Returns `true` if another program replaces this word.
 fn is_filled_in(word: &Word) -> bool {
     word.text == "{}" || word.text.starts_with(":::")
 }
 
-/// The text of `sh -c text`, if there is nothing else to it.
+/// Returns the text of `sh -c text`, if there are no other words.
 fn whole_script(words: &[Word]) -> Option<&str> {
     let [shell, option, script] = words else { return None };
     let name = shell.program()?;
@@ -500,8 +501,8 @@ fn whole_script(words: &[Word]) -> Option<&str> {
         .then_some(&script.text)
 }
 
-/// Texts among the words behind a prefix that a shell may read: all with a blank or a sign in them, and all of them
-/// together.
+/// Returns the words after a prefix that a shell may read as text: all with a blank or punctuation, and all
+/// of them joined.
 fn inner_texts(words: &[Word]) -> Vec<String> {
     let mut texts = Vec::new();
     for word in words.iter().skip(1) {
@@ -511,7 +512,7 @@ fn inner_texts(words: &[Word]) -> Vec<String> {
         let glued = text.strip_prefix("-S").or_else(|| text.strip_prefix("-c"));
         texts.extend(long.into_iter().chain(glued).filter(|text| !text.is_empty()).map(str::to_owned));
         let signs = match word.open {
-            // What a shell puts in is not known here either.
+            // Expansions are unknown here as well.
             Some(_) => text.contains([' ', '\t', '\n', ';', '&', '|', '<', '>', '(']),
             None => text.contains(|letter: char| !letter.is_alphanumeric() && !"_-./:@%+,".contains(letter)),
         };
@@ -531,7 +532,7 @@ fn inner_texts(words: &[Word]) -> Vec<String> {
     texts
 }
 
-/// Whether the first word belongs to the shell's own language.
+/// Returns `true` if the first word is a keyword.
 fn is_keyword(words: &[Word]) -> bool {
     const KEYWORDS: &str = "\
     ! case coproc do done elif else esac fi for function if in select then until while { } [[ ]] alias \
@@ -539,7 +540,8 @@ fn is_keyword(words: &[Word]) -> bool {
     words.first().is_some_and(|word| listed(KEYWORDS, &word.text))
 }
 
-/// How many words at the beginning change nothing about what the rest does: `timeout 5`, `nice`, `time`, `command`.
+/// Returns the number of leading words that do not change what the rest does: `timeout 5`, `nice`, `time`,
+/// `command`.
 fn transparent(words: &[Word]) -> usize {
     let mut at = 0;
     while let Some(word) = words.get(at) {
@@ -564,7 +566,8 @@ fn transparent(words: &[Word]) -> usize {
     at
 }
 
-/// Tells every part where `cd` may have gone before it, or says that it went to too many places.
+/// Adds to every part the directories that an earlier `cd` may have entered. Returns `false` if there are too
+/// many.
 fn follow_directories(parts: &mut [Part]) -> bool {
     let mut after: Vec<Word> = Vec::new();
     for part in parts {
@@ -572,7 +575,7 @@ fn follow_directories(parts: &mut [Part]) -> bool {
             return false;
         }
         part.after.clone_from(&after);
-        // Behind `command`, `builtin` and assignments, too.
+        // Also after `command`, `builtin` and assignments.
         let changes = |at: &&usize| {
             let name = part.words.get(**at).and_then(Word::program);
             name.is_some_and(|name| matches!(name.as_str(), "cd" | "pushd" | "chdir"))

@@ -1,16 +1,16 @@
-//! The syntax that every shell reads in the same way.
+//! The shell syntax that every shell reads in the same way.
 //!
-//! What forbids must know what a text does, so this is a whitelist: simple commands, lists and pipes of them,
-//! redirections, and the compound commands of POSIX in their usual form. Any other text is not recognized, and a command
-//! with one in it may run any program.
+//! Rules that forbid have to know what a text does, so this is an allowlist: simple commands, lists and pipes
+//! of them, redirections, and the compound commands of POSIX in their usual form. Any other text is not
+//! recognized, and a command that contains one may run any program.
 
 mod expansion;
 mod word;
 
-/// How deep commands may stand in commands.
+/// Maximum nesting depth of commands.
 const MAX_DEPTH: usize = 32;
 
-/// Words that begin something else than a program, in one shell or another, and are not in the grammar.
+/// Words that begin something other than a program in some shell, and are not in the grammar.
 const RESERVED: &str = "\
     then else elif fi do done esac in } ]] select coproc repeat foreach end always nocorrect noglob function namespace";
 
@@ -32,17 +32,17 @@ struct Document {
     quoted: bool,
 }
 
-/// Every function returns `None` if what it finds is not in the grammar.
+/// The parser. Its methods return `None` for text that is not in the grammar.
 struct Parser {
     chars: Vec<char>,
     at: usize,
     documents: Vec<Document>,
     depth: usize,
-    /// How many parentheses stand around it.
+    /// Number of surrounding parentheses.
     around: usize,
 }
 
-/// How a simple command goes on.
+/// Result of reading a part of a simple command.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Seen {
     Nothing,
@@ -75,7 +75,7 @@ impl Parser {
         }
     }
 
-    /// Blanks, and a comment if there is one.
+    /// Skips blanks, and a comment if there is one.
     fn gap(&mut self) -> Option<()> {
         self.blanks();
         if self.peek(0) == Some('#') {
@@ -90,7 +90,7 @@ impl Parser {
         Some(())
     }
 
-    /// Blanks, comments and ends of lines, with the documents behind them.
+    /// Skips blanks, comments and line ends, with the documents after them.
     fn lines(&mut self) -> Option<()> {
         loop {
             self.gap()?;
@@ -102,7 +102,7 @@ impl Parser {
         }
     }
 
-    /// Returns `true` if the word of the language `word` follows.
+    /// Returns `true` if the keyword `word` follows.
     fn is_keyword(&self, word: &str) -> bool {
         let behind = self.peek(word.chars().count());
         self.follows(word) && behind.is_none_or(|letter| " \t\n;&|<>()".contains(letter))
@@ -114,7 +114,7 @@ impl Parser {
         found.then_some(())
     }
 
-    /// Commands up to one of these words, or to the end of what stands around them.
+    /// Reads commands up to one of these words, or to the end of the enclosing construct.
     fn list(&mut self, ends: &[&str]) -> Option<()> {
         self.depth += 1;
         let read = if self.depth > MAX_DEPTH { None } else { self.commands(ends) };
@@ -142,7 +142,7 @@ impl Parser {
         }
     }
 
-    /// Goes on behind an operator that wants a command.
+    /// Continues after an operator that needs a command.
     fn joined(&mut self, length: usize) -> Option<()> {
         self.at += length;
         self.lines()?;
@@ -181,9 +181,9 @@ impl Parser {
         self.redirections()
     }
 
-    /// Commands, and the parenthesis behind them.
+    /// Reads commands, and the closing parenthesis.
     fn parenthesis(&mut self) -> Option<()> {
-        // Where a document begins that is announced outside, shells differ.
+        // Shells differ in where a document begins that is announced outside.
         self.documents.is_empty().then_some(())?;
         self.around += 1;
         let read = self.list(&[]);
@@ -265,7 +265,7 @@ impl Parser {
         }
     }
 
-    /// `[[ … ]]`, without parentheses.
+    /// Reads `[[ … ]]` without parentheses.
     fn condition(&mut self) -> Option<()> {
         self.keyword("[[")?;
         loop {
@@ -291,7 +291,7 @@ impl Parser {
         }
     }
 
-    /// Assignments, a program, its words, and redirections anywhere; or a function.
+    /// Reads assignments, a program, its words, and redirections anywhere; or a function.
     fn simple(&mut self) -> Option<()> {
         let mut seen = Seen::Nothing;
         loop {
@@ -321,7 +321,7 @@ impl Parser {
         (seen != Seen::Nothing).then_some(())
     }
 
-    /// The rest of a function behind its name.
+    /// Reads the rest of a function after its name.
     fn function(&mut self, name: &str) -> Option<()> {
         super::lexer::is_name(name).then_some(())?;
         self.skip("()").then_some(())?;
@@ -330,7 +330,7 @@ impl Parser {
         self.redirections()
     }
 
-    /// A redirection, if one follows.
+    /// Reads a redirection, if one follows.
     fn redirection(&mut self) -> Option<bool> {
         let numbered = self.peek(0).is_some_and(|letter| letter.is_ascii_digit())
             && matches!(self.peek(1), Some('<' | '>'));
@@ -363,7 +363,7 @@ impl Parser {
         Some(true)
     }
 
-    /// Takes the documents that begin on this line.
+    /// Reads the documents that begin on this line.
     fn read_documents(&mut self) -> Option<()> {
         for Document { end, indented, quoted } in std::mem::take(&mut self.documents) {
             let mut text = String::new();
@@ -380,14 +380,14 @@ impl Parser {
                 text.push('\n');
             }
             if !quoted {
-                self.within(&text).expansions()?;
+                self.nested(&text).expansions()?;
             }
         }
         Some(())
     }
 
-    /// A parser of a text in this one.
-    fn within(&self, text: &str) -> Self {
+    /// Returns a parser for an inner text.
+    fn nested(&self, text: &str) -> Self {
         let chars = text.chars().collect();
         Self { chars, at: 0, documents: Vec::new(), depth: self.depth + 1, around: self.around + 1 }
     }

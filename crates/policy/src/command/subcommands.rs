@@ -1,23 +1,24 @@
-//! Other names of subcommands: what programs accept in the place of one, shortened or as an alias.
+//! Alternative names of subcommands: abbreviations and aliases.
 //!
-//! Only rules that forbid look here. That a short form is ambiguous, so that the program would refuse it, does not matter.
+//! Only used by rules that forbid. An ambiguous abbreviation, which the program would refuse, does no harm
+//! here.
 
 use super::listed;
 
-/// Programs that accept the beginning of a subcommand.
+/// Programs that accept abbreviations of subcommands.
 const ABBREVIATING: &str = "\
     artisan btrfs bundle bundler composer console darcs fossil gem gradle gradlew hg ip kitchen mysqladmin nmcli npm tc thor";
 
-/// Those of them that also accept the beginnings of the words behind it.
+/// Those that also accept abbreviations of the following words.
 const NESTED: &str = "btrfs ip nmcli tc";
 
-/// Those of them that run tasks: `:app:publish` is `publish`, and `pTML` is `publishToMavenLocal`.
+/// Those that run tasks: `:app:publish` is `publish`, and `pTML` is `publishToMavenLocal`.
 const TASK_RUNNERS: &str = "gradle gradlew";
 
-/// Subcommands that are the beginning of another and are meant by themselves.
+/// Subcommands that are a prefix of another and mean themselves.
 const WHOLE: &str = "branch build check star test";
 
-/// Other names of the same subcommand, by program. Each line is one subcommand.
+/// Aliases of subcommands, by program. Each line is one subcommand.
 const ALIASES: &[(&str, &[&str])] = &[
     ("bun", NODE),
     ("bundle", &["i install"]),
@@ -43,7 +44,7 @@ const ALIASES: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// The aliases of npm, which its relatives share in part.
+/// The aliases of npm, some of which related programs share.
 const NODE: &[&str] = &[
     "add-user adduser login",
     "add i in ins inst insta instal install isnt isnta isntal isntall",
@@ -63,8 +64,8 @@ const NODE: &[&str] = &[
     "udpate up update upgrade",
 ];
 
-/// Returns `true` if `program` may take `typed` for the word `wanted` of its subcommand, though it is spelled otherwise. `position`
-/// counts these words from 0. A `*` in `wanted` is any text.
+/// Returns `true` if `program` may accept `typed` for the word `wanted` of its subcommand, though it is
+/// spelled differently. `position` counts these words from 0. A `*` in `wanted` matches any text.
 pub(super) fn may_mean(program: &str, typed: &str, wanted: &str, position: usize) -> bool {
     if position > 0 && !listed(NESTED, program) {
         return false;
@@ -85,7 +86,7 @@ pub(super) fn may_mean(program: &str, typed: &str, wanted: &str, position: usize
         || lines().any(|line| listed(line, wanted) && line.split(' ').any(is_alias))
 }
 
-/// Returns `true` if `typed` has the beginnings of the words of a name in mixed case, from the first on.
+/// Returns `true` if `typed` abbreviates each of the first words of a camel-case name.
 fn are_humps(typed: &str, name: &str) -> bool {
     let humps = |text: &str| {
         let mut humps: Vec<String> = vec![String::new()];
@@ -137,7 +138,7 @@ mod tests {
         ] {
             assert_eq!(may_mean(program, typed, wanted, 0), expected, "{program} {typed} {wanted}");
         }
-        // Names of scripts are not shortened.
+        // Names of scripts are not abbreviated.
         assert!(!may_mean("npm", "deploy", "deploy:all", 1) && may_mean("btrfs", "del", "delete", 1));
     }
 }

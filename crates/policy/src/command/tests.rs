@@ -1,7 +1,7 @@
 use super::*;
 use crate::action::Command;
 
-/// The parts of a line: words joined by `·`, `?` before what is not sure, `>` and `<` for files.
+/// Returns the parts of a line: words joined by `·`, `?` before unsure parts, `>` and `<` for files.
 fn parts(line: &str) -> Vec<String> {
     let script = read(&Command::Shell(line.to_owned()));
     let show = |part: &Part| {
@@ -21,7 +21,7 @@ fn check(line: &str, expected: &[&str]) {
 }
 
 #[test]
-fn words_are_what_a_shell_makes_of_them() {
+fn words_are_split_as_a_shell_splits_them() {
     check("ls -la", &["ls·-la"]);
     check("echo 'a b' \"c d\" e\\ f", &["echo·a b·c d·e f"]);
     check("echo a'b'\"c\"d", &["echo·abcd"]);
@@ -36,7 +36,7 @@ fn words_are_what_a_shell_makes_of_them() {
 }
 
 #[test]
-fn what_only_the_shell_knows_is_open() {
+fn expansions_leave_a_word_open() {
     check("echo $X ${Y} \"$Z\"", &["? echo·$X·${…}·$Z"]);
     check("echo *.rs a?b [ab]c", &["? echo·*.rs·a?b·[ab]c"]);
     check("echo x{a,b}", &["? echo·xa·xb"]);
@@ -84,19 +84,19 @@ fn redirections_are_files() {
 }
 
 #[test]
-fn documents_are_read_too() {
+fn here_documents_are_read() {
     check("sh <<E\nb c\nE\nd", &["? sh", "d", "b·c"]);
     check("sh <<-E\n\tb\n\tE\nd", &["? sh", "d", "b"]);
     check("sh <<< 'b c'", &["? sh", "b·c"]);
     check("sh <<E\nb", &["? sh", "? sh", "? b", "? b"]);
-    // To a program that is no shell they are a text, but what is put into them is run.
+    // A program that is not a shell gets a text, but its expansions are run.
     check("a <<E\nb c\nE\nd", &["? a", "d"]);
     check("a <<E\nb '$(c)' `d`\nE", &["? a", "c", "d"]);
     check("a <<'E'\nb $(c)\nE", &["? a"]);
 }
 
 #[test]
-fn what_does_not_end_is_not_sure() {
+fn unterminated_syntax_is_not_sure() {
     for line in ["a '", "a \"", "a \\", "a $(b", "a `b", "(a", "a)", "a <", "a ${x", "a\0b"] {
         let script = read(&Command::Shell(line.to_owned()));
         assert!(script.parts.iter().all(|part| !part.sure) && !script.plain, "{line}: {script:?}");
@@ -105,7 +105,7 @@ fn what_does_not_end_is_not_sure() {
 }
 
 #[test]
-fn shells_are_looked_into() {
+fn commands_of_nested_shells_are_found() {
     check("sh -c 'a; b'", &["a", "b"]);
     check("bash -lc \"sh -c 'a b'\"", &["a·b"]);
     check("bash -i -c 'a b'", &["bash·-i·-c·a b", "a·b"]);
@@ -114,7 +114,7 @@ fn shells_are_looked_into() {
     check("sudo ls", &["sudo·ls"]);
 }
 
-/// Where programs may start.
+/// Checks where programs may start.
 #[track_caller]
 fn check_starts(line: &str, expected: &[usize]) {
     let script = read(&Command::Shell(line.to_owned()));
@@ -153,7 +153,7 @@ fn check_pattern(pattern: &str, line: &str, covers: bool, touches: bool) {
 }
 
 #[test]
-fn patterns_match_in_two_ways() {
+fn patterns_cover_or_touch_a_command() {
     check_pattern("git push", "git push", true, true);
     check_pattern("git push", "git push origin", false, true);
     check_pattern("git push **", "git push origin", true, true);
@@ -177,7 +177,7 @@ fn patterns_match_in_two_ways() {
     check_pattern("a --force", "a x --force=y", false, true);
     check_pattern("a --force", "a --for", false, true);
     check_pattern("a --force", "a --forced", false, false);
-    // Some programs accept the beginning of a subcommand, or another name of it.
+    // Some programs accept abbreviations or aliases of a subcommand.
     check_pattern("npm publish", "npm publ", false, true);
     check_pattern("npm publish", "npm --tag x pub --dry-run", false, true);
     check_pattern("npm install", "npm isntall x", false, true);

@@ -1,7 +1,7 @@
-//! What the variables of a command can hold, as far as the command itself says.
+//! Possible values of a command's variables.
 //!
-//! Only what is evaluated a second time matters: a number cannot do harm there, a text without signs is no subscript that
-//! runs something, and of everything else nothing is known.
+//! Only values that are evaluated a second time matter: a number is harmless, a text without special
+//! characters contains no subscript that runs something, and everything else is unknown.
 
 use std::collections::HashMap;
 
@@ -9,22 +9,22 @@ use super::lexer::{DECLARERS, is_assignment, is_name};
 use super::programs::COMMAND_VARIABLES;
 use super::{Part, Word, listed};
 
-/// What a text can be, from the least to the most.
+/// Possible content of a text, from the least to the most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Value {
-    /// A whole number, or nothing.
+    /// An integer, or empty.
     Number,
-    /// A text in which nothing stands that a shell would run.
+    /// A text in which a shell would run nothing.
     Plain,
     /// Anything.
     Unknown,
 }
 
-/// Variables that are numbers as long as nothing is assigned to them.
+/// Variables that are numbers unless they are assigned.
 const NUMBERS: &str =
     "RANDOM SRANDOM SECONDS LINENO UID EUID PPID BASHPID COLUMNS LINES OPTIND SHLVL EPOCHSECONDS";
 
-/// Variables to which only a number can be assigned without its being evaluated.
+/// Variables that evaluate an assignment unless it is a number.
 const INTEGERS: &str = "\
     RANDOM SRANDOM SECONDS LINENO UID EUID PPID BASHPID COLUMNS LINES OPTIND SHLVL EPOCHSECONDS EPOCHREALTIME HISTCMD \
     HISTSIZE HISTFILESIZE FUNCNEST TMOUT BASH_SUBSHELL BASH_ARGC OPTERR BASH_COMPAT SAVEHIST KEYTIMEOUT GID EGID ERRNO \
@@ -34,7 +34,7 @@ const INTEGERS: &str = "\
 /// Variables whose value is evaluated.
 const PROMPTS: &str = "PS0 PS1 PS2 PS3 PS4 PROMPT PROMPT2 PROMPT3 PROMPT4 RPROMPT RPS1";
 
-/// Variables whose value is, or leads to, something that is run.
+/// Variables whose value is run, or leads to something that is run.
 const HOOKS: &str = "\
     PROMPT_COMMAND BASH_ENV ENV ZDOTDIR BASH_ALIASES BASH_CMDS SHELLOPTS BASHOPTS aliases galiases saliases functions \
     commands precmd_functions preexec_functions chpwd_functions periodic_functions zshexit_functions options \
@@ -47,11 +47,11 @@ pub(super) struct Variables {
     values: HashMap<String, Value>,
 }
 
-/// The most passes until nothing changes.
+/// Maximum number of passes until nothing changes.
 const MAX_ROUNDS: usize = 8;
 
 impl Variables {
-    /// Finds out what is assigned in these parts, to the `assigned` and in the `sums`.
+    /// Collects the assignments in these parts, in `assigned` and in `sums`.
     pub(super) fn new(parts: &[Part], assigned: &[String], sums: &[String]) -> Self {
         let mut variables = Self::default();
         for sum in sums {
@@ -89,7 +89,7 @@ impl Variables {
         variables
     }
 
-    /// What the variable can hold.
+    /// Returns the possible values of a variable.
     pub(super) fn named(&self, name: &str) -> Value {
         match self.values.get(name) {
             Some(value) => *value,
@@ -98,21 +98,21 @@ impl Variables {
         }
     }
 
-    /// Whether the command gives a variable of this name something else than a number.
+    /// Returns `true` if the command may assign something other than a number to this variable.
     pub(super) fn is_assigned_text(&self, name: &str) -> bool {
         self.values.get(name).is_some_and(|value| *value > Value::Number)
     }
 
-    /// What a word can be.
+    /// Returns the possible values of a word.
     pub(super) fn value(&self, word: &Word) -> Value {
         match &word.open {
             None => value_of(&word.text),
-            Some(shape) => {
-                let known: String = shape
+            Some(text_pattern) => {
+                let known: String = text_pattern
                     .0
                     .iter()
                     .filter_map(|unit| match unit {
-                        crate::shape::Unit::Char(letter) => Some(*letter),
+                        crate::text_pattern::PatternUnit::Char(letter) => Some(*letter),
                         _ => None,
                     })
                     .collect();
@@ -122,14 +122,14 @@ impl Variables {
         }
     }
 
-    /// What is assigned by a word such as `x=1`.
+    /// Returns the possible values assigned by a word such as `x=1`.
     fn assigned_value(&self, word: &Word) -> Value {
         let subscript = word.text.split_once('=').is_none_or(|(name, _)| name.contains('['));
         let mut value = word.clone();
         if let Some((name, text)) = word.text.split_once('=') {
             text.clone_into(&mut value.text);
-            if let Some(shape) = &mut value.open {
-                shape.0.drain(..(name.chars().count() + 1).min(shape.0.len()));
+            if let Some(text_pattern) = &mut value.open {
+                text_pattern.0.drain(..(name.chars().count() + 1).min(text_pattern.0.len()));
             }
         }
         if subscript { Value::Unknown } else { self.value(&value) }
@@ -145,12 +145,12 @@ impl Variables {
         }
     }
 
-    /// Whether a text that is evaluated as a number holds nothing but numbers.
+    /// Returns `true` if an evaluated text contains only numbers.
     pub(super) fn is_safe_sum(&self, sum: &str) -> bool {
         let simple = |letter: char| {
             letter.is_ascii_alphanumeric() || " \t\n_+-*/%<>=!&|^~?:,()[];${}#".contains(letter)
         };
-        // A word of the command is whatever it was called with.
+        // Positional parameters have the values with which the command is called.
         let given = sum
             .split('$')
             .skip(1)
@@ -164,12 +164,12 @@ impl Variables {
             })
     }
 
-    /// Whether the value of a variable of this name is, or may be, evaluated or run.
+    /// Returns `true` if the value of this variable is, or may be, evaluated or run.
     pub(super) fn is_special(name: &str) -> bool {
         [HOOKS, PROMPTS, INTEGERS, COMMAND_VARIABLES].iter().any(|list| listed(list, name))
     }
 
-    /// Whether an assignment is evaluated, or decides what is run.
+    /// Returns `true` if an assignment is evaluated, or decides what is run.
     pub(super) fn is_hook(&self, part: &Part) -> bool {
         let words = part.words.iter().filter(|word| is_assignment(&word.text));
         let named = words.map(|word| {
@@ -194,10 +194,11 @@ impl Variables {
     }
 }
 
-/// Variables that lead git to the configuration of another home directory.
+/// Variables that select another home directory for git's configuration.
 const HOMES: &str = "HOME XDG_CONFIG_HOME";
 
-/// Returns `true` if git runs with the configuration, and so the aliases, of a home directory that the command chooses.
+/// Returns `true` if git runs with the configuration, and so the aliases, of a home directory that the
+/// command selects.
 pub(super) fn moves_git_home(parts: &[Part]) -> bool {
     let is_home = |word: &Word| {
         is_assignment(&word.text) && listed(HOMES, word.text.split(['=', '+']).next().unwrap_or_default())
@@ -209,19 +210,19 @@ pub(crate) fn runs_git(part: &Part) -> bool {
     part.programs().any(|name| name == "git")
 }
 
-/// Returns `true` if a variable of the request is such a home directory for a part that runs git.
+/// Returns `true` if a variable of the request selects the home directory of a part that runs git.
 pub(crate) fn is_git_home(variable: &str, part: &Part) -> bool {
     listed(HOMES, variable) && runs_git(part)
 }
 
-/// Returns `true` if git takes its configuration from a variable, or from a file that a variable names: aliases and
-/// programs that it runs may stand there.
+/// Returns `true` if git takes its configuration from this variable, or from a file that it names, which may
+/// contain aliases and programs.
 fn configures_git(name: &str, word: Option<&Word>) -> bool {
     let is_empty = |word: &Word| word.open.is_none() && word.text.ends_with("=/dev/null");
     name.starts_with("GIT_CONFIG") && name != "GIT_CONFIG_NOSYSTEM" && !word.is_some_and(is_empty)
 }
 
-/// Whether the value has a subscript in it that runs something where it is evaluated.
+/// Returns `true` if the value contains a subscript that runs something when it is evaluated.
 fn runs(word: Option<&Word>) -> bool {
     word.and_then(|word| word.text.split_once('[')).is_some_and(|(_, subscript)| {
         ["$(", "${", "`", "<("].iter().any(|sign| subscript.contains(sign))
@@ -229,7 +230,7 @@ fn runs(word: Option<&Word>) -> bool {
     })
 }
 
-/// What a known text is.
+/// Returns the kind of a known text.
 fn value_of(text: &str) -> Value {
     let digits = text.strip_prefix('-').unwrap_or(text);
     if digits.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -246,13 +247,13 @@ fn value_of(text: &str) -> Value {
     }
 }
 
-/// The names and numbers in a sum.
+/// Returns the names and numbers in an expression.
 fn names_in(sum: &str) -> impl Iterator<Item = &str> {
     let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
     sum.split(move |letter| !is_part(letter)).filter(|name| !name.is_empty())
 }
 
-/// The names that a sum assigns to.
+/// Returns the names to which an expression assigns.
 fn assigned_in(sum: &str) -> Vec<String> {
     let mut names = Vec::new();
     let mut rest = sum;
@@ -271,7 +272,7 @@ fn assigned_in(sum: &str) -> Vec<String> {
     names
 }
 
-/// The variables that a part assigns to, and what, if that is one word.
+/// Returns the variables to which a part assigns, with the value if it is one word.
 fn assignments(part: &Part) -> Vec<(String, Option<&Word>)> {
     let mut given = Vec::new();
     let name_of = |word: &Word| word.text.split(['=', '[', '+']).next().unwrap_or_default().to_owned();
@@ -295,13 +296,13 @@ fn assignments(part: &Part) -> Vec<(String, Option<&Word>)> {
                 given.extend(
                     rest.iter().filter(|word| is_name(&word.text)).map(|word| (word.text.clone(), None)),
                 );
-                // What is read without a name.
+                // Variables that are assigned without being named.
                 given.extend(["REPLY", "MAPFILE", "OPTARG"].map(|name| (name.to_owned(), None)));
-                // Whatever starts behind it has the same words.
+                // Every later start has the same words.
                 break;
             }
             name if listed(DECLARERS, name) => {
-                // Without a value the variable keeps, or gets from elsewhere, what it has.
+                // Without a value the variable keeps its value, or inherits one.
                 given.extend(
                     rest.iter().filter(|word| is_name(&word.text)).map(|word| (word.text.clone(), None)),
                 );

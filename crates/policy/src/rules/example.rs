@@ -1,4 +1,4 @@
-//! The examples a rule brings along, tried when it is read.
+//! The examples of a rule, checked when it is read.
 
 use std::path::PathBuf;
 
@@ -9,15 +9,15 @@ use crate::action::{Action, Command};
 use crate::command;
 use crate::decision::Verdict;
 use crate::kind::Kind;
-use crate::path::Ground;
-use crate::scene::Scene;
+use crate::path::PatternBase;
+use crate::request_context::RequestContext;
 use crate::target::targets;
 use crate::variable::Variable;
 
-/// The root that examples live in.
+/// Root directory of examples.
 const ROOT: &str = "/project";
 
-/// Tries `match` and `not_match`.
+/// Checks `match` and `not_match`.
 pub(super) fn check(rule: &Rule, table: Table<'_>) -> Option<()> {
     for (key, expected) in [("match", true), ("not_match", false)] {
         let Some(item) = table.get(key) else { continue };
@@ -44,18 +44,18 @@ pub(super) fn check(rule: &Rule, table: Table<'_>) -> Option<()> {
     Some(())
 }
 
-/// Whether the rule says something about `action` in a usual place.
+/// Returns `true` if the rule applies to `action` in a usual context.
 fn matches(rule: &Rule, action: &Action) -> bool {
     let roots = [PathBuf::from(ROOT)];
-    let scene = Scene { roots: &roots, ..Scene::default() };
-    let ground = Ground { roots: &roots, home: None };
+    let context = RequestContext { roots: &roots, ..RequestContext::default() };
+    let pattern_base = PatternBase { roots: &roots, home: None };
     let script = action.command.as_ref().map(command::read);
-    let targets = targets(action, script.as_ref(), &scene, None);
-    let mut about = targets.iter().map(|target| rule.is_about(target, ground));
+    let targets = targets(action, script.as_ref(), &context, None);
+    let mut about = targets.iter().map(|target| rule.is_about(target, pattern_base));
     if rule.effect == Verdict::Allow { about.all(|about| about) } else { about.any(|about| about) }
 }
 
-/// What an example describes: a command line, or a table of fields.
+/// Returns the action of an example: a command line, or a table of fields.
 fn action(rule: &Rule, item: Item<'_>) -> Option<Action> {
     if item.is_text() {
         return Some(Action::execute(Command::Shell(item.string()?.to_owned()), None));
@@ -84,7 +84,7 @@ fn action(rule: &Rule, item: Item<'_>) -> Option<Action> {
     })
 }
 
-/// A line for a shell, or a list of words.
+/// Returns a shell line, or a list of words.
 fn example_command(item: Item<'_>) -> Option<Command> {
     if item.is_text() {
         Some(Command::Shell(item.string()?.to_owned()))

@@ -1,4 +1,4 @@
-//! Whether a rule is about a target: certainly, possibly, or not.
+//! Decides whether a rule matches a target: certainly, possibly, or not.
 
 use std::fmt;
 
@@ -7,9 +7,9 @@ use crate::action::Action;
 use crate::command::{Part, is_git_home, runs_git};
 use crate::decision::Verdict;
 use crate::kind::Kind;
-use crate::path::Ground;
-use crate::shape::{Case, is_like};
+use crate::path::PatternBase;
 use crate::target::{Extent, Target, Touch};
+use crate::text_pattern::{Case, is_like};
 
 /// A field of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,34 +40,34 @@ impl fmt::Display for Field {
 /// How well a rule fits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fit {
-    /// It is about something else, by this field.
+    /// It does not match, because of this field.
     No(Field),
-    /// It may be about this; what is not certain, or covers not all, is this field.
+    /// It may match; this field is uncertain, or does not cover everything.
     Loose(Field),
-    /// It is about this, all of it.
+    /// It certainly matches everything.
     Firm,
 }
 
 impl Rule {
-    /// How well it fits.
-    pub(crate) fn fit(&self, target: &Target<'_>, ground: Ground<'_>) -> Fit {
-        join([self.fit_but_path(target), self.fit_paths(target, ground)])
+    /// Returns how well the rule fits.
+    pub(crate) fn fit(&self, target: &Target<'_>, pattern_base: PatternBase<'_>) -> Fit {
+        join([self.fit_but_path(target), self.fit_paths(target, pattern_base)])
     }
 
-    /// Whether it is about the target as a rule of its effect must be: what permits, firmly.
-    pub(crate) fn is_about(&self, target: &Target<'_>, ground: Ground<'_>) -> bool {
-        match self.fit(target, ground) {
+    /// Returns `true` if the rule applies: a rule that permits needs a certain match.
+    pub(crate) fn is_about(&self, target: &Target<'_>, pattern_base: PatternBase<'_>) -> bool {
+        match self.fit(target, pattern_base) {
             Fit::Firm => true,
             Fit::Loose(_) => self.effect != Verdict::Allow,
             Fit::No(_) => false,
         }
     }
 
-    /// Whether it names the path of `touch` and so lifts its protection.
-    pub(crate) fn lifts(&self, target: &Target<'_>, touch: &Touch, ground: Ground<'_>) -> bool {
-        let names = self.paths.iter().any(|pattern| pattern.covers(&touch.steps, ground));
+    /// Returns `true` if the rule names the path of `touch` and so lifts its protection.
+    pub(crate) fn lifts(&self, target: &Target<'_>, touch: &Touch, pattern_base: PatternBase<'_>) -> bool {
+        let names = self.paths.iter().any(|pattern| pattern.covers(&touch.steps, pattern_base));
         let rest = self.fit_but_path(target);
-        // That a command is run is another question: here the file is the subject.
+        // Running the command is judged separately: here the file is the subject.
         let rest = rest == Fit::Firm || rest == Fit::Loose(Field::Command) && self.commands.is_empty();
         self.effect != Verdict::Deny && names && rest
     }
@@ -84,7 +84,7 @@ impl Rule {
         ])
     }
 
-    /// By the name of the tool. One that is only claimed, or that says what is not for a tool to say, is never certain.
+    /// Matches the name of the tool. A claimed name, or one that describes something else, is never certain.
     pub(crate) fn fit_tool(&self, action: &Action) -> Fit {
         let (tool, kind) = match action.tool.as_deref() {
             Some(tool) if tool.starts_with("kind:") => (None, Some(tool)),
@@ -108,7 +108,7 @@ impl Rule {
         if target.kinds.iter().all(has) {
             return Fit::Firm;
         }
-        // A command may do to a path that it names whatever a tool may do to it.
+        // A command may do to its paths whatever a tool may.
         let by_command: &[Kind] = match (target.part, target.looks) {
             (Some(_), false) if !self.paths.is_empty() => &[Kind::Read, Kind::Edit, Kind::Move, Kind::Delete],
             (Some(_), true) if !self.paths.is_empty() => &[Kind::Read],
@@ -123,7 +123,7 @@ impl Rule {
 
     fn fit_command(&self, target: &Target<'_>) -> Fit {
         let Some(part) = target.part else {
-            // A command that is not shown can be any.
+            // A command that is not shown may be any.
             let hidden = target.kinds.contains(&Kind::Execute) && target.action.command.is_none();
             return match (self.commands.is_empty(), hidden) {
                 (true, _) => Fit::Firm,
@@ -133,12 +133,13 @@ impl Rule {
         };
         let explicit = self.kinds.contains(&Kind::Execute);
         if self.commands.is_empty() {
-            // A rule that says nothing of commands must not allow one by the way.
+            // A rule without commands must not allow one.
             return if part.sure && explicit { Fit::Firm } else { Fit::Loose(Field::Command) };
         }
         let begins = self.effect != Verdict::Allow;
         if self.commands.iter().any(|pattern| pattern.covers(part, begins)) {
-            // The configuration of such a repository names programs that git runs, so it is not certain what runs.
+            // The configuration of such a repository names programs that git runs, so it is uncertain what
+            // runs.
             if target.action.unusual_repository && runs_git(part) {
                 return Fit::Loose(Field::Command);
             }
@@ -152,16 +153,17 @@ impl Rule {
         }
     }
 
-    /// Returns `true` if the request does nothing beside its command that a rule about that command does not name. A rule
-    /// that allows `ls` must not allow an edit that has `ls` beside it.
+    /// Returns `true` if the request does nothing else than its command and what the rule names. A rule that
+    /// allows `ls` must not allow an edit that also has `ls`.
     fn names_all_beside_command(&self, target: &Target<'_>) -> bool {
         let action = target.action;
         let is_named = |kind: &Kind| match kind {
             Kind::Execute => true,
             kind if kind.only_reads() || self.kinds.contains(kind) => true,
-            // A fetch without an address is the command itself.
+            // A fetch without a URL is the command itself.
             Kind::Fetch => action.urls.is_empty() || !self.urls.is_empty(),
-            // An agent that tells no kind shows nothing but its command. A tool of a server may do anything with it.
+            // An agent that reports no kind shows nothing but its command. A tool of a server may do anything
+            // with it.
             Kind::Other => {
                 let is_agents = action.server.is_none() || !self.servers.is_empty() || !self.tools.is_empty();
                 is_agents && action.paths.is_empty() && action.urls.is_empty()
@@ -171,8 +173,8 @@ impl Rule {
         target.kinds.iter().all(is_named)
     }
 
-    /// Returns `true` if a variable of the request may have one of the commands run. It counts as the same assignment
-    /// in a text does.
+    /// Returns `true` if a variable of the request may run one of the commands. It counts like the same
+    /// assignment in a text.
     fn may_be_run_by_env(&self, target: &Target<'_>) -> bool {
         let touched = |part: &Part| self.commands.iter().any(|pattern| pattern.touches(part));
         let moves_home =
@@ -184,7 +186,7 @@ impl Rule {
             })
     }
 
-    /// By the variables that a command is to run with: with one that is not listed it may be another command.
+    /// Matches the variables of a command: an unlisted one may make it another command.
     fn fit_env(&self, target: &Target<'_>) -> Fit {
         let listed = |name: &str| self.env.iter().any(|pattern| is_like(name, pattern, Case::Different));
         let runs = target.part.is_some() || target.kinds.contains(&Kind::Execute);
@@ -213,11 +215,12 @@ impl Rule {
         }
     }
 
-    pub(crate) fn fit_paths(&self, target: &Target<'_>, ground: Ground<'_>) -> Fit {
+    pub(crate) fn fit_paths(&self, target: &Target<'_>, pattern_base: PatternBase<'_>) -> Fit {
         if self.paths.is_empty() {
             return Fit::Firm;
         }
-        let covered = |touch: &Touch| self.paths.iter().any(|pattern| pattern.covers(&touch.steps, ground));
+        let covered =
+            |touch: &Touch| self.paths.iter().any(|pattern| pattern.covers(&touch.steps, pattern_base));
         let reads = self.kinds.is_empty() || self.kinds.contains(&Kind::Read);
         let touched = |touch: &Touch| {
             if touch.extent == Extent::OnlyReads && !reads {
@@ -226,8 +229,8 @@ impl Rule {
             let changes_below = touch.extent == Extent::ChangesBelow || touch.itself && removes(target);
             let with_all_below = changes_below || touch.descends && reads;
             self.paths.iter().any(|pattern| {
-                pattern.touches(&touch.steps, ground)
-                    || with_all_below && pattern.lies_below(&touch.steps, ground)
+                pattern.touches(&touch.steps, pattern_base)
+                    || with_all_below && pattern.lies_below(&touch.steps, pattern_base)
             })
         };
         let changes = |kind: &Kind| matches!(kind, Kind::Edit | Kind::Move | Kind::Delete);
@@ -242,7 +245,7 @@ impl Rule {
     }
 }
 
-/// Whether what lies below a path goes with it.
+/// Returns `true` if paths below a path are removed with it.
 fn removes(target: &Target<'_>) -> bool {
     target.part.is_some() || target.kinds.iter().any(|kind| matches!(kind, Kind::Move | Kind::Delete))
 }
@@ -262,7 +265,7 @@ pub(crate) fn fit_text(field: Field, patterns: &[String], text: Option<&str>) ->
     }
 }
 
-/// The worst of them.
+/// Returns the worst fit.
 fn join<const N: usize>(fits: [Fit; N]) -> Fit {
     let no = fits.iter().find(|fit| matches!(fit, Fit::No(_)));
     let loose = fits.iter().find(|fit| matches!(fit, Fit::Loose(_)));

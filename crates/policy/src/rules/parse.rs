@@ -1,4 +1,4 @@
-//! From TOML to rules.
+//! Parses rules from TOML.
 
 use narrows_config::{Finding, Findings, Item, Node, Table};
 
@@ -10,7 +10,7 @@ use crate::decision::{RuleName, Verdict};
 use crate::kind::Kind;
 use crate::path::PathPattern;
 
-/// Fields by which a rule matches.
+/// Fields that are conditions.
 pub(super) const CONDITIONS: [&str; 6] = ["kind", "tool", "path", "command", "url", "server"];
 
 pub(super) fn file(text: &str, name: &str) -> Result<(Rules, Header), Finding> {
@@ -87,7 +87,7 @@ fn pattern<T>(item: Item<'_>, parsed: Result<T, impl Into<String>>) -> Option<T>
     parsed.map_or_else(|what| item.error(what, None), Some)
 }
 
-/// A kind, or all of them.
+/// Reads one kind, or all of a list.
 fn kinds(item: Item<'_>) -> Option<Vec<Kind>> {
     if item.string()? == "*" { Some(Kind::ALL.to_vec()) } else { kind(item).map(|kind| vec![kind]) }
 }
@@ -105,7 +105,7 @@ fn name(item: Item<'_>) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// One command: a line of words, or a list of them.
+/// Reads one command: a line of words, or a list of them.
 fn command(item: Item<'_>) -> Option<CommandPattern> {
     pattern(item, CommandPattern::new(words(item)?))
 }

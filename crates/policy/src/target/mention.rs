@@ -1,27 +1,27 @@
-//! Paths and addresses among the words of a command.
+//! Paths and URLs among the words of a command.
 //!
-//! Whether a word is a path only its program knows. So every word that can be one is taken for one, and counts where
-//! something is forbidden; nothing is permitted by it alone.
+//! Only the program knows whether a word is a path. So every word that can be a path is treated as one for
+//! rules that forbid; no permission follows from it alone.
 
 mod hosts;
 
 use std::collections::HashSet;
 use std::rc::Rc;
 
-use super::{Extent, Place, Speech, Touch};
+use super::{Extent, OutputUse, PathBase, Touch};
 use crate::address::addresses_in;
 use crate::command::{Descent, Literal, Part, Word, changed_below, descent, git_files, leaves_files, listed};
 use crate::path::{Step, Steps, resolve};
 use crate::protect::may_hold_protected;
-use crate::shape::{Shape, Unit};
+use crate::text_pattern::{PatternUnit, TextPattern};
 
-/// The most different paths that one command may name.
+/// Maximum number of different paths that one command may name.
 const MAX_PIECES: usize = 10_000;
 
-/// How many directories with protected paths in them may be named in one command.
+/// Maximum number of directories with protected paths that one command may name.
 const MAX_ENTERED: usize = 16;
 
-/// How many letters of options may stand before a path in one word, at least.
+/// Minimum number of option letters that may precede a path in one word.
 const MAX_OPTION_LETTERS: usize = 32;
 
 /// Longer words cannot be paths.
@@ -30,62 +30,63 @@ const MAX_PATH_BYTES: usize = 4096;
 /// Programs that open none of their words.
 const SPEAKERS: &str = "echo printf true false";
 
-/// Programs whose words may be programs themselves.
+/// Programs whose words may be programs.
 const INTERPRETERS: &str = "\
     awk bun deno gawk groovy jshell julia lua mawk nawk node nodejs osascript perl php psql ruby rscript \
     sed gsed sqlite3 tclsh vim vi nvim ex ed emacs make";
 
-/// Programs that change or remove what they name.
+/// Programs that change or remove their operands.
 const MUTATORS: &str = "\
     aria2c chattr chmod chown cp csplit curl dd ed ex http https install ln mkdir mv nvim red rm rmdir shred sort split sponge \
     tee touch truncate unlink unzip trash vi vim wget wget2 xh";
 
-/// Programs that change what they name if they are told to do so in place.
+/// Programs that change their operands with an in-place option.
 const IN_PLACE_EDITORS: &str = "gsed perl ruby sed";
 
-/// Programs that put files into a directory that they name, whatever the files are called.
+/// Programs that put files with any names into a directory operand.
 const FILLERS: &str = "7z 7za 7zz bsdcpio cpio patch pax rsync unar unrar";
 
-/// Programs that only read what they name, whatever a pattern becomes.
+/// Programs that only read their operands, also after expansion of patterns.
 const READERS: &str = "\
     cat cksum cmp comm cut df du egrep fgrep file grep head hexdump ls md5sum nl od readlink realpath sha1sum sha256sum \
     sha512sum stat strings tail wc";
 
-/// Subcommands of git that leave the files they are given as they are.
+/// Subcommands of git that do not change their operands.
 const GIT_READERS: &str = "add stage status diff log show blame commit ls-files grep";
 
-/// Programs that change or remove files of which another program gives them the names.
+/// Programs that change or remove files whose names another program provides.
 const REMOVERS: &str = "chmod chown mv rm rmdir shred tee truncate unlink trash";
 
-/// Programs whose words are addresses even without a scheme.
+/// Programs whose words are URLs even without a scheme.
 const DOWNLOADERS: &str = "curl wget wget2 aria2c http https xh lynx w3m ssh nc ncat";
 
-/// What separates a path from what it is given to, in words such as `--file=x`, `if=x`, `@x`, `host:x`.
+/// Separators before a path, in words such as `--file=x`, `if=x`, `@x`, `host:x`.
 const SEPARATORS: &[char] = &['=', ',', ':', '@'];
 
-/// What separates words in a program.
+/// Separators of words in code.
 const PUNCTUATION: &[char] =
     &[' ', '\t', '\n', '\'', '"', '(', ')', '[', ']', '{', '}', '<', '>', ';', '|', '&', '`', '+', '!'];
 
-/// All paths that the words of `part` may be, unless there are too many.
+/// Returns all paths that the words of `part` may be, unless there are too many.
 pub(super) fn touches(
     part: &Part,
     looks: bool,
-    speech: Speech,
+    output_use: OutputUse,
     bases: &[Steps],
-    place: Place<'_>,
+    path_base: PathBase<'_>,
 ) -> Option<Vec<Touch>> {
     let names: Vec<String> = part.programs().collect();
     let any = |list: &str| names.iter().any(|name| listed(list, name));
-    let mut touches = literal_touches(part, bases, place)?;
-    let speaks = speech == Speech::Shown && !part.wild && any(SPEAKERS) && names.len() == 1 && !assigns(part);
+    let mut touches = literal_touches(part, bases, path_base)?;
+    let speaks =
+        output_use == OutputUse::Shown && !part.wild && any(SPEAKERS) && names.len() == 1 && !assigns(part);
     if speaks && part.knows_its_words() {
         return Some(touches);
     }
     let code = any(INTERPRETERS) || names.iter().any(|name| name.starts_with("python"));
     let only_takes = names.len() == 1 && part.knows_its_words() && leaves_files(part.argv());
-    // What is printed may become the name of a file that another command changes.
-    let printed = speech == Speech::Used && any(SPEAKERS);
+    // Printed text may become the name of a file that another command changes.
+    let printed = output_use == OutputUse::Used && any(SPEAKERS);
     let writes = printed || !looks && !only_takes;
     let itself = writes
         && (any(MUTATORS)
@@ -93,19 +94,21 @@ pub(super) fn touches(
             || any(IN_PLACE_EDITORS) && edits_in_place(part));
     let mut all_bases = bases.to_vec();
     if !looks {
-        all_bases.extend(entered(part, code, bases, place)?);
+        all_bases.extend(entered(part, code, bases, path_base)?);
     }
     for path in git_files(part) {
-        touches.extend(resolved(&Shape::exact(&path), bases, place)?.into_iter().map(|steps| Touch {
-            steps,
-            claimed: None,
-            writes: true,
-            itself: true,
-            descends: false,
-            extent: Extent::Itself,
-            expanded: false,
-            guarded: true,
-            written: path.as_str().into(),
+        touches.extend(resolved(&TextPattern::exact(&path), bases, path_base)?.into_iter().map(|steps| {
+            Touch {
+                steps,
+                claimed: None,
+                writes: true,
+                itself: true,
+                descends: false,
+                extent: Extent::Itself,
+                expanded: false,
+                guarded: true,
+                written: path.as_str().into(),
+            }
         }));
     }
     let descent = descent(part);
@@ -122,10 +125,10 @@ pub(super) fn touches(
             written: ".".into(),
         }));
     }
-    touches.extend(found_touches(part, bases, place)?);
-    let extent = if only_reads(part, &names, speech) { Extent::OnlyReads } else { Extent::Itself };
+    touches.extend(found_touches(part, bases, path_base)?);
+    let extent = if only_reads(part, &names, output_use) { Extent::OnlyReads } else { Extent::Itself };
     for word in part.words.iter().filter(|word| is_bare_glob(word)) {
-        touches.extend(resolved(&word.shape(), bases, place)?.into_iter().map(|steps| Touch {
+        touches.extend(resolved(&word.text_pattern(), bases, path_base)?.into_iter().map(|steps| Touch {
             steps,
             claimed: None,
             writes,
@@ -148,7 +151,7 @@ pub(super) fn touches(
             if !known.insert((piece.clone(), guarded, word.is_option())) {
                 continue;
             }
-            let paths = resolved(&piece, &all_bases, place)?;
+            let paths = resolved(&piece, &all_bases, path_base)?;
             touches.extend(paths.into_iter().map(|steps| Touch {
                 steps,
                 claimed: None,
@@ -165,7 +168,7 @@ pub(super) fn touches(
     Some(touches)
 }
 
-/// Returns `true` if a word is `-i`, alone, among other letters or with an ending, or `--in-place`.
+/// Returns `true` if a word is `-i`, alone, combined or with a suffix, or `--in-place`.
 fn edits_in_place(part: &Part) -> bool {
     part.words.iter().skip(1).any(|word| {
         let has_letter = |letters: &str| {
@@ -182,26 +185,26 @@ fn edits_in_place(part: &Part) -> bool {
     })
 }
 
-/// Returns `true` if the only program of the part reads what it is given, whatever a pattern becomes.
-fn only_reads(part: &Part, names: &[String], speech: Speech) -> bool {
+/// Returns `true` if the only program of the part reads its operands, also after expansion of patterns.
+fn only_reads(part: &Part, names: &[String], output_use: OutputUse) -> bool {
     let subcommand = || part.words.get(1).is_some_and(|word| listed(GIT_READERS, &word.text));
     match names {
         [name] if !part.wild => {
             listed(READERS, name)
-                || speech == Speech::Shown && listed(SPEAKERS, name)
+                || output_use == OutputUse::Shown && listed(SPEAKERS, name)
                 || name == "git" && subcommand()
         }
         _ => false,
     }
 }
 
-/// Directories below which a finder, or a program that is given names by another, may change everything. `None` if there are
-/// too many.
-fn found_touches(part: &Part, bases: &[Steps], place: Place<'_>) -> Option<Vec<Touch>> {
+/// Returns the directories below which a finder, or a program that gets names from another, may change
+/// everything. `None` if there are too many.
+fn found_touches(part: &Part, bases: &[Steps], path_base: PathBase<'_>) -> Option<Vec<Touch>> {
     let mut touches = Vec::new();
     let is_fed = part.fed && part.programs().any(|name| listed(REMOVERS, &name));
     for start in changed_below(part).into_iter().chain(is_fed.then(|| Word::known("."))) {
-        touches.extend(resolved(&start.shape(), bases, place)?.into_iter().map(|steps| Touch {
+        touches.extend(resolved(&start.text_pattern(), bases, path_base)?.into_iter().map(|steps| Touch {
             steps,
             claimed: None,
             writes: true,
@@ -216,39 +219,41 @@ fn found_touches(part: &Part, bases: &[Steps], place: Place<'_>) -> Option<Vec<T
     Some(touches)
 }
 
-/// Returns `true` if a word is nothing but a pattern, for which a shell puts in whatever is there: `*`, `*/??`.
+/// Returns `true` if a word is only a pattern that a shell expands to existing names: `*`, `*/??`.
 fn is_bare_glob(word: &Word) -> bool {
-    let is_open = |unit: &Unit| matches!(unit, Unit::Many | Unit::One);
-    let is_plain = |unit: &Unit| is_open(unit) || *unit == Unit::Char('/');
-    let shape = word.shape();
+    let is_open = |unit: &PatternUnit| matches!(unit, PatternUnit::Many | PatternUnit::One);
+    let is_plain = |unit: &PatternUnit| is_open(unit) || *unit == PatternUnit::Char('/');
+    let text_pattern = word.text_pattern();
     !word.is_expanded()
         && !word.holes.is_empty()
-        && shape.0.iter().any(is_open)
-        && shape.0.iter().all(is_plain)
+        && text_pattern.0.iter().any(is_open)
+        && text_pattern.0.iter().all(is_plain)
 }
 
-/// Files that commands of `sed` read or write, which may stand right behind the letter: `r.env`, `s/a/b/wfile`.
-fn sed_files(word: &Word) -> Vec<(Shape, bool)> {
+/// Returns the files that `sed` commands read or write, whose names may follow the letter: `r.env`,
+/// `s/a/b/wfile`.
+fn sed_files(word: &Word) -> Vec<(TextPattern, bool)> {
     const MAX_FILES: usize = 64;
-    let units = word.shape().0;
-    let is_command = |unit: &Unit| matches!(unit, Unit::Char('r' | 'R' | 'w' | 'W'));
+    let units = word.text_pattern().0;
+    let is_command = |unit: &PatternUnit| matches!(unit, PatternUnit::Char('r' | 'R' | 'w' | 'W'));
     let places = units.iter().enumerate().filter(|(_, unit)| is_command(unit)).take(MAX_FILES);
-    let is_end = |unit: &Unit| matches!(unit, Unit::Char('\n' | ';' | '}'));
+    let is_end = |unit: &PatternUnit| matches!(unit, PatternUnit::Char('\n' | ';' | '}'));
     let files = places.map(|(at, _)| {
-        let file: Vec<Unit> = units[at + 1..].iter().copied().take_while(|unit| !is_end(unit)).collect();
-        (Shape(file), true)
+        let file: Vec<PatternUnit> =
+            units[at + 1..].iter().copied().take_while(|unit| !is_end(unit)).collect();
+        (TextPattern(file), true)
     });
     files.filter(|(file, _)| !file.0.is_empty() && file.0.len() <= MAX_PATH_BYTES).collect()
 }
 
-/// Returns `true` if `printf` gives a variable what it would print.
+/// Returns `true` if `printf` assigns its output to a variable.
 fn assigns(part: &Part) -> bool {
     part.words.iter().skip(1).any(|word| word.text.starts_with("-v"))
 }
 
-/// All paths that texts may be which become words of some command, unless there are too many. Nobody knows what it does
-/// to them.
-fn literal_touches(part: &Part, bases: &[Steps], place: Place<'_>) -> Option<Vec<Touch>> {
+/// Returns all paths that literal texts may be which become words of an unknown command, unless there are too
+/// many.
+fn literal_touches(part: &Part, bases: &[Steps], path_base: PathBase<'_>) -> Option<Vec<Touch>> {
     let mut touches = Vec::new();
     let mut known = HashSet::new();
     for Literal { word, is_code } in &part.literals {
@@ -260,7 +265,7 @@ fn literal_touches(part: &Part, bases: &[Steps], place: Place<'_>) -> Option<Vec
             if !known.insert((piece.clone(), guarded)) {
                 continue;
             }
-            touches.extend(resolved(&piece, bases, place)?.into_iter().map(|steps| Touch {
+            touches.extend(resolved(&piece, bases, path_base)?.into_iter().map(|steps| Touch {
                 steps,
                 claimed: None,
                 writes: true,
@@ -276,28 +281,28 @@ fn literal_touches(part: &Part, bases: &[Steps], place: Place<'_>) -> Option<Vec
     Some(touches)
 }
 
-/// The file of a redirection, wherever it may be, unless there are too many paths.
+/// Returns the file of a redirection with all its possible directories, unless there are too many paths.
 pub(super) fn file(
     word: &Word,
     writes: bool,
     part: &Part,
     bases: &[Steps],
-    place: Place<'_>,
+    path_base: PathBase<'_>,
 ) -> Option<Vec<Touch>> {
-    let known = word.open.is_none().then(|| resolve(word.text.as_ref(), place.cwd, place.home));
+    let known = word.open.is_none().then(|| resolve(word.text.as_ref(), path_base.cwd, path_base.home));
     let mut paths = Vec::new();
-    for shape in word.shapes() {
-        paths.extend(resolved(&shape, bases, place)?);
+    for text_pattern in word.text_patterns() {
+        paths.extend(resolved(&text_pattern, bases, path_base)?);
     }
     paths
         .into_iter()
         .map(|steps| Touch {
             steps,
-            // After `cd` nobody knows where a relative path is.
+            // After `cd` the base of a relative path is unknown.
             claimed: known
                 .clone()
                 .filter(|_| part.after.is_empty() || word.text.starts_with('/'))
-                .filter(|_| tilde(&word.shape()).is_none_or(|tilde| tilde == Tilde::Home)),
+                .filter(|_| tilde(&word.text_pattern()).is_none_or(|tilde| tilde == Tilde::Home)),
             writes,
             itself: writes,
             descends: false,
@@ -310,7 +315,8 @@ pub(super) fn file(
         .into()
 }
 
-/// Returns `true` if a program of the part puts files that its words do not name into directories that they do.
+/// Returns `true` if a program of the part puts files that its words do not name into directories that they
+/// name.
 fn fills_directories(part: &Part, names: &[String]) -> bool {
     let any = |list: &str| names.iter().any(|name| listed(list, name));
     let extracts = |(at, word): (usize, &Word)| {
@@ -324,14 +330,14 @@ fn fills_directories(part: &Part, names: &[String]) -> bool {
     any(FILLERS) || any("tar bsdtar gtar") && part.words.iter().skip(1).enumerate().any(extracts)
 }
 
-/// All addresses that the words of `part` may be, and those that its redirections open.
+/// Returns all URLs that the words of `part` may be, and those that its redirections open.
 pub(super) fn urls(part: &Part) -> Vec<String> {
     let bare = part.programs().any(|name| listed(DOWNLOADERS, &name));
     let mut urls = hosts::addresses(part);
     let words = part.words.iter().enumerate().filter(|(_, word)| word.text.len() <= MAX_PATH_BYTES);
     let literals = part.literals.iter().map(|literal| (1, literal.word.clone()));
     let others = |(at, word): (usize, &Word)| {
-        let others: Vec<Word> = word.others.iter().cloned().map(Word::from_shape).collect();
+        let others: Vec<Word> = word.others.iter().cloned().map(Word::from_text_pattern).collect();
         others.into_iter().map(move |word| (at, word))
     };
     let all =
@@ -341,7 +347,7 @@ pub(super) fn urls(part: &Part) -> Vec<String> {
         if found.is_empty() && bare && at > 0 {
             found.extend(bare_address(&word));
         }
-        // `curl` makes several addresses of `http://{a,b}/`. An address that cannot be read can be any.
+        // `curl` expands `http://{a,b}/` to several URLs. An unreadable URL may be any.
         if word.open.is_none() && found.iter().any(|address| has_braced_host(address)) {
             found.push(String::new());
         }
@@ -350,13 +356,13 @@ pub(super) fn urls(part: &Part) -> Vec<String> {
     urls
 }
 
-/// Returns `true` if the host of an address is a list in braces.
+/// Returns `true` if the host of a URL is a list in braces.
 fn has_braced_host(address: &str) -> bool {
     let host = address.split_once("//").and_then(|(_, rest)| rest.split('/').next());
     host.is_some_and(|host| host.contains(['{', '}']))
 }
 
-/// The address without a scheme that a word of a downloader is, or that its option is given.
+/// Returns the URL without a scheme in a word of a downloader, or in its option.
 fn bare_address(word: &Word) -> Option<String> {
     let text = word.text.as_str();
     let is_host = |text: &&str| text.contains(['.', ':']) && !text.contains([' ', '{', '/', '"']);
@@ -365,7 +371,7 @@ fn bare_address(word: &Word) -> Option<String> {
         None if word.is_option() => text.get(2..).filter(is_host),
         None => Some(text),
     };
-    // `//host` has the scheme of the page. Headers and data are no hosts.
+    // `//host` inherits the scheme. Headers and data are not hosts.
     let is_text = |value: &&str| value.split('/').next().is_some_and(|host| host.contains([' ', '"']));
     let value = value.filter(|value| !is_text(value))?;
     match value.strip_prefix('/') {
@@ -374,34 +380,36 @@ fn bare_address(word: &Word) -> Option<String> {
     }
 }
 
-/// The word and what stands in it between separators, and whether it counts for protection.
-fn pieces(word: &Word, code: bool) -> Vec<(Shape, bool)> {
-    let shapes = word.shapes().chain(decoded(word)).chain(with_directory(word));
-    shapes.flat_map(|shape| pieces_of(word, shape, code)).collect()
+/// Returns the word and its separated parts, each with `true` if it counts for protection.
+fn pieces(word: &Word, code: bool) -> Vec<(TextPattern, bool)> {
+    let text_patterns = word.text_patterns().chain(decoded(word)).chain(with_directory(word));
+    text_patterns.flat_map(|text_pattern| pieces_of(word, text_pattern, code)).collect()
 }
 
-/// The word with a tilde for the variable at its beginning that names the same directory.
-fn with_directory(word: &Word) -> Option<Shape> {
+/// Returns the word with a tilde instead of the leading variable that names the same directory.
+fn with_directory(word: &Word) -> Option<TextPattern> {
     let directory = match word.holes.first()?.as_str() {
         "$PWD" => "~+",
         "$HOME" => "~",
         _ => return None,
     };
-    let shape = word.shape();
-    let [Unit::Many, rest @ ..] = &shape.0[..] else { return None };
-    let is_whole = matches!(rest.first(), None | Some(Unit::Char('/')));
-    is_whole.then(|| Shape(Shape::exact(directory).0.into_iter().chain(rest.iter().copied()).collect()))
+    let text_pattern = word.text_pattern();
+    let [PatternUnit::Many, rest @ ..] = &text_pattern.0[..] else { return None };
+    let is_whole = matches!(rest.first(), None | Some(PatternUnit::Char('/')));
+    is_whole.then(|| {
+        TextPattern(TextPattern::exact(directory).0.into_iter().chain(rest.iter().copied()).collect())
+    })
 }
 
-/// The word as it is in an address on this disk once its percent signs are decoded: `file:///x/%2eenv`.
-fn decoded(word: &Word) -> Option<Shape> {
-    let whole = word.shape();
-    let is_percent = |unit: &Unit| *unit == Unit::Char('%');
+/// Returns the word with decoded percent escapes, as in a local URL: `file:///x/%2eenv`.
+fn decoded(word: &Word) -> Option<TextPattern> {
+    let whole = word.text_pattern();
+    let is_percent = |unit: &PatternUnit| *unit == PatternUnit::Char('%');
     if !whole.0.iter().any(is_percent) || !word.text.to_ascii_lowercase().contains("file:") {
         return None;
     }
-    let digit = |unit: Option<&Unit>| match unit {
-        Some(Unit::Char(letter)) => letter.to_digit(16),
+    let digit = |unit: Option<&PatternUnit>| match unit {
+        Some(PatternUnit::Char(letter)) => letter.to_digit(16),
         _ => None,
     };
     let mut units = Vec::with_capacity(whole.0.len());
@@ -410,7 +418,7 @@ fn decoded(word: &Word) -> Option<Shape> {
         let digits = digit(whole.0.get(at + 1)).zip(digit(whole.0.get(at + 2))).filter(|_| is_percent(unit));
         match digits.and_then(|(high, low)| char::from_u32(high * 16 + low)) {
             Some(letter) => {
-                units.push(Unit::Char(letter));
+                units.push(PatternUnit::Char(letter));
                 at += 3;
             }
             None => {
@@ -419,55 +427,57 @@ fn decoded(word: &Word) -> Option<Shape> {
             }
         }
     }
-    Some(Shape(units))
+    Some(TextPattern(units))
 }
 
-/// The pieces of one thing that the word can be.
-fn pieces_of(word: &Word, whole: Shape, code: bool) -> Vec<(Shape, bool)> {
-    let separates = |unit: &Unit| matches!(unit, Unit::Char(letter) if SEPARATORS.contains(letter) || code && PUNCTUATION.contains(letter));
-    let mut pieces: Vec<(Shape, bool)> = Vec::new();
+/// Returns the parts of one alternative of the word.
+fn pieces_of(word: &Word, whole: TextPattern, code: bool) -> Vec<(TextPattern, bool)> {
+    let separates = |unit: &PatternUnit| matches!(unit, PatternUnit::Char(letter) if SEPARATORS.contains(letter) || code && PUNCTUATION.contains(letter));
+    let mut pieces: Vec<(TextPattern, bool)> = Vec::new();
     if whole.0.iter().any(separates) {
-        pieces.extend(whole.0.split(separates).map(|units| (Shape(units.to_vec()), true)));
+        pieces.extend(whole.0.split(separates).map(|units| (TextPattern(units.to_vec()), true)));
     }
-    pieces.extend(glued(&whole.0).map(|units| (Shape(units.to_vec()), true)));
+    pieces.extend(glued(&whole.0).map(|units| (TextPattern(units.to_vec()), true)));
     if word.text.len() <= MAX_PATH_BYTES {
         let alone = pieces.is_empty();
         pieces.push((whole, alone));
     }
-    let is_path = |shape: &Shape| {
-        shape.0.len() <= MAX_PATH_BYTES
-            && shape.0.iter().any(|unit| matches!(unit, Unit::Char(letter) if *letter != '/'))
+    let is_path = |text_pattern: &TextPattern| {
+        text_pattern.0.len() <= MAX_PATH_BYTES
+            && text_pattern.0.iter().any(|unit| matches!(unit, PatternUnit::Char(letter) if *letter != '/'))
     };
     pieces.retain(|(piece, _)| is_path(piece));
     pieces
 }
 
-/// What may be glued to the letters of options: `-fpath`, `-vxfpath`. Of a long row of letters its first and its last may
-/// be options.
-fn glued(units: &[Unit]) -> impl Iterator<Item = &[Unit]> {
-    let is_letter = |unit: &&Unit| matches!(unit, Unit::Char(letter) if letter.is_ascii_alphanumeric());
+/// Returns what may follow option letters in one word: `-fpath`, `-vxfpath`. In a long row of letters only
+/// the first and the last may be options.
+fn glued(units: &[PatternUnit]) -> impl Iterator<Item = &[PatternUnit]> {
+    let is_letter =
+        |unit: &&PatternUnit| matches!(unit, PatternUnit::Char(letter) if letter.is_ascii_alphanumeric());
     let letters = match units {
-        [Unit::Char('-' | '+'), rest @ ..] => rest.iter().take_while(is_letter).count(),
+        [PatternUnit::Char('-' | '+'), rest @ ..] => rest.iter().take_while(is_letter).count(),
         _ => 0,
     };
     let near = move |at: &usize| *at <= MAX_OPTION_LETTERS || at + MAX_OPTION_LETTERS > letters;
     (1..=letters).filter(near).filter_map(|at| units.get(at + 1..)).filter(|rest| !rest.is_empty())
 }
 
-/// Returns `true` if an option says what a program is to leave alone.
+/// Returns `true` if an option names what a program is to ignore.
 fn is_left_out(word: &Word) -> bool {
     ["--exclude", "--ignore", "--no-"].iter().any(|name| word.text.starts_with(name))
 }
 
-/// Directories among the words of `part` in which a protected path may be what another word names: behind an option such
-/// as `-C` or `--chdir=`, or as an operand of a program that goes into it. `None` if there are too many.
-fn entered(part: &Part, code: bool, bases: &[Steps], place: Place<'_>) -> Option<Vec<Steps>> {
+/// Returns the directories among the words of `part` in which another word may name a protected path: after
+/// an option such as `-C` or `--chdir=`, or as an operand of a program that enters it. `None` if there are
+/// too many.
+fn entered(part: &Part, code: bool, bases: &[Steps], path_base: PathBase<'_>) -> Option<Vec<Steps>> {
     let mut found: Vec<Steps> = Vec::new();
     for word in
         part.words.iter().skip(1).filter(|word| word.text.len() <= MAX_PATH_BYTES && !is_left_out(word))
     {
         for (piece, _) in pieces(word, code) {
-            for path in resolved(&piece, bases, place)? {
+            for path in resolved(&piece, bases, path_base)? {
                 if may_hold_protected(&path) && !found.contains(&path) {
                     found.push(path);
                 }
@@ -480,16 +490,20 @@ fn entered(part: &Part, code: bool, bases: &[Steps], place: Place<'_>) -> Option
     Some(found)
 }
 
-/// Where relative paths may start: in the working directory, and in every directory that `cd` may have gone to.
-pub(super) fn bases(part: &Part, place: Place<'_>) -> Vec<Steps> {
-    let mut bases = vec![place.cwd.map(Steps::of).unwrap_or_default()];
-    let real = place.real.map(Steps::of);
+/// Returns the directories in which relative paths may start: the working directory, and every directory that
+/// `cd` may have entered.
+pub(super) fn bases(part: &Part, path_base: PathBase<'_>) -> Vec<Steps> {
+    let mut bases = vec![path_base.cwd.map(Steps::from_path).unwrap_or_default()];
+    let real = path_base.real.map(Steps::from_path);
     for from in bases.clone().into_iter().chain(real.clone()) {
         let mut reached = vec![from];
         for directory in &part.after {
-            // Each of several directories multiplies those before it, so only the first few count.
-            let next = directory.shapes().flat_map(|shape| {
-                reached.iter().map(move |from| join(from.clone(), &shape, place)).collect::<Vec<_>>()
+            // Each of several directories multiplies the previous ones, so only the first few count.
+            let next = directory.text_patterns().flat_map(|text_pattern| {
+                reached
+                    .iter()
+                    .map(move |from| join(from.clone(), &text_pattern, path_base))
+                    .collect::<Vec<_>>()
             });
             reached = next.take(MAX_ENTERED).collect();
             bases.extend_from_slice(&reached);
@@ -499,75 +513,78 @@ pub(super) fn bases(part: &Part, place: Place<'_>) -> Vec<Steps> {
     bases
 }
 
-/// The directory that a tilde at the beginning of a word stands for.
+/// The directory that a leading tilde stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tilde {
     Home,
     /// `~+`.
     WorkingDirectory,
-    /// Another directory: `~-`, `~2`, `~+2`, the home of a user, or whatever a shell has under that name.
+    /// Another directory: `~-`, `~2`, `~+2`, the home directory of a user, or a named directory of the shell.
     Other,
 }
 
-/// The directory that a shell puts in for the first name of a path, if it may.
-fn tilde(shape: &Shape) -> Option<Tilde> {
-    let [Unit::Char('~'), name @ ..] = shape.0.split(|unit| *unit == Unit::Char('/')).next()? else {
+/// Returns the directory that a shell may insert for the first name of a path.
+fn tilde(text_pattern: &TextPattern) -> Option<Tilde> {
+    let [PatternUnit::Char('~'), name @ ..] =
+        text_pattern.0.split(|unit| *unit == PatternUnit::Char('/')).next()?
+    else {
         return None;
     };
-    let is_digit = |unit: &Unit| !matches!(unit, Unit::Char(letter) if !letter.is_ascii_digit());
-    let is_login = |unit: &Unit| match unit {
-        Unit::Char(letter) => letter.is_alphanumeric() || "_-.".contains(*letter),
+    let is_digit =
+        |unit: &PatternUnit| !matches!(unit, PatternUnit::Char(letter) if !letter.is_ascii_digit());
+    let is_login = |unit: &PatternUnit| match unit {
+        PatternUnit::Char(letter) => letter.is_alphanumeric() || "_-.".contains(*letter),
         _ => true,
     };
-    let is_number = |name: &[Unit]| !name.is_empty() && name.iter().all(is_digit);
-    let is_name = |name: &[Unit]| !is_digit(&name[0]) && name.iter().all(is_login);
+    let is_number = |name: &[PatternUnit]| !name.is_empty() && name.iter().all(is_digit);
+    let is_name = |name: &[PatternUnit]| !is_digit(&name[0]) && name.iter().all(is_login);
     match name {
         [] => Some(Tilde::Home),
-        [Unit::Char('+')] => Some(Tilde::WorkingDirectory),
-        [Unit::Char('-')] => Some(Tilde::Other),
-        [Unit::Char('+' | '-'), number @ ..] if is_number(number) => Some(Tilde::Other),
+        [PatternUnit::Char('+')] => Some(Tilde::WorkingDirectory),
+        [PatternUnit::Char('-')] => Some(Tilde::Other),
+        [PatternUnit::Char('+' | '-'), number @ ..] if is_number(number) => Some(Tilde::Other),
         name if is_number(name) || is_name(name) => Some(Tilde::Other),
         _ => None,
     }
 }
 
-/// Where a path may lead from each of these directories, unless there are too many paths.
-fn resolved(shape: &Shape, bases: &[Steps], place: Place<'_>) -> Option<Vec<Steps>> {
-    let absolute = shape.0.first() == Some(&Unit::Char('/'))
-        || tilde(shape).is_some_and(|tilde| tilde != Tilde::WorkingDirectory);
+/// Returns where a path may lead from each of these directories, unless there are too many paths.
+fn resolved(text_pattern: &TextPattern, bases: &[Steps], path_base: PathBase<'_>) -> Option<Vec<Steps>> {
+    let absolute = text_pattern.0.first() == Some(&PatternUnit::Char('/'))
+        || tilde(text_pattern).is_some_and(|tilde| tilde != Tilde::WorkingDirectory);
     let bases = if absolute { &bases[..1] } else { bases };
     let mut paths = Vec::with_capacity(bases.len());
     for base in bases {
-        let path = join(base.clone(), shape, place);
-        place.steps_left.set(place.steps_left.get().checked_sub(path.0.len())?);
+        let path = join(base.clone(), text_pattern, path_base);
+        path_base.steps_left.set(path_base.steps_left.get().checked_sub(path.0.len())?);
         paths.push(path);
     }
     Some(paths)
 }
 
-/// `shape` from `base` on, with `.` and `..` taken out.
-fn join(base: Steps, shape: &Shape, place: Place<'_>) -> Steps {
-    let tilde = tilde(shape);
-    let mut steps = match (shape.0.first(), tilde) {
-        (Some(Unit::Char('/')), _) => Steps::default(),
-        (_, Some(Tilde::Home)) => match place.home {
-            Some(home) => Steps::of(&resolve(home, None, None)),
-            None => Steps(vec![Step::Name(Shape::exact("~"))]),
+/// Joins `text_pattern` to `base`, and removes `.` and `..`.
+fn join(base: Steps, text_pattern: &TextPattern, path_base: PathBase<'_>) -> Steps {
+    let tilde = tilde(text_pattern);
+    let mut steps = match (text_pattern.0.first(), tilde) {
+        (Some(PatternUnit::Char('/')), _) => Steps::default(),
+        (_, Some(Tilde::Home)) => match path_base.home {
+            Some(home) => Steps::from_path(&resolve(home, None, None)),
+            None => Steps(vec![Step::Name(TextPattern::exact("~"))]),
         },
         (_, Some(Tilde::Other)) => Steps(vec![Step::Deep]),
         (_, Some(Tilde::WorkingDirectory) | None) => base,
     };
-    let names = shape.0.split(|unit| *unit == Unit::Char('/'));
+    let names = text_pattern.0.split(|unit| *unit == PatternUnit::Char('/'));
     for name in names.skip(usize::from(tilde.is_some())) {
         match name {
-            [] | [Unit::Char('.')] => {}
-            [Unit::Char('.'), Unit::Char('.')] => {
+            [] | [PatternUnit::Char('.')] => {}
+            [PatternUnit::Char('.'), PatternUnit::Char('.')] => {
                 if steps.0.last() != Some(&Step::Deep) {
                     steps.0.pop();
                 }
             }
-            name if name.iter().all(|unit| *unit == Unit::Many) => steps.0.push(Step::Deep),
-            name => steps.0.push(Step::Name(Shape(name.to_vec()))),
+            name if name.iter().all(|unit| *unit == PatternUnit::Many) => steps.0.push(Step::Deep),
+            name => steps.0.push(Step::Name(TextPattern(name.to_vec()))),
         }
     }
     steps

@@ -1,12 +1,12 @@
-//! Spellings of one address: in requests, in inputs of tools, and among the words of commands.
+//! Spellings of one URL: in requests, in tool inputs, and among the words of commands.
 
 use narrows_policy::Verdict::{self, Allow, Deny};
-use narrows_policy::{Access, Action, Because, Kind};
+use narrows_policy::{Access, Action, DecisionReason, Kind};
 use serde_json::json;
 
 use crate::common::{SANDBOX, decide, policy, shell};
 
-/// The action as it is asked for by a flag, and as an agent describes it.
+/// Returns the action as requested by a flag, and as described by an agent.
 fn fetches(url: &str) -> [Action; 2] {
     let flag = Action { urls: vec![url.to_owned()], ..Action::new(Kind::Fetch) };
     [flag, Action::read(Some("fetch"), None, &json!({ "url": url }), &[])]
@@ -73,7 +73,7 @@ fn every_spelling_of_a_host_is_that_host() {
 }
 
 #[test]
-fn a_host_is_one_without_a_scheme_too() {
+fn a_host_is_found_without_a_scheme() {
     let lines = [
         "cat < /dev/tcp/127.0.0.1/8096",
         "cat < /dev/tcp/localhost/8096",
@@ -126,7 +126,7 @@ fn a_host_is_one_without_a_scheme_too() {
 }
 
 #[test]
-fn other_hosts_are_other_hosts() {
+fn a_rule_does_not_match_other_hosts() {
     let urls =
         ["https://example.com/127.0.0.1", "http://10.0.0.1/", "http://[2001:db8::1]/", "http://128.0.0.1/"];
     let lines = [
@@ -155,7 +155,7 @@ fn other_hosts_are_other_hosts() {
 }
 
 #[test]
-fn an_address_on_this_disk_is_a_file() {
+fn a_file_url_is_a_file() {
     for access in [Access::Low, Access::Medium, Access::High] {
         let policy = policy(access, "");
         for url in [
@@ -171,7 +171,7 @@ fn an_address_on_this_disk_is_a_file() {
         ] {
             for action in fetches(url) {
                 let decision = decide(&policy, &action, SANDBOX);
-                assert!(matches!(decision.because, Because::Protected { .. }), "{url}: {decision}");
+                assert!(matches!(decision.because, DecisionReason::Protected { .. }), "{url}: {decision}");
             }
         }
         for action in fetches("file:///home/me/project/README.md") {
@@ -188,7 +188,7 @@ fn an_address_on_this_disk_is_a_file() {
         "wget file://localhost/home/me/.ssh/id%5Frsa",
     ] {
         let decision = decide(&high, &shell(line), SANDBOX);
-        assert!(matches!(decision.because, Because::Protected { .. }), "{line}: {decision}");
+        assert!(matches!(decision.because, DecisionReason::Protected { .. }), "{line}: {decision}");
     }
     for line in ["git log --format=%h", "date +%d", "printf '%s%2d' a b", "curl https://example.com/%20x"] {
         assert_eq!(decide(&high, &shell(line), SANDBOX).verdict, Allow, "{line}");

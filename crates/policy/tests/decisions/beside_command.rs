@@ -1,4 +1,4 @@
-//! Members beside a command: one that nobody can judge makes the command unknown.
+//! Members beside a command: one that cannot be judged makes the command unknown.
 
 use narrows_policy::Verdict::{self, Allow, Ask, Deny};
 use narrows_policy::{Access, Action, Command, Confined};
@@ -24,7 +24,7 @@ fn check(access: Access, rules: &str, input: &Value, expected: Verdict) {
     assert_eq!(decision.verdict, expected, "{access} {input}: {decision}");
 }
 
-/// Checks that the command of an input is, or is not, unknown, whatever the rules are about.
+/// Checks whether the command of an input is unknown, without rules.
 #[track_caller]
 fn check_unknown(input: &Value, is_unknown: bool) {
     let command = execute(input).command;
@@ -36,7 +36,7 @@ fn check_unknown(input: &Value, is_unknown: bool) {
     check(Access::High, "", input, Allow);
 }
 
-/// An `ls` with this member beside it.
+/// Returns an `ls` with this member.
 fn beside(name: &str, value: &Value) -> Value {
     json!({"command": "ls", name: value})
 }
@@ -91,7 +91,7 @@ fn an_unlisted_member_makes_a_command_unknown() {
     }
 }
 
-/// What a name says is not known, so what its members say is not either.
+/// The meaning of the outer member is unknown, so its members are unknown too.
 #[test]
 fn a_listed_name_in_an_unlisted_member_changes_nothing() {
     for value in [
@@ -218,7 +218,7 @@ fn a_variable_written_as_a_member_makes_a_command_unknown() {
 }
 
 #[test]
-fn what_belongs_to_no_file_or_may_be_an_option_makes_a_command_unknown() {
+fn a_stray_path_or_possible_option_makes_a_command_unknown() {
     check_unknown(&beside("content", &json!("canary")), true);
     check_unknown(&beside("edits", &json!([{"new_string": "canary"}])), true);
     for name in ["path", "file", "pattern", "query", "to"] {
@@ -238,7 +238,7 @@ fn an_input_that_is_too_large_makes_its_command_unknown() {
     assert_eq!(decision.verdict, Deny, "{decision}");
 }
 
-/// Requests as agents send them.
+/// Requests as sent by agents.
 #[test]
 fn everyday_requests_keep_their_command() {
     for input in [
@@ -310,7 +310,7 @@ fn a_full_command_text_is_a_command() {
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
 
-    /// No member makes a verdict milder, whatever its name and its value are.
+    /// No member makes a verdict milder, with any name and value.
     #[test]
     fn a_member_makes_no_verdict_milder(name in "[a-zA-Z_]{1,12}", text in "[ -~]{0,12}") {
         let command = json!({"command": "ls"});
@@ -326,7 +326,7 @@ proptest::proptest! {
     }
 }
 
-/// A request of this kind that has a harmless command beside its own input.
+/// Returns a request with this kind that has a harmless command in addition to its own input.
 fn with_ls(kind: Option<&str>, input: &Value) -> Action {
     let mut input = input.clone();
     input["command"] = json!("ls");

@@ -1,8 +1,8 @@
-//! What the tests of decisions share.
+//! Shared helpers of the decision tests.
 
 use std::path::PathBuf;
 
-use narrows_policy::{Access, Action, Command, Confined, Decision, Narrowing, Policy, Rules, Scene};
+use narrows_policy::{Access, Action, Command, Confined, Decision, Narrowing, Policy, RequestContext, Rules};
 
 /// A sandbox that enforces everything.
 pub(crate) const SANDBOX: Confined =
@@ -19,13 +19,13 @@ pub(crate) fn policy(access: Access, rules: &str) -> Policy {
     Policy::new(access, Narrowing::default()).with_rules(rules).with_home("/home/me")
 }
 
-/// The decision in the roots.
+/// Decides in the roots.
 pub(crate) fn decide(policy: &Policy, action: &Action, confined: Confined) -> Decision {
     let roots = roots();
-    policy.decide(action, &Scene { roots: &roots, confined, ..Scene::default() })
+    policy.decide(action, &RequestContext { roots: &roots, confined, ..RequestContext::default() })
 }
 
-/// A line for a shell.
+/// Returns a shell line.
 pub(crate) fn shell(line: &str) -> Action {
     Action::execute(Command::Shell(line.to_owned()), None)
 }

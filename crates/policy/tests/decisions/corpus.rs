@@ -1,4 +1,4 @@
-//! Lines that run `canary` by the syntax of shells, class by class, and lines that only look like it.
+//! Lines that run `canary` by shell syntax, class by class, and lines that only look like it.
 
 /// Every line runs `canary` in some shell of the Bourne family.
 pub(crate) const LINES: &[&str] = &[
@@ -327,14 +327,14 @@ pub(crate) const LINES: &[&str] = &[
     "bash <<E\ncanary\nE",
     "bash <<< \"$x\"",
     "cat <<E | bash\n$x\nE",
-    // Lines that go on.
+    // Continued lines.
     "$\\\nx a",
     "$\\\n(canary)",
     "$\\\n{x:-$(canary)}",
     "can\\\nary",
     "cat <\\\n<E\na\nE\ncanary",
     "echo a\\\\\ncanary",
-    // What a shell is told.
+    // Input of a shell.
     "base64 -d <<< Y2FuYXJ5 | bash",
     "rev <<< yranac | sh",
     "echo Canary | tr C c | sh -s",
@@ -410,7 +410,7 @@ pub(crate) const LINES: &[&str] = &[
     "gosu root canary",
 ];
 
-/// Lines that mention the canary and run something else, and ordinary ones.
+/// Lines that mention the canary and run something else, and ordinary lines.
 pub(crate) const HARMLESS: &[&str] = &[
     "for i in 1 2 3; do echo $((i * 2)); done",
     "i=0; while [ $i -lt 3 ]; do i=$((i + 1)); done",

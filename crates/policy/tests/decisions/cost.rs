@@ -1,13 +1,14 @@
-//! Work that grows with the length of a request, and no faster: one message of an agent must not hold up everybody else.
+//! Work is linear in the length of a request: one message of an agent must not block all others.
 //!
-//! Every input is made of the smallest parts of its kind. Work that is quadratic in their number does not end within the
-//! time limit of the test runner.
+//! Every input is made of the smallest parts of its kind. Work that is quadratic in their number does not end
+//! within the time limit of the test runner.
 
 use std::path::PathBuf;
 
 use narrows_policy::Verdict::Allow;
 use narrows_policy::{
-    Access, Action, Because, Charter, Class, Clause, Command, Ledger, Policy, Scene, Variable,
+    Access, Action, BudgetUsage, Class, Command, DecisionReason, GovernanceRule, GovernanceRuleset, Policy,
+    RequestContext, Variable,
 };
 use serde_json::{Value, json};
 
@@ -38,10 +39,10 @@ command = ["ls **", "make *"]
 env = ["A*"]
 "#;
 
-/// A message is at most this long here.
+/// Maximum length of a message in these tests.
 const MESSAGE_BYTES: usize = 1 << 20;
 
-/// Longer texts of commands are not read.
+/// Maximum length of a command that is read.
 const COMMAND_BYTES: usize = 128 << 10;
 
 /// Parts that open, close or separate something.
@@ -93,7 +94,7 @@ const WORDS: &[&str] = &[
     "\t", "a://b ",
 ];
 
-/// Programs, most of which look at what stands behind them.
+/// Programs, most of which examine the following words.
 const PROGRAMS: &[&str] = &[
     "sudo ",
     "env ",
@@ -136,7 +137,7 @@ const PROGRAMS: &[&str] = &[
     "$(a);",
 ];
 
-/// Words that many others stand behind, or that are looked at together with all others.
+/// Words that are examined together with all following ones.
 const BEGINNINGS: &[&str] = &[
     "",
     "sudo ",
@@ -174,18 +175,22 @@ fn repeated(part: &str, bytes: usize) -> String {
 }
 
 fn guarded_policy() -> Policy {
-    let clauses = vec![
-        Clause::new("paths", "workspace.write", Class::Deny).on("workspace:/secrets/**").expect("a subject"),
-        Clause::new("tools", "tool.call", Class::RequireApproval).on("x*y").expect("a subject"),
+    let rules = vec![
+        GovernanceRule::new("paths", "workspace.write", Class::Deny)
+            .with_subject("workspace:/secrets/**")
+            .expect("a subject"),
+        GovernanceRule::new("tools", "tool.call", Class::RequireApproval)
+            .with_subject("x*y")
+            .expect("a subject"),
     ];
-    policy(Access::High, RULES).with_charter(Charter::new(clauses))
+    policy(Access::High, RULES).with_ruleset(GovernanceRuleset::new(rules))
 }
 
-/// Decides about an action as a gate does, and returns the verdict.
+/// Decides about an action as a gate does.
 fn judge(policy: &Policy, action: &Action) -> Class {
     let roots = roots();
-    let scene = Scene { roots: &roots, ..Scene::default() };
-    policy.rule(action, &scene, &Ledger::EMPTY).class
+    let context = RequestContext { roots: &roots, ..RequestContext::default() };
+    policy.decide_governed(action, &context, &BudgetUsage::EMPTY).class
 }
 
 fn judge_lines(beginnings: &[&str], parts: &[&str], bytes: usize) {
@@ -216,9 +221,9 @@ fn a_command_of_programs_costs_in_proportion_to_its_length() {
     judge_lines(&[""], PROGRAMS, COMMAND_BYTES);
 }
 
-/// Where one scan of a long word for each sign behind it would be enough to fail.
+/// One scan of a long word per following character would exceed the time limit.
 #[test]
-fn signs_behind_a_long_word_do_not_look_back_at_it() {
+fn punctuation_after_a_long_word_does_not_rescan_it() {
     let policy = guarded_policy();
     for sign in ["[", "|", ";", ")", "{", "a[", "<", "&", "$", "'' ", "{a,b}"] {
         for long in ["a", "a "] {
@@ -228,9 +233,9 @@ fn signs_behind_a_long_word_do_not_look_back_at_it() {
     }
 }
 
-/// Behind these, few parts are enough to reach other limits than that of the length.
+/// After these, a few parts reach other limits than that of the length.
 #[test]
-fn what_stands_before_a_command_does_not_multiply_its_cost() {
+fn prefixes_of_a_command_do_not_multiply_its_cost() {
     const SMALL: &[&str] = &[
         "a ", "-a ", "a=a ", "git ", "git -a ", "a;", "a\n", "*a ", "$a ", "?a/", "a,", "e;", "(", "<<a ",
         ">a ", "$'a'", "sh -c a;",
@@ -238,9 +243,9 @@ fn what_stands_before_a_command_does_not_multiply_its_cost() {
     judge_lines(BEGINNINGS, SMALL, 4_000);
 }
 
-/// Every text is read within the limit of all texts, however deep it stands.
+/// Every text counts towards the limit of all texts, at any depth.
 #[test]
-fn texts_in_texts_do_not_multiply_their_cost() {
+fn nested_texts_do_not_multiply_the_cost() {
     let policy = guarded_policy();
     for part in ["a ", "a;", "\\\n", "a \\\n"] {
         let mut text = repeated(part, COMMAND_BYTES / 4);
@@ -254,7 +259,7 @@ fn texts_in_texts_do_not_multiply_their_cost() {
 }
 
 #[test]
-fn a_longer_command_is_denied_unread() {
+fn an_oversized_command_is_denied_unread() {
     let policy = guarded_policy();
     for part in [SIGNS, LANGUAGE, WORDS, PROGRAMS].concat() {
         let command = Command::Shell(repeated(part, MESSAGE_BYTES));
@@ -280,7 +285,7 @@ fn text(number: usize) -> Value {
     json!(format!("/a/{number}"))
 }
 
-/// Many of everything that a request may have many of.
+/// Many of each part that a request may have several times.
 #[test]
 fn an_input_costs_in_proportion_to_its_length() {
     let policy = guarded_policy();
@@ -360,12 +365,12 @@ fn content_costs_in_proportion_to_its_length() {
     }
 }
 
-/// What is too large to be judged is denied by every access, whatever the rules allow.
+/// A request that is too large to be judged is denied by every access, regardless of rules.
 #[test]
-fn what_is_too_large_is_denied() {
+fn oversized_requests_are_denied() {
     let allowing = "[[rule]]\neffect = 'allow'\nkind = '*'\n";
     let roots = roots();
-    let scene = Scene { roots: &roots, ..Scene::default() };
+    let context = RequestContext { roots: &roots, ..RequestContext::default() };
     let paths = |count: usize| (0..count).map(|number| PathBuf::from(format!("/home/me/project/{number}")));
     let many = Action { paths: paths(5_000).collect(), ..Action::new(narrows_policy::Kind::Read) };
     let some = Action { paths: paths(3_000).collect(), ..Action::new(narrows_policy::Kind::Read) };
@@ -377,8 +382,8 @@ fn what_is_too_large_is_denied() {
     for access in [Access::Low, Access::Medium, Access::High] {
         let policy = policy(access, allowing);
         for action in [&many, &steered, &deep] {
-            assert_eq!(policy.decide(action, &scene).because, Because::Unreadable);
+            assert_eq!(policy.decide(action, &context).because, DecisionReason::Unreadable);
         }
-        assert_eq!(policy.decide(&some, &scene).verdict, Allow);
+        assert_eq!(policy.decide(&some, &context).verdict, Allow);
     }
 }

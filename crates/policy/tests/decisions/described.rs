@@ -1,7 +1,7 @@
-//! Requests as agents describe them: variables, arguments, diffs and links count for what is decided.
+//! Requests as described by agents: variables, arguments, diffs and links are judged.
 
 use narrows_policy::Verdict::{self, Allow, Ask, Deny};
-use narrows_policy::{Access, Action, Because, Command, Confined, Rules};
+use narrows_policy::{Access, Action, Command, Confined, DecisionReason, Rules};
 use serde_json::{Value, json};
 
 use crate::common::{SANDBOX, decide, policy};
@@ -43,7 +43,7 @@ fn an_allow_rule_does_not_cover_a_command_with_a_variable() {
         check(Access::Low, "", &action, NONE, Deny);
         check(Access::Low, LOOKING, &action, NONE, Deny);
         check(Access::Medium, LOOKING, &action, NONE, Ask);
-        // A sandbox holds whatever the command turns out to be.
+        // A sandbox confines the command whatever it runs.
         check(Access::Medium, LOOKING, &action, SANDBOX, Allow);
         check(Access::High, "", &action, NONE, Allow);
     }
@@ -60,7 +60,7 @@ fn a_deny_rule_matches_whatever_variables_are_set() {
     check(Access::High, rules, &with_env(&json!({"X": "1"})), NONE, Deny);
 }
 
-/// A variable of the request counts as an assignment in the text would.
+/// A variable of the request counts like an assignment in the text.
 #[test]
 fn a_deny_rule_matches_what_a_variable_may_run() {
     let rules = "[[rule]]\neffect = 'deny'\ncommand = ['canary', 'git push']\n";
@@ -112,7 +112,7 @@ fn a_rule_lists_the_variables_that_it_accepts() {
         not_match = [{ command = 'git status', env = 'PATH' }, { command = 'git status', env = ['GIT_PAGER', 'X'] }]\n";
     check(Access::Medium, rules, &with_env(&json!({"GIT_PAGER": "cat", "LANG": "C"})), NONE, Allow);
     check(Access::Medium, rules, &with_env(&json!({"git_pager": "cat"})), NONE, Ask);
-    // What cannot be read is none of them, whatever is listed.
+    // An unreadable assignment is not any of the listed variables.
     let any = "[[rule]]\neffect = 'allow'\ncommand = 'git status'\nenv = '*'\n";
     check(Access::Medium, any, &with_env(&json!({"PATH": "/evil"})), NONE, Allow);
     check(Access::Medium, any, &with_env(&json!([7])), NONE, Ask);
@@ -131,8 +131,8 @@ fn an_ask_rule_with_an_unlisted_variable_does_not_turn_a_refusal_into_a_question
 }
 
 #[test]
-fn a_command_that_only_looks_may_change_files_if_a_variable_is_set() {
-    // With `PATH` it may be another program, so what it names may be changed.
+fn a_variable_can_make_a_read_only_command_change_files() {
+    // With `PATH` it may be another program, so its operands may be changed.
     let action = execute(&json!({"command": "cat", "args": ["AGENTS.md"], "env": {"PATH": "/evil"}}));
     check(Access::High, "", &action, NONE, Deny);
     let action = execute(&json!({"command": "cat", "args": ["AGENTS.md"]}));
@@ -177,7 +177,7 @@ fn a_diff_is_judged_where_it_changes_a_file() {
 }
 
 #[test]
-fn a_directory_is_judged_by_its_name_and_by_where_it_leads() {
+fn a_directory_is_judged_by_its_name_and_its_link_target() {
     let run = |cwd: &str, real: Option<&str>, argv: &[&str]| Action {
         real_cwd: real.map(Into::into),
         ..Action::execute(
@@ -189,13 +189,13 @@ fn a_directory_is_judged_by_its_name_and_by_where_it_leads() {
     check(Access::Medium, "", &run("/home/me/project/link", None, &["make"]), SANDBOX, Allow);
     check(Access::Medium, "", &run("/home/me/project/link", Some("/srv"), &["make"]), SANDBOX, Ask);
     check(Access::Medium, "", &run("/srv/link", Some(root), &["make"]), SANDBOX, Ask);
-    // What it names relative to a protected directory is protected.
+    // A path relative to a protected directory is protected.
     let hooks = run("/home/me/project/kk", Some("/home/me/project/.git/hooks"), &["tee", "pre-commit"]);
     let decision = decide(&policy(Access::High, ""), &hooks, NONE);
-    assert!(matches!(decision.because, Because::Protected { .. }), "{decision}");
+    assert!(matches!(decision.because, DecisionReason::Protected { .. }), "{decision}");
     let gone = run("/home/me/project/kk", Some("/home/me/project/.git"), &["sh", "-c", "cd hooks && tee x"]);
     let decision = decide(&policy(Access::High, ""), &gone, NONE);
-    assert!(matches!(decision.because, Because::Protected { .. }), "{decision}");
+    assert!(matches!(decision.because, DecisionReason::Protected { .. }), "{decision}");
 }
 
 #[test]
@@ -223,7 +223,7 @@ fn two_commands_are_the_same_only_if_they_certainly_run_the_same() {
 }
 
 proptest::proptest! {
-    /// No variable makes a verdict milder, and no form of arguments does.
+    /// No variable makes a verdict milder, in any form of arguments.
     #[test]
     fn a_variable_makes_no_verdict_milder(name in "[A-Z_]{0,12}", value in "[ -~]{0,12}", confined: bool) {
         let env = json!([{"name": name, "value": value}]);

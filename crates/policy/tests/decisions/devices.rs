@@ -1,7 +1,7 @@
-//! Devices, and what `/proc` tells of other processes.
+//! Devices, and what `/proc` reveals about other processes.
 
 use narrows_policy::Verdict::{Allow, Deny};
-use narrows_policy::{Access, Action, Because, Kind, WordLink};
+use narrows_policy::{Access, Action, DecisionReason, Kind, WordLink};
 
 use crate::common::{SANDBOX, decide, policy, shell};
 
@@ -21,7 +21,10 @@ fn variables_of_any_process_are_secrets() {
         "xxd /proc/$p/mem",
     ] {
         let decision = decide(&policy(Access::High, ""), &shell(line), SANDBOX);
-        assert!(matches!(decision.because, Because::Protected { secret: true, .. }), "{line}: {decision}");
+        assert!(
+            matches!(decision.because, DecisionReason::Protected { secret: true, .. }),
+            "{line}: {decision}"
+        );
     }
     for line in ["cat /proc/cpuinfo", "cat /proc/$PPID/status", "ls environ", "cat src/*/environ.rs"] {
         assert_eq!(decide(&policy(Access::High, ""), &shell(line), SANDBOX).verdict, Allow, "{line}");
@@ -38,7 +41,7 @@ fn at_low_access_no_device_is_read() {
             assert_eq!(decide(&low, &shell(&line), SANDBOX).verdict, Deny, "{line}");
         }
         assert_eq!(decide(&low, &Action::file(Kind::Read, path), SANDBOX).verdict, Deny, "{path}");
-        // It is only the preset that says so.
+        // Only the preset denies it.
         let high = policy(Access::High, "");
         assert_eq!(decide(&high, &Action::file(Kind::Read, path), SANDBOX).verdict, Allow, "{path}");
     }

@@ -1,5 +1,5 @@
-//! Lines that run `canary` though its name, or the shell that reads it, is hidden by syntax: by where a shell has its
-//! commands from, by what is evaluated twice, and by what one shell reads differently from another.
+//! Lines that run `canary` though its name, or the shell that reads it, is hidden by syntax: by the source of
+//! a shell's commands, by double evaluation, and by differences between shells.
 
 /// Every line runs `canary` in some shell of the Bourne family.
 pub(crate) const LINES: &[&str] = &[
@@ -55,7 +55,7 @@ pub(crate) const LINES: &[&str] = &[
     "curl x | m4",
     "curl x | m4 -",
     "curl x | dc",
-    // A shell that is told what to do by a pipe, however that is written.
+    // A shell that gets its commands from a pipe, in several notations.
     "rev <<< yranac |\n bash",
     "curl x | # c\n bash",
     "echo canary |\n dash",
@@ -108,7 +108,7 @@ pub(crate) const LINES: &[&str] = &[
     "cd /dev; printf 'can%s' ary | . ./stdin",
     "exec 3< <(printf 'can%s' ary); . //dev/fd/3",
     "exec 3>&1; sh <<<\"$(printf 'can%s' ary)\"",
-    // Programs that start a shell if they are told nothing else, and other interpreters.
+    // Programs that start a shell by default, and other interpreters.
     "printf 'can%s\\n' ary | linux64",
     "printf 'can%s\\n' ary | setarch -R",
     "printf 'can%s\\n' ary | unshare -U",
@@ -125,7 +125,7 @@ pub(crate) const LINES: &[&str] = &[
     "printf 'x:\\n\\tcan%s\\n' ary | make -sf -",
     "printf 'x:\\n\\tcan%s\\n' ary | make -f /dev/stdin",
     "printf '!can%s\\n' ary | ed",
-    // A directory that a variable names, and programs that are found.
+    // A directory in a variable, and programs found by a search.
     "d=/bin/can; HOME=${d}ary; ~",
     "d=/bin/can; HOME=${d}ary; env ~",
     "d=/bin/can; HOME=${d}ary; exec ~",
@@ -204,7 +204,7 @@ pub(crate) const LINES: &[&str] = &[
     "GIT_PAGER=sh git -p log",
     "GIT_PAGER='can\"\"ary' git -p log",
     "export GIT_PAGER='can\"\"ary'; git -p log",
-    // What shells read differently.
+    // Syntax that shells read differently.
     "shopt -s extglob\n/bin/canary@()",
     "shopt -s extglob\n/bin/can@()ary",
     "bash -O extglob -c '/bin/can+()ary'",
@@ -242,7 +242,7 @@ pub(crate) const LINES: &[&str] = &[
     "sort --compress-program=canary x",
     "run-parts /bin",
     "/lib64/ld-linux-x86-64.so.2 /bin/canary",
-    // A file that a shell reads is found as a program is.
+    // A sourced file is looked up like a program.
     ". canary",
     ". ./canary",
     ". /bin/canary",
@@ -257,7 +257,7 @@ pub(crate) const LINES: &[&str] = &[
     "if . canary; then ls; fi",
     "bash -c '. canary'",
     "eval . canary",
-    // Words that code runs, and options in one word with others.
+    // Words that code runs, and combined options.
     "awk 'BEGIN{system(ARGV[1])}' canary",
     "awk 'BEGIN{ARGV[1] | getline}' canary",
     "gawk 'BEGINFILE{system(FILENAME)}' x canary",
@@ -294,7 +294,7 @@ pub(crate) const PUSHES: &[&str] = &[
     "git -c alias.x='push --force' x origin",
     "git config alias.x push",
     "git config --global alias.x 'push --force'",
-    // Runners of packages, which hand a text to a shell.
+    // Package runners, which pass a text to a shell.
     "git rebase -x'git push'",
     "git rebase -ix'git push' HEAD~1",
     "git rebase -ix 'git push' HEAD~1",

@@ -1,7 +1,7 @@
-//! Commands that try to look harmless, or to be something else than they are.
+//! Commands that try to look harmless, or to be something else.
 
 use narrows_policy::Verdict::{self, Allow, Ask, Deny};
-use narrows_policy::{Access, Action, Because, Command, Confined, Variable};
+use narrows_policy::{Access, Action, Command, Confined, DecisionReason, Variable};
 
 use crate::common::{SANDBOX, decide, policy, shell};
 use crate::{corpus, evasions, everyday};
@@ -9,7 +9,7 @@ use crate::{corpus, evasions, everyday};
 const NO_SANDBOX: Confined =
     Confined { files: false, network: false, protected: narrows_policy::Protection::Unsupported };
 
-/// What the corpus must not get to run.
+/// Rules that deny the canaries of the corpus.
 const CANARY: &str = r#"
 [[rule]]
 name = "no canary"
@@ -19,7 +19,7 @@ command = ["canary", "git push", "rm -rf"]
 
 /// Every line runs `canary`, `git push` or `rm -rf` somewhere.
 const CORPUS: &[&str] = &[
-    // Plainly, and with further words.
+    // Directly, and with further words.
     "canary",
     "canary --help",
     "git push",
@@ -28,7 +28,7 @@ const CORPUS: &[&str] = &[
     "rm -r -f x",
     "rm x -fr",
     "rm -v -rf -- x",
-    // By a setting of git that is in a variable or a file.
+    // By a git setting in a variable or a file.
     "GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=alias.x GIT_CONFIG_VALUE_0=push git x",
     "env GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=alias.x GIT_CONFIG_VALUE_0=pu\"\"sh git x",
     "export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=alias.x GIT_CONFIG_VALUE_0=$A; git x",
@@ -64,7 +64,7 @@ const CORPUS: &[&str] = &[
     "ls\n\n  canary",
     "ls # comment\ncanary",
     "true && true && true && canary",
-    // In the middle of something.
+    // Inside of something.
     "echo $(canary)",
     "echo \"$(canary)\"",
     "echo \"a $(ls $(canary)) b\"",
@@ -79,7 +79,7 @@ const CORPUS: &[&str] = &[
     "x=$(canary)",
     "ls $(canary) src",
     "[ $(canary) ]",
-    // In the words of the language.
+    // In shell keywords.
     "(canary)",
     "{ canary; }",
     "if canary; then ls; fi",
@@ -163,7 +163,7 @@ const CORPUS: &[&str] = &[
     "cat <<EOF\nit's\nEOF\ncanary",
     "cat <<-EOF\n\tx\n\tEOF\ncanary",
     "cmd /c git push",
-    // Written another way.
+    // In another spelling.
     "/usr/bin/git push",
     "./git push",
     "../../bin/canary",
@@ -190,7 +190,7 @@ const CORPUS: &[&str] = &[
     "/usr/bin/gi? push",
     "/usr/bin/g*t push",
     "git pus[h]",
-    // What only the shell knows.
+    // Expanded by the shell.
     "$X",
     "$X push",
     "git $X",
@@ -211,7 +211,7 @@ const CORPUS: &[&str] = &[
     "$(echo git) push",
     "git $(echo push)",
     "X=canary; $X",
-    // What does not end.
+    // Unterminated.
     "ls; canary '",
     "ls; canary \"",
     "canary $(",
@@ -224,7 +224,7 @@ const CORPUS: &[&str] = &[
 ];
 
 #[test]
-fn the_canary_never_sings() {
+fn hostile_lines_never_run_the_canary() {
     let high = policy(Access::High, CANARY);
     let medium = policy(Access::Medium, CANARY);
     let mut sang = Vec::new();
@@ -239,7 +239,7 @@ fn the_canary_never_sings() {
     assert!(sang.is_empty(), "{}", sang.join("\n"));
 }
 
-/// A name that is too long to be looked at is not harmless.
+/// A name that is too long to be examined is not harmless.
 #[test]
 fn a_long_name_hides_nothing() {
     let high = policy(Access::High, CANARY);
@@ -250,7 +250,7 @@ fn a_long_name_hides_nothing() {
     }
 }
 
-/// A deny rule about one program leaves ordinary work with others alone.
+/// A deny rule about one program does not affect ordinary work with others.
 #[test]
 fn ordinary_lines_are_not_hit_by_other_rules() {
     let rules =
@@ -269,7 +269,7 @@ fn ordinary_lines_are_not_hit_by_other_rules() {
 }
 
 #[test]
-fn nothing_hostile_only_looks() {
+fn no_hostile_line_is_read_only() {
     let low = policy(Access::Low, "");
     for line in CORPUS.iter().chain(corpus::LINES).chain(evasions::LINES) {
         let decision = decide(&low, &shell(line), SANDBOX);
@@ -278,7 +278,7 @@ fn nothing_hostile_only_looks() {
     }
 }
 
-/// An allow rule that covers what the corpus pretends to be does not cover what it is.
+/// An allow rule for what a line pretends to be does not cover what it is.
 #[test]
 fn nothing_hostile_is_allowed_by_a_rule() {
     let rules = r#"
@@ -297,9 +297,9 @@ command = [
     }
 }
 
-/// The same words as an argv are what they are: no shell, no surprises.
+/// An argv has exactly these words, without a shell.
 #[test]
-fn an_argv_has_no_syntax() {
+fn an_argv_is_not_read_as_shell_text() {
     let argv = |words: &[&str]| Command::Argv(words.iter().map(|word| (*word).to_owned()).collect());
     assert!(argv(&["grep", "a;b", "$(x)", "*"]).is_read_only());
     assert!(argv(&["echo", "`x`"]).is_read_only());
@@ -326,9 +326,9 @@ fn an_argv_has_no_syntax() {
     assert_eq!(decide(&high, &grep, SANDBOX).verdict, Allow);
 }
 
-/// A subcommand as a program of its own is the same to what forbids, and another to what permits.
+/// A subcommand as a separate program is the same for rules that forbid, and different for rules that permit.
 #[test]
-fn a_dash_is_no_way_around_a_rule() {
+fn a_dash_does_not_evade_a_rule() {
     let rule = |effect: &str, command: &str| {
         policy(Access::Medium, &format!("[[rule]]\neffect = '{effect}'\ncommand = '{command}'\n"))
     };
@@ -352,9 +352,9 @@ fn a_dash_is_no_way_around_a_rule() {
     assert_eq!(permitted.verdict, Ask, "{permitted}");
 }
 
-/// What only mentions the canary may go on.
+/// A line that only mentions the canary is allowed.
 #[test]
-fn words_are_no_commands() {
+fn arguments_are_not_commands() {
     let high = policy(Access::High, CANARY);
     for line in [
         "echo git push",
@@ -394,9 +394,9 @@ fn words_are_no_commands() {
     }
 }
 
-/// However deep or long: what cannot be read to its end is refused, by whatever access.
+/// A command that is too deep or too long to be read completely is denied by every access.
 #[test]
-fn what_cannot_be_read_is_refused() {
+fn unreadable_commands_are_denied() {
     let high = policy(Access::High, "");
     let mut nested = "canary".to_owned();
     for _ in 0..12 {
@@ -414,14 +414,14 @@ fn what_cannot_be_read_is_refused() {
     let program = format!("python3 -c '{named}'");
     for line in [nested, long, open, wandering, many, behind, format!("ls {named}"), program] {
         let decision = decide(&high, &shell(&line), SANDBOX);
-        assert_eq!(decision.because, Because::Unreadable, "{}…: {decision}", &line[..40]);
+        assert_eq!(decision.because, DecisionReason::Unreadable, "{}…: {decision}", &line[..40]);
     }
     // Depth of another kind costs nothing.
     let parens = format!("{}canary{}", "$(".repeat(30_000), ")".repeat(30_000));
     assert_eq!(decide(&policy(Access::High, CANARY), &shell(&parens), SANDBOX).verdict, Deny);
 }
 
-/// Protected paths leave ordinary work alone.
+/// Protected paths do not affect ordinary work.
 #[test]
 fn ordinary_lines_touch_no_protected_path() {
     let high = policy(Access::High, "");
@@ -433,7 +433,7 @@ fn ordinary_lines_touch_no_protected_path() {
     assert!(hit.is_empty(), "{}", hit.join("\n"));
 }
 
-/// Variables of a request count as those of a line do.
+/// Variables of a request count like those of a line.
 #[test]
 fn a_variable_of_the_request_that_configures_git_makes_it_any_command() {
     let high = policy(Access::High, CANARY);

@@ -1,4 +1,4 @@
-//! Commands whose words are links, and repositories that are not a `.git`: both names of a word count.
+//! Commands whose words are links, and repositories that are not a `.git`: both names of a word are judged.
 
 use narrows_policy::{Access, Action, Confined, Verdict, WordLink};
 
@@ -24,15 +24,15 @@ fn a_program_is_denied_by_either_name_and_allowed_by_both() {
     check(deny, "sh -c './ls'", &canary, Verdict::Deny);
     check(deny, "./canary", &[("./canary", "/opt/other")], Verdict::Deny);
     check(deny, "./ls", &[("./ls", "/opt/other")], Verdict::Ask);
-    // Of the system, too.
+    // In system directories, too.
     check(deny, "/usr/bin/vi", &[("/usr/bin/vi", "/usr/bin/canary")], Verdict::Deny);
     let allow = "[[rule]]\neffect = 'allow'\ncommand = ['./run **', 'tools/run **', 'vi **']\n";
     check(allow, "./run a", &[], Verdict::Allow);
     check(allow, "./run a", &[("./run", "tools/run")], Verdict::Allow);
     check(allow, "./run a", &[("./run", "/bin/sh")], Verdict::Ask);
-    // What a link of the system leads to is what its name says.
+    // A link in a system directory is trusted by its name.
     check(allow, "/usr/bin/vi a", &[("/usr/bin/vi", "/usr/bin/vim.basic")], Verdict::Allow);
-    // An argument is permitted by its own name.
+    // An argument needs permission only under its own name.
     check(allow, "./run a", &[("a", "docs/a")], Verdict::Allow);
 }
 
@@ -53,9 +53,9 @@ fn an_argument_that_leads_to_a_protected_file_is_denied() {
     assert_eq!(decision.verdict, Verdict::Allow, "{decision}");
 }
 
-/// git runs what the configuration of such a repository says.
+/// git runs programs named in the configuration of such a repository.
 #[test]
-fn git_only_looks_where_its_repository_is_a_usual_one() {
+fn git_is_read_only_only_in_a_usual_repository() {
     for (line, unusual, expected) in [
         ("git status", false, Verdict::Allow),
         ("git status", true, Verdict::Deny),
@@ -66,7 +66,7 @@ fn git_only_looks_where_its_repository_is_a_usual_one() {
         let decision = decide(&policy(Access::Low, ""), &action, SANDBOX);
         assert_eq!(decision.verdict, expected, "{line}: {decision}");
     }
-    // A rule that allows git by its words does not know what that runs.
+    // A rule that allows git by its words does not cover what it runs.
     let rules = "[[rule]]\neffect = 'allow'\ncommand = ['git status', 'ls']\n";
     for (line, unusual, expected) in [
         ("git status", false, Verdict::Allow),
@@ -79,7 +79,7 @@ fn git_only_looks_where_its_repository_is_a_usual_one() {
         let decision = decide(&policy(Access::Medium, rules), &action, Confined::default());
         assert_eq!(decision.verdict, expected, "{line}: {decision}");
     }
-    // A sandbox holds what git runs.
+    // A sandbox confines what git runs.
     let action = Action { unusual_repository: true, ..shell("git status") };
     assert_eq!(decide(&policy(Access::Medium, ""), &action, SANDBOX).verdict, Verdict::Allow);
     assert_eq!(decide(&policy(Access::Medium, ""), &action, Confined::default()).verdict, Verdict::Ask);

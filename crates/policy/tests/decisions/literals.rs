@@ -1,5 +1,5 @@
-//! Paths that a line writes out where only the shell puts them into a word: operands of expansions, values of arrays,
-//! here-strings and here-documents.
+//! Literal paths that the shell inserts into a word: operands of expansions, values of arrays, here-strings
+//! and here-documents.
 
 use narrows_policy::Access;
 use narrows_policy::Verdict::{Allow, Deny};

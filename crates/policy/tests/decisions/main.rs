@@ -1,4 +1,4 @@
-//! Decisions as a caller sees them.
+//! Tests of decisions through the public API.
 
 mod addresses;
 mod beside_command;

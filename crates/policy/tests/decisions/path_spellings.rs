@@ -1,12 +1,12 @@
-//! Paths of rules that a command comes to by a tilde, a pattern or a finder.
+//! Paths of rules that a command reaches by a tilde, a pattern or a finder.
 
-use narrows_policy::{Access, Because, Verdict};
+use narrows_policy::{Access, DecisionReason, Verdict};
 
 use crate::common::{SANDBOX, decide, policy, shell};
 
-/// A rule against changing a path holds for every spelling by which a shell or a finder comes to that path.
+/// A rule against changing a path holds for every spelling by which a shell or a finder reaches that path.
 #[test]
-fn a_denied_path_is_denied_however_a_shell_comes_to_it() {
+fn a_denied_path_is_denied_in_every_spelling() {
     let rule = "[[rule]]\neffect = 'deny'\nkind = ['edit', 'move', 'delete']\npath = 'migrations/**'\n";
     for access in [Access::Medium, Access::High] {
         let policy = policy(access, rule);
@@ -55,7 +55,7 @@ fn a_denied_path_is_denied_however_a_shell_comes_to_it() {
             "fd . -X sed -i s/a/b/",
         ] {
             let decision = decide(&policy, &shell(line), SANDBOX);
-            assert!(matches!(decision.because, Because::Rule(_)), "{line}: {decision}");
+            assert!(matches!(decision.because, DecisionReason::Rule(_)), "{line}: {decision}");
         }
         for line in [
             "echo x > ~/notes",
@@ -82,7 +82,7 @@ fn a_denied_path_is_denied_however_a_shell_comes_to_it() {
             "fd -e rs",
         ] {
             let decision = decide(&policy, &shell(line), SANDBOX);
-            assert!(!matches!(decision.because, Because::Rule(_)), "{line}: {decision}");
+            assert!(!matches!(decision.because, DecisionReason::Rule(_)), "{line}: {decision}");
         }
     }
     let reads = "[[rule]]\neffect = 'deny'\nkind = 'read'\npath = ['secrets.txt', 'data/**']\n";
@@ -92,9 +92,9 @@ fn a_denied_path_is_denied_however_a_shell_comes_to_it() {
     }
 }
 
-/// A tilde with more than a slash behind it is no name in the roots.
+/// A tilde followed by more than a slash is not a name in the roots.
 #[test]
-fn at_medium_access_a_file_behind_the_tilde_of_another_is_not_taken_for_one_of_the_roots() {
+fn at_medium_access_the_home_of_another_user_is_outside_the_roots() {
     let medium = policy(Access::Medium, "");
     for line in ["echo x > ~root/x", "echo x > ~-/x", "echo x > ~2/x"] {
         assert_ne!(decide(&medium, &shell(line), SANDBOX).verdict, Verdict::Allow, "{line}");

@@ -1,8 +1,10 @@
-//! What holds for all commands, not only for those somebody thought of.
+//! Properties of all commands.
 
 use std::sync::LazyLock;
 
-use narrows_policy::{Access, Action, Command, Confined, Kind, Narrowing, Policy, Rules, Scene, Verdict};
+use narrows_policy::{
+    Access, Action, Command, Confined, Kind, Narrowing, Policy, RequestContext, Rules, Verdict,
+};
 use proptest::prelude::*;
 
 use crate::common::{SANDBOX, decide, policy, roots, shell};
@@ -25,7 +27,7 @@ effect = "allow"
 command = ["cargo test **", "git status", "make *", "canary ok"]
 "#;
 
-/// Words that mean something to somebody.
+/// Words with a special meaning.
 fn token() -> impl Strategy<Value = String> {
     let known = prop::sample::select(vec![
         "git",
@@ -76,7 +78,7 @@ fn token() -> impl Strategy<Value = String> {
     prop_oneof![6 => known.prop_map(str::to_owned), 1 => "[a-z./*?~=-]{1,6}"]
 }
 
-/// Anything that may be appended: words, and whatever is syntax.
+/// Anything that may be appended: words, and syntax.
 fn tail() -> impl Strategy<Value = String> {
     let syntax = prop::sample::select(vec![
         ";", "&&", "||", "|", "&", "\n", "$(", ")", "(", "`", "'", "\"", "<", ">", ">>", "<<EOF", "<<<", "#",
@@ -87,7 +89,7 @@ fn tail() -> impl Strategy<Value = String> {
     prop::collection::vec(one, 0..8).prop_map(|words| words.join(" "))
 }
 
-/// Words that may stand before a command.
+/// Words that may precede a command.
 fn prefix() -> impl Strategy<Value = &'static str> {
     prop::sample::select(vec![
         "X=1",
@@ -175,7 +177,7 @@ fn line() -> impl Strategy<Value = String> {
     prop::collection::vec(token(), 1..6).prop_map(|words| words.join(" "))
 }
 
-/// The policies of the tests, read once.
+/// The policies of the tests, parsed once.
 fn with_rules(access: Access) -> &'static Policy {
     static POLICIES: LazyLock<[Policy; 3]> = LazyLock::new(|| ACCESSES.map(|access| policy(access, RULES)));
     &POLICIES[access as usize]
@@ -189,7 +191,7 @@ fn argv(words: &[String]) -> Action {
     Action::execute(Command::Argv(words.to_vec()), None)
 }
 
-/// Whether a deny rule about any program hits it: it may become a known command by what is put around it.
+/// Returns `true` if a deny rule about any program matches: added words may turn it into a known command.
 fn may_be_any(action: &Action) -> bool {
     static OTHER: LazyLock<Policy> = LazyLock::new(|| {
         policy(Access::High, "[[rule]]\neffect = \"deny\"\ncommand = \"no-such-program\"\n")
@@ -202,14 +204,14 @@ const ACCESSES: [Access; 3] = [Access::Low, Access::Medium, Access::High];
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Words added to a command never make its verdict milder where a rule denies it.
+    /// Words added to a command never make its verdict milder if a rule denies it.
     #[test]
     fn a_longer_line_is_not_milder(line in line(), tail in tail()) {
         prop_assume!(!may_be_any(&shell(&line)));
         for access in ACCESSES {
             if verdict(access, &line) == Verdict::Deny {
                 let longer = format!("{line} {tail}");
-                // At low access a longer line may become one that only looks; rules do not care.
+                // At low access a longer line may become read-only; rules are not affected.
                 let by_rule = verdict(Access::High, &line) == Verdict::Deny;
                 if by_rule {
                     prop_assert_eq!(verdict(access, &longer), Verdict::Deny, "{}", longer);
@@ -230,7 +232,7 @@ proptest! {
         }
     }
 
-    /// The same for words that no shell sees.
+    /// The same for words without a shell.
     #[test]
     fn a_longer_argv_is_not_milder(
         words in prop::collection::vec(token(), 1..6),
@@ -259,7 +261,7 @@ proptest! {
         parts in prop::collection::vec(line(), 1..5),
         separator in prop::sample::select(vec!["; ", " && ", " || ", " | ", "\n", " & "]),
     ) {
-        // `{ x` alone is no command and may be any; with a `}` behind it, it is one.
+        // `{ x` alone is not a command and may be anything; followed by `}`, it is one.
         let is_brace = |part: &String| part.split_whitespace().any(|word| matches!(word, "{" | "}"));
         prop_assume!(!parts.iter().any(is_brace));
         let compound = parts.join(separator);
@@ -267,8 +269,8 @@ proptest! {
             let strictest = parts.iter().map(|part| verdict(access, part)).max().unwrap();
             let whole = verdict(access, &compound);
             prop_assert!(whole >= strictest, "{}: {} < {}", compound, whole, strictest);
-            // `cd` moves what follows, a shell alone does what is said to it, and for low access a compound is more
-            // than a look.
+            // `cd` affects the following commands, a shell alone runs its input, and for low access a
+            // compound is not read-only.
             let together = ["cd", "sh", "env"];
             let joined = parts.iter().any(|part| together.iter().any(|word| part.contains(word)));
             let simple = access != Access::Low && !joined;
@@ -276,7 +278,7 @@ proptest! {
         }
     }
 
-    /// Wrapping a denied command in another changes nothing about it.
+    /// Wrapping a denied command in another does not change its verdict.
     #[test]
     fn a_wrapped_command_is_not_milder(
         line in line(),
@@ -293,16 +295,16 @@ proptest! {
         }
     }
 
-    /// More access never means less, except that medium access asks for what low access allows.
+    /// More access is never stricter, except that medium access asks for what low access allows.
     #[test]
     fn more_access_is_not_stricter(line in line()) {
         let [low, medium, high] = ACCESSES.map(|access| decide(&policy(access, ""), &shell(&line), SANDBOX).verdict);
         prop_assert!(high <= medium && medium <= low, "{line}: {low} {medium} {high}");
     }
 
-    /// Only letters, digits and blanks can make a line that only looks; and it looks wherever it stands.
+    /// Only letters, digits and blanks can make a read-only line, and it is read-only at any place.
     #[test]
-    fn what_only_looks_has_no_syntax(line in "(ls|cat|git|echo|X=1)[ a-z;&|<>$`(){}*?#~!=\\\\'\"\n-]{0,12}") {
+    fn read_only_lines_have_no_shell_syntax(line in "(ls|cat|git|echo|X=1)[ a-z;&|<>$`(){}*?#~!=\\\\'\"\n-]{0,12}") {
         let command = Command::Shell(line.clone());
         if command.is_read_only() {
             let unquoted = line.contains(['"', '\'', '\\']);
@@ -310,38 +312,38 @@ proptest! {
         }
     }
 
-    /// Nothing that anybody may write breaks anything.
+    /// Arbitrary input never panics.
     #[test]
-    fn no_command_is_too_strange(line in any::<String>(), words in prop::collection::vec(any::<String>(), 0..5)) {
+    fn any_command_is_judged_without_panic(line in any::<String>(), words in prop::collection::vec(any::<String>(), 0..5)) {
         for access in ACCESSES {
             let policy = with_rules(access);
             let roots = roots();
-            let scene = Scene { roots: &roots, confined: SANDBOX, ..Scene::default() };
+            let context = RequestContext { roots: &roots, confined: SANDBOX, ..RequestContext::default() };
             for action in [shell(&line), argv(&words)] {
-                let explanation = policy.explain(&action, &scene);
-                prop_assert_eq!(&explanation.decision, &policy.decide(&action, &scene));
+                let explanation = policy.explain(&action, &context);
+                prop_assert_eq!(&explanation.decision, &policy.decide(&action, &context));
                 prop_assert!(!explanation.to_string().is_empty());
             }
         }
     }
 
-    /// The same for what is nearly a command.
+    /// The same for input that is nearly a command.
     #[test]
-    fn no_syntax_is_too_strange(line in "[a-c \t\n;&|<>$`(){}*?#~!=\\\\'\"0-2\\[\\],.-]{0,40}") {
+    fn any_syntax_is_judged_without_panic(line in "[a-c \t\n;&|<>$`(){}*?#~!=\\\\'\"0-2\\[\\],.-]{0,40}") {
         let _ = decide(with_rules(Access::High), &shell(&line), SANDBOX);
     }
 
-    /// Nor for rule files.
+    /// The same for rule files.
     #[test]
-    fn no_rule_file_is_too_strange(text in any::<String>()) {
+    fn any_rule_file_is_parsed_without_panic(text in any::<String>()) {
         if let Err(error) = Rules::parse(&text, "p") {
             prop_assert!(error.pos.line >= 1 && error.pos.column >= 1);
         }
     }
 
-    /// Nor for fields of rules.
+    /// The same for fields of rules.
     #[test]
-    fn no_field_is_too_strange(
+    fn any_field_is_judged_without_panic(
         field in prop::sample::select(vec!["kind", "tool", "path", "command", "url", "server", "name", "effect"]),
         value in "[ -~é]{0,20}",
     ) {
@@ -350,9 +352,9 @@ proptest! {
         let _ = Rules::parse(&text, "p");
     }
 
-    /// Nor for what tools are given.
+    /// The same for tool inputs.
     #[test]
-    fn no_input_is_too_strange(
+    fn any_input_is_judged_without_panic(
         key in prop::sample::select(vec!["command", "argv", "path", "file_path", "url", "query", "changes", "diff", "args"]),
         text in any::<String>(),
         list in prop::collection::vec(any::<String>(), 0..4),
@@ -363,9 +365,9 @@ proptest! {
         }
     }
 
-    /// A path is in the roots exactly if an obvious walk through its names ends there.
+    /// A path is in the roots exactly if a naive walk through its names ends there.
     #[test]
-    fn roots_hold_what_lies_in_them(names in prop::collection::vec(prop::sample::select(vec!["..", ".", "a", "project", "me", "home"]), 0..8)) {
+    fn paths_below_a_root_are_inside(names in prop::collection::vec(prop::sample::select(vec!["..", ".", "a", "project", "me", "home"]), 0..8)) {
         let path = names.join("/");
         let mut walk = vec!["home", "me", "project"];
         for name in &names {

@@ -1,13 +1,13 @@
-//! Paths that need a rule of their own, by file and by command.
+//! Protected paths, accessed as files and by commands.
 
 use std::path::Path;
 
 use narrows_policy::Verdict::{Allow, Ask, Deny};
-use narrows_policy::{Access, Action, Because, Kind, Policy, Verdict};
+use narrows_policy::{Access, Action, DecisionReason, Kind, Policy, Verdict};
 
 use crate::common::{SANDBOX, decide, policy, shell};
 
-/// Checks reading and changing under high access, where nothing else denies.
+/// Checks reading and changing under high access, which denies nothing else.
 #[track_caller]
 fn check(path: &str, read: Verdict, edit: Verdict) {
     let high = policy(Access::High, "");
@@ -16,7 +16,7 @@ fn check(path: &str, read: Verdict, edit: Verdict) {
         let decision = decide(&high, &Action::file(kind, path), SANDBOX);
         assert_eq!(decision.verdict, expected, "{kind} {path}: {decision}");
     }
-    // The same by a command; what `cat` reads, `tee` changes.
+    // The same by a command: `cat` reads, `tee` changes.
     let quoted = format!("'{path}'");
     for (line, expected) in [(format!("cat {quoted}"), read), (format!("tee {quoted}"), edit)] {
         let decision = decide(&high, &shell(&line), SANDBOX);
@@ -27,7 +27,7 @@ fn check(path: &str, read: Verdict, edit: Verdict) {
 }
 
 #[test]
-fn a_sandbox_has_to_keep_what_no_rule_allows_to_change() {
+fn a_sandbox_must_protect_paths_that_no_rule_unlocks() {
     let root = Path::new("/home/me/.config/project");
     let check = |policy: &Policy, inside: &str, directory: bool, expected: bool| {
         assert_eq!(policy.protects(root, Path::new(inside), directory), expected, "{inside}");
@@ -55,9 +55,9 @@ fn a_sandbox_has_to_keep_what_no_rule_allows_to_change() {
     check(&lifted, ".vscode", true, true);
 }
 
-/// Each is run or loaded by a program that a person starts for another reason.
+/// Each is run or loaded by a program that a user starts for another reason.
 #[test]
-fn settings_of_tools_and_build_servers_are_not_changed() {
+fn settings_of_tools_and_build_servers_cannot_be_changed() {
     for path in [
         ".cargo/config.toml",
         ".cargo/config",
@@ -162,7 +162,7 @@ fn settings_of_tools_and_build_servers_are_not_changed() {
 }
 
 #[test]
-fn what_runs_later_is_not_changed() {
+fn files_that_run_later_cannot_be_changed() {
     for path in [
         ".git/hooks/pre-commit",
         ".git/config",
@@ -193,7 +193,7 @@ fn what_runs_later_is_not_changed() {
 }
 
 #[test]
-fn secrets_are_not_even_read() {
+fn secrets_cannot_be_read() {
     for path in [
         ".env",
         ".env.local",
@@ -228,7 +228,7 @@ fn secrets_are_not_even_read() {
 }
 
 #[test]
-fn what_only_looks_like_it_is_free() {
+fn similar_names_are_not_protected() {
     for path in [
         ".env.example",
         "environment",
@@ -249,7 +249,7 @@ fn what_only_looks_like_it_is_free() {
 }
 
 #[test]
-fn commands_do_not_get_around_it() {
+fn commands_cannot_evade_protection() {
     let high = policy(Access::High, "");
     for line in [
         "cat ./.env",
@@ -306,7 +306,7 @@ fn commands_do_not_get_around_it() {
     ] {
         let decision = decide(&high, &shell(line), SANDBOX);
         assert_eq!(decision.verdict, Deny, "{line}: {decision}");
-        assert!(matches!(decision.because, Because::Protected { .. }), "{line}: {decision}");
+        assert!(matches!(decision.because, DecisionReason::Protected { .. }), "{line}: {decision}");
     }
     for line in [
         "echo .env >> .gitignore",
@@ -332,7 +332,7 @@ fn commands_do_not_get_around_it() {
 }
 
 #[test]
-fn a_rule_with_a_path_lifts_it() {
+fn a_rule_with_a_path_lifts_protection() {
     let lifted = |rule: &str| policy(Access::High, rule);
     let allow = lifted("[[rule]]\neffect = \"allow\"\npath = \".env\"\n");
     let ask = lifted("[[rule]]\neffect = \"ask\"\npath = \"**/.env\"\n");
@@ -359,9 +359,9 @@ fn a_rule_with_a_path_lifts_it() {
     }
 }
 
-/// A rule that names only a path does not let commands run at an access that runs none.
+/// A rule with only a path does not allow commands at an access that allows none.
 #[test]
-fn a_path_is_no_permission_to_run() {
+fn a_rule_with_a_path_does_not_allow_to_run() {
     let low = policy(Access::Low, "[[rule]]\neffect = \"allow\"\npath = \"src/**\"\n");
     assert_eq!(decide(&low, &Action::file(Kind::Edit, "src/a"), SANDBOX).verdict, Allow);
     assert_eq!(decide(&low, &shell("python3 src/a.py"), SANDBOX).verdict, Deny);
@@ -369,7 +369,7 @@ fn a_path_is_no_permission_to_run() {
 }
 
 #[test]
-fn what_a_shell_puts_into_a_word_may_make_it_a_secret() {
+fn an_expansion_can_make_a_word_a_secret() {
     #[track_caller]
     fn check(line: &str, expected: Verdict) {
         for access in [Access::Medium, Access::High] {
@@ -412,9 +412,9 @@ fn what_a_shell_puts_into_a_word_may_make_it_a_secret() {
     }
 }
 
-/// A path may stand behind letters of options, or be put together from several words.
+/// A path may follow option letters, or be composed of several words.
 #[test]
-fn protected_paths_are_found_however_a_command_is_told_of_them() {
+fn protected_paths_are_found_in_every_form_of_argument() {
     #[track_caller]
     fn check(line: &str, expected: Verdict) {
         let decision = decide(&policy(Access::High, ""), &shell(line), SANDBOX);
@@ -453,7 +453,7 @@ fn protected_paths_are_found_however_a_command_is_told_of_them() {
         "find .git -name config -delete",
         "cp -r workflows .github",
         "cp -t.git hooks",
-        // Options of programs that usually leave files as they are.
+        // Options of programs that usually do not change files.
         "git log -1 --format=%B --output=.git/config",
         "git diff --output .git/config",
         "git show --outpu=.git/hooks/x",
@@ -461,7 +461,7 @@ fn protected_paths_are_found_however_a_command_is_told_of_them() {
         "less -mO.git/config x",
         "less --log-file=.git/config x",
         "less +s.git/config x",
-        // What git runs when it goes on.
+        // Files that git runs when it continues.
         "tee .git/rebase-merge/git-rebase-todo",
         "tee .git/sequencer/todo",
         // Other names of the same variables and memory.
@@ -510,7 +510,7 @@ fn protected_paths_are_found_however_a_command_is_told_of_them() {
 }
 
 #[test]
-fn stores_of_logins_are_secrets() {
+fn credential_stores_are_secrets() {
     for path in [
         "/home/me/.config/narrows/narrows.toml",
         "/home/me/.mozilla/firefox/x.default/logins.json",

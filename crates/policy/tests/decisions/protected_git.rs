@@ -1,24 +1,24 @@
-//! What git writes, and which of it decides about what git runs.
+//! Files that git writes, some of which decide what git runs.
 
 use std::path::Path;
 
 use narrows_policy::Verdict::Allow;
-use narrows_policy::{Access, Because};
+use narrows_policy::{Access, DecisionReason};
 
 use crate::common::{SANDBOX, decide, policy, shell};
 
-/// git goes on with what it has begun: that is not named by an agent, and not sealed.
+/// git continues its own operations: agents must not name these files, but they are not protected by mounts.
 #[test]
-fn a_sandbox_leaves_git_what_it_writes_itself() {
+fn a_sandbox_allows_files_that_git_writes() {
     let medium = policy(Access::Medium, "");
     let root = Path::new("/home/me/project");
     assert!(!medium.protects(root, Path::new(".git/rebase-merge"), true));
     assert!(medium.protects(root, Path::new(".git/hooks"), true));
 }
 
-/// git writes these files for whoever tells it to.
+/// git writes these files when it is told to.
 #[test]
-fn git_is_not_told_to_change_what_steers_it() {
+fn git_commands_cannot_change_git_configuration() {
     let high = policy(Access::High, "");
     for line in [
         "git config core.fsmonitor x",
@@ -63,7 +63,7 @@ fn git_is_not_told_to_change_what_steers_it() {
         "git config --file=.git/config core.hooksPath x",
     ] {
         let decision = decide(&high, &shell(line), SANDBOX);
-        assert!(matches!(decision.because, Because::Protected { .. }), "{line}: {decision}");
+        assert!(matches!(decision.because, DecisionReason::Protected { .. }), "{line}: {decision}");
     }
     for line in [
         "git config user.name",

@@ -8,9 +8,9 @@ use crate::common::{decide, policy};
 const NO_SANDBOX: Confined =
     Confined { files: false, network: false, protected: narrows_policy::Protection::Unsupported };
 
-/// Lines that change something, tell something or run something by options of programs that otherwise only look.
+/// Lines that change, reveal or run something by options of otherwise read-only programs.
 #[test]
-fn looking_has_its_limits() {
+fn read_only_commands_have_limits() {
     for line in [
         "",
         "   ",
@@ -257,9 +257,9 @@ fn looking_has_its_limits() {
     }
 }
 
-/// Words of a file are not known, and neither are the files that they name.
+/// Words in a file are unknown, and so are the files that they name.
 #[test]
-fn what_takes_words_from_a_file_does_more_than_look() {
+fn taking_words_from_a_file_is_not_read_only() {
     for line in [
         "strings @list",
         "strings -a @list",
@@ -325,7 +325,7 @@ fn what_takes_words_from_a_file_does_more_than_look() {
     }
 }
 
-/// A long option may take the next word, whatever that is, and an option of the program follows.
+/// A long option may take the next word, and an option of the program may follow.
 #[test]
 fn two_hyphens_that_may_be_a_value_do_not_end_the_options() {
     for line in [
@@ -349,7 +349,7 @@ fn two_hyphens_that_may_be_a_value_do_not_end_the_options() {
     }
 }
 
-/// git runs what its configuration says, so it only reads where the repository is that of a root.
+/// git runs programs named in its configuration, so it is read-only only in the repository of a root.
 #[test]
 fn low_access_runs_git_in_a_root_only() {
     let low = policy(Access::Low, "");

@@ -17,7 +17,7 @@ fn check(access: Access, rules: &str, lines: &[&str], expected: Verdict) {
 }
 
 #[test]
-fn at_low_access_nothing_reads_a_whole_root_or_what_lies_outside_of_it() {
+fn at_low_access_no_command_reads_a_whole_root_or_outside_of_it() {
     let lines = [
         "grep -r '' .",
         "grep -rn '' ./",
@@ -138,7 +138,7 @@ fn at_low_access_git_diff_compares_no_directories_as_diff_does() {
         "git diff HEAD /etc/hosts",
         "git diff HEAD~1 -- /home/me",
         "git diff -- -S/../../../x -S/../../../y",
-        // Where there is no repository any two operands are compared.
+        // Without a repository any two operands are compared.
         "git diff . src",
         "git diff -- src .",
         "git diff src -- .",
@@ -255,7 +255,7 @@ fn at_low_access_no_directory_outside_of_the_roots_is_compared() {
 }
 
 #[test]
-fn at_low_access_patterns_of_a_search_are_certain_to_leave_secrets_out() {
+fn at_low_access_search_patterns_must_exclude_secrets() {
     let lines = [
         "grep -r '--includ=*nv' '--include=*.md' . .",
         "grep -r '--incl=*' '--include=*.md' x .",
@@ -297,7 +297,7 @@ fn at_low_access_patterns_of_a_search_are_certain_to_leave_secrets_out() {
 }
 
 #[test]
-fn at_low_access_a_link_to_another_place_is_not_searched() {
+fn at_low_access_a_link_out_of_a_root_is_not_searched() {
     let low = policy(Access::Low, "");
     let mut action = Action::execute(Command::Shell("grep -r x lib".into()), None);
     assert_eq!(decide(&low, &action, SANDBOX).verdict, Allow);
@@ -372,7 +372,7 @@ fn a_rule_against_reading_a_path_counts_for_programs_that_read_what_lies_below()
         "cargo test",
     ];
     check(Access::High, rule, &elsewhere, Allow);
-    // What is only read is not changed.
+    // Reading is not changing.
     let edits = "[[rule]]\neffect = 'deny'\nkind = ['edit', 'move', 'delete']\npath = 'data/secrets'\n";
     let reading = ["grep -r '' .", "tar cf - .", "rg x", "find . -exec cat {} +", "zip -r /tmp/x.zip ."];
     check(Access::High, edits, &reading, Allow);

@@ -1,110 +1,113 @@
-//! Rule files: what they say, what they refuse, and what is said about them.
+//! Rule files: their meaning, their errors, and explanations.
 
 use narrows_policy::Verdict::{self, Allow, Ask, Deny};
-use narrows_policy::{Access, Action, Header, Kind, Narrowing, Policy, Rules, Scene};
+use narrows_policy::{Access, Action, Header, Kind, Narrowing, Policy, RequestContext, Rules};
 use serde_json::json;
 
 use crate::common::{SANDBOX, decide, policy, roots, shell};
 
-/// Checks the complaint about a file.
+/// Checks the error of a file.
 #[track_caller]
-fn complains(text: &str, expected: &str) {
+fn check_error(text: &str, expected: &str) {
     let error = Rules::parse(text, "policy.toml").map(|_| ()).expect_err(text);
     assert_eq!(error.to_string(), expected);
 }
 
 #[test]
-fn complaints_say_where_and_what() {
-    complains("acess = \"low\"\n", "policy.toml:1:1: there is no setting `acess`; did you mean `access`?");
-    complains(
+fn errors_name_the_position_and_the_cause() {
+    check_error("acess = \"low\"\n", "policy.toml:1:1: there is no setting `acess`; did you mean `access`?");
+    check_error(
         "\naccess = \"lo\"\n",
         "policy.toml:2:10: `access` must be one of low, medium, high, not \"lo\"; did you mean \"low\"?",
     );
-    complains("network = 1\n", "policy.toml:1:11: `network` must be true or false, not 1");
-    complains(
+    check_error("network = 1\n", "policy.toml:1:11: `network` must be true or false, not 1");
+    check_error(
         "[rule]\neffect = \"deny\"\n",
         "policy.toml:1:1: `rule` must be a list of tables; write [[rule]], with two brackets",
     );
-    complains(
+    check_error(
         "[[rule]]\nkind = \"read\"\n",
         "policy.toml:1:1: `rule` needs `effect`; write effect = \"deny\", \"ask\" or \"allow\"",
     );
-    complains(
+    check_error(
         "[[rule]]\neffect = \"deny\"\n",
         "policy.toml:1:1: this rule would match everything; give it one of kind, tool, path, command, url, server, for \
          instance kind = \"*\"",
     );
-    complains(
+    check_error(
         "[[rule]]\neffect = \"denie\"\nkind = \"read\"\n",
         "policy.toml:2:10: `effect` must be one of deny, ask, allow, not \"denie\"; did you mean \"deny\"?",
     );
-    complains(
+    check_error(
         "[[rule]]\neffect = \"deny\"\nkind = [\"read\", \"edits\"]\n",
         "policy.toml:3:17: `kind` must be one of think, read, search, fetch, edit, move, delete, execute, switch_mode, \
          other, not \"edits\"; did you mean \"edit\"?",
     );
-    complains(
+    check_error(
         "[[rule]]\neffect = \"deny\"\npaths = \"x\"\n",
         "policy.toml:3:1: there is no setting `paths` in [rule]; did you mean `path`?",
     );
-    complains(
+    check_error(
         "[[rule]]\neffect = \"deny\"\npath = []\n",
         "policy.toml:3:8: `path` must not be empty; leave it out",
     );
-    complains("[[rule]]\neffect = \"deny\"\npath = \"\"\n", "policy.toml:3:8: a path must not be empty");
-    complains(
+    check_error("[[rule]]\neffect = \"deny\"\npath = \"\"\n", "policy.toml:3:8: a path must not be empty");
+    check_error(
         "[[rule]]\neffect = \"deny\"\npath = \"a/../b\"\n",
         "policy.toml:3:8: a pattern must not have `..` in it",
     );
-    complains(
+    check_error(
         "[[rule]]\neffect = \"deny\"\npath = \"a**/b\"\n",
         "policy.toml:3:8: `**` must stand alone between slashes",
     );
-    complains(
+    check_error(
         "[[rule]]\neffect = \"deny\"\ncommand = \"\"\n",
         "policy.toml:3:11: a command pattern needs a program",
     );
-    complains(
+    check_error(
         "[[rule]]\neffect = \"deny\"\ncommand = \"a ** b\"\n",
         "policy.toml:3:11: `**` can only be the last word",
     );
-    complains("[[rule]]\neffect = \"deny\"\ncommand = \"a 'b\"\n", "policy.toml:3:11: a quote is not closed");
-    complains(
+    check_error(
+        "[[rule]]\neffect = \"deny\"\ncommand = \"a 'b\"\n",
+        "policy.toml:3:11: a quote is not closed",
+    );
+    check_error(
         "[[rule]]\neffect = \"deny\"\ncommand = [\"ls\", \"a; b\"]\n",
         "policy.toml:3:18: a command pattern is words, not shell: put what the shell would read in quotes",
     );
-    complains(
+    check_error(
         "[[rule]]\neffect = \"deny\"\nurl = \"https://\"\n",
         "policy.toml:3:7: a url pattern needs a host, or `*`",
     );
-    complains(
+    check_error(
         "[[rule]]\neffect = \"deny\"\ntool = 1\n",
         "policy.toml:3:8: `tool` must be a text in quotes, not 1",
     );
-    complains("a = \n", "policy.toml:1:5: string values must be quoted, expected literal string");
+    check_error("a = \n", "policy.toml:1:5: string values must be quoted, expected literal string");
 }
 
 #[test]
-fn examples_are_tried() {
+fn examples_are_checked() {
     let rule = |effect: &str, rest: &str| format!("[[rule]]\neffect = \"{effect}\"\n{rest}");
-    complains(
+    check_error(
         &rule("deny", "command = \"git push\"\nmatch = [\"git push\", \"git pull\"]\n"),
         "policy.toml:4:22: this rule does not match this example",
     );
-    complains(
+    check_error(
         &rule("allow", "command = \"git log\"\nmatch = [\"git log -n 1\"]\n"),
         "policy.toml:4:10: this rule does not match this example; an allow rule must match all of it: every word, every \
          path",
     );
-    complains(
+    check_error(
         &rule("deny", "command = \"git push\"\nnot_match = [\n  \"ls\",\n  \"git push --dry-run\",\n]\n"),
         "policy.toml:6:3: this rule matches this example; what denies or asks also matches further words and paths below",
     );
-    complains(
+    check_error(
         &rule("deny", "path = \"secrets/**\"\nmatch = [{ path = \"public/a\" }]\n"),
         "policy.toml:4:10: this rule does not match this example",
     );
-    complains(
+    check_error(
         &rule("deny", "path = \"secrets/**\"\nmatch = [{ file = \"public/a\" }]\n"),
         "policy.toml:4:12: there is no setting `file` in [match]; what may stand there: kind, tool, path, command, url, server, env",
     );
@@ -142,7 +145,7 @@ fn examples_are_tried() {
 }
 
 #[test]
-fn the_head_of_a_file_is_handed_on() {
+fn the_header_of_a_file_is_returned() {
     let (rules, header) = Rules::parse("access = \"high\"\nnetwork = false\n", "p").unwrap();
     assert!(rules.is_empty());
     assert_eq!(header, Header { access: Some(Access::High), network: Some(false), web_search: None });
@@ -150,9 +153,9 @@ fn the_head_of_a_file_is_handed_on() {
     assert_eq!((rules.len(), header), (0, Header::default()));
 }
 
-/// Rules in every order: the strictest that matches wins.
+/// Rules in any order: the strictest that matches wins.
 #[test]
-fn the_order_means_nothing() {
+fn the_order_of_rules_is_irrelevant() {
     let rules = [
         "[[rule]]\neffect = \"allow\"\ncommand = \"git **\"\n",
         "[[rule]]\neffect = \"ask\"\ncommand = \"git commit\"\n",
@@ -177,7 +180,7 @@ fn the_order_means_nothing() {
 }
 
 #[test]
-fn asking_lifts_only_what_it_certainly_means() {
+fn an_ask_rule_lifts_protection_only_with_certainty() {
     let low = policy(Access::Low, "[[rule]]\neffect = \"ask\"\ncommand = \"make test\"\n");
     for (line, expected) in [
         ("make test", Ask),
@@ -240,7 +243,7 @@ fn an_allow_rule_means_what_it_says() {
 }
 
 #[test]
-fn deny_rules_see_what_is_hidden() {
+fn deny_rules_match_hidden_commands() {
     let high = policy(
         Access::High,
         "[[rule]]\neffect = \"deny\"\ncommand = \"git push --force\"\n\n[[rule]]\neffect = \"deny\"\npath = \"secrets\"\n\n[[rule]]\n\
@@ -270,7 +273,7 @@ fn deny_rules_see_what_is_hidden() {
         let decision = decide(&high, &shell(line), SANDBOX);
         assert_eq!(decision.verdict, expected, "{line}: {decision}");
     }
-    // What is not shown can be anything.
+    // An action that is not shown may be anything.
     for kind in [Kind::Execute, Kind::Edit, Kind::Fetch] {
         assert_eq!(decide(&high, &Action::new(kind), SANDBOX).verdict, Deny, "{kind}");
     }
@@ -292,7 +295,7 @@ fn tools_of_servers_have_rules_too() {
     assert_eq!(call("GitHub", "get_issue"), Ask);
     assert_eq!(call("prod-db", "get_row"), Deny);
     assert_eq!(call("PROD-db", "get_row"), Deny);
-    // An address or a command in the arguments is not allowed by the way.
+    // A URL or a command in the arguments is not covered.
     let hidden = Action::mcp("github", "get_page", &json!({"url": "https://example.com"}));
     assert_eq!(decide(&medium, &hidden, SANDBOX).verdict, Ask);
     let hidden = Action::mcp("github", "get_it", &json!({"command": "rm -rf x"}));
@@ -300,7 +303,7 @@ fn tools_of_servers_have_rules_too() {
 }
 
 #[test]
-fn a_policy_can_tell_what_it_offers() {
+fn a_policy_lists_what_it_offers() {
     let offers = |access, rules: &str| {
         let offers = policy(access, rules).offers();
         (offers.read, offers.write, offers.execute)
@@ -322,26 +325,26 @@ fn an_explanation_names_every_rule() {
     let (rules, _) = Rules::parse(text, "policy.toml").unwrap();
     let policy = Policy::new(Access::Medium, Narrowing::default()).with_rules(rules);
     let roots = roots();
-    let scene = Scene { roots: &roots, ..Scene::default() };
-    let explanation = policy.explain(&shell("ls && git push origin"), &scene);
+    let context = RequestContext { roots: &roots, ..RequestContext::default() };
+    let explanation = policy.explain(&shell("ls && git push origin"), &context);
     assert_eq!(
         explanation.to_string(),
-        "deny `git push origin`: rule `no push` (policy.toml:1) says so: people push\n\
+        "deny `git push origin`: rule `no push` (policy.toml:1): people push\n\
          parts:\n  \
-           ask `ls`: no rule matches, and medium access asks before it runs what no sandbox keeps in the session's directories\n  \
-           deny `git push origin`: rule `no push` (policy.toml:1) says so: people push\n\
+           ask `ls`: no rule matches, and medium access asks before commands that no sandbox confines to the session's directories\n  \
+           deny `git push origin`: rule `no push` (policy.toml:1): people push\n\
          rules:\n  \
            + deny rule `no push` (policy.toml:1): matches `git push origin`\n  \
-           - allow rule 2 (policy.toml:7): may mean `git push origin`, but not certainly or not all of it, going by its \
+           - allow rule 2 (policy.toml:7): may match `git push origin`, but not certainly or not completely, because of its \
          `command`\n  \
            - ask rule 3 (policy.toml:11): its `kind` does not match `ls`\n"
     );
     assert_eq!(serde_json::to_value(&explanation).unwrap()["decision"]["verdict"], "deny");
-    let cancelled = policy.explain(&shell("ls"), &Scene { cancelling: true, ..scene });
+    let cancelled = policy.explain(&shell("ls"), &RequestContext { cancelling: true, ..context });
     assert!(cancelled.parts.is_empty() && cancelled.decision.verdict == Deny);
 }
 
-/// The rule files of the documentation are valid, their examples included.
+/// The rule files of the documentation are valid, including their examples.
 #[test]
 fn rule_files_of_the_documentation_are_valid() {
     let manual = include_str!("../../../../docs/reference/rule-files.md");

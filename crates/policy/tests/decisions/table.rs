@@ -2,7 +2,9 @@
 
 use crate::common::{SANDBOX, decide, policy, roots, shell};
 use narrows_policy::Verdict::{self, Allow, Ask, Deny};
-use narrows_policy::{Access, Action, Because, Command, Confined, Kind, Narrowing, Policy, Scene};
+use narrows_policy::{
+    Access, Action, Command, Confined, DecisionReason, Kind, Narrowing, Policy, RequestContext,
+};
 
 const NO_SANDBOX: Confined =
     Confined { files: false, network: false, protected: narrows_policy::Protection::Unsupported };
@@ -22,7 +24,7 @@ fn check_narrowed(action: &Action, confined: Confined, narrowing: Narrowing, exp
 }
 
 #[test]
-fn looking_is_allowed() {
+fn reading_is_allowed() {
     check(&Action::new(Kind::Think), NO_SANDBOX, [Allow; 3]);
     check(&Action::new(Kind::Read), NO_SANDBOX, [Allow; 3]);
     check(&Action::file(Kind::Read, "/home/me/project/src/main.rs"), NO_SANDBOX, [Allow; 3]);
@@ -30,7 +32,7 @@ fn looking_is_allowed() {
 }
 
 #[test]
-fn changing_is_for_the_roots() {
+fn changes_are_limited_to_the_roots() {
     for kind in [Kind::Edit, Kind::Move, Kind::Delete] {
         check(&Action::file(kind, "/home/me/project/a"), NO_SANDBOX, [Deny, Allow, Allow]);
         check(&Action::file(kind, "/home/me/other/a"), NO_SANDBOX, [Deny, Allow, Allow]);
@@ -75,7 +77,7 @@ fn running_needs_protected_files_to_be_kept() {
 }
 
 #[test]
-fn the_rest_is_asked() {
+fn other_actions_ask() {
     check(&Action::new(Kind::SwitchMode), NO_SANDBOX, [Deny, Ask, Allow]);
     check(&Action::new(Kind::Other), NO_SANDBOX, [Deny, Ask, Allow]);
     check(
@@ -86,7 +88,7 @@ fn the_rest_is_asked() {
 }
 
 #[test]
-fn searching_may_be_kept_from_the_web() {
+fn web_search_can_be_disabled() {
     let web = Action { query: true, ..Action::new(Kind::Search) };
     let pattern = Action { local: true, ..Action::new(Kind::Search) };
     let placed = Action::file(Kind::Search, "src");
@@ -113,7 +115,7 @@ fn searching_may_be_kept_from_the_web() {
 }
 
 #[test]
-fn the_network_may_be_off() {
+fn the_network_can_be_disabled() {
     let off = Narrowing { network: false, web_search: true };
     let page = Action { urls: vec!["https://example.com".into()], ..Action::new(Kind::Fetch) };
     check(&page, NO_SANDBOX, [Allow; 3]);
@@ -171,34 +173,34 @@ fn the_network_may_be_off() {
 }
 
 #[test]
-fn what_comes_first_counts_first() {
+fn checks_apply_in_order() {
     let roots = roots();
     let off = Policy::new(Access::High, Narrowing { network: false, web_search: false });
     let fetch = Action::new(Kind::Fetch);
-    let scene = Scene { roots: &roots, ..Scene::default() };
-    let because = |scene: &Scene<'_>| off.decide(&fetch, scene).because;
-    assert_eq!(because(&scene), Because::Network);
-    let refused = Scene { refused: Some("not on Fridays"), ..scene };
-    assert_eq!(because(&refused), Because::Governance { reason: "not on Fridays".into() });
-    assert_eq!(because(&Scene { cancelling: true, ..refused }), Because::Cancelling);
+    let context = RequestContext { roots: &roots, ..RequestContext::default() };
+    let because = |context: &RequestContext<'_>| off.decide(&fetch, context).because;
+    assert_eq!(because(&context), DecisionReason::Network);
+    let refused = RequestContext { refused: Some("not on Fridays"), ..context };
+    assert_eq!(because(&refused), DecisionReason::Governance { reason: "not on Fridays".into() });
+    assert_eq!(because(&RequestContext { cancelling: true, ..refused }), DecisionReason::Cancelling);
 
-    // Rules come after the flags and cannot lift them.
+    // Rules come after disabled permissions and cannot lift them.
     let (rules, _) =
         narrows_policy::Rules::parse("[[rule]]\neffect = \"allow\"\nkind = \"*\"\n", "p").unwrap();
-    assert_eq!(off.clone().with_rules(rules).decide(&fetch, &scene).because, Because::Network);
+    assert_eq!(off.clone().with_rules(rules).decide(&fetch, &context).because, DecisionReason::Network);
 }
 
 #[test]
-fn without_roots_nothing_is_in_them() {
+fn without_roots_no_path_is_inside() {
     let medium = policy(Access::Medium, "");
-    let scene = Scene { confined: SANDBOX, ..Scene::default() };
-    assert_eq!(medium.decide(&Action::file(Kind::Edit, "a"), &scene).verdict, Deny);
-    assert_eq!(medium.decide(&shell("make"), &scene).verdict, Ask);
+    let context = RequestContext { confined: SANDBOX, ..RequestContext::default() };
+    assert_eq!(medium.decide(&Action::file(Kind::Edit, "a"), &context).verdict, Deny);
+    assert_eq!(medium.decide(&shell("make"), &context).verdict, Ask);
 }
 
-/// Advice to change the sandbox would not help where it is not to blame.
+/// Advice to change the sandbox would not help if it is not the cause.
 #[test]
-fn the_reason_why_protected_files_are_not_kept_is_the_real_one() {
+fn the_reason_says_why_protected_files_can_be_changed() {
     use narrows_policy::Protection;
     for (protected, words) in [
         (Protection::Unsupported, "the sandbox of this machine cannot keep them"),

@@ -1,5 +1,4 @@
-//! Random lines for shells: commands in everything that commands can stand in, a canary spelled in many ways, and lines in
-//! which some characters were changed.
+//! Random shell lines: nested commands, a canary in many spellings, and lines with random changes.
 
 mod receivers;
 
@@ -10,7 +9,7 @@ pub(crate) struct Grammar {
     state: u64,
 }
 
-/// Commands that do nothing, some of which mention the canary.
+/// Harmless commands, some of which mention the canary.
 const HARMLESS: &[&str] = &[
     "true",
     ":",
@@ -44,9 +43,10 @@ const HARMLESS: &[&str] = &[
     "echo ${x:-canary}",
 ];
 
-/// Commands around commands. `%c` is the canary as a word, `%C` a command, `%b` one for backticks, `%q` one in single
-/// quotes, `%d` in double quotes, `%s` a quoted subscript that runs one, `%S` a quoted substitution, `%r` a redirection,
-/// `%w` a word, `%t` a command that says the name of the canary, `%B` a shell.
+/// Constructs around commands. `%c` is the canary as a word, `%C` a command, `%b` one for backticks, `%q` one
+/// in single quotes, `%d` in double quotes, `%s` a quoted subscript that runs one, `%S` a quoted
+/// substitution, `%r` a redirection, `%w` a word, `%t` a command that prints the name of the canary, `%B` a
+/// shell.
 const AROUND: &[&str] = &[
     "%c",
     "%c",
@@ -369,7 +369,7 @@ const AROUND: &[&str] = &[
     "{ true;}&&canary",
 ];
 
-/// Characters and words that are put into lines.
+/// Characters and words that are inserted into lines.
 const SIGNS: &[&str] = &[
     "'",
     "\"",
@@ -452,7 +452,7 @@ impl Grammar {
         list[self.number(list.len())]
     }
 
-    /// One line.
+    /// Returns one line.
     pub(crate) fn line(&mut self) -> String {
         let mut line = self.command(3);
         if self.number(3) == 0 {
@@ -534,7 +534,7 @@ impl Grammar {
         line
     }
 
-    /// The canary as a word that a shell reads as such, perhaps with a directory.
+    /// Returns the canary as a word for a shell, possibly with a directory.
     fn canary(&mut self) -> String {
         if self.number(2) == 0 {
             return "canary".to_owned();
@@ -570,7 +570,7 @@ impl Grammar {
         word
     }
 
-    /// The line with one change.
+    /// Changes the line at one place.
     fn changed(&mut self, line: &str) -> String {
         let mut letters: Vec<char> = line.chars().collect();
         let at = self.number(letters.len() + 1);
@@ -588,7 +588,7 @@ impl Grammar {
     }
 }
 
-/// A text in single quotes.
+/// Returns a text in single quotes.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }

@@ -1,25 +1,25 @@
-//! What shells really run, compared with what the policy says they may.
+//! Compares what shells really run with what the policy allows.
 //!
-//! Random lines are run by bash and dash, and in turn by zsh, ksh and mksh where they are installed, in namespaces with a
-//! root of their own, where the only program of interest is a canary.
-//! Whatever ran it must have been denied: by a rule that denies the canary at high access, by low access, and by low access
-//! with rules that allow the harmless programs of the lines.
+//! Random lines are run by bash and dash, and in turn by zsh, ksh and mksh where they are installed, in
+//! namespaces with a root of their own, where the only program of interest is a canary. Every line that ran
+//! it must have been denied: by a rule that denies the canary at high access, by low access, and by low
+//! access with rules that allow the harmless programs of the lines.
 //!
-//! `NARROWS_DIFFERENTIAL_LINES` and `NARROWS_DIFFERENTIAL_SEED` choose how many lines, and which. With
-//! `NARROWS_DIFFERENTIAL_REQUIRED` the test fails where it would be skipped.
+//! `NARROWS_DIFFERENTIAL_LINES` and `NARROWS_DIFFERENTIAL_SEED` select the number of lines, and the lines.
+//! With `NARROWS_DIFFERENTIAL_REQUIRED` the test fails where it would be skipped.
 
 mod grammar;
 mod namespace;
 
-use narrows_policy::{Access, Action, Command, Confined, Narrowing, Policy, Rules, Scene, Verdict};
+use narrows_policy::{Access, Action, Command, Confined, Narrowing, Policy, RequestContext, Rules, Verdict};
 
 use grammar::Grammar;
 use namespace::Namespace;
 
-/// How many lines every run of the tests has.
+/// Default number of lines.
 const LINES: u64 = 300;
 
-/// How many lines share a namespace.
+/// Number of lines that share a namespace.
 const BATCH: usize = 500;
 
 const DENIED: &str = "[[rule]]\neffect = \"deny\"\ncommand = \"canary\"\n";
@@ -42,7 +42,8 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Returns `true` if a shell of the line runs the file that the line writes: a documented limit of rules about commands.
+/// Returns `true` if a shell of the line runs the file that the line writes: a documented limit of rules
+/// about commands.
 fn runs_written_file(line: &str) -> bool {
     let words: Vec<&str> = line.split_whitespace().collect();
     let is_run = |pair: &[&str]| pair[0].ends_with("sh") && pair[1] == "/tmp/p";
@@ -58,7 +59,7 @@ fn only_a_shell_with_the_written_file_runs_it() {
 }
 
 #[test]
-fn whatever_runs_the_canary_was_denied() {
+fn every_line_that_runs_the_canary_was_denied() {
     let count = number("NARROWS_DIFFERENTIAL_LINES").unwrap_or(LINES);
     let seed = number("NARROWS_DIFFERENTIAL_SEED").unwrap_or(1);
     let namespace = match Namespace::new() {
@@ -79,10 +80,11 @@ fn whatever_runs_the_canary_was_denied() {
         ("low access with allow rules", policy(Access::Low, ALLOWED)),
     ];
     let roots = [std::path::PathBuf::from("/work")];
-    let scene = Scene { roots: &roots, confined: Confined::default(), ..Scene::default() };
+    let context =
+        RequestContext { roots: &roots, confined: Confined::default(), ..RequestContext::default() };
     let allows = |policy: &Policy, line: &str| {
         let action = Action::execute(Command::Shell(line.to_owned()), None);
-        policy.decide(&action, &scene).verdict == Verdict::Allow
+        policy.decide(&action, &context).verdict == Verdict::Allow
     };
     let mut grammar = Grammar::new(seed);
     let (mut ran, mut harmless, mut left) = (0, 0, count);
@@ -106,6 +108,6 @@ fn whatever_runs_the_canary_was_denied() {
     }
     eprintln!("{count} lines, seed {seed}: {ran} ran the canary, {harmless} did not and were allowed");
     assert!(missed.is_empty(), "seed {seed}, {} missed:\n{}", missed.len(), missed.join("\n"));
-    // A test that runs nothing finds nothing, and neither does one of a policy that denies everything.
+    // A test that runs nothing finds nothing, and neither does one with a policy that denies everything.
     assert!(ran * 10 > count && harmless * 50 > count, "{ran} and {harmless} of {count}");
 }

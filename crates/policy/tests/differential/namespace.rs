@@ -1,5 +1,5 @@
-//! Lines run by real shells: in user, mount, PID and network namespaces of their own, as a user without privileges, in a
-//! root with nothing in it but the shells, a canary and a few harmless programs.
+//! Runs lines with real shells: in user, mount, PID and network namespaces of their own, as an unprivileged
+//! user, in a root with nothing but the shells, a canary and a few harmless programs.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -9,27 +9,27 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// How long one line may take.
+/// Time limit of one line.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Programs in the root beside the canary.
+/// Programs in the root, in addition to the canary.
 const PROGRAMS: [&str; 9] = ["bash", "dash", "cat", "env", "xargs", "nice", "timeout", "true", "ls"];
 
-/// Programs that are there if they are installed.
+/// Programs that are included if they are installed.
 const MORE_PROGRAMS: [&str; 11] =
     ["sh", "rev", "tr", "tee", "sed", "head", "find", "setarch", "linux64", "busybox", "sleep"];
 
-/// Names of versions and builds, which all run bash.
+/// Names of versions and builds, all of which run bash.
 const VERSIONS: [&str; 3] = ["bash5", "bash-static", "sh.distrib"];
 
 /// Shells that run every line.
 const SHELLS: [&str; 2] = ["bash", "dash"];
 
-/// Shells that take turns with the lines, if they are installed.
+/// Shells that take turns, if they are installed.
 const MORE_SHELLS: [&str; 3] = ["zsh", "ksh", "mksh"];
 
-/// Runs every line with every shell, and tells which is begun and which ran the canary. Processes that a line leaves
-/// behind hold the pipe, so it is waited for them.
+/// Runs every line with every shell, and reports which is started and which ran the canary. Processes that a
+/// line leaves behind hold the pipe, so they are waited for.
 const DRIVER: &str = r#"
 ulimit -t 1 -f 2048 -n 64 -v 2000000
 cd /work
@@ -49,10 +49,10 @@ done
 echo "end $i -" >&3
 "#;
 
-/// A root for lines to run in.
+/// A root in which lines run.
 pub(crate) struct Namespace {
     directory: PathBuf,
-    /// Those of `MORE_SHELLS` that are installed.
+    /// The installed ones of `MORE_SHELLS`.
     more_shells: Vec<&'static str>,
 }
 
@@ -66,7 +66,7 @@ impl Drop for Namespace {
 }
 
 impl Namespace {
-    /// Prepares a root, and tries whether lines can be run in it.
+    /// Prepares a root, and checks that lines can be run in it.
     pub(crate) fn new() -> Result<Self, String> {
         let directory = std::env::temp_dir().join(format!("narrows-differential-{}", std::process::id()));
         fs::create_dir(&directory).map_err(|error| error.to_string())?;
@@ -83,12 +83,12 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// Names the shells that are not installed here.
+    /// Returns the shells that are not installed.
     pub(crate) fn missing_shells(&self) -> Vec<&'static str> {
         MORE_SHELLS.into_iter().filter(|name| !self.more_shells.contains(name)).collect()
     }
 
-    /// The shells that run the line of this number.
+    /// Returns the shells that run the line with this number.
     fn shells(&self, line: usize) -> Vec<&'static str> {
         let turn = self.more_shells.get(line % self.more_shells.len().max(1));
         SHELLS.into_iter().chain(turn.copied()).collect()
@@ -114,7 +114,7 @@ impl Namespace {
                 None => continue,
             };
             copy(&program, &root.join("bin").join(name))?;
-            // What the loader needs, where it looks for it.
+            // The libraries of the program, at the paths where the loader looks for them.
             let libraries = Command::new("ldd").arg(&program).output()?;
             for word in String::from_utf8_lossy(&libraries.stdout).split_whitespace() {
                 let target = root.join(word.trim_start_matches('/'));
@@ -148,7 +148,7 @@ impl Namespace {
         Ok(())
     }
 
-    /// Runs the lines, and tells for each which shells ran the canary.
+    /// Runs the lines, and returns for each which shells ran the canary.
     pub(crate) fn run(&self, lines: &[String]) -> Vec<Vec<&'static str>> {
         let root = self.root();
         let _ = fs::remove_dir_all(root.join("lines"));
@@ -161,7 +161,7 @@ impl Namespace {
                 .expect("the root is ours");
         }
         let mut sang = vec![Vec::new(); lines.len()];
-        // Where to go on after a line that does not end, and with which shells.
+        // Where to continue after a line that does not end, and with which shells.
         let (mut from, mut left) = (0, Vec::new());
         loop {
             match self.batch(from, &left, &mut sang) {
@@ -199,7 +199,7 @@ impl Namespace {
                 _ => ended = true,
             }
         }
-        // `unshare` takes everything in the namespace with it.
+        // `unshare` ends everything in the namespace.
         let _ = child.kill();
         let _ = child.wait();
         drop(told);

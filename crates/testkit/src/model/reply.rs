@@ -35,7 +35,7 @@ impl Step {
     }
 }
 
-/// How a client knows where the body ends.
+/// How the end of the body is marked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
     /// In chunks, the last of them empty.

@@ -61,7 +61,7 @@ impl ModelServer {
     /// Starts a server on a free port.
     ///
     /// # Panics
-    /// If there is no free port or no thread.
+    /// If no port is free or no thread can be started.
     #[must_use]
     pub fn start(plan: impl Into<Plan>) -> Self {
         Self::start_at(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), plan)

@@ -37,7 +37,7 @@ pub(super) fn v1() -> impl ConnectTo<Client> {
                 };
                 let turn = Turn { connection: connection.clone(), request, cwd, cancelled };
                 connection.spawn(async move {
-                    let stop = turn.take().await?;
+                    let stop = turn.run().await?;
                     responder.respond(schema::PromptResponse::new(stop))
                 })
             },
@@ -60,22 +60,22 @@ struct Turn {
 }
 
 impl Turn {
-    async fn take(mut self) -> Result<schema::StopReason, Error> {
+    async fn run(mut self) -> Result<schema::StopReason, Error> {
         let prompt = self.text();
         if prompt.contains("permission") && !self.permitted().await? {
-            self.say("You said no.")?;
+            self.send_text("You said no.")?;
             return Ok(schema::StopReason::Refusal);
         }
         if let Some((_, path)) = prompt.split_once("read ") {
             let path = self.cwd.join(path.split_whitespace().next().unwrap_or_default());
             let request = schema::ReadTextFileRequest::new(self.request.session_id.clone(), path);
             match self.connection.send_request(request).block_task().await {
-                Ok(answer) => self.say(&format!("The file says: {}", answer.content))?,
-                Err(error) => self.say(&format!("I cannot read it: {error}"))?,
+                Ok(answer) => self.send_text(&format!("The file says: {}", answer.content))?,
+                Err(error) => self.send_text(&format!("I cannot read it: {error}"))?,
             }
         }
         if prompt.contains("wait") {
-            self.say("Waiting.")?;
+            self.send_text("Waiting.")?;
             // The sender lives as long as the agent.
             let _ = self.cancelled.wait_for(|cancelled| *cancelled).await;
         }
@@ -83,7 +83,7 @@ impl Turn {
             if *self.cancelled.borrow() {
                 return Ok(schema::StopReason::Cancelled);
             }
-            self.say(piece)?;
+            self.send_text(piece)?;
         }
         Ok(schema::StopReason::EndTurn)
     }
@@ -96,7 +96,7 @@ impl Turn {
         texts.collect::<Vec<_>>().join(" ")
     }
 
-    fn say(&self, text: &str) -> Result<(), Error> {
+    fn send_text(&self, text: &str) -> Result<(), Error> {
         let chunk = schema::ContentChunk::new(schema::ContentBlock::from(text));
         self.connection.send_notification(schema::SessionNotification::new(
             self.request.session_id.clone(),

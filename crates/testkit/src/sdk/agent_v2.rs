@@ -52,7 +52,7 @@ pub(super) fn v2() -> impl ConnectTo<Client> {
                 };
                 responder.respond(schema::PromptResponse::new("sdk-prompt"))?;
                 let turn = Turn { connection: connection.clone(), request, cancelled };
-                connection.spawn(turn.take())
+                connection.spawn(turn.run())
             },
             agent_client_protocol::on_receive_request!(),
         )
@@ -73,14 +73,14 @@ struct Turn {
 }
 
 impl Turn {
-    async fn take(mut self) -> Result<(), Error> {
+    async fn run(mut self) -> Result<(), Error> {
         let echo = schema::UserMessage::new("sdk-prompt").content(self.request.prompt.clone());
-        self.tell(schema::SessionUpdate::UserMessage(echo))?;
-        self.tell(schema::SessionUpdate::StateUpdate(schema::StateUpdate::Running(
+        self.send_update(schema::SessionUpdate::UserMessage(echo))?;
+        self.send_update(schema::SessionUpdate::StateUpdate(schema::StateUpdate::Running(
             schema::RunningStateUpdate::new(),
         )))?;
         let stop = self.speak().await?;
-        self.tell(schema::SessionUpdate::StateUpdate(schema::StateUpdate::Idle(
+        self.send_update(schema::SessionUpdate::StateUpdate(schema::StateUpdate::Idle(
             schema::IdleStateUpdate::new().stop_reason(stop),
         )))
     }
@@ -92,11 +92,11 @@ impl Turn {
         });
         let prompt = texts.collect::<Vec<_>>().join(" ");
         if prompt.contains("permission") && !self.permitted().await? {
-            self.say("You said no.")?;
+            self.send_text("You said no.")?;
             return Ok(schema::StopReason::Refusal);
         }
         if prompt.contains("wait") {
-            self.say("Waiting.")?;
+            self.send_text("Waiting.")?;
             // The sender lives as long as the agent.
             let _ = self.cancelled.wait_for(|cancelled| *cancelled).await;
         }
@@ -104,17 +104,17 @@ impl Turn {
             if *self.cancelled.borrow() {
                 return Ok(schema::StopReason::Cancelled);
             }
-            self.say(piece)?;
+            self.send_text(piece)?;
         }
         Ok(schema::StopReason::EndTurn)
     }
 
-    fn say(&self, text: &str) -> Result<(), Error> {
+    fn send_text(&self, text: &str) -> Result<(), Error> {
         let chunk = schema::ContentChunk::new(text.into(), "sdk-answer");
-        self.tell(schema::SessionUpdate::AgentMessageChunk(chunk))
+        self.send_update(schema::SessionUpdate::AgentMessageChunk(chunk))
     }
 
-    fn tell(&self, update: schema::SessionUpdate) -> Result<(), Error> {
+    fn send_update(&self, update: schema::SessionUpdate) -> Result<(), Error> {
         let session = self.request.session_id.clone();
         self.connection.send_notification(schema::UpdateSessionNotification::new(session, update))
     }

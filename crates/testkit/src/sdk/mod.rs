@@ -22,7 +22,7 @@ pub async fn agent_on_stdio() {
     let _ = agent_on(Stdio::new()).await;
 }
 
-/// The same agent on any transport.
+/// Runs the agent on any transport.
 ///
 /// # Errors
 /// When the connection fails.
@@ -31,7 +31,7 @@ pub async fn agent_on(transport: impl ConnectTo<Agent> + 'static) -> Result<(), 
     ConnectTo::<Client>::connect_to(router, transport).await
 }
 
-/// The same agent at the other end of a link. Must be called inside a runtime; it ends with the link.
+/// Runs the agent at the other end of a link. Must be called inside a runtime; it ends with the link.
 #[must_use]
 pub fn agent_on_link() -> Link {
     let (ours, theirs) = tokio::io::duplex(256 << 10);

@@ -1,4 +1,5 @@
-//! Secrets in documented file formats: whatever their grammars allow between a name and its value, and in which order.
+//! Secrets in documented file formats: everything that their grammars allow between a name and its value, in
+//! any order.
 
 use super::forms::{check_forms, check_shown, check_unchanged};
 use super::*;
@@ -373,7 +374,7 @@ fn airtable_tokens_are_recognized() {
     ]);
 }
 
-/// With the square of its length, reading one of these takes many times as long.
+/// In quadratic time, reading one of these takes many times as long.
 #[test]
 fn hostile_layouts_are_read_once() {
     for piece in [

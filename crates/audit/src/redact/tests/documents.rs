@@ -1,4 +1,4 @@
-//! Secrets in documents, in expansions of a shell, and behind options of more programs.
+//! Secrets in documents, in shell expansions, and after options of further programs.
 
 use super::forms::{check_forms, check_shown, check_unchanged};
 use super::*;

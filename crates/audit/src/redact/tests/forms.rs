@@ -1,8 +1,8 @@
-//! Secrets by the way they are written down: encodings, environments, configuration files, commands and program code.
+//! Secrets in many notations: encodings, environments, configuration files, commands and program code.
 
 use super::*;
 
-/// Checks that no text shows the value that stands for `CANARY`, or the longer one for `TOKEN40`.
+/// Checks that no redacted text shows the value of `CANARY`, or the longer one of `TOKEN40`.
 #[track_caller]
 pub(super) fn check_forms(forms: &[&str]) {
     for form in forms {
@@ -12,7 +12,7 @@ pub(super) fn check_forms(forms: &[&str]) {
     }
 }
 
-/// A secret without signs, as generated tokens are.
+/// A secret without special characters, like generated tokens.
 const TOKEN40: &str = "Zx9kLm2Qp7wAb34cDe56fGh78iJk90LmNoPqRs12";
 
 #[track_caller]

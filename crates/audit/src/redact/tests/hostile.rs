@@ -1,8 +1,8 @@
-//! Texts that are made to take long.
+//! Texts designed to take long.
 
 use super::*;
 
-/// In a time that grows with its length, and not with the square of it.
+/// The time is linear in the length, and not quadratic.
 #[test]
 fn long_texts_are_read_once() {
     let hostile =
@@ -41,12 +41,12 @@ fn long_texts_of_any_shape_are_read_once() {
         "-----BEGIN PRIVATE KEY-----[redacted]",
     ] {
         let text = piece.repeat(300_000 / piece.len());
-        // Whatever comes of it comes soon.
+        // Only the time matters.
         _ = Redaction::default().hide(&text);
     }
 }
 
-/// Pieces of every form that is looked for, whole and cut off.
+/// Pieces of every searched form, complete and cut off.
 const PIECES: &[&str] = &[
     "\\u0061",
     "\\\\\\\\",
@@ -140,7 +140,7 @@ const PIECES: &[&str] = &[
     "Private-Lines:\n[",
 ];
 
-/// With the square of its length, reading one of these takes many times as long.
+/// In quadratic time, reading one of these takes many times as long.
 #[test]
 fn the_work_for_a_text_of_one_piece_grows_with_its_length() {
     for piece in PIECES {
@@ -149,7 +149,7 @@ fn the_work_for_a_text_of_one_piece_grows_with_its_length() {
     }
 }
 
-/// With the square of its length, reading this takes longer than a test may.
+/// In quadratic time, reading this takes longer than a test may.
 #[test]
 fn the_work_for_a_mebibyte_of_all_pieces_grows_with_its_length() {
     let text: String =

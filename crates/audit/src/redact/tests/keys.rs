@@ -1,11 +1,11 @@
-//! Private keys that are not written as PEM: in base64, in configurations of Kubernetes, and by their names.
+//! Private keys in other forms than PEM: in base64, in Kubernetes configuration, and by name.
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 
 use super::*;
 
-/// A file of this title whose base64 has the letters of [`ENCODED_BODY`] in its middle.
+/// Returns a file with this title whose base64 contains [`ENCODED_BODY`].
 fn file(title: &str) -> String {
     format!("-----BEGIN {title}-----\n{}\n-----END {title}-----\n", "MIICdgIBADANBgkqhkiG9w0B".repeat(20))
 }

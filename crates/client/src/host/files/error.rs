@@ -1,4 +1,4 @@
-//! Why a file was not read or written.
+//! Errors of reading and writing files.
 
 use std::path::{Path, PathBuf};
 
@@ -6,10 +6,10 @@ use narrows_wire::{Code, Effects, RpcError};
 use rustix::io::Errno;
 use serde_json::json;
 
-use super::MAX_PATH;
+use super::MAX_PATH_BYTES;
 
-/// How much of a path is quoted.
-const QUOTED: usize = 300;
+/// Maximum number of characters of a path that are quoted.
+const MAX_QUOTED_CHARS: usize = 300;
 
 /// A file that was not read or written.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -20,46 +20,46 @@ pub(crate) struct FileError {
     effects: Effects,
 }
 
-/// What is the matter with it.
+/// The cause of a file error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FileErrorKind {
     /// The path is not absolute.
     #[error("`path` must be absolute")]
     Relative,
-    /// The path cannot be one.
-    #[error("`path` is too long or holds a NUL character")]
+    /// The path is not a valid path.
+    #[error("`path` is too long or contains a NUL character")]
     Malformed,
     /// The path leads out of the roots.
-    #[error("this is outside the directories of the session")]
+    #[error("the path is outside the session's directories")]
     Outside,
-    /// There is no such file.
-    #[error("there is no such file")]
+    /// The file does not exist.
+    #[error("file not found")]
     NotFound,
-    /// It is there and no regular file but this.
-    #[error("this is {0} and not a regular file")]
+    /// The path names something else than a regular file.
+    #[error("the path names {0}, not a regular file")]
     NotRegular(&'static str),
     /// The file or the text is too long.
-    #[error("at most {limit} bytes are read or written at a time")]
+    #[error("the file exceeds the limit of {limit} bytes")]
     TooLarge {
-        /// How long it may be.
+        /// Maximum length in bytes.
         limit: usize,
     },
     /// The file is not UTF-8.
-    #[error("this is not UTF-8 text")]
+    #[error("the file is not UTF-8 text")]
     NotText,
-    /// The path has a link in it, and none is followed for this request.
-    #[error("there is a symbolic link in this path")]
+    /// The path has a link in it, and links are not followed for this request.
+    #[error("the path contains a symbolic link")]
     Link,
-    /// Its links go on and on.
-    #[error("there are too many symbolic links in this path")]
+    /// The path has too many links.
+    #[error("the path contains too many symbolic links")]
     Links,
     /// Another process replaced it.
-    #[error("this was changed by somebody else at the same time")]
+    #[error("the file was changed concurrently")]
     Changed,
-    /// The system does not let us.
-    #[error("the system denies it: {0}")]
+    /// The system denies access.
+    #[error("access denied: {0}")]
     Denied(Errno),
-    /// The system failed.
+    /// The system reports an error.
     #[error("{0}")]
     System(Errno),
 }
@@ -69,7 +69,7 @@ impl FileError {
         Self { path: path.to_owned(), kind, effects: Effects::None }
     }
 
-    /// What the system said about `path`.
+    /// Creates an error from an error number for `path`.
     pub(super) fn system(path: &Path, errno: Errno) -> Self {
         let kind = match errno {
             Errno::NOENT | Errno::NOTDIR => FileErrorKind::NotFound,
@@ -84,22 +84,21 @@ impl FileError {
         Self::new(path, kind)
     }
 
-    /// The same for an error of the standard library.
+    /// Creates an error from an error of the standard library.
     pub(super) fn io(path: &Path, error: &std::io::Error) -> Self {
         Self::system(path, Errno::from_io_error(error).unwrap_or(Errno::IO))
     }
 
-    /// The same, with what it may have left behind.
+    /// Adds the effects that a failed write may have had.
     pub(super) fn effects(self, effects: Effects) -> Self {
         Self { effects, ..self }
     }
 
-    /// What is the matter.
     pub(crate) fn kind(&self) -> &FileErrorKind {
         &self.kind
     }
 
-    /// What to tell the agent.
+    /// Returns the error for the agent.
     pub(crate) fn to_rpc(&self) -> RpcError {
         let (code, condition) = match &self.kind {
             FileErrorKind::NotFound => (Code::NotFound, "not_found"),
@@ -115,10 +114,10 @@ impl FileError {
             FileErrorKind::Denied(_) => (Code::Internal, "permission_denied"),
             FileErrorKind::System(_) => (Code::Internal, "io_error"),
         };
-        let path: String = self.path.to_string_lossy().chars().take(MAX_PATH).collect();
+        let path: String = self.path.to_string_lossy().chars().take(MAX_PATH_BYTES).collect();
         let uri = file_uri(&self.path);
         let message = match &self.kind {
-            // The words of the official SDKs, by which agents know it.
+            // The message of the official SDKs, which agents may recognize.
             FileErrorKind::NotFound => {
                 format!("Resource not found: {uri}")
             }
@@ -138,10 +137,10 @@ impl FileError {
     }
 }
 
-/// The address of a file. What a URI cannot have in its path is percent-encoded.
+/// Returns the `file:` URI of a path, percent-encoded.
 fn file_uri(path: &Path) -> String {
     let mut uri = "file://".to_owned();
-    for byte in path.as_os_str().as_encoded_bytes().iter().take(MAX_PATH) {
+    for byte in path.as_os_str().as_encoded_bytes().iter().take(MAX_PATH_BYTES) {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => uri.push(char::from(*byte)),
             b'-' | b'.' | b'_' | b'~' | b'/' | b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+'
@@ -152,10 +151,10 @@ fn file_uri(path: &Path) -> String {
     uri
 }
 
-/// A path for people: an agent may have put anything into it.
+/// Quotes a path for people; the agent chose its characters.
 fn quoted(path: &Path) -> String {
     let text = path.to_string_lossy();
-    match text.char_indices().nth(QUOTED) {
+    match text.char_indices().nth(MAX_QUOTED_CHARS) {
         Some((end, _)) => format!("{:?}…", &text[..end]),
         None => format!("{text:?}"),
     }

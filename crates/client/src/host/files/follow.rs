@@ -1,4 +1,4 @@
-//! Where a path seems to lead.
+//! Guesses the target of a path.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -8,8 +8,8 @@ use rustix::io::Errno;
 
 use super::walk::MAX_LINKS;
 
-/// The absolute `path` with its links followed, as far as it exists. A guess: by the time it is used it may be wrong,
-/// so a caller has to walk it beneath a root.
+/// Returns the absolute `path` with its links followed, as far as it exists. This is a guess that may be
+/// outdated when it is used, so the caller has to walk it beneath a root.
 pub(crate) fn guess(path: &Path) -> Result<PathBuf, Errno> {
     let mut real = PathBuf::from("/");
     let mut steps: Vec<OsString> = Vec::new();
@@ -18,7 +18,7 @@ pub(crate) fn guess(path: &Path) -> Result<PathBuf, Errno> {
     let mut must_be_directory = false;
     while let Some(step) = steps.pop() {
         if step == ".." {
-            // Only directories have parents.
+            // Only directories have a parent directory.
             if !real.is_dir() {
                 return Err(Errno::NOENT);
             }
@@ -26,7 +26,7 @@ pub(crate) fn guess(path: &Path) -> Result<PathBuf, Errno> {
             continue;
         }
         real.push(step);
-        // What is not there and what is no link stay as they are.
+        // Missing names and names that are not links stay as they are.
         let Ok(target) = std::fs::read_link(&real) else { continue };
         links += 1;
         if links > MAX_LINKS {
@@ -45,7 +45,7 @@ pub(crate) fn guess(path: &Path) -> Result<PathBuf, Errno> {
     Ok(real)
 }
 
-/// Whether `path` is spelled so that only a directory can be meant.
+/// Returns `true` if the spelling of `path` can only name a directory.
 pub(super) fn names_directory(path: &Path) -> bool {
     let bytes = path.as_os_str().as_bytes();
     bytes.ends_with(b"/")
@@ -55,7 +55,7 @@ pub(super) fn names_directory(path: &Path) -> bool {
         || bytes == b".."
 }
 
-/// Puts the steps of `path` on top, the first uppermost.
+/// Pushes the names of `path` so that the first is on top.
 fn push(steps: &mut Vec<OsString>, path: &Path) {
     steps.extend(path.components().rev().filter_map(|component| match component {
         Component::ParentDir => Some(OsString::from("..")),

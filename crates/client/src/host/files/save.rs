@@ -1,4 +1,4 @@
-//! Writing a file whole or not at all, in a directory that is held open.
+//! Writes a file completely or not at all, in a directory that is held open.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -10,10 +10,10 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::walk::LOOK;
+use super::walk::PASS_THROUGH;
 
-/// Makes the directories `names`, each in the one before, and opens the last. One that is there by now will do, a
-/// link will not.
+/// Creates the directories `names`, each in the one before, and opens the last. An existing directory is
+/// used, a link is not.
 pub(super) fn directories(top: &OwnedFd, names: &[OsString]) -> Result<Option<OwnedFd>, Errno> {
     let mut made: Option<OwnedFd> = None;
     for name in names {
@@ -22,7 +22,7 @@ pub(super) fn directories(top: &OwnedFd, names: &[OsString]) -> Result<Option<Ow
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(errno),
         }
-        let flags = LOOK | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let flags = PASS_THROUGH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = openat(above, name, flags, Mode::empty()).map_err(|errno| match errno {
             Errno::LOOP | Errno::MLINK | Errno::NOTDIR => Errno::AGAIN,
             errno => errno,
@@ -32,8 +32,8 @@ pub(super) fn directories(top: &OwnedFd, names: &[OsString]) -> Result<Option<Ow
     Ok(made)
 }
 
-/// Puts a file with `content` in the place of `name`. It looks like the `old` one to those who may use it; other
-/// names of the old one keep the old content. If `durable`, it is on the disk before it is in its place.
+/// Replaces the file `name` with `content`. Owner and mode are taken from the `old` file; its other hard
+/// links keep the old content. If `durable`, the content is synced to disk before it replaces the old one.
 pub(super) fn save(
     directory: BorrowedFd<'_>,
     name: &OsStr,
@@ -52,22 +52,22 @@ pub(super) fn save(
     }
     new.replace(name)?;
     if durable {
-        // The file is there in any case; if this fails, only a power cut right now could bring the old one back.
+        // The file is in place already; if this fails, only a power loss right now could restore the old one.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let _ = openat(directory, ".", flags, Mode::empty()).and_then(|directory| fsync(&directory));
     }
     Ok(())
 }
 
-/// Makes `content` that of `file`, which stays the same file. Room is reserved first, so that a full disk leaves the old
-/// content; a crash or an error on the way may leave a part of the new one.
+/// Overwrites `file` with `content`, so that it stays the same file. Space is reserved first, so that a full
+/// disk leaves the old content. A crash or an error may leave a part of the new content.
 pub(super) fn overwrite(file: &OwnedFd, content: &[u8], durable: bool) -> Result<(), Errno> {
     let length = content.len() as u64;
     reserve(file, length)?;
     let mut writer = std::fs::File::from(file.try_clone().map_err(|error| errno(&error))?);
     writer.write_all(content).map_err(|error| errno(&error))?;
     ftruncate(file, length)?;
-    // Set-user-id and set-group-id bits are not kept for a new content.
+    // Set-user-id and set-group-id bits are dropped with the old content.
     let old = fstat(file)?;
     if old.st_mode & 0o7000 != 0 {
         fchmod(file, Mode::from_raw_mode(old.st_mode & 0o777))?;
@@ -75,7 +75,7 @@ pub(super) fn overwrite(file: &OwnedFd, content: &[u8], durable: bool) -> Result
     if durable { fsync(file) } else { Ok(()) }
 }
 
-/// Reserves room for `length` bytes, where the system can.
+/// Reserves `length` bytes on disk, where the system supports it.
 #[cfg(target_os = "linux")]
 fn reserve(file: &OwnedFd, length: u64) -> Result<(), Errno> {
     use rustix::fs::{FallocateFlags, fallocate};
@@ -93,23 +93,23 @@ fn reserve(_: &OwnedFd, _: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Gives `file` the owner and the mode of the old one.
+/// Gives `file` the owner and the mode of the old file.
 fn inherit(file: &OwnedFd, old: &Stat) -> Result<(), Errno> {
-    // Set-user-id and set-group-id bits are not kept for a new content.
+    // Set-user-id and set-group-id bits are dropped with the old content.
     let mut mode = old.st_mode & 0o777;
     let new = fstat(file)?;
     if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid) {
         let (user, group) = (Uid::from_raw(old.st_uid), Gid::from_raw(old.st_gid));
         let kept = fchown(file, Some(user), Some(group)).or_else(|_| fchown(file, None, Some(group)));
         if kept.is_err() {
-            // What the old group was allowed is not meant for another.
+            // Permissions of the old group are not given to another group.
             mode &= !0o070;
         }
     }
     fchmod(file, Mode::from_raw_mode(mode))
 }
 
-/// A file under a name of its own, which goes away unless it gets its place.
+/// A temporary file that is removed unless it replaces the target.
 struct New<'d> {
     directory: BorrowedFd<'d>,
     name: Option<String>,

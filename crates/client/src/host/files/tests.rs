@@ -9,24 +9,24 @@ use std::os::unix::net::UnixListener;
 
 use serde_json::json;
 
-use super::walk::Way;
+use super::walk::PathResolver;
 use super::*;
 
-/// How often a file is looked for again when it changed in between.
-const TRIES: usize = 8;
+/// How often a file is looked up again after a concurrent change.
+const MAX_FIND_TRIES: usize = 8;
 
-/// What a session does, without judging.
+/// Access as in a session, without a policy.
 impl Files {
     fn read(&self, path: &Path, line: Option<u32>, limit: Option<u32>) -> Result<String, FileError> {
-        self.again(path, |found| found.read(line, limit))
+        self.retry(path, |found| found.read(line, limit))
     }
 
     fn write(&self, path: &Path, text: &str) -> Result<(), FileError> {
-        self.again(path, |found| found.write(text, WriteMode::Replace))
+        self.retry(path, |found| found.write(text, WriteMode::Replace))
     }
 
-    fn again<T>(&self, path: &Path, act: impl Fn(&Found) -> Result<T, FileError>) -> Result<T, FileError> {
-        let tries = (0..TRIES).map(|_| self.find(path).and_then(|found| act(&found)));
+    fn retry<T>(&self, path: &Path, act: impl Fn(&Found) -> Result<T, FileError>) -> Result<T, FileError> {
+        let tries = (0..MAX_FIND_TRIES).map(|_| self.find(path).and_then(|found| act(&found)));
         let mut last = None;
         for outcome in tries {
             match outcome {
@@ -38,32 +38,32 @@ impl Files {
     }
 }
 
-/// Every way there is here.
-const WAYS: &[Way] = &[
+/// All resolvers of this platform.
+const RESOLVERS: &[PathResolver] = &[
     #[cfg(target_os = "linux")]
-    Way::Kernel,
-    Way::Walk,
+    PathResolver::Kernel,
+    PathResolver::Walk,
 ];
 
-/// A root with something beside it.
+/// A root directory and files outside of it.
 struct Disk {
     _directory: tempfile::TempDir,
-    /// The directory of both, without links.
+    /// The common parent directory, without links.
     top: PathBuf,
     root: PathBuf,
 }
 
-/// A directory in memory where the system has such a place: disks take their time over thousands of replaced files.
+/// Returns a directory in memory, if the system has one: disks are slow with thousands of replaced files.
 fn fast_directory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
 impl Disk {
     fn new() -> Self {
-        Self::within(tempfile::tempdir().unwrap())
+        Self::new_in(tempfile::tempdir().unwrap())
     }
 
-    fn within(directory: tempfile::TempDir) -> Self {
+    fn new_in(directory: tempfile::TempDir) -> Self {
         let top = directory.path().canonicalize().unwrap();
         let root = top.join("root");
         for name in ["root/sub", "out/sub"] {
@@ -75,12 +75,12 @@ impl Disk {
         Self { _directory: directory, top, root }
     }
 
-    fn roots(&self, way: Way) -> Arc<Roots> {
-        Arc::new(Roots::open_with(way, std::slice::from_ref(&self.root)).unwrap())
+    fn roots(&self, resolver: PathResolver) -> Arc<Roots> {
+        Arc::new(Roots::open_with(resolver, std::slice::from_ref(&self.root)).unwrap())
     }
 
-    fn files(&self, way: Way) -> Files {
-        Files::new(self.roots(way), Limits { read: 1000, write: 1000 })
+    fn files(&self, resolver: PathResolver) -> Files {
+        Files::new(self.roots(resolver), Limits { read: 1000, write: 1000 })
     }
 
     fn link(&self, target: impl AsRef<Path>, place: &str) {
@@ -92,36 +92,36 @@ impl Disk {
     }
 }
 
-/// Runs `test` once with each way, on a fresh disk.
+/// Runs `test` once with each resolver, on a fresh disk.
 fn each(test: impl Fn(&Disk, &Files)) {
-    for way in WAYS {
+    for resolver in RESOLVERS {
         let disk = Disk::new();
-        test(&disk, &disk.files(*way));
+        test(&disk, &disk.files(*resolver));
     }
 }
 
-/// Does the same with the whole disk as the root.
+/// Does the same with `/` as the root.
 fn each_anywhere(test: impl Fn(&Disk, &Files)) {
-    for way in WAYS {
+    for resolver in RESOLVERS {
         let disk = Disk::new();
-        let roots = Roots::open_with(*way, &["/".into()]).unwrap();
+        let roots = Roots::open_with(*resolver, &["/".into()]).unwrap();
         test(&disk, &Files::new(Arc::new(roots), Limits { read: 1000, write: 1000 }));
     }
 }
 
-/// Checks what is read at `place`, a path from the directory above the root.
+/// Checks the result of reading `place`, a path relative to the directory above the root.
 #[track_caller]
 fn check(disk: &Disk, files: &Files, place: &str, expected: &Result<&str, FileErrorKind>) {
     let result = files.read(&disk.top.join(place), None, None);
     let result = result.as_ref().map(String::as_str).map_err(|error| error.kind().clone());
-    assert_eq!(&result, expected, "{place} {:?}", files.roots.way());
+    assert_eq!(&result, expected, "{place} {:?}", files.roots.resolver());
 }
 
 #[test]
-fn this_system_has_its_best_way() {
+fn this_system_uses_its_best_resolver() {
     let disk = Disk::new();
     let roots = Roots::open(std::slice::from_ref(&disk.root)).unwrap();
-    assert_eq!(roots.way(), WAYS[0]);
+    assert_eq!(roots.resolver(), RESOLVERS[0]);
     assert_eq!(roots.paths().collect::<Vec<_>>(), [disk.root.as_path()]);
 }
 
@@ -158,7 +158,7 @@ fn files_beneath_the_root_are_read() {
 }
 
 #[test]
-fn links_that_stay_are_followed() {
+fn links_within_the_root_are_followed() {
     each(|disk, files| {
         disk.link("sub/file", "root/relative");
         disk.link(disk.root.join("sub/file"), "root/absolute");
@@ -232,9 +232,9 @@ fn nothing_outside_is_read() {
             let result = files.read(&disk.top.join(place), None, None);
             let directory = FileErrorKind::NotRegular("a directory");
             let expected = if place == "/" { directory } else { FileErrorKind::Outside };
-            assert_eq!(result.unwrap_err().kind(), &expected, "{place} {:?}", files.roots.way());
+            assert_eq!(result.unwrap_err().kind(), &expected, "{place} {:?}", files.roots.resolver());
         }
-        // Out and in again is in.
+        // Leaving the root and coming back is permitted.
         check(disk, files, &format!("root/top{top}/root/file"), &Ok("root/file"));
         check(disk, files, "root/directory/../root/file", &Ok("root/file"));
     });
@@ -261,7 +261,7 @@ fn only_regular_files_are_read() {
 }
 
 #[test]
-fn links_that_go_round_end() {
+fn link_loops_end() {
     each(|disk, files| {
         disk.link("round", "root/round");
         disk.link("b", "root/a");
@@ -280,16 +280,16 @@ fn links_that_go_round_end() {
 #[test]
 fn detours_are_bounded() {
     let disk = Disk::new();
-    let files = disk.files(Way::Walk);
+    let files = disk.files(PathResolver::Walk);
     let deep = "d/".repeat(100);
     fs::create_dir_all(disk.root.join(&deep)).unwrap();
     let back = format!("{deep}{}", "../d/".repeat(120));
-    assert!(back.len() < MAX_PATH);
+    assert!(back.len() < MAX_PATH_BYTES);
     check(&disk, &files, &format!("root/{back}file"), &Err(FileErrorKind::Links));
 }
 
 #[test]
-fn only_whole_utf8_within_the_limit_is_read() {
+fn only_complete_utf8_within_the_limit_is_read() {
     each(|disk, files| {
         let put = |name: &str, content: &[u8]| fs::write(disk.root.join(name), content).unwrap();
         put("full", &[b'x'; 1000]);
@@ -306,7 +306,7 @@ fn only_whole_utf8_within_the_limit_is_read() {
 }
 
 #[test]
-fn what_is_no_path_is_refused() {
+fn invalid_paths_are_refused() {
     each_anywhere(|_, files| {
         let check = |path: &str, expected: FileErrorKind| {
             assert_eq!(files.read(Path::new(path), None, None).unwrap_err().kind(), &expected);
@@ -328,7 +328,7 @@ fn what_is_no_path_is_refused() {
 }
 
 #[test]
-fn with_the_whole_disk_as_the_root_all_of_it_is_there() {
+fn with_the_root_directory_as_root_every_file_is_reachable() {
     each_anywhere(|disk, files| {
         disk.link(disk.top.join("out"), "root/directory");
         check(disk, files, "root/file", &Ok("root/file"));
@@ -344,12 +344,12 @@ fn with_the_whole_disk_as_the_root_all_of_it_is_there() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn the_system_itself_is_no_file() {
+fn kernel_files_are_refused() {
     each_anywhere(|disk, files| {
         disk.link("/proc/self/environ", "root/environ");
         check(disk, files, "/dev/null", &Err(FileErrorKind::NotRegular("a device")));
         check(disk, files, "/dev/zero", &Err(FileErrorKind::NotRegular("a device")));
-        let made_up = FileErrorKind::NotRegular("made up by the system");
+        let made_up = FileErrorKind::NotRegular("a kernel file");
         for place in ["/proc/version", "/proc/self/environ", "root/environ", "/sys/kernel/uevent_seqnum"] {
             if Path::new(place).exists() || place.starts_with("root") {
                 check(disk, files, place, &Err(made_up.clone()));
@@ -362,7 +362,7 @@ fn the_system_itself_is_no_file() {
 }
 
 #[test]
-fn the_place_that_is_judged_has_no_links() {
+fn the_judged_path_has_no_links() {
     each(|disk, files| {
         disk.link("sub", "root/directory");
         disk.link("directory/.env", "root/innocent");
@@ -384,7 +384,7 @@ fn the_place_that_is_judged_has_no_links() {
 }
 
 #[test]
-fn what_was_judged_is_what_is_used() {
+fn the_judged_file_is_the_file_used() {
     each(|disk, files| {
         let find = |place: &str| files.find(&disk.top.join(place)).unwrap();
         let (in_sub, file) = (find("root/sub/file"), find("root/file"));
@@ -403,7 +403,7 @@ fn what_was_judged_is_what_is_used() {
 }
 
 #[test]
-fn a_root_stays_what_it_was() {
+fn a_replaced_root_keeps_its_directory() {
     each(|disk, files| {
         fs::rename(&disk.root, disk.top.join("moved")).unwrap();
         disk.link("out", "root");
@@ -416,14 +416,14 @@ fn a_root_stays_what_it_was() {
 }
 
 #[test]
-fn roots_may_lie_in_each_other_and_behind_links() {
-    for way in WAYS {
+fn roots_can_be_nested_and_reached_over_links() {
+    for resolver in RESOLVERS {
         let disk = Disk::new();
         disk.link("root", "alias");
         disk.link("../file", "root/sub/up");
         disk.link(disk.top.join("out/file"), "root/other");
         let roots = [disk.top.join("alias"), disk.root.join("sub"), disk.top.join("out")];
-        let roots = Arc::new(Roots::open_with(*way, &roots).unwrap());
+        let roots = Arc::new(Roots::open_with(*resolver, &roots).unwrap());
         let files = Files::new(roots, Limits::default());
         check(&disk, &files, "alias/file", &Ok("root/file"));
         check(&disk, &files, "root/file", &Ok("root/file"));
@@ -436,14 +436,14 @@ fn roots_may_lie_in_each_other_and_behind_links() {
 }
 
 #[test]
-fn a_path_without_links_is_found_only_where_it_is() {
-    for way in WAYS {
+fn a_path_without_links_is_found_only_at_its_own_place() {
+    for resolver in RESOLVERS {
         let disk = Disk::new();
         disk.link("root", "alias");
         disk.link("sub", "root/in");
         disk.link("file", "root/other");
         disk.link("nowhere", "root/dangling");
-        let roots = Arc::new(Roots::open_with(*way, &[disk.top.join("alias")]).unwrap());
+        let roots = Arc::new(Roots::open_with(*resolver, &[disk.top.join("alias")]).unwrap());
         let files = Files::new(roots, Limits::default());
         let find = |path: &str| files.find(&disk.top.join(path)).and_then(Found::without_links);
         for path in ["root/file", "root/sub/file", "root/new", "root/new/deep", "root/./file"] {
@@ -462,7 +462,7 @@ fn a_path_without_links_is_found_only_where_it_is() {
 }
 
 #[test]
-fn agents_are_told_what_is_the_matter() {
+fn agents_receive_the_reason_of_a_failure() {
     #[track_caller]
     fn check(kind: FileErrorKind, code: i64, condition: &str, more: &(&str, Value)) {
         let error = FileError::new(Path::new("/a\u{1b}b"), kind).to_rpc();

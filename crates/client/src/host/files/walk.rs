@@ -1,7 +1,7 @@
-//! The way from a root down to a directory, which never leads out.
+//! Walks from a root down to a directory without leaving the root.
 //!
-//! Linux does it in one call. Elsewhere, and where a filter of system calls is in the way of that one, it is done
-//! here: name by name, never following a link but reading it, and going up by the names that led down.
+//! Linux does this in one system call. Elsewhere, and where a seccomp filter blocks that call, it is done
+//! here: name by name, reading links instead of following them, and going up by the names that led down.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,63 +11,63 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{Mode, OFlags, openat, readlinkat};
 use rustix::io::Errno;
 
-/// How many links are followed, as in the kernel.
+/// Maximum number of links that are followed, as in the kernel.
 pub(super) const MAX_LINKS: usize = 40;
 
-/// How many directories are opened for one path: links and detours multiply.
+/// Maximum number of directories opened for one path: links and detours multiply.
 const MAX_STEPS: usize = 10_000;
 
-/// How often the kernel is asked again when directories are being moved about.
+/// How often the kernel call is retried while directories are being moved.
 #[cfg(target_os = "linux")]
 const KERNEL_TRIES: usize = 16;
 
-/// How a directory is opened that is only to be passed through: one may pass where one may not list.
+/// Flags for opening a directory that is only passed through: a directory may be passable but not readable.
 #[cfg(target_os = "linux")]
-pub(super) const LOOK: OFlags = OFlags::PATH;
+pub(super) const PASS_THROUGH: OFlags = OFlags::PATH;
 #[cfg(not(target_os = "linux"))]
-pub(super) const LOOK: OFlags = OFlags::RDONLY;
+pub(super) const PASS_THROUGH: OFlags = OFlags::RDONLY;
 
-/// Who follows a path.
+/// Implementation that resolves a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum PathResolver {
     /// The kernel.
     #[cfg(target_os = "linux")]
     Kernel,
-    /// This module.
+    /// Name by name, in this module.
     Walk,
 }
 
-/// The deepest directory on a path that is there.
+/// The deepest existing directory on a path.
 #[derive(Debug)]
-pub(super) struct Deep {
+pub(super) struct DeepestDirectory {
     pub(super) directory: OwnedFd,
-    /// The way to it from the root, without links.
+    /// Its path from the root, without links.
     pub(super) real: PathBuf,
-    /// The names that would follow.
+    /// The missing names below it.
     pub(super) missing: Vec<OsString>,
 }
 
-impl Way {
-    /// The best way here, tried out on `directory`.
+impl PathResolver {
+    /// Returns the best resolver, probed on `directory`.
     #[cfg(target_os = "linux")]
     pub(super) fn probe(directory: BorrowedFd<'_>) -> Self {
         if kernel(directory, Path::new("")).is_ok() { Self::Kernel } else { Self::Walk }
     }
 
-    /// The best way here.
+    /// Returns the best resolver.
     #[cfg(not(target_os = "linux"))]
     pub(super) fn probe(_: BorrowedFd<'_>) -> Self {
         Self::Walk
     }
 
-    /// Goes from `root` down `path`. `XDEV` says that it leads out, also if it came back later: so does every link to
-    /// an absolute path.
-    pub(super) fn directory(self, root: BorrowedFd<'_>, path: &Path) -> Result<Deep, Errno> {
+    /// Opens `path` beneath `root`. Returns `XDEV` if the path leaves the root, even if it came back later;
+    /// every link to an absolute path does.
+    pub(super) fn directory(self, root: BorrowedFd<'_>, path: &Path) -> Result<DeepestDirectory, Errno> {
         match self {
             #[cfg(target_os = "linux")]
             Self::Kernel => match kernel(root, path) {
-                // How far it is there, and where links to nothing lead, is seen by walking. So is the way through
-                // directories that are moved about all the time.
+                // Walking finds the existing part of the path and the targets of dangling links. It also
+                // copes with directories that are moved constantly.
                 Err(Errno::NOENT | Errno::AGAIN) => walk(root, path),
                 deep => deep,
             },
@@ -77,10 +77,10 @@ impl Way {
 }
 
 #[cfg(target_os = "linux")]
-fn kernel(root: BorrowedFd<'_>, path: &Path) -> Result<Deep, Errno> {
+fn kernel(root: BorrowedFd<'_>, path: &Path) -> Result<DeepestDirectory, Errno> {
     use rustix::fs::{ResolveFlags, openat2};
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-    let flags = LOOK | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let flags = PASS_THROUGH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     let mut tries = 1;
     let directory = loop {
@@ -89,13 +89,13 @@ fn kernel(root: BorrowedFd<'_>, path: &Path) -> Result<Deep, Errno> {
             opened => break opened?,
         }
     };
-    // Both as they are now: the root may have been moved, and the directory may have been moved out of it.
+    // Both paths are read now: the root may have been moved, and the directory may have been moved out of it.
     let (top, real) = (name(root)?, name(directory.as_fd())?);
     let real = real.strip_prefix(top).map_err(|_| Errno::XDEV)?.to_owned();
-    Ok(Deep { directory, real, missing: Vec::new() })
+    Ok(DeepestDirectory { directory, real, missing: Vec::new() })
 }
 
-/// Where the kernel says that an open directory is.
+/// Returns the present path of an open directory.
 #[cfg(target_os = "linux")]
 fn name(directory: BorrowedFd<'_>) -> Result<PathBuf, Errno> {
     use std::os::fd::AsRawFd;
@@ -105,7 +105,7 @@ fn name(directory: BorrowedFd<'_>) -> Result<PathBuf, Errno> {
     Ok(OsString::from_vec(target.into_bytes()).into())
 }
 
-fn walk(root: BorrowedFd<'_>, path: &Path) -> Result<Deep, Errno> {
+fn walk(root: BorrowedFd<'_>, path: &Path) -> Result<DeepestDirectory, Errno> {
     let mut walker = Walker { root, here: reopen(root)?, names: Vec::new(), opened: 0 };
     let mut steps = Vec::new();
     push(&mut steps, path)?;
@@ -113,14 +113,14 @@ fn walk(root: BorrowedFd<'_>, path: &Path) -> Result<Deep, Errno> {
     let mut links = 0;
     while let Some(step) = steps.pop() {
         match step {
-            // Above what is not there is nothing either.
+            // A missing directory has no parent.
             Step::Up if !missing.is_empty() => return Err(Errno::NOENT),
             Step::Up => walker.up()?,
             Step::Down(name) if !missing.is_empty() => missing.push(name),
             Step::Down(name) => match walker.down(&name) {
                 Ok(()) => {}
                 Err(Errno::NOENT) => missing.push(name),
-                // How systems say that it is a link, or else no directory.
+                // Errors by which systems report a link, or something that is not a directory.
                 Err(Errno::LOOP | Errno::MLINK | Errno::NOTDIR) => {
                     let target =
                         readlinkat(&walker.here, &name, Vec::new()).map_err(|errno| match errno {
@@ -137,7 +137,7 @@ fn walk(root: BorrowedFd<'_>, path: &Path) -> Result<Deep, Errno> {
             },
         }
     }
-    Ok(Deep { directory: walker.here, real: walker.names.iter().collect(), missing })
+    Ok(DeepestDirectory { directory: walker.here, real: walker.names.iter().collect(), missing })
 }
 
 /// One step on a path.
@@ -146,7 +146,7 @@ enum Step {
     Down(OsString),
 }
 
-/// Puts the steps of `path` on top, the first uppermost.
+/// Pushes the steps of `path` so that the first is on top.
 fn push(steps: &mut Vec<Step>, path: &Path) -> Result<(), Errno> {
     for component in path.components().rev() {
         match component {
@@ -159,7 +159,7 @@ fn push(steps: &mut Vec<Step>, path: &Path) -> Result<(), Errno> {
     Ok(())
 }
 
-/// A place beneath a root, and the names that led there.
+/// A position beneath a root, and the names that led there.
 struct Walker<'r> {
     root: BorrowedFd<'r>,
     here: OwnedFd,
@@ -175,8 +175,8 @@ impl Walker<'_> {
         Ok(())
     }
 
-    /// Goes up by going down once more from the root: the parent of a directory that was moved may lie anywhere. A
-    /// link that stands in the way by now ends it.
+    /// Goes up by walking down again from the root, because the parent of a moved directory may be anywhere.
+    /// Fails if a link is on the way by now.
     fn up(&mut self) -> Result<(), Errno> {
         self.names.pop().ok_or(Errno::XDEV)?;
         self.count(self.names.len())?;
@@ -197,12 +197,12 @@ impl Walker<'_> {
     }
 }
 
-/// A directory that is no link.
+/// Opens a directory that is not a link.
 fn open(from: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Errno> {
-    openat(from, name, LOOK | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+    openat(from, name, PASS_THROUGH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// The same directory once more.
+/// Opens the same directory again.
 fn reopen(directory: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
-    openat(directory, ".", LOOK | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+    openat(directory, ".", PASS_THROUGH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }

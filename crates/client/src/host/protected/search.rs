@@ -11,42 +11,43 @@ use super::{ProtectedFiles, real};
 use crate::host::links;
 use crate::host::repository::{self, Extent, LookupBudget, Named, Settings};
 
-/// Directories of installed packages and build results. Only repositories are searched for in them: package managers replace
-/// the rest as a whole, and the programs in them are not protected either. git in a directory above runs what the settings of a
-/// repository in them name.
+/// Directories of installed packages and build results. Only repositories are searched for in them: package
+/// managers replace the rest as a whole, and the programs in them are not protected either. But git in a
+/// directory above runs programs that the configuration of a repository in them names.
 const INSTALLED: [&str; 7] =
     ["node_modules", "bower_components", "vendor", "target", ".venv", "venv", "__pypackages__"];
 
-/// The most entries of one such directory that are searched for repositories. The nearest come first. This takes about 5 ms.
+/// Maximum number of entries of one such directory that are searched for repositories, nearest first. This
+/// takes about 5 ms.
 pub(super) const MAX_INSTALLED_ENTRIES: usize = 5_000;
 
-/// The most entries of all such directories.
+/// Maximum number of entries of all such directories.
 const MAX_ALL_INSTALLED_ENTRIES: usize = 20_000;
 
-/// Directories in a `.git` that only git writes and that name nothing that is run.
+/// Directories in a `.git` that only git writes and that name no programs.
 const GIT_DATA: [&str; 3] = ["objects", "refs", "logs"];
 
-/// Names of entries by which a directory is known as a work tree or a repository.
+/// Entries by which a directory is recognized as a work tree or a repository.
 const REPOSITORY_NAMES: [&str; 5] = [".git", "HEAD", "commondir", "objects", "refs"];
 
-/// A protected name, or the beginning of one, by which a file is meant that lies elsewhere.
+/// A protected name, or the beginning of one, that leads to a file elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct LinkedName {
-    /// Where the file is, without links.
+    /// Path of the file, without links.
     real: PathBuf,
     /// The path that leads there.
     spelled: PathBuf,
-    /// The name by which the policy judges it: `spelled`, or a path of a `.git` for which git takes it.
+    /// The name by which the policy judges it: `spelled`, or the `.git` path that git treats it as.
     name: PathBuf,
 }
 
 impl LinkedName {
-    /// Returns `true` unless the path leads elsewhere by now.
+    /// Returns `true` if the path still leads to the same file.
     pub(super) fn holds(&self) -> bool {
         real(&self.spelled).is_none_or(|real| real == self.real)
     }
 
-    /// Returns the name by which this one means `path`, or a part of it if all in it changes.
+    /// Returns the protected name of `path`, or of a part of it if `extent` covers a tree.
     pub(super) fn name_of(&self, path: &Path, extent: Extent) -> Option<PathBuf> {
         match path.strip_prefix(&self.real) {
             Ok(rest) if rest.as_os_str().is_empty() => Some(self.name.clone()),
@@ -60,18 +61,18 @@ impl LinkedName {
 pub(in crate::host) struct Found {
     /// Paths that the policy protects.
     pub(in crate::host) paths: BTreeSet<PathBuf>,
-    /// Protected names that are links, or in which links are, and names that protected ones begin with.
+    /// Protected names that are links or contain links, and links with which protected names begin.
     pub(super) links: BTreeSet<LinkedName>,
-    /// Directories that cannot be looked through, so that all of them is protected. This holds as long as they are so.
+    /// Directories that cannot be searched, so that they are protected as a whole while they stay so.
     pub(in crate::host) closed: Vec<PathBuf>,
-    /// Every directory was searched, or is protected as a whole, and all settings of git were read.
+    /// `true` if every directory was searched or is protected as a whole, and all git configuration was read.
     pub(in crate::host) is_complete: bool,
-    /// A protected file has a name that is not mounted.
+    /// `true` if a protected file has another hard link that is not mounted.
     pub(super) has_hard_link: bool,
 }
 
 impl Found {
-    /// What of it a sandbox keeps that `can_protect` files in a root or not.
+    /// Returns how far a sandbox protects these files; `can_protect` if it can protect files in a root.
     pub(in crate::host) fn protection(&self, can_protect: bool) -> Protection {
         if !self.is_complete {
             Protection::NotSearched
@@ -88,27 +89,28 @@ impl Found {
         self.paths.is_empty() && self.closed.is_empty()
     }
 
-    /// Everything that a command must not change.
+    /// Returns all paths that a command must not change.
     pub(in crate::host) fn into_all(self) -> Vec<PathBuf> {
         let Self { paths, closed, .. } = self;
         paths.into_iter().chain(closed).collect()
     }
 }
 
-/// What is looked for in a directory.
+/// What is searched for in a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Area {
     /// Protected names.
     Plain,
-    /// The rest of protected names: a link leads here that one begins with. All others are found where the directory is.
+    /// The remainders of protected names that begin with a link to this directory. All others are found at
+    /// the directory's own path.
     Begun,
-    /// Links that lead out of it: it is protected as a whole.
+    /// Links out of the directory, which is protected as a whole.
     Protected,
     /// Repositories, each of which is then searched like any other directory.
     Installed,
 }
 
-/// A directory that is to be searched, by its name in a root.
+/// A directory to be searched, by its path in a root.
 struct Open<'a> {
     root: &'a Path,
     inside: PathBuf,
@@ -121,20 +123,20 @@ struct Search<'a> {
     user: repository::UserSettings<'a>,
     budget: LookupBudget,
     open: VecDeque<Open<'a>>,
-    /// Protected directories, which come last.
+    /// Protected directories, which are searched last.
     protected: VecDeque<Open<'a>>,
-    /// Directories of installed packages and build results, which come after those.
+    /// Directories of installed packages and build results, which are searched after those.
     installed: VecDeque<Open<'a>>,
-    /// Where those are that were opened, without links: links can lead round in circles.
+    /// Paths without links of the opened directories, because links can form cycles.
     seen: BTreeSet<PathBuf>,
     found: Found,
 }
 
 /// Searches at most `most` directory entries for protected paths.
 ///
-/// Whatever can be told of a directory only with permissions that it does not give closes it: a command that owns it could
-/// change its mode, and write what was not found. No name or layout that files of a workspace can have ends the search. In
-/// directories of the names [`INSTALLED`] it finds repositories only.
+/// A directory that cannot be fully examined with its present permissions is protected as a whole: a command
+/// that owns it could change its mode, and write files that were not found. No name or layout of workspace
+/// files can end the search. In directories named in [`INSTALLED`] it finds repositories only.
 pub(super) fn search(files: &ProtectedFiles, most: usize) -> Found {
     let mut search = Search {
         policy: files.policy(),
@@ -181,8 +183,9 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Opens the work trees and repositories in a directory of installed packages, and takes the entries that were read from
-    /// `left`. Only names are compared: there are many directories, and most have no repository.
+    /// Queues the work trees and repositories in a directory of installed packages, and subtracts the entries
+    /// that were read from `left`. Only names are compared, because there are many directories and few
+    /// repositories.
     fn find_repositories(&mut self, top: Open<'a>, left: &mut usize) {
         let mut most = MAX_INSTALLED_ENTRIES.min(*left);
         *left -= most;
@@ -217,7 +220,7 @@ impl<'a> Search<'a> {
         *left += most;
     }
 
-    /// Returns `false` if no entries are left to look at.
+    /// Searches one directory. Returns `false` if the limit of entries is reached.
     fn look_through(&mut self, open: &Open<'a>, most: &mut usize) -> bool {
         let (root, inside, area) = (open.root, &open.inside, open.area);
         let directory = root.join(inside);
@@ -258,7 +261,7 @@ impl<'a> Search<'a> {
             };
             let is_git_data = is_in_git && GIT_DATA.iter().any(|data| name == *data);
             let is_installed = kind.is_dir() && INSTALLED.iter().any(|installed| name == *installed);
-            // A `.git/modules` has directories that are called like the submodules.
+            // A `.git/modules` has directories named like the submodules.
             let is_searched = kind.is_dir() && !is_git_data && (is_in_git || !is_installed);
             if area == Area::Protected {
                 if kind.is_symlink() {
@@ -277,7 +280,7 @@ impl<'a> Search<'a> {
             if is_protected(&path)
                 || !is_git && is_repository && is_protected(&inside.join(".git").join(&name))
             {
-                // The settings of a `.git` that leads elsewhere are read there.
+                // The configuration of a `.git` that is a link or file is read at its target.
                 match name == ".git" {
                     true => self.add_link(root, &path),
                     false => self.add_protected(root, path.clone()),
@@ -295,7 +298,8 @@ impl<'a> Search<'a> {
         true
     }
 
-    /// Notes that a directory cannot be looked through. One that is protected stays as it is, but may have links in it.
+    /// Records a directory that cannot be searched. A protected one cannot be changed, but may have links in
+    /// it.
     fn close(&mut self, directory: PathBuf, area: Area) {
         match area {
             Area::Protected => self.found.is_complete = false,
@@ -303,23 +307,23 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Returns `true` if a path without links lies in one that was found.
+    /// Returns `true` if a path without links is in a path that was found.
     fn is_kept(&self, path: &Path) -> bool {
         path.ancestors().any(|above| self.found.paths.contains(above))
     }
 
-    /// Adds a protected name: where it leads is protected, and what is in it.
+    /// Adds a protected name: its target and its content are protected.
     fn add_protected(&mut self, root: &'a Path, path: PathBuf) {
         self.add_link(root, &path);
         self.found.paths.insert(root.join(&path));
         self.open_protected(root, path);
     }
 
-    /// Opens a protected directory, if that is one, to look for links in it.
+    /// Queues a protected directory, to search it for links.
     fn open_protected(&mut self, root: &'a Path, path: PathBuf) {
         let name = root.join(&path);
         let Some(real) = real(&name) else { return };
-        // Of a directory around a root all of the root is protected.
+        // If a protected directory contains a root, the whole root is protected.
         let around: Vec<PathBuf> =
             self.roots.iter().filter(|root| root.starts_with(&real)).cloned().collect();
         self.found.paths.extend(around);
@@ -331,7 +335,7 @@ impl<'a> Search<'a> {
     fn add_link(&mut self, root: &Path, path: &Path) {
         let name = root.join(path);
         if let Some(real) = real(&name).filter(|real| *real != name) {
-            // A command can make it, unless it lies in what is protected.
+            // A command can create it, unless it is in a protected directory.
             let can_be_made = self.roots.iter().any(|root| real.starts_with(root)) && !self.is_kept(&real);
             if can_be_made && real.symlink_metadata().is_err_and(|error| is_missing(&error)) {
                 self.found.is_complete = false;
@@ -340,13 +344,13 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Adds the hooks and settings that the settings of a repository name. `git` is its directory, or a file or link that
-    /// leads there.
+    /// Adds the hooks and configuration files that the configuration of a repository names. `git` is its
+    /// directory, or a file or link that leads there.
     fn add_named_by_settings(&mut self, root: &Path, git: &Path) {
         let worktree = git.parent().filter(|_| git.ends_with(".git")).unwrap_or(git);
         let settings = repository::read_settings(git, worktree, self.user, &mut self.budget);
         if !settings.is_complete {
-            tracing::debug!(?git, "git settings not readable as a whole");
+            tracing::debug!(?git, "git settings unreadable");
         }
         self.add_settings(root, settings);
     }
@@ -360,14 +364,14 @@ impl<'a> Search<'a> {
             }
             let is_there = path.symlink_metadata().is_ok() || spelled.symlink_metadata().is_ok();
             if is_there && self.policy.protects_change(root, &stands_for) {
-                // A link on the way is as good as what it leads to.
+                // A link on the way must not be changed either.
                 self.found.paths.extend((links::plain(&spelled) != path).then_some(spelled));
                 self.found.paths.insert(path);
             }
         }
     }
 
-    /// Adds the same for the repositories around a root: git in the root obeys their settings.
+    /// Does the same for the repositories above a root: git in the root uses their configuration.
     fn add_named_above(&mut self, root: &Path) {
         for directory in root.ancestors().skip(1).take(repository::MAX_ANCESTORS) {
             self.add_named_by_settings(root, &directory.join(".git"));
@@ -378,7 +382,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Returns `true` if what is in a directory can be looked at, which takes more than the right to list it.
+/// Returns `true` if entries of a directory can be examined, which takes more than the right to list it.
 fn can_search(directory: &Path) -> bool {
     rustix::fs::accessat(
         rustix::fs::CWD,

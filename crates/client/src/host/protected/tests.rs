@@ -35,7 +35,7 @@ fn check(root: &Path, rules: &str, most: usize, expected: &[&str]) {
 }
 
 #[test]
-fn what_git_obeys_is_found_whatever_it_is_called() {
+fn git_settings_are_found_under_every_name() {
     let root = tree(&[
         "bare.git/HEAD",
         "bare.git/config",
@@ -57,7 +57,7 @@ fn what_git_obeys_is_found_whatever_it_is_called() {
 }
 
 #[test]
-fn no_layout_of_a_directory_hides_what_lies_in_it() {
+fn no_directory_layout_hides_its_files() {
     let root = tree(&[
         "HEAD",
         "config",
@@ -83,7 +83,7 @@ fn no_layout_of_a_directory_hides_what_lies_in_it() {
 }
 
 #[test]
-fn repositories_among_installed_packages_are_protected_like_any_other() {
+fn repositories_in_installed_packages_are_protected() {
     let root = tree(&[
         ".git/HEAD",
         ".git/modules/vendor/sub/hooks/x",
@@ -126,7 +126,7 @@ fn repositories_among_installed_packages_are_protected_like_any_other() {
 }
 
 #[test]
-fn the_nearest_installed_packages_are_searched_for_repositories_and_more_are_no_reason_to_ask() {
+fn only_the_nearest_installed_packages_are_searched() {
     let root = tree(&["vendor/a/b/.git/config", "AGENTS.md"]);
     let top = root.path().canonicalize().unwrap();
     for number in 0..=search::MAX_INSTALLED_ENTRIES {
@@ -137,7 +137,7 @@ fn the_nearest_installed_packages_are_searched_for_repositories_and_more_are_no_
 }
 
 #[test]
-fn hooks_that_are_links_are_protected_where_they_lead() {
+fn targets_of_linked_hooks_are_protected() {
     let root =
         tree(&[".git/HEAD", ".git/hooks/x", "scripts/pre-commit", "hk/x", "tools/push", "tools/other"]);
     let top = root.path().canonicalize().unwrap();
@@ -152,7 +152,7 @@ fn hooks_that_are_links_are_protected_where_they_lead() {
 }
 
 #[test]
-fn links_of_protected_names_are_protected_where_they_lead() {
+fn targets_of_protected_links_are_protected() {
     let root = tree(&[
         "docs/guide.md",
         "docs/other.md",
@@ -191,13 +191,13 @@ fn links_of_protected_names_are_protected_where_they_lead() {
     assert_eq!(names("dirv/new/x", Extent::File), [".zed/new/x"]);
     assert_eq!(names("ordinary.json", Extent::File), [".zed/settings.json"]);
     assert_eq!(names("ci/workflows/new.yml", Extent::File), [".github/workflows/new.yml"]);
-    // A directory around the root is protected with all of it.
+    // A directory that contains the root is protected with all of it.
     symlink("..", top.join(".husky/up")).unwrap();
     assert!(files.search(usize::MAX).paths.contains(&top));
 }
 
 #[test]
-fn a_protected_name_that_leads_to_nothing_is_not_kept() {
+fn a_dangling_protected_link_is_not_kept() {
     let root = tree(&["docs/x", ".vscode/x"]);
     let top = root.path().canonicalize().unwrap();
     let files = protected_files(medium(), &top);
@@ -232,7 +232,7 @@ fn hooks_that_settings_of_the_user_or_the_system_name_are_protected() {
 }
 
 #[test]
-fn what_is_protected_is_found_wherever_it_lies() {
+fn protected_files_are_found_at_any_depth() {
     let root = tree(&[
         ".env",
         ".env.local",
@@ -271,7 +271,7 @@ fn what_is_protected_is_found_wherever_it_lies() {
 }
 
 #[test]
-fn the_nearest_are_found_first() {
+fn the_nearest_protected_files_are_found_first() {
     let root = tree(&["a/a/a/.env", "b/.env", ".env"]);
     check(root.path(), "", 3, &[".env"]);
     check(root.path(), "", 5, &[".env", "b/.env"]);
@@ -279,7 +279,7 @@ fn the_nearest_are_found_first() {
 }
 
 #[test]
-fn what_was_found_once_stays_protected_though_the_search_ends_before_it() {
+fn a_found_file_stays_protected_if_a_later_search_is_incomplete() {
     let root = tree(&["a/.git/config", "a/b/AGENTS.md"]);
     let files = protected_files(medium(), root.path());
     let first = files.search(100);
@@ -294,7 +294,7 @@ fn what_was_found_once_stays_protected_though_the_search_ends_before_it() {
 }
 
 #[test]
-fn the_reason_why_protected_files_are_not_kept_is_told() {
+fn the_reason_for_missing_protection_is_reported() {
     let root = tree(&["AGENTS.md", "other"]);
     let files = protected_files(medium(), root.path());
     assert_eq!(files.search(100).protection(true), Protection::Kept);
@@ -303,7 +303,7 @@ fn the_reason_why_protected_files_are_not_kept_is_told() {
     fs::hard_link(root.path().join("AGENTS.md"), root.path().join("second")).unwrap();
     assert_eq!(files.search(100).protection(true), Protection::HardLinked);
     fs::remove_file(root.path().join("second")).unwrap();
-    // The settings of git cannot be read, and no sandbox is to blame.
+    // The configuration of git cannot be read, which is not the sandbox's fault.
     fs::create_dir(root.path().join(".git")).unwrap();
     let pipe = root.path().join(".git/config");
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();

@@ -1,11 +1,11 @@
-//! Tests of what git obeys: names, settings, links and bounds.
+//! Tests of files that git uses: names, configuration, links and bounds.
 
 use std::fs;
 use std::os::unix::fs::symlink;
 
 use super::*;
 
-/// A cloned repository can have such a directory among its files.
+/// A cloned repository can contain such a directory.
 #[test]
 fn settings_of_a_hostile_repository_take_bounded_memory() {
     let long = format!("[includeif \"{}\"]\n{}", "a".repeat(400_000), "path=\n".repeat(100_000));
@@ -20,7 +20,7 @@ fn settings_of_a_hostile_repository_take_bounded_memory() {
     }
 }
 
-/// Every path of hooks is looked for in every work tree, and each can have many links.
+/// Every hook path is looked up in every work tree, and each can have many links.
 #[test]
 fn hooks_of_a_hostile_repository_are_followed_up_to_a_bound() {
     let up = |count: usize| "d/../".repeat(count);
@@ -83,7 +83,7 @@ fn check(top: &Path, path: &str, expected: &[&str]) {
 }
 
 #[test]
-fn files_of_a_repository_by_any_name_count_as_those_of_a_git_directory() {
+fn repository_files_count_as_git_files_under_any_name() {
     let (_place, top) =
         tree(&[("r/x.git/HEAD", ""), ("r/x.git/objects/a", ""), ("r/x.git/refs/a", ""), ("r/y/HEAD", "")]);
     check(&top, "r/x.git/config", &["r/x.git/.git/config"]);
@@ -95,7 +95,7 @@ fn files_of_a_repository_by_any_name_count_as_those_of_a_git_directory() {
 }
 
 #[test]
-fn the_file_that_makes_a_directory_a_repository_counts_as_its_settings() {
+fn a_file_that_completes_a_repository_counts_as_settings() {
     let (_place, top) = tree(&[("d/HEAD", ""), ("d/config", ""), ("d/objects/x", ""), ("w/commondir", "")]);
     check(&top, "d/refs/x", &["d/.git/config"]);
     check(&top, "w/HEAD", &["w/.git/config"]);
@@ -103,7 +103,7 @@ fn the_file_that_makes_a_directory_a_repository_counts_as_its_settings() {
 }
 
 #[test]
-fn hooks_and_settings_that_settings_name_count_as_those_of_the_repository() {
+fn hooks_and_settings_named_by_settings_count() {
     let config = "[core]\n\thooksPath = scripts/hooks ; ours\n[include] path = \"../team.conf\"\n\
         [includeIf \"gitdir:~/x\"]\n\tpath=more.conf\n[remote \"path\"]\n\tpath = src\n[core]\n\tbare = false\n";
     let (_place, top) = tree(&[("r/.git/config", config), ("r/scripts/hooks/pre-commit", "")]);
@@ -113,7 +113,7 @@ fn hooks_and_settings_that_settings_name_count_as_those_of_the_repository() {
     check(&top, "r/.git/more.conf", &["r/.git/config"]);
     check(&top, "r/scripts/build", &[]);
     check(&top, "r/src", &[]);
-    // A directory that is moved takes the hooks in it along.
+    // Moving a directory moves the hooks in it.
     check(&top, "r/scripts", &[]);
     let moved =
         counterparts(&top.join("r/scripts"), Extent::Tree, UserSettings::default(), &mut LookupBudget::new());
@@ -121,7 +121,7 @@ fn hooks_and_settings_that_settings_name_count_as_those_of_the_repository() {
 }
 
 #[test]
-fn hooks_are_found_however_git_is_told_of_them() {
+fn hooks_are_found_in_every_configuration_form() {
     let named = [".git/hooks/pre-commit"];
     let nested = "[core]\nhooksPath = hooks";
     let beside = |config: &'static str| {

@@ -23,10 +23,10 @@ impl Ring {
         self.bytes.extend(kept);
     }
 
-    /// At most as many bytes of text as the limit says, and whether something before it is missing.
+    /// Returns at most `limit` bytes of text, and `true` if something before it is missing.
     ///
-    /// A character of which the beginning has been cut off is left out, and so is one of which the rest may still
-    /// come. What is no UTF-8 is replaced.
+    /// A character whose beginning was cut off is left out, and so is one that may still be completed.
+    /// Invalid UTF-8 is replaced.
     pub(super) fn text(&mut self, complete: bool) -> (String, bool) {
         let mut bytes: &[u8] = self.bytes.make_contiguous();
         if self.truncated {
@@ -38,7 +38,7 @@ impl Ring {
         }
         let mut text = String::from_utf8_lossy(bytes).into_owned();
         let mut truncated = self.truncated;
-        // A replacement is longer than what it replaces.
+        // A replacement character is longer than the byte it replaces.
         if text.len() > self.limit {
             let excess = text.len() - self.limit;
             text.drain(..(excess..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len()));
@@ -52,7 +52,7 @@ fn is_continuation(byte: u8) -> bool {
     byte & 0b1100_0000 == 0b1000_0000
 }
 
-/// How many bytes at the end are the beginning of a character.
+/// Returns the number of bytes at the end that begin an incomplete character.
 fn unfinished(bytes: &[u8]) -> usize {
     for length in 1..=bytes.len().min(3) {
         let (_, end) = bytes.split_at(bytes.len() - length);
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_the_end() {
+    fn the_ring_keeps_the_end() {
         check(8, &[b"one ", b"two"], "one two", "one two", false);
         check(8, &[b"one ", b"two "], "one two ", "one two ", false);
         check(8, &[b"one ", b"two ", b"3"], "ne two 3", "ne two 3", true);
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn cuts_between_characters() {
+    fn the_ring_cuts_between_characters() {
         check(4, &["aéé".as_bytes()], "éé", "éé", true);
         check(3, &["éé".as_bytes()], "é", "é", true);
         check(3, &["😀😀".as_bytes()], "", "", true);
@@ -97,19 +97,19 @@ mod tests {
     }
 
     #[test]
-    fn waits_for_the_rest_of_a_character() {
+    fn an_incomplete_character_is_held_back() {
         let smile = "😀".as_bytes();
         check(9, &[b"a", &smile[..1]], "a", "a\u{fffd}", false);
         check(9, &[b"a", &smile[..3]], "a", "a\u{fffd}", false);
         check(9, &[b"a", &smile[..3], &smile[3..]], "a😀", "a😀", false);
-        // Nothing can follow these.
+        // Nothing can complete these bytes.
         check(9, b"\xffa".chunks(1).collect::<Vec<_>>().as_slice(), "\u{fffd}a", "\u{fffd}a", false);
         check(9, &[b"a\x80"], "a\u{fffd}", "a\u{fffd}", false);
         check(9, &[b"a\xc0"], "a\u{fffd}", "a\u{fffd}", false);
     }
 
     #[test]
-    fn replacements_count() {
+    fn replacement_characters_count_towards_the_limit() {
         check(4, &[b"\xff\xff"], "\u{fffd}", "\u{fffd}", true);
     }
 
@@ -117,7 +117,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
         #[test]
-        fn text_is_the_end_of_the_text(text in "(?s).{0,40}", limit in 0usize..60, step in 1usize..7) {
+        fn the_text_is_the_end_of_the_input(text in "(?s).{0,40}", limit in 0usize..60, step in 1usize..7) {
             let mut ring = Ring::new(limit);
             for (index, chunk) in text.as_bytes().chunks(step).enumerate() {
                 ring.push(chunk);
@@ -133,7 +133,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_comes_the_limit_holds(
+        fn the_limit_holds_for_any_input(
             chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 0..20),
             limit in 0usize..40,
             complete: bool,

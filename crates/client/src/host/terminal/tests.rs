@@ -27,7 +27,7 @@ async fn wait(terminals: &Terminals, id: &str) -> Exit {
     timeout(TEST_TIMEOUT, terminals.wait(id)).await.unwrap().unwrap()
 }
 
-/// Looks again until the output is as it should be.
+/// Polls until the output is as expected.
 async fn until(terminals: &Terminals, id: &str, right: impl Fn(&str) -> bool) -> String {
     let look = async {
         loop {
@@ -42,7 +42,7 @@ async fn until(terminals: &Terminals, id: &str, right: impl Fn(&str) -> bool) ->
     timeout(TEST_TIMEOUT, look).await.unwrap()
 }
 
-/// Whether a process runs; one that is dead and not yet collected does not.
+/// Returns `true` if a process runs; a zombie does not.
 fn runs(pid: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
@@ -119,7 +119,7 @@ async fn output_is_there_while_the_command_runs() {
 }
 
 #[tokio::test]
-async fn a_character_in_two_writes_is_one_character() {
+async fn a_character_split_over_two_writes_stays_whole() {
     let dir = tempfile::tempdir().unwrap();
     let fifo = dir.path().join("fifo");
     let script =
@@ -142,7 +142,7 @@ async fn a_character_in_two_writes_is_one_character() {
 }
 
 #[tokio::test]
-async fn a_flood_is_taken_and_its_end_kept() {
+async fn a_flood_of_output_is_read_and_its_end_kept() {
     let terminals = terminals();
     let mut create = shell("yes 0123456 | head -c 10000000; echo end");
     create.output_limit = 1000;
@@ -155,7 +155,7 @@ async fn a_flood_is_taken_and_its_end_kept() {
         assert_eq!((output.text.len(), output.truncated), (length, true));
         assert!(output.text.ends_with("0123456\nend\n"));
     }
-    // And one that never ends does not wait for us either.
+    // A command that never ends does not block on its output either.
     let endless = terminals.create(shell("echo begin; exec yes")).await.unwrap();
     until(&terminals, &endless, |text| !text.contains("begin") && !text.is_empty()).await;
     timeout(TEST_TIMEOUT, terminals.release(&endless)).await.unwrap().unwrap();
@@ -175,18 +175,18 @@ async fn kill_ends_the_whole_tree_and_keeps_the_terminal() {
     let pids: Vec<String> = text.lines().map(str::to_owned).collect();
     assert!(pids.iter().all(|pid| runs(pid)), "{pids:?}");
     timeout(TEST_TIMEOUT, terminals.kill(&id)).await.unwrap().unwrap();
-    // At once: nothing here waits.
+    // Immediately: nothing here waits.
     assert!(!pids.iter().any(|pid| runs(pid)), "{pids:?}");
     let output = terminals.output(&id).unwrap();
     assert_eq!((output.text, output.exit), (text, Some(killed("SIGKILL"))));
     assert_eq!(wait(&terminals, &id).await, killed("SIGKILL"));
-    // Killing what is dead changes nothing.
+    // Killing an ended command changes nothing.
     terminals.kill(&id).await.unwrap();
     assert_eq!(wait(&terminals, &id).await, killed("SIGKILL"));
 }
 
 #[tokio::test]
-async fn a_command_that_ends_takes_what_it_started_along() {
+async fn the_end_of_a_command_ends_its_children() {
     let terminals = terminals();
     let id = terminals.create(shell("setsid sleep 1000 & echo $!; exit 5")).await.unwrap();
     assert_eq!(wait(&terminals, &id).await, exited(5));
@@ -195,7 +195,7 @@ async fn a_command_that_ends_takes_what_it_started_along() {
 }
 
 #[tokio::test]
-async fn a_hundred_may_wait() {
+async fn a_hundred_callers_can_wait() {
     let terminals = Arc::new(terminals());
     let id = terminals.create(shell("exec sleep 1000")).await.unwrap();
     let (arrived, count) = watch::channel(0);
@@ -203,7 +203,7 @@ async fn a_hundred_may_wait() {
         .map(|_| {
             let (terminals, id, arrived) = (Arc::clone(&terminals), id.clone(), arrived.clone());
             tokio::spawn(async move {
-                // Nothing comes between this and the wait, on a runtime with one thread.
+                // Nothing runs between this and the wait, on a runtime with one thread.
                 arrived.send_modify(|count| *count += 1);
                 terminals.wait(&id).await
             })
@@ -211,7 +211,7 @@ async fn a_hundred_may_wait() {
         .collect();
     count.clone().wait_for(|count| *count == 100).await.unwrap();
     assert!(waiting.iter().all(|each| !each.is_finished()));
-    // Even if the terminal is forgotten meanwhile.
+    // Even if the terminal is released meanwhile.
     terminals.release(&id).await.unwrap();
     for each in waiting {
         assert_eq!(timeout(TEST_TIMEOUT, each).await.unwrap().unwrap().unwrap(), killed("SIGTERM"));
@@ -220,7 +220,7 @@ async fn a_hundred_may_wait() {
 }
 
 #[tokio::test]
-async fn what_is_released_is_gone() {
+async fn a_released_terminal_is_unknown() {
     let terminals = terminals();
     let id = terminals.create(shell("echo $$; exec sleep 1000")).await.unwrap();
     let pid = until(&terminals, &id, |text| text.ends_with('\n')).await.trim().to_owned();
@@ -234,7 +234,7 @@ async fn what_is_released_is_gone() {
 }
 
 #[tokio::test]
-async fn a_release_that_nobody_waits_for_goes_on() {
+async fn an_abandoned_release_completes() {
     let terminals = terminals();
     let id = terminals.create(shell("trap '' TERM; echo $$; while :; do sleep 0.01; done")).await.unwrap();
     let pid = until(&terminals, &id, |text| text.ends_with('\n')).await.trim().to_owned();
@@ -244,16 +244,16 @@ async fn a_release_that_nobody_waits_for_goes_on() {
 }
 
 #[tokio::test]
-async fn there_are_only_so_many() {
+async fn the_number_of_terminals_is_limited() {
     let terminals = Terminals::new(Limits { max: 2, ..Limits::default() });
     let first = terminals.create(shell("exec sleep 1000")).await.unwrap();
-    // One that has ended still has its output to keep.
+    // A terminal whose command has ended still counts, because it keeps its output.
     let second = terminals.create(shell("exit")).await.unwrap();
     wait(&terminals, &second).await;
     let error = terminals.create(shell("exit")).await.unwrap_err();
     assert!(matches!(error, TerminalError::TooMany { max: 2 }), "{error:?}");
     terminals.release(&first).await.unwrap();
-    // One that does not start takes no place.
+    // A command that does not start does not count.
     let nowhere = Create { cwd: "/no/such/directory".into(), ..shell("exit") };
     let error = terminals.create(nowhere).await.unwrap_err();
     assert!(matches!(error, TerminalError::Spawn(SpawnError::Cwd { .. })), "{error:?}");
@@ -265,17 +265,17 @@ async fn all_are_released_together() {
     let terminals = terminals();
     let mut pids = Vec::new();
     for _ in 0..4 {
-        // Each takes its grace; one after the other would take four times as long.
+        // Each takes its grace period; one after the other would take four times as long.
         let script = "trap '' TERM; echo $$; while :; do sleep 0.01; done";
         let id = terminals.create(shell(script)).await.unwrap();
         pids.push(until(&terminals, &id, |text| text.ends_with('\n')).await.trim().to_owned());
     }
-    // One that is still on its way is not forgotten.
+    // A terminal that is starting is released as well.
     let late = terminals.create(shell("exec sleep 1000"));
     let (late, ()) = tokio::join!(late, terminals.release_all());
     assert!(matches!(late, Err(TerminalError::Released)), "{late:?}");
     assert!(!pids.iter().any(|pid| runs(pid)), "{pids:?}");
-    // There can be new ones.
+    // New terminals can be created.
     terminals.create(shell("exit")).await.unwrap();
 }
 

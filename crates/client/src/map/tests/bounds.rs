@@ -1,4 +1,4 @@
-//! What is kept has a bound, and what is not kept is said.
+//! Tests that kept data is bounded, and that dropped data is reported.
 
 use narrows_acp::Version::{V1, V2};
 use narrows_base::json::MAX_PEER_VALUES;
@@ -8,7 +8,7 @@ use super::*;
 const MIB: usize = 1 << 20;
 
 #[test]
-fn a_long_message_is_told_whole_and_kept_in_part() {
+fn a_long_message_is_emitted_whole_and_kept_in_part() {
     let mut stage = Stage::new(V1);
     let piece = "ä".repeat(MIB / 2 + 1);
     for _ in 0..6 {
@@ -34,7 +34,7 @@ fn a_long_message_is_told_whole_and_kept_in_part() {
 }
 
 #[test]
-fn nothing_is_kept_behind_a_gap() {
+fn nothing_is_kept_after_a_gap() {
     let mut stage = Stage::new(V1);
     for text in ["x".repeat(4 * MIB - 1), "ä".to_owned(), "y".to_owned()] {
         stage.update(&said(None, &text));
@@ -44,7 +44,7 @@ fn nothing_is_kept_behind_a_gap() {
 }
 
 #[test]
-fn a_long_message_that_is_sent_whole_tells_what_is_new() {
+fn a_long_complete_message_emits_only_new_text() {
     let mut stage = Stage::new(V2);
     let long = "x".repeat(5 * MIB);
     stage.update(&whole("m", &[&long]));
@@ -54,7 +54,7 @@ fn a_long_message_that_is_sent_whole_tells_what_is_new() {
 }
 
 #[test]
-fn messages_that_are_over_are_forgotten_in_time() {
+fn ended_messages_are_forgotten_eventually() {
     let mut stage = Stage::new(V2);
     for n in 0..100 {
         stage.update(&said(Some(&n.to_string()), "x"));
@@ -83,7 +83,7 @@ fn much_output_is_kept_in_part() {
 }
 
 #[test]
-fn a_list_in_place_of_what_was_lost_is_whole_again() {
+fn a_new_list_replaces_lost_content() {
     let mut stage = Stage::new(V2);
     stage.update(&tool("c", json!({"content": ["x".repeat(5 * MIB)]})));
     stage.update(&tool("c", json!({"content": [1], "status": "completed"})));
@@ -92,7 +92,7 @@ fn a_list_in_place_of_what_was_lost_is_whole_again() {
 }
 
 #[test]
-fn all_calls_together_have_a_bound() {
+fn all_calls_together_are_bounded() {
     let mut stage = Stage::new(V1);
     stage.mapper.calls.room = 64 << 10;
     let input = "x".repeat(10 << 10);
@@ -105,14 +105,14 @@ fn all_calls_together_have_a_bound() {
     assert_eq!(partial, [false, false, false, false, false, false, true, true]);
     let asked = stage.ask(&json!({"toolCall": {"toolCallId": "7"}, "options": []}));
     assert!(asked.call.is_partial());
-    // There is room again when one is over.
+    // There is room again when a call has completed.
     stage.update(&tool("0", json!({"status": "completed"})));
     stage.update(&tool("7", json!({"rawInput": input})));
     assert!(!stage.mapper.call("7").unwrap().is_partial());
 }
 
 #[test]
-fn too_many_calls_and_too_long_ids_are_told_as_they_came() {
+fn excess_calls_and_long_ids_become_raw_events() {
     let mut stage = Stage::new(V2);
     for n in 0..4096 {
         stage.update(&tool(&n.to_string(), json!({"rawInput": 1})));
@@ -134,7 +134,7 @@ fn too_many_calls_and_too_long_ids_are_told_as_they_came() {
 }
 
 #[test]
-fn calls_from_outside_leave_room_for_those_of_a_run() {
+fn calls_outside_runs_leave_room_for_those_of_a_run() {
     let mut stage = Stage::idle(V2);
     for n in 0..4097 {
         stage.update(&tool(&n.to_string(), json!({"rawInput": 1})));
@@ -149,7 +149,7 @@ fn calls_from_outside_leave_room_for_those_of_a_run() {
 }
 
 #[test]
-fn a_child_session_with_a_long_id_is_not_known() {
+fn a_child_session_with_a_long_id_is_ignored() {
     let mut stage = Stage::new(V2);
     let mut announce = |bytes: usize| {
         let id = "x".repeat(bytes);
@@ -182,7 +182,7 @@ fn a_request_with_too_many_values_is_not_judged_by_them() {
     }
 }
 
-/// What the request does not repeat was told before it.
+/// Parts that the request does not repeat were reported before it.
 #[test]
 fn a_call_with_too_many_values_cannot_be_judged() {
     let block = Value::Array(vec![json!(0); MAX_PEER_VALUES / 2]);
@@ -201,10 +201,10 @@ fn a_call_with_too_many_values_cannot_be_judged() {
 #[test]
 fn text_with_too_many_values_stays_text() {
     let text = format!("[{}0]", "0,".repeat(MAX_PEER_VALUES - 2));
-    let json = Json::of_bytes(text.as_bytes());
+    let json = Json::from_bytes_lossy(text.as_bytes());
     assert!(json.value().is_array() && json.bounded_value().is_some() && !json.is_ambiguous());
     let text = format!("[0,{}", &text[1..]);
-    let json = Json::of_bytes(text.as_bytes());
+    let json = Json::from_bytes_lossy(text.as_bytes());
     assert_eq!(json.value(), Value::String(text));
     assert!(json.bounded_value().is_none() && json.is_ambiguous());
 }

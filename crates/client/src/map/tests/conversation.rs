@@ -6,13 +6,13 @@ use super::*;
 use crate::event::PermissionResolved;
 use crate::usage::Usage;
 
-/// All events so far, one a line, as programs read them.
+/// Returns all events, one JSON object per line.
 fn lines(stage: &Stage) -> String {
     let lines: Vec<String> = stage.events.iter().map(|event| serde_json::to_string(event).unwrap()).collect();
     lines.join("\n")
 }
 
-/// Plays a conversation from the text of its updates: what other than text is written depends on who writes it.
+/// Plays the text of updates, because raw JSON depends on its writer.
 fn play(stage: &mut Stage, updates: &str) {
     for update in updates.lines().map(str::trim).filter(|line| !line.is_empty()) {
         stage.params(format!(r#"{{"sessionId":"s","update":{update}}}"#).as_bytes());

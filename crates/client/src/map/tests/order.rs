@@ -1,4 +1,4 @@
-//! What holds of the events of any run, whatever the agent sends.
+//! Properties of the events of a run, for any input.
 
 use std::collections::HashSet;
 
@@ -83,7 +83,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the events of one run have in common.
+/// Checks the invariants of one run.
 fn check_run(events: &[&RuntimeEvent]) {
     let names: Vec<&str> = events.iter().map(|event| event.name()).collect();
     assert_eq!(names.first(), Some(&"run.started"));
@@ -149,7 +149,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn runs_are_in_order(steps in prop::collection::vec(step(), 0..60), v2 in any::<bool>()) {
+    fn events_of_runs_are_in_order(steps in prop::collection::vec(step(), 0..60), v2 in any::<bool>()) {
         let events = play(if v2 { V2 } else { V1 }, &steps);
         let mut runs: Vec<_> = events.iter().filter_map(|event| event.run_id.clone()).collect();
         runs.dedup();
@@ -167,7 +167,7 @@ proptest! {
     }
 
     #[test]
-    fn anything_can_be_read(bytes in prop::collection::vec(any::<u8>(), 0..200), tail in ".*") {
+    fn any_update_is_read_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), tail in ".*") {
         for params in [bytes.clone(), tail.clone().into_bytes(), format!(r#"{{"sessionId":"s","update":{tail}}}"#).into_bytes()] {
             let mut stage = Stage::new(V2);
             stage.params(&params);
@@ -179,10 +179,10 @@ proptest! {
     }
 
     #[test]
-    fn plain_text_is_read_alike_both_ways(text in ".{0,9}", id in prop::option::of(".{0,3}"), thinks in any::<bool>()) {
+    fn fast_and_full_readers_agree_on_plain_text(text in ".{0,9}", id in prop::option::of(".{0,3}"), thinks in any::<bool>()) {
         let update = if thinks { thought(id.as_deref(), &text) } else { said(id.as_deref(), &text) };
         let quick = json!({"sessionId": "s", "update": update}).to_string();
-        // What stands this far behind is not seen at a glance.
+        // The quick check does not read this far.
         let slow = format!("{}{}", " ".repeat(300), quick);
         let play = |params: &str| {
             let mut stage = Stage::new(V2);
@@ -194,7 +194,7 @@ proptest! {
     }
 
     #[test]
-    fn deltas_are_the_text_that_was_said(texts in prop::collection::vec(".{0,9}", 0..9)) {
+    fn deltas_add_up_to_the_text(texts in prop::collection::vec(".{0,9}", 0..9)) {
         let mut stage = Stage::new(V1);
         for text in &texts {
             stage.update(&said(None, text));

@@ -1,4 +1,4 @@
-//! One rule of the mapping at a time.
+//! Tests of single mapping rules.
 
 use narrows_acp::Version::{V1, V2};
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::event::PermissionResolved;
 
 #[test]
-fn pieces_become_messages_by_their_ids() {
+fn chunks_become_messages_by_their_ids() {
     let ids = [said(Some("a"), "1"), said(Some("a"), "2"), said(Some("b"), "3"), said(None, "4")];
     check(
         V1,
@@ -74,7 +74,7 @@ fn thoughts_end_when_something_else_begins() {
 }
 
 #[test]
-fn a_whole_message_tells_only_what_is_new() {
+fn a_complete_message_emits_only_new_text() {
     check(
         V2,
         &[
@@ -116,7 +116,7 @@ fn a_whole_message_tells_only_what_is_new() {
 }
 
 #[test]
-fn what_is_no_text_is_told_as_it_came() {
+fn non_text_content_becomes_a_raw_event() {
     let image = json!({"type": "image", "data": "", "mimeType": "image/png"});
     check(
         V1,
@@ -132,9 +132,9 @@ fn what_is_no_text_is_told_as_it_came() {
 }
 
 #[test]
-fn a_call_is_told_when_its_input_is() {
+fn a_call_is_announced_with_its_input() {
     let announced = || begun("c", json!({"title": "Run", "kind": "execute", "rawInput": {}}));
-    // Late input, and what follows it.
+    // Late input, and a following update.
     check(
         V1,
         &[
@@ -152,13 +152,13 @@ fn a_call_is_told_when_its_input_is() {
             "- tool_call_update",
         ],
     );
-    // It runs without any.
+    // It runs without input.
     check(
         V1,
         &[announced(), tool("c", json!({"status": "in_progress"})), tool("c", json!({"rawInput": {"a": 1}}))],
         &["- tool_call", "tool.call c Bash {}", "- tool_call_update"],
     );
-    // It is over before it was told.
+    // It completes before it was announced.
     check(
         V2,
         &[tool("c", json!({"status": "cancelled"}))],
@@ -169,16 +169,16 @@ fn a_call_is_told_when_its_input_is() {
         &[begun("c", json!({"title": "t", "status": "failed", "rawInput": [1]}))],
         &["tool.call c t [1]", r#"tool.result c {"status":"failed"}"#],
     );
-    // In v1 that is no status.
+    // Not a status in v1.
     check(V1, &[tool("c", json!({"status": "cancelled"}))], &["tool.call c Tool {}"]);
 }
 
 #[test]
-fn a_command_is_told_when_it_is_more_than_its_surroundings() {
+fn a_command_is_announced_once_its_input_is_more_than_its_context() {
     let announced = |input: Value| {
         begun("c", json!({"title": "bash", "kind": "execute", "status": "pending", "rawInput": input}))
     };
-    // As opencode tells it.
+    // As sent by opencode.
     check(
         V1,
         &[
@@ -188,7 +188,7 @@ fn a_command_is_told_when_it_is_more_than_its_surroundings() {
         ],
         &["- tool_call", r#"tool.call c Bash {"cwd":"/a","command":"ls"}"#, "- tool_call_update"],
     );
-    // It goes on without telling more.
+    // It continues without reporting more.
     check(
         V1,
         &[announced(json!({"cwd": "/a", "timeout": 5})), tool("c", json!({"status": "in_progress"}))],
@@ -197,13 +197,13 @@ fn a_command_is_told_when_it_is_more_than_its_surroundings() {
     for input in [json!({"argv": ["ls"], "cwd": "/a"}), json!({"code": 1}), json!("ls"), json!(["ls"])] {
         check(V1, &[announced(input.clone())], &[&format!("tool.call c Bash {input}")]);
     }
-    // What is no command may be about a directory.
+    // A call that is not a command may be about a directory.
     let listing = begun("c", json!({"title": "ls", "kind": "read", "rawInput": {"cwd": "/a"}}));
     check(V1, &[listing], &[r#"tool.call c Read {"cwd":"/a"}"#]);
 }
 
 #[test]
-fn news_of_a_call_are_merged() {
+fn updates_of_a_call_are_merged() {
     let fields = json!({
         "title": "Read it", "kind": "read", "rawInput": {"path": "/a"}, "rawOutput": 1,
         "locations": [{"path": "/a"}], "content": [{"n": 1}],
@@ -255,7 +255,7 @@ fn content_is_replaced_as_a_list_and_grows_by_chunks() {
 }
 
 #[test]
-fn a_tool_has_the_best_name_there_is() {
+fn a_tool_has_the_best_available_name() {
     #[track_caller]
     fn check(fields: Value, expected: &str) {
         let mut stage = Stage::new(V2);
@@ -274,7 +274,7 @@ fn a_tool_has_the_best_name_there_is() {
 }
 
 #[test]
-fn ids_that_are_used_again_begin_another_call_in_another_run() {
+fn a_reused_id_is_a_new_call_in_another_run() {
     let call = || begun("c", json!({"title": "t", "rawInput": 1, "status": "completed"}));
     let mut stage = Stage::new(V1);
     stage.update(&call());
@@ -288,7 +288,7 @@ fn ids_that_are_used_again_begin_another_call_in_another_run() {
         stage.short(),
         ["- tool_call_update", "tool.call c t 1", r#"tool.result c {"status":"completed"}"#]
     );
-    // In v2 that is news of the old one.
+    // In v2 this updates the old call.
     let call = || tool("c", json!({"title": "t", "rawInput": 1, "status": "completed"}));
     let mut stage = Stage::new(V2);
     stage.update(&call());
@@ -300,7 +300,7 @@ fn ids_that_are_used_again_begin_another_call_in_another_run() {
 }
 
 #[test]
-fn a_failure_in_the_place_of_an_answer_is_an_error() {
+fn a_failure_instead_of_an_answer_is_an_error() {
     for (version, update) in [(V1, said(None, "HTTP 401")), (V2, whole("m", &["HTTP 401"]))] {
         let mut stage = Stage::new(version);
         let mut update = update;
@@ -311,7 +311,7 @@ fn a_failure_in_the_place_of_an_answer_is_an_error() {
         let events = stage.short();
         assert_eq!(events[1..], ["error auth bad key", "run.completed error"]);
     }
-    // Words for people are better than none, and a cancelled run has no error.
+    // A message for people is better than none, and a cancelled run has no error.
     let mut stage = Stage::new(V1);
     let mut update = said(None, "HTTP 401");
     update["_meta"] = json!({"narrows/error": 7});
@@ -326,7 +326,7 @@ fn a_failure_in_the_place_of_an_answer_is_an_error() {
 }
 
 #[test]
-fn what_only_separates_is_no_text() {
+fn separators_are_not_part_of_the_text() {
     let mut separator = said(Some("m"), "\n\n");
     separator["_meta"] = json!({"narrows/separator": true});
     check(V1, &[separator], &["- agent_message_chunk"]);
@@ -336,7 +336,7 @@ fn what_only_separates_is_no_text() {
 }
 
 #[test]
-fn halves_of_characters_are_read() {
+fn lone_surrogates_are_read() {
     #[track_caller]
     fn check(update: &str, expected: &[&str]) {
         let mut stage = Stage::new(V1);
@@ -347,7 +347,7 @@ fn halves_of_characters_are_read() {
         r#"{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"a\ud800"}}"#,
         &["assistant.delta a\u{fffd}"],
     );
-    // What need not be read is told as it came.
+    // Members that need not be read are passed on raw.
     check(
         r#"{"sessionUpdate":"tool_call","toolCallId":"c","title":"t","rawInput":"\ud800"}"#,
         &[r#"tool.call c t "\ud800""#],
@@ -359,7 +359,7 @@ fn halves_of_characters_are_read() {
 }
 
 #[test]
-fn asking_tells_the_call_and_merges_what_is_known() {
+fn a_permission_request_announces_its_call_with_all_that_is_known() {
     let mut stage = Stage::new(V1);
     stage.update(&begun(
         "c",
@@ -394,13 +394,13 @@ fn asking_tells_the_call_and_merges_what_is_known() {
 }
 
 #[test]
-fn asking_tells_a_call_even_without_input() {
+fn a_permission_request_announces_its_call_even_without_input() {
     let mut stage = Stage::new(V1);
     stage.update(&begun("c", json!({"title": "Run", "kind": "execute"})));
     stage.events.clear();
     stage.ask(&json!({"toolCall": {"toolCallId": "c"}, "options": []}));
     assert_eq!(stage.short()[0], "tool.call c Bash {}");
-    // And once only.
+    // And only once.
     stage.update(&tool("c", json!({"rawInput": {"command": "ls"}})));
     assert_eq!(stage.short(), ["- tool_call_update"]);
 }
@@ -425,7 +425,7 @@ fn requests_of_v2_have_subjects() {
 }
 
 #[test]
-fn only_members_that_the_protocol_does_not_have_are_unknown() {
+fn only_members_outside_the_protocol_are_unknown() {
     let mut stage = Stage::new(V2);
     for (capabilities, is_known) in [
         (json!(null), true),
@@ -446,7 +446,7 @@ fn only_members_that_the_protocol_does_not_have_are_unknown() {
 }
 
 #[test]
-fn requests_that_cannot_be_read_are_told_and_say_so() {
+fn unreadable_requests_are_reported_with_the_reason() {
     for params in [
         json!(null),
         json!([]),
@@ -513,7 +513,7 @@ fn the_reason_decides_how_a_run_ended() {
 }
 
 #[test]
-fn calls_without_a_result_are_told_in_the_order_in_which_they_began() {
+fn unfinished_calls_are_closed_in_starting_order() {
     let mut stage = Stage::new(V2);
     for id in ["b", "a", "c"] {
         stage.update(&tool(id, json!({"rawInput": 1})));
@@ -536,7 +536,7 @@ fn calls_without_a_result_are_told_in_the_order_in_which_they_began() {
 }
 
 #[test]
-fn limits_may_count_as_success() {
+fn a_token_limit_can_count_as_success() {
     let settings = Settings { limits_fail: false, ..Settings::default() };
     let mut mapper = Mapper::new(V1, "acp", settings);
     let mut events = Vec::new();
@@ -546,7 +546,7 @@ fn limits_may_count_as_success() {
 }
 
 #[test]
-fn what_a_gate_says_is_not_what_the_agent_thinks() {
+fn gate_messages_are_not_thoughts() {
     let check = |meta: Value, expected: &str, why: Option<&str>| {
         let mut stage = Stage::new(V1);
         let params = json!({"sessionId": "s", "update": thought(None, "hm"), "_meta": meta});

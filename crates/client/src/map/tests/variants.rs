@@ -9,7 +9,7 @@ use serde::de::value::MapDeserializer;
 
 use super::*;
 
-/// The names of all variants that the official type has: it is asked for one it does not, and lists them.
+/// Returns the names of all variants of an official type, from the error message for an unknown variant.
 fn names<T: Union>() -> Vec<&'static str> {
     static LISTED: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -74,7 +74,7 @@ fn sample(name: &str) -> Value {
     sample
 }
 
-/// The names of the events that a variant becomes.
+/// Returns the names of the events that a variant becomes.
 fn expected(name: &str) -> &'static [&'static str] {
     match name {
         "agent_message_chunk" | "agent_message" => &["assistant.delta"],
@@ -101,7 +101,7 @@ fn walk<T: Union + PartialEq + std::fmt::Debug>(version: Version) {
         stage.update(&sample);
         let told: Vec<&str> = stage.events.iter().map(RuntimeEvent::name).collect();
         assert_eq!(told, expected(name), "{sample}");
-        // Outside of a run and in a replay it is told as it came.
+        // Outside of a run and in a replay it becomes a raw event.
         for replay in [false, true] {
             let mut stage = Stage::idle(version);
             stage.mapper.set_replay(replay);
@@ -114,7 +114,7 @@ fn walk<T: Union + PartialEq + std::fmt::Debug>(version: Version) {
             let update = Json::from(&sample);
             assert_eq!(payload, &Payload::Update { update, replay, problem: None });
         }
-        // And broken, whatever is broken about it.
+        // The same with each member broken.
         for (member, _) in sample.as_object().unwrap() {
             for broken in [json!(7), json!([[]]), json!({"type": []}), json!(null), json!("no")] {
                 let mut sample = sample.clone();
@@ -138,7 +138,7 @@ fn every_variant_of_v2_is_mapped() {
 }
 
 #[test]
-fn unknown_updates_are_told_as_they_came() {
+fn unknown_updates_become_raw_events() {
     for version in [V1, V2] {
         for update in [
             r#"{"sessionUpdate":"_mine", "n":1.50}"#,
@@ -148,7 +148,7 @@ fn unknown_updates_are_told_as_they_came() {
         ] {
             let mut stage = Stage::new(version);
             let effects = stage.params(format!(r#"{{"sessionId":"s","update":{update}}}"#).as_bytes());
-            // Which sessions are children is known, whatever becomes of their updates.
+            // Child sessions are known even if their updates are dropped.
             assert_eq!(Effects { child: None, ..effects }, Effects::default());
             let [RuntimeEvent { body: EventBody::Provider { payload, .. }, .. }] = &*stage.events else {
                 panic!("{:?}", stage.events)
@@ -159,7 +159,7 @@ fn unknown_updates_are_told_as_they_came() {
 }
 
 #[test]
-fn what_is_broken_is_told_as_it_came_with_the_reason() {
+fn broken_updates_become_raw_events_with_the_reason() {
     #[track_caller]
     fn check(params: &[u8], update: &str) {
         let mut stage = Stage::new(V2);
@@ -200,7 +200,7 @@ fn what_is_broken_is_told_as_it_came_with_the_reason() {
 }
 
 #[test]
-fn effects_say_what_the_session_must_know() {
+fn effects_contain_what_the_session_needs() {
     #[track_caller]
     fn check(version: Version, update: &Value, expected: impl FnOnce(Json) -> Effects) {
         let mut stage = Stage::new(version);
@@ -248,7 +248,7 @@ fn effects_say_what_the_session_must_know() {
 }
 
 #[test]
-fn what_is_repeated_has_no_failure_and_no_call() {
+fn replayed_updates_have_no_failures_and_calls() {
     let mut stage = Stage::idle(V1);
     stage.mapper.set_replay(true);
     let mut failure = said(None, "x");
@@ -260,7 +260,7 @@ fn what_is_repeated_has_no_failure_and_no_call() {
 }
 
 #[test]
-fn a_call_from_outside_the_run_is_no_part_of_it() {
+fn a_call_from_before_the_run_is_not_part_of_it() {
     let mut stage = Stage::idle(V2);
     stage.update(&tool("c", json!({"rawInput": 1, "kind": "edit"})));
     assert_eq!(stage.mapper.call("c").unwrap().kind.as_deref(), Some("edit"));
@@ -281,9 +281,9 @@ fn a_call_from_outside_the_run_is_no_part_of_it() {
     assert_eq!(stage.mapper.call("c"), None);
 }
 
-/// As qwen-code does it: with a text, or with none.
+/// As sent by qwen-code: with a text, or without.
 #[test]
-fn what_a_call_took_stands_beside_a_message() {
+fn usage_of_a_model_call_accompanies_a_message() {
     let beside = |text: &str, usage: Value| {
         let mut update = said(None, text);
         update["_meta"] = json!({"usage": usage, "durationMs": 5});

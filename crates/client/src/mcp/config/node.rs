@@ -1,11 +1,11 @@
-//! JSON in which a key that stands twice is an error: two readers would choose differently.
+//! JSON in which a duplicate key is an error, because readers would choose differently.
 
 use std::collections::HashSet;
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-/// A value, as far as a file of servers needs one.
+/// A JSON value, as far as a file of servers needs it.
 #[derive(Debug, PartialEq)]
 pub(super) enum Node {
     Null,
@@ -18,7 +18,7 @@ pub(super) enum Node {
 }
 
 impl Node {
-    /// `{"name": …, "value": …}` as a pair.
+    /// Returns `{"name": …, "value": …}` as a pair.
     pub(super) fn into_pair(self) -> Option<(String, Self)> {
         let Self::Pairs(pairs) = self else { return None };
         let (mut name, mut value) = (None, None);
@@ -85,7 +85,7 @@ impl<'de> Visitor<'de> for Reader {
         let mut pairs = Vec::new();
         while let Some(key) = map.next_key::<String>()? {
             if !keys.insert(key.clone()) {
-                return Err(A::Error::custom(format_args!("the key {key:?} stands twice")));
+                return Err(A::Error::custom(format_args!("duplicate key {key:?}")));
             }
             pairs.push((key, map.next_value()?));
         }

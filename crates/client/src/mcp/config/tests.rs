@@ -1,4 +1,4 @@
-//! Files that can be read, and what is said of those that cannot.
+//! Tests of valid and invalid files.
 
 use proptest::prelude::*;
 
@@ -31,14 +31,14 @@ fn check_error(text: &str, expected: &str) {
     assert_eq!(ServerConfig::read(text).expect_err("it is wrong").to_string(), expected, "{text}");
 }
 
-/// The error about one server named `s`.
+/// Checks the error of one server named `s`.
 #[track_caller]
 fn check_field(server: &str, expected: &str) {
     check_error(&format!(r#"{{"mcpServers":{{"s":{server}}}}}"#), &format!("MCP server \"s\": {expected}"));
 }
 
 #[test]
-fn all_forms() {
+fn every_form_of_server_is_read() {
     check(r#"{"mcpServers":{}}"#, &[]);
     check("[]", &[]);
     check(
@@ -76,54 +76,57 @@ fn all_forms() {
 }
 
 #[test]
-fn files_that_are_none() {
+fn invalid_files_are_refused() {
     check_error("", "line 1, column 0: EOF while parsing a value");
     check_error("{\n  \"mcpServers\": {,}\n}", "line 2, column 18: key must be a string");
-    check_error("{}", "there is no \"mcpServers\" in it");
+    check_error("{}", "\"mcpServers\" is missing");
     check_error("7", "it is not an object with \"mcpServers\"");
     check_error(r#"{"mcpServers":7}"#, "\"mcpServers\" is neither an object nor a list");
     check_error(r#"{"mcpServers":{},"servers":{}}"#, "it has both \"mcpServers\" and \"servers\"");
     check_error(
         "{\"mcpServers\":{\n\"a\":{\"command\":\"x\"},\n\"a\":{}}}",
-        "line 3, column 3: the key \"a\" stands twice",
+        "line 3, column 3: duplicate key \"a\"",
     );
     let twice = r#"[{"name":"a","command":"x"},{"name":"a","command":"y"}]"#;
-    check_error(twice, "MCP server \"a\": name: another server has it");
+    check_error(twice, "MCP server \"a\": name: is used by another server");
     check_error(r#"[{"command":"x"}]"#, "MCP server \"number 1\": name: is missing");
     check_error(r#"[{"name":1}]"#, "MCP server \"number 1\": name: is not a string");
     check_error(r#"[7]"#, "MCP server \"number 1\": it: is not an object");
-    check_error(r#"{"mcpServers":{" ":{}}}"#, "MCP server \" \": name: has not 1 to 128 bytes");
+    check_error(r#"{"mcpServers":{" ":{}}}"#, "MCP server \" \": name: must have 1 to 128 bytes");
     check_error(r#"{"mcpServers":{"a\n":{}}}"#, "MCP server \"a\\n\": name: has a control character");
 }
 
 #[test]
-fn fields_that_cannot_be_used() {
+fn invalid_fields_are_refused() {
     check_field("7", "it: is not an object");
     check_field("{}", "command: is missing, and so is url");
     check_field(r#"{"command":7}"#, "command: is not a string");
     check_field(r#"{"command":" "}"#, "command: is empty");
     check_field(r#"{"command":"a\u0000b"}"#, "command: has a NUL character");
-    check_field(r#"{"command":"c","url":"http://h"}"#, "url: stands beside a command");
+    check_field(r#"{"command":"c","url":"http://h"}"#, "url: cannot be combined with command");
     check_field(r#"{"type":"stdio","url":"http://h"}"#, "command: is missing");
     check_field(r#"{"type":"http","command":"c"}"#, "url: is missing");
     check_field(
         r#"{"type":"ws","url":"http://h"}"#,
-        "type: is \"ws\", which is none of \"stdio\", \"http\" and \"sse\"",
+        "type: is \"ws\", but must be one of \"stdio\", \"http\" and \"sse\"",
     );
     check_field(r#"{"command":"c","args":"-x"}"#, "args: is not a list");
     check_field(r#"{"command":"c","args":["a",1]}"#, "args[1]: is not a string");
     check_field(r#"{"command":"c","env":["A=1"]}"#, "env: has an entry without name or value");
     check_field(r#"{"command":"c","env":"A=1"}"#, "env: is neither an object nor a list");
     check_field(r#"{"command":"c","env":{"A":1}}"#, "env.A: is not a string");
-    check_field(r#"{"command":"c","env":{"A=":"1"}}"#, "env.A=: is no variable");
+    check_field(r#"{"command":"c","env":{"A=":"1"}}"#, "env.A=: is not a valid variable");
     let twice = r#"{"command":"c","env":[{"name":"A","value":"1"},{"name":"A","value":"2"}]}"#;
-    check_field(twice, "env.A: stands twice");
-    check_field(r#"{"command":"c","cwd":"/x"}"#, "cwd: is not supported: an agent cannot be told");
-    check_field(r#"{"command":"c","disabled":"no"}"#, "disabled: is neither true nor false");
-    check_field(r#"{"url":"http://h","headers":{"A B":"1"}}"#, "headers.A B: is no header");
-    check_field(r#"{"url":"http://h","headers":{"A":"1\r\nB: 2"}}"#, "headers.A: is no header");
+    check_field(twice, "env.A: is duplicated");
+    check_field(
+        r#"{"command":"c","cwd":"/x"}"#,
+        "cwd: is not supported, because it cannot be passed to an agent",
+    );
+    check_field(r#"{"command":"c","disabled":"no"}"#, "disabled: is not a boolean");
+    check_field(r#"{"url":"http://h","headers":{"A B":"1"}}"#, "headers.A B: is not a valid header");
+    check_field(r#"{"url":"http://h","headers":{"A":"1\r\nB: 2"}}"#, "headers.A: is not a valid header");
     for url in ["", "h/mcp", "file:///etc/passwd", "http://", "http:///x", "http://h /", "https://?x"] {
-        check_field(&format!(r#"{{"url":"{url}"}}"#), "url: is not an address of HTTP");
+        check_field(&format!(r#"{{"url":"{url}"}}"#), "url: is not an HTTP URL");
     }
 }
 
@@ -178,9 +181,9 @@ fn json() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
-    /// Whatever is read can be used: names are unique, nothing has a NUL, addresses are of HTTP.
+    /// Accepted servers have unique names, no NUL, and HTTP URLs.
     #[test]
-    fn what_is_read_can_be_used(server in json(), more in json(), text in ".{0,60}") {
+    fn every_accepted_server_can_be_planned(server in json(), more in json(), text in ".{0,60}") {
         _ = ServerConfig::read(&text);
         for text in [
             format!(r#"{{"mcpServers":{{"s":{server},"t":{more}}}}}"#),

@@ -1,10 +1,10 @@
-//! The arguments of a tool, taken one by one. What is wrong with them the model is told, so that it can do better.
+//! Reads the arguments of a tool one by one. Errors are for the model, so that it can correct them.
 
 use std::path::PathBuf;
 
 use serde_json::{Map, Value};
 
-/// The arguments that have not been taken.
+/// The arguments that have not been read.
 pub(super) struct Arguments(Map<String, Value>);
 
 impl Arguments {
@@ -12,12 +12,12 @@ impl Arguments {
         Self(arguments)
     }
 
-    /// A string that must be there.
+    /// Reads a required string.
     pub(super) fn text(&mut self, key: &str) -> Result<String, String> {
         self.optional_text(key)?.ok_or_else(|| format!("the argument {key} is missing"))
     }
 
-    /// A string, if it is there.
+    /// Reads an optional string.
     pub(super) fn optional_text(&mut self, key: &str) -> Result<Option<String>, String> {
         match self.take(key) {
             None => Ok(None),
@@ -26,29 +26,29 @@ impl Arguments {
         }
     }
 
-    /// What the system can take for a path.
+    /// Reads a valid path.
     pub(super) fn path(&mut self, key: &str) -> Result<PathBuf, String> {
         path_of(key, self.text(key)?)
     }
 
-    /// The same, if it is there.
+    /// Reads an optional valid path.
     pub(super) fn optional_path(&mut self, key: &str) -> Result<Option<PathBuf>, String> {
         self.optional_text(key)?.map(|path| path_of(key, path)).transpose()
     }
 
-    /// A positive whole number, if it is there. More than there can be is as much as there can be.
+    /// Reads an optional positive integer. Larger numbers become the maximum.
     pub(super) fn count(&mut self, key: &str) -> Result<Option<u32>, String> {
         let Some(value) = self.take(key) else { return Ok(None) };
-        // Some models write every number with a point.
+        // Some models write every number with a decimal point.
         let whole = value.as_f64().filter(|number| *number >= 1.0 && number.fract() == 0.0);
         let Some(number) = whole else {
-            return Err(format!("the argument {key} is not a whole number from 1 on"));
+            return Err(format!("the argument {key} is not a positive integer"));
         };
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
         Ok(Some(number as u32))
     }
 
-    /// A list of strings, empty if it is not there.
+    /// Reads a list of strings; empty if missing.
     pub(super) fn list(&mut self, key: &str) -> Result<Vec<String>, String> {
         let wrong = || format!("the argument {key} is not a list of strings");
         let items = match self.take(key) {
@@ -63,7 +63,7 @@ impl Arguments {
         texts.collect()
     }
 
-    /// An object of strings, empty if it is not there.
+    /// Reads an object of strings; empty if missing.
     pub(super) fn pairs(&mut self, key: &str) -> Result<Vec<(String, String)>, String> {
         let wrong = || format!("the argument {key} is not an object of strings");
         let pairs = match self.take(key) {
@@ -81,11 +81,11 @@ impl Arguments {
         texts.collect()
     }
 
-    /// Nothing else may be there: what is not understood may have been meant to change everything.
+    /// Refuses unknown arguments, which may have been meant to change everything.
     pub(super) fn end(self) -> Result<(), String> {
         match self.0.keys().next() {
             None => Ok(()),
-            Some(key) => Err(format!("there is no argument {:?}", key.chars().take(40).collect::<String>())),
+            Some(key) => Err(format!("unknown argument {:?}", key.chars().take(40).collect::<String>())),
         }
     }
 
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn numbers() {
-        let wrong = Err("the argument n is not a whole number from 1 on");
+        let wrong = Err("the argument n is not a positive integer");
         check(json!({}), |a| a.count("n"), Ok(None));
         check(json!({"n": null}), |a| a.count("n"), Ok(None));
         check(json!({"n": 1}), |a| a.count("n"), Ok(Some(1)));
@@ -157,16 +157,16 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_overlooked() {
+    fn unknown_arguments_are_refused() {
         let Value::Object(map) = json!({"a": "x", "sudo": true}) else { panic!("it is an object") };
         let mut arguments = Arguments::new(map);
         assert_eq!(arguments.text("a").as_deref(), Ok("x"));
-        assert_eq!(arguments.end(), Err("there is no argument \"sudo\"".to_owned()));
+        assert_eq!(arguments.end(), Err("unknown argument \"sudo\"".to_owned()));
     }
 
     proptest! {
         #[test]
-        fn no_argument_is_too_strange(text in "[\\[\\]{}:,\"a-z0-9.-]{0,40}") {
+        fn any_argument_is_read_without_panic(text in "[\\[\\]{}:,\"a-z0-9.-]{0,40}") {
             let value: Value = serde_json::from_str(&text).unwrap_or(Value::String(text));
             let new = || Arguments::new(Map::from_iter([("k".to_owned(), value.clone())]));
             if let Ok(Some(count)) = new().count("k") {

@@ -1,4 +1,4 @@
-//! The tools: what a model is told of them, and what they do.
+//! The tools: their descriptions for models, and their execution.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,13 +13,13 @@ pub(super) const READ: &str = "read_text_file";
 pub(super) const WRITE: &str = "write_text_file";
 pub(super) const RUN: &str = "run_command";
 
-/// How long a command may take if the model does not say, and at most.
-const TIME_LIMIT: Duration = Duration::from_secs(120);
-const MAX_TIME_LIMIT: Duration = Duration::from_secs(600);
-/// How many bytes of output a model gets to read: the last ones.
-const OUTPUT_LIMIT: usize = 128 * 1024;
+/// Default and maximum time limit of a command.
+const DEFAULT_COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
+const MAX_COMMAND_TIMEOUT: Duration = Duration::from_secs(600);
+/// Maximum number of output bytes for a model, from the end.
+const MAX_OUTPUT_BYTES: usize = 128 * 1024;
 
-/// What is offered, as `tools/list` tells it.
+/// Returns the offered tools for `tools/list`.
 pub(super) fn list(offer: Offer) -> Vec<Value> {
     let tools = [(offer.read, read_tool()), (offer.write, write_tool()), (offer.run, run_tool())];
     tools.into_iter().filter(|(offered, _)| *offered).map(|(_, tool)| tool).collect()
@@ -84,7 +84,7 @@ fn run_tool() -> Value {
                 "timeoutMs": {
                     "type": "integer",
                     "minimum": 1,
-                    "maximum": MAX_TIME_LIMIT.as_millis() as u64,
+                    "maximum": MAX_COMMAND_TIMEOUT.as_millis() as u64,
                     "description": "After how many milliseconds it is killed; two minutes if absent.",
                 },
             },
@@ -108,7 +108,7 @@ fn run_tool() -> Value {
     })
 }
 
-/// A call of one of the tools that can be carried out.
+/// A valid call of one of the tools.
 #[derive(Debug)]
 pub(crate) enum ToolCall {
     /// `read_text_file`.
@@ -120,7 +120,7 @@ pub(crate) enum ToolCall {
 }
 
 impl ToolCall {
-    /// Reads a call. `None` if no such tool is offered; an error says what is wrong with the arguments.
+    /// Reads a call. Returns `None` if the tool is not offered; an error describes invalid arguments.
     pub(crate) fn parse(
         offer: Offer,
         tool: &str,
@@ -152,18 +152,17 @@ impl ToolCall {
         }
         let time_limit = arguments
             .count("timeoutMs")?
-            .map_or(TIME_LIMIT, |ms| Duration::from_millis(ms.into()).min(MAX_TIME_LIMIT));
+            .map_or(DEFAULT_COMMAND_TIMEOUT, |ms| Duration::from_millis(ms.into()).min(MAX_COMMAND_TIMEOUT));
         Ok(Self::Run(Run {
             program,
             args: arguments.list("args")?,
             env: arguments.pairs("env")?,
             cwd: arguments.optional_path("cwd")?,
             time_limit,
-            output_limit: OUTPUT_LIMIT,
+            output_limit: MAX_OUTPUT_BYTES,
         }))
     }
 
-    /// Carries the call out.
     pub(super) async fn execute(
         self,
         files: &dyn FileService,
@@ -187,7 +186,7 @@ impl ToolCall {
     }
 }
 
-/// A command that has ended. That it failed is no failure of the tool, unless it was not let to its end.
+/// Returns the result of a command. A failed command is a success of the tool, unless it was killed.
 fn ran(ran: &Ran, time_limit: Duration) -> Value {
     let end = match (ran.timed_out, ran.code, &ran.signal) {
         (true, ..) => format!("killed: it had not ended after {time_limit:?}"),
@@ -208,7 +207,7 @@ fn ran(ran: &Ran, time_limit: Duration) -> Value {
     result
 }
 
-/// A result that says that the tool could not do it.
+/// Returns the result of a failed tool.
 pub(super) fn failed(words: &str) -> Value {
     json!({"content": [{"type": "text", "text": words}], "isError": true})
 }

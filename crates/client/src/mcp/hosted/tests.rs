@@ -1,11 +1,11 @@
-//! Agents that ask in the current form, and servers well and badly behaved.
+//! Tests with the current form, and with well and badly behaved servers.
 
 use std::time::{Duration, Instant};
 
 use serde_json::Map;
 
 use super::*;
-use crate::mcp::Asked;
+use crate::mcp::ServerRequest;
 use crate::mcp::fixture::{Fixture, TEST_TIMEOUT, Verdict};
 
 mod ends;
@@ -13,7 +13,7 @@ mod legacy;
 mod ours;
 
 impl Hosting {
-    /// Waits until every server is ready or has failed. Messages do that by themselves.
+    /// Waits until every server is ready or has failed.
     async fn settled(&self) {
         if let Some(servers) = &*self.servers.read().await {
             servers.wait_until_settled(TEST_TIMEOUT).await;
@@ -33,7 +33,7 @@ async fn lists_are_the_servers_own() {
     assert_eq!(page, json!({"result": {"tools": [first, {"name": 7}], "nextCursor": "second"}}));
     let page = fixture.message("s", "tools/list", json!({"cursor": "second"})).await.expect("it lists");
     assert_eq!(page["result"]["tools"][0]["name"], "more");
-    // It has none, and says so itself.
+    // It has none, and reports that itself.
     let none = fixture.message("s", "resources/list", json!({})).await;
     assert_eq!(none, Ok(json!({"error": {"code": -32601, "message": "there is no such method"}})));
     assert_eq!(fixture.gate.asked(), [], "lists are not for the gate");
@@ -46,7 +46,7 @@ async fn calls_pass_the_gate() {
     let hosting = fixture.host("");
     let answer = fixture.call("s", "echo", json!({"a": 1})).await.expect("it echoes");
     assert_eq!(answer["result"]["structuredContent"], json!({"a": 1}));
-    let asked = Asked {
+    let asked = ServerRequest {
         server: "files".into(),
         method: "tools/call".into(),
         tool: Some("echo".into()),
@@ -95,13 +95,13 @@ async fn what_the_gate_refuses_reaches_no_server() {
 }
 
 #[tokio::test]
-async fn what_is_no_list_and_no_call_is_not_passed_on() {
+async fn other_methods_are_not_forwarded() {
     let fixture = Fixture::new();
     let hosting = fixture.host("modern");
     for method in
         ["subscriptions/listen", "resources/subscribe", "sampling/createMessage", "tasks/get", "", "no/such"]
     {
-        // A first instance that was only asked about itself may still be leaving.
+        // A first instance that was only probed may still be exiting.
         let heard = || fixture.noted().replace("end of input\n", "");
         let before = heard();
         let refused = fixture.message("s", method, json!({})).await.expect("it is an answer");
@@ -124,7 +124,7 @@ async fn what_is_no_list_and_no_call_is_not_passed_on() {
 }
 
 #[tokio::test]
-async fn servers_get_nothing_of_the_agent() {
+async fn servers_receive_nothing_else_of_the_agent() {
     let fixture = Fixture::new();
     let hosting = fixture.host("");
     let answer = fixture.call("s", "ask", json!({})).await.expect("it answers");
@@ -134,7 +134,7 @@ async fn servers_get_nothing_of_the_agent() {
 }
 
 #[tokio::test]
-async fn handshakes_end_here() {
+async fn handshakes_are_answered_locally() {
     for (fault, version) in [("", "2025-11-25"), ("modern", "2025-11-25")] {
         let fixture = Fixture::new();
         let hosting = fixture.host(fault);
@@ -150,7 +150,7 @@ async fn handshakes_end_here() {
 }
 
 #[tokio::test]
-async fn messages_that_make_no_sense_are_refused() {
+async fn invalid_messages_are_refused() {
     let fixture = Fixture::new();
     let hosting = fixture.host("");
     for (message, code) in [
@@ -168,7 +168,7 @@ async fn messages_that_make_no_sense_are_refused() {
 }
 
 #[tokio::test]
-async fn a_request_id_is_one_requests_own() {
+async fn an_active_request_id_cannot_be_reused() {
     let fixture = Fixture::new();
     let hosting = fixture.host("");
     let message = |server: &str, tool: &str| json!({"serverId": server, "requestId": "r", "method": "tools/call", "params": {"name": tool}});
@@ -203,7 +203,7 @@ async fn more_than_the_limit_is_refused_at_once() {
     hosting.close().await;
 }
 
-/// Version 2 names no session in these requests, so the budget of the session does not hold for them.
+/// Version 2 names no session in these requests, so they do not count towards the budget of the session.
 #[tokio::test]
 async fn open_requests_have_no_more_bytes_together_than_the_limit() {
     let fixture = Fixture::with(Limits { request_bytes: 2000, ..Limits::default() });
@@ -223,7 +223,7 @@ async fn open_requests_have_no_more_bytes_together_than_the_limit() {
     hosting.close().await;
 }
 
-/// A request that names its session has its part of the budget of that session.
+/// A request that names its session uses the budget of that session.
 #[tokio::test]
 async fn the_bytes_of_a_request_are_held_until_it_is_answered() {
     let (near, far) = narrows_link::memory::pair(&narrows_link::Options::default());
@@ -248,7 +248,7 @@ async fn the_bytes_of_a_request_are_held_until_it_is_answered() {
 }
 
 #[tokio::test]
-async fn cancelling_is_answered_and_passed_on() {
+async fn cancellation_is_answered_and_forwarded() {
     let fixture = Fixture::new();
     let hosting = fixture.host("");
     let params =
@@ -267,7 +267,7 @@ async fn cancelling_is_answered_and_passed_on() {
 async fn progress_goes_to_the_request_that_wants_it() {
     let mut fixture = Fixture::new();
     let hosting = fixture.host("");
-    // This one does not want to know.
+    // This request asks for no progress.
     fixture.call("s", "progress", json!({})).await.expect("it answers");
     let params = json!({"name": "progress", "_meta": {"progressToken": "mine"}});
     let message = json!({"serverId": "s", "requestId": "r", "method": "tools/call", "params": params});
@@ -284,7 +284,7 @@ async fn progress_goes_to_the_request_that_wants_it() {
 }
 
 #[tokio::test]
-async fn slow_starts_are_waited_for_but_not_for_ever() {
+async fn slow_server_starts_have_a_timeout() {
     let fixture = Fixture::new();
     let mut options = fixture.options();
     options.start_timeout = Duration::from_millis(300);

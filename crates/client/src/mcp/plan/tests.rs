@@ -1,4 +1,4 @@
-//! Agents of all kinds, and what they are told.
+//! Tests with agents of different capabilities.
 
 use narrows_acp::{v1, v2};
 
@@ -20,15 +20,15 @@ fn can(stdio: bool, http: bool, sse: bool, acp: bool) -> AgentCan {
     AgentCan { mcp_stdio: stdio, mcp_http: http, mcp_sse: sse, mcp_acp: acp, ..AgentCan::default() }
 }
 
-/// The descriptors without ids, which are never the same.
+/// Checks the descriptors without their ids, which are unique.
 #[track_caller]
 fn check(version: Version, can: AgentCan, servers: &[ServerConfig], expected: Result<Value, &str>) {
     let planned = plan(version, &can, servers, None);
-    let planned = planned.map(|Plan { mut descriptors, housed }| {
+    let planned = planned.map(|Plan { mut descriptors, hosted }| {
         for descriptor in &descriptors {
             official(version, descriptor);
         }
-        let mut ids = housed.iter().map(|housed| housed.id.clone());
+        let mut ids = hosted.iter().map(|hosted| hosted.id.clone());
         for descriptor in descriptors.iter_mut().filter(|descriptor| descriptor["type"] == "acp") {
             let id = Value::from(ids.next().expect("it runs here"));
             assert_eq!(descriptor["serverId"].take(), id);
@@ -42,7 +42,7 @@ fn check(version: Version, can: AgentCan, servers: &[ServerConfig], expected: Re
     assert_eq!(planned.map_err(|error| error.to_string()), expected.map_err(str::to_owned));
 }
 
-/// The official types understand it, and as what it says.
+/// Checks that the official types read the descriptor.
 #[track_caller]
 fn official(version: Version, descriptor: &Value) {
     let kind = descriptor["type"].as_str().unwrap_or("stdio");
@@ -65,7 +65,7 @@ fn official(version: Version, descriptor: &Value) {
 }
 
 #[test]
-fn agents_get_what_they_take() {
+fn agents_get_servers_over_supported_transports() {
     let env = json!([{"name": "A", "value": "1"}]);
     let headers = json!([{"name": "X-Key", "value": "k"}]);
     let web = json!({"type": "http", "name": "web", "url": "https://h/mcp", "headers": headers});
@@ -86,10 +86,9 @@ fn agents_get_what_they_take() {
 }
 
 #[test]
-fn what_an_agent_cannot_have_is_an_error() {
-    let no = |transport, server| {
-        format!("the agent takes no MCP servers over {transport}, so it cannot have {server:?}")
-    };
+fn an_unsupported_transport_is_an_error() {
+    let no =
+        |transport, server| format!("the agent does not support MCP servers over {transport}: {server:?}");
     check(Version::V1, can(true, false, false, false), &servers(), Err(&no("HTTP", "web")));
     check(Version::V2, can(false, true, false, false), &servers(), Err(&no("stdio", "files")));
     check(Version::V1, can(true, true, false, true), &sse(), Err(&no("SSE", "old")));
@@ -97,15 +96,15 @@ fn what_an_agent_cannot_have_is_an_error() {
 }
 
 #[test]
-fn our_own_server_is_for_agents_that_can_reach_it() {
+fn the_built_in_server_is_only_for_agents_that_can_reach_it() {
     let host = || Some(host_server());
     let reached = plan(Version::V2, &can(true, true, false, true), &servers(), host()).expect("a plan");
-    assert_eq!((reached.descriptors.len(), reached.housed.len()), (3, 3));
+    assert_eq!((reached.descriptors.len(), reached.hosted.len()), (3, 3));
     assert_eq!(reached.descriptors[0]["name"], "narrows");
     assert!(reached.descriptors[0].get("_meta").is_none());
-    assert!(matches!(reached.housed[0].resident, Resident::Host(_)));
+    assert!(matches!(reached.hosted[0].kind, HostedServerKind::Host(_)));
     let not = plan(Version::V2, &can(true, true, false, false), &servers(), host()).expect("a plan");
-    assert_eq!((not.descriptors.len(), not.housed.len()), (2, 0));
+    assert_eq!((not.descriptors.len(), not.hosted.len()), (2, 0));
     let mut named = servers();
     named[0].name = "narrows".into();
     let taken = plan(Version::V2, &can(true, true, false, true), &named, host());
@@ -114,8 +113,8 @@ fn our_own_server_is_for_agents_that_can_reach_it() {
 }
 
 #[test]
-fn no_two_have_the_same_id() {
-    let one = || plan(Version::V2, &can(true, true, false, true), &servers(), None).expect("a plan").housed;
-    let ids: std::collections::HashSet<_> = (0..100).flat_map(|_| one()).map(|housed| housed.id).collect();
+fn server_ids_are_unique() {
+    let one = || plan(Version::V2, &can(true, true, false, true), &servers(), None).expect("a plan").hosted;
+    let ids: std::collections::HashSet<_> = (0..100).flat_map(|_| one()).map(|hosted| hosted.id).collect();
     assert_eq!(ids.len(), 200);
 }

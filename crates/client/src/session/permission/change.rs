@@ -1,7 +1,7 @@
 //! Compares the changes that an agent shows with the files on disk.
 //!
-//! An agent says what a file was before. If that were believed, a question could show a part of a change, or none, and an answer to it
-//! would hold for all of the new text.
+//! An agent claims an old text. If the claim were trusted, a permission request could show a part of a
+//! change, or none, and the answer would cover all of the new text.
 
 use std::fs::File;
 use std::io::Read;
@@ -9,19 +9,19 @@ use std::path::{Path, PathBuf};
 
 use crate::permission_request::FileChange;
 
-/// Files over this size are not compared. Their new text is shown as a whole.
+/// Files over this size are not compared. Their new text is shown completely.
 const MAX_COMPARED_BYTES: u64 = 10 << 20;
 
-/// How much of the changed files a question shows.
+/// How much of the changed files is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ShownChange {
-    /// All of each new text, or all that differs from the file.
+    /// Each new text completely, or all of its differences from the file.
     Whole,
-    /// A part of a file at least once: the rest of it is not shown.
+    /// Only a part of at least one file.
     Part,
 }
 
-/// Removes the old text from each change for which it is not what the file has. Relative paths are in `cwd`.
+/// Removes each old text that the file does not contain. Relative paths are in `cwd`.
 pub(super) async fn compare_with_disk(
     changes: Vec<FileChange>,
     cwd: PathBuf,
@@ -32,7 +32,7 @@ pub(super) async fn compare_with_disk(
     let without_old = |change: &FileChange| FileChange { old_text: None, ..change.clone() };
     let fallback = changes.iter().map(without_old).collect();
     let comparing = tokio::task::spawn_blocking(move || compare(changes, &cwd));
-    // It fails only if the runtime ends.
+    // Fails only if the runtime shuts down.
     comparing.await.unwrap_or((fallback, ShownChange::Whole))
 }
 
@@ -49,9 +49,9 @@ fn compare(mut changes: Vec<FileChange>, cwd: &Path) -> (Vec<FileChange>, ShownC
     (changes, shown)
 }
 
-/// Returns the text of a regular file. `None` if it is no such file, too large, or no text. Blocks.
+/// Returns the text of a regular file. `None` for another type, a large file, or invalid text. Blocks.
 fn read(path: &Path) -> Option<String> {
-    // Looked at before it is opened: a pipe would block.
+    // Checked before opening, because a pipe would block.
     let is_file =
         std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() <= MAX_COMPARED_BYTES);
     let mut text = String::new();
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_old_text_that_the_file_does_not_have_is_not_believed() {
+    async fn a_claimed_old_text_is_compared_with_the_file() {
         let place = tempfile::tempdir().unwrap();
         std::fs::write(place.path().join("a"), "one\ntwo\n").unwrap();
         let check = async |path: &str, old: Option<&str>, expected: (Option<&str>, ShownChange)| {

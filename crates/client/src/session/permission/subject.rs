@@ -1,37 +1,38 @@
-//! What a permission request is about, as the policy judges it and as a person is shown it.
+//! The subjects of a permission request, as the policy judges them and a person is shown them.
 //!
-//! One request can carry several subjects: a tool call, a command line beside it, further calls, and a call can show
-//! several things at once. An agent may mean any of them, so each is judged and a person is shown all.
+//! One request can carry several subjects: a tool call, a separate command line, further calls, and a call
+//! can show several actions. An agent may mean any of them, so each is judged and a person is shown all.
 
 use std::path::{Path, PathBuf};
 
-use narrows_policy::{Access, Action, Because, Command, Decision, Kind, Variable, Verdict};
+use narrows_policy::{Access, Action, Command, Decision, DecisionReason, Kind, Variable, Verdict};
 use serde_json::{Value, json};
 
 use crate::allowed::ClientAction;
 use crate::event::Json;
-use crate::map::{Asked, Call};
+use crate::map::{Call, ReadRequest};
 use crate::mcp::{self, Run, ToolCall};
 use crate::permission_request::FileChange;
 use crate::permissions::{PermissionService, TurnId};
 
-/// The reason for a question about a command that is not known to run here.
-const MAY_RUN_ITSELF: &str = "asks before a command that the agent may run itself, in no sandbox";
+/// Reason of a request for a command that may not run in the client.
+const MAY_RUN_ITSELF: &str = "asks before commands that the agent may run itself without a sandbox";
 
-/// One thing that a request is about.
+/// One subject of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Subject {
     pub(super) action: Action,
-    /// It is done by this client, in the sandbox: by our own MCP server, or by a terminal of an agent that is known to
-    /// run commands nowhere else.
+    /// The client performs it in the sandbox: by the built-in MCP server, or by a terminal for an agent that
+    /// is known to run commands nowhere else.
     pub(super) runs_here: bool,
 }
 
 impl Subject {
-    /// What the policy says of it.
+    /// Returns the decision of the policy.
     pub(super) fn judge(&self, permissions: &PermissionService, turn: TurnId) -> Decision {
         let mut decision = permissions.judge(turn, &self.action, self.runs_here);
-        if let Because::Preset { access: Access::Medium, kind: Kind::Execute, why } = &mut decision.because
+        if let DecisionReason::Preset { access: Access::Medium, kind: Kind::Execute, why } =
+            &mut decision.because
             && !self.runs_here
             && decision.verdict == Verdict::Ask
         {
@@ -41,18 +42,18 @@ impl Subject {
     }
 }
 
-/// The tools of our own MCP server, for an agent that has them.
+/// The tools of the built-in MCP server, for an agent that has them.
 pub(super) struct OwnTools<'a> {
-    /// Where relative paths start.
+    /// Directory in which relative paths start.
     pub(super) here: &'a Path,
     pub(super) offer: mcp::Offer,
 }
 
-/// Everything that the request is about, as far as it is known. `own_tools` is `None` for an agent that does not have them.
-pub(super) fn subjects(asked: &Asked, own_tools: Option<&OwnTools<'_>>) -> Vec<Subject> {
+/// Returns all known subjects of the request. `own_tools` is `None` for an agent without the built-in tools.
+pub(super) fn subjects(asked: &ReadRequest, own_tools: Option<&OwnTools<'_>>) -> Vec<Subject> {
     let others = asked.other_calls.iter().map(|other| (&other.call, &other.mcp));
     let calls = std::iter::once((&asked.call, &asked.mcp)).chain(others);
-    // A call of which nothing is told but that a command belongs to it is judged by the command.
+    // A call that shows nothing but its command is judged by the command.
     let shown = calls.filter(|(call, _)| asked.command.is_none() || call.shows_action());
     // Unknown members belong to the command if there is one, else to the first call.
     let beside = |is_first: bool| if is_first { &asked.unknown[..] } else { &[] };
@@ -75,9 +76,10 @@ pub(super) fn subjects(asked: &Asked, own_tools: Option<&OwnTools<'_>>) -> Vec<S
     all
 }
 
-/// What a call does if it is exactly one that our own server would carry out: the same that is judged again when the call
-/// comes. Anything else about it that an agent could mean (an argument that the tool does not take, another kind, further
-/// files, another change) makes it a call of any tool, whatever its name is.
+/// Returns the action of a call that the built-in server would execute exactly as shown, which is judged
+/// again when the MCP call arrives. Anything else that an agent could mean (an argument that the tool does
+/// not accept, another kind, further files, another change) makes it a call of an unknown tool, whatever its
+/// name is.
 fn own(call: &Call, tools: &OwnTools<'_>) -> Option<Action> {
     let name = call.sole_name()?;
     let tool = name.strip_prefix("mcp__").unwrap_or(name).strip_prefix("narrows__")?;
@@ -107,12 +109,12 @@ fn own(call: &Call, tools: &OwnTools<'_>) -> Option<Action> {
         && changes(call).all(|FileChange { path, new_text, .. }| {
             path.is_some_and(|path| is_named(&path)) && text.as_ref() == Some(&new_text)
         });
-    // Rules that forbid the tool by its name count.
+    // Rules against the tool's name apply.
     action.claimed = call.names().map(str::to_owned).collect();
     is_exact.then_some(action)
 }
 
-/// An input with further members beside it, in a form in which all of it is looked at.
+/// Adds further members to an input, in a form that is judged as a whole.
 fn with_members(input: Value, members: &[Json]) -> Value {
     if members.is_empty() {
         return input;
@@ -120,7 +122,7 @@ fn with_members(input: Value, members: &[Json]) -> Value {
     std::iter::once(input).chain(members.iter().map(Json::value)).collect()
 }
 
-/// What a call does, as far as it is known. `beside` are unknown members that the agent may mean as a part of it.
+/// Returns the action of a call. `beside` are unknown members that the agent may mean as a part of it.
 fn action(call: &Call, mcp: Option<&(String, String)>, beside: &[Json]) -> Action {
     let input = call.raw_input.as_ref().map(Json::value).unwrap_or_default();
     let input = with_members(input, beside);
@@ -128,7 +130,7 @@ fn action(call: &Call, mcp: Option<&(String, String)>, beside: &[Json]) -> Actio
     let read = Action::read(call.kind.as_deref(), None, &input, &locations);
     let read = read.with_content(&call.content_values()).with_locations(&call.location_values());
     match mcp {
-        // A rule that forbids the name by which the agent calls it still does.
+        // A rule against the agent's name of the tool still applies.
         Some((server, tool)) => Action {
             tool: Some(tool.clone()),
             server: Some(server.clone()),
@@ -139,21 +141,21 @@ fn action(call: &Call, mcp: Option<&(String, String)>, beside: &[Json]) -> Actio
     }
 }
 
-/// The changes of files that the content of a call shows.
+/// Returns the file changes in the content of a call.
 fn changes(call: &Call) -> impl Iterator<Item = FileChange> {
     call.content().iter().filter_map(|block| {
         let change = FileChange::from_content(&block.value())?;
-        // One that can be read in two ways is shown as it was written.
+        // An ambiguous change is shown as it was written.
         Some(if block.is_ambiguous() { FileChange::unread(block.text()) } else { change })
     })
 }
 
-/// The changes of files that a person is shown.
-pub(super) fn all_changes(asked: &Asked) -> Vec<FileChange> {
+/// Returns all file changes of the request.
+pub(super) fn all_changes(asked: &ReadRequest) -> Vec<FileChange> {
     asked.calls().flat_map(changes).collect()
 }
 
-/// Everything that was judged, as a person is shown it: a command without a directory runs in that of the session.
+/// Returns all judged actions for display: a command without a directory runs in that of the session.
 pub(super) fn shown_actions(subjects: Vec<Subject>, here: &Path) -> Vec<Action> {
     let mut actions: Vec<Action> = subjects.into_iter().map(|subject| subject.action).collect();
     for action in &mut actions {
@@ -164,8 +166,8 @@ pub(super) fn shown_actions(subjects: Vec<Subject>, here: &Path) -> Vec<Action> 
     actions
 }
 
-/// The files that a person is shown: those that the agent names, and those that its diffs change.
-pub(super) fn locations(asked: &Asked) -> Vec<PathBuf> {
+/// Returns the files for display: those that the agent names, and those that its diffs change.
+pub(super) fn locations(asked: &ReadRequest) -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = Vec::new();
     for call in asked.calls() {
         let named = call.paths().into_iter().map(PathBuf::from);
@@ -180,11 +182,11 @@ pub(super) fn locations(asked: &Asked) -> Vec<PathBuf> {
     all
 }
 
-/// What the last of `subjects` is if the agent has the client do it.
-pub(super) fn client_action(subjects: &[Subject], asked: &Asked, here: &Path) -> Option<ClientAction> {
+/// Returns the action that the client would perform for the last of `subjects`.
+pub(super) fn client_action(subjects: &[Subject], asked: &ReadRequest, here: &Path) -> Option<ClientAction> {
     let call = &asked.call;
     let action = &subjects.last()?.action;
-    // What can be read in several ways was not seen in each of them.
+    // An ambiguous request was not shown in all of its meanings.
     if !asked.other_calls.is_empty() || !asked.unknown.is_empty() || call.is_ambiguous() {
         return None;
     }
@@ -196,7 +198,7 @@ pub(super) fn client_action(subjects: &[Subject], asked: &Asked, here: &Path) ->
         let cwd = action.cwd.as_ref().map_or_else(|| here.to_owned(), |cwd| here.join(cwd));
         return Some(ClientAction::run(command.clone(), cwd, action.env.clone()));
     }
-    // One file with one new text: nothing else was shown.
+    // One file with one new text, and nothing else.
     if let [content] = call.content() {
         let diff = content.value();
         let text = |key: &str| diff.get(key).and_then(Value::as_str);
@@ -221,7 +223,7 @@ pub(super) fn client_action(subjects: &[Subject], asked: &Asked, here: &Path) ->
     }
 }
 
-/// Returns `true` if `content` is all that `input` says of a file beside its path: then it is its whole new text.
+/// Returns `true` if `input` has only a path and `content`, which is then the whole new text.
 fn is_whole_text(input: &Value) -> bool {
     let paths =
         ["path", "file_path", "filePath", "filepath", "file", "filename", "abs_path", "absolute_path"];
@@ -231,8 +233,8 @@ fn is_whole_text(input: &Value) -> bool {
     })
 }
 
-/// The input that a person is shown: all that the request carries. Several subjects are the members of an object.
-pub(super) fn input(asked: &Asked) -> Value {
+/// Returns the input for display: all that the request carries. Several subjects become members of an object.
+pub(super) fn input(asked: &ReadRequest) -> Value {
     let command = asked.command_input();
     let mut inputs: Vec<Value> = asked
         .calls()
@@ -255,7 +257,7 @@ pub(super) fn input(asked: &Asked) -> Value {
     }
 }
 
-/// The input of a call: as a text if it can be read in several ways.
+/// Returns the input of a call, as a text if it is ambiguous.
 fn shown_input(call: &Call) -> Value {
     match &call.raw_input {
         Some(input) if input.is_ambiguous() => input.text().into(),
@@ -264,7 +266,7 @@ fn shown_input(call: &Call) -> Value {
     }
 }
 
-pub(super) fn title(asked: &Asked) -> String {
+pub(super) fn title(asked: &ReadRequest) -> String {
     let title = asked.title.as_ref().or(asked.call.title.as_ref());
     title.cloned().unwrap_or_else(|| "something it gave no title".to_owned())
 }
@@ -283,23 +285,23 @@ mod tests {
         call
     }
 
-    fn asked(call: Call) -> Asked {
-        Asked { call, ..Asked::default() }
+    fn asked(call: Call) -> ReadRequest {
+        ReadRequest { call, ..ReadRequest::default() }
     }
 
     const ALL_TOOLS: mcp::Offer = mcp::Offer { read: true, write: true, run: true };
 
-    fn all(asked: &Asked) -> Vec<Subject> {
+    fn all(asked: &ReadRequest) -> Vec<Subject> {
         offered(ALL_TOOLS, asked)
     }
 
-    fn offered(offer: mcp::Offer, asked: &Asked) -> Vec<Subject> {
+    fn offered(offer: mcp::Offer, asked: &ReadRequest) -> Vec<Subject> {
         subjects(asked, Some(&OwnTools { here: Path::new(HERE), offer }))
     }
 
-    /// Version 2 has these in place of files and terminals.
+    /// Version 2 has these tools instead of file and terminal requests.
     #[test]
-    fn a_call_of_our_own_tool_is_known_as_what_the_client_then_does() {
+    fn a_call_of_the_built_in_tool_maps_to_the_client_action() {
         let client_action = |name: &str, input: Value| {
             let asked = asked(call(name, &input));
             let subjects = all(&asked);
@@ -318,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_location_that_names_a_further_file_is_judged_by_it() {
+    fn a_further_location_is_judged_too() {
         let mut call = call("Read", &json!({"path": "a"}));
         call.kind = Some("read".to_owned());
         call.locations = Some(Json::write(&json!([{"path": "/w/a", "line": 1}])));
@@ -332,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_of_our_own_tool_hides_nothing_else_that_a_call_shows() {
+    fn the_built_in_tool_name_hides_no_other_content() {
         let check = |call: Call, runs_here: bool, kinds: &[Kind]| {
             let subjects = all(&asked(call.clone()));
             let found: Vec<(bool, Vec<Kind>)> =
@@ -376,18 +378,18 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_of_ours_that_is_not_offered_is_a_tool_like_any_other() {
+    fn a_built_in_tool_that_is_not_offered_is_an_ordinary_tool() {
         let runs = asked(call("narrows__run_command", &json!({"command": "ls"})));
         let found = offered(mcp::Offer { run: false, ..ALL_TOOLS }, &runs);
         assert!(found.len() == 1 && !found[0].runs_here, "{found:?}");
         assert_eq!(found[0].action.tool.as_deref(), Some("narrows__run_command"));
-        // Rules that forbid its name count where it is.
+        // Rules against the name of the tool apply.
         assert_eq!(all(&runs)[0].action.claimed, ["narrows__run_command"]);
     }
 
-    /// The call that a command names may do something else.
+    /// The call that a command names may be a different action.
     #[test]
-    fn a_command_that_names_a_known_call_is_judged_and_shown_beside_it() {
+    fn a_command_and_the_call_it_names_are_both_judged_and_shown() {
         let mut asked = asked(call("narrows__read_text_file", &json!({"path": "README.md"})));
         (asked.command, asked.cwd) = (Some("rm -rf /".to_owned()), Some("/w".to_owned()));
         let found = all(&asked);
@@ -397,27 +399,27 @@ mod tests {
         assert_eq!(found[1].action.command, Some(Command::Shell("rm -rf /".to_owned())));
         let shown = json!({"input": {"path": "README.md"}, "command": {"command": "rm -rf /", "cwd": "/w"}});
         assert_eq!(input(&asked), shown);
-        // Of a call that shows nothing there is nothing to judge.
+        // A call that shows nothing is not judged.
         asked.call = Call::default();
         asked.call.name = Some("Bash".to_owned());
         assert_eq!(all(&asked).len(), 1);
         assert_eq!(input(&asked), json!({"command": "rm -rf /", "cwd": "/w"}));
     }
 
-    /// A call that shows a change of a file.
+    /// A call that shows a file change.
     fn diff(path: &str, new: &str) -> Call {
         let block = json!({"type": "diff", "path": path, "newText": new});
         call("Edit", &json!({"path": path})).with_content(&[block])
     }
 
     #[test]
-    fn everything_that_an_approval_holds_for_is_shown() {
+    fn everything_an_approval_covers_is_shown() {
         let here = Path::new(HERE);
-        let mcp = Asked {
+        let mcp = ReadRequest {
             mcp: Some(("github".to_owned(), "delete_repo".to_owned())),
             ..asked(call("mcp__github__delete_repo", &json!({"command": "ls -l", "repo": "prod"})))
         };
-        let command = Asked {
+        let command = ReadRequest {
             command: Some("bash -c ls".to_owned()),
             ..asked(call("Bash", &json!({"env": {"BASH_ENV": "/w/evil.sh"}})))
         };
@@ -456,9 +458,9 @@ mod tests {
         }
     }
 
-    /// The call was told of before and is not what is asked for.
+    /// The call was reported before and is not the requested action.
     #[test]
-    fn an_approval_of_a_command_holds_for_no_variable_of_another_call() {
+    fn an_approved_command_does_not_cover_other_variables() {
         let mut asked = asked(call("Bash", &json!({"env": {"BASH_ENV": "/w/evil.sh"}})));
         asked.command = Some("bash -c ls".to_owned());
         let held = client_action(&all(&asked), &asked, Path::new(HERE));
@@ -466,30 +468,30 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_beside_a_command_or_a_call_is_shown() {
-        let mut asked = Asked { command: Some("ls".to_owned()), ..Asked::default() };
+    fn members_beside_a_command_or_call_are_shown() {
+        let mut asked = ReadRequest { command: Some("ls".to_owned()), ..ReadRequest::default() };
         asked.beside_command = Some(Json::write(&json!({"args": ["-l"]})));
         assert_eq!(input(&asked), json!({"command": "ls", "cwd": null, "args": ["-l"]}));
         let words = ["ls", "-l"].map(str::to_owned).to_vec();
         assert_eq!(all(&asked)[0].action.command, Some(Command::Argv(words)));
-        let mut asked = Asked { call: call("Read", &json!({"path": "a"})), ..Asked::default() };
+        let mut asked = ReadRequest { call: call("Read", &json!({"path": "a"})), ..ReadRequest::default() };
         asked.unknown = vec![Json::write(&json!({"argv": ["rm", "a"]}))];
         let found = all(&asked);
         assert_eq!(input(&asked), json!({"input": {"path": "a"}, "unknown": [{"argv": ["rm", "a"]}]}));
         assert_eq!(found[0].action.kinds(), [Kind::Execute, Kind::Other]);
         assert!(client_action(&found, &asked, Path::new(HERE)).is_none());
-        // Our own tool does not take them.
+        // The built-in tool does not accept them.
         asked.call = call("narrows__read_text_file", &json!({"path": "a"}));
         assert!(!all(&asked)[0].runs_here);
     }
 
     #[test]
-    fn further_calls_are_judged_and_shown() {
+    fn further_calls_of_a_request_are_judged_and_shown() {
         let other = call("Bash", &json!({"command": "rm x"}));
-        let asked = Asked {
+        let asked = ReadRequest {
             call: call("Read", &json!({"path": "a"})),
             other_calls: vec![OtherCall { call: other, mcp: None }],
-            ..Asked::default()
+            ..ReadRequest::default()
         };
         let found = subjects(&asked, None);
         assert_eq!(found[1].action.command, Some(Command::Shell("rm x".to_owned())));
@@ -498,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_appears_twice_is_shown_as_it_was_written() {
+    fn an_object_with_a_duplicate_key_is_shown_as_written() {
         let text = r#"{"command":"ls","command":"rm"}"#;
         let mut call = Call::default();
         call.raw_input = serde_json::from_str(text).ok();

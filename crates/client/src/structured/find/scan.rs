@@ -1,34 +1,33 @@
-//! Where objects and lists end in a text that is not all JSON.
+//! Finds the ends of objects and lists in a text that is not all JSON.
 //!
-//! A message may hold any number of starts, one in the other, of which none ends. What one pass learns of the starts it
-//! has come by is kept, so each byte is looked at twice at most: as a part of a string, and as none.
+//! A message may contain any number of unterminated, nested starts. What one pass learns about the starts
+//! that it has passed is kept, so each byte is read at most twice: inside of a string, and outside.
 
 use std::collections::HashMap;
 
-/// Where a value ends.
+/// Extent of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Extent {
-    /// The first byte behind it.
+    /// Position after its last byte.
     pub(super) end: usize,
-    /// The number of objects and lists that stand in each other, with itself.
+    /// Nesting depth, including itself.
     pub(super) depth: usize,
 }
 
-/// Finds the ends of objects and lists.
 pub(super) struct Scanner<'t> {
     text: &'t [u8],
-    /// The brackets that were read, by their places. `None`: no value starts there.
+    /// Known brackets by position. `None` if no value starts there.
     known: HashMap<usize, Option<Extent>>,
 }
 
-/// An object or a list that has not ended.
+/// An object or list that has not ended.
 struct Open {
     start: usize,
-    /// The depth of the deepest value in it.
+    /// Depth of the deepest value in it.
     inner: usize,
 }
 
-/// What may come next.
+/// The next expected token.
 #[derive(Clone, Copy, Debug)]
 enum Expected {
     Value,
@@ -47,18 +46,19 @@ impl<'t> Scanner<'t> {
         Self { text: text.as_bytes(), known: HashMap::new() }
     }
 
-    /// Returns where the object or list ends that starts at the bracket at `start`; `None` if there is none.
+    /// Returns the end of the object or list that starts at `start`; `None` if it is not valid.
     pub(super) fn extent(&mut self, start: usize) -> Option<Extent> {
         if !self.known.contains_key(&start) {
             let mut open = Vec::new();
             self.scan(start, &mut open);
-            // What holds the mistake is none, and so is what has no end.
+            // Values that contain the error are invalid, and so are unterminated ones.
             self.known.extend(open.into_iter().map(|open| (open.start, None)));
         }
         self.known.get(&start).copied().flatten()
     }
 
-    /// Reads the value at `start` up to its end or to the first mistake. What is open then stays in `open`.
+    /// Reads the value at `start` up to its end or to the first error. Unterminated values are left in
+    /// `open`.
     fn scan(&mut self, start: usize, open: &mut Vec<Open>) -> Option<()> {
         let mut at = start;
         let mut expected = Expected::Value;
@@ -151,7 +151,7 @@ impl<'t> Scanner<'t> {
         }
     }
 
-    /// Returns the number of bytes from `at` that are like this.
+    /// Returns the number of bytes from `at` for which `is` holds.
     fn count(&self, at: usize, is: impl Fn(&u8) -> bool) -> usize {
         self.text.get(at..).unwrap_or_default().iter().take_while(|byte| is(byte)).count()
     }

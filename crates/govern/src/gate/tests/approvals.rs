@@ -48,24 +48,24 @@ fn somebody_who_may_approves_once() {
     let mut scene = Scene::at_work();
     asks(&mut scene, 7);
     assert_snapshot!(scene.seen(), @r#"
-    log policy.resolved require-approval tool="Bash" approval="pending" reason="require-approval `make`: policy `runs` says so"
+    log policy.resolved require-approval tool="Bash" approval="pending" reason="require-approval `make`: policy `runs` matches"
     log operator.suspended reason="n-1"
-    c < {"jsonrpc":"2.0","id":"aip44:n:1","method":"session/request_permission","params":{"sessionId":"s","toolCall":{"toolCallId":"1","title":"Bash","kind":"other","status":"pending","rawInput":{"command":"make"}},"options":[{"optionId":"allow_once","name":"Allow once","kind":"allow_once"},{"optionId":"reject_once","name":"Reject","kind":"reject_once"}],"_meta":{"aip44":{"approval":"n-1","reason":"require-approval `make`: policy `runs` says so"}}}}
+    c < {"jsonrpc":"2.0","id":"aip44:n:1","method":"session/request_permission","params":{"sessionId":"s","toolCall":{"toolCallId":"1","title":"Bash","kind":"other","status":"pending","rawInput":{"command":"make"}},"options":[{"optionId":"allow_once","name":"Allow once","kind":"allow_once"},{"optionId":"reject_once","name":"Reject","kind":"reject_once"}],"_meta":{"aip44":{"approval":"n-1","reason":"require-approval `make`: policy `runs` matches"}}}}
     "#);
     says(&mut scene, "allow_once");
     scene.tool("1", "Bash", "in_progress", &json!({"command": "make"}));
     assert_snapshot!(scene.seen(), @r#"
-    log policy.resolved allow tool="Bash" approval="user:ada" reason="require-approval `make`: policy `runs` says so"
+    log policy.resolved allow tool="Bash" approval="user:ada" reason="require-approval `make`: policy `runs` matches"
     log operator.resumed
     a < {"jsonrpc":"2.0","id":7,"result":{"outcome":{"outcome":"selected","optionId":"y"}}}
-    log policy.resolved allow tool="Bash" approval="user:ada" reason="require-approval `make`: policy `runs` says so"
+    log policy.resolved allow tool="Bash" approval="user:ada" reason="require-approval `make`: policy `runs` matches"
     c < {"jsonrpc":"2.0","method":"session/update","params":{"update":{"sessionUpdate":"tool_call","toolCallId":"1","name":"Bash","kind":"execute","status":"in_progress","title":"harmless","rawInput":{"command":"make"}},"sessionId":"s"}}
     "#);
     // The approval was for that input.
     scene.tool("1", "Bash", "in_progress", &json!({"command": "make install"}));
     assert_snapshot!(scene.seen(), @r#"
-    log policy.resolved require-approval tool="Bash" approval="pending" reason="require-approval `make install`: policy `runs` says so"
-    log operator.interrupted reason="it ran `Bash` without an approval (require-approval `make install`: policy `runs` says so)"
+    log policy.resolved require-approval tool="Bash" approval="pending" reason="require-approval `make install`: policy `runs` matches"
+    log operator.interrupted reason="it ran `Bash` without an approval (require-approval `make install`: policy `runs` matches)"
     a < {"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s"}}
     "#);
 }
@@ -94,9 +94,9 @@ fn nobody_in_time_is_a_refusal() {
     assert_snapshot!(scene.seen(), @r#"
     log request.expired reason="nobody approved n-1 within 5 min"
     c < {"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":"aip44:n:1"}}
-    log policy.resolved deny tool="Bash" approval={"refused":"nobody approved in time"} reason="require-approval `make`: policy `runs` says so"
+    log policy.resolved deny tool="Bash" approval={"refused":"nobody approved in time"} reason="require-approval `make`: policy `runs` matches"
     log operator.resumed
-    c < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"agent_thought_chunk","content":{"type":"text","text":"\napproval n-1 of `Bash` was refused: nobody approved in time (require-approval `make`: policy `runs` says so)\n"}}}}
+    c < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"agent_thought_chunk","content":{"type":"text","text":"\napproval n-1 of `Bash` was refused: nobody approved in time (require-approval `make`: policy `runs` matches)\n"}}}}
     a < {"jsonrpc":"2.0","id":7,"result":{"outcome":{"outcome":"selected","optionId":"n"},"_meta":{"aip44":{"refused":"nobody approved in time"}}}}
     "#);
 }
@@ -107,9 +107,9 @@ fn who_may_not_approve_is_not_asked_and_does_not_count() {
     scene.opened();
     asks(&mut scene, 7);
     assert_snapshot!(scene.seen(), @r#"
-    log policy.resolved require-approval tool="Bash" approval="pending" reason="require-approval `make`: policy `runs` says so"
+    log policy.resolved require-approval tool="Bash" approval="pending" reason="require-approval `make`: policy `runs` matches"
     log operator.suspended reason="n-1"
-    c < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"agent_thought_chunk","content":{"type":"text","text":"\nwaiting for approval n-1 of `Bash` by 1 of role lead (require-approval `make`: policy `runs` says so); `narrows approve n-1 --key FILE` gives it, and without it the call is refused in 5 min\n"}}}}
+    c < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"agent_thought_chunk","content":{"type":"text","text":"\nwaiting for approval n-1 of `Bash` by 1 of role lead (require-approval `make`: policy `runs` matches); `narrows approve n-1 --key FILE` gives it, and without it the call is refused in 5 min\n"}}}}
     "#);
     says(&mut scene, "allow_once");
     assert_snapshot!(scene.seen(), @"");
@@ -128,7 +128,7 @@ fn who_may_not_approve_is_not_asked_and_does_not_count() {
     assert_eq!(scene.gate.ballot(scene.now, ballot("lead"), &mut scene.sight), Ok(()));
     scene.commit();
     assert_snapshot!(scene.seen(), @r#"
-    log policy.resolved allow tool="Bash" approval="user:lead" reason="require-approval `make`: policy `runs` says so"
+    log policy.resolved allow tool="Bash" approval="user:lead" reason="require-approval `make`: policy `runs` matches"
     log operator.resumed
     c < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"agent_thought_chunk","content":{"type":"text","text":"\napproval n-1 of `Bash` was given by user:lead\n"}}}}
     a < {"jsonrpc":"2.0","id":7,"result":{"outcome":{"outcome":"selected","optionId":"y"}}}
@@ -145,7 +145,7 @@ fn a_cancelled_turn_approves_nothing() {
     scene.answer(2, &json!({"stopReason": "cancelled"}));
     assert_snapshot!(scene.seen(), @r#"
     c < {"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":"aip44:n:1"}}
-    log policy.resolved deny tool="Bash" approval={"refused":"the turn was cancelled"} reason="require-approval `make`: policy `runs` says so"
+    log policy.resolved deny tool="Bash" approval={"refused":"the turn was cancelled"} reason="require-approval `make`: policy `runs` matches"
     log operator.resumed
     a < {"jsonrpc":"2.0","id":7,"result":{"outcome":{"outcome":"selected","optionId":"n"},"_meta":{"aip44":{"refused":"the turn was cancelled"}}}}
     a < {"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s"}}
@@ -196,7 +196,7 @@ fn what_could_not_be_recorded_is_not_approved() {
         scene.gate.settled(scene.now, ticket, false, &mut scene.sight);
     }
     assert_snapshot!(scene.seen(), @r#"
-    log policy.resolved allow tool="Bash" approval="user:ada" reason="require-approval `make`: policy `runs` says so"
+    log policy.resolved allow tool="Bash" approval="user:ada" reason="require-approval `make`: policy `runs` matches"
     log operator.resumed
     a < {"jsonrpc":"2.0","id":7,"error":{"code":-32017,"message":"the audit log could not be written, so nothing was done","data":{"condition":"audit_unavailable","retryable":true,"effects":"none"}}}
     log operator.interrupted reason="the audit log could not be written"
@@ -376,9 +376,10 @@ fn a_prompt_that_is_no_list_of_blocks_starts_no_turn() {
 /// A gate at which two leads have to approve `Bash`, one of whom is the client. The other has signed.
 fn half_approved() -> (Scene, KeyState) {
     let lead = vec![Signer { role: Some("lead".into()), user_id: None }];
-    let clause = Clause::new("runs", "tool.call", Class::RequireApproval).on("Bash").unwrap();
-    let charter = Charter::new(vec![clause.signed_by(lead, 2)]).with_level(Some(2));
-    let policy = Policy::new(Access::High, Narrowing::default()).with_charter(charter);
+    let clause =
+        GovernanceRule::new("runs", "tool.call", Class::RequireApproval).with_subject("Bash").unwrap();
+    let ruleset = GovernanceRuleset::new(vec![clause.with_signers(lead, 2)]).with_level(Some(2));
+    let policy = Policy::new(Access::High, Narrowing::default()).with_ruleset(ruleset);
     let mut scene = Scene::new();
     scene.gate.desk = crate::desk::Desk::new(policy, "n");
     scene.opened();

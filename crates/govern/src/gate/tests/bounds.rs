@@ -198,8 +198,10 @@ fn a_mode_a_model_and_an_option_are_decided_and_recorded_before_they_change() {
 fn a_policy_may_allow_or_deny_a_mode_and_what_cannot_be_recorded_does_not_change() {
     for (class, passes) in [(Class::Allow, true), (Class::Deny, false)] {
         let mut scene = Scene::at_work();
-        let clause = Clause::new("modes", "tool.call", class).on("session.set_mode").unwrap();
-        let policy = Policy::new(Access::High, Narrowing::default()).with_charter(Charter::new(vec![clause]));
+        let clause =
+            GovernanceRule::new("modes", "tool.call", class).with_subject("session.set_mode").unwrap();
+        let policy = Policy::new(Access::High, Narrowing::default())
+            .with_ruleset(GovernanceRuleset::new(vec![clause]));
         scene.gate.desk = crate::desk::Desk::new(policy, "n");
         scene.ask(5, "session/set_mode", &json!({"sessionId": "s", "modeId": "x"}));
         let seen = scene.seen();

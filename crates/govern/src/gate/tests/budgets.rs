@@ -6,9 +6,13 @@ use super::*;
 
 /// A turn in which `Pay` is allowed within this budget.
 fn scene(budget: Budget) -> Scene {
-    let clause = Clause::new("few", "tool.call", Class::Allow).on("Pay").unwrap().up_to(4).within(budget);
-    let charter = Charter::new(vec![clause]).with_default(DefaultApproval::Auto);
-    let policy = Policy::new(Access::High, Narrowing::default()).with_charter(charter);
+    let clause = GovernanceRule::new("few", "tool.call", Class::Allow)
+        .with_subject("Pay")
+        .unwrap()
+        .with_max_level(4)
+        .with_budget(budget);
+    let ruleset = GovernanceRuleset::new(vec![clause]).with_default(DefaultApproval::Auto);
+    let policy = Policy::new(Access::High, Narrowing::default()).with_ruleset(ruleset);
     let mut scene = Scene::at_work();
     scene.gate.desk = crate::desk::Desk::new(policy, "g");
     scene

@@ -34,15 +34,20 @@ fn with_links(links: &Links) -> Scene {
     let mut scene = Scene::with(Mandate { capabilities, sealed, ..mandate() }, &["lead"]);
     let lead = vec![Signer { role: Some("lead".into()), user_id: None }];
     let ask = |slug: &str, subject: &str| {
-        Clause::new(slug, "tool.call", Class::RequireApproval).on(subject).unwrap().signed_by(lead.clone(), 1)
+        GovernanceRule::new(slug, "tool.call", Class::RequireApproval)
+            .with_subject(subject)
+            .unwrap()
+            .with_signers(lead.clone(), 1)
     };
     let clauses = vec![
         ask("edits", "kind:edit"),
         ask("runs", "kind:execute"),
-        Clause::new("books", "workspace.write", Class::Deny).on("workspace:/finance/**").unwrap(),
+        GovernanceRule::new("books", "workspace.write", Class::Deny)
+            .with_subject("workspace:/finance/**")
+            .unwrap(),
     ];
-    let charter = Charter::new(clauses).with_level(Some(2)).with_default(DefaultApproval::Auto);
-    let policy = Policy::new(Access::High, Narrowing::default()).with_charter(charter);
+    let ruleset = GovernanceRuleset::new(clauses).with_level(Some(2)).with_default(DefaultApproval::Auto);
+    let policy = Policy::new(Access::High, Narrowing::default()).with_ruleset(ruleset);
     scene.gate.desk = crate::desk::Desk::new(policy, "g");
     scene.gate.ground = Box::new(links.clone());
     scene.opened();
@@ -116,7 +121,7 @@ fn a_path_that_leads_elsewhere_when_it_is_sent_is_refused_and_recorded() {
         assert!(seen.contains("log tool.refused deny code=\"path_moved\""), "{seen}");
         // The next is judged as what it is now.
         scene.wants(7, method, &request(method, place, path));
-        assert!(method == "terminal/create" || scene.seen().contains("policy `books` says so"));
+        assert!(method == "terminal/create" || scene.seen().contains("policy `books` matches"));
     }
 }
 
@@ -146,7 +151,7 @@ fn the_client_gets_the_path_that_was_judged_and_is_told_to_follow_no_links() {
     // Both names are judged.
     links.set("/w/a/finance/old", "/w/a/x");
     scene.wants(6, "fs/write_text_file", &request("fs/write_text_file", "path", "/w/a/finance/old"));
-    assert!(scene.seen().contains("policy `books` says so"));
+    assert!(scene.seen().contains("policy `books` matches"));
 }
 
 #[test]

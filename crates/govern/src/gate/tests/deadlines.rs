@@ -11,8 +11,10 @@ use crate::patience::Patience;
 fn before(method: &str) -> Scene {
     let mut scene = Scene::new();
     if method.starts_with("session/set_") {
-        let clause = Clause::new("modes", "tool.call", Class::Allow).on("kind:switch_mode").unwrap();
-        let policy = Policy::new(Access::High, Narrowing::default()).with_charter(Charter::new(vec![clause]));
+        let clause =
+            GovernanceRule::new("modes", "tool.call", Class::Allow).with_subject("kind:switch_mode").unwrap();
+        let policy = Policy::new(Access::High, Narrowing::default())
+            .with_ruleset(GovernanceRuleset::new(vec![clause]));
         scene.gate.desk = crate::desk::Desk::new(policy, "n");
         scene.ask(90, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
         scene.answer(90, &json!({"sessionId": "s"}));

@@ -32,7 +32,7 @@ fn at_work(access: Access, rules: &str) -> Scene {
     let (rules, _) = Rules::parse(rules, "rules.toml").expect("rules");
     let policy = Policy::new(access, Narrowing::default())
         .with_rules(rules)
-        .with_charter(Charter::new(Vec::new()).with_default(DefaultApproval::Auto));
+        .with_ruleset(GovernanceRuleset::new(Vec::new()).with_default(DefaultApproval::Auto));
     let who = Principal { id: "user:ada".into(), method: Method::Process, ..Principal::default() };
     let setting = Setting { began: 1_000_000, nonce: "n".into() };
     let gate = Gate::new(mandate, who, policy, Box::new(Linked), setting);

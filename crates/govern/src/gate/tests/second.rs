@@ -83,14 +83,14 @@ fn a_denied_call_is_not_shown_and_one_that_runs_ends_the_turn_with_a_refusal() {
     let mut scene = at_work(mandate());
     tell(&mut scene, "Rm", "delete", "pending");
     assert_snapshot!(scene.seen(), @r#"
-    log policy.resolved deny tool="Rm" approval={"refused":"deny `/w/a/b`: policy `never` says so"} reason="deny `/w/a/b`: policy `never` says so"
+    log policy.resolved deny tool="Rm" approval={"refused":"deny `/w/a/b`: policy `never` matches"} reason="deny `/w/a/b`: policy `never` matches"
     "#);
     tell(&mut scene, "Rm", "delete", "in_progress");
     state(&mut scene, json!({"state": "idle", "stopReason": "cancelled"}));
     assert_snapshot!(scene.seen(), @r#"
-    log operator.interrupted reason="it ran `Rm`, which was refused (deny `/w/a/b`: policy `never` says so)"
+    log operator.interrupted reason="it ran `Rm`, which was refused (deny `/w/a/b`: policy `never` matches)"
     a < {"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s"}}
-    c < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"state_update","state":"idle","stopReason":"refusal"},"_meta":{"aip44":{"interrupted":"it ran `Rm`, which was refused (deny `/w/a/b`: policy `never` says so)"}}}}
+    c < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"state_update","state":"idle","stopReason":"refusal"},"_meta":{"aip44":{"interrupted":"it ran `Rm`, which was refused (deny `/w/a/b`: policy `never` matches)"}}}}
     "#);
 }
 
@@ -111,13 +111,13 @@ fn an_approval_is_asked_for_in_words_of_this_version() {
     tell(&mut scene, "Bash", "execute", "failed");
     state(&mut scene, json!({"state": "idle", "stopReason": "end_turn"}));
     assert_snapshot!(scene.seen(), @r#"
-    log policy.resolved require-approval tool="Bash" approval="pending" reason="require-approval `/w/a/b`: policy `runs` says so"
+    log policy.resolved require-approval tool="Bash" approval="pending" reason="require-approval `/w/a/b`: policy `runs` matches"
     c < {"jsonrpc":"2.0","method":"session/update","params":{"update":{"sessionUpdate":"tool_call_update","toolCallId":"1","name":"Bash","kind":"execute","status":"pending","title":"x","rawInput":{"path":"/w/a/b"}},"sessionId":"s"}}
     c < {"jsonrpc":"2.0","method":"session/update","params":{"update":{"state":"requires_action","sessionUpdate":"state_update"},"sessionId":"s"}}
     log operator.suspended reason="n-1"
-    c < {"jsonrpc":"2.0","id":"aip44:n:1","method":"session/request_permission","params":{"sessionId":"s","title":"Bash","description":"require-approval `/w/a/b`: policy `runs` says so","subject":{"type":"tool_call","toolCall":{"toolCallId":"1","title":"Bash","kind":"execute","status":"pending","rawInput":{"path":"/w/a/b"}}},"options":[{"optionId":"allow_once","name":"Allow once","kind":"allow_once"},{"optionId":"reject_once","name":"Reject","kind":"reject_once"}],"_meta":{"aip44":{"approval":"n-1","reason":"require-approval `/w/a/b`: policy `runs` says so"}}}}
+    c < {"jsonrpc":"2.0","id":"aip44:n:1","method":"session/request_permission","params":{"sessionId":"s","title":"Bash","description":"require-approval `/w/a/b`: policy `runs` matches","subject":{"type":"tool_call","toolCall":{"toolCallId":"1","title":"Bash","kind":"execute","status":"pending","rawInput":{"path":"/w/a/b"}}},"options":[{"optionId":"allow_once","name":"Allow once","kind":"allow_once"},{"optionId":"reject_once","name":"Reject","kind":"reject_once"}],"_meta":{"aip44":{"approval":"n-1","reason":"require-approval `/w/a/b`: policy `runs` matches"}}}}
     c < {"jsonrpc":"2.0","method":"session/update","params":{"update":{"state":"running","sessionUpdate":"state_update"},"sessionId":"s"}}
-    log policy.resolved allow tool="Bash" approval="user:ada" reason="require-approval `/w/a/b`: policy `runs` says so"
+    log policy.resolved allow tool="Bash" approval="user:ada" reason="require-approval `/w/a/b`: policy `runs` matches"
     log operator.resumed
     a < {"jsonrpc":"2.0","id":7,"result":{"outcome":{"outcome":"selected","optionId":"y"}}}
     c < {"jsonrpc":"2.0","method":"session/update","params":{"update":{"state":"running","sessionUpdate":"state_update"},"sessionId":"s"}}
@@ -169,9 +169,9 @@ fn a_command_that_names_a_known_call_is_judged_itself() {
     // A command that is allowed does not lift what was decided about its call.
     let mut scene = at_work(mandate());
     scene.gate.desk = crate::desk::Desk::new(
-        Policy::new(Access::High, Narrowing::default()).with_charter(Charter::new(vec![
-            Clause::new("never", "tool.call", Class::Deny).on("Rm").unwrap(),
-            Clause::new("shell", "command.execute", Class::Allow),
+        Policy::new(Access::High, Narrowing::default()).with_ruleset(GovernanceRuleset::new(vec![
+            GovernanceRule::new("never", "tool.call", Class::Deny).with_subject("Rm").unwrap(),
+            GovernanceRule::new("shell", "command.execute", Class::Allow),
         ])),
         "n",
     );
@@ -297,11 +297,11 @@ fn what_our_own_agent_is_not_told_the_client_is() {
         &json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result": {"outcome": {"outcome": "cancelled"}}}),
     );
     assert_snapshot!(scene.seen(), @r#"
-    log policy.resolved require-approval tool="Bash" approval="pending" reason="require-approval `make`: policy `runs` says so"
+    log policy.resolved require-approval tool="Bash" approval="pending" reason="require-approval `make`: policy `runs` matches"
     log operator.suspended reason="n-1"
     c < {"jsonrpc":"2.0","method":"session/update","params":{"update":{"sessionUpdate":"state_update","state":"requires_action"},"sessionId":"s"}}
-    c < {"jsonrpc":"2.0","id":"aip44:n:1","method":"session/request_permission","params":{"sessionId":"s","title":"Bash","description":"require-approval `make`: policy `runs` says so","subject":{"type":"tool_call","toolCall":{"toolCallId":"c","title":"Bash","kind":"other","status":"pending","rawInput":{"command":"make"}}},"options":[{"optionId":"allow_once","name":"Allow once","kind":"allow_once"},{"optionId":"reject_once","name":"Reject","kind":"reject_once"}],"_meta":{"aip44":{"approval":"n-1","reason":"require-approval `make`: policy `runs` says so"}}}}
-    log policy.resolved deny tool="Bash" approval={"refused":"user:ada rejected it"} reason="require-approval `make`: policy `runs` says so"
+    c < {"jsonrpc":"2.0","id":"aip44:n:1","method":"session/request_permission","params":{"sessionId":"s","title":"Bash","description":"require-approval `make`: policy `runs` matches","subject":{"type":"tool_call","toolCall":{"toolCallId":"c","title":"Bash","kind":"other","status":"pending","rawInput":{"command":"make"}}},"options":[{"optionId":"allow_once","name":"Allow once","kind":"allow_once"},{"optionId":"reject_once","name":"Reject","kind":"reject_once"}],"_meta":{"aip44":{"approval":"n-1","reason":"require-approval `make`: policy `runs` matches"}}}}
+    log policy.resolved deny tool="Bash" approval={"refused":"user:ada rejected it"} reason="require-approval `make`: policy `runs` matches"
     log operator.resumed
     advice 1: user:ada rejected it
     c < {"jsonrpc":"2.0","method":"session/update","params":{"update":{"sessionUpdate":"state_update","state":"running"},"sessionId":"s"}}

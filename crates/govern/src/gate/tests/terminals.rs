@@ -219,9 +219,9 @@ fn a_terminal_that_several_calls_show_is_allowed_if_all_of_them_are() {
 #[test]
 fn an_allowed_terminal_is_recorded_with_its_end() {
     let mut scene = Scene::at_work();
-    let clauses = vec![Clause::new("all", "tool.call", Class::Allow)];
-    let charter = Charter::new(clauses).with_level(Some(2)).with_default(DefaultApproval::Auto);
-    let policy = Policy::new(Access::High, Narrowing::default()).with_charter(charter);
+    let clauses = vec![GovernanceRule::new("all", "tool.call", Class::Allow)];
+    let ruleset = GovernanceRuleset::new(clauses).with_level(Some(2)).with_default(DefaultApproval::Auto);
+    let policy = Policy::new(Access::High, Narrowing::default()).with_ruleset(ruleset);
     let who = Principal { id: "user:ada".into(), ..Principal::default() };
     let setting = Setting { began: 1_000_000, nonce: "n".into() };
     scene.gate = Gate::new(mandate(), who, policy, Box::new(Plain), setting);

@@ -39,7 +39,7 @@ fn a_denied_call_is_not_announced_and_one_that_runs_all_the_same_ends_the_turn()
     let mut scene = Scene::at_work();
     scene.tool("1", "Rm", "pending", &json!({"path": "/w/a/b"}));
     assert_snapshot!(scene.seen(), @r#"
-    log policy.resolved deny tool="Rm" approval={"refused":"deny `/w/a/b`: policy `never` says so"} reason="deny `/w/a/b`: policy `never` says so"
+    log policy.resolved deny tool="Rm" approval={"refused":"deny `/w/a/b`: policy `never` matches"} reason="deny `/w/a/b`: policy `never` matches"
     "#);
     let chunk = json!({"sessionUpdate": "tool_call_content_chunk", "toolCallId": "1", "content": {"x": 1}});
     scene.update(&chunk);
@@ -50,9 +50,9 @@ fn a_denied_call_is_not_announced_and_one_that_runs_all_the_same_ends_the_turn()
     );
     scene.answer(2, &json!({"stopReason": "end_turn"}));
     assert_snapshot!(scene.seen(), @r#"
-    log operator.interrupted reason="it ran `Rm`, which was refused (deny `/w/a/b`: policy `never` says so)"
+    log operator.interrupted reason="it ran `Rm`, which was refused (deny `/w/a/b`: policy `never` matches)"
     a < {"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s"}}
-    c < {"jsonrpc":"2.0","id":2,"result":{"stopReason":"refusal","_meta":{"aip44":{"interrupted":"it ran `Rm`, which was refused (deny `/w/a/b`: policy `never` says so)"}}}}
+    c < {"jsonrpc":"2.0","id":2,"result":{"stopReason":"refusal","_meta":{"aip44":{"interrupted":"it ran `Rm`, which was refused (deny `/w/a/b`: policy `never` matches)"}}}}
     "#);
 }
 
@@ -99,8 +99,8 @@ fn a_call_that_needs_an_approval_and_does_not_wait_for_it_ends_the_turn() {
     let mut scene = Scene::at_work();
     scene.tool("1", "Bash", "in_progress", &json!({"command": "make"}));
     assert_snapshot!(scene.seen(), @r#"
-    log policy.resolved require-approval tool="Bash" approval="pending" reason="require-approval `make`: policy `runs` says so"
-    log operator.interrupted reason="it ran `Bash` without an approval (require-approval `make`: policy `runs` says so)"
+    log policy.resolved require-approval tool="Bash" approval="pending" reason="require-approval `make`: policy `runs` matches"
+    log operator.interrupted reason="it ran `Bash` without an approval (require-approval `make`: policy `runs` matches)"
     a < {"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s"}}
     "#);
     scene.pass(11);
@@ -256,17 +256,17 @@ fn our_own_agent_asks_before_it_tells() {
     ask(&mut scene, 1, "Rm");
     ask(&mut scene, 2, "Bash");
     assert_snapshot!(scene.seen(), @r#"
-    log policy.resolved deny tool="Rm" approval={"refused":"deny `/w/a`: policy `never` says so"} reason="deny `/w/a`: policy `never` says so"
-    advice 1: deny `/w/a`: policy `never` says so
-    log policy.resolved require-approval tool="Bash" approval="pending" reason="require-approval `/w/a`: policy `runs` says so"
+    log policy.resolved deny tool="Rm" approval={"refused":"deny `/w/a`: policy `never` matches"} reason="deny `/w/a`: policy `never` matches"
+    advice 1: deny `/w/a`: policy `never` matches
+    log policy.resolved require-approval tool="Bash" approval="pending" reason="require-approval `/w/a`: policy `runs` matches"
     log operator.suspended reason="n-1"
-    c < {"jsonrpc":"2.0","id":"aip44:n:1","method":"session/request_permission","params":{"sessionId":"s","toolCall":{"toolCallId":"1","title":"Bash","kind":"other","status":"pending","rawInput":{"path":"/w/a"}},"options":[{"optionId":"allow_once","name":"Allow once","kind":"allow_once"},{"optionId":"reject_once","name":"Reject","kind":"reject_once"}],"_meta":{"aip44":{"approval":"n-1","reason":"require-approval `/w/a`: policy `runs` says so"}}}}
+    c < {"jsonrpc":"2.0","id":"aip44:n:1","method":"session/request_permission","params":{"sessionId":"s","toolCall":{"toolCallId":"1","title":"Bash","kind":"other","status":"pending","rawInput":{"path":"/w/a"}},"options":[{"optionId":"allow_once","name":"Allow once","kind":"allow_once"},{"optionId":"reject_once","name":"Reject","kind":"reject_once"}],"_meta":{"aip44":{"approval":"n-1","reason":"require-approval `/w/a`: policy `runs` matches"}}}}
     "#);
     scene.client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
         {"outcome": {"outcome": "selected", "optionId": "allow_once"}}}));
     scene.tool("1", "Bash", "in_progress", &json!({"path": "/w/a"}));
     assert_snapshot!(scene.seen(), @r#"
-    log policy.resolved allow tool="Bash" approval="user:ada" reason="require-approval `/w/a`: policy `runs` says so"
+    log policy.resolved allow tool="Bash" approval="user:ada" reason="require-approval `/w/a`: policy `runs` matches"
     log operator.resumed
     advice 2: go on
     c < {"jsonrpc":"2.0","method":"session/update","params":{"update":{"sessionUpdate":"tool_call","toolCallId":"1","name":"Bash","kind":"execute","status":"in_progress","title":"harmless","rawInput":{"path":"/w/a"}},"sessionId":"s"}}
@@ -277,7 +277,7 @@ fn our_own_agent_asks_before_it_tells() {
         scene.gate.settled(scene.now, ticket, false, &mut scene.sight);
     }
     assert_snapshot!(scene.seen(), @r#"
-    log policy.resolved deny tool="Rm" approval={"refused":"deny `/w/a`: policy `never` says so"} reason="deny `/w/a`: policy `never` says so"
+    log policy.resolved deny tool="Rm" approval={"refused":"deny `/w/a`: policy `never` matches"} reason="deny `/w/a`: policy `never` matches"
     advice 3: the audit log could not be written
     "#);
 }
@@ -328,7 +328,7 @@ fn calls_of_tools_in_the_client_pass_the_same_gate() {
     scene.wants(2, "mcp/message", &call("drop"));
     assert_snapshot!(scene.seen(), @r#"
     c < {"jsonrpc":"2.0","id":1,"method":"mcp/message","params":{"serverId":"db-1","requestId":"r","method":"tools/list"}}
-    log policy.resolved deny tool="db/drop" approval={"refused":"the operator has no tool `db/drop`"} reason="deny: governance refuses: the operator has no tool `db/drop`"
+    log policy.resolved deny tool="db/drop" approval={"refused":"the operator has no tool `db/drop`"} reason="deny: governance denies it: the operator has no tool `db/drop`"
     a < {"jsonrpc":"2.0","id":2,"error":{"code":-32015,"message":"the operator has no tool `db/drop`","data":{"condition":"policy_denied","retryable":false,"effects":"none","code":"policy-denied"}}}
     "#);
     scene.wants(3, "mcp/message", &call("query"));
@@ -363,11 +363,11 @@ fn an_id_that_is_used_again_is_another_call_in_the_log() {
 #[test]
 fn the_policy_that_decided_is_the_one_that_is_named() {
     let clauses = vec![
-        Clause::new("mild", "tool.call", Class::Allow).up_to(4),
-        Clause::new("strict", "tool.call", Class::Deny).on("Rm").unwrap(),
+        GovernanceRule::new("mild", "tool.call", Class::Allow).with_max_level(4),
+        GovernanceRule::new("strict", "tool.call", Class::Deny).with_subject("Rm").unwrap(),
     ];
     let policy = Policy::new(Access::High, Narrowing::default())
-        .with_charter(Charter::new(clauses).with_level(Some(2)));
+        .with_ruleset(GovernanceRuleset::new(clauses).with_level(Some(2)));
     let mut scene = Scene::new();
     scene.gate.desk = crate::desk::Desk::new(policy, "n");
     scene.opened();

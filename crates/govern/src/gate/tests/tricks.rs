@@ -40,9 +40,9 @@ fn what_is_changed_while_somebody_is_asked_was_not_approved() {
     );
     assert_snapshot!(scene.seen(), @r#"
     c < {"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":"aip44:n:1"}}
-    log policy.resolved deny tool="Bash" approval={"refused":"the call was changed while it waited"} reason="require-approval `make`: policy `runs` says so"
+    log policy.resolved deny tool="Bash" approval={"refused":"the call was changed while it waited"} reason="require-approval `make`: policy `runs` matches"
     log operator.resumed
-    log policy.resolved deny tool="Rm" approval={"refused":"deny `/w/a`: policy `never` says so"} reason="deny `/w/a`: policy `never` says so"
+    log policy.resolved deny tool="Rm" approval={"refused":"deny `/w/a`: policy `never` matches"} reason="deny `/w/a`: policy `never` matches"
     a < {"jsonrpc":"2.0","id":7,"result":{"outcome":{"outcome":"selected","optionId":"n"},"_meta":{"aip44":{"refused":"the call was changed while it waited"}}}}
     "#);
     says(&mut scene, &json!("aip44:n:1"), "allow_once");
@@ -234,8 +234,9 @@ fn an_agent_does_not_name_what_it_wants_of_the_client() {
 #[test]
 fn a_command_that_only_reads_excuses_no_change_beside_it() {
     let sealed = vec!["/w/a/GOVERNANCE.md".into()];
-    let clause = Clause::new("no", "mutates", Class::Deny).on("workspace:/finance/**").unwrap();
-    let charter = Charter::new(vec![clause]).with_default(DefaultApproval::Auto);
+    let clause =
+        GovernanceRule::new("no", "mutates", Class::Deny).with_subject("workspace:/finance/**").unwrap();
+    let ruleset = GovernanceRuleset::new(vec![clause]).with_default(DefaultApproval::Auto);
     for (path, is_refused) in [
         ("/w/a/GOVERNANCE.md", true),
         ("/w/a/finance/x", true),
@@ -244,7 +245,7 @@ fn a_command_that_only_reads_excuses_no_change_beside_it() {
     ] {
         for kind in ["edit", "execute", "read", "other"] {
             let mut scene = Scene::with(Mandate { sealed: sealed.clone(), ..mandate() }, &["lead"]);
-            let policy = Policy::new(Access::High, Narrowing::default()).with_charter(charter.clone());
+            let policy = Policy::new(Access::High, Narrowing::default()).with_ruleset(ruleset.clone());
             scene.gate.desk = crate::desk::Desk::new(policy, "g");
             scene.opened();
             let diff = json!({"type": "diff", "path": path, "oldText": "a", "newText": "b"});

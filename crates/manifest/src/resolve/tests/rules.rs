@@ -1,4 +1,4 @@
-//! Which governance holds, what it inherits, and what its policies make of a request.
+//! The effective governance, its inheritance, and the decisions of its policies.
 
 use std::path::PathBuf;
 
@@ -164,7 +164,7 @@ fn an_operator_names_policies_that_must_be_there() {
 #[test]
 fn the_default_is_the_governances() {
     let with = |more: &str| {
-        bundle(&server().with("notes/GOVERNANCE.md", governance(more))).charter().default_approval().clone()
+        bundle(&server().with("notes/GOVERNANCE.md", governance(more))).ruleset().default_approval().clone()
     };
     assert_eq!(with(""), DefaultApproval::OnMutate);
     assert_eq!(with("autonomy: {defaultApproval: auto}"), DefaultApproval::Auto);
@@ -177,7 +177,7 @@ fn the_default_is_the_governances() {
             ),
         )
         .with("notes/p/POLICY.md", policy("finance", DENY_WRITES));
-    assert_eq!(*bundle(&named).charter().default_approval(), DefaultApproval::Clause("finance".into()));
+    assert_eq!(*bundle(&named).ruleset().default_approval(), DefaultApproval::Rule("finance".into()));
     let unknown = server().with("notes/GOVERNANCE.md", governance("autonomy: {defaultApproval: 'policy:x'}"));
     refused(&unknown, Code::Policy, "notes/GOVERNANCE.md:7:12");
 }

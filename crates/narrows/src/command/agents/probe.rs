@@ -61,7 +61,7 @@ async fn query(chosen: SelectedAgent) -> Result<(Report, Option<Failure>), Failu
     let SelectedAgent { agent, cwd, .. } = chosen;
     let mut report = Report::new(&agent);
     let runtime = Runtime::start(agent, Offer::default()).await.map_err(Failure::from_probe)?;
-    report.introduce(runtime.introduced());
+    report.introduce(runtime.description());
     // The policy permits little, and no request is answered.
     let policy = Policy::new(Access::Low, Narrowing { network: false, web_search: false });
     let mut config = SessionConfig::new(cwd, Arc::new(policy));

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use narrows_acp::capability::AgentCan;
 use narrows_base::text::one_line;
-use narrows_client::{Agent, Choice, Info, Introduced, Login, LoginKind, Snapshot};
+use narrows_client::{Agent, AgentDescription, Choice, Info, Login, LoginKind, Snapshot};
 use serde_json::{Map, Value, json};
 
 use super::capabilities;
@@ -61,7 +61,7 @@ impl Report {
     }
 
     /// Adds the response to `initialize`.
-    pub(super) fn introduce(&mut self, known: &Introduced) {
+    pub(super) fn introduce(&mut self, known: &AgentDescription) {
         self.info.clone_from(&known.info);
         self.protocol = Some(known.version.number());
         self.can = known.can;

@@ -76,7 +76,7 @@ impl Conversation {
     fn status(&mut self) -> Result<(), Failure> {
         let cwd = self.wanted.config.cwd.display().to_string();
         let Some(Connection { runtime, session, .. }) = self.connected() else { return Ok(()) };
-        let text = describe::status(runtime.provider(), runtime.introduced(), session, &cwd);
+        let text = describe::status(runtime.provider(), runtime.description(), session, &cwd);
         self.print(&text);
         Ok(())
     }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::SystemTime;
 
-use narrows_client::{Events, Listed, Runtime, RuntimeEvent, Session, SessionConfig};
+use narrows_client::{Events, Runtime, RuntimeEvent, Session, SessionConfig, SessionSummary};
 use narrows_process::Ladder;
 
 use crate::agent_source::{SessionRequest, SessionStart};
@@ -21,7 +21,7 @@ pub(super) struct Connection {
     /// Events that were not shown yet.
     pub(super) past: VecDeque<RuntimeEvent>,
     /// Sessions that were listed before this one continued.
-    known: Vec<Listed>,
+    known: Vec<SessionSummary>,
 }
 
 /// The result of resuming a session with a new agent.
@@ -33,7 +33,7 @@ pub(super) enum Resumed {
 }
 
 impl Connection {
-    fn new(runtime: Runtime, session: Session, known: Vec<Listed>) -> Self {
+    fn new(runtime: Runtime, session: Session, known: Vec<SessionSummary>) -> Self {
         let mut connection = Self { runtime, session, events: None, past: VecDeque::new(), known };
         connection.listen();
         connection
@@ -58,7 +58,7 @@ impl Connection {
         config: SessionConfig,
         id: &str,
     ) -> Result<(Self, Resumed), Failure> {
-        let can = &runtime.introduced().can;
+        let can = &runtime.description().can;
         if can.resume || can.load {
             match runtime.resume_session(id, config.clone()).await {
                 Ok(session) => return Ok((Self::new(runtime, session, Vec::new()), Resumed::Yes)),
@@ -126,6 +126,6 @@ impl Connection {
 }
 
 /// Returns the sessions of the directory, if the agent can list them.
-async fn list_sessions(runtime: &Runtime, config: &SessionConfig) -> Vec<Listed> {
+async fn list_sessions(runtime: &Runtime, config: &SessionConfig) -> Vec<SessionSummary> {
     runtime.list_sessions(Some(&config.cwd.to_string_lossy())).await.unwrap_or_default()
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use narrows_client::{Choice, Introduced, Listed, Session, Snapshot};
+use narrows_client::{AgentDescription, Choice, Session, SessionSummary, Snapshot};
 
 use super::parse::ChatCommand;
 use crate::terminal::line;
@@ -80,7 +80,7 @@ pub(super) fn help(snapshot: &Snapshot) -> String {
     text
 }
 
-pub(super) fn agent(provider: &str, known: &Introduced) -> String {
+pub(super) fn agent(provider: &str, known: &AgentDescription) -> String {
     let name = match &known.info {
         Some(info) => format!("{} {}", line(&info.name), line(&info.version)).trim_end().to_owned(),
         None => line(provider),
@@ -88,7 +88,7 @@ pub(super) fn agent(provider: &str, known: &Introduced) -> String {
     format!("{name}, protocol {}", known.version.number())
 }
 
-pub(super) fn status(provider: &str, known: &Introduced, session: &Session, cwd: &str) -> String {
+pub(super) fn status(provider: &str, known: &AgentDescription, session: &Session, cwd: &str) -> String {
     let snapshot = session.snapshot();
     let mut text = format!("agent: {}\nsession: {}\n", agent(provider, known), line(session.id()));
     if let Some(title) = &snapshot.title {
@@ -104,7 +104,7 @@ pub(super) fn status(provider: &str, known: &Introduced, session: &Session, cwd:
     text
 }
 
-pub(super) fn sessions(listed: &[Listed], current: &str) -> String {
+pub(super) fn sessions(listed: &[SessionSummary], current: &str) -> String {
     if listed.is_empty() {
         return "the agent knows no session in this directory\n".to_owned();
     }

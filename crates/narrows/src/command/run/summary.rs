@@ -1,6 +1,6 @@
 //! The result of a turn as one JSON object.
 
-use narrows_client::{Info, Introduced, RunResult, RuntimeEvent, Status, Usage};
+use narrows_client::{AgentDescription, Info, RunResult, RuntimeEvent, Status, Usage};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -37,7 +37,7 @@ pub(super) struct Summary {
 }
 
 impl Summary {
-    pub(super) fn introduce(&mut self, known: &Introduced) {
+    pub(super) fn introduce(&mut self, known: &AgentDescription) {
         self.protocol = Some(known.version.number());
         self.agent.clone_from(&known.info);
     }

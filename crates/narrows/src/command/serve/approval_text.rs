@@ -137,14 +137,14 @@ mod tests {
             input: json!({"command": "make"}),
             kinds: "execute".into(),
             digest: String::new(),
-            reason: "policy `runs` says so".into(),
+            reason: "policy `runs` matches".into(),
             needs: "2 of role lead".into(),
             given: vec!["user:bob".into()],
             client: "user:ada".into(),
             content: Value::Null,
             until: 1,
         };
-        let expected = "approval  n-1\ntool      Bash\nkinds     execute\nfor       user:ada\nsession   s\nbecause   policy `runs` says so\n\
+        let expected = "approval  n-1\ntool      Bash\nkinds     execute\nfor       user:ada\nsession   s\nbecause   policy `runs` matches\n\
             needs     2 of role lead\ngiven by  user:bob\nrefused   in 0 s\ninput\n  command: make\n";
         assert_eq!(render(&action), expected);
         let shown = PendingAction { content: json!([{"type": "diff"}]), until: 0, ..action };

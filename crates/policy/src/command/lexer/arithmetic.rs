@@ -1,24 +1,24 @@
-//! Texts that a shell evaluates as numbers: `$((…))`, `((…))`, subscripts, and where a piece of a value begins.
+//! Texts that a shell evaluates as numbers: `$((…))`, `((…))`, subscripts and substring positions.
 //!
-//! Only the simplest are read. In every other something may stand that ends elsewhere, or that runs a command.
+//! Only the simplest forms are read. Any other may end elsewhere, or run a command.
 
 use super::{Lexer, lex_within};
-use crate::shape::Unit;
+use crate::text_pattern::PatternUnit;
 
-/// How much of `${…}` is looked at.
+/// Maximum number of characters of `${…}` that are examined.
 const MAX_PARAMETER_CHARS: usize = 256;
 
 impl Lexer {
-    /// `$((…))`, from the first parenthesis on. Says whether it was that.
+    /// Reads `$((…))` from the first parenthesis. Returns `true` if it was one.
     pub(super) fn sum(&mut self) -> bool {
         let Some(length) = self.simple_sum(2, false) else { return false };
         self.take_sum(2, length);
         let bare = self.is_bare();
-        self.unknown(Unit::Many, "$((…))", bare);
+        self.unknown(PatternUnit::Many, "$((…))", bare);
         true
     }
 
-    /// `((…))` as a command, from behind the first parenthesis on. Says whether it was that.
+    /// Reads the command `((…))` after the first parenthesis. Returns `true` if it was one.
     pub(super) fn sum_command(&mut self) -> bool {
         let frame = self.frame();
         let counts = matches!(&frame.raw.words[..], [word] if word.text == "for" && word.open.is_none());
@@ -39,7 +39,7 @@ impl Lexer {
         // Other shells read a list of commands in it.
         let inner = lex_within(&text, self.depth + 1);
         self.broken |= inner.broken && self.depth == super::MAX_DEPTH;
-        self.done.take(super::Lexed { broken: false, ..inner });
+        self.done.absorb(super::Lexed { broken: false, ..inner });
         self.frame().raw.sure = false;
         self.end_part();
         true
@@ -54,7 +54,8 @@ impl Lexer {
         text
     }
 
-    /// How long the sum is that begins `skip` characters on and ends with two parentheses, if nothing in it is hard to read.
+    /// Returns the length of the simple expression that begins `skip` characters ahead and ends with two
+    /// parentheses.
     fn simple_sum(&self, skip: usize, several: bool) -> Option<usize> {
         const MAX_SUM_CHARS: usize = 1024;
         let rest = self.chars.get(self.at + skip..)?;
@@ -91,10 +92,10 @@ impl Lexer {
         None
     }
 
-    /// What stands between `${` and `}` as far as it is evaluated or changes something.
+    /// Reads the part between `${` and `}` that is evaluated or changes something.
     pub(super) fn parameter(&mut self) {
         let rest: String = self.chars[self.at..].iter().take(MAX_PARAMETER_CHARS).collect();
-        // What is cut off is not known.
+        // The part beyond the limit is unknown.
         self.broken |= !rest.contains('}');
         // Newer shells run commands in `${ …; }`, and zsh has flags in `${(…)…}`.
         self.broken |= rest.starts_with([' ', '\t', '\n', '|', '(', '<', '>', '&', ';']);
@@ -146,7 +147,7 @@ impl Lexer {
     }
 }
 
-/// A character that stands for nothing else in a sum.
+/// Returns `true` for characters that are literal in an expression.
 fn is_simple(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || " \t\n_+-*/%<>=!&|^~?:,()[]".contains(letter)
 }

@@ -1,14 +1,14 @@
-//! Parentheses, and the branches of `case`, whose patterns end with one that nothing opened.
+//! Parentheses, and the branches of `case`, whose patterns end with an unopened one.
 
 use super::{Lexer, Open, Raw};
 use crate::command::{Word, listed};
-use crate::shape::Unit;
+use crate::text_pattern::PatternUnit;
 
 /// Commands that take assignments as arguments.
 pub(in crate::command) const DECLARERS: &str =
     "declare typeset local export readonly integer float nameref global";
 
-/// How far a `case` has come.
+/// State of a `case`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Case {
     /// Its word follows.
@@ -22,26 +22,26 @@ pub(super) enum Case {
 }
 
 impl Lexer {
-    /// Whether a pattern of a `case` is being read.
+    /// Returns `true` inside a pattern of a `case`.
     pub(super) fn in_pattern(&mut self) -> bool {
         self.frame().cases.last() == Some(&Case::Pattern)
     }
 
-    /// Ends a word, and says whether another pattern follows it.
+    /// Ends a word. Returns `true` if another pattern follows it.
     pub(super) fn goes_on_in_pattern(&mut self) -> bool {
         self.in_pattern() && {
             self.end_word();
-            // `esac` is the end of all patterns.
+            // `esac` ends all patterns.
             self.in_pattern()
         }
     }
 
-    /// Whether `in` of a `case` is still to come.
+    /// Returns `true` before `in` of a `case`.
     pub(super) fn before_patterns(&mut self) -> bool {
         matches!(self.frame().cases.last(), Some(Case::Word | Case::In))
     }
 
-    /// Goes on with a `case`. Says whether the word is not to be added to a command.
+    /// Continues a `case`. Returns `true` if the word is not added to a command.
     pub(super) fn add_to_case(&mut self, word: &Word, keyword: bool) -> bool {
         let frame = self.frame();
         match (frame.cases.last().copied(), word.text.as_str()) {
@@ -71,7 +71,7 @@ impl Lexer {
         false
     }
 
-    /// `;;`, `;&` or `;;&`.
+    /// Reads `;;`, `;&` or `;;&`.
     pub(super) fn end_branch(&mut self) {
         self.end_word();
         while matches!(self.peek(0), Some(';' | '&')) {
@@ -120,7 +120,7 @@ impl Lexer {
         self.open(Open::Paren);
     }
 
-    /// The values of an array, behind `name=`.
+    /// Opens the values of an array, after `name=`.
     fn open_array(&mut self) {
         const MAX_WORDS_BEFORE: usize = 64;
         let declares = |word: &Word| listed(DECLARERS, &word.text);
@@ -130,7 +130,7 @@ impl Lexer {
         let declared = frame.raw.words.iter().take(MAX_WORDS_BEFORE).any(declares);
         let whole = frame.word.as_ref().is_some_and(|word| is_assignment(&word.text) && !word.quoted);
         self.broken |= !whole || !(assigned || declared);
-        self.unknown(Unit::Many, "(…)", false);
+        self.unknown(PatternUnit::Many, "(…)", false);
         self.open(Open::Array);
     }
 
@@ -148,7 +148,7 @@ impl Lexer {
         let depth = self.frames.len();
         let frame = self.frame();
         let open = !frame.quotes.is_empty() || !frame.cases.is_empty() || frame.condition;
-        // A value `[subscript]=…` is evaluated where the subscript is.
+        // The subscript of a value `[subscript]=…` is evaluated.
         let subscript = |word: &Word| {
             let number = word.text.strip_prefix('[').and_then(|rest| rest.split_once(']'));
             word.text.starts_with('[')
@@ -169,7 +169,7 @@ fn frame_has_files(raw: &Raw) -> bool {
     !raw.writes.is_empty() || !raw.reads.is_empty()
 }
 
-/// Whether a text begins as an assignment does.
+/// Returns `true` if a text begins as an assignment.
 pub(in crate::command) fn is_assignment(text: &str) -> bool {
     let Some((name, _)) = text.split_once('=') else { return false };
     let name = name.strip_suffix('+').unwrap_or(name);
@@ -177,7 +177,7 @@ pub(in crate::command) fn is_assignment(text: &str) -> bool {
     is_name(name)
 }
 
-/// Whether a text is the name of a variable.
+/// Returns `true` if a text is a variable name.
 pub(in crate::command) fn is_name(name: &str) -> bool {
     !name.is_empty()
         && !name.starts_with(|letter: char| letter.is_ascii_digit())

@@ -1,13 +1,13 @@
-//! What a shell puts in for something else: variables, substitutions, patterns, lists in braces.
+//! Expansions: variables, substitutions, patterns, lists in braces.
 
 use super::{Lexer, Open, Quote, cases, lex_within};
-use crate::shape::Unit;
+use crate::text_pattern::PatternUnit;
 
-/// How long all words may be that a list in braces becomes. Of a longer one nothing is known.
+/// Maximum length of all words of a list in braces. Longer lists are unknown.
 const MAX_LIST_BYTES: usize = 64 << 10;
 
 impl Lexer {
-    /// What follows a dollar sign.
+    /// Reads what follows a dollar sign.
     pub(super) fn dollar(&mut self) {
         let quoted = !matches!(self.frame().quotes.last(), None | Some(Quote::Parameter));
         let bare = self.is_bare();
@@ -20,7 +20,7 @@ impl Lexer {
                     self.broken = true;
                 }
                 self.at += 1;
-                self.unknown(Unit::Many, "$(…)", bare);
+                self.unknown(PatternUnit::Many, "$(…)", bare);
                 self.open(Open::Paren);
             }
             Some('{') => {
@@ -33,7 +33,7 @@ impl Lexer {
                     && rest[1..end].iter().all(|letter| letter.is_ascii_alphanumeric() || *letter == '_');
                 let name: String = rest[..end].iter().collect();
                 self.parameter();
-                self.unknown(Unit::Many, "${…}", bare || several);
+                self.unknown(PatternUnit::Many, "${…}", bare || several);
                 let hole = match length {
                     true => "$#".to_owned(),
                     false if cases::is_name(&name) => format!("${name}"),
@@ -58,18 +58,18 @@ impl Lexer {
                     name.push(letter);
                     self.at += 1;
                 }
-                self.unknown(Unit::Many, &name, bare);
+                self.unknown(PatternUnit::Many, &name, bare);
             }
             Some('[') => {
-                // An old way to write a sum.
+                // An old form of an arithmetic expansion.
                 self.broken = true;
                 self.at += 1;
-                self.unknown(Unit::Many, "$[", bare);
+                self.unknown(PatternUnit::Many, "$[", bare);
             }
             Some(letter) if letter.is_ascii_digit() || "@*#?-$!".contains(letter) => {
                 self.at += 1;
                 let number = "#?$!".contains(letter);
-                self.unknown(Unit::Many, if number { "$#" } else { "$…" }, bare || letter == '@');
+                self.unknown(PatternUnit::Many, if number { "$#" } else { "$…" }, bare || letter == '@');
             }
             _ => {
                 self.done.plain = false;
@@ -78,7 +78,7 @@ impl Lexer {
         }
     }
 
-    /// The rest of `$'…'`, in which characters can be written as numbers.
+    /// Reads the rest of `$'…'`, which may have numeric escapes.
     fn escapes(&mut self) {
         self.done.plain = false;
         self.frame().raw.sure = false;
@@ -92,7 +92,7 @@ impl Lexer {
             match letter {
                 '\'' => return,
                 '\\' => {
-                    // A shell that does not know these quotes ends the text here.
+                    // A shell without these quotes ends the text here.
                     self.broken |= self.peek(0) == Some('\'');
                     self.escape();
                 }
@@ -113,7 +113,7 @@ impl Lexer {
             't' => return self.plain('\t'),
             '\\' | '\'' | '"' | '?' => return self.plain(letter),
             'a' | 'b' | 'e' | 'E' | 'f' | 'r' | 'v' => return self.plain('\u{1}'),
-            // What other letters mean is not the same in all shells.
+            // Other escapes differ between shells.
             _ => return self.swallow(),
         };
         self.at -= usize::from(radix == 8);
@@ -124,19 +124,19 @@ impl Lexer {
             self.at += 1;
         }
         match number {
-            // The text ends there, or bytes make up a character together; `\x{…}` has no digits.
+            // The text ends there, or several bytes form a character; `\x{…}` has no digits.
             0 | 0x80.. => self.swallow(),
             number => self.plain(char::from_u32(number).unwrap_or_default()),
         }
     }
 
-    /// Gives up on what the rest of the word is.
+    /// Marks the rest of the word as not understood.
     fn swallow(&mut self) {
-        self.unknown(Unit::Many, "…", false);
+        self.unknown(PatternUnit::Many, "…", false);
         self.word().swallows = true;
     }
 
-    /// The text up to the next backtick, which is a command of its own once its backslashes are taken out.
+    /// Reads the text up to the next backtick, which is a command after removal of its backslashes.
     pub(super) fn backtick(&mut self) {
         let quoted = !self.is_bare();
         let mut text = String::new();
@@ -161,13 +161,13 @@ impl Lexer {
                 }
             }
         }
-        self.unknown(Unit::Many, "`…`", !quoted);
+        self.unknown(PatternUnit::Many, "`…`", !quoted);
         let inner = lex_within(&text, self.depth + 1);
         self.broken |= inner.broken;
-        self.done.take(inner);
+        self.done.absorb(inner);
     }
 
-    /// `[…]` in a word is one of some characters; alone it is a program.
+    /// Reads `[…]`: a character class in a word, or a program.
     pub(super) fn bracket(&mut self) {
         let rest = &self.chars[self.at..];
         let blank = |letter: Option<&char>| letter.is_none_or(|letter| " \t\n;&|<>()".contains(*letter));
@@ -195,17 +195,17 @@ impl Lexer {
                 self.done.sums.push(written.trim_end_matches(']').to_owned());
             }
             self.at += written.chars().count();
-            // A range can be any of what lies between, in the order of the language.
-            self.unknown(Unit::One, &format!("[{written}"), false);
+            // A range may contain any character between its ends, in the collation of the locale.
+            self.unknown(PatternUnit::One, &format!("[{written}"), false);
             return;
         }
-        // The subscript of an assignment may have blanks in it, and everything else.
+        // The subscript of an assignment may contain blanks and anything else.
         self.broken |= named;
-        self.unknown(Unit::Many, "[", false);
+        self.unknown(PatternUnit::Many, "[", false);
         self.word().swallows = true;
     }
 
-    /// `{a,b}` becomes several words.
+    /// Reads `{a,b}`, which becomes several words.
     pub(super) fn brace(&mut self) {
         let rest = &self.chars[self.at..];
         let is_plain = |letter: char| letter.is_alphanumeric() || "_-+./=:@%".contains(letter);
@@ -226,7 +226,7 @@ impl Lexer {
                     (!word.open && !word.quoted).then(|| word.text.clone())
                 });
             self.at += length;
-            self.unknown(Unit::Many, &format!("{{{inner}}}"), true);
+            self.unknown(PatternUnit::Many, &format!("{{{inner}}}"), true);
             let listed = |before: &String| {
                 let length = before.len() + behind.len() + 1;
                 length * (inner.matches(',').count() + 1) <= MAX_LIST_BYTES
@@ -242,8 +242,8 @@ impl Lexer {
         if rest.first().is_none_or(|next| " \t\n;&|<>()".contains(*next)) {
             return self.plain('{');
         }
-        // What follows is read on, and whatever the word becomes is not known.
-        self.unknown(Unit::Many, "{", true);
+        // The rest is read, and the resulting word is unknown.
+        self.unknown(PatternUnit::Many, "{", true);
         self.word().swallows = true;
     }
 }

@@ -1,48 +1,49 @@
-//! Literal text between `${` and `}`: what an expansion may put in if its variable is not set, or in place of a piece of it.
+//! Literal operands between `${` and `}`, which are inserted if a variable is not set, or in place of a part
+//! of it.
 //!
-//! Of the value of a variable nothing is known, but an operand is written out. A word gets one more reading for every
-//! operand, and one with all of them, so that a path in them counts as it does in a word.
+//! The value of a variable is unknown, but an operand is literal. A word gets one alternative for every
+//! operand, and one with all of them, so that a path in an operand counts like a path in a word.
 
 use super::{Building, Lexer};
-use crate::shape::{Shape, Unit};
+use crate::text_pattern::{PatternUnit, TextPattern};
 
-/// How many places the operands of one word may have. Every operand is looked at with all of its word.
+/// Maximum number of units of the operands of one word. Every operand is examined together with its word.
 const MAX_OPERAND_UNITS: usize = 4096;
 
-/// How many expansions with an operand one word may have.
+/// Maximum number of expansions with an operand in one word.
 const MAX_OPERANDS: usize = 64;
 
-/// What becomes of an operand.
+/// How an operand is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Use {
-    /// Put in as it is: `${x:-y}`.
+    /// Inserted as it is: `${x:-y}`.
     Whole,
-    /// Put in from some slash on: `${x/pattern/text}`.
+    /// Inserted after some slash: `${x/pattern/text}`.
     BehindSlash,
-    /// Taken off, or a number: `${x%y}`, `${x:1:2}`.
+    /// Removed, or a number: `${x%y}`, `${x:1:2}`.
     Never,
 }
 
 /// An operand that is being read.
 #[derive(Debug)]
 pub(super) struct Operand {
-    /// Where it begins in the text: behind the name and the operator.
+    /// Start of the text, after the name and the operator.
     from: usize,
     usage: Use,
-    units: Vec<Unit>,
+    units: Vec<PatternUnit>,
 }
 
-/// An operand, and the place of its expansion in the word.
+/// An operand, and the position of its expansion in the word.
 #[derive(Debug)]
 pub(super) struct Filling {
     at: usize,
-    texts: Vec<Vec<Unit>>,
-    /// Whether it stands in another operand, which then holds it.
+    texts: Vec<Vec<PatternUnit>>,
+    /// `true` if it is inside another operand, which then contains it.
     nested: bool,
 }
 
 impl Lexer {
-    /// Begins an operand, behind `${`.
+    /// Begins an operand, after `${`.
     pub(super) fn open_operand(&mut self) {
         let rest = &self.chars[self.at..];
         let is_name = |letter: &char| letter.is_ascii_alphanumeric() || *letter == '_';
@@ -50,7 +51,7 @@ impl Lexer {
         let name = rest[at..].iter().take_while(|letter| is_name(letter)).count();
         at += name;
         if name == 0 {
-            // A parameter without letters: `${@:-x}`, and `${#:-x}`, whose sign was passed already.
+            // A special parameter: `${@:-x}`, and `${#:-x}`, whose `#` was passed already.
             at += usize::from(rest.get(at).is_some_and(|letter| "@*?-$".contains(*letter)));
         }
         if rest.get(at) == Some(&'[') {
@@ -74,10 +75,10 @@ impl Lexer {
     pub(super) fn close_operand(&mut self) {
         let Some(Operand { usage, mut units, .. }) = self.frame().operands.pop() else { return };
         units.truncate(MAX_OPERAND_UNITS);
-        let texts: Vec<Vec<Unit>> = match usage {
+        let texts: Vec<Vec<PatternUnit>> = match usage {
             Use::Whole => vec![units],
             Use::BehindSlash => {
-                let slashes = units.iter().enumerate().filter(|(_, unit)| **unit == Unit::Char('/'));
+                let slashes = units.iter().enumerate().filter(|(_, unit)| **unit == PatternUnit::Char('/'));
                 let texts = slashes.map(|(at, _)| units[at + 1..].to_vec());
                 texts.take(MAX_OPERANDS).collect()
             }
@@ -87,8 +88,8 @@ impl Lexer {
         let outer = self.frame().operands.last_mut();
         let nested = outer.is_some();
         outer.into_iter().for_each(|outer| {
-            // The unknown value that was put there is this operand.
-            outer.units.pop_if(|unit| *unit == Unit::Many);
+            // The unknown value added there stands for this operand.
+            outer.units.pop_if(|unit| *unit == PatternUnit::Many);
             outer.units.extend_from_slice(text);
         });
         let word = self.word();
@@ -96,8 +97,8 @@ impl Lexer {
         word.fillings.push(Filling { at, texts, nested });
     }
 
-    /// Adds to the operand that is being read, if one is. Returns `false` if none is.
-    pub(super) fn add_to_operand(&mut self, unit: Unit) -> bool {
+    /// Adds to the current operand. Returns `false` if there is none.
+    pub(super) fn add_to_operand(&mut self, unit: PatternUnit) -> bool {
         let at = self.at;
         let Some(operand) = self.frame().operands.last_mut() else { return false };
         if at > operand.from {
@@ -106,7 +107,7 @@ impl Lexer {
         true
     }
 
-    /// Adds a character of an operand that stands outside of quotes, where it may be a pattern.
+    /// Adds an unquoted character of an operand, which may be a pattern.
     pub(super) fn add_bare_to_operand(&mut self, letter: char) {
         const MAX_LETTERS: usize = 32;
         let class = || {
@@ -116,25 +117,25 @@ impl Lexer {
             (length > 0 && rest.get(length) == Some(&']')).then_some(length + 1)
         };
         let unit = match letter {
-            '*' => Unit::Many,
-            '?' => Unit::One,
+            '*' => PatternUnit::Many,
+            '?' => PatternUnit::One,
             '[' => match class() {
                 Some(length) => {
-                    self.add_to_operand(Unit::One);
+                    self.add_to_operand(PatternUnit::One);
                     self.at += length;
                     return;
                 }
-                None => Unit::Char('['),
+                None => PatternUnit::Char('['),
             },
-            other => Unit::Char(other),
+            other => PatternUnit::Char(other),
         };
         self.add_to_operand(unit);
     }
 }
 
 impl Building {
-    /// What the word may be with its operands. `None` if there are too many of them.
-    pub(super) fn with_operands(&self) -> Option<Vec<Shape>> {
+    /// Returns the alternatives with its operands. `None` if there are too many.
+    pub(super) fn with_operands(&self) -> Option<Vec<TextPattern>> {
         if self.fillings.is_empty() {
             return Some(Vec::new());
         }
@@ -143,36 +144,36 @@ impl Building {
         if self.fillings.len() > MAX_OPERANDS || all + self.units.len() > MAX_OPERAND_UNITS {
             return None;
         }
-        let mut shapes = vec![self.filled(|filling| filling.texts.first().map(Vec::as_slice))];
+        let mut text_patterns = vec![self.filled(|filling| filling.texts.first().map(Vec::as_slice))];
         for filling in &self.fillings {
             let (before, behind) = (&self.units[..filling.at], self.units.get(filling.at + 1..));
             for text in &filling.texts {
-                // What stands beside it may be anything, also nothing.
-                let unknown: &[Unit] = if self.holes.len() > 1 { &[Unit::Many] } else { &[] };
-                shapes.push([before, unknown, text, unknown, behind.unwrap_or_default()].concat());
-                let is_blank = |unit: &Unit| matches!(unit, Unit::Char(' ' | '\t' | '\n'));
+                // Other expansions in the word may be anything, including empty.
+                let unknown: &[PatternUnit] = if self.holes.len() > 1 { &[PatternUnit::Many] } else { &[] };
+                text_patterns.push([before, unknown, text, unknown, behind.unwrap_or_default()].concat());
+                let is_blank = |unit: &PatternUnit| matches!(unit, PatternUnit::Char(' ' | '\t' | '\n'));
                 if text.iter().any(is_blank) {
-                    shapes.extend(text.split(is_blank).map(<[Unit]>::to_vec));
+                    text_patterns.extend(text.split(is_blank).map(<[PatternUnit]>::to_vec));
                 }
-                // Behind what was not understood the place in the word is not known.
+                // After a part that was not understood the position in the word is unknown.
                 if self.swallows {
-                    shapes.push(text.clone());
+                    text_patterns.push(text.clone());
                 }
             }
         }
-        shapes.retain(|shape| !shape.is_empty());
-        shapes.sort_by_key(Vec::len);
-        shapes.dedup();
-        Some(shapes.into_iter().map(Shape).collect())
+        text_patterns.retain(|text_pattern| !text_pattern.is_empty());
+        text_patterns.sort_by_key(Vec::len);
+        text_patterns.dedup();
+        Some(text_patterns.into_iter().map(TextPattern).collect())
     }
 
-    /// The operands alone, for a text that is no word.
-    pub(super) fn operands(self) -> Vec<Shape> {
-        self.fillings.into_iter().flat_map(|filling| filling.texts).map(Shape).collect()
+    /// Returns the operands alone, for a text that is not a word.
+    pub(super) fn operands(self) -> Vec<TextPattern> {
+        self.fillings.into_iter().flat_map(|filling| filling.texts).map(TextPattern).collect()
     }
 
-    /// The word with a text for every expansion that has one.
-    fn filled<'a>(&'a self, text: impl Fn(&'a Filling) -> Option<&'a [Unit]>) -> Vec<Unit> {
+    /// Returns the word with a text for every expansion that has one.
+    fn filled<'a>(&'a self, text: impl Fn(&'a Filling) -> Option<&'a [PatternUnit]>) -> Vec<PatternUnit> {
         let mut units = Vec::new();
         for (at, unit) in self.units.iter().enumerate() {
             let mut here =

@@ -1,10 +1,10 @@
-//! Redirections, and documents behind `<<`.
+//! Redirections, and here-documents.
 
 use super::{Document, Input, Lexer, Open};
 use crate::command::Word;
-use crate::shape::Unit;
+use crate::text_pattern::PatternUnit;
 
-/// What the next word is for.
+/// Purpose of the next word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Redirect {
     Write,
@@ -20,14 +20,14 @@ pub(super) struct Waiting {
     pub(super) end: String,
     pub(super) indented: bool,
     pub(super) quoted: bool,
-    /// How many frames were open where it was announced.
+    /// Number of open frames at its announcement.
     pub(super) depth: usize,
     /// See [`Document::receiver`].
     pub(super) receiver: Vec<Word>,
 }
 
 impl Lexer {
-    /// `<` or `>` and what belongs to it.
+    /// Reads `<` or `>` and its operator.
     pub(super) fn angle(&mut self, letter: char) {
         match self.frame().word.take() {
             // The number of a descriptor.
@@ -37,7 +37,7 @@ impl Lexer {
                 self.frame().raw.sure &= word.text.len() == 1;
                 self.frame().descriptor = Some(word.text);
             }
-            // A variable for one, or a program, as shells differ.
+            // A variable for a descriptor, or a program: shells differ.
             Some(word)
                 if (!word.quoted || word.holes.first().is_some_and(|hole| hole == "{"))
                     && word.text.starts_with('{')
@@ -56,7 +56,7 @@ impl Lexer {
         let next = self.peek(0);
         if next == Some('(') {
             self.at += 1;
-            self.unknown(Unit::Many, if letter == '<' { "<(…)" } else { ">(…)" }, false);
+            self.unknown(PatternUnit::Many, if letter == '<' { "<(…)" } else { ">(…)" }, false);
             self.open(Open::Paren);
             return;
         }
@@ -80,7 +80,7 @@ impl Lexer {
         self.frame().redirect = Some(redirect);
     }
 
-    /// Takes the word behind a redirection.
+    /// Handles the word after a redirection.
     pub(super) fn redirected(&mut self, redirect: Redirect, word: Word, quoted: bool) {
         let depth = self.frames.len();
         let frame = self.frame();
@@ -99,7 +99,7 @@ impl Lexer {
                 frame.raw.writes.push(word);
             }
             Redirect::Read => {
-                // What a program is told may be what it does.
+                // The input of a program may decide what it does.
                 frame.raw.sure = false;
                 frame.raw.reads.push(word);
             }
@@ -118,7 +118,7 @@ impl Lexer {
         }
     }
 
-    /// Takes the documents that begin on this line.
+    /// Reads the documents that begin on this line.
     pub(super) fn documents(&mut self) {
         let depth = self.frames.len();
         for Waiting { end, indented, quoted, depth: announced, receiver } in std::mem::take(&mut self.waiting)
@@ -146,14 +146,14 @@ impl Lexer {
                 let (inner, operands) = Self::expansions(&text, self.depth + 1);
                 others = operands;
                 self.broken |= inner.broken;
-                self.done.take(inner);
+                self.done.absorb(inner);
             }
             self.done.documents.push(Document { text, open, others, receiver });
         }
     }
 }
 
-/// What a redirection makes of the standard input, if that is what it redirects.
+/// Returns the standard input after a redirection, if it changes it.
 fn input(redirect: Redirect, descriptor: Option<&str>, word: &Word) -> Option<Input> {
     let closed = word.open.is_none() && word.text == "-";
     let empty = word.open.is_none() && word.text == "/dev/null";
@@ -168,7 +168,7 @@ fn input(redirect: Redirect, descriptor: Option<&str>, word: &Word) -> Option<In
     zero.then_some(if known { Input::Known } else { Input::Unknown })
 }
 
-/// Whether writing there changes no file.
+/// Returns `true` if writing there changes no file.
 fn is_sink(path: &str) -> bool {
     matches!(path, "/dev/null" | "/dev/stdout" | "/dev/stderr" | "/dev/tty")
         || path

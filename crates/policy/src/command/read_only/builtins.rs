@@ -1,7 +1,7 @@
 //! `test`, `[` and `printf`: builtins of most shells, which evaluate some of their arguments.
 //!
-//! A variable name may have a subscript, and `a[$(command)]` runs the command. bash takes names behind `-v`; ksh and zsh
-//! read every number as an expression, in which names and subscripts may stand.
+//! A variable name may have a subscript, and `a[$(command)]` runs the command. bash accepts names after `-v`;
+//! ksh and zsh read every number as an expression, which may contain names and subscripts.
 
 /// Operators of `test` that compare numbers.
 const NUMERIC: [&str; 6] = ["-eq", "-ne", "-lt", "-le", "-gt", "-ge"];
@@ -11,7 +11,7 @@ pub(super) fn bracket_reads(words: &[&str]) -> bool {
     matches!(words.split_last(), Some((&"]", words)) if test_reads(words))
 }
 
-/// Whether `test` evaluates none of its words.
+/// Returns `true` if `test` evaluates none of its words.
 pub(super) fn test_reads(words: &[&str]) -> bool {
     let number = |at: Option<usize>| at.and_then(|at| words.get(at)).is_some_and(|word| is_number(word));
     words.iter().enumerate().all(|(at, word)| match *word {
@@ -22,7 +22,7 @@ pub(super) fn test_reads(words: &[&str]) -> bool {
     })
 }
 
-/// Whether `printf` evaluates none of its words.
+/// Returns `true` if `printf` evaluates none of its words.
 pub(super) fn printf_reads(words: &[&str]) -> bool {
     let words = words.strip_prefix(&["--"]).unwrap_or(words);
     let Some((format, values)) = words.split_first() else { return false };
@@ -35,7 +35,7 @@ pub(super) fn printf_reads(words: &[&str]) -> bool {
     }
 }
 
-/// Whether every conversion of a format takes a text as it is, in all shells.
+/// Returns `true` if every conversion of a format takes literal text, in all shells.
 pub(in crate::command) fn takes_texts(format: &str) -> bool {
     let mut letters = format.chars();
     while let Some(letter) = letters.next() {
@@ -50,7 +50,7 @@ pub(in crate::command) fn takes_texts(format: &str) -> bool {
     true
 }
 
-/// Whether the word may be a name with a subscript that runs something.
+/// Returns `true` if the word may be a name with a subscript that runs something.
 fn may_run(word: &str) -> bool {
     word.contains('[') && word.contains(['$', '`'])
 }

@@ -1,8 +1,9 @@
 //! Subcommands of git that only read, with the options that neither write a file nor run a program.
 //!
-//! git runs what its configuration says, so nothing passes that leads it to another repository or configuration.
+//! git runs programs named in its configuration, so options that select another repository or configuration
+//! are not listed.
 
-/// Subcommands that read with [`SHORT`] and [`LONG`].
+/// Subcommands that only read with [`SHORT`] and [`LONG`].
 const SUBCOMMANDS: &[&str] = &[
     "status",
     "log",
@@ -17,7 +18,7 @@ const SUBCOMMANDS: &[&str] = &[
     "shortlog",
 ];
 
-/// Letters of short options, alone or together, also with a number or value behind them.
+/// Letters of short options, alone or combined, also followed by a number or value.
 const SHORT: &str = "abcdefghilmnpqrstuvwzABCDEFGLMNPRSUWZ";
 
 /// Long options, without a value or with any.
@@ -51,11 +52,11 @@ const LONG: &str = "\
     symbolic-full-name tag tags text timestamp topo-order unified unmerged untracked-files until \
     use-mailmap verbose verify walk-reflogs word-diff word-diff-regex ws-error-highlight";
 
-/// Values of `--diff-merges` by which no merge is made.
+/// Values of `--diff-merges` that do not perform a merge.
 const DIFF_MERGES: &[&str] =
     &["off", "none", "on", "m", "first-parent", "1", "separate", "combined", "c", "dense-combined", "cc"];
 
-/// The words from the subcommand on.
+/// Returns the words from the subcommand on.
 fn without_global_options<'a, 'b>(mut words: &'b [&'a str]) -> &'b [&'a str] {
     while let ["--no-pager" | "-P" | "--no-optional-locks" | "--literal-pathspecs", after @ ..] = words {
         words = after;
@@ -63,10 +64,10 @@ fn without_global_options<'a, 'b>(mut words: &'b [&'a str]) -> &'b [&'a str] {
     words
 }
 
-/// Returns what `git diff` may compare, if that is what the words run: all words that are no options.
+/// Returns what `git diff` may compare, if these words run it: all words that are not options.
 ///
-/// Values of options are among them. Two operands of which one lies outside of the work tree, and any two where there is
-/// no repository, are compared as files or directories, as by `--no-index`.
+/// Values of options are among them. Two operands of which one is outside of the work tree, and any two
+/// without a repository, are compared as files or directories, as with `--no-index`.
 pub(super) fn diff_operands<'a>(words: &[&'a str]) -> Option<Vec<&'a str>> {
     let ["diff", rest @ ..] = without_global_options(words) else { return None };
     let end = rest.iter().position(|word| *word == "--").unwrap_or(rest.len());
@@ -74,7 +75,7 @@ pub(super) fn diff_operands<'a>(words: &[&'a str]) -> Option<Vec<&'a str>> {
     Some(before.chain(rest[end..].iter().filter(|word| **word != "--")).copied().collect())
 }
 
-/// Returns `true` if a word is written as a revision, and hardly as a path.
+/// Returns `true` if a word is written as a revision, and is hardly a path.
 pub(super) fn is_revision(word: &str) -> bool {
     let is_hash = (7..=64).contains(&word.len()) && word.bytes().all(|byte| byte.is_ascii_hexdigit());
     let is_path = word.starts_with(['.', '/', '~']);
@@ -84,7 +85,7 @@ pub(super) fn is_revision(word: &str) -> bool {
     is_hash || !is_path && !word.contains("../") && (is_derived || is_named)
 }
 
-/// Whether git with these words only reads.
+/// Returns `true` if git with these words only reads.
 pub(super) fn reads(words: &[&str]) -> bool {
     let Some((subcommand, rest)) = without_global_options(words).split_first() else { return false };
     let only = |allowed: &[&str]| rest.iter().all(|word| allowed.contains(word));
@@ -107,15 +108,15 @@ pub(super) fn reads(words: &[&str]) -> bool {
         "stash" => rest == ["list"],
         "reflog" | "version" | "--version" => rest.is_empty(),
         "cat-file" => matches!(rest, ["-p" | "-t" | "-s" | "-e", object] if !object.starts_with('-')),
-        // Its `-S` reads a file of revisions, and prints lines of it that are none.
+        // Its `-S` reads a file of revisions, and prints lines that are not revisions.
         "blame" if rest.iter().any(|word| word.starts_with("-S")) => false,
-        // Two hyphens may be the value of the option before them, so options may stand behind them too.
+        // `--` may be the value of the option before it, so options may follow.
         name if SUBCOMMANDS.contains(&name) => rest.iter().all(|word| *word == "--" || is_harmless(word)),
         _ => false,
     }
 }
 
-/// Whether a word is no option, or one of the list.
+/// Returns `true` if a word is not an option, or is a listed one.
 fn is_harmless(word: &str) -> bool {
     // Signatures are checked by another program.
     let signed = |rest: &str| rest.trim_start_matches(['+', '-', ' ']).starts_with('G');
@@ -124,13 +125,14 @@ fn is_harmless(word: &str) -> bool {
     }
     if let Some(long) = word.strip_prefix("--") {
         let (name, value) = long.split_once('=').map_or((long, None), |(name, value)| (name, Some(value)));
-        // `remerge` merges again, by which git writes files and runs merge drivers. A value may also be the next word.
+        // `remerge` repeats a merge, which writes files and runs merge drivers. A value may also be the next
+        // word.
         if name == "diff-merges" {
             return value.is_some_and(|value| DIFF_MERGES.contains(&value));
         }
         return LONG.split(' ').any(|known| known == name) || name == "format";
     }
-    // Every letter has to be on the list, also where it is part of a value: there may be another option in it.
+    // Every letter has to be listed, also as part of a value: it may contain another option.
     word.strip_prefix('-').is_none_or(|letters| {
         let value = letters.starts_with(['S', 'G', 'L']);
         value || letters.chars().all(|letter| letter.is_ascii_digit() || SHORT.contains(letter))

@@ -1,22 +1,22 @@
 //! Programs that only read, and their options.
 
-/// What a program may be given to still only read.
+/// Arguments with which a program only reads.
 pub(super) enum Arguments {
-    /// Anything: it has no options that matter, and opens no file.
+    /// Any: it has no harmful options and opens no file.
     Any,
     /// These options and operands.
     Listed(Options),
 }
 
-/// Options by which a program only reads.
+/// Options with which a program only reads.
 pub(super) struct Options {
-    /// Letters of options without a value.
+    /// Option letters without a value.
     flags: &'static str,
-    /// Letters of options with a value, in the same word or in the next.
+    /// Option letters with a value, in the same word or in the next.
     values: &'static str,
-    /// Long options, in full, with or without a value.
+    /// Full names of long options, with or without a value.
     long: &'static str,
-    /// How many words may stand there that are no options.
+    /// Maximum number of words that are not options.
     operands: usize,
 }
 
@@ -28,7 +28,8 @@ const fn listed(flags: &'static str, values: &'static str, long: &'static str, o
 
 const MANY: usize = usize::MAX;
 
-/// Options of `grep`. Abbreviations of long options are not among them: which files they leave out is not certain.
+/// Options of `grep`. Abbreviations of long options are not included, because it is uncertain which files
+/// they exclude.
 const GREP: Options = Options::new(
     "0123456789abcEFGhHIilLnNopPqrRsTuUvVwxyzZ",
     "ABCDdefm",
@@ -40,13 +41,13 @@ const GREP: Options = Options::new(
      colour binary",
 );
 
-/// Options of programs that print hashes. `--check` is not among them: it opens every file that a file names.
+/// Options of programs that print hashes. `--check` is not included: it opens every file that a file names.
 const HASH: Options = Options::new("btz", "l", "binary tag text zero length help version");
 
 /// Programs that replace a word `@FILE` by the words in that file.
 const RESPONSE_FILE_READERS: &[&str] = &["strings"];
 
-/// Programs, and what they may be given.
+/// Programs, and the arguments with which they only read.
 pub(super) const PROGRAMS: &[(&str, Arguments)] = &[
     ("basename", listed("az", "s", "multiple suffix zero help version", MANY)),
     (
@@ -287,12 +288,12 @@ pub(super) const PROGRAMS: &[(&str, Arguments)] = &[
 ];
 
 impl Options {
-    /// These options, and any number of operands.
+    /// Allows these options, and any number of operands.
     pub(super) const fn new(flags: &'static str, values: &'static str, long: &'static str) -> Self {
         Self { flags, values, long, operands: MANY }
     }
 
-    /// Whether these words have no other options, and not too many operands.
+    /// Returns `true` if these words have no other options, and not too many operands.
     pub(super) fn permits(&self, words: &[&str]) -> bool {
         let mut operands = 0;
         let mut words = words.iter();
@@ -300,7 +301,7 @@ impl Options {
         while let Some(word) = words.next() {
             match word.strip_prefix('-') {
                 None | Some("") => operands += 1,
-                // Behind a long option it may be the value of that, and options may follow.
+                // After a long option it may be its value, and options may follow.
                 Some("-") if behind_long => {}
                 Some("-") => {
                     operands += words.len();
@@ -317,7 +318,7 @@ impl Options {
         operands <= self.operands
     }
 
-    /// Whether the value of an option is in the next word, if the option is listed.
+    /// Returns `true` if the value of a listed option is in the next word.
     fn option(&self, option: &str) -> Option<bool> {
         if let Some(long) = option.strip_prefix('-') {
             let name = long.split_once('=').map_or(long, |(name, _)| name);
@@ -335,12 +336,12 @@ impl Options {
     }
 }
 
-/// Returns `true` if a word is replaced by the words of a file, which are not known.
+/// Returns `true` if a word is replaced by the unknown words of a file.
 pub(super) fn reads_response_file(program: &str, words: &[&str]) -> bool {
     RESPONSE_FILE_READERS.contains(&program) && words.iter().any(|word| word.starts_with('@'))
 }
 
-/// What `find` may be asked: everything else may delete, write or run something.
+/// Harmless expressions of `find`: all others may delete, write or run something.
 const FIND: &str = "\
     -H -L -P -O0 -O1 -O2 -O3 -name -iname -path -ipath -wholename -iwholename -regex -iregex -regextype -type -xtype \
     -size -empty -maxdepth -mindepth -depth -d -mount -xdev -x -newer -anewer -cnewer -newermt -newerat -newerct \
@@ -349,8 +350,8 @@ const FIND: &str = "\
     -not -and -or -a -o -follow -daystart -noleaf -ignore_readdir_race -noignore_readdir_race -warn -nowarn -fstype \
     -used -help --help -version --version -E -s -X";
 
-/// Whether `find` with these words only reads. A word with a hyphen that is no number has to be listed wherever it stands,
-/// so that it does not matter which of them are values.
+/// Returns `true` if `find` with these words only reads. A word with a hyphen that is not a number has to be
+/// listed at any position, so that it does not matter which words are values.
 pub(super) fn find_reads(words: &[&str]) -> bool {
     words.iter().all(|word| match word.strip_prefix('-') {
         None => true,
@@ -361,7 +362,7 @@ pub(super) fn find_reads(words: &[&str]) -> bool {
     })
 }
 
-/// `date` sets the clock by `-s` and by an operand; a format begins with a plus sign.
+/// `date` sets the clock with `-s` and with an operand; a format begins with a plus sign.
 pub(super) fn date_reads(words: &[&str]) -> bool {
     const OPTIONS: Options = Options {
         flags: "uRI",

@@ -1,31 +1,31 @@
 //! Programs that read files which their words do not name: those below a directory.
 //!
-//! Operands are told from options and their values. Where that is not certain, every word may be an operand, and the
-//! working directory is one as well.
+//! Operands are distinguished from options and their values. If that is uncertain, every word may be an
+//! operand, and the working directory is one as well.
 
 use super::git;
 use crate::command::programs::{EXEC, FINDERS};
 use crate::command::{Part, Word, listed};
 
-/// Programs that search the working directory if they are given no other.
+/// Programs that search the working directory by default.
 const SEARCHERS: &str = "rg ripgrep ag ack ugrep ug rgrep";
 
-/// Programs that search directories if an option says so.
+/// Programs that search directories with an option.
 const GREPS: &str = "grep egrep fgrep ggrep zgrep zegrep zfgrep bzgrep xzgrep zstdgrep lzgrep";
 
-/// Programs that read all of the directories that they are given.
+/// Programs that read their directory operands completely.
 const COPIERS: &str = "\
     tar bsdtar gtar zip 7z 7za 7zz rar rsync scp sftp pax cpio rclone restic borg duplicity diff sdiff colordiff";
 
-/// Options of a program by which its operands are found.
+/// Options of a program, to find its operands.
 struct Syntax {
-    /// Letters of options with a value.
+    /// Option letters with a value.
     values: &'static str,
     /// Long options with a value, in the same word or in the next.
     long_values: &'static str,
     /// Long options without a value. Empty if all others are.
     long_flags: &'static str,
-    /// Options that stand for the first operand.
+    /// Options that replace the first operand.
     patterns: &'static [&'static str],
 }
 
@@ -62,13 +62,13 @@ const DIFF: Syntax = Syntax {
     patterns: &[],
 };
 
-/// What stands among the words of a program.
+/// Parsed arguments of a program.
 #[derive(Default)]
 struct Arguments<'a> {
-    /// Options with their values; `None` where there is none.
+    /// Options with their values; `None` without a value.
     options: Vec<(String, Option<&'a str>)>,
     operands: Vec<&'a str>,
-    /// Whether it is not certain which words are operands.
+    /// `true` if the operands are uncertain.
     unclear: bool,
 }
 
@@ -100,7 +100,7 @@ impl<'a> Arguments<'a> {
         let takes = listed(syntax.long_values, name);
         self.unclear |= !takes && !syntax.long_flags.is_empty() && !listed(syntax.long_flags, name);
         let value = if takes && value.is_none() { left.next() } else { value };
-        // Some versions take a value only behind `=`, and the word is an option then.
+        // Some versions accept a value only after `=`, and the word is an option then.
         self.unclear |= takes && !long.contains('=') && value.is_some_and(|value| value.starts_with('-'));
         self.options.push((name.to_owned(), value));
     }
@@ -126,7 +126,7 @@ impl<'a> Arguments<'a> {
         named.filter_map(|(_, value)| *value).collect()
     }
 
-    /// Returns `true` if `grep` goes into directories. It takes long options by their beginning, too.
+    /// Returns `true` if `grep` descends into directories. It accepts abbreviations of long options, too.
     fn recurses(&self) -> bool {
         let long = |name: &str| {
             let begins = |whole: &str| name.len() > 1 && whole.starts_with(name);
@@ -138,32 +138,32 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// What a program that only looks reads below directories.
+/// What a read-only program reads below directories.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Search {
-    /// What it is given; empty if it searches the working directory.
+    /// Its operands; empty if it searches the working directory.
     pub(crate) operands: Vec<String>,
     pub(crate) depth: Depth,
-    /// Patterns for the names of files to which it is limited.
+    /// Patterns for file names to which it is limited.
     pub(crate) names: Vec<String>,
 }
 
 /// How far a search goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Depth {
-    /// What it is given, which has to lie in a root.
+    /// Its operands, which have to be in a root.
     Named,
-    /// The files of a directory that it is given.
+    /// The files in a directory operand.
     Directory,
     /// Everything below, except hidden files.
     Visible,
     /// Everything below.
     All,
-    /// Everything below, and wherever links lead from there.
+    /// Everything below, and the targets of links there.
     Linked,
 }
 
-/// Returns what a program with these words reads below directories, if it does. The words are known, and only look.
+/// Returns what a program with these known, read-only words reads below directories.
 pub(crate) fn search(argv: &[Word]) -> Option<Search> {
     let (program, rest) = argv.split_first()?;
     let words: Vec<&str> = rest.iter().map(|word| word.text.as_str()).collect();
@@ -191,7 +191,7 @@ fn grep_search(words: &[&str]) -> Option<Search> {
     if !arguments.recurses() {
         return None;
     }
-    // With both, a file that fits none of them is searched if `--exclude` comes first.
+    // With both, a file that matches none is searched if `--exclude` comes first.
     let is_limited = !arguments.has(&["exclude", "exclude-from"]);
     let names = if is_limited { arguments.values(&["include"]) } else { Vec::new() };
     Some(Search { operands: owned(&arguments.operands), depth: Depth::All, names: owned(&names) })
@@ -214,13 +214,13 @@ fn ripgrep_search(words: &[&str]) -> Search {
 
 fn diff_search(words: &[&str]) -> Search {
     let arguments = Arguments::new(words, &DIFF, false);
-    // Where a link leads is not known if it stands behind an option.
+    // The target of a link after an option is unknown.
     if arguments.unclear || arguments.has(&["from-file", "to-file"]) {
         return Search::linked();
     }
     let depth = match () {
         () if !arguments.has(&["r", "recursive"]) => {
-            // Files that only one of the directories has are shown as a whole.
+            // Files that only one of the directories has are shown completely.
             let shows_all = arguments.has(&["N", "P", "new-file", "unidirectional-new-file"]);
             if shows_all { Depth::All } else { Depth::Directory }
         }
@@ -230,7 +230,8 @@ fn diff_search(words: &[&str]) -> Search {
     Search { operands: owned(&arguments.operands), depth, names: Vec::new() }
 }
 
-/// What `git diff` reads: outside of a work tree its first two operands are files or directories, wherever they lie.
+/// Returns what `git diff` reads: outside of a work tree its first two operands are files or directories
+/// anywhere.
 fn git_search(operands: &[&str]) -> Search {
     let has_revision = operands.iter().take(2).any(|operand| git::is_revision(operand));
     let depth = if operands.len() < 2 || has_revision { Depth::Named } else { Depth::All };
@@ -238,13 +239,13 @@ fn git_search(operands: &[&str]) -> Search {
 }
 
 impl Search {
-    /// A search of which nobody knows where it ends.
+    /// Returns a search with unknown extent.
     fn linked() -> Self {
         Self { operands: Vec::new(), depth: Depth::Linked, names: Vec::new() }
     }
 }
 
-/// Returns `true` if an option may be among the words, also where it is the value of another.
+/// Returns `true` if an option may be among the words, also as the value of another.
 fn has_option(words: &[&str], letter: char, long: &str) -> bool {
     words.iter().any(|word| match word.strip_prefix("--") {
         Some(name) => !long.is_empty() && name == long,
@@ -256,16 +257,16 @@ fn owned(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// Which directories a program reads that its words do not name.
+/// Directories that a program reads although its words do not name them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Descent {
     /// Those that are named.
     Named,
-    /// Those that are named, and the working directory.
+    /// Its operands and the working directory.
     WorkingDirectory,
 }
 
-/// Returns which directories a program of this part may read with all that lies below, if it is known to do that.
+/// Returns which directories a program of this part may read recursively, if it is known to do that.
 pub(crate) fn descent(part: &Part) -> Option<Descent> {
     let mut found = None;
     for start in &part.starts {
@@ -281,8 +282,8 @@ pub(crate) fn descent(part: &Part) -> Option<Descent> {
     found
 }
 
-/// Returns where a finder of this part starts below which it may change everything: by `-delete`, or by a program that does
-/// more than look.
+/// Returns the start directories of a finder of this part below which it may change everything: by `-delete`,
+/// or by a program that does more than read.
 pub(crate) fn changed_below(part: &Part) -> Vec<Word> {
     let mut found = Vec::new();
     for start in &part.starts {
@@ -293,7 +294,7 @@ pub(crate) fn changed_below(part: &Part) -> Vec<Word> {
             continue;
         };
         let is_start = |word: &&Word| word.open.is_some() || !word.text.starts_with(['-', '(', '!', ')']);
-        // Values of options do no harm among the directories.
+        // Values of options are harmless among the directories.
         let end = rest.iter().position(|word| listed(EXEC, &word.text) || word.text == "-delete");
         found.extend(rest[..end.unwrap_or(rest.len())].iter().filter(is_start).cloned());
         let first = rest.iter().find(|word| !listed("-H -L -P", &word.text));

@@ -1,15 +1,15 @@
-//! What a shell puts in: variables, sums, and what commands print.
+//! Expansions: variables, arithmetic, and output of commands.
 
 use super::Parser;
 
-/// Characters that stand for themselves in a sum, or for what every shell takes them for.
+/// Characters in an expression that are literal, or that all shells interpret equally.
 const SUM: &str = " \t\n_+-*/%<>=!&|?:,";
 
-/// Characters that stand for themselves behind the operator of `${x…}`.
+/// Characters that are literal after the operator of `${x…}`.
 const PLAIN: &str = " _./:,+@%*?=~^-[]";
 
 impl Parser {
-    /// What begins with a dollar sign. `quoted` says whether it stands in double quotes.
+    /// Reads an expansion that begins with a dollar sign. `quoted` is `true` in double quotes.
     pub(super) fn dollar(&mut self, quoted: bool) -> Option<()> {
         self.at += 1;
         match self.peek(0) {
@@ -39,11 +39,11 @@ impl Parser {
             // The end of a regular expression.
             _ => return Some(()),
         }
-        // zsh reads a subscript behind it, which is evaluated.
+        // zsh evaluates a following subscript.
         (self.peek(0) != Some('[')).then_some(())
     }
 
-    /// `$'…'`, from behind the first quote on.
+    /// Reads `$'…'` after the first quote.
     fn escapes(&mut self) -> Option<()> {
         loop {
             let letter = self.peek(0)?;
@@ -59,7 +59,8 @@ impl Parser {
         }
     }
 
-    /// A sum behind its parentheses, up to the two that end it. With `several` it may be three, as in `for ((…))`.
+    /// Reads an expression after its parentheses, up to `end`. With `several` it may be three, as in `for
+    /// ((…))`.
     pub(super) fn sum(&mut self, end: &str, several: bool) -> Option<()> {
         let mut depth = 0_usize;
         loop {
@@ -73,7 +74,7 @@ impl Parser {
                 ')' => depth -= 1,
                 ';' if several => {}
                 '$' => {
-                    // Which numbers a variable may be is another question.
+                    // The possible values of a variable are checked elsewhere.
                     let next = self.peek(1)?;
                     let plain = next.is_ascii_alphanumeric() || "_#?{(".contains(next);
                     plain.then_some(())?;
@@ -87,7 +88,7 @@ impl Parser {
         }
     }
 
-    /// `${…}`, from behind the brace on.
+    /// Reads `${…}` after the brace.
     fn parameter(&mut self) -> Option<()> {
         let length = self.peek(0) == Some('#') && self.peek(1) != Some('}');
         self.at += usize::from(length);
@@ -137,7 +138,7 @@ impl Parser {
         }
     }
 
-    /// `:2}` or `:2:3}`.
+    /// Reads `:2}` or `:2:3}`.
     fn piece(&mut self) -> Option<()> {
         for _ in 0..2 {
             let digits =
@@ -150,14 +151,14 @@ impl Parser {
         self.skip("}").then_some(())
     }
 
-    /// A command between backticks, without backslashes in it.
+    /// Reads a command in backticks without backslashes.
     pub(super) fn backtick(&mut self) -> Option<()> {
         self.at += 1;
         let rest = &self.chars[self.at..];
         let length = rest.iter().position(|letter| *letter == '`')?;
         let inner: String = rest[..length].iter().collect();
         (!inner.contains('\\') && self.documents.is_empty()).then_some(())?;
-        let mut parser = self.within(&inner);
+        let mut parser = self.nested(&inner);
         parser.list(&[])?;
         (parser.at == parser.chars.len() && parser.documents.is_empty()).then_some(())?;
         self.at += length + 1;

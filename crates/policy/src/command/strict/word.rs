@@ -1,13 +1,13 @@
-//! Words: programs, arguments, assignments, and what ends a document.
+//! Words: programs, arguments, assignments, and document delimiters.
 
 use super::{Parser, RESERVED};
 use crate::command::listed;
 
-/// What ends a word outside of quotes.
+/// Characters that end a word outside of quotes.
 const ENDS: &str = " \t\n;&|<>()";
 
 impl Parser {
-    /// The name of a variable.
+    /// Reads a variable name.
     pub(super) fn name(&mut self) -> Option<String> {
         let is_part = |letter: &&char| letter.is_ascii_alphanumeric() || **letter == '_';
         let name: String = self.chars[self.at..].iter().take_while(is_part).collect();
@@ -15,7 +15,7 @@ impl Parser {
         crate::command::lexer::is_name(&name).then_some(name)
     }
 
-    /// An assignment before a program, if one follows.
+    /// Reads an assignment before a program, if one follows.
     pub(super) fn assignment(&mut self) -> Option<bool> {
         let at = self.at;
         let Some(value) = self.assigned() else {
@@ -31,7 +31,7 @@ impl Parser {
         Some(true)
     }
 
-    /// Where the value of the assignment that follows begins.
+    /// Returns the start of the value of a following assignment.
     fn assigned(&mut self) -> Option<usize> {
         self.name()?;
         if self.peek(0) == Some('[') {
@@ -44,7 +44,7 @@ impl Parser {
         self.skip("=").then_some(self.at)
     }
 
-    /// `name=(…)` as an argument, such as that of `declare`, if it follows.
+    /// Reads `name=(…)` as an argument, such as that of `declare`, if it follows.
     pub(super) fn array(&mut self) -> Option<bool> {
         let at = self.at;
         if self.assigned().is_some() && self.peek(0) == Some('(') {
@@ -54,7 +54,7 @@ impl Parser {
         Some(false)
     }
 
-    /// The values of an array.
+    /// Reads the values of an array.
     fn values(&mut self) -> Option<()> {
         self.skip("(").then_some(())?;
         loop {
@@ -70,7 +70,7 @@ impl Parser {
         }
     }
 
-    /// The word that names a program: nothing in it is left to the shell.
+    /// Reads the word that names a program, without expansions.
     pub(super) fn program(&mut self, first: bool) -> Option<String> {
         let home = self.skip("~/");
         let mut name = String::new();
@@ -104,27 +104,27 @@ impl Parser {
         }
         let begins = |letter: char| letter.is_ascii_alphanumeric() || "_./[:".contains(letter);
         let known = quoted || name.starts_with(begins) && !listed(RESERVED, &name);
-        // To some shells the word before `<` or `>` is a descriptor.
+        // In some shells a number before `<` or `>` is a descriptor.
         let numbered = name.bytes().all(|byte| byte.is_ascii_digit());
         let ended = self.peek(0) != Some('(') || first;
         (known && !numbered && ended && !name.contains('=')).then_some(name)
     }
 
-    /// A word behind a program.
+    /// Reads an argument of a program.
     pub(super) fn argument(&mut self) -> Option<()> {
         if self.peek(0) == Some('=') && self.peek(1).is_some_and(|next| !"=~ \t\n".contains(next)) {
             return None;
         }
         let at = self.at;
         self.value()?;
-        // To some shells a number or a name in braces before `<` or `>` is a descriptor.
+        // In some shells a number or a name in braces before `<` or `>` is a descriptor.
         let redirects = matches!(self.peek(0), Some('<' | '>')) && self.at > at;
         let word = &self.chars[at..self.at];
         let described = word.iter().all(char::is_ascii_digit) || word.last() == Some(&'}');
         (self.at > at && !(redirects && described)).then_some(())
     }
 
-    /// What a word consists of, up to its end.
+    /// Reads the parts of a word up to its end.
     fn value(&mut self) -> Option<()> {
         let mut braces = 0_usize;
         let begun = self.at;
@@ -163,11 +163,11 @@ impl Parser {
                 _ => self.at += 1,
             }
         }
-        // A parenthesis within a word is a pattern, and each shell has others.
+        // A parenthesis within a word is a pattern, which differs between shells.
         (braces == 0 && self.peek(0) != Some('(')).then_some(())
     }
 
-    /// `[`, which is a word by itself, or begins one of some characters.
+    /// Reads `[`, which is a word by itself, or begins a character class.
     fn bracket(&mut self, begun: usize) -> Option<()> {
         self.at += 1;
         let alone = self.at == begun + 1 && self.is_keyword("");
@@ -182,7 +182,7 @@ impl Parser {
         Some(())
     }
 
-    /// The rest of a text in single quotes.
+    /// Reads the rest of a text in single quotes.
     pub(super) fn single(&mut self) -> Option<String> {
         let rest = &self.chars[self.at..];
         let length = rest.iter().position(|letter| *letter == '\'')?;
@@ -191,7 +191,7 @@ impl Parser {
         (self.documents.is_empty() || !text.contains('\n')).then_some(text)
     }
 
-    /// The rest of a text in double quotes.
+    /// Reads the rest of a text in double quotes.
     fn double(&mut self) -> Option<()> {
         loop {
             let letter = self.peek(0)?;
@@ -212,7 +212,7 @@ impl Parser {
         }
     }
 
-    /// What is put into a document, all of which this parser reads.
+    /// Reads the expansions in a document.
     pub(super) fn expansions(&mut self) -> Option<()> {
         while let Some(letter) = self.peek(0) {
             match letter {
@@ -228,7 +228,7 @@ impl Parser {
         Some(())
     }
 
-    /// The word that ends a document, and whether it is quoted.
+    /// Reads the delimiter of a document. Returns it, and `true` if it is quoted.
     pub(super) fn delimiter(&mut self) -> Option<(String, bool)> {
         let quote = self.peek(0).filter(|letter| *letter == '\'' || *letter == '"');
         self.at += usize::from(quote.is_some());

@@ -1,32 +1,32 @@
-//! Hosts among the words of programs that take them without a scheme, and in files that are sockets.
+//! Hosts among the words of programs that need no scheme, and in socket files.
 //!
-//! Which word is a host, and which number its port, only the program knows. So each word that can be a host is taken for
-//! one, with each number that can be a port. They count only where something is forbidden.
+//! Only the program knows which word is a host, and which number its port. So each word that can be a host is
+//! treated as one, with each number that can be a port, for rules that forbid.
 
 use std::net::Ipv6Addr;
 
 use crate::command::{Part, Word, listed};
 
-/// How many hosts may be named in one command. If there are more, the address can be any.
+/// Maximum number of hosts in one command. With more, the URL may be any.
 const MAX_HOSTS: usize = 256;
 
-/// How many numbers of a command are tried as ports.
+/// Maximum number of numbers of a command that are tried as ports.
 const MAX_PORTS: usize = 4;
 
-/// Programs that take hosts as words: `telnet HOST`, `socat TCP:HOST:1`, `ssh -L 1:HOST:2`.
+/// Programs with host operands: `telnet HOST`, `socat TCP:HOST:1`, `ssh -L 1:HOST:2`.
 const HOST_TAKERS: &str = "\
     arping autossh dig ftp host hping3 lftp links mariadb mongo mongosh mosh mtr mysql mysqldump nc ncat netcat nmap nslookup \
     openssl ping ping6 psql pg_dump redis-cli rlogin rsh sftp slogin socat ssh ssh-copy-id ssh-keyscan telnet tftp \
     traceroute tracepath whois";
 
-/// Programs that take hosts before a colon: `scp x HOST:y`.
+/// Programs with hosts before a colon: `scp x HOST:y`.
 const COPIERS: &str = "scp rsync sftp rclone pscp psftp unison sshfs hg svn";
 
-/// Subcommands of git that take the address of a repository.
+/// Subcommands of git that take the URL of a repository.
 const GIT_REMOTES: &str = "\
     archive bundle clone config fetch fetch-pack ls-remote pull push remote request-pull send-pack submodule subtree svn";
 
-/// Returns the addresses of all hosts that the words of `part` may be, and of those that it opens as files.
+/// Returns the URLs of all hosts that the words of `part` may be, and of those that it opens as files.
 pub(super) fn addresses(part: &Part) -> Vec<String> {
     let is = |list: &str| part.programs().any(|name| listed(list, &name));
     let takes_hosts = is(HOST_TAKERS);
@@ -64,7 +64,7 @@ pub(super) fn addresses(part: &Part) -> Vec<String> {
     sockets
 }
 
-/// The word, or what its option is given: `--host=x`, `-hx`.
+/// Returns the word, or the value of its option: `--host=x`, `-hx`.
 fn value(word: &Word) -> &str {
     let text = word.text.as_str();
     match text.strip_prefix("--") {
@@ -83,7 +83,7 @@ fn is_host(text: &str) -> bool {
     !text.is_empty() && text.chars().all(is_letter)
 }
 
-/// Everything in a text that can be a host. A number is one only alone, or if something follows it.
+/// Returns everything in a text that may be a host. A number is one only alone, or if something follows it.
 fn hosts_in(text: &str) -> Vec<String> {
     let is_separator = |letter: char| !letter.is_alphanumeric() && !"-._:".contains(letter);
     let mut hosts: Vec<String> = Vec::new();
@@ -100,7 +100,7 @@ fn hosts_in(text: &str) -> Vec<String> {
     hosts
 }
 
-/// The host of `user@HOST:path`, also behind `name=`. With a slash before the colon it is a file.
+/// Returns the host of `user@HOST:path`, also after `name=`. With a slash before the colon it is a file.
 fn host_before_colon(text: &str) -> Option<String> {
     let text = text.rsplit_once('=').map_or(text, |(_, value)| value);
     let address = match text.split_once("]:") {
@@ -115,7 +115,7 @@ fn host_before_colon(text: &str) -> Option<String> {
     (!before.contains('/') && is_host(host)).then(|| host.to_owned())
 }
 
-/// Addresses that shells and `gawk` open as files: `/dev/tcp/HOST/PORT`, `/inet/tcp/0/HOST/PORT`.
+/// Returns the URLs that shells and `gawk` open as files: `/dev/tcp/HOST/PORT`, `/inet/tcp/0/HOST/PORT`.
 fn socket_addresses(text: &str) -> Vec<String> {
     let mut addresses = Vec::new();
     let mut add = |rest: &str| {

@@ -1,6 +1,6 @@
-//! Shells that are told what to do from somewhere else, and syntax that only some shells have.
+//! Shells that get their commands from elsewhere, and syntax that only some shells have.
 
-/// Commands that print the name of the canary, most of them without having it in them.
+/// Commands that print the name of the canary, most of them without containing it.
 pub(super) const TEXTS: &[&str] = &[
     "echo canary",
     "printf canary",

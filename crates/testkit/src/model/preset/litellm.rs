@@ -1,4 +1,4 @@
-//! LiteLLM's proxy: a role with the first word, no finish reason where there is none, errors as the last event.
+//! LiteLLM's proxy: a role with the first word, no finish reason if the model gives none, errors as the last event.
 
 use serde_json::{Value, json};
 

@@ -38,7 +38,7 @@ pub fn error_in_stream() -> Reply {
     .without_done()
 }
 
-/// What `/api/v0/models` tells: the windows of a model that is loaded and of one that is not.
+/// The response of `/api/v0/models`: the windows of a loaded and of an unloaded model.
 #[must_use]
 pub fn models() -> Reply {
     Reply::json(

@@ -31,7 +31,7 @@ pub const TOOL: &str = "read_file";
 /// The arguments of the call.
 pub const ARGUMENTS: &str = r#"{"path":"a.txt"}"#;
 
-/// A chunk in which only the choices, and what stands beside them, differ.
+/// A chunk with these choices and further fields.
 fn chunk(id: &str, model: &str, choices: &Value) -> Value {
     json!({"id": id, "object": "chat.completion.chunk", "created": 1_760_000_001, "model": model, "choices": choices})
 }
@@ -44,7 +44,7 @@ fn with(mut value: Value, fields: Value) -> Value {
     value
 }
 
-/// A whole call in one piece, as it stands in a delta.
+/// A complete call in one delta.
 fn whole_call(id: &str) -> Value {
     json!({"id": id, "type": "function", "function": {"name": TOOL, "arguments": ARGUMENTS}})
 }

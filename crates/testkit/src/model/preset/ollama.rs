@@ -61,7 +61,7 @@ pub fn no_model() -> Reply {
     )
 }
 
-/// What `/api/show` tells: the model's own window, and the one it has been given if `num_ctx` is some.
+/// The response of `/api/show`: the model's window, and the configured one if `num_ctx` is given.
 #[must_use]
 pub fn show(num_ctx: Option<u64>) -> Reply {
     let parameters = num_ctx.map_or_else(String::new, |size| {

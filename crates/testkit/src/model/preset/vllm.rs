@@ -27,7 +27,7 @@ pub fn text() -> Reply {
     ])
 }
 
-/// The same with the older name of the thoughts.
+/// The same with the older name of the reasoning field.
 #[must_use]
 pub fn older_text() -> Reply {
     text().map_events(|event| {

@@ -1,4 +1,4 @@
-//! Random trees of links, with the system's own `realpath` as the judge.
+//! Compares random trees of links with `realpath` of the system.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,28 +8,28 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::{WAYS, fast_directory};
-use crate::host::files::walk::Way;
+use super::{RESOLVERS, fast_directory};
+use crate::host::files::walk::PathResolver;
 use crate::host::files::{FileErrorKind, Files, Limits, Roots};
 
-/// What is put somewhere, unless something is there already.
+/// An entry that is created unless the path exists already.
 #[derive(Clone, Debug)]
 enum Node {
     Directory,
     File,
-    /// To this path, from the link.
+    /// A link to this path, relative to the link.
     Relative(String),
-    /// To this path, from the directory above the root.
+    /// A link to this path in the directory above the root.
     Absolute(String),
 }
 
-/// A few names, so that paths meet.
+/// A few names, so that paths collide.
 fn name() -> impl Strategy<Value = String> {
     prop::sample::select(vec!["a", "b", "c", "root", "out"]).prop_map(str::to_owned)
 }
 
 /// A path with detours.
-fn way() -> impl Strategy<Value = String> {
+fn path_text() -> impl Strategy<Value = String> {
     let step = prop_oneof![5 => name(), 3 => Just("..".to_owned()), 1 => Just(".".to_owned())];
     prop::collection::vec(step, 1..6).prop_map(|steps| steps.join("/"))
 }
@@ -38,8 +38,8 @@ fn node() -> impl Strategy<Value = Node> {
     prop_oneof![
         2 => Just(Node::Directory),
         2 => Just(Node::File),
-        4 => way().prop_map(Node::Relative),
-        3 => way().prop_map(Node::Absolute),
+        4 => path_text().prop_map(Node::Relative),
+        3 => path_text().prop_map(Node::Absolute),
     ]
 }
 
@@ -55,7 +55,7 @@ fn build(top: &Path, tree: &[(String, Node)]) {
     }
     for (place, node) in tree {
         let path = top.join(place);
-        // What cannot be, because of what is there, is left out; what would lead elsewhere too.
+        // Impossible entries are left out, and so are those that would lead elsewhere.
         let parent = path.parent().unwrap();
         let _ = fs::create_dir_all(parent);
         if !parent.canonicalize().is_ok_and(|parent| parent.starts_with(top)) {
@@ -71,7 +71,7 @@ fn build(top: &Path, tree: &[(String, Node)]) {
     }
 }
 
-/// Everything that is not in the root, with its content.
+/// Returns all entries outside of the root with their content.
 fn outside(top: &Path) -> BTreeMap<PathBuf, Option<String>> {
     let mut all = BTreeMap::new();
     let mut open = vec![top.to_owned()];
@@ -91,12 +91,12 @@ fn outside(top: &Path) -> BTreeMap<PathBuf, Option<String>> {
     all
 }
 
-/// What should come of reading.
+/// Expected result of reading.
 enum Verdict {
     Text(String),
     Directory,
     Outside,
-    /// Some error: there is nothing.
+    /// Some error, because there is no such file.
     Nothing,
 }
 
@@ -109,19 +109,19 @@ fn judge(root: &Path, path: &Path) -> Verdict {
     }
 }
 
-fn agrees(way: Way, tree: &[(String, Node)], paths: &[String]) -> Result<(), TestCaseError> {
+fn agrees(resolver: PathResolver, tree: &[(String, Node)], paths: &[String]) -> Result<(), TestCaseError> {
     let directory = fast_directory();
     let top = directory.path().canonicalize().unwrap();
     build(&top, tree);
     let root = top.join("root");
-    let roots = Arc::new(Roots::open_with(way, std::slice::from_ref(&root)).unwrap());
-    let files = Files::new(roots, Limits::default()).hasty();
+    let roots = Arc::new(Roots::open_with(resolver, std::slice::from_ref(&root)).unwrap());
+    let files = Files::new(roots, Limits::default()).without_sync();
     let before = outside(&top);
     for below in paths {
         let path = root.join(below);
         let read = files.read(&path, None, None).map_err(|error| error.kind().clone());
         let verdict = judge(&root, &path);
-        // A path that ends with a dot is a directory or nothing, and neither is read.
+        // A path that ends with a dot is a directory or missing, and neither is read.
         let dotted = below.ends_with("/.") || below == ".";
         match &verdict {
             _ if dotted => prop_assert!(read.is_err()),
@@ -155,9 +155,9 @@ fn agrees(way: Way, tree: &[(String, Node)], paths: &[String]) -> Result<(), Tes
 
 proptest! {
     #[test]
-    fn paths_lead_where_the_system_says(tree in tree(), paths in prop::collection::vec(way(), 1..8)) {
-        for way in WAYS {
-            agrees(*way, &tree, &paths)?;
+    fn paths_resolve_as_the_kernel_resolves_them(tree in tree(), paths in prop::collection::vec(path_text(), 1..8)) {
+        for resolver in RESOLVERS {
+            agrees(*resolver, &tree, &paths)?;
         }
     }
 }

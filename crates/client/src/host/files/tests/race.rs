@@ -1,4 +1,4 @@
-//! Swaps directories and links while files are read and written: no access leaves the roots.
+//! Swaps directories and links during reads and writes: no access may leave the roots.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
-use super::{Disk, WAYS, fast_directory};
+use super::{Disk, RESOLVERS, fast_directory};
 use crate::host::files::Files;
-use crate::host::files::walk::Way;
+use crate::host::files::walk::PathResolver;
 
-/// What lies outside, and must neither be seen nor change.
+/// Content outside of the root, which must neither be read nor changed.
 const SECRET: &str = "out/file";
 
-/// Swaps until told to stop: a directory with a link out of the root, and a file with another such link.
+/// Swaps a directory with a link out of the root, and a file with another such link, until stopped.
 fn swap(disk: &Disk, stop: &AtomicBool) {
     let place = |name: &str| disk.root.join(name);
     let mut rounds = 0_u64;
@@ -36,7 +36,7 @@ fn during(disk: &Disk, act: impl FnOnce()) {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let swapper = scope.spawn(|| swap(disk, &stop));
-        // Also when `act` fails, so that the failure is told.
+        // Also when `act` panics, so that the failure is reported.
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act));
         stop.store(true, Ordering::Relaxed);
         swapper.join().unwrap();
@@ -46,7 +46,7 @@ fn during(disk: &Disk, act: impl FnOnce()) {
     });
 }
 
-/// The paths that are tried: through the directory, around it, to the file, and to files that are not there.
+/// The paths that are tried: through the directory, around it, to the file, and to missing files.
 fn path(disk: &Disk, round: usize) -> std::path::PathBuf {
     match round % 5 {
         0 => disk.root.join("sub/file"),
@@ -57,10 +57,10 @@ fn path(disk: &Disk, round: usize) -> std::path::PathBuf {
     }
 }
 
-/// One try in `share` is a write.
-fn race(way: Way, tries: usize, share: usize) {
-    let disk = Disk::within(fast_directory());
-    let files: Files = disk.files(way).hasty();
+/// Runs `tries` accesses, of which one in `share` is a write.
+fn race(resolver: PathResolver, tries: usize, share: usize) {
+    let disk = Disk::new_in(fast_directory());
+    let files: Files = disk.files(resolver).without_sync();
     let (mut read, mut wrote, mut refused) = (0, 0, 0);
     during(&disk, || {
         for round in 0..tries {
@@ -74,7 +74,10 @@ fn race(way: Way, tries: usize, share: usize) {
             }
             match files.read(&path, None, None) {
                 Ok(text) => {
-                    assert!(text != SECRET && !text.starts_with("out"), "{path:?} by {way:?} in try {round}");
+                    assert!(
+                        text != SECRET && !text.starts_with("out"),
+                        "{path:?} by {resolver:?} in try {round}"
+                    );
                     read += 1;
                 }
                 Err(_) => refused += 1,
@@ -89,27 +92,27 @@ fn race(way: Way, tries: usize, share: usize) {
 }
 
 #[test]
-fn nobody_gets_out_by_swapping() {
-    for way in WAYS {
-        race(*way, 10_000, 3);
+fn swapping_directories_does_not_escape_the_root() {
+    for resolver in RESOLVERS {
+        race(*resolver, 10_000, 3);
     }
 }
 
 #[test]
 #[ignore = "takes long: for the night"]
-fn nobody_gets_out_by_swapping_for_long() {
-    for way in WAYS {
-        race(*way, 200_000, 3);
+fn long_swapping_of_directories_does_not_escape_the_root() {
+    for resolver in RESOLVERS {
+        race(*resolver, 200_000, 3);
     }
 }
 
 /// Without this the tests above would prove nothing.
 #[test]
-fn who_follows_paths_does_get_out() {
-    let disk = Disk::within(fast_directory());
+fn following_paths_naively_does_escape() {
+    let disk = Disk::new_in(fast_directory());
     during(&disk, || {
         let deadline = Instant::now() + Duration::from_secs(60);
-        // The same care as a program takes that checks first.
+        // Checks first and then opens, as a naive program does.
         let escaped = || {
             let path = disk.root.join("sub/file");
             let checked = path.canonicalize().is_ok_and(|real| real.starts_with(&disk.root));

@@ -1,4 +1,4 @@
-//! What is written, where, and what is left alone.
+//! Tests of writing: which files are written, and which are left alone.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -6,12 +6,12 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use super::{Disk, each};
 use crate::host::files::{FileErrorKind, Files, WriteMode};
 
-/// Writes at `place`, a path from the directory above the root.
+/// Writes at `place`, a path relative to the directory above the root.
 fn write(disk: &Disk, files: &Files, place: &str) -> Result<(), FileErrorKind> {
     files.write(&disk.top.join(place), "new").map_err(|error| error.kind().clone())
 }
 
-/// All names beneath the directory above the root.
+/// Returns all names beneath the directory above the root.
 fn names(disk: &Disk) -> Vec<String> {
     let mut names = Vec::new();
     let mut open = vec![disk.top.clone()];
@@ -28,7 +28,7 @@ fn names(disk: &Disk) -> Vec<String> {
 }
 
 #[test]
-fn files_and_their_directories_are_made() {
+fn files_and_missing_directories_are_created() {
     each(|disk, files| {
         disk.link("sub", "root/directory");
         disk.link("made/by/link", "root/dangling");
@@ -86,7 +86,7 @@ fn nothing_outside_is_written() {
 }
 
 #[test]
-fn the_mode_is_kept() {
+fn the_file_mode_is_kept() {
     each(|disk, files| {
         let file = disk.root.join("file");
         for (old, expected) in
@@ -96,7 +96,7 @@ fn the_mode_is_kept() {
             assert_eq!(write(disk, files, "root/file"), Ok(()));
             assert_eq!(fs::metadata(&file).unwrap().mode() & 0o7777, expected, "{old:o}");
         }
-        // A new file and a new directory are as the user's other programs make them.
+        // New files and directories have the usual modes of the user.
         write(disk, files, "root/made/new").unwrap();
         fs::create_dir(disk.root.join("plain")).unwrap();
         fs::write(disk.root.join("plain/new"), "").unwrap();
@@ -108,9 +108,9 @@ fn the_mode_is_kept() {
 }
 
 #[test]
-fn a_file_that_must_not_be_written_is_not_replaced() {
+fn a_read_only_file_is_not_replaced() {
     if rustix::process::geteuid().is_root() {
-        // Nothing is forbidden to this user.
+        // This user may write every file.
         return;
     }
     each(|disk, files| {
@@ -127,14 +127,14 @@ fn a_file_that_must_not_be_written_is_not_replaced() {
 }
 
 #[test]
-fn a_failure_leaves_nothing_behind() {
+fn a_failed_write_leaves_no_files() {
     each(|disk, files| {
         let before = names(disk);
         let long = files.write(&disk.root.join("new/file"), &"x".repeat(1001)).unwrap_err();
         assert_eq!(long.kind(), &FileErrorKind::TooLarge { limit: 1000 });
         assert_eq!(names(disk), before);
 
-        // Found as nothing, and a directory when it is written: the replacement fails at its last step.
+        // Missing when found, but a directory when written: the replacement fails at its last step.
         let found = files.find(&disk.root.join("place")).unwrap();
         fs::create_dir(disk.root.join("place")).unwrap();
         assert_eq!(
@@ -154,14 +154,14 @@ fn a_link_in_the_place_of_a_missing_directory_is_not_followed() {
         let error = found.write("x", WriteMode::Replace).unwrap_err();
         assert_eq!(error.kind(), &FileErrorKind::Changed);
         assert_eq!(error.to_rpc().data.unwrap()["effects"], "possible");
-        // Who asks by path is told what it is now.
+        // Access by path sees the present state.
         assert_eq!(write(disk, files, "root/a/b/file"), Err(FileErrorKind::Outside));
         assert!(!disk.top.join("out/b").exists());
     });
 }
 
 #[test]
-fn other_names_keep_the_old_content() {
+fn hard_links_keep_the_old_content() {
     each(|disk, files| {
         fs::hard_link(disk.root.join("file"), disk.root.join("name")).unwrap();
         assert_eq!(write(disk, files, "root/file"), Ok(()));
@@ -170,7 +170,7 @@ fn other_names_keep_the_old_content() {
 }
 
 #[test]
-fn a_reader_sees_the_old_or_the_new() {
+fn a_reader_sees_the_old_or_the_new_content() {
     each(|disk, files| {
         let path = disk.root.join("file");
         let texts = ["a".repeat(1000), "b".repeat(1000)];
@@ -189,9 +189,10 @@ fn a_reader_sees_the_old_or_the_new() {
     });
 }
 
-/// A read-only mount that a running command sees is one of the file, and goes when another takes its place.
+/// A read-only mount that a running command sees belongs to the inode, and goes away when the file is
+/// replaced.
 #[test]
-fn a_file_that_is_written_in_place_stays_the_same_file() {
+fn overwriting_in_place_keeps_the_inode() {
     each(|disk, files| {
         let path = disk.root.join("file");
         let inode = || fs::metadata(&path).unwrap().ino();
@@ -201,7 +202,7 @@ fn a_file_that_is_written_in_place_stays_the_same_file() {
             write(text, WriteMode::InPlace);
             assert_eq!((fs::read_to_string(&path).unwrap().as_str(), inode()), (text, before));
         }
-        // The other name is not meant.
+        // The other name keeps its content.
         fs::hard_link(&path, disk.root.join("second")).unwrap();
         write("new", WriteMode::InPlace);
         assert_eq!((disk.text("root/file").as_str(), disk.text("root/second").as_str()), ("new", ""));

@@ -1,11 +1,11 @@
-//! Servers that die, hang or flood, and sessions that end.
+//! Tests of servers that die, hang or flood, and of sessions that end.
 
 use narrows_testkit::wait::wait_until;
 
 use super::*;
 
 #[tokio::test]
-async fn dead_servers_are_told_as_dead() {
+async fn dead_servers_are_reported() {
     let fixture = Fixture::new();
     let hosting = fixture.host("");
     let message =
@@ -21,7 +21,7 @@ async fn dead_servers_are_told_as_dead() {
 }
 
 #[tokio::test]
-async fn servers_that_never_start_are_told_as_dead() {
+async fn servers_that_never_start_are_reported() {
     for fault in ["exit", "only-garbage"] {
         let fixture = Fixture::new();
         let mut options = fixture.options();
@@ -65,7 +65,7 @@ async fn long_answers_are_errors() {
 }
 
 #[tokio::test]
-async fn floods_hold_up_nobody_else() {
+async fn a_flood_does_not_block_others() {
     let fixture = Fixture::new();
     let mut options = fixture.options();
     options.start_timeout = Duration::from_secs(1);
@@ -89,7 +89,7 @@ async fn floods_hold_up_nobody_else() {
 }
 
 #[tokio::test]
-async fn the_end_of_a_session_answers_and_leaves_nothing() {
+async fn the_end_of_a_session_answers_all_requests() {
     for verdict in [Verdict::Yes, Verdict::Never] {
         let fixture = Fixture::new();
         let hosting = fixture.host("daemon");
@@ -112,7 +112,7 @@ async fn the_end_of_a_session_answers_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn dropping_ends_them_too() {
+async fn dropping_the_session_ends_its_servers() {
     let fixture = Fixture::new();
     let hosting = fixture.host("daemon");
     hosting.settled().await;
@@ -122,7 +122,7 @@ async fn dropping_ends_them_too() {
 }
 
 #[tokio::test]
-async fn an_agent_that_goes_leaves_no_request() {
+async fn a_lost_agent_leaves_no_open_request() {
     let Fixture { agent, inbox, hosted, gate, .. } = {
         let fixture = Fixture::new();
         fixture.gate.says(Verdict::Never);
@@ -130,8 +130,8 @@ async fn an_agent_that_goes_leaves_no_request() {
     };
     let own = crate::mcp::fixture::host_server();
     let gate: Arc<dyn Gate> = gate;
-    let housed = vec![Housed { id: "host".into(), resident: Resident::Host(own) }];
-    let hosting = hosted.host(housed, Options::new("/", narrows_process::Environment::empty()), &gate);
+    let servers = vec![HostedServer { id: "host".into(), kind: HostedServerKind::Host(own) }];
+    let hosting = hosted.host(servers, Options::new("/", narrows_process::Environment::empty()), &gate);
     let params = json!({"name": "run_command", "arguments": {"command": "stuck"}});
     let message = json!({"serverId": "host", "requestId": "r", "method": "tools/call", "params": params});
     let call = agent.call(MCP_MESSAGE, &message).await.expect("it is sent");

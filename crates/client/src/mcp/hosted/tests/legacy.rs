@@ -1,4 +1,4 @@
-//! Agents that ask in the older form: connections, and answers without a wrapping.
+//! Tests with the older form: connections, and answers without a wrapper.
 
 use super::*;
 
@@ -12,7 +12,7 @@ async fn say(fixture: &Fixture, connection: &str, method: &str, params: Value) -
 }
 
 #[tokio::test]
-async fn a_whole_connection() {
+async fn a_connection_from_connect_to_disconnect() {
     for server in ["s", "host"] {
         let fixture = Fixture::new();
         let hosting = fixture.host("");
@@ -82,7 +82,7 @@ async fn disconnecting_ends_what_is_open() {
 }
 
 #[tokio::test]
-async fn there_is_no_way_to_nobody() {
+async fn unknown_servers_and_connections_are_refused() {
     let fixture = Fixture::new();
     assert_eq!(fixture.ask(MCP_CONNECT, json!({"acpId": "s"})).await, Err(-33001));
     assert_eq!(fixture.ask(MCP_CONNECT, json!({})).await, Err(-32602));

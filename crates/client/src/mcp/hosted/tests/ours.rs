@@ -1,10 +1,10 @@
-//! Both ends ours: the MCP client of the universal agent at the other end of the conversation.
+//! Tests with the MCP client of the built-in agent at the other end.
 
 use narrows_mcp::{Bridge, BridgeError, BridgeFuture, Content};
 
 use super::*;
 
-/// Carries messages as an agent does.
+/// Transports messages as an agent does.
 struct Carrier(Peer);
 
 impl Bridge for Carrier {
@@ -24,7 +24,7 @@ impl Bridge for Carrier {
 }
 
 #[tokio::test]
-async fn our_agent_gets_along_with_it() {
+async fn the_built_in_agent_can_use_it() {
     let fixture = Fixture::new();
     let hosting = fixture.host("");
     let servers = ["s", "host"].map(|id| Server::Acp { name: id.into(), id: id.into(), authorizes: false });

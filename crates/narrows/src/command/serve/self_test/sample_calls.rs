@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use narrows_govern::{Mandate, Principal, Reach, foresee};
 use narrows_manifest::{BoundPolicy, Bundle};
-use narrows_policy::{Class, Kind, Policy, Ruling};
+use narrows_policy::{Class, GovernanceDecision, Kind, Policy};
 use serde_json::{Value, json};
 
 const UNKNOWN_TOOL: &str = "narrows-self-test-unknown";
@@ -16,7 +16,7 @@ pub(super) struct SampleCall {
     pub(super) name: Option<String>,
     pub(super) kind: Kind,
     pub(super) input: Value,
-    pub(super) ruling: Ruling,
+    pub(super) ruling: GovernanceDecision,
 }
 
 impl SampleCall {
@@ -93,7 +93,7 @@ impl SampleCalls {
 }
 
 /// Returns `true` if a policy took part in a ruling.
-fn decides(slug: &str, ruling: &Ruling) -> bool {
+fn decides(slug: &str, ruling: &GovernanceDecision) -> bool {
     ruling.clauses.iter().any(|clause| clause == slug) || ruling.notes.iter().any(|note| note.clause == slug)
 }
 

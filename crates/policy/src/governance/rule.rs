@@ -1,4 +1,4 @@
-//! One rule of a governance: which actions, on what, at which risk, and what is decided.
+//! One rule of a governance: actions, subject, minimum risk, and the decision.
 
 use serde::Serialize;
 use thiserror::Error;
@@ -9,36 +9,36 @@ use super::risk;
 use crate::action::Command;
 use crate::decision::{RuleName, Verdict};
 use crate::kind::Kind;
-use crate::path::{Ground, PathPattern};
+use crate::path::{PathPattern, PatternBase};
 use crate::rules::{Field, Fit, Rule, fit_text};
-use crate::shape::{Case, Shape};
 use crate::target::Target;
+use crate::text_pattern::{Case, TextPattern};
 
-/// Somebody who may approve.
+/// An eligible approver.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Signer {
-    /// By role.
+    /// Role of the approver.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
-    /// By name.
+    /// Name of the approver.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user_id: Option<String>,
 }
 
-/// Why a clause cannot be.
+/// Why a governance rule is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum ClauseError {
-    /// Its subject is not a pattern.
+pub enum GovernanceRuleError {
+    /// Its subject is not a valid pattern.
     #[error("the subject cannot be matched: {0}")]
     Subject(&'static str),
 }
 
 /// One rule of a governance.
 #[derive(Debug, Clone)]
-pub struct Clause {
+pub struct GovernanceRule {
     pub(super) slug: String,
-    /// Patterns of action names that all have to match.
+    /// Patterns of action names, all of which have to match.
     actions: Vec<ActionPattern>,
     subject: Option<Rule>,
     risk: u8,
@@ -50,8 +50,8 @@ pub struct Clause {
     pub(super) budget: Option<Budget>,
 }
 
-impl Clause {
-    /// One that decides `class` on actions such as `tool.call` or `workspace.*`.
+impl GovernanceRule {
+    /// Creates a rule that decides `class` on actions such as `tool.call` or `workspace.*`.
     pub fn new(slug: impl Into<String>, action: impl Into<String>, class: Class) -> Self {
         Self {
             slug: slug.into(),
@@ -67,8 +67,9 @@ impl Clause {
         }
     }
 
-    /// Only on this: a tool's name or a pattern of names, or with `/` or `workspace:` before it a path from a root on.
-    pub fn on(mut self, subject: &str) -> Result<Self, ClauseError> {
+    /// Limits the rule to a subject: a tool name or a pattern of names, or with the prefix `/` or
+    /// `workspace:` a path relative to a root.
+    pub fn with_subject(mut self, subject: &str) -> Result<Self, GovernanceRuleError> {
         let path = subject.strip_prefix("workspace:").or_else(|| subject.starts_with('/').then_some(subject));
         let effect = if self.class == Class::Allow { Verdict::Allow } else { Verdict::Deny };
         let mut rule = Rule {
@@ -86,7 +87,7 @@ impl Clause {
             Some(path) => {
                 let relative = path.trim_start_matches('/');
                 let relative = if relative.is_empty() { "**" } else { relative };
-                rule.paths.push(PathPattern::parse(relative).map_err(ClauseError::Subject)?);
+                rule.paths.push(PathPattern::parse(relative).map_err(GovernanceRuleError::Subject)?);
             }
             None => rule.tools.push(subject.to_owned()),
         }
@@ -94,74 +95,75 @@ impl Clause {
         Ok(self)
     }
 
-    /// Only these actions, also: what a governance binds it to.
+    /// Limits the rule further to these actions.
     #[must_use]
-    pub fn bound_to(mut self, action: impl Into<String>) -> Self {
+    pub fn with_action(mut self, action: impl Into<String>) -> Self {
         self.actions.push(ActionPattern::new(&action.into()));
         self
     }
 
-    /// Only from this risk on.
+    /// Sets the minimum risk.
     #[must_use]
-    pub fn from_risk(mut self, risk: u8) -> Self {
+    pub fn with_min_risk(mut self, risk: u8) -> Self {
         self.risk = risk;
         self
     }
 
-    /// As it stands up to this level of autonomy; above, it escalates.
+    /// Sets the highest level of autonomy at which the rule applies as written; above, it escalates.
     #[must_use]
-    pub fn up_to(mut self, level: u8) -> Self {
+    pub fn with_max_level(mut self, level: u8) -> Self {
         self.ceiling = level;
         self
     }
 
-    /// With this following from it.
+    /// Sets the severity.
     #[must_use]
     pub fn with_severity(mut self, severity: Severity) -> Self {
         self.severity = severity;
         self
     }
 
-    /// Approved by so many of these.
+    /// Sets the eligible approvers and how many have to approve.
     #[must_use]
-    pub fn signed_by(mut self, signers: Vec<Signer>, quorum: u32) -> Self {
+    pub fn with_signers(mut self, signers: Vec<Signer>, quorum: u32) -> Self {
         (self.signers, self.quorum) = (signers, quorum.max(1));
         self
     }
 
-    /// Within this budget.
+    /// Sets the budget.
     #[must_use]
-    pub fn within(mut self, budget: Budget) -> Self {
+    pub fn with_budget(mut self, budget: Budget) -> Self {
         self.budget = Some(budget);
         self
     }
 
-    /// Whether it has a budget.
-    pub fn is_bounded(&self) -> bool {
+    /// Returns `true` if the rule has a budget.
+    pub fn has_budget(&self) -> bool {
         self.budget.is_some()
     }
 
-    /// What it is called.
+    /// Returns the name of the rule.
     pub fn slug(&self) -> &str {
         &self.slug
     }
 
-    /// What it decides.
+    /// Returns the decision.
     pub fn class(&self) -> Class {
         self.class
     }
 
-    /// Its budget.
+    /// Returns the budget.
     pub fn budget(&self) -> Option<&Budget> {
         self.budget.as_ref()
     }
 
-    /// The tool it is about, or the pattern of tools. `None`: it is about places, or about anything.
+    /// Returns the tool, or the pattern of tools, of the subject. `None` if the subject is a path, or there
+    /// is none.
     pub fn tool(&self) -> Option<&str> {
         self.subject.as_ref()?.tools.first().map(String::as_str)
     }
 
-    /// Whether it can count for a call of a tool that is called this. The name is all that is looked at.
+    /// Returns `true` if the rule may apply to a tool with this name.
     pub fn is_for(&self, tool: &str) -> bool {
         let Some(rule) = self.subject.as_ref().filter(|rule| !rule.tools.is_empty()) else { return true };
         match fit_text(Field::Tool, &rule.tools, Some(tool)) {
@@ -171,53 +173,54 @@ impl Clause {
         }
     }
 
-    /// Whether what it is about, by its action, is ever decided here: files may have policies for others, too.
+    /// Returns `true` if its actions are ever judged here: policy files may also be for other programs.
     pub fn is_known(&self) -> bool {
         self.actions.iter().all(ActionPattern::is_known)
     }
 
-    /// Whether it counts for this: what permits must match with certainty, what forbids wherever it can be meant.
-    pub(super) fn is_about(&self, deed: &Deed<'_>, ground: Ground<'_>) -> bool {
-        match self.fit(deed, ground) {
+    /// Returns `true` if the rule applies: a rule that permits has to match with certainty, a rule that
+    /// forbids possibly.
+    pub(super) fn is_about(&self, named_target: &NamedTarget<'_>, pattern_base: PatternBase<'_>) -> bool {
+        match self.fit(named_target, pattern_base) {
             Fit::Firm => true,
             Fit::Loose(_) => self.class != Class::Allow,
             Fit::No(_) => false,
         }
     }
 
-    pub(super) fn why(&self, deed: &Deed<'_>, ground: Ground<'_>) -> String {
+    pub(super) fn why(&self, named_target: &NamedTarget<'_>, pattern_base: PatternBase<'_>) -> String {
         let what = |field: Field| match field {
             Field::Kind => "action",
             Field::Path | Field::Tool => "subject",
             _ => "risk",
         };
-        match self.fit(deed, ground) {
+        match self.fit(named_target, pattern_base) {
             Fit::Firm => "matches".to_owned(),
-            Fit::Loose(field) => format!("may match, going by its `{}`", what(field)),
+            Fit::Loose(field) => format!("may match, because of its `{}`", what(field)),
             Fit::No(field) => format!("its `{}` does not match", what(field)),
         }
     }
 
-    fn fit(&self, deed: &Deed<'_>, ground: Ground<'_>) -> Fit {
-        if deed.risk < self.risk {
+    fn fit(&self, named_target: &NamedTarget<'_>, pattern_base: PatternBase<'_>) -> Fit {
+        if named_target.risk < self.risk {
             return Fit::No(Field::Command);
         }
-        let action = self.fit_action(deed);
+        let action = self.fit_action(named_target);
         if let Fit::No(_) = action {
             return action;
         }
-        match (action, self.fit_subject(deed.target, ground)) {
+        match (action, self.fit_subject(named_target.target, pattern_base)) {
             (_, Fit::No(field)) => Fit::No(field),
             (Fit::Loose(field), _) | (_, Fit::Loose(field)) => Fit::Loose(field),
             _ => Fit::Firm,
         }
     }
 
-    fn fit_action(&self, deed: &Deed<'_>) -> Fit {
+    fn fit_action(&self, named_target: &NamedTarget<'_>) -> Fit {
         let mut loose = false;
         for pattern in &self.actions {
-            let matching = deed.names.iter().filter(|(name, _)| pattern.is_about(name));
-            let is_all = |name: &str| deed.only_changes_files || !FILE_CHANGES.contains(&name);
+            let matching = named_target.names.iter().filter(|(name, _)| pattern.is_about(name));
+            let is_all = |name: &str| named_target.only_changes_files || !FILE_CHANGES.contains(&name);
             match matching.map(|(name, sure)| *sure && is_all(name)).max() {
                 Some(true) => {}
                 Some(false) => loose = true,
@@ -227,10 +230,10 @@ impl Clause {
         if loose { Fit::Loose(Field::Kind) } else { Fit::Firm }
     }
 
-    fn fit_subject(&self, target: &Target<'_>, ground: Ground<'_>) -> Fit {
+    fn fit_subject(&self, target: &Target<'_>, pattern_base: PatternBase<'_>) -> Fit {
         let Some(rule) = &self.subject else { return Fit::Firm };
         if !rule.paths.is_empty() {
-            return rule.fit_paths(target, ground);
+            return rule.fit_paths(target, pattern_base);
         }
         let action = target.action;
         let mut best = rule.fit_tool(action);
@@ -255,28 +258,28 @@ impl Clause {
     }
 }
 
-/// One part of a request, with what every clause asks about it.
-pub(crate) struct Deed<'a> {
+/// One part of a request with its names and risk.
+pub(crate) struct NamedTarget<'a> {
     pub(super) target: &'a Target<'a>,
     pub(super) risk: u8,
     names: Vec<(&'static str, bool)>,
-    /// It runs and fetches nothing beside what it changes in files.
+    /// `true` if it changes files and neither runs nor fetches anything.
     only_changes_files: bool,
 }
 
-impl<'a> Deed<'a> {
+impl<'a> NamedTarget<'a> {
     pub(super) fn new(target: &'a Target<'a>) -> Self {
         let only_changes_files = is_no_more_than(target, is_file_change);
         Self { target, risk: risk(target), names: names(target), only_changes_files }
     }
 
-    /// What it certainly is.
+    /// Returns the certain names.
     pub(super) fn actions(&self) -> impl Iterator<Item = &'static str> {
         self.names.iter().filter(|(_, sure)| *sure).map(|(name, _)| *name)
     }
 }
 
-/// Everything that a part of a request is called in policies: whatever else a policy is about is never asked for here.
+/// All action names that are judged here. Rules about other actions never apply.
 pub const ACTIONS: [&str; 8] = [
     "tool.call",
     "workspace.read",
@@ -288,20 +291,20 @@ pub const ACTIONS: [&str; 8] = [
     "irreversible",
 ];
 
-/// Those by which changes of files are allowed, and nothing that is done beside them.
+/// Action names that cover only file changes, and nothing else that a request does.
 const FILE_CHANGES: [&str; 2] = ["workspace.write", "workspace.delete"];
 
-/// Whether an action, or a pattern of actions, is about anything that is ever asked for here.
-pub fn is_asked(action: &str) -> bool {
+/// Returns `true` if an action, or a pattern of actions, matches an action that is judged here.
+pub fn is_known_action(action: &str) -> bool {
     ActionPattern::new(action).is_known()
 }
 
-/// What one part of a request is called in policies, and whether it certainly is that.
+/// Returns the action names of one part of a request, each with `true` if it is certain.
 fn names(target: &Target<'_>) -> Vec<(&'static str, bool)> {
     let is = |kind: Kind| target.kinds.contains(&kind);
     let mut names = vec![("tool.call", true)];
     let runs = is(Kind::Execute);
-    // A command may do to what it names whatever a tool may.
+    // A command may do to its operands whatever a tool may.
     let hidden = runs && !target.looks;
     let writes = is(Kind::Edit) || is(Kind::Move) || is(Kind::Delete);
     let reads = is(Kind::Read) || is(Kind::Search);
@@ -310,7 +313,7 @@ fn names(target: &Target<'_>) -> Vec<(&'static str, bool)> {
             names.push((name, sure));
         }
     };
-    // By one name a request is not allowed what else it does: an edit with `ls` or an address beside it is no mere command.
+    // A name does not cover other effects: an edit with `ls` or a URL is not just a command.
     let is_only = |kind: Kind| is_no_more_than(target, |other| *other == kind);
     add("workspace.read", reads && is_only(Kind::Read), reads || runs || is(Kind::Other));
     add("workspace.write", writes, hidden || is(Kind::Other));
@@ -327,10 +330,10 @@ fn names(target: &Target<'_>) -> Vec<(&'static str, bool)> {
     names
 }
 
-/// What some tools that edit files call the change they make, in a member named `command`.
+/// Names of changes that some editing tools send in a member `command`.
 const OPERATIONS: [&str; 7] = ["view", "create", "str_replace", "insert", "undo_edit", "rename", "delete"];
 
-/// Returns `true` if a command only says which change an editing tool makes.
+/// Returns `true` if a command only names the change of an editing tool.
 fn is_operation(command: &Command) -> bool {
     match command {
         Command::Shell(text) => OPERATIONS.contains(&text.as_str()),
@@ -339,8 +342,8 @@ fn is_operation(command: &Command) -> bool {
     }
 }
 
-/// Returns `true` if a part of a request does nothing that changes something beside the kinds that are named. An unknown
-/// kind beside a command or an address is that of an agent that tells none.
+/// Returns `true` if a part of a request has no effects of other kinds. An unknown kind with a command or a
+/// URL is that of an agent that reports no kind.
 fn is_no_more_than(target: &Target<'_>, is_named: impl Fn(&Kind) -> bool) -> bool {
     let is_change = target.kinds.iter().any(|kind| is_file_change(kind) && is_named(kind));
     let action = target.action;
@@ -358,16 +361,16 @@ fn is_file_change(kind: &Kind) -> bool {
     matches!(kind, Kind::Edit | Kind::Move | Kind::Delete)
 }
 
-/// A pattern of an action: `*` stands for any part between dots, and at the end for any number of them.
+/// A pattern of an action: `*` matches any part between dots, and at the end any number of them.
 #[derive(Debug, Clone)]
 struct ActionPattern {
-    parts: Vec<Shape>,
+    parts: Vec<TextPattern>,
     rest: bool,
 }
 
 impl ActionPattern {
     fn new(text: &str) -> Self {
-        let parts = text.split('.').map(|part| Shape::glob(part, false)).collect();
+        let parts = text.split('.').map(|part| TextPattern::glob(part, false)).collect();
         Self { parts, rest: text == "*" || text.ends_with(".*") }
     }
 
@@ -378,7 +381,7 @@ impl ActionPattern {
     fn is_about(&self, name: &str) -> bool {
         let mut names = name.split('.');
         let fits =
-            |pattern: &Shape| names.next().is_some_and(|name| pattern.describes(name, Case::Different));
+            |pattern: &TextPattern| names.next().is_some_and(|name| pattern.describes(name, Case::Different));
         self.parts.iter().all(fits) && (self.rest || names.next().is_none())
     }
 }
@@ -398,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn stars_stand_for_parts() {
+    fn stars_match_parts_of_a_name() {
         check("*", &["tool.call", "mutates"], &[]);
         check("tool.call", &["tool.call"], &["tool.called", "tool", "tool.call.x", "workspace.write"]);
         check("workspace.*", &["workspace.read", "workspace.write.x"], &["workspace", "tool.call"]);
@@ -407,35 +410,35 @@ mod tests {
     }
 
     #[test]
-    fn a_clause_knows_by_which_names_it_can_be_meant() {
-        let clause = |action: &str, class| Clause::new("c", action, class);
+    fn a_rule_knows_to_which_tool_names_it_applies() {
+        let rule = |action: &str, class| GovernanceRule::new("c", action, class);
         let check = |subject: &str, class, tool: &str, expected: bool| {
-            let clause = clause("tool.call", class).on(subject).unwrap();
-            assert_eq!(clause.is_for(tool), expected, "{subject} {class:?} {tool}");
+            let rule = rule("tool.call", class).with_subject(subject).unwrap();
+            assert_eq!(rule.is_for(tool), expected, "{subject} {class:?} {tool}");
         };
         check("run_command", Class::Deny, "run_command", true);
         check("run_comand", Class::Deny, "run_command", false);
         check("run_*", Class::Allow, "run_command", true);
-        // As in a decision: what permits must be written as the tool is.
+        // As in a decision: a rule that permits needs the exact spelling of the tool.
         check("Run_Command", Class::Deny, "run_command", true);
         check("Run_Command", Class::Allow, "run_command", false);
         check("workspace:/a/**", Class::Deny, "anything", true);
-        assert!(clause("tool.call", Class::Deny).is_for("anything"));
+        assert!(rule("tool.call", Class::Deny).is_for("anything"));
         for (action, expected) in
             [("tool.call", true), ("workspace.*", true), ("*", true), ("payment.send", false)]
         {
-            assert_eq!(clause(action, Class::Deny).is_known(), expected, "{action}");
-            assert_eq!(is_asked(action), expected, "{action}");
+            assert_eq!(rule(action, Class::Deny).is_known(), expected, "{action}");
+            assert_eq!(is_known_action(action), expected, "{action}");
         }
-        assert!(!clause("tool.call", Class::Deny).bound_to("payment.*").is_known());
+        assert!(!rule("tool.call", Class::Deny).with_action("payment.*").is_known());
     }
 
     #[test]
     fn every_name_of_an_action_is_listed() {
         for kind in Kind::ALL {
             let action = crate::Action::new(kind);
-            let scene = crate::Scene::default();
-            for target in crate::target::targets(&action, None, &scene, None) {
+            let context = crate::RequestContext::default();
+            for target in crate::target::targets(&action, None, &context, None) {
                 assert!(names(&target).iter().all(|(name, _)| ACTIONS.contains(name)), "{kind}");
             }
         }

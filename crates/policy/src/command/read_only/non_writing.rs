@@ -1,4 +1,4 @@
-//! Programs that may do more than look, but leave the files they name as they are.
+//! Programs that do not change the files they name, although they are not read-only.
 //!
 //! Their options are listed too: `less -oFILE` writes, and so may an option of the next version.
 
@@ -58,7 +58,7 @@ const PROGRAMS: &[(&str, Options)] = &[
     ("type", Options::new("afptPwS", "", "")),
 ];
 
-/// Subcommands of git that leave the files they name as they are, beside those that only read.
+/// Subcommands of git that do not change the files they name, other than read-only ones.
 const GIT: &[(&str, Options)] = &[
     ("add", ADD),
     ("stage", ADD),
@@ -96,7 +96,7 @@ const ADD: Options = Options::new(
      renormalize sparse ignore-errors ignore-missing chmod pathspec-from-file pathspec-file-nul",
 );
 
-/// Returns `true` if a program that is given these words leaves the files among them as they are.
+/// Returns `true` if a program with these words does not change the files among them.
 pub(crate) fn leaves_files(argv: &[Word]) -> bool {
     let Some((program, rest)) = argv.split_first() else { return false };
     let rest: Vec<&str> = rest.iter().map(|word| word.text.as_str()).collect();

@@ -1,7 +1,7 @@
-//! Secrets within reach of commands that only look but read below directories.
+//! Read-only commands that may read secrets below directories.
 //!
-//! No disk is looked at here. Where secrets lie is known all the same: hidden, at the top of a root, and outside of the
-//! roots. A search there does more than look.
+//! This works without disk access. Secrets are hidden, at the top of a root, or outside of the roots, and a
+//! search there is not read-only.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -9,15 +9,15 @@ use crate::action::Action;
 use crate::command::{Depth, Script, Search, listed, search};
 use crate::path::{Step, Steps, is_within, resolve};
 use crate::protect::{guard, is_name_of_secret};
-use crate::scene::Scene;
-use crate::shape::Shape;
+use crate::request_context::RequestContext;
 use crate::target::working_directory;
+use crate::text_pattern::TextPattern;
 
-/// Returns `true` if a command that only looks may read secrets that it does not name.
+/// Returns `true` if a read-only command may read secrets that it does not name.
 pub(crate) fn may_read_secrets(
     script: &Script,
     action: &Action,
-    scene: &Scene<'_>,
+    context: &RequestContext<'_>,
     home: Option<&Path>,
 ) -> bool {
     let Some(Search { mut operands, depth, names }) = search(script) else { return false };
@@ -32,7 +32,7 @@ pub(crate) fn may_read_secrets(
         links.map(|link| link.real.clone()).collect::<Vec<String>>()
     };
     let more: Vec<String> = operands.iter().flat_map(linked).collect();
-    let cwd = working_directory(action, scene, home);
+    let cwd = working_directory(action, context, home);
     let directories = [cwd.as_deref(), action.real_cwd.as_deref()];
     let is_tame = names.iter().all(|name| is_tame(name));
     operands.iter().chain(&more).filter(|operand| *operand != "/dev/null").any(|operand| {
@@ -42,38 +42,38 @@ pub(crate) fn may_read_secrets(
         directories.iter().enumerate().filter(|(at, from)| *at == 0 || from.is_some()).any(|(_, from)| {
             let path = resolve(operand.as_ref(), *from, home);
             match depth {
-                Depth::Named => !is_within(&path, scene.roots),
-                Depth::Directory => !is_within(&path, scene.roots) || holds_a_root(&path, scene, home),
+                Depth::Named => !is_within(&path, context.roots),
+                Depth::Directory => !is_within(&path, context.roots) || holds_a_root(&path, context, home),
                 Depth::Linked => true,
                 Depth::Visible | Depth::All => {
                     let is_limited = depth == Depth::Visible || !names.is_empty();
                     !is_tame
-                        || !is_within(&path, scene.roots)
-                        || is_hidden(&path, scene.roots)
-                        || !is_limited && holds_a_root(&path, scene, home)
+                        || !is_within(&path, context.roots)
+                        || is_hidden(&path, context.roots)
+                        || !is_limited && holds_a_root(&path, context, home)
                 }
             }
         })
     })
 }
 
-/// Returns `true` if a shell makes the path of another directory of the word: `~root`, `~-`.
+/// Returns `true` if a shell expands the word to another directory: `~root`, `~-`.
 fn is_other_home(operand: &str) -> bool {
     operand.strip_prefix('~').is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/'))
 }
 
-/// Returns `true` if the path is a root or the home directory, or one of them lies in it.
-fn holds_a_root(path: &Path, scene: &Scene<'_>, home: Option<&Path>) -> bool {
+/// Returns `true` if the path is, or contains, a root or the home directory.
+fn holds_a_root(path: &Path, context: &RequestContext<'_>, home: Option<&Path>) -> bool {
     let holds = |root: &Path| resolve(root, None, home).starts_with(path);
-    scene.roots.iter().any(|root| holds(root)) || home.is_some_and(holds)
+    context.roots.iter().any(|root| holds(root)) || home.is_some_and(holds)
 }
 
-/// Names that begin with a dot, and in which no secrets lie.
+/// Hidden names without secrets.
 const PLAIN_HIDDEN: &str = "\
     .dockerignore .editorconfig .eslintrc .gitattributes .github .gitignore .gitlab .gitlab-ci.yml .gitmodules .mailmap \
     .prettierrc";
 
-/// Returns `true` if a name of the path below its root begins with a dot.
+/// Returns `true` if a name of the path below its root is hidden.
 fn is_hidden(path: &Path, roots: &[PathBuf]) -> bool {
     let hides = |name: Component<'_>| {
         let name = name.as_os_str().to_string_lossy();
@@ -85,7 +85,7 @@ fn is_hidden(path: &Path, roots: &[PathBuf]) -> bool {
         .all(|inside| inside.components().any(hides))
 }
 
-/// Endings of names that secrets hardly have. `*.local` is not among them: it also stands for `.env.local`.
+/// File extensions that secrets hardly have. `*.local` is not included, because it also matches `.env.local`.
 const PLAIN_ENDINGS: &str = "\
     adoc asm astro awk bash bat bib bzl c cc cfg clj cljs cmake coffee cpp cs css csv cts cu cxx d dart diff ejs el elm erb \
     erl ex exs f90 fish fs fsx gd glsl go gql gradle graphql groovy h haml hbs hh hpp hrl hs htm html hxx idl ini inl ipynb \
@@ -94,12 +94,12 @@ const PLAIN_ENDINGS: &str = "\
     scm scss sh snap sol sql sum sv svelte svg swift tcl tex tf toml tpl ts tsv tsx txt v vb vert vhd vim vue wat wgsl \
     xhtml xml xsd xsl yaml yml zig zsh";
 
-/// Names without an ending that secrets do not have.
+/// Names without an extension that secrets do not have.
 const PLAIN_NAMES: &str = "\
     BUILD CHANGELOG COPYING Cargofile Containerfile Dockerfile GNUmakefile Gemfile Jenkinsfile Justfile LICENSE Makefile \
     NOTICE Procfile README Rakefile Vagrantfile WORKSPACE justfile makefile";
 
-/// Returns `true` if a pattern for names of files is for no secret, going by its ending.
+/// Returns `true` if a file name pattern matches no secrets, by its extension.
 fn is_tame(glob: &str) -> bool {
     let name = glob.rsplit('/').next().unwrap_or_default();
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "_-+.*?".contains(letter);
@@ -108,9 +108,9 @@ fn is_tame(glob: &str) -> bool {
         Some(ending) => listed(PLAIN_ENDINGS, &ending),
         None => listed(PLAIN_NAMES, name),
     };
-    let shape = Shape::glob(name, true);
-    let is_secret = shape.text().is_some() && is_name_of_secret(&shape);
-    let path = Steps(vec![Step::Name(shape)]);
+    let text_pattern = TextPattern::glob(name, true);
+    let is_secret = text_pattern.text().is_some() && is_name_of_secret(&text_pattern);
+    let path = Steps(vec![Step::Name(text_pattern)]);
     name.chars().all(plain)
         && !glob.starts_with('.')
         && !glob.contains("/.")

@@ -1,8 +1,8 @@
-//! Programs that run what they are told, on their input or by words of their own language.
+//! Programs that run commands from their input or in a language of their own.
 //!
-//! What such a program is told is known only if it is a text among its words, a document that is written out, or a
-//! script in a file. Wherever else its commands may come from (pipes, descriptors, functions, whatever stands around
-//! it), it may run anything: so nobody asks how its input got there.
+//! These commands are known only if they are a text among its words, a literal document, or a script in a
+//! file. If they may come from anywhere else (pipes, descriptors, functions, surrounding constructs), the
+//! program may run anything, without examining where its input comes from.
 
 use super::code_files::code_source;
 use super::lexer::Input;
@@ -15,7 +15,7 @@ const WORD_TAKERS: &str = "\
     ash bash csh dash expect fish ksh mksh parallel powershell pwsh cmd sh ssh tcsh trap watch zsh emulate rbash yash posh \
     lksh ksh93 hyperfine mosh autossh rsh pee watchexec nodemon entr";
 
-/// Returns `true` if a program of this part may do what nobody can know.
+/// Returns `true` if a program of this part may run unknown commands.
 pub(super) fn may_do_anything(part: &Part) -> bool {
     let words = &part.words;
     let told = part.input == Input::Known;
@@ -25,7 +25,7 @@ pub(super) fn may_do_anything(part: &Part) -> bool {
             let list = [SHELLS, OTHER_SHELLS, LAUNCHERS, STDIN_READERS, INTERPRETERS];
             return !program.text.starts_with('-') && list.iter().any(|list| may_be_one_of(program, list));
         }
-        // A directory that is nobody's, or that a variable names.
+        // An unknown home directory, or one that a variable names.
         if part.in_shell && program.text.starts_with('~') && !program.text.contains('/') {
             return true;
         }
@@ -66,9 +66,9 @@ fn is_interpreter(name: &str) -> bool {
     is_one_of(INTERPRETERS, name) || name.starts_with("python") || name.starts_with("pypy")
 }
 
-/// Where a program with these words has its commands from.
+/// Source of a program's commands.
 pub(super) enum Source {
-    /// A text or a file that is known.
+    /// A known text or file.
     Words,
     Input,
     Unknown,
@@ -110,7 +110,7 @@ fn shell(words: &[Word]) -> Source {
         at += 1;
     }
     match words.get(at) {
-        // What stands in the text is read by itself.
+        // The text is read separately.
         Some(word) if has_text => {
             if word.open.is_none() {
                 Source::Words
@@ -126,7 +126,7 @@ fn shell(words: &[Word]) -> Source {
     }
 }
 
-/// Returns `true` if the word certainly names a file, and no descriptor or terminal.
+/// Returns `true` if the word certainly names a file, and not a descriptor or terminal.
 pub(super) fn is_script(word: &Word) -> bool {
     let text = word.text.as_str();
     let name = text.rsplit('/').next().unwrap_or_default();
@@ -139,12 +139,12 @@ pub(super) fn is_script(word: &Word) -> bool {
     };
     match &word.open {
         None => !special && !numbered && !device,
-        // `"$dir/x.sh"`: whatever the directory is, the name is that of a file.
+        // `"$dir/x.sh"`: the name is that of a file in any directory.
         Some(_) => word.splits.is_none() && !special && !numbered && ends_plainly(word),
     }
 }
 
-/// Returns `true` if nothing behind the last slash is left to the shell, and what stands before it is one variable.
+/// Returns `true` if the part after the last slash is literal, and the part before it is one variable.
 fn ends_plainly(word: &Word) -> bool {
     let Some((before, name)) = word.text.rsplit_once('/') else { return false };
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "_-.".contains(letter);
@@ -152,7 +152,7 @@ fn ends_plainly(word: &Word) -> bool {
     !before.is_empty() && name.chars().all(plain) && word.holes.iter().all(variable)
 }
 
-/// Returns how many words are no options, where these letters take a value.
+/// Returns the number of words that are not options, if these letters take a value.
 fn operands(words: &[Word], valued: &str) -> usize {
     let mut count = 0;
     let mut at = 0;
@@ -164,7 +164,7 @@ fn operands(words: &[Word], valued: &str) -> usize {
     count
 }
 
-/// Returns `true` if `sudo` with these words may start a shell of its own.
+/// Returns `true` if `sudo` with these words may start a shell.
 fn starts_shell(words: &[Word]) -> bool {
     let mut at = 0;
     while let Some(word) = words.get(at) {
@@ -187,7 +187,7 @@ fn starts_shell(words: &[Word]) -> bool {
     true
 }
 
-/// Returns `true` if `env` takes one of these words apart, by a language of its own.
+/// Returns `true` if `env` splits one of these words by its own syntax.
 fn splits(words: &[Word]) -> bool {
     let option = |word: &&Word| word.may_be_option() || word.text.contains('=');
     words.iter().take_while(option).any(|word| match word.text.strip_prefix('-') {
@@ -197,7 +197,7 @@ fn splits(words: &[Word]) -> bool {
     }) || words.iter().any(|word| word.text.starts_with("-S") || word.text.starts_with("--split"))
 }
 
-/// Returns `true` if git takes settings, and so aliases, from a variable or from a file.
+/// Returns `true` if git takes settings, and so aliases, from a variable or a file.
 fn takes_hidden_configuration(words: &[Word]) -> bool {
     let is_include = |text: &str| text.to_ascii_lowercase().starts_with("include");
     let includes = |pair: &[Word]| listed("-c --config", &pair[0].text) && is_include(&pair[1].text);
@@ -209,7 +209,7 @@ fn takes_hidden_configuration(words: &[Word]) -> bool {
         })
 }
 
-/// Returns `true` if a makefile is among the words, or on the input.
+/// Returns `true` if a makefile is among the words, or is the input.
 fn reads_makefile(words: &[Word]) -> bool {
     words.iter().enumerate().any(|(at, word)| {
         let text = word.text.as_str();
@@ -225,7 +225,7 @@ fn reads_makefile(words: &[Word]) -> bool {
     })
 }
 
-/// Returns `true` if an interpreter with these words reads its code from its input.
+/// Returns `true` if an interpreter with these words reads code from its input.
 fn interprets_input(words: &[Word]) -> bool {
     const IDLE: &str = "-i -u -s -q -w -W -B -I -S -b -l -n -p -a --interactive --no-warnings";
     let idle = |word: &&Word| word.open.is_none() && listed(IDLE, &word.text);
@@ -236,7 +236,7 @@ fn interprets_input(words: &[Word]) -> bool {
     }
 }
 
-/// Returns `true` if the whole text for a shell is the name of a shell, or of a program like one.
+/// Returns `true` if the whole text for a shell is the name of a shell, or of a similar program.
 fn takes_name_of_shell(part: &Part) -> bool {
     let takes = |at: &usize| {
         let name = part.words.get(*at).and_then(Word::program_family);
@@ -251,12 +251,12 @@ fn takes_name_of_shell(part: &Part) -> bool {
         })
 }
 
-/// Returns `true` if the word at `at`, which a finder or `xargs` fills in, may be the program that it starts: nothing but
-/// prefixes and their options stands before it.
+/// Returns `true` if the word at `at`, which a finder or `xargs` replaces, may be the program that it starts:
+/// only prefixes and their options precede it.
 pub(super) fn is_filled_program(words: &[Word], at: usize, exec: &str) -> bool {
     let Some(before) = at.checked_sub(1).map(|before| &words[before]) else { return true };
     let name = before.program_family();
-    // The option that chooses what is filled in.
+    // The option that sets the placeholder.
     if words[at].is_option() || listed("-I -J", &before.text) {
         return false;
     }
@@ -268,7 +268,7 @@ pub(super) fn is_filled_program(words: &[Word], at: usize, exec: &str) -> bool {
         || at >= 2 && takes_value(&words[at - 2]) && !listed(exec, &words[at - 2].text)
 }
 
-/// Returns `true` if the word behind this option may belong to it.
+/// Returns `true` if the next word may be the value of this option.
 fn takes_value(option: &Word) -> bool {
     let text = option.text.as_str();
     let alone = text.len() == 2 || text.starts_with("--") && !text.contains('=');

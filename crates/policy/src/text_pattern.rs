@@ -1,65 +1,65 @@
-//! Texts of which some places are unknown, and whether two of them can be the same.
+//! Texts with unknown parts, and tests whether two of them can be equal.
 
-/// One place of a text.
+/// One unit of a pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Unit {
+pub(crate) enum PatternUnit {
     /// This character.
     Char(char),
     /// Any one character.
     One,
-    /// Any text, also none.
+    /// Any text, including the empty text.
     Many,
 }
 
-/// A text with unknown places: a pattern of a rule, or a word of which a shell makes something else.
+/// A text with unknown parts: a pattern of a rule, or a word that a shell expands.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-pub(crate) struct Shape(pub(crate) Vec<Unit>);
+pub(crate) struct TextPattern(pub(crate) Vec<PatternUnit>);
 
-impl Shape {
-    /// Exactly this text.
+impl TextPattern {
+    /// Matches exactly this text.
     pub(crate) fn exact(text: &str) -> Self {
-        Self(text.chars().map(Unit::Char).collect())
+        Self(text.chars().map(PatternUnit::Char).collect())
     }
 
-    /// A pattern: `*` is any text, and `?` any character if `one` says so.
+    /// Parses a pattern: `*` is any text, and `?` any character if `one`.
     pub(crate) fn glob(text: &str, one: bool) -> Self {
         Self(units(text, one).collect())
     }
 
-    /// Whether nothing of it is known.
+    /// Returns `true` if nothing of it is known.
     pub(crate) fn is_unknown(&self) -> bool {
-        !self.0.is_empty() && self.0.iter().all(|unit| *unit == Unit::Many)
+        !self.0.is_empty() && self.0.iter().all(|unit| *unit == PatternUnit::Many)
     }
 
-    /// The text, if all of it is known.
+    /// Returns the text, if all of it is known.
     pub(crate) fn text(&self) -> Option<String> {
         let mut text = String::with_capacity(self.0.len());
         for unit in &self.0 {
-            let Unit::Char(letter) = unit else { return None };
+            let PatternUnit::Char(letter) = unit else { return None };
             text.push(*letter);
         }
         Some(text)
     }
 
-    /// Whether it describes this text, which is quicker to find out than whether it [`meets`](Self::meets) the shape of it.
+    /// Returns `true` if it matches this text. Faster than [`meets`](Self::meets) with the exact pattern.
     pub(crate) fn describes(&self, text: &str, case: Case) -> bool {
-        // Most texts have nothing to do with most patterns, and their ends show it.
+        // Most texts do not match most patterns, and differ at the end.
         let ends_otherwise = match (self.0.last(), text.chars().next_back()) {
-            (Some(Unit::Char(wanted)), Some(letter)) => !case.same(*wanted, letter),
+            (Some(PatternUnit::Char(wanted)), Some(letter)) => !case.same(*wanted, letter),
             _ => false,
         };
         !ends_otherwise && describes(self.0.iter().copied(), text, case)
     }
 
-    /// Whether there is a text that both describe.
+    /// Returns `true` if there is a text that both match.
     pub(crate) fn meets(&self, other: &Self, case: Case) -> bool {
-        let fits = |a: &Unit, b: &Unit| match (a, b) {
-            (Unit::Char(a), Unit::Char(b)) => case.same(*a, *b),
+        let fits = |a: &PatternUnit, b: &PatternUnit| match (a, b) {
+            (PatternUnit::Char(a), PatternUnit::Char(b)) => case.same(*a, *b),
             _ => true,
         };
-        let many = |unit: &Unit| *unit == Unit::Many;
-        // Most words have nothing to do with most patterns, and their ends show it. What is one place in both stands
-        // opposite itself, from either end.
+        let many = |unit: &PatternUnit| *unit == PatternUnit::Many;
+        // Most words do not match most patterns, and differ at an end. Single units are compared from either
+        // end.
         let (mut a, mut b) = (&self.0[..], &other.0[..]);
         while let ([x, behind_a @ ..], [y, behind_b @ ..]) = (a, b) {
             if many(x) || many(y) {
@@ -83,49 +83,49 @@ impl Shape {
     }
 }
 
-/// The places of a pattern: `*` is any text, and `?` any character if `one` says so.
-fn units(text: &str, one: bool) -> impl Iterator<Item = Unit> + Clone {
+/// Returns the units of a pattern: `*` is any text, and `?` any character if `one`.
+fn units(text: &str, one: bool) -> impl Iterator<Item = PatternUnit> + Clone {
     text.chars().map(move |letter| match letter {
-        '*' => Unit::Many,
-        '?' if one => Unit::One,
-        other => Unit::Char(other),
+        '*' => PatternUnit::Many,
+        '?' if one => PatternUnit::One,
+        other => PatternUnit::Char(other),
     })
 }
 
-/// Whether a text is described by a pattern in which `*` is any text.
+/// Returns `true` if a text matches a pattern in which `*` is any text.
 pub(crate) fn is_like(text: &str, pattern: &str, case: Case) -> bool {
     describes(units(pattern, false), text, case)
 }
 
-fn describes(pattern: impl Iterator<Item = Unit> + Clone, text: &str, case: Case) -> bool {
+fn describes(pattern: impl Iterator<Item = PatternUnit> + Clone, text: &str, case: Case) -> bool {
     let (mut units, mut letters) = (pattern, text.chars());
-    // What follows the last `Many`, and the least of the text that it leaves for that.
+    // The units after the last `Many`, and the text at which they were last tried.
     let mut last = None;
     loop {
         let unit = units.next();
-        if unit == Some(Unit::Many) {
+        if unit == Some(PatternUnit::Many) {
             last = Some((units.clone(), letters.clone()));
             continue;
         }
         let fits = match (unit, letters.next()) {
             (None, None) => return true,
             (Some(_), None) => return false,
-            (Some(Unit::Char(wanted)), Some(letter)) => case.same(wanted, letter),
-            (Some(Unit::One), Some(_)) => true,
-            (Some(Unit::Many) | None, Some(_)) => false,
+            (Some(PatternUnit::Char(wanted)), Some(letter)) => case.same(wanted, letter),
+            (Some(PatternUnit::One), Some(_)) => true,
+            (Some(PatternUnit::Many) | None, Some(_)) => false,
         };
         if fits {
             continue;
         }
-        // Then that takes one letter more.
+        // Let the last `Many` match one more character.
         let Some((behind, from)) = &mut last else { return false };
         from.next();
         (units, letters) = (behind.clone(), from.clone());
     }
 }
 
-/// Whether capital and small letters are the same. On some disks they are, so what forbids says yes, and what permits
-/// says no.
+/// Whether upper and lower case are equal. On some disks they are, so rules that forbid ignore case, and
+/// rules that permit do not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Case {
     Same,
@@ -143,7 +143,7 @@ impl Case {
     }
 }
 
-/// Whether two sequences can be the same, where some places of either stand for any number of places.
+/// Returns `true` if two sequences can be equal, in which some elements stand for any number of elements.
 pub(crate) fn meet<A, B>(
     a: &[A],
     b: &[B],
@@ -151,7 +151,7 @@ pub(crate) fn meet<A, B>(
     many_b: impl Fn(&B) -> bool,
     same: impl Fn(&A, &B) -> bool,
 ) -> bool {
-    // After i rounds, row[j] says whether the first i of `a` and the first j of `b` can be the same.
+    // After i rounds, row[j] is `true` if the first i of `a` and the first j of `b` can be equal.
     let mut row = vec![false; b.len() + 1];
     row[0] = true;
     for (at, y) in b.iter().enumerate() {
@@ -178,13 +178,13 @@ mod tests {
 
     #[track_caller]
     fn check(a: &str, b: &str, expected: bool) {
-        let (a, b) = (Shape::glob(a, true), Shape::glob(b, true));
+        let (a, b) = (TextPattern::glob(a, true), TextPattern::glob(b, true));
         assert_eq!(a.meets(&b, Case::Different), expected, "{a:?} {b:?}");
         assert_eq!(b.meets(&a, Case::Different), expected, "{b:?} {a:?}");
     }
 
     #[test]
-    fn shapes_meet_where_a_text_fits_both() {
+    fn patterns_meet_if_one_text_matches_both() {
         check("", "", true);
         check("", "*", true);
         check("", "a", false);
@@ -201,13 +201,13 @@ mod tests {
         check("ab", "ab*ab", false);
         check("ab*ab", "abab", true);
         check("aba", "ab*ba", false);
-        assert!(Shape::exact(".GIT").meets(&Shape::exact(".git"), Case::Same));
+        assert!(TextPattern::exact(".GIT").meets(&TextPattern::exact(".git"), Case::Same));
     }
 
     proptest! {
-        /// With one side known, it is ordinary matching; a slow and obvious one is the judge.
+        /// With one side known, this is ordinary matching, which is compared with a naive implementation.
         #[test]
-        fn matching_agrees_with_the_obvious_way(pattern in "[ab*?]{0,8}", text in "[ab]{0,8}") {
+        fn matching_agrees_with_a_naive_implementation(pattern in "[ab*?]{0,8}", text in "[ab]{0,8}") {
             fn slow(pattern: &[char], text: &[char]) -> bool {
                 match pattern.split_first() {
                     None => text.is_empty(),
@@ -218,15 +218,15 @@ mod tests {
             }
             let chars = |text: &str| text.chars().collect::<Vec<_>>();
             let expected = slow(&chars(&pattern), &chars(&text));
-            let met = Shape::glob(&pattern, true).meets(&Shape::exact(&text), Case::Different);
+            let met = TextPattern::glob(&pattern, true).meets(&TextPattern::exact(&text), Case::Different);
             prop_assert_eq!(met, expected);
         }
 
         #[test]
-        fn a_text_is_described_where_its_shape_is_met(pattern in "[aAéÉ*?]{0,8}", text in "[aAéÉK\u{212a}*]{0,8}") {
+        fn describing_a_text_agrees_with_meeting_it(pattern in "[aAéÉ*?]{0,8}", text in "[aAéÉK\u{212a}*]{0,8}") {
             for case in [Case::Different, Case::Same] {
-                let met = |one: bool| Shape::glob(&pattern, one).meets(&Shape::exact(&text), case);
-                prop_assert_eq!(Shape::glob(&pattern, true).describes(&text, case), met(true));
+                let met = |one: bool| TextPattern::glob(&pattern, one).meets(&TextPattern::exact(&text), case);
+                prop_assert_eq!(TextPattern::glob(&pattern, true).describes(&text, case), met(true));
                 prop_assert_eq!(is_like(&text, &pattern, case), met(false));
             }
         }

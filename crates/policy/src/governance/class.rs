@@ -1,4 +1,4 @@
-//! What a clause decides, and what follows from it.
+//! Decision classes of governance rules, and their severity.
 
 use std::fmt;
 
@@ -10,21 +10,21 @@ use crate::decision::Verdict;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Class {
-    /// Yes.
+    /// Allowed.
     Allow,
-    /// Those who may approve have to say.
+    /// An approver has to decide.
     RequireApproval,
-    /// Somebody higher has to say.
+    /// A higher approver has to decide.
     Escalate,
-    /// No.
+    /// Denied.
     Deny,
 }
 
 impl Class {
-    /// All of them.
+    /// All classes.
     pub const ALL: [Self; 4] = [Self::Allow, Self::RequireApproval, Self::Escalate, Self::Deny];
 
-    /// Its name in manifests and logs.
+    /// Returns the name used in manifests and logs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Allow => "allow",
@@ -34,8 +34,8 @@ impl Class {
         }
     }
 
-    /// What a verdict of a policy is here.
-    pub fn of(verdict: Verdict) -> Self {
+    /// Converts a verdict of a policy.
+    pub fn from_verdict(verdict: Verdict) -> Self {
         match verdict {
             Verdict::Allow => Self::Allow,
             Verdict::Ask => Self::RequireApproval,
@@ -50,15 +50,15 @@ impl fmt::Display for Class {
     }
 }
 
-/// What follows from a clause that matches.
+/// The effect of a matching rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// It decides.
+    /// The rule decides.
     #[default]
     Error,
-    /// It is shown.
+    /// The rule is shown.
     Warn,
-    /// It is recorded.
+    /// The rule is recorded.
     Info,
 }

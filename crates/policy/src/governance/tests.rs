@@ -1,4 +1,4 @@
-//! Every rule of a charter with what it is about and what it is not.
+//! Tests of which actions each kind of rule matches.
 
 use std::path::PathBuf;
 
@@ -10,48 +10,48 @@ use crate::action::{Action, Command};
 use crate::decision::Verdict;
 use crate::kind::Kind;
 use crate::policy::Policy;
-use crate::scene::Scene;
+use crate::request_context::RequestContext;
 
 fn roots() -> Vec<PathBuf> {
     vec![PathBuf::from("/ws")]
 }
 
-/// What a charter says to an action, beside a policy that allows everything it can.
-fn rule(charter: Charter, action: &Action, ledger: &Ledger<'_>) -> Ruling {
-    let policy = Policy::new(Access::High, Narrowing::default()).with_charter(charter);
+/// Decides about an action, with a policy that allows as much as possible.
+fn decide(ruleset: GovernanceRuleset, action: &Action, budget_usage: &BudgetUsage<'_>) -> GovernanceDecision {
+    let policy = Policy::new(Access::High, Narrowing::default()).with_ruleset(ruleset);
     let roots = roots();
-    let scene = Scene { roots: &roots, ..Scene::default() };
-    assert!(policy.decide(action, &scene).verdict < Verdict::Deny, "{action:?}");
-    policy.rule(action, &scene, ledger)
+    let context = RequestContext { roots: &roots, ..RequestContext::default() };
+    assert!(policy.decide(action, &context).verdict < Verdict::Deny, "{action:?}");
+    policy.decide_governed(action, &context, budget_usage)
 }
 
 fn tool(name: &str, kind: Kind) -> Action {
     Action { tool: Some(name.into()), ..Action::new(kind) }
 }
 
-fn auto(clause: Clause) -> Charter {
-    Charter::new(vec![clause]).with_default(DefaultApproval::Auto)
+fn auto(rule: GovernanceRule) -> GovernanceRuleset {
+    GovernanceRuleset::new(vec![rule]).with_default(DefaultApproval::Auto)
 }
 
-/// A clause that denies, so that whether it matched shows.
-fn denies(action: &str, subject: Option<&str>) -> Clause {
-    let clause = Clause::new("x", action, Class::Deny).up_to(4);
+/// Returns a denying rule, so that a match is visible.
+fn denies(action: &str, subject: Option<&str>) -> GovernanceRule {
+    let rule = GovernanceRule::new("x", action, Class::Deny).with_max_level(4);
     match subject {
-        Some(subject) => clause.on(subject).unwrap(),
-        None => clause,
+        Some(subject) => rule.with_subject(subject).unwrap(),
+        None => rule,
     }
 }
 
 #[track_caller]
-fn check(clause: &Clause, about: &[Action], not: &[Action]) {
+fn check(rule: &GovernanceRule, about: &[Action], not: &[Action]) {
     for action in about {
-        let ruling = rule(auto(clause.clone()), action, &Ledger::EMPTY);
-        assert_eq!(ruling.class, Class::Deny, "is about {action:?}: {ruling}");
-        assert_eq!(ruling.clauses, ["x"]);
+        let decision = decide(auto(rule.clone()), action, &BudgetUsage::EMPTY);
+        assert_eq!(decision.class, Class::Deny, "is about {action:?}: {decision}");
+        assert_eq!(decision.clauses, ["x"]);
     }
     for action in not {
-        let ruling = rule(auto(clause.clone()), action, &Ledger::EMPTY);
-        assert_eq!(ruling.class, Class::Allow, "is not about {action:?}: {ruling}");
+        let decision = decide(auto(rule.clone()), action, &BudgetUsage::EMPTY);
+        assert_eq!(decision.class, Class::Allow, "is not about {action:?}: {decision}");
     }
 }
 
@@ -71,7 +71,7 @@ fn a_tool_is_named_exactly_or_by_a_pattern() {
 }
 
 #[test]
-fn a_path_counts_from_the_root_on() {
+fn a_path_is_matched_from_the_root() {
     for subject in ["workspace:/finance/**", "/finance/**"] {
         check(
             &denies("workspace.write", Some(subject)),
@@ -89,16 +89,19 @@ fn a_path_counts_from_the_root_on() {
             ],
         );
     }
-    assert!(Clause::new("x", "*", Class::Deny).on("/a/../b").is_err());
+    assert!(GovernanceRule::new("x", "*", Class::Deny).with_subject("/a/../b").is_err());
 }
 
 #[test]
-fn what_permits_must_be_certain() {
+fn an_allow_rule_needs_a_certain_match() {
     let allows = |subject: &str| {
-        let clause = Clause::new("x", "workspace.write", Class::Allow).up_to(4).on(subject).unwrap();
-        Charter::new(vec![clause]).with_default(DefaultApproval::Always)
+        let rule = GovernanceRule::new("x", "workspace.write", Class::Allow)
+            .with_max_level(4)
+            .with_subject(subject)
+            .unwrap();
+        GovernanceRuleset::new(vec![rule]).with_default(DefaultApproval::Always)
     };
-    let class = |charter, action: &Action| rule(charter, action, &Ledger::EMPTY).class;
+    let class = |ruleset, action: &Action| decide(ruleset, action, &BudgetUsage::EMPTY).class;
     assert_eq!(class(allows("/notes/**"), &Action::file(Kind::Edit, "/ws/notes/a")), Class::Allow);
     assert_eq!(class(allows("/notes/**"), &Action::file(Kind::Edit, "/ws/other/a")), Class::RequireApproval);
     assert_eq!(class(allows("/notes/**"), &shell("touch notes/a")), Class::RequireApproval);
@@ -111,7 +114,7 @@ fn what_permits_must_be_certain() {
 }
 
 #[test]
-fn actions_have_names_by_what_they_do() {
+fn actions_are_named_by_their_effects() {
     let edit = Action::file(Kind::Edit, "/ws/a");
     let read = Action::file(Kind::Read, "/ws/a");
     let delete = Action::file(Kind::Delete, "/ws/a");
@@ -130,73 +133,80 @@ fn actions_have_names_by_what_they_do() {
 }
 
 #[test]
-fn a_clause_may_be_bound_to_some_actions_and_risks() {
-    let bound = denies("*", None).bound_to("workspace.write");
+fn a_rule_can_be_limited_to_actions_and_risks() {
+    let bound = denies("*", None).with_action("workspace.write");
     check(&bound, &[Action::file(Kind::Edit, "/ws/a")], &[Action::file(Kind::Read, "/ws/a")]);
-    let risky = denies("tool.call", None).from_risk(2);
+    let risky = denies("tool.call", None).with_min_risk(2);
     check(&risky, &[tool("t", Kind::Execute), tool("t", Kind::Delete)], &[tool("t", Kind::Edit)]);
 }
 
 #[test]
-fn the_strictest_clause_wins_wherever_it_stands() {
+fn the_strictest_rule_wins_in_any_order() {
     for (first, second) in Class::ALL.into_iter().flat_map(|a| Class::ALL.map(|b| (a, b))) {
-        let clause = |slug: &str, class| Clause::new(slug, "tool.call", class).up_to(4);
-        let charter = Charter::new(vec![clause("a", first), clause("b", second)]);
-        let ruling = rule(charter, &tool("t", Kind::Read), &Ledger::EMPTY);
-        assert_eq!(ruling.class, first.max(second));
-        assert_eq!(ruling.clauses, ["a", "b"]);
+        let rule = |slug: &str, class| GovernanceRule::new(slug, "tool.call", class).with_max_level(4);
+        let ruleset = GovernanceRuleset::new(vec![rule("a", first), rule("b", second)]);
+        let decision = decide(ruleset, &tool("t", Kind::Read), &BudgetUsage::EMPTY);
+        assert_eq!(decision.class, first.max(second));
+        assert_eq!(decision.clauses, ["a", "b"]);
     }
 }
 
 #[test]
-fn the_policy_beside_it_counts_as_well() {
-    let charter = auto(Clause::new("x", "tool.call", Class::Allow).up_to(4));
-    let low = Policy::new(Access::Low, Narrowing::default()).with_charter(charter);
+fn the_access_policy_counts_as_well() {
+    let ruleset = auto(GovernanceRule::new("x", "tool.call", Class::Allow).with_max_level(4));
+    let low = Policy::new(Access::Low, Narrowing::default()).with_ruleset(ruleset);
     let roots = roots();
-    let scene = Scene { roots: &roots, ..Scene::default() };
+    let context = RequestContext { roots: &roots, ..RequestContext::default() };
     let edit = Action::file(Kind::Edit, "/ws/a");
-    let ruling = low.rule(&edit, &scene, &Ledger::EMPTY);
-    assert_eq!(ruling.class, Class::of(low.decide(&edit, &scene).verdict));
-    assert!(ruling.class > Class::Allow && matches!(ruling.reason, Reason::Policy(_)));
-    let refused = Scene { refused: Some("no"), ..scene };
-    assert_eq!(low.rule(&Action::new(Kind::Think), &refused, &Ledger::EMPTY).class, Class::Deny);
+    let decision = low.decide_governed(&edit, &context, &BudgetUsage::EMPTY);
+    assert_eq!(decision.class, Class::from_verdict(low.decide(&edit, &context).verdict));
+    assert!(decision.class > Class::Allow && matches!(decision.reason, GovernanceReason::Policy(_)));
+    let refused = RequestContext { refused: Some("no"), ..context };
+    assert_eq!(
+        low.decide_governed(&Action::new(Kind::Think), &refused, &BudgetUsage::EMPTY).class,
+        Class::Deny
+    );
 }
 
 #[test]
 fn without_a_match_the_default_decides() {
     let class = |default: DefaultApproval, kind: Kind| {
-        rule(Charter::default().with_default(default), &tool("t", kind), &Ledger::EMPTY).class
+        decide(GovernanceRuleset::default().with_default(default), &tool("t", kind), &BudgetUsage::EMPTY)
+            .class
     };
     assert_eq!(class(DefaultApproval::Auto, Kind::Execute), Class::Allow);
     assert_eq!(class(DefaultApproval::Always, Kind::Read), Class::RequireApproval);
     assert_eq!(class(DefaultApproval::OnMutate, Kind::Read), Class::Allow);
     assert_eq!(class(DefaultApproval::OnMutate, Kind::Edit), Class::RequireApproval);
-    assert_eq!(class(DefaultApproval::Clause("gone".into()), Kind::Read), Class::RequireApproval);
-    let named = Clause::new("night", "deploy.night", Class::Escalate).up_to(4);
-    let charter = Charter::new(vec![named]).with_default(DefaultApproval::Clause("night".into()));
-    let ruling = rule(charter, &tool("t", Kind::Read), &Ledger::EMPTY);
-    assert_eq!((ruling.class, ruling.clauses.as_slice()), (Class::Escalate, &["night".to_owned()][..]));
+    assert_eq!(class(DefaultApproval::Rule("gone".into()), Kind::Read), Class::RequireApproval);
+    let named = GovernanceRule::new("night", "deploy.night", Class::Escalate).with_max_level(4);
+    let ruleset = GovernanceRuleset::new(vec![named]).with_default(DefaultApproval::Rule("night".into()));
+    let decision = decide(ruleset, &tool("t", Kind::Read), &BudgetUsage::EMPTY);
+    assert_eq!((decision.class, decision.clauses.as_slice()), (Class::Escalate, &["night".to_owned()][..]));
 }
 
 #[test]
-fn above_its_ceiling_a_clause_escalates() {
-    let charter = |level| auto(Clause::new("x", "tool.call", Class::Allow).up_to(3)).with_level(Some(level));
+fn above_its_maximum_level_a_rule_escalates() {
+    let ruleset = |level| {
+        auto(GovernanceRule::new("x", "tool.call", Class::Allow).with_max_level(3)).with_level(Some(level))
+    };
     let read = tool("t", Kind::Read);
-    assert_eq!(rule(charter(3), &read, &Ledger::EMPTY).class, Class::Allow);
-    let ruling = rule(charter(4), &read, &Ledger::EMPTY);
-    assert_eq!(ruling.class, Class::Escalate);
-    assert_eq!(ruling.to_string(), "escalate: policy `x` holds up to autonomy 3, and this is 4");
-    let usual = auto(Clause::new("x", "tool.call", Class::Allow).up_to(1));
-    assert_eq!(rule(usual, &read, &Ledger::EMPTY).class, Class::Escalate, "without a level it is 2");
-    let denied = auto(denies("tool.call", None).up_to(0)).with_level(Some(4));
-    assert_eq!(rule(denied, &read, &Ledger::EMPTY).class, Class::Deny, "no is not made milder");
+    assert_eq!(decide(ruleset(3), &read, &BudgetUsage::EMPTY).class, Class::Allow);
+    let decision = decide(ruleset(4), &read, &BudgetUsage::EMPTY);
+    assert_eq!(decision.class, Class::Escalate);
+    assert_eq!(decision.to_string(), "escalate: policy `x` is limited to autonomy 3, but the level is 4");
+    let usual = auto(GovernanceRule::new("x", "tool.call", Class::Allow).with_max_level(1));
+    assert_eq!(decide(usual, &read, &BudgetUsage::EMPTY).class, Class::Escalate, "without a level it is 2");
+    let denied = auto(denies("tool.call", None).with_max_level(0)).with_level(Some(4));
+    assert_eq!(decide(denied, &read, &BudgetUsage::EMPTY).class, Class::Deny, "no is not made milder");
 }
 
 #[test]
-fn the_level_bounds_what_clauses_allow() {
+fn the_level_limits_what_rules_allow() {
     let class = |level, kind| {
-        let charter = auto(Clause::new("x", "tool.call", Class::Allow).up_to(4)).with_level(level);
-        rule(charter, &tool("t", kind), &Ledger::EMPTY).class
+        let ruleset =
+            auto(GovernanceRule::new("x", "tool.call", Class::Allow).with_max_level(4)).with_level(level);
+        decide(ruleset, &tool("t", kind), &BudgetUsage::EMPTY).class
     };
     for level in 0..=4 {
         assert_eq!(class(Some(level), Kind::Read), Class::Allow);
@@ -210,40 +220,45 @@ fn the_level_bounds_what_clauses_allow() {
 }
 
 #[test]
-fn a_budget_that_is_used_up_needs_an_approval() {
+fn an_exhausted_budget_requires_an_approval() {
     let signer = Signer { role: Some("lead".into()), user_id: None };
-    let clause = Clause::new("spend", "tool.call", Class::Allow)
-        .up_to(4)
-        .signed_by(vec![signer.clone()], 2)
-        .within(Budget { per_day: Some(2), ..Budget::default() });
-    let ledger = |day| Usage { day, ..Usage::default() };
-    let used = |slug: &str| if slug == "spend" { ledger(2) } else { Usage::default() };
+    let rule = GovernanceRule::new("spend", "tool.call", Class::Allow)
+        .with_max_level(4)
+        .with_signers(vec![signer.clone()], 2)
+        .with_budget(Budget { per_day: Some(2), ..Budget::default() });
+    let budget_usage = |day| RuleUsage { day, ..RuleUsage::default() };
+    let used = |slug: &str| if slug == "spend" { budget_usage(2) } else { RuleUsage::default() };
     let action = tool("ads", Kind::Read);
     assert_eq!(
-        rule(auto(clause.clone()), &action, &Ledger { usage: &|_| ledger(1), ..Ledger::EMPTY }).class,
+        decide(
+            auto(rule.clone()),
+            &action,
+            &BudgetUsage { usage: &|_| budget_usage(1), ..BudgetUsage::EMPTY }
+        )
+        .class,
         Class::Allow
     );
-    let ruling = rule(auto(clause), &action, &Ledger { usage: &used, ..Ledger::EMPTY });
-    assert_eq!(ruling.class, Class::RequireApproval);
-    assert_eq!(ruling.approvals, [Approval { clause: "spend".into(), signers: vec![signer], quorum: 2 }]);
+    let decision = decide(auto(rule), &action, &BudgetUsage { usage: &used, ..BudgetUsage::EMPTY });
+    assert_eq!(decision.class, Class::RequireApproval);
+    assert_eq!(decision.approvals, [Approval { clause: "spend".into(), signers: vec![signer], quorum: 2 }]);
     assert_eq!(
-        ruling.to_string(),
-        "require-approval: the requests of this day under policy `spend` are used up (2 of 2, renewed at 00:00 UTC)"
+        decision.to_string(),
+        "require-approval: the requests of this day under policy `spend` are exhausted (2 of 2, renewed at 00:00 UTC)"
     );
 }
 
 #[test]
-fn every_approval_is_asked_for() {
-    let clause = |slug: &str| Clause::new(slug, "tool.call", Class::RequireApproval).up_to(4);
-    let charter = Charter::new(vec![clause("a"), clause("b")]);
-    let ruling = rule(charter, &tool("t", Kind::Read), &Ledger::EMPTY);
-    let clauses: Vec<&str> = ruling.approvals.iter().map(|approval| approval.clause.as_str()).collect();
-    assert_eq!(clauses, ["a", "b"]);
+fn every_matching_rule_adds_its_approval() {
+    let rule = |slug: &str| GovernanceRule::new(slug, "tool.call", Class::RequireApproval).with_max_level(4);
+    let ruleset = GovernanceRuleset::new(vec![rule("a"), rule("b")]);
+    let decision = decide(ruleset, &tool("t", Kind::Read), &BudgetUsage::EMPTY);
+    let rules: Vec<&str> = decision.approvals.iter().map(|approval| approval.clause.as_str()).collect();
+    assert_eq!(rules, ["a", "b"]);
 }
 
 #[test]
-fn a_ruling_tells_what_approvers_are_asked_for() {
-    let actions = |action: &Action| rule(Charter::default(), action, &Ledger::EMPTY).actions;
+fn a_decision_lists_the_actions_for_approvers() {
+    let actions = |action: &Action| decide(GovernanceRuleset::default(), action, &BudgetUsage::EMPTY).actions;
     assert_eq!(actions(&Action::file(Kind::Edit, "/ws/a")), ["tool.call", "workspace.write", "mutates"]);
     assert_eq!(actions(&tool("t", Kind::Read)), ["tool.call", "workspace.read"]);
     assert_eq!(
@@ -253,26 +268,31 @@ fn a_ruling_tells_what_approvers_are_asked_for() {
 }
 
 #[test]
-fn warnings_are_heard_and_decide_nothing() {
-    let charter = auto(denies("tool.call", None).with_severity(Severity::Warn));
-    let ruling = rule(charter, &tool("t", Kind::Read), &Ledger::EMPTY);
-    assert_eq!(ruling.class, Class::Allow);
-    assert_eq!(ruling.notes, [Note { clause: "x".into(), severity: Severity::Warn, class: Class::Deny }]);
+fn warnings_are_noted_and_decide_nothing() {
+    let ruleset = auto(denies("tool.call", None).with_severity(Severity::Warn));
+    let decision = decide(ruleset, &tool("t", Kind::Read), &BudgetUsage::EMPTY);
+    assert_eq!(decision.class, Class::Allow);
+    assert_eq!(
+        decision.notes,
+        [RuleNote { clause: "x".into(), severity: Severity::Warn, class: Class::Deny }]
+    );
 }
 
 #[test]
-fn everything_that_was_looked_at_is_told() {
-    let charter =
-        Charter::new(vec![denies("tool.call", Some("pay")), denies("workspace.write", Some("/a/**"))]);
-    let policy = Policy::new(Access::High, Narrowing::default()).with_charter(charter);
+fn every_considered_rule_is_explained() {
+    let ruleset = GovernanceRuleset::new(vec![
+        denies("tool.call", Some("pay")),
+        denies("workspace.write", Some("/a/**")),
+    ]);
+    let policy = Policy::new(Access::High, Narrowing::default()).with_ruleset(ruleset);
     let roots = roots();
-    let scene = Scene { roots: &roots, ..Scene::default() };
-    let considered = policy.consider(&shell("touch a/b"), &scene, &Ledger::EMPTY);
+    let context = RequestContext { roots: &roots, ..RequestContext::default() };
+    let considered = policy.explain_governance(&shell("touch a/b"), &context, &BudgetUsage::EMPTY);
     let told: Vec<(bool, &str)> = considered.iter().map(|one| (one.matched, one.why.as_str())).collect();
-    assert_eq!(told, [(false, "its `subject` does not match"), (true, "may match, going by its `action`")]);
+    assert_eq!(told, [(false, "its `subject` does not match"), (true, "may match, because of its `action`")]);
 }
 
-fn any_clause() -> impl Strategy<Value = Clause> {
+fn any_rule() -> impl Strategy<Value = GovernanceRule> {
     let actions = prop::sample::select(vec![
         "*",
         "tool.call",
@@ -291,10 +311,10 @@ fn any_clause() -> impl Strategy<Value = Clause> {
     ]);
     let classes = prop::sample::select(Class::ALL.to_vec());
     (actions, subjects, classes, 0_u8..=3, 0_u8..=4).prop_map(|(action, subject, class, risk, ceiling)| {
-        let clause = Clause::new("x", action, class).from_risk(risk).up_to(ceiling);
+        let rule = GovernanceRule::new("x", action, class).with_min_risk(risk).with_max_level(ceiling);
         match subject {
-            Some(subject) => clause.on(subject).unwrap(),
-            None => clause,
+            Some(subject) => rule.with_subject(subject).unwrap(),
+            None => rule,
         }
     })
 }
@@ -318,41 +338,45 @@ fn any_action() -> impl Strategy<Value = Action> {
     })
 }
 
-fn judged(charter: Charter, action: &Action) -> Ruling {
+fn judged(ruleset: GovernanceRuleset, action: &Action) -> GovernanceDecision {
     let roots = roots();
-    let policy = Policy::new(Access::High, Narrowing::default()).with_charter(charter);
-    policy.rule(action, &Scene { roots: &roots, ..Scene::default() }, &Ledger::EMPTY)
+    let policy = Policy::new(Access::High, Narrowing::default()).with_ruleset(ruleset);
+    policy.decide_governed(
+        action,
+        &RequestContext { roots: &roots, ..RequestContext::default() },
+        &BudgetUsage::EMPTY,
+    )
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
-    fn nothing_is_made_milder_by_one_more_rule(
-        clauses in prop::collection::vec(any_clause(), 0..4), more in any_clause(), action in any_action(), level in 0_u8..=4
+    fn one_more_rule_never_makes_a_decision_milder(
+        rules in prop::collection::vec(any_rule(), 0..4), more in any_rule(), action in any_action(), level in 0_u8..=4
     ) {
-        // Where clauses already decide, or the default allows, another can only be stricter.
-        let before = judged(Charter::new(clauses.clone()).with_default(DefaultApproval::Auto), &action);
-        let both: Vec<Clause> = clauses.iter().cloned().chain([more.clone()]).collect();
-        let after = judged(Charter::new(both.clone()).with_default(DefaultApproval::Auto), &action);
+        // If rules already decide, or the default allows, another rule can only be stricter.
+        let before = judged(GovernanceRuleset::new(rules.clone()).with_default(DefaultApproval::Auto), &action);
+        let both: Vec<GovernanceRule> = rules.iter().cloned().chain([more.clone()]).collect();
+        let after = judged(GovernanceRuleset::new(both.clone()).with_default(DefaultApproval::Auto), &action);
         prop_assert!(after.class >= before.class, "{before} {after}");
-        let reversed: Vec<Clause> = both.iter().rev().cloned().collect();
-        let other = judged(Charter::new(reversed).with_default(DefaultApproval::Auto), &action);
+        let reversed: Vec<GovernanceRule> = both.iter().rev().cloned().collect();
+        let other = judged(GovernanceRuleset::new(reversed).with_default(DefaultApproval::Auto), &action);
         prop_assert_eq!(other.class, after.class, "their order means nothing");
-        let levelled = judged(Charter::new(both).with_default(DefaultApproval::Auto).with_level(Some(level)), &action);
+        let levelled = judged(GovernanceRuleset::new(both).with_default(DefaultApproval::Auto).with_level(Some(level)), &action);
         let denied = levelled.class == Class::Deny;
         prop_assert_eq!(denied, after.class == Class::Deny, "a level neither denies nor lifts a denial");
     }
 
     #[test]
-    fn the_policy_is_never_outvoted(clauses in prop::collection::vec(any_clause(), 0..4), action in any_action()) {
+    fn rules_never_override_a_stricter_policy(rules in prop::collection::vec(any_rule(), 0..4), action in any_action()) {
         let roots = roots();
-        let scene = Scene { roots: &roots, ..Scene::default() };
+        let context = RequestContext { roots: &roots, ..RequestContext::default() };
         for access in [Access::Low, Access::Medium, Access::High] {
             let policy = Policy::new(access, Narrowing::default());
-            let alone = Class::of(policy.decide(&action, &scene).verdict);
-            let ruling = policy.with_charter(Charter::new(clauses.clone())).rule(&action, &scene, &Ledger::EMPTY);
-            prop_assert!(ruling.class >= alone, "{ruling}");
+            let alone = Class::from_verdict(policy.decide(&action, &context).verdict);
+            let decision = policy.with_ruleset(GovernanceRuleset::new(rules.clone())).decide_governed(&action, &context, &BudgetUsage::EMPTY);
+            prop_assert!(decision.class >= alone, "{decision}");
         }
     }
 }
@@ -373,15 +397,20 @@ fn a_change_beside_a_harmless_command_mutates() {
 
 #[test]
 fn a_policy_that_allows_one_thing_allows_nothing_else_that_a_request_does() {
-    let class = |action: &str, subject: Option<&str>, deed: &Action| {
-        let clause = Clause::new("x", action, Class::Allow).up_to(4);
-        let clause = subject.map_or(clause.clone(), |subject| clause.on(subject).unwrap());
-        rule(Charter::new(vec![clause]).with_default(DefaultApproval::Always), deed, &Ledger::EMPTY).class
+    let class = |action: &str, subject: Option<&str>, named_target: &Action| {
+        let rule = GovernanceRule::new("x", action, Class::Allow).with_max_level(4);
+        let rule = subject.map_or(rule.clone(), |subject| rule.with_subject(subject).unwrap());
+        decide(
+            GovernanceRuleset::new(vec![rule]).with_default(DefaultApproval::Always),
+            named_target,
+            &BudgetUsage::EMPTY,
+        )
+        .class
     };
     let fetch = |kind| Action { urls: vec!["https://example.com".into()], ..Action::file(kind, "/ws/a") };
     let search = |line: &str| Action { also: vec![Kind::Search], ..shell(line) };
     let unknown = |line: &str| Action { kind: Kind::Other, ..shell(line) };
-    for (action, subject, deed, expected) in [
+    for (action, subject, named_target, expected) in [
         ("command.run", None, shell("make"), Class::Allow),
         ("command.run", None, unknown("make"), Class::Allow),
         ("command.run", None, with_command(Kind::Edit, "/ws/a", "ls"), Class::RequireApproval),
@@ -405,6 +434,6 @@ fn a_policy_that_allows_one_thing_allows_nothing_else_that_a_request_does() {
         ("network.fetch", None, fetch(Kind::Edit), Class::RequireApproval),
         ("tool.call", Some("kind:fetch"), fetch(Kind::Edit), Class::RequireApproval),
     ] {
-        assert_eq!(class(action, subject, &deed), expected, "{action} {subject:?} {deed:?}");
+        assert_eq!(class(action, subject, &named_target), expected, "{action} {subject:?} {named_target:?}");
     }
 }

@@ -1,9 +1,9 @@
-//! A line of words as people write it in a rule, where no shell is meant.
+//! Splits the words of a command pattern in a rule, without shell syntax.
 
-/// Characters that mean something to a shell and nothing here.
+/// Characters with a meaning in a shell, which are not allowed.
 const SYNTAX: &[char] = &[';', '&', '|', '<', '>', '$', '`', '(', ')', '\n', '\r', '\0'];
 
-/// Splits `line` at blanks; quotes of either kind hold a word together.
+/// Splits `line` at blanks; quotes of either kind keep a word together.
 pub(crate) fn split(line: &str) -> Result<Vec<String>, &'static str> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
