@@ -7,7 +7,7 @@ use bytes::Bytes;
 use narrows_acp::method;
 use narrows_wire::{Batch, BatchStep, Code, DEFAULT_MAX_BATCH_ENTRIES, Frame, Kind, RpcError, View, message};
 
-use crate::ids::comparable_id;
+use crate::request_ids::comparable_id;
 
 /// How many bytes of the entries of one end may wait for an answer.
 const MAX_HELD_BYTES: usize = 16 << 20;

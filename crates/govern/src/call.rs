@@ -16,9 +16,9 @@ use sha2::{Digest as _, Sha256};
 
 use self::content::{blocks, change_blocks, is_empty};
 use self::request::shown;
+use crate::coverage::OTHERS;
 use crate::gate::value_bytes;
-use crate::once::Once;
-use crate::reach::OTHERS;
+use crate::unique_keys::Once;
 
 /// What stands in front of a kind where a name could be.
 const KIND: &str = "kind:";

@@ -4,36 +4,36 @@
 //! recorded first waits for [`Gate::settled`], and everything behind it on the same way waits too, so order is kept. There
 //! is no clock, no disk and no task in here but the [`Ground`] that paths are looked up on.
 
-mod answer;
 mod api;
-mod change;
-mod children;
-mod clear;
-mod consult;
-mod deadline;
-mod fit;
+mod approval;
+mod approval_notice;
+mod child_sessions;
+mod client_services;
+mod deadlines;
+mod derived_approval;
 mod from_agent;
 mod from_client;
-mod grant;
-mod hearing;
-mod lane;
+mod half_closed;
 mod mcp;
-mod method;
-mod mute;
-mod notice;
-mod opening;
-mod ours;
+mod method_rules;
+mod outbox;
+mod ownership;
 mod permission;
-mod prompt;
-mod refusals;
+mod prompt_content;
+mod refusal_log;
+mod responses;
 mod retained;
-mod service;
 mod session;
-mod terminal;
+mod session_config;
+mod session_open;
+mod strip_meta;
+mod terminals;
 #[cfg(test)]
 mod tests;
-mod tool;
+mod tool_check;
+mod tool_updates;
 mod turn;
+mod unknown_members;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -43,24 +43,24 @@ use narrows_audit::Event;
 use narrows_policy::Policy;
 use narrows_wire::View;
 
-use crate::desk::Desk;
+use crate::audit_events::Parties;
+use crate::authorizer::Desk;
+use crate::config::Mandate;
 use crate::identity::{Owners, Principal};
-use crate::mandate::Mandate;
 use crate::meta::Mark;
-use crate::patience::Patience;
-use crate::record::Parties;
-use crate::roots::Ground;
-use crate::till::Till;
+use crate::path_resolver::Ground;
+use crate::shared_budget::Till;
+use crate::timeouts::Patience;
 
 pub use api::{
     Ballot, BallotError, Open, Out, Request, SessionSlot, SessionSlots, Setting, SignatureValidity, Ticket,
     Time, VoteSignature,
 };
-pub use hearing::is_signer;
+pub use approval::is_signer;
 pub(crate) use retained::value_bytes;
 
-use hearing::Hearing;
-use lane::{Lane, Otherwise, Way};
+use approval::Hearing;
+use outbox::{Lane, Otherwise, Way};
 use retained::{Charge, ChargedMap, RetainedBytes};
 use session::{Asked, Owed, Served, Session};
 
@@ -87,7 +87,7 @@ pub struct Gate {
     owners: Option<Arc<dyn Owners>>,
     /// Limits the sessions of all gates together. `None`: only those of this gate are limited.
     session_slots: Option<Arc<dyn SessionSlots>>,
-    cursors: ours::Cursors,
+    cursors: ownership::Cursors,
     mark: Mark,
     setting: Setting,
     /// Whether version 2 is spoken.
@@ -99,10 +99,10 @@ pub struct Gate {
     /// The client says nothing more.
     is_mute: bool,
     /// What the client said it does for the agent.
-    offered: Option<opening::Offered>,
+    offered: Option<session_open::Offered>,
     sessions: HashMap<Box<str>, Session>,
     /// Sessions that were open, the oldest first.
-    closed: VecDeque<children::Closed>,
+    closed: VecDeque<child_sessions::Closed>,
     /// What the agent said in sessions that are not open yet.
     early: Vec<(Bytes, Charge)>,
     /// The agent is being ended because of what it did between turns.
@@ -115,7 +115,7 @@ pub struct Gate {
     connections: ChargedMap<String, String>,
     /// Names of unknown notifications of the agent that are in the log.
     recorded_names: BTreeSet<Box<str>>,
-    refusals: refusals::RefusalLog,
+    refusals: refusal_log::RefusalLog,
     /// The byte budget of the tables.
     retained: RetainedBytes,
     /// What waits for an approval.
@@ -123,7 +123,7 @@ pub struct Gate {
     to_client: Lane,
     to_agent: Lane,
     /// Answers to our own agent that wait until they are recorded.
-    advice: VecDeque<consult::Advice>,
+    advice: VecDeque<tool_check::Advice>,
     /// When something may be due.
     due: Option<Time>,
     tickets: u64,
@@ -157,7 +157,7 @@ impl Gate {
             ground,
             owners: None,
             session_slots: None,
-            cursors: ours::Cursors::default(),
+            cursors: ownership::Cursors::default(),
             mark,
             setting,
             is_v2: false,
@@ -173,7 +173,7 @@ impl Gate {
             served: ChargedMap::default(),
             connections: ChargedMap::default(),
             recorded_names: BTreeSet::new(),
-            refusals: refusals::RefusalLog::default(),
+            refusals: refusal_log::RefusalLog::default(),
             retained: RetainedBytes::default(),
             hearings: BTreeMap::new(),
             to_client: Lane::default(),

@@ -88,44 +88,44 @@
 //! [`foresee`] tells what would be decided about a call, without a conversation. Whoever keeps a gate without [`stand`],
 //! such as a simulation with a clock of its own, implements [`Out`].
 
+mod audit_events;
+mod authorizer;
 mod batches;
 mod call;
-mod chain;
-mod desk;
+mod config;
+mod coverage;
+mod driver;
 mod gate;
-mod guard;
 mod identity;
-mod ids;
-mod life;
-mod lobby;
-mod lookalike;
-mod mandate;
+mod lifecycle;
+mod lookalike_keys;
 mod meta;
-mod once;
-mod patience;
+mod path_resolver;
+mod protected_files;
 mod proxy;
-mod reach;
-mod record;
+mod proxy_driver;
 mod recovery;
-mod resource;
-mod roots;
+mod request_ids;
+mod resource_uri;
 mod scope;
-mod sealed;
-mod till;
+mod shared_budget;
+mod timeouts;
+mod unauthenticated;
+mod unique_keys;
 
-pub use chain::join;
-pub use desk::foresee;
+pub use authorizer::foresee;
+pub use config::{Autonomy, Mandate, policy_of, provided};
+pub use coverage::{BUILT_IN, Reach};
+pub use driver::{Ended, Inquiry, stand};
 pub use gate::{
     Ballot, BallotError, Gate, Open, Out, Request, SessionSlot, SessionSlots, Setting, SignatureValidity,
     Ticket, Time, VoteSignature, is_signer,
 };
-pub use guard::{Ended, Inquiry, stand};
 pub use identity::{Method, Owners, Principal};
-pub use lobby::Lobby;
-pub use mandate::{Autonomy, Mandate, policy_of, provided};
-pub use patience::Patience;
+pub use path_resolver::{Disk, Ground, Outside, admit};
 pub use proxy::{Moves, Neighbour, Place, is_for_proxy};
-pub use reach::{BUILT_IN, Reach};
+pub use proxy_driver::join;
 pub use recovery::{Presence, RecoveryError};
-pub use roots::{Disk, Ground, Outside, admit};
-pub use till::{LogTill, Spent, Till, TillError};
+pub use shared_budget::{LogTill, Spent, Till, TillError};
+pub use timeouts::Patience;
+pub use unauthenticated::Lobby;

@@ -6,8 +6,8 @@ use std::sync::LazyLock;
 use narrows_wire::{View, member};
 use serde_json::{Value, json};
 
+use crate::config::Mandate;
 use crate::identity::Principal;
-use crate::mandate::Mandate;
 
 /// The member of `_meta` that is ours.
 const KEY: &str = "aip44";

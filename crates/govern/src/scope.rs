@@ -8,8 +8,8 @@ use narrows_manifest::types::operator::{Operator, Scope, ToolRef};
 use narrows_policy::{Action, Kind};
 
 use crate::call::Call;
-use crate::mandate::Mandate;
-use crate::roots::{Ground, admit};
+use crate::config::Mandate;
+use crate::path_resolver::{Ground, admit};
 
 /// The scopes of an operator's tools by their ids. A tool that is also named without one has none.
 pub(crate) fn of(operator: &Operator) -> BTreeMap<String, Vec<Scope>> {
@@ -124,7 +124,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::roots::Disk;
+    use crate::path_resolver::Disk;
 
     fn scope(workspace: Option<&str>, network: Option<&[&str]>) -> Scope {
         Scope {

@@ -7,7 +7,7 @@ use narrows_policy::{Action, Kind};
 use serde_json::{Map, Value};
 
 use super::Call;
-use crate::resource::Resource;
+use crate::resource_uri::Resource;
 
 impl Call {
     /// The same request to the client, whose file or directory was found at `real`, a path without links. The client gets that

@@ -5,13 +5,13 @@ use narrows_wire::{Code, Kind, RpcError, View, message};
 use serde_json::{Value, json};
 
 use super::api::Out;
-use super::lane::{Otherwise, Way};
-use super::opening::{UNDECLARED, unrecorded};
-use super::service::ambiguous;
+use super::client_services::ambiguous;
+use super::outbox::{Otherwise, Way};
 use super::session::{Served, key_of, request_key};
+use super::session_open::{UNDECLARED, unrecorded};
 use super::{Gate, Pass};
-use crate::ids::comparable_id;
-use crate::once;
+use crate::request_ids::comparable_id;
+use crate::unique_keys;
 
 impl<O: Out> Pass<'_, O> {
     pub(super) fn agent(&mut self, message: View<'_>) {
@@ -84,7 +84,7 @@ impl<O: Out> Pass<'_, O> {
             return;
         }
         match &*method {
-            method::SESSION_REQUEST_PERMISSION => match once::read(message.params()) {
+            method::SESSION_REQUEST_PERMISSION => match unique_keys::read(message.params()) {
                 Some(params) => {
                     self.permission(id, message);
                     self.note_asked(&params, message);

@@ -6,14 +6,14 @@ use serde_json::json;
 
 use super::Pass;
 use super::api::Out;
+use super::approval::Hearing;
 use super::from_agent::unclear_id;
-use super::hearing::Hearing;
-use super::lane::{Otherwise, Way};
-use super::method::is_plain_notification;
-use super::opening::read;
+use super::method_rules::is_plain_notification;
+use super::outbox::{Otherwise, Way};
 use super::session::{Asked, Owed, Served};
-use crate::ids::comparable_id;
-use crate::record::Sender;
+use super::session_open::read;
+use crate::audit_events::Sender;
+use crate::request_ids::comparable_id;
 
 /// Memory of a request that is accepted although the byte budget is used up.
 const MAX_CLOSE_BYTES: usize = 4096;

@@ -11,12 +11,12 @@ use serde_json::{Map, Value, json};
 
 use super::Pass;
 use super::api::Out;
-use super::lane::{Otherwise, Way};
-use super::opening::read;
-use super::service::ambiguous;
+use super::client_services::ambiguous;
+use super::outbox::{Otherwise, Way};
 use super::session::{Asked, Served};
+use super::session_open::read;
 use crate::call::Call;
-use crate::once;
+use crate::unique_keys;
 
 /// The method by which a tool is called.
 const CALL: &str = "tools/call";
@@ -87,7 +87,7 @@ fn beside(params: &Value) -> Map<String, Value> {
 impl<O: Out> Pass<'_, O> {
     /// The agent wants something of an MCP server in the client.
     pub(super) fn mcp(&mut self, id: &[u8], method: &str, message: View<'_>) {
-        let Some(params) = once::read(message.params()) else {
+        let Some(params) = unique_keys::read(message.params()) else {
             return self.refuse_agent(id, &ambiguous());
         };
         let Some(found) = self.server_of(&params) else {
@@ -137,7 +137,7 @@ impl<O: Out> Pass<'_, O> {
     /// A server has listed what it can show: the agent hears of that which it may have shown.
     pub(super) fn mcp_listed(&mut self, session: Option<&str>, server: &str, list: &List, message: View<'_>) {
         let (Some(id), Some(_)) = (message.id(), message.result()) else { return self.forward(message) };
-        let Some(mut result) = once::read(message.result()) else {
+        let Some(mut result) = unique_keys::read(message.result()) else {
             return self.refuse_agent(id, &ambiguous());
         };
         let mut is_shorter = false;
@@ -168,7 +168,7 @@ impl<O: Out> Pass<'_, O> {
 
     /// The agent tells such a server something. What asks for something is no news: nobody could be told what came of it.
     pub(super) fn mcp_news(&mut self, message: View<'_>) {
-        let params = once::read(message.params()).unwrap_or_default();
+        let params = unique_keys::read(message.params()).unwrap_or_default();
         let is_declared = self.gate.mandate.capabilities.mcp_acp;
         let is_news = params["method"].as_str().is_some_and(|method| method.starts_with("notifications/"));
         if is_declared && is_news && self.server_of(&params).is_some() {

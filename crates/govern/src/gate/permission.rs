@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 
 use super::Pass;
 use super::api::{Out, Ticket};
-use super::lane::{Otherwise, Way};
-use super::opening::read;
+use super::outbox::{Otherwise, Way};
 use super::retained::value_bytes;
 use super::session::{Case, Options, Origin, key_of, request_key};
+use super::session_open::read;
+use crate::audit_events::{Approved, digest};
 use crate::call::{Progress, Said};
-use crate::record::{Approved, digest};
 
 impl<O: Out> Pass<'_, O> {
     pub(super) fn permission(&mut self, id: &[u8], message: View<'_>) {

@@ -6,16 +6,16 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::api::{SessionSlot, Ticket, Time};
-use super::children::Lineage;
+use super::child_sessions::Lineage;
 use super::mcp::List;
 use super::retained::{Charge, ChargedMap, RetainedBytes};
-use super::terminal::CallTerminal;
+use super::terminals::CallTerminal;
 use super::{Gate, MOST_OPEN, Raw};
+use crate::audit_events::Approved;
+use crate::authorizer::{Counted, Verdict};
 use crate::call::{Call, Digest};
-use crate::desk::{Counted, Verdict};
 use crate::identity::Principal;
-use crate::life::Life;
-use crate::record::Approved;
+use crate::lifecycle::Life;
 
 /// How much of what is said about a call is kept until it is decided.
 pub(super) const MAX_HELD_BYTES: usize = 1 << 20;

@@ -1,27 +1,27 @@
 //! Whole conversations through the gate, as what everybody gets to see.
 
+mod approval_bypass;
 mod approvals;
 mod bounds;
 mod budgets;
-mod children;
+mod call_effects;
+mod child_sessions;
 mod client_files;
 mod deadlines;
-mod described;
+mod derived_approvals;
 mod durable;
-mod endings;
-mod grants;
-mod history;
 mod identity;
-mod members;
-mod methods;
-mod openings;
+mod mcp_servers;
+mod method_rules;
 mod ownership;
+mod replay;
 mod retained;
-mod second;
-mod servers;
+mod session_end;
+mod session_open;
 mod terminals;
-mod tools;
-mod tricks;
+mod tool_updates;
+mod unknown_members;
+mod version_2;
 
 use std::time::Duration;
 
@@ -32,9 +32,9 @@ use narrows_wire::View;
 use serde_json::{Value, json};
 
 use super::{Gate, Out, Request, Setting, Ticket, Time};
+use crate::config::Mandate;
 use crate::identity::{Method, Principal};
-use crate::mandate::Mandate;
-use crate::roots::Ground;
+use crate::path_resolver::Ground;
 
 /// A disk on which everything is where it is said to be.
 #[derive(Debug)]

@@ -7,17 +7,17 @@ use narrows_wire::{Code, Effects, RpcError, View, message};
 use serde_json::{Value, json};
 
 use super::api::{Out, Ticket};
-use super::deadline::late;
-use super::lane::{Otherwise, Way};
-use super::opening::{UNDECLARED, crowded, unnamed, unrecorded, unrecorded_outcome};
-use super::service::ambiguous;
+use super::client_services::ambiguous;
+use super::deadlines::late;
+use super::outbox::{Otherwise, Way};
 use super::session::{Asked, Case, Halt, Origin, Owed, Session};
-use super::{Pass, Raw, UNRECORDED, prompt};
+use super::session_open::{UNDECLARED, crowded, unnamed, unrecorded, unrecorded_outcome};
+use super::{Pass, Raw, UNRECORDED, prompt_content};
+use crate::audit_events::{self, Sender};
 use crate::call::Call;
-use crate::life::Life;
-use crate::mandate::Autonomy;
-use crate::once;
-use crate::record::{self, Sender};
+use crate::config::Autonomy;
+use crate::lifecycle::Life;
+use crate::unique_keys;
 
 /// Why what waits for an approval in a turn is not done once its client has cancelled it.
 pub(super) const CANCELLED: &str = "the turn was cancelled";
@@ -26,7 +26,7 @@ impl<O: Out> Pass<'_, O> {
     /// The client wants a turn.
     pub(super) fn prompt(&mut self, id: &[u8], message: View<'_>) {
         let Some(name) = self.ready(id, message) else { return };
-        let Some(params) = once::read(message.params()) else {
+        let Some(params) = unique_keys::read(message.params()) else {
             return self.refuse_client(id, &ambiguous());
         };
         // The gate cannot check the capabilities of anything else, nor show it to an approver.
@@ -34,14 +34,14 @@ impl<O: Out> Pass<'_, O> {
             let error = RpcError::new(Code::InvalidParams, "prompt is not an array");
             return self.refuse_client(id, &error);
         }
-        if let Some(kind) = prompt::undeclared(&params, self.gate.mandate.capabilities) {
+        if let Some(kind) = prompt_content::undeclared(&params, self.gate.mandate.capabilities) {
             return self.refuse_block(id, &name, kind);
         }
         if self.gate.mandate.autonomy != Autonomy::Gated {
             return self.begin_turn(id, &name, message, None);
         }
         let key = format!("turn {}", String::from_utf8_lossy(id));
-        let call = Call::known(None, "turn", "other", prompt::matter(&params, message.params()));
+        let call = Call::known(None, "turn", "other", prompt_content::matter(&params, message.params()));
         let verdict = self.turn_verdict(&call);
         if !self.open_wish(id, &name, &key, call) {
             return;
@@ -132,7 +132,7 @@ impl<O: Out> Pass<'_, O> {
     /// The client stops a turn: what waits for an approval in it is not done.
     pub(super) fn cancelled_by_client(&mut self, name: &str) {
         for number in self.hearings_within(name) {
-            self.decide(number, record::Approved::Refused(CANCELLED.to_owned()));
+            self.decide(number, audit_events::Approved::Refused(CANCELLED.to_owned()));
         }
         let goes_on = |session: &Session| session.heard.is_some() && session.stop_by.is_none();
         if self.gate.sessions.get(name).is_some_and(goes_on) {
@@ -147,7 +147,7 @@ impl<O: Out> Pass<'_, O> {
             return;
         }
         for number in self.hearings_within(&name) {
-            self.decide(number, record::Approved::Refused("the session is being closed".to_owned()));
+            self.decide(number, audit_events::Approved::Refused("the session is being closed".to_owned()));
         }
         if self.gate.sessions.get(&*name).is_some_and(|session| session.heard.is_some()) {
             self.cancel(&name);
@@ -315,7 +315,7 @@ impl<O: Out> Pass<'_, O> {
             session.halted_at = ticket;
         }
         for number in self.hearings_within(name) {
-            self.decide(number, record::Approved::Refused(reason.clone()));
+            self.decide(number, audit_events::Approved::Refused(reason.clone()));
         }
         self.cancel(name);
     }
@@ -323,7 +323,7 @@ impl<O: Out> Pass<'_, O> {
     /// A session is over: what never finished is recorded as such. The last thing that is.
     pub(super) fn over(&mut self, name: &str, reason: &str) -> Option<Ticket> {
         for number in self.hearings_within(name) {
-            self.decide(number, record::Approved::Refused(reason.to_owned()));
+            self.decide(number, audit_events::Approved::Refused(reason.to_owned()));
         }
         for child in self.gate.below(name) {
             self.over_alone(&child, reason);

@@ -4,7 +4,7 @@ use narrows_govern::{BallotError, Mandate, Principal};
 use narrows_manifest::ToolSet;
 use serde_json::{Value, json};
 
-use crate::scene::{Scene, mandate, policy};
+use crate::fixture::{Scene, mandate, policy};
 
 #[test]
 fn point_23_an_unauthorised_tool_is_neither_announced_nor_run() {

@@ -2,18 +2,18 @@
 //! `narrows/tests/cli/serve_points.rs`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod audit;
 mod authority;
+mod fixture;
 mod manifest;
-mod poison;
-mod record;
-mod scene;
 mod session;
+mod untrusted_output;
 
 /// Where the tests of points are.
 const SOURCES: [&str; 5] = [
     include_str!("manifest.rs"),
     include_str!("session.rs"),
-    include_str!("record.rs"),
+    include_str!("audit.rs"),
     include_str!("authority.rs"),
     include_str!("../../../narrows/tests/cli/serve_points.rs"),
 ];

@@ -5,7 +5,7 @@ use std::path::Path;
 use narrows_manifest::{AuditTarget, Bundle, Code, Memory, Severity, resolve};
 use serde_json::json;
 
-use crate::scene::{Scene, mandate};
+use crate::fixture::{Scene, mandate};
 
 const ACP: &str = "---\nname: notes\nid: notes\ndescription: d\nversion: 1.0.0\nkind: server\ntransport: stdio\n\
     metadata:\n  aip44:\n    acp_rev: \"272bf79\"\n    tier: governance-aware\n    operator: ./OPERATOR.md\n---\nbody\n";

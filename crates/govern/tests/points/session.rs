@@ -4,7 +4,7 @@ use narrows_govern::{Autonomy, Mandate};
 use narrows_manifest::{Capabilities, ToolSet};
 use serde_json::{Value, json};
 
-use crate::scene::{Scene, mandate};
+use crate::fixture::{Scene, mandate};
 
 #[test]
 fn point_09_prompts_go_to_the_agent_and_updates_to_the_client() {

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use insta::assert_snapshot;
 
 use super::*;
+use crate::config::Autonomy;
 use crate::gate::{Ballot, BallotError, SignatureValidity, VoteSignature};
-use crate::mandate::Autonomy;
 
 /// What the keys say of a signature that was counted: valid, or why not.
 #[derive(Clone, Debug, Default)]
@@ -380,7 +380,7 @@ fn half_approved() -> (Scene, KeyState) {
     let charter = Charter::new(vec![clause.signed_by(lead, 2)]).with_level(Some(2));
     let policy = Policy::new(Access::High, Narrowing::default()).with_charter(charter);
     let mut scene = Scene::new();
-    scene.gate.desk = crate::desk::Desk::new(policy, "n");
+    scene.gate.desk = crate::authorizer::Desk::new(policy, "n");
     scene.opened();
     asks(&mut scene, 7);
     let keys = KeyState::default();

@@ -1,8 +1,8 @@
 //! What an agent or a client could try to get around the gate with.
 
 use super::*;
+use crate::config::Autonomy;
 use crate::gate::MOST_OPEN;
-use crate::mandate::Autonomy;
 
 fn gated() -> Mandate {
     Mandate { autonomy: Autonomy::Gated, ..mandate() }
@@ -200,7 +200,7 @@ fn a_policy_may_allow_or_deny_a_mode_and_what_cannot_be_recorded_does_not_change
         let mut scene = Scene::at_work();
         let clause = Clause::new("modes", "tool.call", class).on("session.set_mode").unwrap();
         let policy = Policy::new(Access::High, Narrowing::default()).with_charter(Charter::new(vec![clause]));
-        scene.gate.desk = crate::desk::Desk::new(policy, "n");
+        scene.gate.desk = crate::authorizer::Desk::new(policy, "n");
         scene.ask(5, "session/set_mode", &json!({"sessionId": "s", "modeId": "x"}));
         let seen = scene.seen();
         assert_eq!((seen.contains("a < "), seen.contains("-32015")), (passes, !passes), "{seen}");

@@ -43,7 +43,7 @@ fn with_links(links: &Links) -> Scene {
     ];
     let charter = Charter::new(clauses).with_level(Some(2)).with_default(DefaultApproval::Auto);
     let policy = Policy::new(Access::High, Narrowing::default()).with_charter(charter);
-    scene.gate.desk = crate::desk::Desk::new(policy, "g");
+    scene.gate.desk = crate::authorizer::Desk::new(policy, "g");
     scene.gate.ground = Box::new(links.clone());
     scene.opened();
     scene
@@ -210,7 +210,7 @@ fn what_a_sandbox_shows_read_only_is_not_written_by_the_client_either() {
 fn a_request_to_the_client_has_the_members_of_its_method_and_no_others() {
     let capabilities = Capabilities { terminal: true, ..mandate().capabilities };
     let mut scene = Scene::with(Mandate { capabilities, ..mandate() }, &["lead"]);
-    scene.gate.desk = crate::desk::Desk::new(Policy::new(Access::High, Narrowing::default()), "g");
+    scene.gate.desk = crate::authorizer::Desk::new(Policy::new(Access::High, Narrowing::default()), "g");
     scene.opened();
     let mut id = 1;
     let mut passes = |method: &str, more: Value| {
@@ -253,7 +253,7 @@ fn a_request_to_the_client_has_the_members_of_its_method_and_no_others() {
 fn a_written_file_is_judged_by_its_path_and_not_by_its_text() {
     let sealed = vec!["/w/a/GOVERNANCE.md".into()];
     let mut scene = Scene::with(Mandate { sealed, ..mandate() }, &["lead"]);
-    scene.gate.desk = crate::desk::Desk::new(Policy::new(Access::High, Narrowing::default()), "g");
+    scene.gate.desk = crate::authorizer::Desk::new(Policy::new(Access::High, Narrowing::default()), "g");
     scene.opened();
     let patch = "*** Begin Patch\n*** Update File: /w/a/GOVERNANCE.md\n@@\n-a\n+b\n*** End Patch\n";
     scene.wants(

@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 
 use super::*;
-use crate::patience::Patience;
+use crate::timeouts::Patience;
 
 /// A request of the client's that the agent answers just in time, and one that it does not.
 #[track_caller]
@@ -13,7 +13,7 @@ fn before(method: &str) -> Scene {
     if method.starts_with("session/set_") {
         let clause = Clause::new("modes", "tool.call", Class::Allow).on("kind:switch_mode").unwrap();
         let policy = Policy::new(Access::High, Narrowing::default()).with_charter(Charter::new(vec![clause]));
-        scene.gate.desk = crate::desk::Desk::new(policy, "n");
+        scene.gate.desk = crate::authorizer::Desk::new(policy, "n");
         scene.ask(90, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
         scene.answer(90, &json!({"sessionId": "s"}));
         scene.pass(0);

@@ -4,9 +4,9 @@ use std::fmt::{self, Write};
 use std::sync::Arc;
 
 use super::*;
+use crate::config::Autonomy;
 use crate::gate::retained::RetainedBytes;
 use crate::gate::{SessionSlot, SessionSlots};
-use crate::mandate::Autonomy;
 
 /// The budget in these tests.
 const MAX_BYTES: usize = 1 << 20;

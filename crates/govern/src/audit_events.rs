@@ -7,10 +7,10 @@ use narrows_policy::{Class, Ruling};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use crate::config::Mandate;
 use crate::identity::Principal;
-use crate::life::Life;
-use crate::mandate::Mandate;
-use crate::till::Spent;
+use crate::lifecycle::Life;
+use crate::shared_budget::Spent;
 
 /// The longest input or output that is logged as it is.
 const LONGEST: usize = 256 << 10;

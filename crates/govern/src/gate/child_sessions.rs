@@ -13,14 +13,14 @@ use narrows_wire::{Code, Kind, RpcError, View};
 use serde_json::{Value, json};
 
 use super::api::{Out, Ticket};
-use super::lane::Otherwise;
+use super::outbox::Otherwise;
 use super::retained::Charge;
 use super::session::{Asked, Session};
 use super::{Gate, Pass};
 use crate::call::{Progress, Said};
-use crate::life::Life;
-use crate::once;
-use crate::roots::admit;
+use crate::lifecycle::Life;
+use crate::path_resolver::admit;
+use crate::unique_keys;
 
 /// Child sessions of one connection. Idle ones give way to others.
 const MAX_CHILDREN: usize = 1_024;
@@ -237,7 +237,7 @@ impl<O: Out> Pass<'_, O> {
         if !self.gate.is_v2 && !self.gate.offered.is_some_and(|offered| offered.subagents) {
             return;
         }
-        let params = once::read(Some(update)).unwrap_or_default();
+        let params = unique_keys::read(Some(update)).unwrap_or_default();
         let Some(child) = params["sessionId"].as_str().filter(|child| !child.is_empty()) else {
             return self.halt(parent, "it announced a child session that cannot be read");
         };
@@ -378,7 +378,7 @@ impl<O: Out> Pass<'_, O> {
 
 /// Returns `true` if an update tells of a call that begins or goes on. More about one that was told of before may come late.
 fn begins_call(message: View<'_>) -> bool {
-    let Some(params) = once::read(message.params()) else { return true };
+    let Some(params) = unique_keys::read(message.params()) else { return true };
     let update = &params["update"];
     let text = update.to_string();
     let status = serde_json::from_str::<Said<'_>>(&text).ok().and_then(|said| said.status);

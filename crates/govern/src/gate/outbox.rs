@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use super::api::Ticket;
-use super::opening::{unrecorded, unrecorded_outcome};
+use super::session_open::{unrecorded, unrecorded_outcome};
 
 /// Which way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 
 use super::Pass;
 use super::api::Out;
-use super::lane::Otherwise;
+use super::outbox::Otherwise;
 use super::retained::RetainedBytes;
 use super::session::{Case, Session, key_of};
 use crate::call::{Call, Progress, Said};
-use crate::once::Once;
+use crate::unique_keys::Once;
 
 /// The kind of a call that runs a command.
 const EXECUTE: &str = "execute";

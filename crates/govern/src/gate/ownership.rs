@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 
 use super::Pass;
 use super::api::Out;
-use super::lane::{Otherwise, Way};
-use super::opening::{read, unrecorded};
-use super::service::{ambiguous, with_text};
+use super::client_services::{ambiguous, with_text};
+use super::outbox::{Otherwise, Way};
 use super::session::Asked;
-use crate::once;
+use super::session_open::{read, unrecorded};
+use crate::unique_keys;
 
 /// Longer names of sessions are not kept: each is in memory and on disk for as long as anybody may come back to it.
 const MAX_SESSION_NAME_BYTES: usize = 1024;
@@ -55,7 +55,9 @@ impl Cursors {
 impl<O: Out> Pass<'_, O> {
     /// The client asks which sessions there are.
     pub(super) fn list(&mut self, id: &[u8], message: View<'_>) {
-        let Some(params) = once::read(message.params()) else { return self.refuse_client(id, &ambiguous()) };
+        let Some(params) = unique_keys::read(message.params()) else {
+            return self.refuse_client(id, &ambiguous());
+        };
         let named = params.get("cursor").filter(|named| self.gate.owners.is_some() && !named.is_null());
         let known = named.and_then(Value::as_str).and_then(|name| self.gate.cursors.get(name));
         let line = known.and_then(|cursor| with_text(message, "cursor", cursor));

@@ -5,20 +5,20 @@ use serde_json::json;
 
 use super::Pass;
 use super::api::{Out, Ticket};
-use super::lane::{Otherwise, Way};
-use super::method::without_envelope;
-use super::opening::unrecorded;
-use super::service::ambiguous;
+use super::client_services::ambiguous;
+use super::method_rules::without_envelope;
+use super::outbox::{Otherwise, Way};
 use super::session::{Asked, Origin};
+use super::session_open::unrecorded;
+use crate::audit_events::Approved;
 use crate::call::Call;
-use crate::once;
-use crate::record::Approved;
+use crate::unique_keys;
 
 impl<O: Out> Pass<'_, O> {
     /// The client wants its session run in another way.
     pub(super) fn change(&mut self, id: &[u8], method: &str, message: View<'_>) {
         let Some(name) = self.ready(id, message) else { return };
-        let Some(params) = once::read(message.params()) else {
+        let Some(params) = unique_keys::read(message.params()) else {
             return self.refuse_client(id, &ambiguous());
         };
         let key = format!("change {}", String::from_utf8_lossy(id));

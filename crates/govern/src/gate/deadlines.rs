@@ -10,12 +10,12 @@ use narrows_wire::{Code, Effects, RpcError, message};
 use serde_json::{Value, json};
 
 use super::api::{Out, Time};
-use super::hearing::name_of;
-use super::lane::{Otherwise, Way};
+use super::approval::name_of;
+use super::outbox::{Otherwise, Way};
 use super::retained::ChargedMap;
 use super::session::{Asked, Halt, Owed, Served};
 use super::{Gate, Pass, Raw};
-use crate::record::Approved;
+use crate::audit_events::Approved;
 
 impl Gate {
     /// Something may be due then.

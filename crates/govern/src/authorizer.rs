@@ -9,10 +9,10 @@ use narrows_policy::{Action, Class, Clause, Kind, Ledger, Policy, Reason, Ruling
 use serde_json::Value;
 
 use crate::call::{Call, Digest};
+use crate::config::{Autonomy, Mandate};
 use crate::identity::Principal;
-use crate::mandate::{Autonomy, Mandate};
 
-use crate::till::{Spent, Till};
+use crate::shared_budget::{Spent, Till};
 
 const HOUR: u64 = 3_600;
 const DAY: u64 = 86_400;
@@ -528,7 +528,7 @@ mod tests {
     struct Others(Vec<Option<Vec<Spent>>>);
 
     impl Till for Others {
-        fn news(&mut self) -> Result<Vec<Spent>, crate::till::TillError> {
+        fn news(&mut self) -> Result<Vec<Spent>, crate::shared_budget::TillError> {
             let source = std::io::Error::other("gone");
             let error = narrows_audit::ReadError::Io { segment: String::new(), source };
             self.0.remove(0).ok_or_else(|| error.into())

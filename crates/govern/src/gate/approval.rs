@@ -8,18 +8,18 @@ use narrows_wire::{Code, RpcError, View, message};
 use serde_json::{Value, json};
 
 use super::api::{Ballot, BallotError, Open, Out, Setting, Ticket, Time, VoteSignature};
-use super::lane::{Otherwise, Way};
-use super::opening::{read, unrecorded};
+use super::client_services::MOVED;
+use super::outbox::{Otherwise, Way};
 use super::retained::{Charge, value_bytes};
-use super::service::MOVED;
 use super::session::{Origin, Served};
+use super::session_open::{read, unrecorded};
 use super::turn::CANCELLED;
 use super::{Pass, Raw};
+use crate::audit_events::{self, Approved};
+use crate::authorizer::Verdict;
 use crate::call::{Call, Digest};
-use crate::desk::Verdict;
 use crate::identity::Principal;
-use crate::life::Life;
-use crate::record::{self, Approved};
+use crate::lifecycle::Life;
 
 /// How the options of our own questions are called.
 const ALLOW: &str = "allow_once";
@@ -477,7 +477,7 @@ impl<O: Out> Pass<'_, O> {
                 case.use_up();
             }
         }
-        let shown = record::Case {
+        let shown = audit_events::Case {
             tool: &hearing.tool,
             id: &hearing.call,
             posed: hearing.posed.as_deref(),

@@ -10,8 +10,8 @@ use narrows_manifest::{Bundle, Capabilities, McpBinding, ToolSet};
 use narrows_policy::{Access, Narrowing, Policy};
 use serde_json::{Value, json};
 
-use crate::patience::Patience;
 use crate::scope;
+use crate::timeouts::Patience;
 
 /// As whom an agent acts, and within which bounds.
 #[derive(Clone, Debug, Default)]

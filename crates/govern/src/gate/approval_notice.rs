@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 
 use super::Pass;
 use super::api::{Out, Ticket};
-use super::deadline::words;
-use super::hearing::{Hearing, name_of};
-use super::lane::{Otherwise, Way};
+use super::approval::{Hearing, name_of};
+use super::deadlines::words;
+use super::outbox::{Otherwise, Way};
+use crate::audit_events::Approved;
 use crate::meta;
-use crate::record::Approved;
 
 /// How much of the name of a tool is told.
 const LONGEST: usize = 200;

@@ -6,9 +6,9 @@ use narrows_audit::Event;
 use narrows_wire::{Code, Kind, RpcError, View, message};
 use serde_json::json;
 
+use crate::audit_events::Parties;
+use crate::config::Mandate;
 use crate::identity::Principal;
-use crate::mandate::Mandate;
-use crate::record::Parties;
 
 /// Answers a peer that has not said who it is. Behind it there is no agent.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,11 +10,11 @@ use narrows_wire::{Code, Effects, RpcError, View, message};
 use serde_json::{Value, json};
 
 use super::api::{Out, SessionSlot};
-use super::lane::{Otherwise, Way};
+use super::outbox::{Otherwise, Way};
 use super::session::{Asked, Owed, Place, Session};
 use super::{Gate, Pass};
-use crate::once;
-use crate::roots::admit;
+use crate::path_resolver::admit;
+use crate::unique_keys;
 
 /// What is said to whoever uses what is not declared.
 pub(super) const UNDECLARED: &str = "the manifest does not declare this capability";
@@ -209,7 +209,7 @@ impl<O: Out> Pass<'_, O> {
 
     /// Where a session would live, if it may.
     fn admit_opening(&self, message: View<'_>, name: Option<&str>) -> Result<Place, Refusal> {
-        let params = once::read(message.params())
+        let params = unique_keys::read(message.params())
             .ok_or_else(|| Refusal::new(Code::InvalidParams, AMBIGUOUS, "ambiguous_params"))?;
         let mandate = &self.gate.mandate;
         let more = list(&params, "additionalDirectories")?;

@@ -15,13 +15,13 @@ use serde_json::json;
 
 use super::Pass;
 use super::api::Out;
-use super::lane::{Otherwise, Way};
-use super::method::UNCLEAR;
-use super::opening::unrecorded;
-use super::service::ambiguous;
+use super::client_services::ambiguous;
+use super::method_rules::UNCLEAR;
+use super::outbox::{Otherwise, Way};
 use super::session::Served;
-use crate::once;
-use crate::record::Sender;
+use super::session_open::unrecorded;
+use crate::audit_events::Sender;
+use crate::unique_keys;
 
 /// The code of a refusal because of such a member.
 const UNKNOWN_MEMBER: &str = "unknown_member";
@@ -108,7 +108,7 @@ impl<O: Out> Pass<'_, O> {
     fn refuse_member(&mut self, sender: Sender, back: Way, method: &str, name: &str, message: View<'_>) {
         let session = message.session().unwrap_or_default();
         let input = json!({"method": method, "member": name});
-        let (code, error) = match once::read(message.params()) {
+        let (code, error) = match unique_keys::read(message.params()) {
             Some(_) => (UNKNOWN_MEMBER, unknown_member_error(name)),
             None => (UNCLEAR, ambiguous().with("code", json!(UNCLEAR))),
         };

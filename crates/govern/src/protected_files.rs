@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use narrows_policy::Kind;
 
 use crate::call::Call;
-use crate::mandate::Mandate;
-use crate::roots::{Ground, real};
+use crate::config::Mandate;
+use crate::path_resolver::{Ground, real};
 
 /// Why a call is refused whatever a policy says: it changes something sealed, or nobody can tell where it leads. `roots` are
 /// those of the session, from which its relative paths start.
@@ -57,7 +57,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::roots::Disk;
+    use crate::path_resolver::Disk;
 
     #[test]
     fn what_decides_is_not_changed_by_any_name() {

@@ -6,12 +6,12 @@ use serde_json::{Map, Value, json};
 
 use super::Pass;
 use super::api::{Out, Ticket};
-use super::lane::{Otherwise, Way};
-use super::opening::{crowded, read, unrecorded, unrecorded_outcome};
+use super::outbox::{Otherwise, Way};
 use super::session::{Asked, Session};
-use crate::ids::comparable_id;
-use crate::life::Life;
+use super::session_open::{crowded, read, unrecorded, unrecorded_outcome};
+use crate::lifecycle::Life;
 use crate::meta::introduce;
+use crate::request_ids::comparable_id;
 
 impl<O: Out> Pass<'_, O> {
     pub(super) fn agent_response(&mut self, message: View<'_>) {

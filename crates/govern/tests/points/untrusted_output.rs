@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use crate::scene::Scene;
+use crate::fixture::Scene;
 
 /// What somebody might put into a file or an answer who wants a later call to pass.
 const POISONS: [&str; 14] = [

@@ -10,12 +10,12 @@ use sha2::{Digest as _, Sha256};
 
 use super::Pass;
 use super::api::{Out, Ticket};
-use super::hearing::suffice;
+use super::approval::suffice;
 use super::session::{Case, Session};
+use crate::audit_events::Approved;
+use crate::authorizer::Verdict;
 use crate::call::{Call, Digest};
-use crate::desk::Verdict;
-use crate::record::Approved;
-use crate::roots::{Ground, admit};
+use crate::path_resolver::{Ground, admit};
 
 impl<O: Out> Pass<'_, O> {
     /// Lets a request that needs an approval have that of the call which leads to it, if it is exactly what that said.

@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 
 use super::*;
-use crate::mandate::Autonomy;
+use crate::config::Autonomy;
 
 /// A scene in version 2 with a turn under way.
 fn at_work(mandate: Mandate) -> Scene {
@@ -168,7 +168,7 @@ fn a_command_that_names_a_known_call_is_judged_itself() {
 
     // A command that is allowed does not lift what was decided about its call.
     let mut scene = at_work(mandate());
-    scene.gate.desk = crate::desk::Desk::new(
+    scene.gate.desk = crate::authorizer::Desk::new(
         Policy::new(Access::High, Narrowing::default()).with_charter(Charter::new(vec![
             Clause::new("never", "tool.call", Class::Deny).on("Rm").unwrap(),
             Clause::new("shell", "command.execute", Class::Allow),

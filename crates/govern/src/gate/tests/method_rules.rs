@@ -108,8 +108,8 @@ fn an_update_with_an_id_is_not_shown_and_stops_the_turn() {
             json!({"sessionUpdate": "subagent_update", "sessionId": "other"}),
             json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "done"}}),
         ] {
-            let mut scene = children::scene(is_v2);
-            scene.agent(&children::announce("s", "kid"));
+            let mut scene = child_sessions::scene(is_v2);
+            scene.agent(&child_sessions::announce("s", "kid"));
             scene.seen();
             scene.wants(9, "session/update", &json!({"sessionId": session, "update": update}));
             let seen = scene.seen();
@@ -217,7 +217,7 @@ fn a_listed_method_needs_an_open_session_if_it_names_one() {
 
 #[test]
 fn a_listed_method_of_a_gated_operator_is_approved_like_a_turn() {
-    let gated = Mandate { autonomy: crate::mandate::Autonomy::Gated, ..mandate() };
+    let gated = Mandate { autonomy: crate::config::Autonomy::Gated, ..mandate() };
     for (answer, passes) in [("allow_once", true), ("reject_once", false)] {
         let mut scene = Scene::with(gated.clone(), &[]);
         scene.ask(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));

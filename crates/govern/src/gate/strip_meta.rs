@@ -7,9 +7,9 @@ use serde_json::json;
 
 use super::Pass;
 use super::api::Out;
-use super::opening::AMBIGUOUS;
+use super::session_open::AMBIGUOUS;
+use crate::audit_events::Sender;
 use crate::meta::{Cleared, clear};
-use crate::record::Sender;
 
 /// How many JSON values a message may have. In memory each takes many times as much as on the wire, and whatever judges a
 /// message looks at each of them.

@@ -13,7 +13,7 @@ use serde_json::json;
 use super::Pass;
 use super::api::{Out, Time};
 use super::retained::value_bytes;
-use crate::record::DECISION;
+use crate::audit_events::DECISION;
 
 /// Refusals that are recorded one by one within an interval.
 const MAX_RECORDED: u32 = 100;

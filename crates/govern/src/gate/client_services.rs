@@ -7,15 +7,15 @@ use narrows_wire::{Code, Effects, RpcError, View, member, message};
 use serde_json::{Value, json};
 
 use super::api::{Out, Ticket};
-use super::lane::{Otherwise, Way};
-use super::opening::{AMBIGUOUS, unnamed, unrecorded};
+use super::outbox::{Otherwise, Way};
 use super::session::{Case, Origin, Served, request_key};
+use super::session_open::{AMBIGUOUS, unnamed, unrecorded};
 use super::{Pass, REPLAYING};
+use crate::audit_events::Approved;
 use crate::call::{Call, Progress};
 use crate::meta::refuse_links;
-use crate::once;
-use crate::record::Approved;
-use crate::roots::admit;
+use crate::path_resolver::admit;
+use crate::unique_keys;
 
 /// Why a request is refused whose path leads elsewhere than when it was decided about, and the code of that.
 pub(super) const MOVED: &str = "the path leads elsewhere by now";
@@ -25,7 +25,7 @@ impl<O: Out> Pass<'_, O> {
     /// The agent wants a file or a command. What is judged, approved and sent to the client is where its path leads now: the
     /// agent may change links at any time.
     pub(super) fn service(&mut self, id: &[u8], method: &str, message: View<'_>) {
-        let Some(mut params) = once::read(message.params()) else {
+        let Some(mut params) = unique_keys::read(message.params()) else {
             return self.refuse_agent(id, &ambiguous());
         };
         let Some(name) = message.session() else { return self.refuse_agent(id, &unnamed()) };

@@ -4,8 +4,8 @@ use super::api::{Out, Request, Ticket};
 use super::retained::Charge;
 use super::session::{Case, Origin, key_of};
 use super::{Pass, REPLAYING, UNRECORDED};
+use crate::audit_events::Approved;
 use crate::call::Call;
-use crate::record::Approved;
 
 /// How many decided calls are remembered that were not told of yet.
 const MOST_DECIDED: usize = 256;

@@ -245,7 +245,7 @@ fn a_command_that_only_reads_excuses_no_change_beside_it() {
         for kind in ["edit", "execute", "read", "other"] {
             let mut scene = Scene::with(Mandate { sealed: sealed.clone(), ..mandate() }, &["lead"]);
             let policy = Policy::new(Access::High, Narrowing::default()).with_charter(charter.clone());
-            scene.gate.desk = crate::desk::Desk::new(policy, "g");
+            scene.gate.desk = crate::authorizer::Desk::new(policy, "g");
             scene.opened();
             let diff = json!({"type": "diff", "path": path, "oldText": "a", "newText": "b"});
             for (number, call) in (10..).zip([

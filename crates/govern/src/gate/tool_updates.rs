@@ -10,20 +10,20 @@ use serde_json::{Value, json};
 
 use super::Pass;
 use super::api::{Out, Ticket};
-use super::deadline::late;
-use super::lane::{Otherwise, Way};
-use super::opening::read;
+use super::deadlines::late;
+use super::outbox::{Otherwise, Way};
 use super::retained::NO_ROOM;
 use super::session::{Case, Halt, MAX_HELD_BYTES, Session, key_of};
+use super::session_open::read;
 use super::turn::{failure, failure_sentence};
+use crate::audit_events::{self, Approved};
+use crate::authorizer::{Judged, Verdict};
 use crate::call::{Call, Progress, Said};
-use crate::desk::{Judged, Verdict};
-use crate::life::Life;
-use crate::record::{self, Approved};
-use crate::roots::{Followed, follow_links};
+use crate::lifecycle::Life;
+use crate::path_resolver::{Followed, follow_links};
+use crate::protected_files;
 use crate::scope;
-use crate::sealed;
-use crate::till::Spent;
+use crate::shared_budget::Spent;
 
 /// What is to be done with an update about a call.
 enum Course {
@@ -243,7 +243,7 @@ impl<O: Out> Pass<'_, O> {
     /// What is told of a call can be read in two ways, or not at all, so nobody can decide about it: it counts as one that
     /// runs and may not.
     pub(super) fn unreadable(&mut self, name: &str, update: &[u8]) {
-        let input = json!({"bytes": update.len(), "sha256": record::digest(update)});
+        let input = json!({"bytes": update.len(), "sha256": audit_events::digest(update)});
         let event = self.parties(name).refused("tool.refused", "ambiguous_call", input);
         self.record(event);
         self.halt(name, "it told of a tool call that can be read in two ways");
@@ -338,7 +338,7 @@ impl<O: Out> Pass<'_, O> {
             Some("there is more in it than can be judged".to_owned())
         } else {
             scope::beyond(call, &gate.mandate, &*gate.ground)
-                .or_else(|| sealed::touched(call, &gate.mandate, &session.roots, &*gate.ground))
+                .or_else(|| protected_files::touched(call, &gate.mandate, &session.roots, &*gate.ground))
         };
         if let Some(because) = beyond {
             verdict.ruling.class = Class::Deny;
@@ -352,7 +352,8 @@ impl<O: Out> Pass<'_, O> {
         let case = self.gate.sessions.get(name)?.calls.get(id)?;
         let verdict = case.verdict.as_ref()?;
         let (tool, input, kinds) = (case.call.tool(), case.call.matter(), case.call.kinds());
-        let named = record::Case { tool: &tool, id, posed: case.call.posed(), input: &input, kinds: &kinds };
+        let named =
+            audit_events::Case { tool: &tool, id, posed: case.call.posed(), input: &input, kinds: &kinds };
         Some(self.parties(name).resolved(&named, &verdict.ruling, &case.approved, spent))
     }
 
@@ -360,7 +361,8 @@ impl<O: Out> Pass<'_, O> {
     pub(super) fn called(&self, name: &str, id: &str, case: &Case, output: Value) -> Option<Event> {
         let verdict = case.verdict.as_ref()?;
         let (tool, input, kinds) = (case.call.tool(), case.call.matter(), case.call.kinds());
-        let named = record::Case { tool: &tool, id, posed: case.call.posed(), input: &input, kinds: &kinds };
+        let named =
+            audit_events::Case { tool: &tool, id, posed: case.call.posed(), input: &input, kinds: &kinds };
         Some(self.parties(name).called(&named, &verdict.ruling, &case.approved, output))
     }
 

@@ -287,7 +287,7 @@ fn what_decides_about_the_agent_is_changed_by_nobody_behind_the_gate() {
     let sealed = vec!["/w/a/GOVERNANCE.md".into(), "/w/a/audit".into()];
     let everything = Policy::new(Access::High, Narrowing::default());
     let mut scene = Scene::with(Mandate { sealed, ..mandate() }, &["lead"]);
-    scene.gate.desk = crate::desk::Desk::new(everything, "g");
+    scene.gate.desk = crate::authorizer::Desk::new(everything, "g");
     scene.opened();
     let mut is_denied = |id: u64, method: &str, path: &str| {
         let mut params = json!({"sessionId": "s", "path": path});
@@ -369,7 +369,7 @@ fn the_policy_that_decided_is_the_one_that_is_named() {
     let policy = Policy::new(Access::High, Narrowing::default())
         .with_charter(Charter::new(clauses).with_level(Some(2)));
     let mut scene = Scene::new();
-    scene.gate.desk = crate::desk::Desk::new(policy, "n");
+    scene.gate.desk = crate::authorizer::Desk::new(policy, "n");
     scene.opened();
     scene.tool("1", "Rm", "pending", &json!({"path": "/w/a"}));
     scene.tool("2", "Read", "pending", &json!({"path": "/w/a"}));

@@ -8,17 +8,17 @@ use narrows_wire::{Code, Kind, RpcError, View, member, message};
 use serde_json::{Value, json};
 
 use super::api::{Out, Ticket};
-use super::hearing::Hearing;
-use super::lane::{Otherwise, Way};
-use super::opening::{UNDECLARED, unrecorded};
+use super::approval::Hearing;
+use super::outbox::{Otherwise, Way};
 use super::session::{Asked, Origin, Served};
-use super::{Pass, REPLAYING, prompt};
+use super::session_open::{UNDECLARED, unrecorded};
+use super::{Pass, REPLAYING, prompt_content};
+use crate::audit_events::{Approved, Sender, digest};
 use crate::call::Call;
-use crate::ids::comparable_id;
-use crate::lookalike::{Spelling, has_lookalike};
-use crate::mandate::Autonomy;
-use crate::once;
-use crate::record::{Approved, Sender, digest};
+use crate::config::Autonomy;
+use crate::lookalike_keys::{Spelling, has_lookalike};
+use crate::request_ids::comparable_id;
+use crate::unique_keys;
 
 /// Why a request is refused.
 const UNLISTED: &str = "the manifest does not list this method";
@@ -133,7 +133,7 @@ impl<O: Out> Pass<'_, O> {
             },
             None => None,
         };
-        if let Some(kind) = prompt::undeclared(&params, self.gate.mandate.capabilities) {
+        if let Some(kind) = prompt_content::undeclared(&params, self.gate.mandate.capabilities) {
             return self.refuse_block(id, &session.unwrap_or_default(), kind);
         }
         if self.gate.mandate.autonomy != Autonomy::Gated {
@@ -178,7 +178,7 @@ impl<O: Out> Pass<'_, O> {
     pub(super) fn other_notification(&mut self, method: &str, message: View<'_>) {
         let is_listed = self.gate.mandate.client_methods.iter().any(|listed| listed == method);
         let is_undeclared =
-            |params: &Value| prompt::undeclared(params, self.gate.mandate.capabilities).is_some();
+            |params: &Value| prompt_content::undeclared(params, self.gate.mandate.capabilities).is_some();
         // Nobody could be told that it needs an approval.
         let code = match is_listed {
             false => Some("method_not_listed"),
@@ -401,7 +401,7 @@ fn plain_params(message: View<'_>) -> Option<Value> {
     if message.params().is_none() {
         return Some(json!({}));
     }
-    let params = once::read(message.params())?;
+    let params = unique_keys::read(message.params())?;
     let session = params.as_object()?.get("sessionId");
     session.is_none_or(|session| session.is_string() || session.is_null()).then_some(params)
 }

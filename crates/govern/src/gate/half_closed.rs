@@ -5,11 +5,11 @@ use narrows_wire::{Code, Effects, RpcError, message};
 use serde_json::json;
 
 use super::api::Out;
-use super::lane::{Otherwise, Way};
-use super::opening::unrecorded;
+use super::outbox::{Otherwise, Way};
 use super::session::{Asked, Owed, Served, Session};
+use super::session_open::unrecorded;
 use super::{Gate, Pass, Raw};
-use crate::record::Approved;
+use crate::audit_events::Approved;
 
 /// Why nothing is asked of it.
 const MUTE: &str = "the client has ended its input, so it cannot answer";

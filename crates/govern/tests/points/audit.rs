@@ -3,7 +3,7 @@
 use narrows_audit::Decision;
 use serde_json::{Value, json};
 
-use crate::scene::Scene;
+use crate::fixture::Scene;
 
 /// A call of every fate: allowed, denied, approved, failed.
 fn all_four() -> Scene {
