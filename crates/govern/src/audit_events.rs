@@ -7,13 +7,13 @@ use narrows_policy::{Class, Ruling};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::config::Mandate;
+use crate::config::GateConfig;
 use crate::identity::Principal;
-use crate::lifecycle::Life;
-use crate::shared_budget::Spent;
+use crate::lifecycle::OperatorState;
+use crate::shared_budget::BudgetUse;
 
 /// The longest input or output that is logged as it is.
-const LONGEST: usize = 256 << 10;
+const MAX_VALUE_BYTES: usize = 256 << 10;
 /// The action of an entry about a decision.
 pub(crate) const DECISION: &str = "policy.resolved";
 /// The name of the policy of what no clause decides.
@@ -21,15 +21,15 @@ const UNNAMED: &str = "default";
 
 /// Who is at work, as every line of a log names them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Parties<'a> {
-    pub(crate) mandate: &'a Mandate,
-    pub(crate) who: &'a Principal,
+pub(crate) struct AuditContext<'a> {
+    pub(crate) config: &'a GateConfig,
+    pub(crate) principal: &'a Principal,
     pub(crate) session: &'a str,
     /// The session that announced this one as its child.
     pub(crate) parent: Option<&'a str>,
 }
 
-impl Parties<'_> {
+impl AuditContext<'_> {
     fn event<const N: usize>(
         &self,
         action: &str,
@@ -37,17 +37,17 @@ impl Parties<'_> {
         about: [(&'static str, Option<Fact>); N],
     ) -> Event {
         let mut facts = Facts::from(about);
-        facts.insert("operator", self.mandate.operator.clone());
+        facts.insert("operator", self.config.operator.clone());
         facts.insert("session", self.session.to_owned());
         if let Some(parent) = self.parent {
             facts.insert("parentSessionId", parent.to_owned());
         }
-        facts.insert("identity", self.who.id.clone());
-        facts.insert("identity_method", self.who.method.name());
-        facts.insert("tier", self.mandate.tier.clone());
+        facts.insert("identity", self.principal.id.clone());
+        facts.insert("identity_method", self.principal.method.name());
+        facts.insert("tier", self.config.tier.clone());
         Event {
             actor: Actor {
-                id: clipped(&format!("operator:{}", self.mandate.operator), 256),
+                id: clip(&format!("operator:{}", self.config.operator), 256),
                 role: Some("operator".to_owned()),
             },
             action: action.to_owned(),
@@ -57,35 +57,35 @@ impl Parties<'_> {
         }
     }
 
-    fn of_session(&self) -> Subject {
-        Subject { kind: "session".to_owned(), reference: Some(clipped(self.session, 256)), path: None }
+    fn session_subject(&self) -> Subject {
+        Subject { kind: "session".to_owned(), reference: Some(clip(self.session, 256)), path: None }
     }
 
     /// A step in the life of the operator.
-    pub(crate) fn step(&self, life: Life, reason: Option<&str>) -> Event {
-        let about = [("kind", Some("state".into())), ("reason", reason.map(told))];
-        self.event(life.action(), self.of_session(), about)
+    pub(crate) fn state_changed(&self, life: OperatorState, reason: Option<&str>) -> Event {
+        let about = [("kind", Some("state".into())), ("reason", reason.map(text_fact))];
+        self.event(life.action(), self.session_subject(), about)
     }
 
     /// A request of the client is about to be sent to the agent. Its parameters are known by their length and a digest.
-    pub(crate) fn accepted(&self, action: &str, method: &str, params: &[u8]) -> Event {
-        let about = [("kind", Some("request".into())), ("method", Some(clipped(method, 128).into()))];
-        let input = json!({"bytes": params.len(), "sha256": digest(params)});
-        Event { input: Some(input), ..self.event(action, self.of_session(), about) }
+    pub(crate) fn request_accepted(&self, action: &str, method: &str, params: &[u8]) -> Event {
+        let about = [("kind", Some("request".into())), ("method", Some(clip(method, 128).into()))];
+        let input = json!({"bytes": params.len(), "sha256": secret_safe_digest(params)});
+        Event { input: Some(input), ..self.event(action, self.session_subject(), about) }
     }
 
     /// Something was refused before any tool was in question.
     pub(crate) fn refused(&self, what: &str, code: &str, input: Value) -> Event {
-        let about = [("kind", Some("refusal".into())), ("code", Some(told(code)))];
+        let about = [("kind", Some("refusal".into())), ("code", Some(text_fact(code)))];
         Event {
-            input: Some(bounded(input)),
+            input: Some(shorten_value(input)),
             policy: Some(PolicyRef { reference: UNNAMED.to_owned(), decision: Some(Decision::Deny) }),
-            ..self.event(what, self.of_session(), about)
+            ..self.event(what, self.session_subject(), about)
         }
     }
 
     /// A method for which there is no rule was passed on, or refused with this code.
-    pub(crate) fn method(&self, sender: Sender, refused: Option<&'static str>, input: Value) -> Event {
+    pub(crate) fn method(&self, sender: MessageSender, refused: Option<&'static str>, input: Value) -> Event {
         let about = [
             ("kind", Some("method".into())),
             ("sender", Some(sender.name().into())),
@@ -96,48 +96,48 @@ impl Parties<'_> {
             None => ("method.allowed", Decision::Allow),
         };
         Event {
-            input: Some(bounded(input)),
+            input: Some(shorten_value(input)),
             policy: Some(PolicyRef { reference: UNNAMED.to_owned(), decision: Some(decision) }),
-            ..self.event(action, self.of_session(), about)
+            ..self.event(action, self.session_subject(), about)
         }
     }
 
     /// Members that the protocol does not have were taken out of a message.
-    pub(crate) fn members(&self, sender: Sender, method: &str, names: &[String]) -> Event {
-        let input = json!({"sender": sender.name(), "method": clipped(method, 128), "members": names});
+    pub(crate) fn members_removed(&self, sender: MessageSender, method: &str, names: &[String]) -> Event {
+        let input = json!({"sender": sender.name(), "method": clip(method, 128), "members": names});
         self.refused("member.refused", "unknown_member", input)
     }
 
     /// Somebody did not answer in time, or answered after it.
-    pub(crate) fn deadline(&self, what: &str, method: &str, reason: &str) -> Event {
+    pub(crate) fn deadline_passed(&self, what: &str, method: &str, reason: &str) -> Event {
         let about = [
             ("kind", Some("deadline".into())),
-            ("method", Some(clipped(method, 128).into())),
-            ("reason", Some(told(reason))),
+            ("method", Some(clip(method, 128).into())),
+            ("reason", Some(text_fact(reason))),
         ];
-        self.event(what, self.of_session(), about)
+        self.event(what, self.session_subject(), about)
     }
 
     /// The session is over.
-    pub(crate) fn closed(&self, reason: &str) -> Event {
-        let about = [("kind", Some("state".into())), ("reason", Some(told(reason)))];
-        self.event("session.closed", self.of_session(), about)
+    pub(crate) fn session_closed(&self, reason: &str) -> Event {
+        let about = [("kind", Some("state".into())), ("reason", Some(text_fact(reason)))];
+        self.event("session.closed", self.session_subject(), about)
     }
 
     /// What was decided about a call, before anything of it is done or shown.
     /// What it takes of budgets is told to whoever shares them.
-    pub(crate) fn resolved(
+    pub(crate) fn call_decided(
         &self,
-        call: &Case<'_>,
+        call: &AuditedCall<'_>,
         ruling: &Ruling,
-        approval: &Approved,
-        spent: Option<&Spent>,
+        approval: &ApprovalOutcome,
+        spent: Option<&BudgetUse>,
     ) -> Event {
         let about = [
             ("kind", Some("decision".into())),
-            ("tool", Some(told(call.tool))),
-            ("toolCallId", Some(told(call.id))),
-            ("claimedTool", call.posed.map(told)),
+            ("tool", Some(text_fact(call.tool))),
+            ("toolCallId", Some(text_fact(call.id))),
+            ("claimedTool", call.claimed.map(text_fact)),
             ("toolKinds", Some(call.kinds.join(", ").into())),
             ("approval", Some(approval.name())),
             ("reason", Some(ruling.to_string().into())),
@@ -145,49 +145,49 @@ impl Parties<'_> {
             ("spent", spent.map(|spent| json!(spent).into())),
         ];
         let decision =
-            if *approval == Approved::Pending { decision(ruling.class) } else { approval.decision() };
+            if *approval == ApprovalOutcome::Pending { decision(ruling.class) } else { approval.decision() };
         Event {
-            input: Some(bounded(call.input.clone())),
-            policy: Some(PolicyRef { reference: named(ruling), decision: Some(decision) }),
+            input: Some(shorten_value(call.input.clone())),
+            policy: Some(PolicyRef { reference: policy_name(ruling), decision: Some(decision) }),
             signatures: approval.signatures(),
-            ..self.event(DECISION, tool(call.tool), about)
+            ..self.event(DECISION, tool_subject(call.tool), about)
         }
     }
 
     /// What came of a call, with all that there is to know about it.
-    pub(crate) fn called(
+    pub(crate) fn call_finished(
         &self,
-        call: &Case<'_>,
+        call: &AuditedCall<'_>,
         ruling: &Ruling,
-        approval: &Approved,
+        approval: &ApprovalOutcome,
         output: Value,
     ) -> Event {
         let about = [
             ("kind", Some("tool-call".into())),
-            ("tool", Some(told(call.tool))),
-            ("toolCallId", Some(told(call.id))),
-            ("claimedTool", call.posed.map(told)),
+            ("tool", Some(text_fact(call.tool))),
+            ("toolCallId", Some(text_fact(call.id))),
+            ("claimedTool", call.claimed.map(text_fact)),
             ("toolKinds", Some(call.kinds.join(", ").into())),
             ("approval", Some(approval.name())),
         ];
         Event {
-            input: Some(bounded(call.input.clone())),
-            output: Some(bounded(output)),
-            policy: Some(PolicyRef { reference: named(ruling), decision: Some(approval.decision()) }),
+            input: Some(shorten_value(call.input.clone())),
+            output: Some(shorten_value(output)),
+            policy: Some(PolicyRef { reference: policy_name(ruling), decision: Some(approval.decision()) }),
             signatures: approval.signatures(),
-            ..self.event("tool.call", tool(call.tool), about)
+            ..self.event("tool.call", tool_subject(call.tool), about)
         }
     }
 }
 
 /// The end of a connection that sent a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sender {
+pub(crate) enum MessageSender {
     Client,
     Agent,
 }
 
-impl Sender {
+impl MessageSender {
     fn name(self) -> &'static str {
         match self {
             Self::Client => "client",
@@ -198,18 +198,18 @@ impl Sender {
 
 /// A call as a line of the log names it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Case<'a> {
+pub(crate) struct AuditedCall<'a> {
     pub(crate) tool: &'a str,
     pub(crate) id: &'a str,
     /// What it was told to be, and is not.
-    pub(crate) posed: Option<&'a str>,
+    pub(crate) claimed: Option<&'a str>,
     pub(crate) input: &'a Value,
     pub(crate) kinds: &'a [&'static str],
 }
 
 /// How it came that something may or may not be done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Approved {
+pub(crate) enum ApprovalOutcome {
     /// It is not settled yet.
     #[default]
     Pending,
@@ -221,7 +221,7 @@ pub(crate) enum Approved {
     Refused(String),
 }
 
-impl Approved {
+impl ApprovalOutcome {
     pub(crate) fn is_given(&self) -> bool {
         matches!(self, Self::Auto | Self::By { .. })
     }
@@ -251,12 +251,12 @@ impl Approved {
     }
 }
 
-fn told(text: &str) -> Fact {
+fn text_fact(text: &str) -> Fact {
     text.to_owned().into()
 }
 
-fn tool(name: &str) -> Subject {
-    Subject { kind: "tool".to_owned(), reference: Some(clipped(name, 256)), path: None }
+fn tool_subject(name: &str) -> Subject {
+    Subject { kind: "tool".to_owned(), reference: Some(clip(name, 256)), path: None }
 }
 
 fn decision(class: Class) -> Decision {
@@ -268,11 +268,11 @@ fn decision(class: Class) -> Decision {
     }
 }
 
-fn named(ruling: &Ruling) -> String {
+fn policy_name(ruling: &Ruling) -> String {
     ruling.decided_by().unwrap_or(UNNAMED).to_owned()
 }
 
-fn clipped(text: &str, most: usize) -> String {
+fn clip(text: &str, most: usize) -> String {
     // Bytes are at least as many as characters, and cheaper to count.
     if text.len() <= most {
         return text.to_owned();
@@ -295,36 +295,36 @@ impl io::Write for Length {
 }
 
 /// How long the text of a value is at most, which is quicker to find out than how long it is.
-fn at_most(value: &Value) -> usize {
+fn max_json_bytes(value: &Value) -> usize {
     // An escape has six bytes for one.
     let text = |text: &str| 6 * text.len() + 2;
     match value {
         Value::Null | Value::Bool(_) => 5,
         Value::Number(_) => 32,
         Value::String(string) => text(string),
-        Value::Array(items) => 2 + items.iter().map(|item| at_most(item) + 1).sum::<usize>(),
+        Value::Array(items) => 2 + items.iter().map(|item| max_json_bytes(item) + 1).sum::<usize>(),
         Value::Object(members) => {
-            2 + members.iter().map(|(key, member)| text(key) + at_most(member) + 2).sum::<usize>()
+            2 + members.iter().map(|(key, member)| text(key) + max_json_bytes(member) + 2).sum::<usize>()
         }
     }
 }
 
 /// A value, or what identifies it if it is too long for a log.
-fn bounded(value: Value) -> Value {
-    if at_most(&value) <= LONGEST {
+fn shorten_value(value: Value) -> Value {
+    if max_json_bytes(&value) <= MAX_VALUE_BYTES {
         return value;
     }
     let mut length = Length(0);
-    if serde_json::to_writer(&mut length, &value).is_ok() && length.0 <= LONGEST {
+    if serde_json::to_writer(&mut length, &value).is_ok() && length.0 <= MAX_VALUE_BYTES {
         return value;
     }
     let text = value.to_string();
-    json!({"$truncated": true, "bytes": text.len(), "sha256": digest(text.as_bytes())})
+    json!({"$truncated": true, "bytes": text.len(), "sha256": secret_safe_digest(text.as_bytes())})
 }
 
 /// The SHA-256 of something that is not in the log itself, in hexadecimal. Nothing if a secret is in it: it could be found out
 /// by that, one guess after the other.
-pub(crate) fn digest(bytes: &[u8]) -> Option<String> {
+pub(crate) fn secret_safe_digest(bytes: &[u8]) -> Option<String> {
     let redaction = Redaction::default();
     let is_secret = redaction.is_secret(&String::from_utf8_lossy(bytes))
         || serde_json::from_slice::<Value>(bytes).is_ok_and(|value| redaction.is_in(&value));
@@ -339,15 +339,15 @@ mod tests {
         #[test]
         fn no_text_is_longer_than_it_can_be(text in "\\PC{0,8}[\0-\u{1f}\"]{0,8}", float: f64, number: i64) {
             let value = json!({text.clone(): [text, float, number, u64::MAX, null, true, false, {}, []]});
-            proptest::prop_assert!(value.to_string().len() <= at_most(&value));
+            proptest::prop_assert!(value.to_string().len() <= max_json_bytes(&value));
         }
     }
 
     #[test]
     fn what_is_too_long_is_known_by_a_digest_unless_a_secret_is_in_it() {
-        let long = "x".repeat(LONGEST);
-        assert!(bounded(json!({"text": long}))["sha256"].is_string());
-        let secret = bounded(json!({"text": long, "password": "hunter2 or so"}));
+        let long = "x".repeat(MAX_VALUE_BYTES);
+        assert!(shorten_value(json!({"text": long}))["sha256"].is_string());
+        let secret = shorten_value(json!({"text": long, "password": "hunter2 or so"}));
         assert_eq!((&secret["$truncated"], &secret["sha256"]), (&json!(true), &Value::Null));
     }
 }

@@ -9,25 +9,25 @@ use narrows_policy::{Action, Class, Clause, Kind, Ledger, Policy, Reason, Ruling
 use serde_json::Value;
 
 use crate::call::{Call, Digest};
-use crate::config::{Autonomy, Mandate};
+use crate::config::{Autonomy, GateConfig};
 use crate::identity::Principal;
 
-use crate::shared_budget::{Spent, Till};
+use crate::shared_budget::{BudgetSource, BudgetUse};
 
 const HOUR: u64 = 3_600;
 const DAY: u64 = 86_400;
 
 /// What was decided, in the policy's words, or because it is nothing that may be used.
 #[derive(Clone, Debug)]
-pub(crate) struct Verdict {
+pub(crate) struct CallDecision {
     pub(crate) ruling: Ruling,
     /// Why, if not because of the policy.
-    pub(crate) because: Option<String>,
+    pub(crate) override_reason: Option<String>,
     /// What it costs in cents, if it says so.
     pub(crate) amount: Option<u64>,
 }
 
-impl Verdict {
+impl CallDecision {
     pub(crate) fn class(&self) -> Class {
         self.ruling.class
     }
@@ -45,35 +45,35 @@ impl Verdict {
 
     /// Why, as one sentence.
     pub(crate) fn reason(&self) -> String {
-        self.because.clone().unwrap_or_else(|| self.ruling.to_string())
+        self.override_reason.clone().unwrap_or_else(|| self.ruling.to_string())
     }
 }
 
 /// Decides about calls, and counts what was allowed.
 #[derive(Debug)]
-pub(crate) struct Desk {
+pub(crate) struct Authorizer {
     policy: Policy,
     /// What was used of each clause's budget.
-    used: HashMap<String, Used>,
+    used: HashMap<String, PolicyUsage>,
     /// What this desk is called where others look what it has spent.
     name: String,
     /// Where it learns what others have.
-    till: Option<Box<dyn Till>>,
+    budget_source: Option<Box<dyn BudgetSource>>,
     /// It does not know: then nothing is left of any budget.
-    is_blind: bool,
+    budgets_unknown: bool,
 }
 
 /// What was used of a budget, in the last hour and the last day in which anything was.
 #[derive(Clone, Copy, Debug, Default)]
-struct Used {
+struct PolicyUsage {
     hour: u64,
     day: u64,
     usage: Usage,
 }
 
-impl Used {
+impl PolicyUsage {
     /// One more, at this time. What is older than the last counts as far as it is of the same day.
-    fn add(&mut self, at: u64, cents: u64) {
+    fn add_use(&mut self, at: u64, cents: u64) {
         let (hour, day) = (at / HOUR, at / DAY);
         if day > self.day {
             *self = Self { hour, day, usage: Usage::default() };
@@ -89,7 +89,7 @@ impl Used {
         self.usage.amount_cents = self.usage.amount_cents.saturating_add(cents);
     }
 
-    fn now(&self, at: u64) -> Usage {
+    fn usage_at(&self, at: u64) -> Usage {
         if self.day != at / DAY {
             return Usage::default();
         }
@@ -99,7 +99,7 @@ impl Used {
 
 /// What a call has taken of budgets. It is for the call as it was judged: a call that is changed is counted again.
 #[derive(Clone, Debug)]
-pub(crate) struct Counted {
+pub(crate) struct CountedCall {
     digest: Digest,
     policies: Vec<String>,
     /// The largest amount that was counted for it.
@@ -109,7 +109,7 @@ pub(crate) struct Counted {
     is_used: bool,
 }
 
-impl Counted {
+impl CountedCall {
     /// Notes that the agent was granted it, or that it runs.
     pub(crate) fn set_used(&mut self) {
         self.is_used = true;
@@ -126,7 +126,7 @@ impl Counted {
     }
 
     /// Returns what is left of `usage` of a policy without what was counted for the call of `digest` that is judged again.
-    fn left_out(&self, policy: &str, digest: &Digest, at: u64, usage: Usage) -> Usage {
+    fn usage_without(&self, policy: &str, digest: &Digest, at: u64, usage: Usage) -> Usage {
         let is_same = self.is_for(digest);
         let is_counted = self.at / DAY == at / DAY && self.policies.iter().any(|counted| counted == policy);
         if !is_counted || usage == ALL || self.is_used && !is_same {
@@ -140,97 +140,110 @@ impl Counted {
 
 /// When a call is judged, and what was counted for it before.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Judged<'a> {
+pub(crate) struct DecisionContext<'a> {
     /// In seconds since 1970.
     pub(crate) at: u64,
-    pub(crate) counted: Option<(&'a Counted, Digest)>,
+    pub(crate) counted: Option<(&'a CountedCall, Digest)>,
 }
 
 /// More than any budget has.
 const ALL: Usage = Usage { hour: u64::MAX, day: u64::MAX, amount_cents: u64::MAX };
 
-impl Desk {
+impl Authorizer {
     pub(crate) fn new(policy: Policy, name: &str) -> Self {
-        Self { policy, used: HashMap::new(), name: name.to_owned(), till: None, is_blind: false }
+        Self {
+            policy,
+            used: HashMap::new(),
+            name: name.to_owned(),
+            budget_source: None,
+            budgets_unknown: false,
+        }
     }
 
     /// The same, with others who spend of the same budgets.
-    pub(crate) fn with_till(self, till: Box<dyn Till>) -> Self {
-        Self { till: Some(till), ..self }
+    pub(crate) fn with_budget_source(self, budget_source: Box<dyn BudgetSource>) -> Self {
+        Self { budget_source: Some(budget_source), ..self }
     }
 
     /// Takes in what others have spent. Not where there is nothing to spend.
-    pub(crate) fn look_around(&mut self) {
+    pub(crate) fn refresh(&mut self) {
         if !self.policy.charter().is_some_and(|charter| charter.clauses().iter().any(Clause::is_bounded)) {
             return;
         }
-        let Some(till) = &mut self.till else { return };
-        let news = till.news();
-        self.is_blind = news.is_err();
+        let Some(budget_source) = &mut self.budget_source else { return };
+        let news = budget_source.read_new();
+        self.budgets_unknown = news.is_err();
         for spent in news.unwrap_or_default().into_iter().filter(|spent| spent.gate != self.name) {
             for policy in &spent.policies {
-                self.used.entry(policy.clone()).or_default().add(spent.at, spent.cents.unwrap_or(0));
+                self.used.entry(policy.clone()).or_default().add_use(spent.at, spent.cents.unwrap_or(0));
             }
         }
     }
 
     /// Decides. `at` is the time in seconds since 1970.
-    pub(crate) fn rule(
+    pub(crate) fn decide(
         &self,
         call: &Call,
-        mandate: &Mandate,
-        who: &Principal,
+        config: &GateConfig,
+        principal: &Principal,
         roots: &[PathBuf],
         at: u64,
-    ) -> Verdict {
-        self.rule_action(call, &call.action(), mandate, who, roots, Judged { at, counted: None })
+    ) -> CallDecision {
+        self.decide_action(
+            call,
+            &call.action(),
+            config,
+            principal,
+            roots,
+            DecisionContext { at, counted: None },
+        )
     }
 
     /// Decides about `call`, which comes to `action`.
-    pub(crate) fn rule_action(
+    pub(crate) fn decide_action(
         &self,
         call: &Call,
         action: &Action,
-        mandate: &Mandate,
-        who: &Principal,
+        config: &GateConfig,
+        principal: &Principal,
         roots: &[PathBuf],
-        Judged { at, counted }: Judged<'_>,
-    ) -> Verdict {
+        DecisionContext { at, counted }: DecisionContext<'_>,
+    ) -> CallDecision {
         let usage = |clause: &str| match counted {
-            Some((counted, digest)) => counted.left_out(clause, &digest, at, self.usage(clause, at)),
+            Some((counted, digest)) => counted.usage_without(clause, &digest, at, self.usage(clause, at)),
             None => self.usage(clause, at),
         };
-        let amount = amount(&call.input);
+        let amount = input_cents(&call.input);
         let ledger = Ledger { usage: &usage, amount_cents: amount };
-        let refused = unauthorised(call, mandate, who);
+        let refused = missing_grant(call, config, principal);
         let scene = Scene { roots, refused: refused.as_deref(), ..Scene::default() };
         let mut ruling = self.policy.rule(action, &scene, &ledger);
-        let supervised = mandate.autonomy == Autonomy::Supervised
+        let supervised = config.autonomy == Autonomy::Supervised
             && ruling.class == Class::Allow
             && action.kinds().iter().any(|kind| !matches!(kind, Kind::Read | Kind::Search | Kind::Think));
-        if let Some(because) = refused {
+        if let Some(override_reason) = refused {
             ruling.class = Class::Deny;
-            return Verdict { ruling, because: Some(because), amount };
+            return CallDecision { ruling, override_reason: Some(override_reason), amount };
         }
         if supervised {
             ruling.class = Class::RequireApproval;
             ruling.reason = Reason::Default;
-            let because = Some("a supervised operator asks before it changes anything".into());
-            return Verdict { ruling, because, amount };
+            let override_reason = Some("a supervised operator asks before it changes anything".into());
+            return CallDecision { ruling, override_reason, amount };
         }
-        Verdict { ruling, because: None, amount }
+        CallDecision { ruling, override_reason: None, amount }
     }
 
     /// Counts a call of `digest` that was allowed under its clauses, and returns what that takes of their budgets, if they
     /// have any. `counted` is what was counted for it before: nothing more if it is the same call; if it was changed before
     /// it was granted, one more call and what it costs more; else all of it.
-    pub(crate) fn count(
+    pub(crate) fn count_call(
         &mut self,
-        verdict: &Verdict,
+        decision: &CallDecision,
         at: u64,
         digest: Digest,
-        counted: &mut Option<Counted>,
-    ) -> Option<Spent> {
+        counted: &mut Option<CountedCall>,
+    ) -> Option<BudgetUse> {
         let before = counted.take();
         if before.as_ref().is_some_and(|before| before.is_for(&digest)) {
             *counted = before;
@@ -240,26 +253,26 @@ impl Desk {
         let is_bounded = |slug: &String| {
             charter.clauses().iter().any(|clause| clause.slug() == slug && clause.is_bounded())
         };
-        let clauses = verdict.ruling.clauses.iter();
+        let clauses = decision.ruling.clauses.iter();
         let policies: Vec<String> = clauses.filter(|slug| is_bounded(slug)).cloned().collect();
-        let is_replaced = |before: &Counted| {
+        let is_replaced = |before: &CountedCall| {
             let has = |policy| before.policies.contains(policy);
             !before.is_used && before.at / DAY == at / DAY && policies.iter().all(has)
         };
         let paid = before.filter(is_replaced).map_or(0, |before| before.cents);
-        let cents = verdict.amount.map(|amount| amount.saturating_sub(paid));
+        let cents = decision.amount.map(|amount| amount.saturating_sub(paid));
         for policy in &policies {
-            self.used.entry(policy.clone()).or_default().add(at, cents.unwrap_or(0));
+            self.used.entry(policy.clone()).or_default().add_use(at, cents.unwrap_or(0));
         }
-        let all = paid.max(verdict.amount.unwrap_or(0));
-        *counted = Some(Counted { digest, policies: policies.clone(), cents: all, at, is_used: false });
-        (!policies.is_empty()).then(|| Spent { gate: self.name.clone(), policies, cents, at })
+        let all = paid.max(decision.amount.unwrap_or(0));
+        *counted = Some(CountedCall { digest, policies: policies.clone(), cents: all, at, is_used: false });
+        (!policies.is_empty()).then(|| BudgetUse { gate: self.name.clone(), policies, cents, at })
     }
 
     fn usage(&self, clause: &str, at: u64) -> Usage {
         match self.used.get(clause) {
-            _ if self.is_blind => ALL,
-            Some(used) => used.now(at),
+            _ if self.budgets_unknown => ALL,
+            Some(used) => used.usage_at(at),
             None => Usage::default(),
         }
     }
@@ -267,7 +280,7 @@ impl Desk {
 
 /// What a call costs, where its input says so: the one place in which an amount is what will be spent. Of two amounts the
 /// larger counts, and one that is no plain number is more than any budget.
-fn amount(input: &Value) -> Option<u64> {
+fn input_cents(input: &Value) -> Option<u64> {
     let amounts = ["amount_cents", "amountCents"].iter().filter_map(|key| input.get(key));
     amounts.map(|amount| cents(amount).unwrap_or(u64::MAX)).max()
 }
@@ -301,40 +314,41 @@ fn cents(amount: &Value) -> Option<u64> {
 /// # }
 /// ```
 #[must_use]
-pub fn foresee(
-    mandate: &Mandate,
-    who: &Principal,
+pub fn preview_decision(
+    config: &GateConfig,
+    principal: &Principal,
     policy: &Policy,
     (name, kind): (Option<&str>, &str),
     input: &Value,
 ) -> Ruling {
-    let call = Call::told(name, kind, input.clone());
-    Desk::new(policy.clone(), "").rule(&call, mandate, who, &mandate.roots, 0).ruling
+    let call = Call::reported(name, kind, input.clone());
+    Authorizer::new(policy.clone(), "").decide(&call, config, principal, &config.roots, 0).ruling
 }
 
 /// Why a call is nothing that the operator, or whoever it acts for, may make.
-fn unauthorised(call: &Call, mandate: &Mandate, who: &Principal) -> Option<String> {
-    let (name, server) = call.parts();
+fn missing_grant(call: &Call, config: &GateConfig, principal: &Principal) -> Option<String> {
+    let (name, server) = call.name_and_server();
     // Our own agent asks about its tool before it wants anything of the client for it, and that is decided, too.
-    let doers = if mandate.asks_first && server.is_none() { doers(name.unwrap_or_default()) } else { &[] };
+    let doers =
+        if config.asks_first && server.is_none() { causing_tools(name.unwrap_or_default()) } else { &[] };
     let is_granted = |tools: &ToolSet| {
         name.is_some_and(|name| tools.has(server, name))
             // Whatever an agent calls it, each kind that it turns out to be has to be granted.
             || server.is_none() && call.is_only(|kind| tools.has(None, &format!("kind:{kind}")))
             || doers.iter().any(|doer| tools.has(None, doer))
     };
-    if !call.is_wish() && mandate.tools.as_ref().is_some_and(|tools| !is_granted(tools)) {
+    if !call.is_session_change() && config.tools.as_ref().is_some_and(|tools| !is_granted(tools)) {
         return Some(format!("the operator has no tool `{}`", call.tool()));
     }
-    let is_within = |doer: &&str| who.may_cause(&Call::known(None, doer, call.kind(), call.input.clone()));
-    if !who.may_cause(call) && !doers.iter().any(is_within) {
-        return Some(format!("`{}` is beyond what {} may cause", call.tool(), who.id));
+    let is_within = |doer: &&str| principal.may_use(&Call::new(None, doer, call.kind(), call.input.clone()));
+    if !principal.may_use(call) && !doers.iter().any(is_within) {
+        return Some(format!("`{}` is beyond what {} may cause", call.tool(), principal.id));
     }
     None
 }
 
 /// The tools of our own agent that are done by this request to the client.
-fn doers(method: &str) -> &'static [&'static str] {
+fn causing_tools(method: &str) -> &'static [&'static str] {
     match method {
         // What is written is shown beside what was there.
         method::FS_READ_TEXT_FILE => &["read_file", "write_file", "edit_file"],
@@ -351,46 +365,51 @@ mod tests {
 
     use super::*;
 
-    fn desk(clauses: Vec<Clause>) -> Desk {
+    fn desk(clauses: Vec<Clause>) -> Authorizer {
         let charter = Charter::new(clauses).with_level(Some(2)).with_default(DefaultApproval::Auto);
-        Desk::new(Policy::new(Access::High, Narrowing::default()).with_charter(charter), "n")
+        Authorizer::new(Policy::new(Access::High, Narrowing::default()).with_charter(charter), "n")
     }
 
     fn call(name: &str, kind: &str) -> Call {
-        Call::known(None, name, kind, json!({}))
+        Call::new(None, name, kind, json!({}))
     }
 
     #[test]
     fn only_what_was_granted_is_decided_by_the_policy() {
-        let desk = desk(Vec::new());
+        let authorizer = desk(Vec::new());
         let tools = ToolSet {
             names: ["notes".to_owned(), "kind:read".to_owned()].into(),
             servers: [("db".to_owned(), Some(["query".to_owned()].into()))].into(),
         };
-        let mandate = Mandate { tools: Some(tools), ..Mandate::default() };
-        let who = Principal::default();
+        let config = GateConfig { tools: Some(tools), ..GateConfig::default() };
+        let principal = Principal::default();
         let check = |call: Call, expected: Class| {
-            assert_eq!(desk.rule(&call, &mandate, &who, &[], 0).class(), expected, "{}", call.tool());
+            assert_eq!(
+                authorizer.decide(&call, &config, &principal, &[], 0).class(),
+                expected,
+                "{}",
+                call.tool()
+            );
         };
         check(call("notes", "think"), Class::Allow);
         check(call("Read", "read"), Class::Allow);
         check(call("other", "think"), Class::Deny);
-        check(Call::known(Some("db".into()), "query", "read", json!({})), Class::Allow);
-        check(Call::known(Some("db".into()), "drop", "read", json!({})), Class::Deny);
-        check(Call::known(Some("other".into()), "query", "read", json!({})), Class::Deny);
+        check(Call::new(Some("db".into()), "query", "read", json!({})), Class::Allow);
+        check(Call::new(Some("db".into()), "drop", "read", json!({})), Class::Deny);
+        check(Call::new(Some("other".into()), "query", "read", json!({})), Class::Deny);
     }
 
     #[test]
     fn what_a_call_only_claims_to_be_grants_nothing() {
-        let desk = desk(Vec::new());
-        let who = Principal::default();
+        let authorizer = desk(Vec::new());
+        let principal = Principal::default();
         let check = |tools: &[&str], told: (Option<&str>, &str), input: Value, expected: Class| {
             let names = tools.iter().map(|&tool| tool.to_owned()).collect();
             let tools = Some(ToolSet { names, ..ToolSet::default() });
-            let mandate = Mandate { tools, ..Mandate::default() };
-            let call = Call::told(told.0, told.1, input);
+            let config = GateConfig { tools, ..GateConfig::default() };
+            let call = Call::reported(told.0, told.1, input);
             assert_eq!(
-                desk.rule(&call, &mandate, &who, &[], 0).class(),
+                authorizer.decide(&call, &config, &principal, &[], 0).class(),
                 expected,
                 "{told:?} {:?}",
                 call.input
@@ -416,7 +435,7 @@ mod tests {
         for (told, expected) in
             [((None, "read"), Class::Allow), ((Some("kind:read"), "execute"), Class::RequireApproval)]
         {
-            let ruling = foresee(&Mandate::default(), &who, &policy, told, &json!({}));
+            let ruling = preview_decision(&GateConfig::default(), &principal, &policy, told, &json!({}));
             assert_eq!(ruling.class, expected, "{told:?}");
         }
         // One that forbids does.
@@ -426,63 +445,68 @@ mod tests {
         for (told, expected) in
             [((Some("db/other"), "read"), Class::Allow), ((Some("db/query"), "read"), Class::Deny)]
         {
-            let ruling = foresee(&Mandate::default(), &who, &policy, told, &json!({}));
+            let ruling = preview_decision(&GateConfig::default(), &principal, &policy, told, &json!({}));
             assert_eq!(ruling.class, expected, "{told:?}");
         }
     }
 
     #[test]
     fn a_tool_of_our_own_agent_grants_what_it_wants_of_the_client() {
-        let desk = desk(Vec::new());
-        let who = |scopes: &[&str]| Principal {
+        let authorizer = desk(Vec::new());
+        let with_scopes = |scopes: &[&str]| Principal {
             scopes: Some(scopes.iter().map(|&scope| scope.to_owned()).collect()),
             ..Principal::default()
         };
-        let check = |tools: &[&str], asks_first: bool, who: &Principal, method: &str, expected: Class| {
-            let names = tools.iter().map(|&tool| tool.to_owned()).collect();
-            let tools = Some(ToolSet { names, ..ToolSet::default() });
-            let mandate = Mandate { tools, asks_first, ..Mandate::default() };
-            assert_eq!(
-                desk.rule(&call(method, "think"), &mandate, who, &[], 0).class(),
-                expected,
-                "{method}"
-            );
-        };
+        let check =
+            |tools: &[&str], asks_first: bool, principal: &Principal, method: &str, expected: Class| {
+                let names = tools.iter().map(|&tool| tool.to_owned()).collect();
+                let tools = Some(ToolSet { names, ..ToolSet::default() });
+                let config = GateConfig { tools, asks_first, ..GateConfig::default() };
+                assert_eq!(
+                    authorizer.decide(&call(method, "think"), &config, principal, &[], 0).class(),
+                    expected,
+                    "{method}"
+                );
+            };
         let anybody = Principal::default();
         check(&["write_file"], true, &anybody, "fs/write_text_file", Class::Allow);
         check(&["write_file"], true, &anybody, "fs/read_text_file", Class::Allow);
         check(&["read_file"], true, &anybody, "fs/write_text_file", Class::Deny);
         check(&["run_command"], true, &anybody, "terminal/create", Class::Allow);
         check(&["run_command"], true, &anybody, "fs/read_text_file", Class::Deny);
-        check(&["run_command"], true, &who(&["run_command"]), "terminal/create", Class::Allow);
-        check(&["run_command"], true, &who(&["read_file"]), "terminal/create", Class::Deny);
-        // Another agent does not ask first.
+        check(&["run_command"], true, &with_scopes(&["run_command"]), "terminal/create", Class::Allow);
+        check(&["run_command"], true, &with_scopes(&["read_file"]), "terminal/create", Class::Deny);
+        // Only the built-in agent checks its tools first.
         check(&["write_file"], false, &anybody, "fs/write_text_file", Class::Deny);
     }
 
     #[test]
     fn scopes_narrow_what_an_operator_may_do_for_somebody() {
-        let desk = desk(Vec::new());
-        let mandate = Mandate::default();
-        let who =
+        let authorizer = desk(Vec::new());
+        let config = GateConfig::default();
+        let principal =
             Principal { id: "user:ada".into(), scopes: Some(vec!["notes".into()]), ..Principal::default() };
-        assert_eq!(desk.rule(&call("notes", "think"), &mandate, &who, &[], 0).class(), Class::Allow);
-        let verdict = desk.rule(&call("other", "think"), &mandate, &who, &[], 0);
-        assert_eq!(verdict.class(), Class::Deny);
-        assert!(verdict.reason().contains("user:ada"));
+        assert_eq!(
+            authorizer.decide(&call("notes", "think"), &config, &principal, &[], 0).class(),
+            Class::Allow
+        );
+        let decision = authorizer.decide(&call("other", "think"), &config, &principal, &[], 0);
+        assert_eq!(decision.class(), Class::Deny);
+        assert!(decision.reason().contains("user:ada"));
     }
 
     #[test]
     fn a_budget_is_counted_by_hours_and_days_of_the_clock() {
         let budget = Budget { per_hour: Some(2), per_day: Some(3), ..Budget::default() };
-        let mut desk = desk(vec![Clause::new("few", "tool.call", Class::Allow).up_to(4).within(budget)]);
-        let (mandate, who) = (Mandate::default(), Principal::default());
+        let mut authorizer =
+            desk(vec![Clause::new("few", "tool.call", Class::Allow).up_to(4).within(budget)]);
+        let (config, principal) = (GateConfig::default(), Principal::default());
         let mut spend = |at: u64| {
-            let verdict = desk.rule(&call("notes", "think"), &mandate, &who, &[], at);
-            if verdict.class() == Class::Allow {
-                desk.count(&verdict, at, Digest::default(), &mut None);
+            let decision = authorizer.decide(&call("notes", "think"), &config, &principal, &[], at);
+            if decision.class() == Class::Allow {
+                authorizer.count_call(&decision, at, Digest::default(), &mut None);
             }
-            verdict.class()
+            decision.class()
         };
         let classes: Vec<Class> = [10, 20, 30, HOUR, HOUR + 1, DAY].into_iter().map(&mut spend).collect();
         let asks = Class::RequireApproval;
@@ -492,14 +516,16 @@ mod tests {
     #[test]
     fn money_is_counted_by_what_calls_say_they_spend() {
         let budget = Budget { amount_cents: Some(100), ..Budget::default() };
-        let mut desk = desk(vec![Clause::new("few", "tool.call", Class::Allow).up_to(4).within(budget)]);
-        let (mandate, who) = (Mandate::default(), Principal::default());
+        let mut authorizer =
+            desk(vec![Clause::new("few", "tool.call", Class::Allow).up_to(4).within(budget)]);
+        let (config, principal) = (GateConfig::default(), Principal::default());
         let mut spend = |input: Value, at: u64| {
-            let verdict = desk.rule(&Call::known(None, "pay", "think", input), &mandate, &who, &[], at);
-            if verdict.class() == Class::Allow {
-                desk.count(&verdict, at, Digest::default(), &mut None);
+            let decision =
+                authorizer.decide(&Call::new(None, "pay", "think", input), &config, &principal, &[], at);
+            if decision.class() == Class::Allow {
+                authorizer.count_call(&decision, at, Digest::default(), &mut None);
             }
-            verdict.class()
+            decision.class()
         };
         let asks = Class::RequireApproval;
         assert_eq!(spend(json!({"amount_cents": 101}), 0), asks);
@@ -525,10 +551,10 @@ mod tests {
 
     /// What others have spent, or that nobody knows.
     #[derive(Debug)]
-    struct Others(Vec<Option<Vec<Spent>>>);
+    struct Others(Vec<Option<Vec<BudgetUse>>>);
 
-    impl Till for Others {
-        fn news(&mut self) -> Result<Vec<Spent>, crate::shared_budget::TillError> {
+    impl BudgetSource for Others {
+        fn read_new(&mut self) -> Result<Vec<BudgetUse>, crate::shared_budget::BudgetError> {
             let source = std::io::Error::other("gone");
             let error = narrows_audit::ReadError::Io { segment: String::new(), source };
             self.0.remove(0).ok_or_else(|| error.into())
@@ -539,7 +565,7 @@ mod tests {
     fn what_others_spend_counts_and_not_to_know_is_to_have_nothing() {
         let budget = Budget { per_hour: Some(2), per_day: Some(4), ..Budget::default() };
         let clauses = vec![Clause::new("few", "tool.call", Class::Allow).up_to(4).within(budget)];
-        let spent = |gate: &str, at: u64| Spent {
+        let spent = |gate: &str, at: u64| BudgetUse {
             gate: gate.into(),
             policies: vec!["few".into(), "other".into()],
             cents: None,
@@ -553,11 +579,11 @@ mod tests {
             None,
             Some(Vec::new()),
         ];
-        let mut desk = desk(clauses).with_till(Box::new(Others(news)));
-        let (mandate, who) = (Mandate::default(), Principal::default());
+        let mut authorizer = desk(clauses).with_budget_source(Box::new(Others(news)));
+        let (config, principal) = (GateConfig::default(), Principal::default());
         let mut class = |at: u64| {
-            desk.look_around();
-            desk.rule(&call("notes", "think"), &mandate, &who, &[], at).class()
+            authorizer.refresh();
+            authorizer.decide(&call("notes", "think"), &config, &principal, &[], at).class()
         };
         assert_eq!(class(now), Class::Allow);
         assert_eq!(class(now + 1), Class::RequireApproval, "two in this hour");

@@ -15,13 +15,13 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use self::content::{blocks, change_blocks, is_empty};
-use self::request::shown;
-use crate::coverage::OTHERS;
+use self::request::mcp_read_action;
+use crate::coverage::NON_TOOL_ACTIONS;
 use crate::gate::value_bytes;
-use crate::unique_keys::Once;
+use crate::unique_keys::UnambiguousJson;
 
 /// What stands in front of a kind where a name could be.
-const KIND: &str = "kind:";
+const KIND_PREFIX: &str = "kind:";
 
 /// A SHA-256.
 pub(crate) type Digest = [u8; 32];
@@ -29,7 +29,7 @@ pub(crate) type Digest = [u8; 32];
 /// How far a call is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Progress {
+pub(crate) enum CallStatus {
     /// It has not begun.
     #[default]
     Pending,
@@ -45,7 +45,7 @@ pub(crate) enum Progress {
     Unknown,
 }
 
-impl Progress {
+impl CallStatus {
     fn is_end(self) -> bool {
         matches!(self, Self::Completed | Self::Failed)
     }
@@ -55,7 +55,7 @@ impl Progress {
 /// read by some in one way and by others in another, or not at all.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Said<'a> {
+pub(crate) struct CallUpdate<'a> {
     #[serde(borrow, default)]
     session_update: Option<Cow<'a, str>>,
     #[serde(borrow)]
@@ -65,29 +65,29 @@ pub(crate) struct Said<'a> {
     #[serde(borrow, default)]
     kind: Option<Cow<'a, str>>,
     #[serde(default)]
-    pub(crate) status: Option<Progress>,
+    pub(crate) status: Option<CallStatus>,
     #[serde(default)]
-    raw_input: Option<Once>,
+    raw_input: Option<UnambiguousJson>,
     #[serde(default)]
-    raw_output: Option<Once>,
+    raw_output: Option<UnambiguousJson>,
     #[serde(default)]
-    content: Option<Once>,
+    content: Option<UnambiguousJson>,
     #[serde(default)]
     locations: Option<Vec<Location>>,
     #[serde(rename = "_meta", default)]
-    meta: Option<Once>,
+    meta: Option<UnambiguousJson>,
 }
 
-impl Said<'_> {
+impl CallUpdate<'_> {
     /// What is told of a call that runs a command, by somebody who has no message about it.
-    pub(crate) fn about_command(
+    pub(crate) fn for_command(
         kind: &'static str,
         input: Option<Value>,
-        status: Option<Progress>,
-        output: Option<Once>,
-    ) -> Said<'static> {
-        let (kind, raw_input) = (Some(Cow::Borrowed(kind)), input.map(Once));
-        Said { kind, raw_input, status, raw_output: output, ..Said::default() }
+        status: Option<CallStatus>,
+        output: Option<UnambiguousJson>,
+    ) -> CallUpdate<'static> {
+        let (kind, raw_input) = (Some(Cow::Borrowed(kind)), input.map(UnambiguousJson));
+        CallUpdate { kind, raw_input, status, raw_output: output, ..CallUpdate::default() }
     }
 
     /// Estimates the memory that a call takes for it at most.
@@ -99,26 +99,26 @@ impl Said<'_> {
             size_of::<Location>() + location.path.as_os_str().len() + unusual
         });
         texts.map(|text| text.len()).sum::<usize>()
-            + values.map(|Once(value)| value_bytes(value)).sum::<usize>()
+            + values.map(|UnambiguousJson(value)| value_bytes(value)).sum::<usize>()
             + locations.sum::<usize>()
     }
 
     /// The ids of the terminals that its content shows.
     pub(crate) fn terminals(&self) -> Vec<String> {
-        let Some(Once(content)) = &self.content else { return Vec::new() };
+        let Some(UnambiguousJson(content)) = &self.content else { return Vec::new() };
         let shown = blocks(content).into_iter().filter(|block| block["type"] == "terminal");
         shown.filter_map(|block| block["terminalId"].as_str().map(str::to_owned)).collect()
     }
 
     /// Returns `true` if its content shows a change of files.
     pub(crate) fn is_change(&self) -> bool {
-        self.content.as_ref().is_some_and(|Once(content)| !change_blocks(content).is_empty())
+        self.content.as_ref().is_some_and(|UnambiguousJson(content)| !change_blocks(content).is_empty())
     }
 
     /// Returns `true` if it says that the call has not begun: an announcement without a status does.
     fn is_pending(&self) -> bool {
         match self.status {
-            Some(status) => status == Progress::Pending,
+            Some(status) => status == CallStatus::Pending,
             None => self.is_announcement(),
         }
     }
@@ -131,17 +131,17 @@ impl Said<'_> {
 
 /// A place that a call names. A member in it that the protocol does not have may name another.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(try_from = "Once")]
+#[serde(try_from = "UnambiguousJson")]
 struct Location {
     path: PathBuf,
     /// All of it, if it has such members.
     unusual: Option<Value>,
 }
 
-impl TryFrom<Once> for Location {
+impl TryFrom<UnambiguousJson> for Location {
     type Error = &'static str;
 
-    fn try_from(Once(value): Once) -> Result<Self, Self::Error> {
+    fn try_from(UnambiguousJson(value): UnambiguousJson) -> Result<Self, Self::Error> {
         let path = value["path"].as_str().map(PathBuf::from).ok_or("a location has no path")?;
         let is_known = |name: &String| matches!(name.as_str(), "path" | "line" | "_meta");
         let is_usual = value.as_object().is_some_and(|members| members.keys().all(is_known));
@@ -154,12 +154,12 @@ impl TryFrom<Once> for Location {
 pub(crate) struct Call {
     name: Option<String>,
     /// What an agent calls it that would pass for something which only we say of a call.
-    posed: Option<String>,
+    claimed: Option<String>,
     kind: Option<String>,
     server: Option<String>,
     /// By which name an agent tells of it that says so beforehand.
-    told_as: Option<String>,
-    pub(crate) progress: Progress,
+    reported_name: Option<String>,
+    pub(crate) progress: CallStatus,
     /// Whether it was ever said to run, whatever was said about it before or after.
     began: bool,
     /// Whether something was told to have come of it, and not only to be wanted of it.
@@ -180,7 +180,7 @@ pub(crate) struct Call {
     /// It was allowed as it is: another text of the same change reports what it does, and replaces nothing that was shown.
     is_allowed: bool,
     /// It is a wish of the client's about its session, and no tool of the operator.
-    is_wish: bool,
+    is_session_change: bool,
     /// It has an MCP server show something, and does no more.
     reads: bool,
     /// Where the file or the directory of a request to the client really is.
@@ -191,36 +191,37 @@ pub(crate) struct Call {
 
 impl Call {
     /// Something that the client wants of its session and that no tool does.
-    pub(crate) fn wish(name: &str, kind: &str, input: Value) -> Self {
-        Self { is_wish: true, ..Self::known(None, name, kind, input) }
+    pub(crate) fn session_change(name: &str, kind: &str, input: Value) -> Self {
+        Self { is_session_change: true, ..Self::new(None, name, kind, input) }
     }
 
     /// A call of a known tool with all of its input.
-    pub(crate) fn known(server: Option<String>, name: &str, kind: &str, input: Value) -> Self {
+    pub(crate) fn new(server: Option<String>, name: &str, kind: &str, input: Value) -> Self {
         let (name, kind) = (Some(name.to_owned()), Some(kind.to_owned()));
         Self { name, kind, server, input, ..Self::default() }
     }
 
     /// Something that an MCP server is to show: a resource, a prompt.
-    pub(crate) fn reading(server: String, method: &str, input: Value) -> Self {
-        Self { reads: true, ..Self::known(Some(server), method, "read", input) }
+    pub(crate) fn mcp_read(server: String, method: &str, input: Value) -> Self {
+        Self { reads: true, ..Self::new(Some(server), method, "read", input) }
     }
 
     /// A call as another agent would tell of it: by a name if it tells one, and by its kind.
-    pub(crate) fn told(name: Option<&str>, kind: &str, input: Value) -> Self {
+    pub(crate) fn reported(name: Option<&str>, kind: &str, input: Value) -> Self {
         let mut call = Self { kind: Some(kind.to_owned()), input, ..Self::default() };
-        call.take_name(name);
+        call.set_reported_name(name);
         call
     }
 
     /// The same call, of which an agent will tell by this name.
-    pub(crate) fn told_as(self, name: String) -> Self {
-        Self { told_as: Some(name), ..self }
+    pub(crate) fn with_reported_name(self, name: String) -> Self {
+        Self { reported_name: Some(name), ..self }
     }
 
     /// Estimates the memory that it takes.
     pub(crate) fn retained_bytes(&self) -> usize {
-        let texts = [&self.name, &self.posed, &self.kind, &self.server, &self.told_as].into_iter().flatten();
+        let texts =
+            [&self.name, &self.claimed, &self.kind, &self.server, &self.reported_name].into_iter().flatten();
         let lists = [&self.unusual_locations, &self.changes].into_iter().chain(&self.reported).flatten();
         let values =
             [&self.input, &self.output].into_iter().chain(&self.asked).chain(&self.beside).chain(lists);
@@ -232,12 +233,12 @@ impl Call {
     }
 
     /// Takes in what is said about it. Tells whether that changes what is to be decided.
-    pub(crate) fn hear(&mut self, said: Said<'_>) -> bool {
+    pub(crate) fn apply_update(&mut self, said: CallUpdate<'_>) -> bool {
         let is_pending = said.is_pending();
         let known = said.name.as_deref().map(str::to_owned).or_else(|| known_name(said.meta.as_ref()));
         // By whichever of its names a tool of a server is told of, it is the same.
-        let known = known.filter(|told| self.told_as.as_ref() != Some(told));
-        let renamed = self.take_name(known.as_deref());
+        let known = known.filter(|told| self.reported_name.as_ref() != Some(told));
+        let renamed = self.set_reported_name(known.as_deref());
         let mut changed = renamed;
         if let Some(kind) = said
             .kind
@@ -247,7 +248,7 @@ impl Call {
             self.kind = Some(kind.to_owned());
             changed = true;
         }
-        if let Some(Once(input)) = said.raw_input
+        if let Some(UnambiguousJson(input)) = said.raw_input
             && input != self.input
         {
             self.input = input;
@@ -262,26 +263,28 @@ impl Call {
         }
         let has_ended = [Some(self.progress), said.status].iter().flatten().any(|progress| progress.is_end());
         let can_be_result = has_ended || self.is_allowed && !is_pending && !self.has_no_input();
-        changed |=
-            said.content.as_ref().is_some_and(|Once(content)| self.take_changes(content, can_be_result));
+        changed |= said
+            .content
+            .as_ref()
+            .is_some_and(|UnambiguousJson(content)| self.apply_changes(content, can_be_result));
         if changed {
             // It is judged anew, and by what was last shown of it.
-            self.take_reported();
+            self.adopt_reported();
         }
         if let Some(status) = said.status {
             self.progress = self.progress.max(status);
-            self.began |= !matches!(status, Progress::Pending | Progress::Failed);
+            self.began |= !matches!(status, CallStatus::Pending | CallStatus::Failed);
         }
         // Before it has ended the content of a call may show what it is going to do.
-        let content = said.content.as_ref().filter(|_| self.progress == Progress::Failed);
+        let content = said.content.as_ref().filter(|_| self.progress == CallStatus::Failed);
         self.yielded |=
             [said.raw_output.as_ref(), content].into_iter().flatten().any(|told| !is_empty(&told.0));
         // What has a result has run, whatever its status is said to be. One that failed may have been refused by the agent.
-        self.began |= self.progress != Progress::Failed
-            && said.raw_output.as_ref().is_some_and(|Once(output)| !is_empty(output));
+        self.began |= self.progress != CallStatus::Failed
+            && said.raw_output.as_ref().is_some_and(|UnambiguousJson(output)| !is_empty(output));
         // A piece of content that is told by itself is not all of it.
-        if let Some(Once(output)) =
-            said.raw_output.or(said.content.filter(|Once(content)| !content.is_object()))
+        if let Some(UnambiguousJson(output)) =
+            said.raw_output.or(said.content.filter(|UnambiguousJson(content)| !content.is_object()))
         {
             self.output = output;
         }
@@ -289,7 +292,7 @@ impl Call {
     }
 
     /// Takes in a command that its agent asks about as a part of it. Tells whether that changes what is to be decided.
-    pub(crate) fn ask_command(&mut self, command: Value) -> bool {
+    pub(crate) fn set_asked_command(&mut self, command: Value) -> bool {
         let asked = Self { kind: Some("execute".to_owned()), input: command.clone(), ..Self::default() };
         let (told, asked) = (self.action(), asked.action());
         let is_told = asked.command.is_some()
@@ -309,12 +312,12 @@ impl Call {
     pub(crate) fn asked_command(&self) -> Option<Self> {
         let input = self.asked.clone()?;
         let name = self.name.clone().filter(|_| self.server.is_none());
-        let posed = self.posed.clone();
-        Some(Self { name, posed, kind: Some("execute".to_owned()), input, ..Self::default() })
+        let claimed = self.claimed.clone();
+        Some(Self { name, claimed, kind: Some("execute".to_owned()), input, ..Self::default() })
     }
 
     /// Returns `true` if it runs the command of `wanted` in the same directory: the one it names, or `usual`.
-    pub(crate) fn runs(&self, wanted: &Action, usual: Option<&Path>) -> bool {
+    pub(crate) fn runs_command(&self, wanted: &Action, usual: Option<&Path>) -> bool {
         let is_same = |told: Action| {
             let (there, here) = (wanted.cwd.as_deref().or(usual), told.cwd.as_deref().or(usual));
             told.command.is_some() && told.command == wanted.command && there == here
@@ -324,23 +327,23 @@ impl Call {
 
     /// Takes in by which name it is told of. One that looks like a kind, or like a tool of a server, proves nothing: then it is
     /// a call without a name. Tells whether it is another than before.
-    fn take_name(&mut self, told: Option<&str>) -> bool {
+    fn set_reported_name(&mut self, told: Option<&str>) -> bool {
         let Some(told) = told.filter(|told| !told.is_empty()) else { return false };
-        let before = if self.posed.is_some() { &self.posed } else { &self.name };
+        let before = if self.claimed.is_some() { &self.claimed } else { &self.name };
         if before.as_deref() == Some(told) {
             return false;
         }
-        if poses(told) {
-            (self.name, self.server, self.posed) = (None, None, Some(told.to_owned()));
+        if imitates_reserved_name(told) {
+            (self.name, self.server, self.claimed) = (None, None, Some(told.to_owned()));
         } else {
-            (self.name, self.posed) = (Some(told.to_owned()), None);
+            (self.name, self.claimed) = (Some(told.to_owned()), None);
         }
         true
     }
 
     /// The name it was told of by, if that is none that a tool of an agent can have.
-    pub(crate) fn posed(&self) -> Option<&str> {
-        self.posed.as_deref()
+    pub(crate) fn claimed_name(&self) -> Option<&str> {
+        self.claimed.as_deref()
     }
 
     /// Whether all that it is, as it is said and as it turns out, is among these kinds.
@@ -350,9 +353,9 @@ impl Call {
 
     /// The call that this is if something is said about one that has ended: a call of the same tool that has not begun and is
     /// not allowed, if what is said is another or says that it runs. The caller has it [`Self::hear`] what is said. An id that is used again does not make two calls one.
-    pub(crate) fn again(&self, said: &Said<'_>) -> Option<Self> {
+    pub(crate) fn new_run(&self, said: &CallUpdate<'_>) -> Option<Self> {
         let mut fresh = Self {
-            progress: Progress::Pending,
+            progress: CallStatus::Pending,
             began: false,
             yielded: false,
             output: Value::Null,
@@ -362,16 +365,17 @@ impl Call {
             ..self.clone()
         };
         // Another text alone may still be the result of the call that has ended.
-        let changed = Self { is_allowed: true, ..fresh.clone() }.hear(said.clone());
-        let runs = matches!(said.status, Some(Progress::Pending | Progress::Running));
-        let is_other_result = said.status.is_some_and(Progress::is_end) && self.is_unrecorded_output(said);
-        fresh.take_reported();
+        let changed = Self { is_allowed: true, ..fresh.clone() }.apply_update(said.clone());
+        let runs = matches!(said.status, Some(CallStatus::Pending | CallStatus::Running));
+        let is_other_result = said.status.is_some_and(CallStatus::is_end) && self.is_unrecorded_output(said);
+        fresh.adopt_reported();
         (changed || runs || said.is_announcement() || is_other_result).then_some(fresh)
     }
 
     /// Returns `true` if another output was recorded of it than what is said.
-    pub(crate) fn is_unrecorded_output(&self, said: &Said<'_>) -> bool {
-        let output = said.raw_output.as_ref().map(|Once(output)| output).filter(|output| !is_empty(output));
+    pub(crate) fn is_unrecorded_output(&self, said: &CallUpdate<'_>) -> bool {
+        let output =
+            said.raw_output.as_ref().map(|UnambiguousJson(output)| output).filter(|output| !is_empty(output));
         output.is_some_and(|output| self.recorded.is_some_and(|recorded| recorded != value_digest(output)))
     }
 
@@ -389,11 +393,11 @@ impl Call {
 
     /// Whether it is said to have failed and something came of it all the same: then it was tried.
     pub(crate) fn was_tried(&self) -> bool {
-        self.progress == Progress::Failed && self.yielded
+        self.progress == CallStatus::Failed && self.yielded
     }
 
     /// Goes on with a call that was decided before it is told of: what is told is how far it is, and where.
-    pub(crate) fn go_on(&mut self, told: Self) {
+    pub(crate) fn continue_decided(&mut self, told: Self) {
         (self.progress, self.began, self.yielded) = (told.progress, told.began, told.yielded);
         (self.output, self.locations, self.changes) = (told.output, told.locations, told.changes);
         (self.unusual_locations, self.reported) = (told.unusual_locations, told.reported);
@@ -409,19 +413,19 @@ impl Call {
     }
 
     /// The name of the tool, and the MCP server that it belongs to.
-    pub(crate) fn parts(&self) -> (Option<&str>, Option<&str>) {
+    pub(crate) fn name_and_server(&self) -> (Option<&str>, Option<&str>) {
         (self.name.as_deref(), self.server.as_deref())
     }
 
     /// Whether it is no tool, but something that the client wants of its session.
-    pub(crate) fn is_wish(&self) -> bool {
-        self.is_wish
+    pub(crate) fn is_session_change(&self) -> bool {
+        self.is_session_change
     }
 
     /// Whether another call, as it is told of, can be of the same tool: one that has no name can be any.
     pub(crate) fn is_named_like(&self, told: &Self) -> bool {
-        let name = if told.posed.is_some() { &told.posed } else { &told.name };
-        name.is_none() || *name == self.told_as
+        let name = if told.claimed.is_some() { &told.claimed } else { &told.name };
+        name.is_none() || *name == self.reported_name
     }
 
     /// The kind it is said to be.
@@ -434,7 +438,7 @@ impl Call {
         self.has_no_input()
             && self.locations.is_empty()
             && self.changes.is_empty()
-            && self.progress == Progress::Pending
+            && self.progress == CallStatus::Pending
     }
 
     fn has_no_input(&self) -> bool {
@@ -443,10 +447,10 @@ impl Call {
 
     /// What it is called with, as it is approved and recorded: its input, and the places and changes that the agent tells of
     /// beside it. A place that the input names is not repeated.
-    pub(crate) fn matter(&self) -> Cow<'_, Value> {
+    pub(crate) fn approval_input(&self) -> Cow<'_, Value> {
         match &self.asked {
-            Some(asked) => Cow::Owned(json!({"input": self.told_matter(), "command": asked})),
-            None => self.told_matter(),
+            Some(asked) => Cow::Owned(json!({"input": self.reported_input(), "command": asked})),
+            None => self.reported_input(),
         }
     }
 
@@ -455,7 +459,7 @@ impl Call {
         Action::default().with_content(&self.changes).paths.into_iter().collect()
     }
 
-    fn told_matter(&self) -> Cow<'_, Value> {
+    fn reported_input(&self) -> Cow<'_, Value> {
         if let Some(beside) = &self.beside {
             let mut matter = beside.clone();
             matter["arguments"] = self.input.clone();
@@ -463,7 +467,7 @@ impl Call {
         }
         let (has_no_input, shows_nothing) = (self.has_no_input(), self.changes.is_empty());
         let is_in_input = || {
-            let told = self.told_action(&[]).paths;
+            let told = self.reported_action(&[]).paths;
             self.unusual_locations.is_empty() && self.locations.iter().all(|path| told.contains(path))
         };
         if shows_nothing && (self.locations.is_empty() || !has_no_input && is_in_input()) {
@@ -483,9 +487,9 @@ impl Call {
     }
 
     /// The call as it is asked about: in the members that a client reads, and judges by itself.
-    pub(crate) fn question(&self, id: &str) -> Value {
+    pub(crate) fn permission_tool_call(&self, id: &str) -> Value {
         let input = match self.has_no_input() || self.asked.is_some() || self.beside.is_some() {
-            true => self.matter(),
+            true => self.approval_input(),
             false => Cow::Borrowed(&self.input),
         };
         let mut question = json!({
@@ -514,7 +518,7 @@ impl Call {
     pub(crate) fn digest(&self) -> Digest {
         let paths: BTreeSet<PathBuf> = self.action().paths.into_iter().collect();
         let mut all = json!({
-            "tool": self.tool(), "claimed": self.posed, "kinds": self.kinds(), "input": self.input,
+            "tool": self.tool(), "claimed": self.claimed, "kinds": self.kinds(), "input": self.input,
             "paths": paths, "changes": self.changes, "asked": self.asked,
         });
         if !self.unusual_locations.is_empty() {
@@ -533,19 +537,19 @@ impl Call {
     pub(crate) fn action(&self) -> Action {
         if let (Some(server), Some(name)) = (&self.server, &self.name) {
             return match self.reads {
-                true => shown(server, name, &self.input),
+                true => mcp_read_action(server, name, &self.input),
                 false => Action::mcp(server, name, &self.input).with_locations(self.beside.as_slice()),
             };
         }
         if let Some(action) = self.client_request() {
             return action;
         }
-        let read = self.told_action(&self.locations);
+        let read = self.reported_action(&self.locations);
         let read = read.with_content(&self.changes).with_locations(&self.unusual_locations);
-        Action { claimed: self.posed.iter().cloned().collect(), ..read }
+        Action { claimed: self.claimed.iter().cloned().collect(), ..read }
     }
 
-    fn told_action(&self, locations: &[PathBuf]) -> Action {
+    fn reported_action(&self, locations: &[PathBuf]) -> Action {
         Action::read(self.kind.as_deref(), self.name.as_deref(), &self.input, locations)
     }
 }
@@ -556,14 +560,14 @@ fn value_digest(value: &Value) -> Digest {
 
 /// Whether the name that an agent has for a tool is of the shape of something which only we say: a kind, a tool of a server, a
 /// request to the client, a wish about a session.
-fn poses(name: &str) -> bool {
-    let is_kind = name.get(..KIND.len()).is_some_and(|start| start.eq_ignore_ascii_case(KIND));
-    is_kind || name.contains('/') || OTHERS.contains(&name)
+fn imitates_reserved_name(name: &str) -> bool {
+    let is_kind = name.get(..KIND_PREFIX.len()).is_some_and(|start| start.eq_ignore_ascii_case(KIND_PREFIX));
+    is_kind || name.contains('/') || NON_TOOL_ACTIONS.contains(&name)
 }
 
 /// The tool's name, where agents without a place for it are known to put it.
-fn known_name(meta: Option<&Once>) -> Option<String> {
-    let Once(meta) = meta?;
+fn known_name(meta: Option<&UnambiguousJson>) -> Option<String> {
+    let UnambiguousJson(meta) = meta?;
     let places = ["/toolName", "/tool_name", "/claudeCode/toolName"];
     let name = places.iter().find_map(|place| meta.pointer(place)?.as_str())?;
     (!name.is_empty()).then(|| name.to_owned())

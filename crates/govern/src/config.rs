@@ -11,11 +11,11 @@ use narrows_policy::{Access, Narrowing, Policy};
 use serde_json::{Value, json};
 
 use crate::scope;
-use crate::timeouts::Patience;
+use crate::timeouts::GateTimeouts;
 
 /// As whom an agent acts, and within which bounds.
 #[derive(Clone, Debug, Default)]
-pub struct Mandate {
+pub struct GateConfig {
     /// The id of the operator.
     pub operator: String,
     /// The name of the tier.
@@ -32,20 +32,20 @@ pub struct Mandate {
     pub servers: Option<Vec<String>>,
     /// MCP servers that every session gets, as `session/new` takes them. They stand in for those of the same name that a
     /// client describes.
-    pub provides: Vec<Value>,
+    pub provided_servers: Vec<Value>,
     /// The directories in which everything happens, without links in them.
     pub roots: Vec<PathBuf>,
     /// Those of them in which nothing is changed.
     pub read_only: Vec<PathBuf>,
     /// What is not changed whatever a policy says, because it decides about the agent: files, and directories with all that is
     /// in them.
-    pub sealed: Vec<PathBuf>,
+    pub protected: Vec<PathBuf>,
     /// Who may approve what, where a policy does not say. Nobody: whoever is asked.
     pub approvers: Vec<Approver>,
     /// How much is done unasked.
     pub autonomy: Autonomy,
     /// How long anything may take.
-    pub patience: Patience,
+    pub timeouts: GateTimeouts,
     /// The agent is ours, and asks before it does anything.
     pub asks_first: bool,
     /// Methods beyond those the gate decides about that the client may send.
@@ -70,10 +70,10 @@ pub enum Autonomy {
     Gated,
 }
 
-impl Mandate {
+impl GateConfig {
     /// What a manifest and all it leads to come to, for work in `roots`.
     #[must_use]
-    pub fn of(bundle: &Bundle, roots: Vec<PathBuf>) -> Self {
+    pub fn from_bundle(bundle: &Bundle, roots: Vec<PathBuf>) -> Self {
         let acp = &bundle.acp.front;
         let operator = bundle.operator.as_ref().map(|operator| &operator.front);
         let governance = operator.and_then(|operator| operator.governance.as_ref());
@@ -90,15 +90,15 @@ impl Mandate {
             revision: acp.metadata.aip44.acp_rev.clone(),
             capabilities: bundle.capabilities,
             tools: operator.map(|_| bundle.tools.clone()),
-            scopes: operator.map(scope::of).unwrap_or_default(),
+            scopes: operator.map(scope::tool_scopes).unwrap_or_default(),
             servers: Some(bundle.mcp_servers.iter().map(|binding| binding.server.name.clone()).collect()),
-            provides: bundle.mcp_servers.iter().filter_map(provided).collect(),
+            provided_servers: bundle.mcp_servers.iter().filter_map(mcp_server_config).collect(),
             roots,
             approvers: bundle.governance.as_ref().map(|it| it.config.approvers.clone()).unwrap_or_default(),
             read_only: Vec::new(),
-            sealed: Vec::new(),
+            protected: Vec::new(),
             autonomy,
-            patience: Patience::default(),
+            timeouts: GateTimeouts::default(),
             asks_first: bundle.role == Kind::Server,
             client_methods: listed.client_methods,
             agent_methods: listed.agent_methods,
@@ -108,7 +108,7 @@ impl Mandate {
     }
 }
 
-impl Mandate {
+impl GateConfig {
     /// Whether nothing may be changed at a path, which has no links in it: the innermost of the roots decides.
     pub(crate) fn is_read_only(&self, path: &Path) -> bool {
         let depth = |root: &&PathBuf| root.components().count();
@@ -119,7 +119,7 @@ impl Mandate {
 
 /// How a session gets an MCP server, if its description says how it is started or reached.
 #[must_use]
-pub fn provided(binding: &McpBinding) -> Option<Value> {
+pub fn mcp_server_config(binding: &McpBinding) -> Option<Value> {
     let description = binding.description.as_ref()?;
     let name = &binding.server.name;
     let pairs = |key: &str| -> Vec<Value> {
@@ -146,7 +146,7 @@ pub fn provided(binding: &McpBinding) -> Option<Value> {
 
 /// The policy of a manifest: what its governance says, and where it has none, nothing that changes anything.
 #[must_use]
-pub fn policy_of(bundle: &Bundle) -> Policy {
+pub fn bundle_policy(bundle: &Bundle) -> Policy {
     match &bundle.governance {
         Some(_) => Policy::new(Access::High, Narrowing::default()).with_charter(bundle.charter().clone()),
         None => Policy::new(Access::Low, Narrowing::default()),

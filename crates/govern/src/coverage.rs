@@ -8,10 +8,10 @@ use narrows_manifest::{BoundPolicy, Bundle};
 use narrows_policy::{Clause, Kind};
 
 /// The tools that our own agent has for the files and terminals of its client, and its plan.
-pub const BUILT_IN: [&str; 5] = ["read_file", "write_file", "edit_file", "run_command", "update_plan"];
+pub const BUILT_IN_TOOLS: [&str; 5] = ["read_file", "write_file", "edit_file", "run_command", "update_plan"];
 
 /// What is decided on and is no tool of an operator: what an agent wants of the client, a turn, and changes of a session.
-pub(crate) const OTHERS: [&str; 7] = [
+pub(crate) const NON_TOOL_ACTIONS: [&str; 7] = [
     method::FS_READ_TEXT_FILE,
     method::FS_WRITE_TEXT_FILE,
     method::TERMINAL_CREATE,
@@ -23,36 +23,39 @@ pub(crate) const OTHERS: [&str; 7] = [
 
 /// The names by which calls are decided on, where all of them are known.
 #[derive(Clone, Debug)]
-pub struct Reach<'a> {
+pub struct PolicyCoverage<'a> {
     bundle: &'a Bundle,
     /// Names of tools. `None`: there may be others that nobody can know of from here.
     tools: Option<BTreeSet<String>>,
 }
 
-impl<'a> Reach<'a> {
+impl<'a> PolicyCoverage<'a> {
     /// Those of a manifest.
     #[must_use]
-    pub fn of(bundle: &'a Bundle) -> Self {
-        Self { bundle, tools: bundle.operator.as_ref().and_then(|_| tools(bundle)) }
+    pub fn new(bundle: &'a Bundle) -> Self {
+        Self { bundle, tools: bundle.operator.as_ref().and_then(|_| known_tools(bundle)) }
     }
 
     /// Whether something is decided on by this name whatever tools an operator has: one of ours, or what is no tool.
     #[must_use]
-    pub fn is_decided(name: &str) -> bool {
-        BUILT_IN.contains(&name) || OTHERS.contains(&name)
+    pub fn is_known_name(name: &str) -> bool {
+        BUILT_IN_TOOLS.contains(&name) || NON_TOOL_ACTIONS.contains(&name)
     }
 
     /// The policies that no call can be what they are about, because no tool has the name that they have. Where one may have
     /// it, and where a policy is about something else than tools, it is none of them.
     #[must_use]
-    pub fn missed(&self) -> Vec<&'a BoundPolicy> {
+    pub fn unmatched_policies(&self) -> Vec<&'a BoundPolicy> {
         let Some(tools) = &self.tools else { return Vec::new() };
         let clauses = self.bundle.charter().clauses();
         let misses = |clause: &&Clause| {
             let is_name = |subject: &str| !subject.contains(':');
             let kinds = Kind::ALL.map(|kind| format!("kind:{kind}"));
-            let mut names =
-                tools.iter().map(String::as_str).chain(OTHERS).chain(kinds.iter().map(String::as_str));
+            let mut names = tools
+                .iter()
+                .map(String::as_str)
+                .chain(NON_TOOL_ACTIONS)
+                .chain(kinds.iter().map(String::as_str));
             clause.is_known() && clause.tool().is_some_and(is_name) && !names.any(|name| clause.is_for(name))
         };
         let is_missed = |bound: &&BoundPolicy| {
@@ -64,7 +67,7 @@ impl<'a> Reach<'a> {
 
     /// The policies that nobody ever asks about, because no call is the action that they have.
     #[must_use]
-    pub fn unasked(&self) -> Vec<&'a BoundPolicy> {
+    pub fn unknown_action_policies(&self) -> Vec<&'a BoundPolicy> {
         let clauses = self.bundle.charter().clauses();
         let is_unasked = |bound: &&BoundPolicy| {
             let mut own = clauses.iter().filter(|clause| clause.slug() == bound.policy.front.slug).peekable();
@@ -80,7 +83,7 @@ impl<'a> Reach<'a> {
 }
 
 /// Every name that a tool can have, unless it can be any.
-fn tools(bundle: &Bundle) -> Option<BTreeSet<String>> {
+fn known_tools(bundle: &Bundle) -> Option<BTreeSet<String>> {
     let is_ours = bundle.role == Role::Server && bundle.agent.is_none();
     let by_kind = bundle.tools.names.iter().any(|name| name.starts_with("kind:"));
     // Whoever may use a kind of tools may use them by whatever names an agent has for them.
@@ -89,7 +92,7 @@ fn tools(bundle: &Bundle) -> Option<BTreeSet<String>> {
     }
     let mut names = bundle.tools.names.clone();
     if is_ours {
-        names.extend(BUILT_IN.map(str::to_owned));
+        names.extend(BUILT_IN_TOOLS.map(str::to_owned));
     }
     for (server, allow) in &bundle.tools.servers {
         // All tools of a server: it alone knows which these are.
@@ -119,8 +122,8 @@ mod tests {
     }
 
     /// Whether a policy with this subject is missed, by an operator of a kind with these tools.
-    fn missed(kind: &str, tools: &str, matching: &str, decision: &str) -> bool {
-        !Reach::of(&bundle(kind, tools, matching, decision)).missed().is_empty()
+    fn is_unmatched(kind: &str, tools: &str, matching: &str, decision: &str) -> bool {
+        !PolicyCoverage::new(&bundle(kind, tools, matching, decision)).unmatched_policies().is_empty()
     }
 
     #[test]
@@ -131,7 +134,7 @@ mod tests {
             let told: Vec<&String> = told.iter().filter(|it| it.contains("action-unmatched")).collect();
             assert_eq!(told.len(), usize::from(expected.is_some()), "{action}: {told:?}");
             assert!(told.iter().all(|it| it.contains(expected.unwrap_or_default())), "{told:?}");
-            assert_eq!(Reach::of(&bundle).unasked().len(), told.len(), "{action}");
+            assert_eq!(PolicyCoverage::new(&bundle).unknown_action_policies().len(), told.len(), "{action}");
         };
         check("tool.call", "deny", None);
         check("workspace.*", "deny", None);
@@ -147,8 +150,8 @@ mod tests {
     #[track_caller]
     fn check(tools: &str, subject: &str, expected: bool) {
         let matching = format!("action: tool.call, subject: '{subject}'");
-        assert_eq!(missed("server", tools, &matching, "deny"), expected, "server: {tools}: {subject}");
-        assert_eq!(missed("bridge", tools, &matching, "deny"), expected, "bridge: {tools}: {subject}");
+        assert_eq!(is_unmatched("server", tools, &matching, "deny"), expected, "server: {tools}: {subject}");
+        assert_eq!(is_unmatched("bridge", tools, &matching, "deny"), expected, "bridge: {tools}: {subject}");
     }
 
     #[test]
@@ -172,7 +175,7 @@ mod tests {
         for subject in ["workspace:/finance/**", "/finance/**", "kind:execute", "kind:*", "k*", "invoice:7"] {
             check("{id: run_command}", subject, false);
         }
-        for subject in OTHERS {
+        for subject in NON_TOOL_ACTIONS {
             check("{id: run_command}", subject, false);
         }
         // All tools of a server may have any name.
@@ -180,15 +183,20 @@ mod tests {
         check("{kind: mcp, server: notes}", "notes/anything", false);
         // Another agent has its own names for tools of a kind; ours are known.
         let matching = "action: tool.call, subject: Bash";
-        assert!(!missed("bridge", "{id: 'kind:execute'}", matching, "deny"));
-        assert!(missed("server", "{id: 'kind:execute'}", matching, "deny"));
-        assert!(!missed("server", "{id: read_file}", "action: tool.call, subject: run_command", "deny"));
+        assert!(!is_unmatched("bridge", "{id: 'kind:execute'}", matching, "deny"));
+        assert!(is_unmatched("server", "{id: 'kind:execute'}", matching, "deny"));
+        assert!(!is_unmatched(
+            "server",
+            "{id: read_file}",
+            "action: tool.call, subject: run_command",
+            "deny"
+        ));
         // What others decide on.
-        assert!(!missed("server", "", "action: payment.send, subject: rent", "deny"));
-        assert!(!missed("server", "", "action: tool.call", "deny"));
+        assert!(!is_unmatched("server", "", "action: payment.send, subject: rent", "deny"));
+        assert!(!is_unmatched("server", "", "action: tool.call", "deny"));
         // As in a decision: what permits must be written as the tool is.
         let matching = "action: tool.call, subject: Run_Command";
-        assert!(!missed("server", "{id: run_command}", matching, "deny"));
-        assert!(missed("server", "{id: run_command}", matching, "allow"));
+        assert!(!is_unmatched("server", "{id: run_command}", matching, "deny"));
+        assert!(is_unmatched("server", "{id: run_command}", matching, "allow"));
     }
 }

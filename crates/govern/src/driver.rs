@@ -15,15 +15,15 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
 use crate::batches::Batches;
-use crate::gate::{Ballot, BallotError, Gate, Open, Out, Request, Ticket};
+use crate::gate::{ApprovalRequest, ApprovalVote, AuditSeq, Gate, GateOutput, ToolCheck, VoteError};
 
 /// How many events may be on their way to the disk before nothing more is read.
-const MOST_EVENTS: usize = 16;
+const MAX_PENDING_EVENTS: usize = 16;
 /// How much of the stderr of an agent that has gone the client is shown.
 const MAX_STDERR_LINES: usize = 5;
 const MAX_STDERR_CHARS: usize = 1000;
 /// How far away a deadline is when there is none.
-const FAR: Duration = Duration::from_secs(86_400);
+const NO_DEADLINE_SLEEP: Duration = Duration::from_secs(86_400);
 
 /// What a client is told of what it asked before it ended its input.
 const UNANSWERED: &str = "it was not done in time after the end of the input";
@@ -32,52 +32,52 @@ const STOPPED: &str = "nothing is served any more";
 
 /// How a gate came to its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum GateExit {
     /// The client has gone, or has ended its input and got what it had asked for.
-    Client,
+    ClientClosed,
     /// The agent has gone.
-    Agent,
+    AgentLost,
     /// The agent is to be ended because it does not do as it is told.
-    Unruly(String),
+    AgentViolation(String),
     /// The agent is to be ended because it does not answer, and may take its leave.
-    Stuck(String),
+    AgentUnresponsive(String),
     /// Somebody wanted it to.
-    Told,
+    Stopped,
 }
 
 /// Something that is asked of a gate at work.
 #[derive(Debug)]
-pub enum Inquiry {
+pub enum GateRequest {
     /// What waits for an approval?
-    Open(oneshot::Sender<Vec<Open>>),
+    ListApprovals(oneshot::Sender<Vec<ApprovalRequest>>),
     /// May an agent of our own call this? Why not, or nothing if it may.
-    Consult(Request, oneshot::Sender<Option<String>>),
+    CheckTool(ToolCheck, oneshot::Sender<Option<String>>),
     /// Somebody says something about it.
-    Ballot(Ballot, oneshot::Sender<Result<(), BallotError>>),
+    Vote(ApprovalVote, oneshot::Sender<Result<(), VoteError>>),
     /// It is to end, as if the client had gone.
-    End,
+    Stop,
 }
 
 /// What comes out of the gate in one go.
 #[derive(Debug, Default)]
-struct Tray {
+struct GateOutputBuffer {
     to_client: Vec<Bytes>,
     to_agent: Vec<Bytes>,
-    events: VecDeque<(Ticket, Event)>,
+    events: VecDeque<(AuditSeq, Event)>,
     advice: Vec<(u64, Option<String>)>,
-    end: Option<Ended>,
+    end: Option<GateExit>,
 }
 
-impl Tray {
-    fn lines(&mut self, which: From) -> &mut Vec<Bytes> {
+impl GateOutputBuffer {
+    fn lines(&mut self, which: GateSide) -> &mut Vec<Bytes> {
         match which {
-            From::Client => &mut self.to_client,
-            From::Agent => &mut self.to_agent,
+            GateSide::Client => &mut self.to_client,
+            GateSide::Agent => &mut self.to_agent,
         }
     }
 }
 
-impl Out for Tray {
+impl GateOutput for GateOutputBuffer {
     fn to_client(&mut self, parts: &[&[u8]]) {
         self.to_client.push(parts.concat().into());
     }
@@ -86,146 +86,149 @@ impl Out for Tray {
         self.to_agent.push(parts.concat().into());
     }
 
-    fn record(&mut self, ticket: Ticket, event: Event) {
-        self.events.push_back((ticket, event));
+    fn record(&mut self, seq: AuditSeq, event: Event) {
+        self.events.push_back((seq, event));
     }
 
-    fn advise(&mut self, number: u64, refusal: Option<String>) {
+    fn answer_tool_check(&mut self, number: u64, refusal: Option<String>) {
         self.advice.push((number, refusal));
     }
 
     fn end_agent(&mut self, why: &str) {
-        self.end.get_or_insert_with(|| Ended::Unruly(why.to_owned()));
+        self.end.get_or_insert_with(|| GateExit::AgentViolation(why.to_owned()));
     }
 
-    fn release_agent(&mut self, why: &str) {
-        self.end.get_or_insert_with(|| Ended::Stuck(why.to_owned()));
+    fn end_agent_gracefully(&mut self, why: &str) {
+        self.end.get_or_insert_with(|| GateExit::AgentUnresponsive(why.to_owned()));
     }
 }
 
 /// An event on its way. Without a log there is none to go.
-type Settling = (Ticket, Option<Append>);
+type PendingAppend = (AuditSeq, Option<Append>);
 
 /// Stands between a client and an agent until one of them has gone. What was to be recorded by then is when this returns.
 /// Without a log nothing is; whether that may be is for the caller to know.
-pub async fn stand(
+pub async fn run_gate(
     gate: Gate,
     client: Link,
     agent: Link,
     log: impl Into<Option<Log>>,
-    inquiries: mpsc::Receiver<Inquiry>,
-) -> Ended {
-    let guard = Guard {
+    requests: mpsc::Receiver<GateRequest>,
+) -> GateExit {
+    let driver = GateDriver {
         gate,
         log: log.into(),
-        began: Instant::now(),
-        tray: Tray::default(),
-        client: End { sender: client.sender, batches: Batches::default() },
-        agent: End { sender: agent.sender, batches: Batches::default() },
+        started: Instant::now(),
+        output: GateOutputBuffer::default(),
+        client: SideIo { sender: client.sender, batches: Batches::default() },
+        agent: SideIo { sender: agent.sender, batches: Batches::default() },
         events: VecDeque::new(),
-        held: VecDeque::new(),
+        held_events: VecDeque::new(),
         unplaced: 0,
-        asking: HashMap::new(),
-        asked: 0,
+        waiting_checks: HashMap::new(),
+        last_check: 0,
     };
-    guard.run(client.receiver, agent.receiver, inquiries).await
+    driver.run(client.receiver, agent.receiver, requests).await
 }
 
 /// One end of the gate.
 #[derive(Debug)]
-struct End {
+struct SideIo {
     sender: Sender,
     batches: Batches,
 }
 
-struct Guard {
+struct GateDriver {
     gate: Gate,
     log: Option<Log>,
-    began: Instant,
-    tray: Tray,
-    client: End,
-    agent: End,
+    started: Instant,
+    output: GateOutputBuffer,
+    client: SideIo,
+    agent: SideIo,
     /// Events on their way to the disk, in order.
-    events: VecDeque<Settling>,
+    events: VecDeque<PendingAppend>,
     /// Events that wait until those before them have their place.
-    held: VecDeque<(Ticket, Event)>,
+    held_events: VecDeque<(AuditSeq, Event)>,
     /// How many of those on their way have no place yet.
     unplaced: usize,
     /// Who waits for advice.
-    asking: HashMap<u64, oneshot::Sender<Option<String>>>,
-    asked: u64,
+    waiting_checks: HashMap<u64, oneshot::Sender<Option<String>>>,
+    last_check: u64,
 }
 
 /// Which end something came from.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum From {
+enum GateSide {
     Client,
     Agent,
 }
 
-impl Guard {
+impl GateDriver {
     async fn run(
         mut self,
         mut client: narrows_link::Receiver,
         mut agent: narrows_link::Receiver,
-        mut inquiries: mpsc::Receiver<Inquiry>,
-    ) -> Ended {
-        let (mut said, mut told) = (Vec::new(), Vec::new());
+        mut requests: mpsc::Receiver<GateRequest>,
+    ) -> GateExit {
+        let (mut from_client, mut from_agent) = (Vec::new(), Vec::new());
         let input = self.agent.sender.clone();
         // Not begun anew with every message: what is said to the agent does not make it read.
-        let mut deaf = std::pin::pin!(input.standstill(self.gate.patience().write));
-        let (mut client_has_room, mut agent_has_room, mut asks) = (true, true, true);
+        let mut stalled = std::pin::pin!(input.standstill(self.gate.timeouts().write));
+        let (mut client_has_room, mut agent_has_room, mut requests_open) = (true, true, true);
         // Until when a client that says nothing more is answered.
-        let mut until: Option<Instant> = None;
-        let output = self.client.sender.clone();
-        let mut gone = std::pin::pin!(output.written());
+        let mut linger_until: Option<Instant> = None;
+        let client_output = self.client.sender.clone();
+        let mut flushed = std::pin::pin!(client_output.written());
         let ended = loop {
-            if let Some(ended) = self.tray.end.take() {
+            if let Some(ended) = self.output.end.take() {
                 break ended;
             }
-            if until.is_some() && self.is_settled() {
-                break Ended::Client;
+            if linger_until.is_some() && self.is_finished() {
+                break GateExit::ClientClosed;
             }
-            let due = self.gate.deadline().map_or_else(|| Instant::now() + FAR, |at| self.began + at);
-            let reads = self.events.len() + self.held.len() < MOST_EVENTS;
+            let due = self
+                .gate
+                .next_deadline()
+                .map_or_else(|| Instant::now() + NO_DEADLINE_SLEEP, |at| self.started + at);
+            let reads = self.events.len() + self.held_events.len() < MAX_PENDING_EVENTS;
             tokio::select! {
                 biased;
-                settled = next(&mut self.events), if !self.events.is_empty() => self.settle(settled),
+                settled = next_audit_results(&mut self.events), if !self.events.is_empty() => self.apply_audit_results(settled),
                 () = sleep_until(due) => {
-                    self.gate.tick(self.began.elapsed(), &mut self.tray);
-                    self.deal_out();
+                    self.gate.tick(self.started.elapsed(), &mut self.output);
+                    self.flush_output();
                 }
-                () = sleep_until(until.unwrap_or(due)), if until.is_some() => break Ended::Client,
-                () = &mut gone, if until.is_some() => break Ended::Client,
-                () = &mut deaf => break Ended::Stuck("it reads nothing of what it is told".to_owned()),
-                inquiry = inquiries.recv(), if asks => match inquiry {
-                    Some(Inquiry::End) => break Ended::Told,
-                    Some(inquiry) => self.inquire(inquiry),
-                    None => asks = false,
+                () = sleep_until(linger_until.unwrap_or(due)), if linger_until.is_some() => break GateExit::ClientClosed,
+                () = &mut flushed, if linger_until.is_some() => break GateExit::ClientClosed,
+                () = &mut stalled => break GateExit::AgentUnresponsive("it reads nothing of what it is told".to_owned()),
+                gate_request = requests.recv(), if requests_open => match gate_request {
+                    Some(GateRequest::Stop) => break GateExit::Stopped,
+                    Some(gate_request) => self.handle_request(gate_request),
+                    None => requests_open = false,
                 },
                 () = self.client.sender.room(), if !client_has_room => client_has_room = true,
                 () = self.agent.sender.room(), if !agent_has_room => agent_has_room = true,
-                more = client.recv_all(&mut said), if until.is_none() && reads && client_has_room && agent_has_room => {
+                more = client.recv_all(&mut from_client), if linger_until.is_none() && reads && client_has_room && agent_has_room => {
                     if !more {
-                        until = Some(Instant::now() + self.gate.patience().close);
-                        self.gate.client_mute(self.began.elapsed(), &mut self.tray);
-                        self.deal_out();
+                        linger_until = Some(Instant::now() + self.gate.timeouts().close);
+                        self.gate.close_client_input(self.started.elapsed(), &mut self.output);
+                        self.flush_output();
                         continue;
                     }
                     // A refusal goes back to the sender: a peer that sends and does not read is not read from either.
                     (client_has_room, agent_has_room) = (false, false);
-                    for frame in said.drain(..) {
-                        self.take(From::Client, &frame);
+                    for frame in from_client.drain(..) {
+                        self.handle_frame(GateSide::Client, &frame);
                     }
                 }
-                more = agent.recv_all(&mut told), if reads && client_has_room && agent_has_room => {
+                more = agent.recv_all(&mut from_agent), if reads && client_has_room && agent_has_room => {
                     if !more {
                         // A client that only reads still learns that its agent is lost, if it waits for something.
-                        break if until.is_some() && self.gate.is_settled() { Ended::Client } else { Ended::Agent };
+                        break if linger_until.is_some() && self.gate.is_idle() { GateExit::ClientClosed } else { GateExit::AgentLost };
                     }
                     (client_has_room, agent_has_room) = (false, false);
-                    for frame in told.drain(..) {
-                        self.take(From::Agent, &frame);
+                    for frame in from_agent.drain(..) {
+                        self.handle_frame(GateSide::Agent, &frame);
                     }
                 }
             }
@@ -235,75 +238,75 @@ impl Guard {
     }
 
     /// Whether the client has got all that it will get.
-    fn is_settled(&self) -> bool {
-        self.events.is_empty() && self.held.is_empty() && self.gate.is_settled()
+    fn is_finished(&self) -> bool {
+        self.events.is_empty() && self.held_events.is_empty() && self.gate.is_idle()
     }
 
     /// Takes one line of one end.
-    fn take(&mut self, from: From, frame: &Frame) {
+    fn handle_frame(&mut self, from: GateSide, frame: &Frame) {
         if !is_one_line(frame.bytes()) {
             // For some readers it would be more than one, and the others nobody has decided about.
             let mut line = frame.bytes().to_vec();
             make_line(&mut line);
-            return self.take(from, &Frame::parse(line.into()));
+            return self.handle_frame(from, &Frame::parse(line.into()));
         }
         if frame.kind() == Kind::Batch {
-            let end = self.end(from);
-            let outcome = end.batches.take(frame);
+            let end = self.side(from);
+            let outcome = end.batches.split(frame);
             if let Some(line) = outcome.line {
                 // Nobody is there to hear it: then nobody is told.
                 let _ = end.sender.push(line);
             }
             for frame in outcome.deliver {
-                self.take(from, &frame);
+                self.handle_frame(from, &frame);
             }
             return;
         }
-        let now = self.began.elapsed();
+        let now = self.started.elapsed();
         match from {
-            From::Client => self.gate.client(now, frame.view(), &mut self.tray),
-            From::Agent => self.gate.agent(now, frame.view(), &mut self.tray),
+            GateSide::Client => self.gate.handle_client_message(now, frame.view(), &mut self.output),
+            GateSide::Agent => self.gate.handle_agent_message(now, frame.view(), &mut self.output),
         }
-        self.deal_out();
+        self.flush_output();
     }
 
     /// Does what was to be done once these were recorded.
-    fn settle(&mut self, settled: Vec<(Ticket, bool)>) {
-        let now = self.began.elapsed();
-        for (ticket, written) in settled {
+    fn apply_audit_results(&mut self, settled: Vec<(AuditSeq, bool)>) {
+        let now = self.started.elapsed();
+        for (seq, written) in settled {
             self.unplaced = self.unplaced.saturating_sub(1);
-            self.gate.settled(now, ticket, written, &mut self.tray);
+            self.gate.handle_audit_result(now, seq, written, &mut self.output);
         }
-        self.deal_out();
+        self.flush_output();
     }
 
-    fn end(&mut self, which: From) -> &mut End {
+    fn side(&mut self, which: GateSide) -> &mut SideIo {
         match which {
-            From::Client => &mut self.client,
-            From::Agent => &mut self.agent,
+            GateSide::Client => &mut self.client,
+            GateSide::Agent => &mut self.agent,
         }
     }
 
     /// Sends and records what came out of the gate.
-    fn deal_out(&mut self) {
+    fn flush_output(&mut self) {
         loop {
-            self.held.append(&mut self.tray.events);
-            self.log_held();
-            for (number, refusal) in self.tray.advice.drain(..) {
-                if let Some(asker) = self.asking.remove(&number) {
+            self.held_events.append(&mut self.output.events);
+            self.append_held();
+            for (number, refusal) in self.output.advice.drain(..) {
+                if let Some(asker) = self.waiting_checks.remove(&number) {
                     let _ = asker.send(refusal);
                 }
             }
-            if self.tray.to_client.is_empty() && self.tray.to_agent.is_empty() {
+            if self.output.to_client.is_empty() && self.output.to_agent.is_empty() {
                 return;
             }
-            for which in [From::Client, From::Agent] {
-                let mut lines = std::mem::take(self.tray.lines(which));
+            for which in [GateSide::Client, GateSide::Agent] {
+                let mut lines = std::mem::take(self.output.lines(which));
                 for line in lines.drain(..) {
-                    self.put(which, line);
+                    self.send_line(which, line);
                 }
                 // The room is kept, unless what was put was the last of a batch and brought more.
-                let more = self.tray.lines(which);
+                let more = self.output.lines(which);
                 if more.is_empty() {
                     *more = lines;
                 }
@@ -312,9 +315,9 @@ impl Guard {
     }
 
     /// Sends one line, or puts it into the array that it is a part of.
-    fn put(&mut self, which: From, line: Bytes) {
-        let end = self.end(which);
-        let outcome = if end.batches.is_empty() { None } else { end.batches.answer(&line) };
+    fn send_line(&mut self, which: GateSide, line: Bytes) {
+        let end = self.side(which);
+        let outcome = if end.batches.is_empty() { None } else { end.batches.collect_answer(&line) };
         let Some(outcome) = outcome else {
             let _ = end.sender.push(line);
             return;
@@ -322,67 +325,69 @@ impl Guard {
         if let Some(whole) = outcome.line {
             let _ = end.sender.push(whole);
         }
-        let now = self.began.elapsed();
+        let now = self.started.elapsed();
         for frame in outcome.deliver {
             match which {
-                From::Client => self.gate.client(now, frame.view(), &mut self.tray),
-                From::Agent => self.gate.agent(now, frame.view(), &mut self.tray),
+                GateSide::Client => self.gate.handle_client_message(now, frame.view(), &mut self.output),
+                GateSide::Agent => self.gate.handle_agent_message(now, frame.view(), &mut self.output),
             }
         }
     }
 
     /// Logs what is to be, in order: nothing overtakes what has no place yet.
-    fn log_held(&mut self) {
+    fn append_held(&mut self) {
         while self.unplaced == 0
-            && let Some((ticket, event)) = self.held.pop_front()
+            && let Some((seq, event)) = self.held_events.pop_front()
         {
             let append = self.log.as_ref().map(|log| log.append(event));
             if append.as_ref().is_some_and(Append::is_waiting) {
                 // It has its place when it is settled at the latest, and so has everything before it.
                 self.unplaced = self.events.len() + 1;
             }
-            self.events.push_back((ticket, append));
+            self.events.push_back((seq, append));
         }
     }
 
-    fn inquire(&mut self, inquiry: Inquiry) {
-        match inquiry {
+    fn handle_request(&mut self, gate_request: GateRequest) {
+        match gate_request {
             // Whoever does not wait for the answer does not need it.
-            Inquiry::Open(answer) => {
-                let _ = answer.send(self.gate.open());
+            GateRequest::ListApprovals(answer) => {
+                let _ = answer.send(self.gate.pending_approvals());
             }
-            Inquiry::Consult(request, answer) => {
-                self.asked += 1;
-                self.asking.insert(self.asked, answer);
-                self.gate.consult(self.began.elapsed(), self.asked, request, &mut self.tray);
-                self.deal_out();
+            GateRequest::CheckTool(request, answer) => {
+                self.last_check += 1;
+                self.waiting_checks.insert(self.last_check, answer);
+                self.gate.check_tool(self.started.elapsed(), self.last_check, request, &mut self.output);
+                self.flush_output();
             }
-            Inquiry::Ballot(ballot, answer) => {
-                let outcome = self.gate.ballot(self.began.elapsed(), ballot, &mut self.tray);
-                self.deal_out();
+            GateRequest::Vote(vote, answer) => {
+                let outcome = self.gate.vote(self.started.elapsed(), vote, &mut self.output);
+                self.flush_output();
                 let _ = answer.send(outcome);
             }
             // Whoever reads inquiries ends by it.
-            Inquiry::End => {}
+            GateRequest::Stop => {}
         }
     }
 
     /// Ends what is left, and waits until all of it is recorded.
-    async fn finish(&mut self, ended: &Ended) {
-        let now = self.began.elapsed();
+    async fn finish(&mut self, ended: &GateExit) {
+        let now = self.started.elapsed();
         match ended {
-            Ended::Client => self.gate.client_left(now, UNANSWERED, &mut self.tray),
-            Ended::Told => self.gate.client_left(now, STOPPED, &mut self.tray),
-            Ended::Agent => {
-                let how = last_words(&self.agent.sender.reason());
-                self.gate.agent_gone(now, how.as_deref(), &mut self.tray);
+            GateExit::ClientClosed => self.gate.handle_client_closed(now, UNANSWERED, &mut self.output),
+            GateExit::Stopped => self.gate.handle_client_closed(now, STOPPED, &mut self.output),
+            GateExit::AgentLost => {
+                let how = describe_exit(&self.agent.sender.reason());
+                self.gate.handle_agent_lost(now, how.as_deref(), &mut self.output);
             }
-            Ended::Unruly(_) | Ended::Stuck(_) => self.gate.agent_gone(now, None, &mut self.tray),
+            GateExit::AgentViolation(_) | GateExit::AgentUnresponsive(_) => {
+                self.gate.handle_agent_lost(now, None, &mut self.output)
+            }
         }
-        self.deal_out();
+        self.flush_output();
         while !self.events.is_empty() {
-            let settled = next(&mut self.events).await;
-            self.settle(settled);
+            let settled = next_audit_results(&mut self.events).await;
+            self.apply_audit_results(settled);
         }
         self.client.sender.close();
         self.agent.sender.close();
@@ -391,7 +396,7 @@ impl Guard {
 
 /// Returns how a process ended, with the last lines of its stderr. Each connection has an agent of its own, so those lines are
 /// about this client.
-fn last_words(reason: &CloseReason) -> Option<String> {
+fn describe_exit(reason: &CloseReason) -> Option<String> {
     let CloseReason::Exited { exit, stderr } = reason else { return None };
     let lines: Vec<&str> = stderr.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let tail = one_line(&lines[lines.len().saturating_sub(MAX_STDERR_LINES)..].join(" | "), usize::MAX);
@@ -405,13 +410,13 @@ fn last_words(reason: &CloseReason) -> Option<String> {
 }
 
 /// Waits until something is settled, and tells of all that is: in order, and whether it was recorded.
-async fn next(events: &mut VecDeque<Settling>) -> Vec<(Ticket, bool)> {
+async fn next_audit_results(events: &mut VecDeque<PendingAppend>) -> Vec<(AuditSeq, bool)> {
     poll_fn(|context| {
         let mut settled = Vec::new();
-        while let Some((ticket, append)) = events.front_mut()
-            && let Poll::Ready(written) = poll(append, context)
+        while let Some((seq, append)) = events.front_mut()
+            && let Poll::Ready(written) = poll_append(append, context)
         {
-            settled.push((*ticket, written));
+            settled.push((*seq, written));
             events.pop_front();
         }
         if settled.is_empty() { Poll::Pending } else { Poll::Ready(settled) }
@@ -419,7 +424,7 @@ async fn next(events: &mut VecDeque<Settling>) -> Vec<(Ticket, bool)> {
     .await
 }
 
-fn poll(append: &mut Option<Append>, context: &mut Context<'_>) -> Poll<bool> {
+fn poll_append(append: &mut Option<Append>, context: &mut Context<'_>) -> Poll<bool> {
     match append {
         None => Poll::Ready(true),
         Some(append) => Pin::new(append).poll(context).map(|recorded| recorded.is_ok()),

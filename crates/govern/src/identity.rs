@@ -11,7 +11,7 @@ pub struct Principal {
     /// Such as `user:ada` or `uid:1000`.
     pub id: String,
     /// How that is known.
-    pub method: Method,
+    pub method: IdentityMethod,
     /// What it is in this governance.
     pub roles: Vec<String>,
     /// The tools it may cause to be used: `read_file`, `notes/add`, `notes/*`, `kind:read`. Of the operator's tools only
@@ -23,7 +23,7 @@ pub struct Principal {
 
 /// How it is known who somebody is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Method {
+pub enum IdentityMethod {
     /// They have started this process.
     #[default]
     Process,
@@ -43,7 +43,7 @@ pub enum Method {
     Unauthenticated,
 }
 
-impl Method {
+impl IdentityMethod {
     /// The name by which a log calls it.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -61,44 +61,47 @@ impl Method {
 }
 
 /// Whose a session is, on whichever connection and in whichever process it was made.
-pub trait Owners: fmt::Debug + Send + Sync {
+pub trait SessionOwners: fmt::Debug + Send + Sync {
     /// Whether `session` is the one of `owner`. One that nobody is known to have made is nobody's.
-    fn has(&self, owner: &str, session: &str) -> bool;
+    fn is_owner(&self, owner: &str, session: &str) -> bool;
 
     /// Returns `true` if any identity is known to have made `session`.
-    fn is_taken(&self, session: &str) -> bool;
+    fn has_owner(&self, session: &str) -> bool;
 
     /// Notes that `owner` has made `session`, so that it is known after a restart too.
     ///
     /// # Errors
     /// When that cannot be kept.
-    fn enter(&self, owner: &str, session: &str) -> io::Result<()>;
+    fn set_owner(&self, owner: &str, session: &str) -> io::Result<()>;
 }
 
 impl Principal {
     /// Whether it is a user of this machine, who may know where things lie here.
     pub(crate) fn is_local(&self) -> bool {
         match self.method {
-            Method::Process | Method::UnixPeer | Method::SocketOwner => true,
+            IdentityMethod::Process | IdentityMethod::UnixPeer | IdentityMethod::SocketOwner => true,
             // A bus names users whom it knows by its unix socket, and others as `bus:…`.
-            Method::Bus => self.id.starts_with("user:") || self.id.starts_with("uid:"),
-            Method::Token | Method::Certificate | Method::Signature | Method::Unauthenticated => false,
+            IdentityMethod::Bus => self.id.starts_with("user:") || self.id.starts_with("uid:"),
+            IdentityMethod::Token
+            | IdentityMethod::Certificate
+            | IdentityMethod::Signature
+            | IdentityMethod::Unauthenticated => false,
         }
     }
 
     /// Whether it may cause this call, as far as its scopes go. A kind is that which the call turns out to be: whatever an
     /// agent calls it, each of them has to be in scope.
-    pub(crate) fn may_cause(&self, call: &Call) -> bool {
-        [&self.scopes, &self.narrowed].into_iter().flatten().all(|scopes| is_within(call, scopes))
+    pub(crate) fn may_use(&self, call: &Call) -> bool {
+        [&self.scopes, &self.narrowed].into_iter().flatten().all(|scopes| is_in_scope(call, scopes))
     }
 }
 
-fn is_within(call: &Call, scopes: &[String]) -> bool {
+fn is_in_scope(call: &Call, scopes: &[String]) -> bool {
     let names = |wanted: &str| scopes.iter().any(|scope| scope == wanted);
     if names(&call.tool()) {
         return true;
     }
-    if let (_, Some(server)) = call.parts() {
+    if let (_, Some(server)) = call.name_and_server() {
         return names(&format!("{server}/*"));
     }
     call.is_only(|kind| names(&format!("kind:{kind}")))
@@ -112,14 +115,14 @@ mod tests {
     use super::*;
 
     fn call(server: Option<&str>, name: &str, kind: &str, input: serde_json::Value) -> Call {
-        Call::known(server.map(str::to_owned), name, kind, input)
+        Call::new(server.map(str::to_owned), name, kind, input)
     }
 
     #[track_caller]
     fn check(scopes: &[&str], call: &Call, expected: bool) {
         let scopes = scopes.iter().map(|scope| (*scope).to_owned()).collect();
-        let who = Principal { scopes: Some(scopes), ..Principal::default() };
-        assert_eq!(who.may_cause(call), expected, "{} {:?}", call.tool(), who.scopes);
+        let principal = Principal { scopes: Some(scopes), ..Principal::default() };
+        assert_eq!(principal.may_use(call), expected, "{} {:?}", call.tool(), principal.scopes);
     }
 
     #[test]
@@ -146,11 +149,11 @@ mod tests {
     #[test]
     fn a_name_that_poses_as_a_kind_or_a_tool_of_a_server_is_not_in_scope() {
         let rm = json!({"command": "rm -rf x"});
-        let posed = |name: &str| Call::told(Some(name), "execute", rm.clone());
-        check(&["kind:read"], &posed("kind:read"), false);
-        check(&["notes/add", "notes/*"], &posed("notes/add"), false);
-        check(&["fs/read_text_file"], &posed("fs/read_text_file"), false);
-        check(&["kind:execute"], &posed("kind:read"), true);
+        let claimed = |name: &str| Call::reported(Some(name), "execute", rm.clone());
+        check(&["kind:read"], &claimed("kind:read"), false);
+        check(&["notes/add", "notes/*"], &claimed("notes/add"), false);
+        check(&["fs/read_text_file"], &claimed("fs/read_text_file"), false);
+        check(&["kind:execute"], &claimed("kind:read"), true);
     }
 
     proptest! {
@@ -164,7 +167,7 @@ mod tests {
             let call = call(None, "Read", &kind, json!({}));
             let may = |scopes: &Option<Vec<String>>, narrowed: &Option<Vec<String>>| {
                 let (scopes, narrowed) = (scopes.clone(), narrowed.clone());
-                Principal { scopes, narrowed, ..Principal::default() }.may_cause(&call)
+                Principal { scopes, narrowed, ..Principal::default() }.may_use(&call)
             };
             prop_assert_eq!(may(&scopes, &narrowed), may(&scopes, &None) && may(&None, &narrowed));
         }
@@ -178,7 +181,7 @@ mod tests {
             server in prop::option::of("notes|db"),
         ) {
             let call = call(server.as_deref(), "Read", &kind, json!({}));
-            let with = |scopes: Option<Vec<String>>| Principal { scopes, ..Principal::default() }.may_cause(&call);
+            let with = |scopes: Option<Vec<String>>| Principal { scopes, ..Principal::default() }.may_use(&call);
             let mut both = scopes.clone();
             both.push(more);
             prop_assert!(with(None) && !with(Some(Vec::new())));

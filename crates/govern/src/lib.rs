@@ -1,13 +1,13 @@
 //! The gate between a client and an agent: who may do what, decided, recorded, and only then done.
 //!
 //! A [`Gate`] stands on one connection. It is a pure state machine: messages of both sides go in, and messages, events for
-//! the audit log and, at worst, the order to end the agent come out. What a [`Mandate`] does not grant and what the policy
+//! the audit log and, at worst, the order to end the agent come out. What a [`GateConfig`] does not grant and what the policy
 //! does not allow is neither shown nor done; whatever is, was recorded before. [`stand`] puts one on two links and a log.
 //!
 //! # A manifest, an operator, and any link
 //!
 //! A manifest is loaded by [`narrows_manifest::load`], or as here from memory by [`narrows_manifest::resolve`].
-//! [`Mandate::of`] and [`policy_of`] say what comes of it. Which links the gate stands on is all the same to it: here both
+//! [`GateConfig::of`] and [`policy_of`] say what comes of it. Which links the gate stands on is all the same to it: here both
 //! are pairs in memory, and the agent is played by hand.
 //!
 //! ```
@@ -86,7 +86,7 @@
 //! # What a gate would say
 //!
 //! [`foresee`] tells what would be decided about a call, without a conversation. Whoever keeps a gate without [`stand`],
-//! such as a simulation with a clock of its own, implements [`Out`].
+//! such as a simulation with a clock of its own, implements [`GateOutput`].
 
 mod audit_events;
 mod authorizer;
@@ -113,19 +113,19 @@ mod timeouts;
 mod unauthenticated;
 mod unique_keys;
 
-pub use authorizer::foresee;
-pub use config::{Autonomy, Mandate, policy_of, provided};
-pub use coverage::{BUILT_IN, Reach};
-pub use driver::{Ended, Inquiry, stand};
+pub use authorizer::preview_decision;
+pub use config::{Autonomy, GateConfig, bundle_policy, mcp_server_config};
+pub use coverage::{BUILT_IN_TOOLS, PolicyCoverage};
+pub use driver::{GateExit, GateRequest, run_gate};
 pub use gate::{
-    Ballot, BallotError, Gate, Open, Out, Request, SessionSlot, SessionSlots, Setting, SignatureValidity,
-    Ticket, Time, VoteSignature, is_signer,
+    ApprovalRequest, ApprovalVote, AuditSeq, Gate, GateOutput, GateStart, GateTime, SessionSlot,
+    SessionSlots, SignatureValidity, ToolCheck, VoteError, VoteSignature, is_signer,
 };
-pub use identity::{Method, Owners, Principal};
-pub use path_resolver::{Disk, Ground, Outside, admit};
-pub use proxy::{Moves, Neighbour, Place, is_for_proxy};
-pub use proxy_driver::join;
-pub use recovery::{Presence, RecoveryError};
-pub use shared_budget::{LogTill, Spent, Till, TillError};
-pub use timeouts::Patience;
-pub use unauthenticated::Lobby;
+pub use identity::{IdentityMethod, Principal, SessionOwners};
+pub use path_resolver::{Disk, PathRefusal, PathResolver, resolve_in_roots};
+pub use proxy::{Neighbor, ProxyCore, ProxyOutput, is_for_proxy};
+pub use proxy_driver::split_proxy_link;
+pub use recovery::{GatePresence, RecoveryError};
+pub use shared_budget::{AuditLogBudget, BudgetError, BudgetSource, BudgetUse};
+pub use timeouts::GateTimeouts;
+pub use unauthenticated::UnauthenticatedGate;

@@ -2,7 +2,7 @@
 
 /// Where an operator is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Life {
+pub(crate) enum OperatorState {
     /// Its session is open.
     #[default]
     Invoked,
@@ -18,7 +18,7 @@ pub(crate) enum Life {
     Interrupted,
 }
 
-impl Life {
+impl OperatorState {
     /// The action by which having come here is recorded.
     pub(crate) fn action(self) -> &'static str {
         match self {
@@ -32,7 +32,7 @@ impl Life {
     }
 
     /// Goes on to `next`. Tells whether that is a step: one that works goes on working.
-    pub(crate) fn step(&mut self, next: Self) -> bool {
+    pub(crate) fn advance(&mut self, next: Self) -> bool {
         let is_step = *self != next && !(next == Self::Running && *self == Self::Resumed);
         if is_step {
             *self = next;
@@ -43,7 +43,7 @@ impl Life {
 
 #[cfg(test)]
 mod tests {
-    use super::Life::{Completed, Interrupted, Invoked, Resumed, Running, Suspended};
+    use super::OperatorState::{Completed, Interrupted, Invoked, Resumed, Running, Suspended};
 
     #[test]
     fn each_step_counts_once() {
@@ -60,7 +60,7 @@ mod tests {
             Running,
             Interrupted,
         ];
-        let counted: Vec<bool> = steps.into_iter().map(|next| life.step(next)).collect();
+        let counted: Vec<bool> = steps.into_iter().map(|next| life.advance(next)).collect();
         assert_eq!(counted, [true, false, true, true, false, true, true, true, true, true]);
     }
 }

@@ -16,25 +16,25 @@ use crate::call::Digest;
 
 /// Why a path is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Outside {
+pub enum PathRefusal {
     /// It does not start at the root.
     #[error("the path is not absolute")]
     Relative,
     /// It has `..` or a NUL in it.
     #[error("the path has `..` or a NUL in it")]
-    Crooked,
+    NotPlain,
     /// What there is of it could not be looked at.
     #[error("the path could not be resolved")]
     Unresolved,
     /// It lies elsewhere.
     #[error("the path lies outside the directories of the operator")]
-    Elsewhere,
+    OutsideRoots,
 }
 
-impl Outside {
+impl PathRefusal {
     /// The same with the path and where it would have to lie, for who may know that.
-    pub(crate) fn told(&self, path: &Path, roots: &[PathBuf]) -> String {
-        let shown = |path: &Path| quoted(&path.to_string_lossy(), LONGEST);
+    pub(crate) fn describe(&self, path: &Path, roots: &[PathBuf]) -> String {
+        let shown = |path: &Path| quoted(&path.to_string_lossy(), MAX_SHOWN_CHARS);
         let roots: Vec<String> = roots.iter().map(|root| format!("\"{}\"", shown(root))).collect();
         format!("{self}: \"{}\" is not in {}", shown(path), roots.join(" or "))
     }
@@ -47,15 +47,15 @@ const MAX_LOOKED_AT: usize = 10_000;
 const MAX_GIT_FILE_BYTES: u64 = 64 << 10;
 
 /// How much of a path is told.
-const LONGEST: usize = 1000;
+const MAX_SHOWN_CHARS: usize = 1000;
 
 /// Follows the links of a path that exists.
-pub trait Ground: fmt::Debug + Send + Sync {
+pub trait PathResolver: fmt::Debug + Send + Sync {
     /// The path without links.
     ///
     /// # Errors
     /// When there is no such path, or it cannot be looked at.
-    fn real(&self, path: &Path) -> io::Result<PathBuf>;
+    fn canonicalize(&self, path: &Path) -> io::Result<PathBuf>;
 
     /// Returns what there is at `path`, links not followed.
     fn entry(&self, path: &Path) -> DiskEntry {
@@ -75,8 +75,8 @@ pub trait Ground: fmt::Debug + Send + Sync {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Disk;
 
-impl Ground for Disk {
-    fn real(&self, path: &Path) -> io::Result<PathBuf> {
+impl PathResolver for Disk {
+    fn canonicalize(&self, path: &Path) -> io::Result<PathBuf> {
         path.canonicalize()
     }
 
@@ -129,36 +129,40 @@ impl Ground for Disk {
 ///
 /// # Errors
 /// When it is not, or nobody can tell.
-pub fn admit(path: &Path, roots: &[PathBuf], ground: &dyn Ground) -> Result<PathBuf, Outside> {
+pub fn resolve_in_roots(
+    path: &Path,
+    roots: &[PathBuf],
+    resolver: &dyn PathResolver,
+) -> Result<PathBuf, PathRefusal> {
     if !path.is_absolute() {
-        return Err(Outside::Relative);
+        return Err(PathRefusal::Relative);
     }
     let is_plain = |component| !matches!(component, Component::ParentDir);
     if !path.components().all(is_plain) || path.as_os_str().as_encoded_bytes().contains(&0) {
-        return Err(Outside::Crooked);
+        return Err(PathRefusal::NotPlain);
     }
     // A slash or a dot at its end would have a link followed that is to be looked at.
     let plain: PathBuf = path.components().collect();
-    let real = resolve(&plain, ground)?;
-    if roots.iter().any(|root| real.starts_with(root)) { Ok(real) } else { Err(Outside::Elsewhere) }
+    let real = resolve_existing(&plain, resolver)?;
+    if roots.iter().any(|root| real.starts_with(root)) { Ok(real) } else { Err(PathRefusal::OutsideRoots) }
 }
 
 /// The longest part of `path` that exists without its links, and the rest as it is.
-pub(crate) fn resolve(path: &Path, ground: &dyn Ground) -> Result<PathBuf, Outside> {
+pub(crate) fn resolve_existing(path: &Path, resolver: &dyn PathResolver) -> Result<PathBuf, PathRefusal> {
     let mut rest: Vec<OsString> = Vec::new();
     let mut now = path;
     loop {
-        match ground.real(now) {
+        match resolver.canonicalize(now) {
             Ok(mut real) => {
                 real.extend(rest.iter().rev());
                 return Ok(real);
             }
             // A link that leads nowhere exists all the same: whoever writes there writes where it leads.
             Err(error) if error.kind() == io::ErrorKind::NotFound && !is_link(now) => {}
-            Err(_) => return Err(Outside::Unresolved),
+            Err(_) => return Err(PathRefusal::Unresolved),
         }
         let (Some(parent), Some(name)) = (now.parent(), now.file_name()) else {
-            return Err(Outside::Unresolved);
+            return Err(PathRefusal::Unresolved);
         };
         rest.push(name.to_owned());
         now = parent;
@@ -167,19 +171,23 @@ pub(crate) fn resolve(path: &Path, ground: &dyn Ground) -> Result<PathBuf, Outsi
 
 /// An action with where its paths and its directory lead, beside their names.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Followed {
+pub(crate) struct ResolvedAction {
     pub(crate) action: Action,
     /// Of all that was looked up. Once a link has changed, the same action has another one.
-    pub(crate) leads: Digest,
+    pub(crate) resolved_digest: Digest,
 }
 
 /// Follows the links of `action`. Relative paths start in the first of `roots`.
 /// A path that leads nowhere that can be told may lead anywhere, so then it is not known what the action changes. The same
 /// holds for a directory that does not lead to `real_cwd` any more, if that is known already.
-pub(crate) fn follow_links(mut action: Action, roots: &[PathBuf], ground: &dyn Ground) -> Followed {
+pub(crate) fn follow_links(
+    mut action: Action,
+    roots: &[PathBuf],
+    resolver: &dyn PathResolver,
+) -> ResolvedAction {
     let mut looked_up = BTreeSet::new();
     if let Some(root) = roots.first().filter(|_| !action.is_too_large()) {
-        follow_from(&mut action, root, ground, &mut looked_up);
+        follow_links_from(&mut action, root, resolver, &mut looked_up);
     }
     let mut hasher = Sha256::new();
     for (named, found) in looked_up {
@@ -190,18 +198,18 @@ pub(crate) fn follow_links(mut action: Action, roots: &[PathBuf], ground: &dyn G
         }
     }
     hasher.update([u8::from(action.unusual_repository)]);
-    Followed { action, leads: hasher.finalize().into() }
+    ResolvedAction { action, resolved_digest: hasher.finalize().into() }
 }
 
 /// Does so from `root`, and notes each path with where it leads.
-fn follow_from(
+fn follow_links_from(
     action: &mut Action,
     root: &Path,
-    ground: &dyn Ground,
+    resolver: &dyn PathResolver,
     looked_up: &mut BTreeSet<(PathBuf, Option<PathBuf>)>,
 ) {
     let mut real = |path: &Path| {
-        let found = real(path, ground);
+        let found = resolve_path(path, resolver);
         looked_up.insert((path.to_path_buf(), found.clone()));
         found
     };
@@ -217,7 +225,7 @@ fn follow_from(
     }
     let real_here = action.real_cwd.clone().or_else(|| real(&here));
     if action.reads_repository() {
-        let is_unusual = |real: &PathBuf| is_unusual_repository(real, &GroundDisk(ground));
+        let is_unusual = |real: &PathBuf| is_unusual_repository(real, &ResolverDisk(resolver));
         action.unusual_repository = real_here.as_ref().is_none_or(is_unusual);
     }
     let from = real_here.unwrap_or_else(|| here.clone());
@@ -239,20 +247,20 @@ fn follow_from(
 }
 
 /// A ground as the layout of repositories is looked at.
-struct GroundDisk<'a>(&'a dyn Ground);
+struct ResolverDisk<'a>(&'a dyn PathResolver);
 
-impl RepositoryDisk for GroundDisk<'_> {
+impl RepositoryDisk for ResolverDisk<'_> {
     fn entry(&self, path: &Path) -> DiskEntry {
         self.0.entry(path)
     }
 
     fn real(&self, path: &Path) -> Option<PathBuf> {
-        self.0.real(path).ok()
+        self.0.canonicalize(path).ok()
     }
 }
 
 /// Where a path leads, also one with `..` in it.
-pub(crate) fn real(path: &Path, ground: &dyn Ground) -> Option<PathBuf> {
+pub(crate) fn resolve_path(path: &Path, resolver: &dyn PathResolver) -> Option<PathBuf> {
     let is_crooked = path.components().any(|part| part == Component::ParentDir);
     if is_crooked {
         // The links before a `..` count, so each step is taken from where the last one led.
@@ -260,14 +268,14 @@ pub(crate) fn real(path: &Path, ground: &dyn Ground) -> Option<PathBuf> {
         for part in path.components() {
             match part {
                 Component::ParentDir => drop(at.pop()),
-                Component::Normal(name) => at = resolve(&at.join(name), ground).ok()?,
+                Component::Normal(name) => at = resolve_existing(&at.join(name), resolver).ok()?,
                 Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
             }
         }
         return Some(at);
     }
     let plain: PathBuf = path.components().collect();
-    resolve(&plain, ground).ok()
+    resolve_existing(&plain, resolver).ok()
 }
 
 fn is_link(path: &Path) -> bool {
@@ -286,8 +294,8 @@ mod tests {
     #[derive(Debug)]
     struct Unasked;
 
-    impl Ground for Unasked {
-        fn real(&self, path: &Path) -> io::Result<PathBuf> {
+    impl PathResolver for Unasked {
+        fn canonicalize(&self, path: &Path) -> io::Result<PathBuf> {
             panic!("{} is looked up", path.display())
         }
     }
@@ -303,10 +311,13 @@ mod tests {
     fn a_path_is_told_on_one_line_with_where_it_would_have_to_lie() {
         let roots = ["/w".into(), "/v".into()];
         assert_eq!(
-            Outside::Elsewhere.told(Path::new("/a\n\"b"), &roots),
+            PathRefusal::OutsideRoots.describe(Path::new("/a\n\"b"), &roots),
             "the path lies outside the directories of the operator: \"/a\\n\"b\" is not in \"/w\" or \"/v\""
         );
-        assert!(Outside::Elsewhere.told(Path::new(&"/é".repeat(5000)), &roots).len() < 2 * LONGEST);
+        assert!(
+            PathRefusal::OutsideRoots.describe(Path::new(&"/é".repeat(5000)), &roots).len()
+                < 2 * MAX_SHOWN_CHARS
+        );
     }
 
     #[test]
@@ -321,28 +332,28 @@ mod tests {
         symlink(home.join("nowhere"), home.join("root/dangling")).unwrap();
         std::fs::write(home.join("root/file"), "").unwrap();
         let roots = [home.join("root")];
-        let check = |path: &str, expected: Result<&str, Outside>| {
-            let found = admit(&home.join(path), &roots, &Disk);
+        let check = |path: &str, expected: Result<&str, PathRefusal>| {
+            let found = resolve_in_roots(&home.join(path), &roots, &Disk);
             assert_eq!(found, expected.map(|path| home.join(path)), "{path}");
         };
         check("root", Ok("root"));
         check("root/sub", Ok("root/sub"));
         check("root/./sub/new/deep", Ok("root/sub/new/deep"));
         check("in/sub", Ok("root/sub"));
-        check("rooted", Err(Outside::Elsewhere));
-        check("other", Err(Outside::Elsewhere));
-        check("root/out", Err(Outside::Elsewhere));
-        check("root/out/new", Err(Outside::Elsewhere));
-        check("root/dangling", Err(Outside::Unresolved));
-        check("root/dangling/x", Err(Outside::Unresolved));
-        check("root/dangling/", Err(Outside::Unresolved));
-        check("root/dangling/.", Err(Outside::Unresolved));
-        check("root/out/", Err(Outside::Elsewhere));
-        check("root/file/x", Err(Outside::Unresolved));
-        check("root/../root", Err(Outside::Crooked));
-        check("root/a\0b", Err(Outside::Crooked));
-        assert_eq!(admit(Path::new("root"), &roots, &Disk), Err(Outside::Relative));
-        assert_eq!(admit(Path::new("/"), &roots, &Disk), Err(Outside::Elsewhere));
+        check("rooted", Err(PathRefusal::OutsideRoots));
+        check("other", Err(PathRefusal::OutsideRoots));
+        check("root/out", Err(PathRefusal::OutsideRoots));
+        check("root/out/new", Err(PathRefusal::OutsideRoots));
+        check("root/dangling", Err(PathRefusal::Unresolved));
+        check("root/dangling/x", Err(PathRefusal::Unresolved));
+        check("root/dangling/", Err(PathRefusal::Unresolved));
+        check("root/dangling/.", Err(PathRefusal::Unresolved));
+        check("root/out/", Err(PathRefusal::OutsideRoots));
+        check("root/file/x", Err(PathRefusal::Unresolved));
+        check("root/../root", Err(PathRefusal::NotPlain));
+        check("root/a\0b", Err(PathRefusal::NotPlain));
+        assert_eq!(resolve_in_roots(Path::new("root"), &roots, &Disk), Err(PathRefusal::Relative));
+        assert_eq!(resolve_in_roots(Path::new("/"), &roots, &Disk), Err(PathRefusal::OutsideRoots));
     }
 
     /// Pieces of paths: names that are there, links that lead in, out, around and nowhere, and what only looks like a name.
@@ -413,9 +424,9 @@ mod tests {
             let before = outside(&home);
             let root = home.join("root");
             let path = PathBuf::from(format!("{}/{start}/{}", home.display(), steps.join("/")));
-            if let Ok(real) = admit(&path, std::slice::from_ref(&root), &Disk) {
+            if let Ok(real) = resolve_in_roots(&path, std::slice::from_ref(&root), &Disk) {
                 prop_assert!(real.starts_with(&root), "{path:?} {real:?}");
-                prop_assert_eq!(admit(&real, std::slice::from_ref(&root), &Disk), Ok(real.clone()), "it stays admitted");
+                prop_assert_eq!(resolve_in_roots(&real, std::slice::from_ref(&root), &Disk), Ok(real.clone()), "it stays admitted");
                 // Whoever creates it by the name that was asked about creates it in the root, or not at all.
                 if std::fs::create_dir_all(&path).is_ok() {
                     prop_assert!(path.canonicalize().unwrap().starts_with(&root), "{path:?}");
@@ -441,7 +452,7 @@ mod tests {
             symlink("sub/out", home.join("root/out")).unwrap();
             let root = home.join("root");
             let path = PathBuf::from(format!("{}/{}", root.display(), steps.join("/")));
-            if let Ok(real) = admit(&path, std::slice::from_ref(&root), &Disk) {
+            if let Ok(real) = resolve_in_roots(&path, std::slice::from_ref(&root), &Disk) {
                 prop_assert!(real.starts_with(&root), "{path:?} {real:?}");
                 std::fs::create_dir_all(&real).unwrap();
                 prop_assert!(path.canonicalize().unwrap().starts_with(&root), "{path:?}");

@@ -5,18 +5,18 @@ use std::path::{Path, PathBuf};
 use narrows_policy::Kind;
 
 use crate::call::Call;
-use crate::config::Mandate;
-use crate::path_resolver::{Ground, real};
+use crate::config::GateConfig;
+use crate::path_resolver::{PathResolver, resolve_path};
 
 /// Why a call is refused whatever a policy says: it changes something sealed, or nobody can tell where it leads. `roots` are
 /// those of the session, from which its relative paths start.
-pub(crate) fn touched(
+pub(crate) fn protected_violation(
     call: &Call,
-    mandate: &Mandate,
+    config: &GateConfig,
     roots: &[PathBuf],
-    ground: &dyn Ground,
+    resolver: &dyn PathResolver,
 ) -> Option<String> {
-    if mandate.sealed.is_empty() {
+    if config.protected.is_empty() {
         return None;
     }
     let action = call.action();
@@ -35,14 +35,14 @@ pub(crate) fn touched(
         };
         for candidate in candidates {
             let shown = path.display().to_string();
-            let Some(real) = real(&candidate, ground) else {
+            let Some(real) = resolve_path(&candidate, resolver) else {
                 return Some(format!("nobody can tell where {shown:?} leads"));
             };
-            let is_in = |sealed: &PathBuf| {
-                [&real, &candidate].iter().any(|at| at.starts_with(sealed))
-                    || (takes_along && sealed.starts_with(&real))
+            let is_in = |protected: &PathBuf| {
+                [&real, &candidate].iter().any(|at| at.starts_with(protected))
+                    || (takes_along && protected.starts_with(&real))
             };
-            if mandate.sealed.iter().any(is_in) || ground.is_linked_to(&real, &mandate.sealed) {
+            if config.protected.iter().any(is_in) || resolver.is_linked_to(&real, &config.protected) {
                 return Some(format!("{shown:?} decides about the agent, and is not for it to change"));
             }
         }
@@ -75,13 +75,13 @@ mod tests {
         std::fs::write(home.join("w/twice"), "").unwrap();
         std::fs::hard_link(home.join("w/twice"), home.join("w/thrice")).unwrap();
         let root = home.join("w");
-        let sealed = vec![root.join("GOVERNANCE.md"), root.join("audit"), root.join("signatures")];
-        let mandate = Mandate { sealed, ..Mandate::default() };
+        let protected = vec![root.join("GOVERNANCE.md"), root.join("audit"), root.join("signatures")];
+        let config = GateConfig { protected, ..GateConfig::default() };
         let roots = [root.clone()];
         let check = |kind: &str, path: &str, refused: bool| {
             for path in [path.to_owned(), root.join(path).display().to_string()] {
-                let call = Call::known(None, "x", kind, json!({"path": path}));
-                let found = touched(&call, &mandate, &roots, &Disk);
+                let call = Call::new(None, "x", kind, json!({"path": path}));
+                let found = protected_violation(&call, &config, &roots, &Disk);
                 assert_eq!(found.is_some(), refused, "{kind} {path} {found:?}");
             }
         };
@@ -105,10 +105,15 @@ mod tests {
         let with_ls = |kind: &str, more: serde_json::Value, refused: bool| {
             let mut input = json!({"path": root.join("GOVERNANCE.md"), "command": "ls"});
             input.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-            let server = Call::known(Some("notes".into()), "x", "other", input.clone());
-            assert!(touched(&server, &mandate, &roots, &Disk).is_some(), "{input}");
-            let call = Call::known(None, "x", kind, input);
-            assert_eq!(touched(&call, &mandate, &roots, &Disk).is_some(), refused, "{kind} {:?}", call.input);
+            let server = Call::new(Some("notes".into()), "x", "other", input.clone());
+            assert!(protected_violation(&server, &config, &roots, &Disk).is_some(), "{input}");
+            let call = Call::new(None, "x", kind, input);
+            assert_eq!(
+                protected_violation(&call, &config, &roots, &Disk).is_some(),
+                refused,
+                "{kind} {:?}",
+                call.input
+            );
         };
         for kind in ["edit", "delete", "move", "other", "switch_mode"] {
             with_ls(kind, json!({}), true);

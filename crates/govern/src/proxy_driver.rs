@@ -3,56 +3,58 @@
 use narrows_link::{Link, Options, memory};
 use narrows_wire::Frame;
 
-use crate::proxy::{Moves, Neighbour, Place};
+use crate::proxy::{Neighbor, ProxyCore, ProxyOutput};
 
 /// Takes a proxy's place in a chain: links to the predecessor and to the successor, by way of the conductor. When the
 /// conductor goes, so does the predecessor; when both links are closed, so is that to the conductor.
 #[must_use]
-pub fn join(conductor: Link, options: &Options) -> (Link, Link) {
-    let (predecessor, before) = memory::pair(options);
-    let (successor, behind) = memory::pair(options);
-    tokio::spawn(Chain { place: Place::default(), conductor, before, behind }.run());
+pub fn split_proxy_link(conductor: Link, options: &Options) -> (Link, Link) {
+    let (predecessor, predecessor_side) = memory::pair(options);
+    let (successor, successor_side) = memory::pair(options);
+    tokio::spawn(
+        ProxyDriver { core: ProxyCore::default(), conductor, predecessor_side, successor_side }.run(),
+    );
     (predecessor, successor)
 }
 
-struct Chain {
-    place: Place,
+struct ProxyDriver {
+    core: ProxyCore,
     conductor: Link,
-    before: Link,
-    behind: Link,
+    predecessor_side: Link,
+    successor_side: Link,
 }
 
-impl Chain {
+impl ProxyDriver {
     async fn run(mut self) {
-        let (mut heard, mut said, mut told) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut listens, mut before_speaks, mut behind_speaks) = (true, true, true);
-        let (mut room_outside, mut room_before, mut room_behind) = (true, true, true);
-        while before_speaks || behind_speaks {
+        let (mut from_conductor, mut to_predecessor, mut to_successor) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut conductor_open, mut predecessor_open, mut successor_open) = (true, true, true);
+        let (mut conductor_room, mut predecessor_room, mut successor_room) = (true, true, true);
+        while predecessor_open || successor_open {
             tokio::select! {
-                () = self.conductor.sender.room(), if !room_outside => room_outside = true,
-                () = self.before.sender.room(), if !room_before => room_before = true,
-                () = self.behind.sender.room(), if !room_behind => room_behind = true,
-                more = self.conductor.receiver.recv_all(&mut heard), if listens && room_before && room_behind => {
+                () = self.conductor.sender.room(), if !conductor_room => conductor_room = true,
+                () = self.predecessor_side.sender.room(), if !predecessor_room => predecessor_room = true,
+                () = self.successor_side.sender.room(), if !successor_room => successor_room = true,
+                more = self.conductor.receiver.recv_all(&mut from_conductor), if conductor_open && predecessor_room && successor_room => {
                     if !more {
                         // Whoever stands between closes the other one, once it has ended what is open.
-                        listens = false;
-                        self.before.sender.close();
+                        conductor_open = false;
+                        self.predecessor_side.sender.close();
                     }
-                    (room_before, room_behind) = (false, false);
-                    for frame in heard.drain(..) {
-                        self.hear(frame);
-                    }
-                }
-                more = self.before.receiver.recv_all(&mut said), if before_speaks && room_outside => {
-                    (before_speaks, room_outside) = (more, false);
-                    for frame in said.drain(..) {
-                        self.say(Neighbour::Predecessor, &frame);
+                    (predecessor_room, successor_room) = (false, false);
+                    for frame in from_conductor.drain(..) {
+                        self.handle_conductor_frame(frame);
                     }
                 }
-                more = self.behind.receiver.recv_all(&mut told), if behind_speaks && room_outside => {
-                    (behind_speaks, room_outside) = (more, false);
-                    for frame in told.drain(..) {
-                        self.say(Neighbour::Successor, &frame);
+                more = self.predecessor_side.receiver.recv_all(&mut to_predecessor), if predecessor_open && conductor_room => {
+                    (predecessor_open, conductor_room) = (more, false);
+                    for frame in to_predecessor.drain(..) {
+                        self.handle_neighbor_frame(Neighbor::Predecessor, &frame);
+                    }
+                }
+                more = self.successor_side.receiver.recv_all(&mut to_successor), if successor_open && conductor_room => {
+                    (successor_open, conductor_room) = (more, false);
+                    for frame in to_successor.drain(..) {
+                        self.handle_neighbor_frame(Neighbor::Successor, &frame);
                     }
                 }
             }
@@ -60,27 +62,27 @@ impl Chain {
         self.conductor.sender.close();
     }
 
-    fn hear(&mut self, frame: Frame) {
-        let mut moves = Moves::default();
-        self.place.conductor(frame, &mut moves);
-        self.make(moves);
+    fn handle_conductor_frame(&mut self, frame: Frame) {
+        let mut output = ProxyOutput::default();
+        self.core.handle_conductor(frame, &mut output);
+        self.push_output(output);
     }
 
-    fn say(&mut self, to: Neighbour, frame: &Frame) {
-        let mut moves = Moves::default();
-        self.place.say(to, frame, &mut moves);
-        self.make(moves);
+    fn handle_neighbor_frame(&mut self, to: Neighbor, frame: &Frame) {
+        let mut output = ProxyOutput::default();
+        self.core.send(to, frame, &mut output);
+        self.push_output(output);
     }
 
     /// Nobody is there to hear it: then nobody is told.
-    fn make(&self, moves: Moves) {
-        for line in moves.to_conductor {
+    fn push_output(&self, output: ProxyOutput) {
+        for line in output.to_conductor {
             let _ = self.conductor.sender.push(line);
         }
-        for (from, line) in moves.from {
+        for (from, line) in output.from {
             let _ = match from {
-                Neighbour::Predecessor => self.before.sender.push(line),
-                Neighbour::Successor => self.behind.sender.push(line),
+                Neighbor::Predecessor => self.predecessor_side.sender.push(line),
+                Neighbor::Successor => self.successor_side.sender.push(line),
             };
         }
     }

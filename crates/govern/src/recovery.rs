@@ -41,13 +41,13 @@ pub enum RecoveryError {
 
 /// Says that a process serves gates of a log, until this is dropped or the process ends.
 #[derive(Debug)]
-pub struct Presence {
+pub struct GatePresence {
     _lock: File,
     /// How many lines were added for gates that were killed.
     pub closed: usize,
 }
 
-impl Presence {
+impl GatePresence {
     /// Returns the file that is locked for the log at this path.
     #[must_use]
     pub fn path(log: &Path) -> PathBuf {
@@ -72,7 +72,7 @@ impl Presence {
         let mut closed = 0;
         match lock.try_lock() {
             Ok(()) => {
-                for event in left_open(path)? {
+                for event in missing_events(path)? {
                     log.append(event).wait()?;
                     closed += 1;
                 }
@@ -96,7 +96,7 @@ struct OpenSession {
 }
 
 /// Returns the lines that are missing in a log of which no gate is alive.
-fn left_open(path: &Path) -> Result<Vec<Event>, ReadError> {
+fn missing_events(path: &Path) -> Result<Vec<Event>, ReadError> {
     if !path.exists() {
         return Ok(Vec::new());
     }
@@ -132,26 +132,26 @@ fn left_open(path: &Path) -> Result<Vec<Event>, ReadError> {
     }
     let mut sessions: Vec<OpenSession> = sessions.into_values().collect();
     sessions.sort_by_key(|session| session.first.seq);
-    Ok(sessions.iter().flat_map(OpenSession::ending).collect())
+    Ok(sessions.iter().flat_map(OpenSession::closing_events).collect())
 }
 
 impl OpenSession {
     /// What a gate would have written if it had been asked to end.
-    fn ending(&self) -> Vec<Event> {
+    fn closing_events(&self) -> Vec<Event> {
         let mut calls: Vec<&Entry> = self.calls.values().collect();
         calls.sort_by_key(|call| call.seq);
-        let mut events: Vec<Event> = calls.into_iter().map(interrupted).collect();
+        let mut events: Vec<Event> = calls.into_iter().map(interrupted_call).collect();
         if self.is_working {
-            events.push(self.step("operator.interrupted"));
+            events.push(self.state_event("operator.interrupted"));
         }
-        events.push(self.step("session.closed"));
+        events.push(self.state_event("session.closed"));
         events
     }
 
-    fn step(&self, action: &str) -> Event {
+    fn state_event(&self, action: &str) -> Event {
         let reference = self.first.subject.reference.clone();
         let subject = Subject { kind: "session".to_owned(), reference, path: None };
-        let mut event = like(&self.first, action, subject, &[]);
+        let mut event = event_like(&self.first, action, subject, &[]);
         event.facts.insert("kind", "state");
         event.facts.insert("reason", REASON);
         event
@@ -159,8 +159,8 @@ impl OpenSession {
 }
 
 /// Returns the result of a call that was allowed by this line.
-fn interrupted(decision: &Entry) -> Event {
-    let mut event = like(decision, "tool.call", decision.subject.clone(), &OF_CALL);
+fn interrupted_call(decision: &Entry) -> Event {
+    let mut event = event_like(decision, "tool.call", decision.subject.clone(), &OF_CALL);
     event.facts.insert("kind", "tool-call");
     event.facts.insert("reason", REASON);
     Event {
@@ -173,7 +173,7 @@ fn interrupted(decision: &Entry) -> Event {
 }
 
 /// Returns an event of the same session as a line, which says these things as the line does.
-fn like(entry: &Entry, action: &str, subject: Subject, more: &[&'static str]) -> Event {
+fn event_like(entry: &Entry, action: &str, subject: Subject, more: &[&'static str]) -> Event {
     let mut event =
         Event { actor: entry.actor.clone(), action: action.to_owned(), subject, ..Event::default() };
     for name in COMMON.iter().chain(more) {
@@ -224,12 +224,12 @@ mod tests {
         for (identity, text) in before {
             log.append(line(identity, text)).wait().unwrap();
         }
-        let presence = Presence::announce(&log, &path).unwrap();
+        let presence = GatePresence::announce(&log, &path).unwrap();
         assert_eq!(presence.closed, expected.len());
         // Another process that starts meanwhile closes nothing, and one that starts afterwards finds nothing.
-        assert_eq!(Presence::announce(&log, &path).unwrap().closed, 0);
+        assert_eq!(GatePresence::announce(&log, &path).unwrap().closed, 0);
         drop(presence);
-        assert_eq!(Presence::announce(&log, &path).unwrap().closed, 0);
+        assert_eq!(GatePresence::announce(&log, &path).unwrap().closed, 0);
         log.close();
         let mut reader = Reader::open(&path, Filter::default()).unwrap();
         let mut found = Vec::new();
@@ -296,12 +296,12 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("audit-log.jsonl");
         let log = Log::open(&path, Options::default()).unwrap();
-        let other = Presence::announce(&log, &path).unwrap();
+        let other = GatePresence::announce(&log, &path).unwrap();
         for text in ["operator.invoked", "policy.resolved=allow a"] {
             log.append(line("ada", text)).wait().unwrap();
         }
-        assert_eq!(Presence::announce(&log, &path).unwrap().closed, 0);
+        assert_eq!(GatePresence::announce(&log, &path).unwrap().closed, 0);
         drop(other);
-        assert_eq!(Presence::announce(&log, &path).unwrap().closed, 2);
+        assert_eq!(GatePresence::announce(&log, &path).unwrap().closed, 2);
     }
 }

@@ -11,26 +11,26 @@ use std::path::PathBuf;
 
 /// What an address means.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Resource {
+pub(crate) enum ResourceUri {
     /// Something of which only the server knows what it is.
-    Elsewhere,
+    OtherScheme,
     /// This file.
     File(PathBuf),
     /// Readers of URLs differ: it may be one of these files, or something else.
     Unclear(Vec<PathBuf>),
 }
 
-impl Resource {
-    pub(crate) fn read(uri: &str) -> Self {
+impl ResourceUri {
+    pub(crate) fn parse(uri: &str) -> Self {
         // As the URL standard of browsers has it, which most parsers follow.
         let text: String = uri.trim_matches(|letter| letter <= ' ').replace(['\t', '\r', '\n'], "");
         match split_scheme(&text) {
             Some((scheme, rest)) if scheme.eq_ignore_ascii_case("file") => match plain_file(rest) {
                 Some(path) if text == uri => Self::File(path),
-                _ => Self::Unclear(files(rest).into_iter().collect()),
+                _ => Self::Unclear(file_candidates(rest).into_iter().collect()),
             },
-            Some((scheme, rest)) if !may_be_file(scheme, rest) => Self::Elsewhere,
-            _ => Self::Unclear(mentioned(&text).into_iter().collect()),
+            Some((scheme, rest)) if !may_be_file(scheme, rest) => Self::OtherScheme,
+            _ => Self::Unclear(mentioned_paths(&text).into_iter().collect()),
         }
     }
 }
@@ -67,44 +67,44 @@ fn plain_file(rest: &str) -> Option<PathBuf> {
         }
         None => rest,
     };
-    let bytes = decode(path)?;
+    let bytes = percent_decode(path)?;
     let is_plain = path.starts_with('/') && !path.contains(['?', '#', '\\']) && !bytes.contains(&0);
     is_plain.then(|| to_path(bytes))
 }
 
 /// Every path that what follows `file:` may mean.
-fn files(rest: &str) -> BTreeSet<PathBuf> {
+fn file_candidates(rest: &str) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     for rest in [rest.to_owned(), rest.replace('\\', "/")] {
         let after = rest.strip_prefix("//").unwrap_or(&rest);
-        found.extend(paths(after));
-        found.extend(paths(&format!("/{after}")));
+        found.extend(path_candidates(after));
+        found.extend(path_candidates(&format!("/{after}")));
         if after.len() < rest.len()
             && let Some(at) = after.find('/')
         {
-            found.extend(paths(&after[at..]));
+            found.extend(path_candidates(&after[at..]));
         }
     }
     found
 }
 
 /// Every path that an address without a clear scheme may mean.
-fn mentioned(text: &str) -> BTreeSet<PathBuf> {
-    let decoded = decode(text).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+fn mentioned_paths(text: &str) -> BTreeSet<PathBuf> {
+    let decoded = percent_decode(text).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     let mut found = BTreeSet::new();
     for text in [Some(text), decoded.as_deref()].into_iter().flatten() {
-        found.extend(paths(text));
-        found.extend(paths(&text.replace('\\', "/")));
-        found.extend(find_file(text).map(files).into_iter().flatten());
+        found.extend(path_candidates(text));
+        found.extend(path_candidates(&text.replace('\\', "/")));
+        found.extend(find_file(text).map(file_candidates).into_iter().flatten());
     }
     found
 }
 
 /// A path as it stands there, decoded, and up to what may begin something else.
-fn paths(text: &str) -> Vec<PathBuf> {
+fn path_candidates(text: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for text in [text, text.split(['?', '#']).next().unwrap_or_default()] {
-        for bytes in [Some(text.as_bytes().to_vec()), decode(text)].into_iter().flatten() {
+        for bytes in [Some(text.as_bytes().to_vec()), percent_decode(text)].into_iter().flatten() {
             let until_nul = bytes.split(|byte| *byte == 0).next().unwrap_or_default().to_vec();
             found.extend([bytes, until_nul].into_iter().filter(|bytes| !bytes.is_empty()).map(to_path));
         }
@@ -113,7 +113,7 @@ fn paths(text: &str) -> Vec<PathBuf> {
 }
 
 /// Decodes `%` and two digits. `None`: something else follows a `%`.
-fn decode(text: &str) -> Option<Vec<u8>> {
+fn percent_decode(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
@@ -147,7 +147,7 @@ mod tests {
             "file://LocalHost/w/a%20b",
             "file:///w/a b",
         ] {
-            assert_eq!(Resource::read(uri), Resource::File("/w/a b".into()), "{uri}");
+            assert_eq!(ResourceUri::parse(uri), ResourceUri::File("/w/a b".into()), "{uri}");
         }
     }
 
@@ -156,7 +156,7 @@ mod tests {
         for uri in
             ["notes://a/b", "https://example.com/a?b#c", " urn:x:y", "profile:1", "db:users", "x-y+z.1:/a"]
         {
-            assert_eq!(Resource::read(uri), Resource::Elsewhere, "{uri}");
+            assert_eq!(ResourceUri::parse(uri), ResourceUri::OtherScheme, "{uri}");
         }
     }
 
@@ -192,20 +192,20 @@ mod tests {
             "fi%6ce:///secret/x",
             "fi%6Ce%3A%2F%2F%2Fsecret%2Fx",
         ] {
-            let found = Resource::read(uri);
+            let found = ResourceUri::parse(uri);
             let is_found =
                 |paths: &[PathBuf]| paths.iter().any(|path| path == std::path::Path::new("/secret/x"));
-            assert!(matches!(&found, Resource::Unclear(paths) if is_found(paths)), "{uri:?} {found:?}");
+            assert!(matches!(&found, ResourceUri::Unclear(paths) if is_found(paths)), "{uri:?} {found:?}");
         }
         for uri in ["", "secret", "C:\\secret", "file:", "file://", "1:x", ":", "file:///%zz"] {
-            assert!(matches!(Resource::read(uri), Resource::Unclear(_)), "{uri:?}");
+            assert!(matches!(ResourceUri::parse(uri), ResourceUri::Unclear(_)), "{uri:?}");
         }
     }
 
     proptest! {
         #[test]
         fn any_text_is_read(uri in "\\PC{0,40}", odd in "(fi\nle|file|FILE| file)?:?[/\\\\%?#a-f0-9\u{0}é]{0,20}") {
-            let _ = (Resource::read(&uri), Resource::read(&odd));
+            let _ = (ResourceUri::parse(&uri), ResourceUri::parse(&odd));
         }
     }
 }

@@ -10,7 +10,7 @@ const DAY: i64 = 86_400;
 
 /// What an allowed call takes of the budgets it falls under. It stands in the line of its decision.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Spent {
+pub struct BudgetUse {
     /// The gate that allowed it.
     pub gate: String,
     /// The policies whose budgets it falls under.
@@ -24,30 +24,30 @@ pub struct Spent {
 }
 
 /// Where a gate learns what others have spent.
-pub trait Till: Debug + Send {
+pub trait BudgetSource: Debug + Send {
     /// What was spent since the last time this was asked, at first since the day began. Whatever this gate has spent may
     /// be among it.
     ///
     /// # Errors
     /// When that cannot be known: then every budget counts as used up.
-    fn news(&mut self) -> Result<Vec<Spent>, TillError>;
+    fn read_new(&mut self) -> Result<Vec<BudgetUse>, BudgetError>;
 }
 
 /// Why it is not known what was spent.
 #[derive(Debug, thiserror::Error)]
 #[error("it is not known what was spent: {0}")]
-pub struct TillError(#[from] ReadError);
+pub struct BudgetError(#[from] ReadError);
 
 /// The log as a till.
 #[derive(Debug)]
-pub struct LogTill {
+pub struct AuditLogBudget {
     path: PathBuf,
     reader: Option<Reader>,
     /// Of what is older nothing is wanted, in seconds since 1970.
     from: i64,
 }
 
-impl LogTill {
+impl AuditLogBudget {
     /// Of the log at this path, from the beginning of the day on in which `now` is, in seconds since 1970.
     #[must_use]
     pub fn new(path: PathBuf, now: u64) -> Self {
@@ -56,8 +56,8 @@ impl LogTill {
     }
 }
 
-impl Till for LogTill {
-    fn news(&mut self) -> Result<Vec<Spent>, TillError> {
+impl BudgetSource for AuditLogBudget {
+    fn read_new(&mut self) -> Result<Vec<BudgetUse>, BudgetError> {
         let reader = match &mut self.reader {
             Some(reader) => reader,
             None => {
@@ -73,20 +73,20 @@ impl Till for LogTill {
         };
         let mut news = Vec::new();
         while let Some(entry) = reader.next_entry()? {
-            news.extend(spent(&entry, self.from));
+            news.extend(parse_budget_use(&entry, self.from));
         }
         Ok(news)
     }
 }
 
 /// What a line says was spent, if it is not too old.
-fn spent(entry: &Entry, from: i64) -> Option<Spent> {
+fn parse_budget_use(entry: &Entry, from: i64) -> Option<BudgetUse> {
     // Only what a gate says about itself, and not what an agent has put into the input of a call.
     let told = entry.metadata.get("aip44")?.get("spent")?;
     let at = entry.ts.parse::<Timestamp>().ok()?.as_second();
-    let spent: Spent = serde_json::from_value(told.clone()).ok()?;
+    let spent: BudgetUse = serde_json::from_value(told.clone()).ok()?;
     (entry.action == "policy.resolved" && at >= from)
-        .then(|| Spent { at: u64::try_from(at).unwrap_or_default(), ..spent })
+        .then(|| BudgetUse { at: u64::try_from(at).unwrap_or_default(), ..spent })
 }
 
 #[cfg(test)]
@@ -112,8 +112,8 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("audit-log.jsonl");
         let now = u64::try_from(Timestamp::now().as_second()).unwrap();
-        let mut till = LogTill::new(path.clone(), now);
-        assert_eq!(till.news().unwrap(), []);
+        let mut budget_source = AuditLogBudget::new(path.clone(), now);
+        assert_eq!(budget_source.read_new().unwrap(), []);
         let log = Log::open(&path, Options::default()).unwrap();
         let spends = json!({"aip44": {"spent": {"gate": "a", "policies": ["few"], "cents": 7}}});
         let append = |event: Event| log.append(event).wait().unwrap();
@@ -121,19 +121,19 @@ mod tests {
         append(event("tool.call", &spends));
         append(event("policy.resolved", &json!({"aip44": {"spent": {}}})));
         append(event("policy.resolved", &json!({})));
-        let news = till.news().unwrap();
+        let news = budget_source.read_new().unwrap();
         let [spent] = news.as_slice() else { panic!("{news:?}") };
         assert_eq!(
             (spent.gate.as_str(), spent.cents, spent.policies.as_slice()),
             ("a", Some(7), ["few".to_owned()].as_slice())
         );
         assert!(spent.at.abs_diff(now) < 1_000);
-        assert_eq!(till.news().unwrap(), []);
+        assert_eq!(budget_source.read_new().unwrap(), []);
         append(event("policy.resolved", &spends));
-        assert_eq!(till.news().unwrap().len(), 1);
+        assert_eq!(budget_source.read_new().unwrap().len(), 1);
         // Whoever looks tomorrow does not see it.
-        assert_eq!(LogTill::new(path.clone(), now + 86_400).news().unwrap(), []);
-        assert_eq!(LogTill::new(path, now).news().unwrap().len(), 2);
+        assert_eq!(AuditLogBudget::new(path.clone(), now + 86_400).read_new().unwrap(), []);
+        assert_eq!(AuditLogBudget::new(path, now).read_new().unwrap().len(), 2);
     }
 
     #[test]
@@ -141,6 +141,6 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("audit-log.jsonl");
         std::fs::write(&path, "{\"spent\":{}}\n").unwrap();
-        assert!(LogTill::new(path, 0).news().is_err());
+        assert!(AuditLogBudget::new(path, 0).read_new().is_err());
     }
 }

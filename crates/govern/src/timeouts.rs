@@ -6,7 +6,7 @@ use narrows_acp::method;
 
 /// How long anything may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct GateTimeouts {
     /// The agent to introduce itself.
     pub initialize: Duration,
     /// Somebody to log in.
@@ -35,7 +35,7 @@ pub struct Patience {
     pub service: Duration,
 }
 
-impl Default for Patience {
+impl Default for GateTimeouts {
     fn default() -> Self {
         let secs = Duration::from_secs;
         Self {
@@ -56,7 +56,7 @@ impl Default for Patience {
     }
 }
 
-impl Patience {
+impl GateTimeouts {
     /// The names of all of them, in the order in which things happen.
     pub const NAMES: [&'static str; 13] = [
         "initialize",
@@ -75,7 +75,7 @@ impl Patience {
     ];
 
     /// The one of this name.
-    pub fn named(&mut self, name: &str) -> Option<&mut Duration> {
+    pub fn by_name_mut(&mut self, name: &str) -> Option<&mut Duration> {
         Some(match name {
             "initialize" => &mut self.initialize,
             "authenticate" => &mut self.authenticate,
@@ -95,7 +95,7 @@ impl Patience {
     }
 
     /// How long the agent may take to answer a request of this method. A prompt takes as long as something is said.
-    pub(crate) fn of(&self, method: &str) -> Option<Duration> {
+    pub(crate) fn for_method(&self, method: &str) -> Option<Duration> {
         Some(match method {
             method::INITIALIZE => self.initialize,
             method::AUTHENTICATE | method::AUTH_LOGIN => self.authenticate,
@@ -116,18 +116,18 @@ mod tests {
     #[test]
     fn every_deadline_has_a_name_and_the_value_of_point_29() {
         let seconds = [30, 300, 60, 120, 10, 120, 600, 10, 5, 5, 10, 300, 600];
-        let mut patience = Patience::default();
-        for (name, seconds) in Patience::NAMES.into_iter().zip(seconds) {
-            assert_eq!(patience.named(name).copied(), Some(Duration::from_secs(seconds)), "{name}");
+        let mut timeouts = GateTimeouts::default();
+        for (name, seconds) in GateTimeouts::NAMES.into_iter().zip(seconds) {
+            assert_eq!(timeouts.by_name_mut(name).copied(), Some(Duration::from_secs(seconds)), "{name}");
         }
-        assert_eq!(patience.named("patience"), None);
+        assert_eq!(timeouts.by_name_mut("patience"), None);
     }
 
     #[test]
     fn every_method_but_a_prompt_has_a_deadline() {
-        let patience = Patience::default();
+        let timeouts = GateTimeouts::default();
         let check = |method: &str, seconds: Option<u64>| {
-            assert_eq!(patience.of(method), seconds.map(Duration::from_secs), "{method}");
+            assert_eq!(timeouts.for_method(method), seconds.map(Duration::from_secs), "{method}");
         };
         check("initialize", Some(30));
         check("authenticate", Some(300));

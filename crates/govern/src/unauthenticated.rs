@@ -6,13 +6,13 @@ use narrows_audit::Event;
 use narrows_wire::{Code, Kind, RpcError, View, message};
 use serde_json::json;
 
-use crate::audit_events::Parties;
-use crate::config::Mandate;
+use crate::audit_events::AuditContext;
+use crate::config::GateConfig;
 use crate::identity::Principal;
 
 /// Answers a peer that has not said who it is. Behind it there is no agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lobby {
+pub struct UnauthenticatedGate {
     /// The id of the one way to authenticate.
     pub id: String,
     /// What it is called.
@@ -21,7 +21,7 @@ pub struct Lobby {
     pub description: String,
 }
 
-impl Lobby {
+impl UnauthenticatedGate {
     /// What is answered, if anything is.
     #[must_use]
     pub fn answer(&self, message: View<'_>) -> Option<Bytes> {
@@ -45,9 +45,9 @@ impl Lobby {
 
     /// That somebody was not let in, for the log.
     #[must_use]
-    pub fn turned_away(mandate: &Mandate, who: &Principal) -> Event {
-        let parties = Parties { mandate, who, session: "", parent: None };
-        parties.refused("client.refused", "unauthenticated", json!({"identity": who.id}))
+    pub fn refused_event(config: &GateConfig, principal: &Principal) -> Event {
+        let parties = AuditContext { config, principal, session: "", parent: None };
+        parties.refused("client.refused", "unauthenticated", json!({"identity": principal.id}))
     }
 }
 
@@ -58,8 +58,9 @@ mod tests {
     use super::*;
 
     fn answer(line: &str) -> Option<Value> {
-        let lobby = Lobby { id: "os-user".into(), name: "n".into(), description: "be somebody".into() };
-        let answer = lobby.answer(View::parse(line.as_bytes()))?;
+        let gate =
+            UnauthenticatedGate { id: "os-user".into(), name: "n".into(), description: "be somebody".into() };
+        let answer = gate.answer(View::parse(line.as_bytes()))?;
         serde_json::from_slice(&answer).ok()
     }
 

@@ -1,13 +1,13 @@
 //! Parameters that can be read in one way only.
 
-pub(crate) use narrows_policy::UnambiguousJson as Once;
+pub(crate) use narrows_policy::UnambiguousJson;
 use serde_json::{Map, Value};
 
 /// Reads parameters. `None`: they can be read in two ways, or not at all. Without any they are an empty object.
 pub(crate) fn read(text: Option<&[u8]>) -> Option<Value> {
     match text {
         None => Some(Value::Object(Map::new())),
-        Some(text) => Once::read(text),
+        Some(text) => UnambiguousJson::read(text),
     }
 }
 

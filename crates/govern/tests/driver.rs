@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use narrows_audit::{Log, Options, verify};
-use narrows_govern::{Ballot, Disk, Ended, Gate, Inquiry, Mandate, Principal, Setting, stand};
+use narrows_govern::{
+    ApprovalVote, Disk, Gate, GateConfig, GateExit, GateRequest, GateStart, Principal, run_gate,
+};
 use narrows_link::{Link, memory};
 use narrows_policy::{Access, Charter, Class, Clause, DefaultApproval, Narrowing, Policy};
 use serde_json::{Value, json};
@@ -19,8 +21,8 @@ use tokio::task::JoinHandle;
 struct Rig {
     client: Link,
     agent: Link,
-    inquiries: mpsc::Sender<Inquiry>,
-    guard: JoinHandle<Ended>,
+    inquiries: mpsc::Sender<GateRequest>,
+    guard: JoinHandle<GateExit>,
     log: PathBuf,
     home: tempfile::TempDir,
 }
@@ -33,21 +35,21 @@ fn rig() -> Rig {
     let clauses = vec![Clause::new("asks", "tool.call", Class::RequireApproval).on("Bash").unwrap().up_to(4)];
     let charter = Charter::new(clauses).with_level(Some(2)).with_default(DefaultApproval::OnMutate);
     let policy = Policy::new(Access::High, Narrowing::default()).with_charter(charter);
-    let mandate = Mandate {
+    let config = GateConfig {
         operator: "notes".into(),
         roots: vec![root],
         client_methods: vec!["x".into(), "n".into()],
         agent_methods: vec!["elicitation/create".into(), "n".into()],
-        ..Mandate::default()
+        ..GateConfig::default()
     };
     let who = Principal { id: "user:ada".into(), ..Principal::default() };
-    let setting = Setting { began: 1_700_000_000, nonce: "n".into() };
-    let gate = Gate::new(mandate, who, policy, Box::new(Disk), setting);
+    let setting = GateStart { started_at: 1_700_000_000, nonce: "n".into() };
+    let gate = Gate::new(config, who, policy, Box::new(Disk), setting);
     let (client, outer) = memory::pair(&narrows_link::Options::default());
     // So little room that it can be filled.
     let (inner, agent) = memory::pair(&narrows_link::Options { queue_bytes: 4096, ..Default::default() });
     let (inquiries, asked) = mpsc::channel(4);
-    let guard = tokio::spawn(stand(gate, outer, inner, log, asked));
+    let guard = tokio::spawn(run_gate(gate, outer, inner, log, asked));
     Rig { client, agent, inquiries, guard, log: path, home }
 }
 
@@ -89,7 +91,7 @@ impl Rig {
         assert_eq!(actions(&self.log), ["operator.invoked"]);
     }
 
-    async fn over(self) -> (Ended, Vec<String>) {
+    async fn over(self) -> (GateExit, Vec<String>) {
         let ended = self.guard.await.unwrap();
         let report = verify::log(&self.log, &verify::Options::default()).unwrap();
         assert_eq!(report.bad, None);
@@ -114,7 +116,7 @@ async fn what_passes_was_recorded_and_the_log_verifies() {
     assert_eq!(hear(&mut rig.client).await["result"]["stopReason"], "end_turn");
     rig.client.sender.close();
     let (ended, actions) = rig.over().await;
-    assert_eq!(ended, Ended::Client);
+    assert_eq!(ended, GateExit::ClientClosed);
     assert_eq!(actions[4..], ["operator.completed", "session.closed"]);
 }
 
@@ -155,10 +157,10 @@ async fn an_approval_from_elsewhere_lets_a_call_go_on() {
     let question = hear(&mut rig.client).await;
     assert_eq!(question["method"], "session/request_permission");
     let (answer, open) = oneshot::channel();
-    rig.inquiries.send(Inquiry::Open(answer)).await.unwrap();
+    rig.inquiries.send(GateRequest::ListApprovals(answer)).await.unwrap();
     let open = open.await.unwrap();
     assert_eq!((open.len(), open[0].tool.as_str()), (1, "Bash"));
-    let ballot = Ballot {
+    let vote = ApprovalVote {
         id: open[0].id.clone(),
         signer: Principal { id: "user:lead".into(), ..Principal::default() },
         approves: true,
@@ -166,13 +168,13 @@ async fn an_approval_from_elsewhere_lets_a_call_go_on() {
         signature: None,
     };
     let (answer, outcome) = oneshot::channel();
-    rig.inquiries.send(Inquiry::Ballot(ballot, answer)).await.unwrap();
+    rig.inquiries.send(GateRequest::Vote(vote, answer)).await.unwrap();
     assert_eq!(outcome.await.unwrap(), Ok(()));
     assert_eq!(hear(&mut rig.agent).await["result"]["outcome"]["optionId"], "y");
     assert_eq!(hear(&mut rig.client).await["method"], "$/cancel_request");
     drop((rig.client.sender.clone(), rig.agent.sender.close()));
     let (ended, actions) = rig.over().await;
-    assert_eq!(ended, Ended::Agent);
+    assert_eq!(ended, GateExit::AgentLost);
     assert_eq!(
         actions[1..],
         [
@@ -200,7 +202,7 @@ async fn arrays_are_taken_apart_and_answered_as_one() {
     assert_eq!(answers[1]["result"], 7);
     rig.client.sender.close();
     let (ended, actions) = rig.over().await;
-    assert_eq!(ended, Ended::Client);
+    assert_eq!(ended, GateExit::ClientClosed);
     assert_eq!(actions, ["session.refused", "method.allowed", "method.allowed"]);
 }
 
@@ -238,9 +240,9 @@ async fn whoever_is_told_to_end_closes_its_sessions_first() {
     rig.open().await;
     say(&rig.client, Rig::request(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}))).await;
     hear(&mut rig.agent).await;
-    rig.inquiries.send(Inquiry::End).await.unwrap();
+    rig.inquiries.send(GateRequest::Stop).await.unwrap();
     let (ended, actions) = rig.over().await;
-    assert_eq!(ended, Ended::Told);
+    assert_eq!(ended, GateExit::Stopped);
     assert_eq!(actions[1..], ["operator.interrupted", "session.closed"]);
 }
 
@@ -257,7 +259,7 @@ async fn an_agent_that_reads_nothing_is_not_waited_for() {
     }
     let since = tokio::time::Instant::now();
     let ended = rig.guard.await.unwrap();
-    assert!(matches!(&ended, Ended::Stuck(why) if why.contains("reads nothing")), "{ended:?}");
+    assert!(matches!(&ended, GateExit::AgentUnresponsive(why) if why.contains("reads nothing")), "{ended:?}");
     let waited = since.elapsed().as_secs();
     assert!((10..=12).contains(&waited), "{waited}");
 }
@@ -274,7 +276,7 @@ async fn an_agent_that_reads_slowly_is_waited_for() {
         assert_eq!(hear(&mut rig.agent).await["method"], "$/cancel_request");
     }
     rig.client.sender.close();
-    assert_eq!(rig.guard.await.unwrap(), Ended::Client);
+    assert_eq!(rig.guard.await.unwrap(), GateExit::ClientClosed);
 }
 
 #[tokio::test]
@@ -298,7 +300,7 @@ async fn who_has_asked_and_says_nothing_more_is_answered() {
         assert_eq!(hear(&mut rig.client).await["id"], id);
     }
     let (ended, actions) = rig.over().await;
-    assert_eq!(ended, Ended::Client);
+    assert_eq!(ended, GateExit::ClientClosed);
     assert_eq!(actions[1..], ["method.allowed", "operator.completed", "session.closed"]);
 }
 
@@ -316,7 +318,7 @@ async fn who_says_nothing_more_learns_at_once_that_the_agent_is_gone() {
     let answer = hear(&mut rig.client).await;
     assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(2), &json!(-32010)));
     assert_eq!(since.elapsed().as_secs(), 0);
-    assert_eq!(rig.over().await.0, Ended::Agent);
+    assert_eq!(rig.over().await.0, GateExit::AgentLost);
 }
 
 #[tokio::test]
@@ -337,7 +339,7 @@ async fn who_says_nothing_more_is_not_answered_for_ever() {
     // Not exactly: paused time goes on while the log is written by a thread that the runtime does not know.
     assert!(since.elapsed() >= Duration::from_secs(5), "the agent has 5 s");
     let (ended, actions) = rig.over().await;
-    assert_eq!(ended, Ended::Client);
+    assert_eq!(ended, GateExit::ClientClosed);
     assert_eq!(actions[1..], ["method.allowed", "operator.interrupted", "session.closed"]);
 }
 
@@ -367,7 +369,7 @@ async fn what_a_client_was_asked_that_says_nothing_more_is_refused() {
             break;
         }
     }
-    assert_eq!(rig.over().await.0, Ended::Client);
+    assert_eq!(rig.over().await.0, GateExit::ClientClosed);
 }
 
 #[tokio::test]
@@ -379,9 +381,9 @@ async fn a_client_that_reads_no_refusal_is_not_read_from() {
     let (_inquiries, asked) = mpsc::channel(1);
     let who = Principal { id: "user:ada".into(), ..Principal::default() };
     let policy = Policy::new(Access::High, Narrowing::default());
-    let setting = Setting { began: 1_700_000_000, nonce: "n".into() };
-    let gate = Gate::new(Mandate::default(), who, policy, Box::new(Disk), setting);
-    let _guard = tokio::spawn(stand(gate, outer, inner, None, asked));
+    let setting = GateStart { started_at: 1_700_000_000, nonce: "n".into() };
+    let gate = Gate::new(GateConfig::default(), who, policy, Box::new(Disk), setting);
+    let _guard = tokio::spawn(run_gate(gate, outer, inner, None, asked));
     let sent = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&sent);
     let sender = client.sender.clone();

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use narrows_govern::{Disk, Ended, Gate, Mandate, Principal, Setting, join, stand};
+use narrows_govern::{Disk, Gate, GateConfig, GateExit, GateStart, Principal, run_gate, split_proxy_link};
 use narrows_link::{Link, Options, memory};
 use narrows_policy::{Access, Narrowing, Policy};
 use serde_json::{Value, json};
@@ -12,22 +12,22 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 /// A conductor with a gate in its chain.
-fn chain(options: &Options) -> (Link, JoinHandle<Ended>) {
-    let mandate = Mandate {
+fn chain(options: &Options) -> (Link, JoinHandle<GateExit>) {
+    let config = GateConfig {
         operator: "notes".into(),
         roots: vec!["/".into()],
         client_methods: vec!["_a".into()],
         agent_methods: vec!["_b".into()],
-        ..Mandate::default()
+        ..GateConfig::default()
     };
     let policy = Policy::new(Access::High, Narrowing::default());
-    let setting = Setting { began: 1, nonce: "n".into() };
-    let gate = Gate::new(mandate, Principal::default(), policy, Box::new(Disk), setting);
+    let setting = GateStart { started_at: 1, nonce: "n".into() };
+    let gate = Gate::new(config, Principal::default(), policy, Box::new(Disk), setting);
     let (conductor, ours) = memory::pair(options);
-    let (predecessor, successor) = join(ours, options);
+    let (predecessor, successor) = split_proxy_link(ours, options);
     // Nobody asks anything of the gate.
     let (_, asked) = mpsc::channel(1);
-    (conductor, tokio::spawn(stand(gate, predecessor, successor, None, asked)))
+    (conductor, tokio::spawn(run_gate(gate, predecessor, successor, None, asked)))
 }
 
 async fn say(link: &Link, value: Value) {
@@ -80,7 +80,7 @@ async fn both_neighbours_are_reached_through_the_conductor() {
     let answers = hear(&mut conductor).await;
     assert_eq!(answers.as_array().map(Vec::len), Some(2), "{answers}");
     conductor.sender.close();
-    assert_eq!(gate.await.unwrap(), Ended::Client);
+    assert_eq!(gate.await.unwrap(), GateExit::ClientClosed);
     assert!(conductor.receiver.recv().await.is_none());
 }
 
@@ -106,7 +106,7 @@ async fn a_conductor_that_does_not_read_is_not_read_from() {
     }
     flood.await.unwrap();
     conductor.sender.close();
-    assert_eq!(gate.await.unwrap(), Ended::Client);
+    assert_eq!(gate.await.unwrap(), GateExit::ClientClosed);
 }
 
 #[tokio::test]
@@ -115,7 +115,7 @@ async fn methods_and_sessions_are_judged_in_a_chain_too() {
     say(&conductor, request(1, "_session/steering", &json!({}))).await;
     assert_eq!(hear(&mut conductor).await["error"]["code"], -32015);
     say(&conductor, told(0, "of another")).await;
-    assert!(matches!(gate.await.unwrap(), Ended::Unruly(_)));
+    assert!(matches!(gate.await.unwrap(), GateExit::AgentViolation(_)));
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use narrows_govern::{Mandate, Principal, foresee, policy_of};
+use narrows_govern::{GateConfig, Principal, bundle_policy, preview_decision};
 use narrows_manifest::{Bundle, Memory, resolve};
 use narrows_policy::Class::{self, Allow, Deny, Escalate, RequireApproval};
 use narrows_policy::{Budget, Ruling};
@@ -95,8 +95,8 @@ impl Written {
 
     fn ruling(&self, (name, kind): (Option<&str>, &str), input: &Value) -> Ruling {
         let bundle = self.bundle();
-        let mandate = Mandate::of(&bundle, vec![PathBuf::from("/ws")]);
-        foresee(&mandate, &Principal::default(), &policy_of(&bundle), (name, kind), input)
+        let config = GateConfig::from_bundle(&bundle, vec![PathBuf::from("/ws")]);
+        preview_decision(&config, &Principal::default(), &bundle_policy(&bundle), (name, kind), input)
     }
 
     fn class(&self, tool: &str, path: &str) -> Class {

@@ -13,7 +13,7 @@ use super::content::change_blocks;
 impl Call {
     /// Takes in the changes of files that `content`, a list of blocks or one more of them, shows. Returns `true` if that
     /// changes what is to be decided: another file, or another text, unless that `can_be_result`.
-    pub(super) fn take_changes(&mut self, content: &Value, can_be_result: bool) -> bool {
+    pub(super) fn apply_changes(&mut self, content: &Value, can_be_result: bool) -> bool {
         let shown: Vec<Value> = match content {
             Value::Array(_) => change_blocks(content),
             block => match change_blocks(block) {
@@ -30,9 +30,9 @@ impl Call {
         if shown == self.changes {
             return false;
         }
-        let before = self.touched();
+        let before = self.kinds_and_files();
         let approved = std::mem::replace(&mut self.changes, shown);
-        if can_be_result && before == self.touched() {
+        if can_be_result && before == self.kinds_and_files() {
             self.reported = Some(std::mem::replace(&mut self.changes, approved));
             return false;
         }
@@ -41,7 +41,7 @@ impl Call {
 
     /// Makes the text that was last reported as a result what is judged, shown and recorded from now on. Returns `true` if
     /// there was one.
-    pub(super) fn take_reported(&mut self) -> bool {
+    pub(super) fn adopt_reported(&mut self) -> bool {
         let reported = self.reported.take();
         let has_reported = reported.is_some();
         if let Some(reported) = reported {
@@ -54,7 +54,7 @@ impl Call {
     /// another text than what was judged.
     pub(crate) fn set_asked(&mut self) -> bool {
         self.is_allowed = false;
-        self.take_reported()
+        self.adopt_reported()
     }
 
     /// Notes whether it may be done as it is now.
@@ -63,7 +63,7 @@ impl Call {
     }
 
     /// The kinds of the call and the files that it is about.
-    fn touched(&self) -> (Vec<narrows_policy::Kind>, BTreeSet<std::path::PathBuf>) {
+    fn kinds_and_files(&self) -> (Vec<narrows_policy::Kind>, BTreeSet<std::path::PathBuf>) {
         let action = self.action();
         (action.kinds(), action.paths.into_iter().collect())
     }

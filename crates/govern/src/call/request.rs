@@ -7,12 +7,12 @@ use narrows_policy::{Action, Kind};
 use serde_json::{Map, Value};
 
 use super::Call;
-use crate::resource_uri::Resource;
+use crate::resource_uri::ResourceUri;
 
 impl Call {
     /// The same request to the client, whose file or directory was found at `real`, a path without links. The client gets that
     /// path; the one that the agent named is judged as well.
-    pub(crate) fn found_at(self, real: PathBuf) -> Self {
+    pub(crate) fn with_real_path(self, real: PathBuf) -> Self {
         let named = ["path", "cwd"].iter().find_map(|member| self.input[member].as_str());
         let is_named = named.is_none_or(|named| Path::new(named) == real);
         let locations = if is_named { Vec::new() } else { vec![real.clone()] };
@@ -25,7 +25,7 @@ impl Call {
     }
 
     /// The same call of a tool of an MCP server with these members of its request beside the arguments, if there are any.
-    pub(crate) fn beside(self, members: Map<String, Value>) -> Self {
+    pub(crate) fn with_extra_members(self, members: Map<String, Value>) -> Self {
         let beside = (!members.is_empty()).then(|| Value::Object(members));
         Self { beside, ..self }
     }
@@ -67,15 +67,15 @@ fn client_members(method: &str) -> Option<&'static [&'static str]> {
 
 /// What it is to have a server show something. A file is one of this machine; of any other address only the server knows what it
 /// means. An address that can be read in several ways may do anything with all of the files that it may name.
-pub(super) fn shown(server: &str, method: &str, input: &Value) -> Action {
+pub(super) fn mcp_read_action(server: &str, method: &str, input: &Value) -> Action {
     let all = [input.get("uri"), input.pointer("/ref/uri")];
     let mut action =
         Action { server: Some(server.to_owned()), tool: Some(method.to_owned()), ..Action::new(Kind::Read) };
     for uri in all.into_iter().flatten() {
-        match uri.as_str().map(Resource::read) {
-            Some(Resource::Elsewhere) => {}
-            Some(Resource::File(path)) => action.paths.push(path),
-            Some(Resource::Unclear(paths)) => {
+        match uri.as_str().map(ResourceUri::parse) {
+            Some(ResourceUri::OtherScheme) => {}
+            Some(ResourceUri::File(path)) => action.paths.push(path),
+            Some(ResourceUri::Unclear(paths)) => {
                 action.kind = Kind::Other;
                 action.paths.extend(paths);
             }

@@ -10,47 +10,47 @@ use serde_json::Value;
 use crate::identity::Principal;
 
 /// A moment, as the time since the gate was made: it has no clock.
-pub type Time = Duration;
+pub type GateTime = Duration;
 
 /// Something that is to be recorded, in the order in which it came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ticket(pub u64);
+pub struct AuditSeq(pub u64);
 
-impl Ticket {
+impl AuditSeq {
     /// Stands for a refusal that is only counted. Nothing waits for it.
     pub(super) const UNRECORDED: Self = Self(0);
 }
 
 /// Where messages, events and orders go.
-pub trait Out {
+pub trait GateOutput {
     /// One message to the client: the parts in a row, without a line end.
     fn to_client(&mut self, parts: &[&[u8]]);
     /// The same to the agent.
     fn to_agent(&mut self, parts: &[&[u8]]);
     /// Records an event. [`Gate::settled`](super::Gate::settled) tells what became of it.
-    fn record(&mut self, ticket: Ticket, event: Event);
+    fn record(&mut self, seq: AuditSeq, event: Event);
     /// Answers a question of [`Gate::consult`](super::Gate::consult): why not, or nothing if it may.
-    fn advise(&mut self, number: u64, refusal: Option<String>);
+    fn answer_tool_check(&mut self, number: u64, refusal: Option<String>);
     /// Ends the agent, which does not do as it is told.
     fn end_agent(&mut self, why: &str);
     /// Ends the agent, which does not come to an end by itself. It may be given more time than one that is unruly.
-    fn release_agent(&mut self, why: &str) {
+    fn end_agent_gracefully(&mut self, why: &str) {
         self.end_agent(why);
     }
 }
 
 /// Where and when a gate stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Setting {
+pub struct GateStart {
     /// When it was made, in seconds since 1970.
-    pub began: u64,
+    pub started_at: u64,
     /// A word that nobody can guess: ids of our own requests have it in them.
     pub nonce: String,
 }
 
 /// A call of a tool that an agent of our own wants to make.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Request {
+pub struct ToolCheck {
     /// The session.
     pub session: String,
     /// The id by which the agent will announce the call.
@@ -76,7 +76,7 @@ pub trait SessionSlots: Debug + Send + Sync {
 
 /// Something that waits for an approval.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Open {
+pub struct ApprovalRequest {
     /// Its name.
     pub id: String,
     /// The session.
@@ -100,7 +100,7 @@ pub struct Open {
     /// For whom it is to be done.
     pub client: String,
     /// Until when.
-    pub due: Time,
+    pub due: GateTime,
     /// The same in seconds since 1970.
     pub until: u64,
     /// Whether the client was asked and has not answered.
@@ -127,7 +127,7 @@ pub struct VoteSignature {
 
 /// What somebody says about it.
 #[derive(Clone, Debug)]
-pub struct Ballot {
+pub struct ApprovalVote {
     /// The name of what it is about.
     pub id: String,
     /// Who.
@@ -142,16 +142,16 @@ pub struct Ballot {
 
 /// Why a ballot does not count.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BallotError {
+pub enum VoteError {
     /// Nothing of this name is open.
     #[error("nothing of this name waits for an approval")]
-    Unknown,
+    NotFound,
     /// It is not theirs to approve.
     #[error("it is not for this signer to approve")]
     NotASigner,
     /// They have said so already.
     #[error("this signer has approved it already")]
-    Twice,
+    AlreadyApproved,
     /// A signature that was counted is not valid any more, so nothing can complete the quorum.
     #[error("{0}; reject it, or let it expire")]
     SignatureInvalid(String),

@@ -7,19 +7,21 @@ use narrows_policy::{Ruling, Signer};
 use narrows_wire::{Code, RpcError, View, message};
 use serde_json::{Value, json};
 
-use super::api::{Ballot, BallotError, Open, Out, Setting, Ticket, Time, VoteSignature};
+use super::api::{
+    ApprovalRequest, ApprovalVote, AuditSeq, GateOutput, GateStart, GateTime, VoteError, VoteSignature,
+};
 use super::client_services::MOVED;
-use super::outbox::{Otherwise, Way};
-use super::retained::{Charge, value_bytes};
-use super::session::{Origin, Served};
-use super::session_open::{read, unrecorded};
+use super::outbox::{GateDirection, OnAuditFailure};
+use super::retained::{ByteCharge, value_bytes};
+use super::session::{ApprovalOrigin, PendingAtClient};
+use super::session_open::{audit_unavailable, parse_object};
 use super::turn::CANCELLED;
-use super::{Pass, Raw};
-use crate::audit_events::{self, Approved};
-use crate::authorizer::Verdict;
+use super::{GateCtx, Raw};
+use crate::audit_events::{self, ApprovalOutcome};
+use crate::authorizer::CallDecision;
 use crate::call::{Call, Digest};
 use crate::identity::Principal;
-use crate::lifecycle::Life;
+use crate::lifecycle::OperatorState;
 
 /// How the options of our own questions are called.
 const ALLOW: &str = "allow_once";
@@ -36,12 +38,12 @@ const NO_ROOM: &str = "too much waits for an approval";
 
 /// Something that waits for an approval.
 #[derive(Debug)]
-pub(super) struct Hearing {
+pub(super) struct PendingApproval {
     session: Box<str>,
     call: Box<str>,
     pub(super) tool: String,
     /// What it was told to be, and is not.
-    posed: Option<String>,
+    claimed: Option<String>,
     input: Value,
     kinds: Vec<&'static str>,
     /// Of all that is judged and shown of the call.
@@ -51,22 +53,27 @@ pub(super) struct Hearing {
     /// What was decided about it as it was shown.
     ruling: Ruling,
     pub(super) reason: String,
-    origin: Origin,
-    needs: Vec<Need>,
+    origin: ApprovalOrigin,
+    requirements: Vec<ApprovalRequirement>,
     /// Who has approved, and their signatures.
-    given: Vec<(Principal, Option<VoteSignature>)>,
+    votes: Vec<(Principal, Option<VoteSignature>)>,
     /// The id of the question to the client, if it was asked.
-    question: Option<Raw>,
+    client_request: Option<Raw>,
     /// The client is told what becomes of it: it cannot say so by itself.
-    pub(super) told: bool,
-    pub(super) due: Time,
-    charge: Charge,
+    pub(super) notifies_client: bool,
+    pub(super) due: GateTime,
+    charge: ByteCharge,
 }
 
-impl Hearing {
-    pub(super) fn open(&self, setting: &Setting, who: &Principal, number: u64) -> Open {
-        Open {
-            id: name_of(setting, number),
+impl PendingApproval {
+    pub(super) fn to_request(
+        &self,
+        start: &GateStart,
+        principal: &Principal,
+        number: u64,
+    ) -> ApprovalRequest {
+        ApprovalRequest {
+            id: approval_name(start, number),
             session: self.session.to_string(),
             tool: self.tool.clone(),
             input: self.input.clone(),
@@ -74,12 +81,12 @@ impl Hearing {
             digest: self.digest,
             content: self.content.clone(),
             reason: self.reason.clone(),
-            needs: self.needed(),
-            given: self.given.iter().map(|(signer, _)| signer.id.clone()).collect(),
-            client: who.id.clone(),
+            needs: self.describe_requirements(),
+            given: self.votes.iter().map(|(signer, _)| signer.id.clone()).collect(),
+            client: principal.id.clone(),
             due: self.due,
-            until: setting.began + self.due.as_secs(),
-            asked: self.question.is_some(),
+            until: start.started_at + self.due.as_secs(),
+            asked: self.client_request.is_some(),
         }
     }
 
@@ -96,27 +103,29 @@ impl Hearing {
     }
 
     /// Whose approval it needs, in words.
-    pub(super) fn needed(&self) -> String {
-        self.needs.iter().map(Need::words).collect::<Vec<_>>().join(", and ")
+    pub(super) fn describe_requirements(&self) -> String {
+        self.requirements.iter().map(ApprovalRequirement::describe).collect::<Vec<_>>().join(", and ")
     }
 
     /// Whether it is about something in this session.
-    pub(super) fn is_of(&self, session: &str) -> bool {
+    pub(super) fn is_in_session(&self, session: &str) -> bool {
         *self.session == *session
     }
 
     /// Whether a request of the agent's with this id waits for it.
-    pub(super) fn holds(&self, request: &[u8]) -> bool {
+    pub(super) fn holds_request(&self, request: &[u8]) -> bool {
         match &self.origin {
-            Origin::Permission { id, .. } | Origin::Service { id, .. } => **id == *request,
-            Origin::Consult { .. } | Origin::Turn { .. } | Origin::Change { .. } => false,
+            ApprovalOrigin::Permission { id, .. } | ApprovalOrigin::Service { id, .. } => **id == *request,
+            ApprovalOrigin::ToolCheck { .. }
+            | ApprovalOrigin::Turn { .. }
+            | ApprovalOrigin::SessionConfig { .. } => false,
         }
     }
 
     /// Whether enough of those who may have approved.
-    fn is_settled(&self) -> bool {
-        let given: Vec<&Principal> = self.given.iter().map(|(signer, _)| signer).collect();
-        settle(&self.needs, &given)
+    fn is_satisfied(&self) -> bool {
+        let given: Vec<&Principal> = self.votes.iter().map(|(signer, _)| signer).collect();
+        requirements_met(&self.requirements, &given)
     }
 
     /// Checks that every signature that was counted is still valid.
@@ -124,41 +133,41 @@ impl Hearing {
     /// # Errors
     /// The reason why one is not.
     fn check_signatures(&self) -> Result<(), String> {
-        let mut signatures = self.given.iter().filter_map(|(_, signature)| signature.as_ref());
+        let mut signatures = self.votes.iter().filter_map(|(_, signature)| signature.as_ref());
         signatures.try_for_each(|signature| signature.validity.check())
     }
 
     /// Whether it is for them to approve.
-    pub(super) fn counts(&self, signer: &Principal) -> bool {
-        self.needs.iter().flat_map(|need| &need.0).any(|board| board.has(signer))
+    pub(super) fn can_be_approved_by(&self, signer: &Principal) -> bool {
+        self.requirements.iter().flat_map(|requirement| &requirement.0).any(|group| group.includes(signer))
     }
 
     /// Whether those who would have to approve cannot, because there are none.
-    fn is_hopeless(&self) -> bool {
-        self.needs.iter().any(|need| need.0.is_empty())
+    fn has_no_approvers(&self) -> bool {
+        self.requirements.iter().any(|requirement| requirement.0.is_empty())
     }
 }
 
 /// An approval that is needed: of any of these boards.
 #[derive(Debug)]
-struct Need(Vec<Board>);
+struct ApprovalRequirement(Vec<ApproverGroup>);
 
-impl Need {
-    fn words(&self) -> String {
-        self.0.iter().map(Board::words).collect::<Vec<_>>().join(" or ")
+impl ApprovalRequirement {
+    fn describe(&self) -> String {
+        self.0.iter().map(ApproverGroup::describe).collect::<Vec<_>>().join(" or ")
     }
 }
 
 /// Some people of whom so many have to approve.
 #[derive(Debug)]
-struct Board {
+struct ApproverGroup {
     /// Who. None: anybody who is asked.
     signers: Vec<Signer>,
     quorum: u32,
 }
 
-impl Board {
-    fn words(&self) -> String {
+impl ApproverGroup {
+    fn describe(&self) -> String {
         let mut names: Vec<String> = Vec::new();
         for signer in &self.signers {
             let role = signer.role.as_ref().map(|role| format!("role {role}"));
@@ -170,61 +179,64 @@ impl Board {
         format!("{} of {whom}", self.quorum.max(1))
     }
 
-    fn has(&self, who: &Principal) -> bool {
-        self.signers.is_empty() || is_signer(&self.signers, who)
+    fn includes(&self, principal: &Principal) -> bool {
+        self.signers.is_empty() || is_signer(&self.signers, principal)
     }
 }
 
 /// Whether somebody is one of those who may approve.
 #[must_use]
-pub fn is_signer(signers: &[Signer], who: &Principal) -> bool {
+pub fn is_signer(signers: &[Signer], principal: &Principal) -> bool {
     signers.iter().any(|signer| {
-        signer.user_id.as_ref().is_some_and(|user| is_user(user, &who.id))
-            || signer.role.as_ref().is_some_and(|role| who.roles.contains(role))
+        signer.user_id.as_ref().is_some_and(|user| is_user(user, &principal.id))
+            || signer.role.as_ref().is_some_and(|role| principal.roles.contains(role))
     })
 }
 
 /// Whether those who have approved something are enough for what this ruling wants.
-pub(super) fn suffice(ruling: &Ruling, approvers: &[Approver], given: &[Principal]) -> bool {
-    settle(&needs(ruling, approvers), &given.iter().collect::<Vec<_>>())
+pub(super) fn satisfies_approvals(ruling: &Ruling, approvers: &[Approver], given: &[Principal]) -> bool {
+    requirements_met(&approval_requirements(ruling, approvers), &given.iter().collect::<Vec<_>>())
 }
 
-fn settle(needs: &[Need], given: &[&Principal]) -> bool {
-    needs.iter().all(|need| {
-        need.0.iter().any(|board| {
-            let count = given.iter().filter(|signer| board.has(signer)).count();
-            count >= board.quorum.max(1) as usize
+fn requirements_met(needs: &[ApprovalRequirement], given: &[&Principal]) -> bool {
+    needs.iter().all(|requirement| {
+        requirement.0.iter().any(|group| {
+            let count = given.iter().filter(|signer| group.includes(signer)).count();
+            count >= group.quorum.max(1) as usize
         })
     })
 }
 
 /// Who has to approve: those whom the policies name, and where they name nobody those who are responsible for the action.
-fn needs(ruling: &Ruling, approvers: &[Approver]) -> Vec<Need> {
+fn approval_requirements(ruling: &Ruling, approvers: &[Approver]) -> Vec<ApprovalRequirement> {
     let responsible = |quorum: u32| {
         if approvers.is_empty() {
-            return Need(vec![Board { signers: Vec::new(), quorum }]);
+            return ApprovalRequirement(vec![ApproverGroup { signers: Vec::new(), quorum }]);
         }
         let may = |approver: &&Approver| match &approver.can_approve {
             Some(known) => known.iter().any(|known| ruling.actions.iter().any(|action| known == action)),
             None => true,
         };
-        let board = |approver: &Approver| {
+        let group = |approver: &Approver| {
             let role = |role: String| Signer { role: Some(role), user_id: None };
             let mut signers = vec![Signer { role: None, user_id: Some(approver.id.clone()) }];
             signers.push(role(approver.id.clone()));
             signers.extend(approver.role.clone().map(role));
-            Board { signers, quorum: quorum.max(approver.needed()) }
+            ApproverGroup { signers, quorum: quorum.max(approver.needed()) }
         };
-        Need(approvers.iter().filter(may).map(board).collect())
+        ApprovalRequirement(approvers.iter().filter(may).map(group).collect())
     };
     if ruling.approvals.is_empty() {
         return vec![responsible(1)];
     }
-    let need = |approval: &narrows_policy::Approval| match approval.signers.is_empty() {
+    let requirement = |approval: &narrows_policy::Approval| match approval.signers.is_empty() {
         true => responsible(approval.quorum),
-        false => Need(vec![Board { signers: approval.signers.clone(), quorum: approval.quorum }]),
+        false => ApprovalRequirement(vec![ApproverGroup {
+            signers: approval.signers.clone(),
+            quorum: approval.quorum,
+        }]),
     };
-    ruling.approvals.iter().map(need).collect()
+    ruling.approvals.iter().map(requirement).collect()
 }
 
 /// Whether a policy means this user by this name: with or without saying that it is one.
@@ -233,7 +245,7 @@ fn is_user(named: &str, id: &str) -> bool {
 }
 
 /// The files that a call shows changes of, as the end of the reason for a question.
-fn shown_changes(call: &Call) -> String {
+fn changed_files_note(call: &Call) -> String {
     let files = call.changed_files();
     if files.is_empty() {
         return String::new();
@@ -249,77 +261,90 @@ fn shown_changes(call: &Call) -> String {
 }
 
 /// What an approval is called outside.
-pub(super) fn name_of(setting: &Setting, number: u64) -> String {
-    format!("{}-{number}", setting.nonce)
+pub(super) fn approval_name(start: &GateStart, number: u64) -> String {
+    format!("{}-{number}", start.nonce)
 }
 
-impl<O: Out> Pass<'_, O> {
+impl<O: GateOutput> GateCtx<'_, O> {
     /// Whether an id is one of our own requests.
-    pub(super) fn is_own(&self, id: &[u8]) -> bool {
-        id.starts_with(format!("\"aip44:{}:", self.gate.setting.nonce).as_bytes())
+    pub(super) fn is_gate_request_id(&self, id: &[u8]) -> bool {
+        id.starts_with(format!("\"aip44:{}:", self.gate.start.nonce).as_bytes())
     }
 
-    pub(super) fn hearings_of(&self, session: &str) -> Vec<u64> {
-        let of = self.gate.hearings.iter().filter(|(_, hearing)| hearing.is_of(session));
+    pub(super) fn approvals_in_session(&self, session: &str) -> Vec<u64> {
+        let of = self.gate.approvals.iter().filter(|(_, approval)| approval.is_in_session(session));
         of.map(|(number, _)| *number).collect()
     }
 
     /// Those of a session and of the children below it.
-    pub(super) fn hearings_within(&self, session: &str) -> Vec<u64> {
-        let within = |hearing: &Hearing| self.gate.is_within(&hearing.session, session);
-        self.gate.hearings.iter().filter(|(_, it)| within(it)).map(|(number, _)| *number).collect()
+    pub(super) fn approvals_in_tree(&self, session: &str) -> Vec<u64> {
+        let within = |approval: &PendingApproval| self.gate.is_in_subtree(&approval.session, session);
+        self.gate.approvals.iter().filter(|(_, it)| within(it)).map(|(number, _)| *number).collect()
     }
 
     /// Whether a turn of an operator that asks for each may be had: somebody has to say.
-    pub(super) fn turn_verdict(&self, call: &Call) -> Verdict {
+    pub(super) fn turn_decision(&self, call: &Call) -> CallDecision {
         let gate = &self.gate;
-        let mut verdict = gate.desk.rule(call, &gate.mandate, &gate.who, &gate.mandate.roots, self.unix());
-        verdict.ruling.class = narrows_policy::Class::RequireApproval;
-        Verdict { because: Some("a gated operator asks for every turn".to_owned()), ..verdict }
+        let mut decision = gate.authorizer.decide(
+            call,
+            &gate.config,
+            &gate.principal,
+            &gate.config.roots,
+            self.unix_seconds(),
+        );
+        decision.ruling.class = narrows_policy::Class::RequireApproval;
+        CallDecision { override_reason: Some("a gated operator asks for every turn".to_owned()), ..decision }
     }
 
     /// Opens a hearing about a call, and asks the client if it may say.
-    pub(super) fn hear(&mut self, name: &str, call: &str, origin: Origin, after: Option<Ticket>) {
+    pub(super) fn request_approval(
+        &mut self,
+        name: &str,
+        call: &str,
+        origin: ApprovalOrigin,
+        after: Option<AuditSeq>,
+    ) {
         self.gate.serial += 1;
         let number = self.gate.serial;
-        let due = self.now + self.gate.mandate.patience.approval;
-        let Some(case) = self.gate.sessions.get(name).and_then(|session| session.calls.get(call)) else {
+        let due = self.now + self.gate.config.timeouts.approval;
+        let Some(record) = self.gate.sessions.get(name).and_then(|session| session.calls.get(call)) else {
             return;
         };
-        let Some(verdict) = &case.verdict else { return };
-        let needs = needs(&verdict.ruling, &self.gate.mandate.approvers);
-        let tool_call = case.call.question(call);
-        let mut hearing = Hearing {
+        let Some(decision) = &record.decision else { return };
+        let requirements = approval_requirements(&decision.ruling, &self.gate.config.approvers);
+        let tool_call = record.call.permission_tool_call(call);
+        let mut approval = PendingApproval {
             session: name.into(),
             call: call.into(),
-            tool: case.call.tool(),
-            posed: case.call.posed().map(str::to_owned),
-            input: case.call.matter().into_owned(),
-            kinds: case.call.kinds(),
-            digest: case.call.digest(),
-            content: case.call.output.clone(),
-            ruling: verdict.ruling.clone(),
-            reason: verdict.reason() + &shown_changes(&case.call),
+            tool: record.call.tool(),
+            claimed: record.call.claimed_name().map(str::to_owned),
+            input: record.call.approval_input().into_owned(),
+            kinds: record.call.kinds(),
+            digest: record.call.digest(),
+            content: record.call.output.clone(),
+            ruling: decision.ruling.clone(),
+            reason: decision.reason() + &changed_files_note(&record.call),
             origin,
-            needs,
-            given: Vec::new(),
-            question: None,
-            told: false,
+            requirements,
+            votes: Vec::new(),
+            client_request: None,
+            notifies_client: false,
             due,
-            charge: Charge::default(),
+            charge: ByteCharge::default(),
         };
-        let bytes = hearing.retained_bytes();
+        let bytes = approval.retained_bytes();
         let has_room = self.has_room_for(name, bytes);
-        hearing.charge = self.gate.retained.charge(bytes);
-        let asks = hearing.counts(&self.gate.who);
-        let hopeless = hearing.is_hopeless();
-        hearing.told = hopeless || !settle(&hearing.needs, &[&self.gate.who]);
-        let approval = name_of(&self.gate.setting, number);
-        let id = format!("\"aip44:{}:{number}\"", self.gate.setting.nonce);
+        approval.charge = self.gate.retained.charge(bytes);
+        let asks = approval.can_be_approved_by(&self.gate.principal);
+        let has_no_approvers = approval.has_no_approvers();
+        approval.notifies_client =
+            has_no_approvers || !requirements_met(&approval.requirements, &[&self.gate.principal]);
+        let approval_id = approval_name(&self.gate.start, number);
+        let id = format!("\"aip44:{}:{number}\"", self.gate.start.nonce);
         let mut params = json!({"sessionId": name});
         if self.gate.is_v2 {
-            params["title"] = json!(hearing.tool);
-            params["description"] = json!(hearing.reason);
+            params["title"] = json!(approval.tool);
+            params["description"] = json!(approval.reason);
             params["subject"] = json!({"type": "tool_call", "toolCall": tool_call});
         } else {
             params["toolCall"] = tool_call;
@@ -328,217 +353,224 @@ impl<O: Out> Pass<'_, O> {
             {"optionId": ALLOW, "name": "Allow once", "kind": ALLOW},
             {"optionId": REJECT, "name": "Reject", "kind": REJECT},
         ]);
-        params["_meta"] = json!({"aip44": {"approval": approval, "reason": hearing.reason}});
-        let is_unannounced = hearing.origin.is_unannounced();
+        params["_meta"] = json!({"aip44": {"approval": approval_id, "reason": approval.reason}});
+        let is_unannounced = approval.origin.is_unannounced();
         // The decision about this call may have been one too many.
-        let is_stopped = hearing.origin.is_of_agent() && self.gate.is_stopping(name);
-        self.gate.hearings.insert(number, hearing);
-        self.gate.arm(due);
-        let ticket = self.step(name, Life::Suspended, Some(&approval)).or(after);
-        if hopeless {
-            return self.decide(number, Approved::Refused("nobody may approve it".to_owned()));
+        let is_stopped = approval.origin.is_of_agent() && self.gate.is_stopping(name);
+        self.gate.approvals.insert(number, approval);
+        self.gate.arm_timer(due);
+        let seq = self.set_operator_state(name, OperatorState::Suspended, Some(&approval_id)).or(after);
+        if has_no_approvers {
+            return self
+                .settle_approval(number, ApprovalOutcome::Refused("nobody may approve it".to_owned()));
         }
         if !has_room {
-            return self.decide(number, Approved::Refused(NO_ROOM.to_owned()));
+            return self.settle_approval(number, ApprovalOutcome::Refused(NO_ROOM.to_owned()));
         }
         if is_stopped {
-            return self.decide(number, Approved::Refused("the turn is to end".to_owned()));
+            return self.settle_approval(number, ApprovalOutcome::Refused("the turn is to end".to_owned()));
         }
-        if let Some(refused) = self.unaskable().filter(|_| asks) {
-            return self.decide(number, refused);
+        if let Some(refused) = self.client_closed_refusal().filter(|_| asks) {
+            return self.settle_approval(number, refused);
         }
         if is_unannounced {
-            self.tell_state(name, "requires_action", ticket);
+            self.send_operator_state(name, "requires_action", seq);
         }
-        self.tell_waiting(name, number, ticket);
+        self.notify_approval_pending(name, number, seq);
         let line = message::request(id.as_bytes(), method::SESSION_REQUEST_PERMISSION, &params);
         if let Ok(line) = line
             && asks
         {
-            self.gate.add_served(id.as_bytes(), Served::Question(number));
-            if let Some(hearing) = self.gate.hearings.get_mut(&number) {
-                hearing.question = Some(id.as_bytes().into());
+            self.gate.track_agent_request(id.as_bytes(), PendingAtClient::Approval(number));
+            if let Some(approval) = self.gate.approvals.get_mut(&number) {
+                approval.client_request = Some(id.as_bytes().into());
             }
-            self.send(Way::ToClient, &[&line], ticket, Otherwise::Halt(name.into()));
+            self.send(GateDirection::ToClient, &[&line], seq, OnAuditFailure::HaltTurn(name.into()));
         }
     }
 
     /// The client has answered our question.
-    pub(super) fn answered(&mut self, number: u64, message: View<'_>) {
-        let Some(hearing) = self.gate.hearings.get_mut(&number) else { return };
-        hearing.question = None;
-        let result = read(message.result());
+    pub(super) fn handle_client_vote(&mut self, number: u64, message: View<'_>) {
+        let Some(approval) = self.gate.approvals.get_mut(&number) else { return };
+        approval.client_request = None;
+        let result = parse_object(message.result());
         let outcome = &result["outcome"];
         let allows = outcome["outcome"] == "selected" && outcome["optionId"] == ALLOW;
-        let who = self.gate.who.clone();
+        let principal = self.gate.principal.clone();
         if allows {
             // Whether more have to say so is found out there. The client cannot be asked about it a second time, so what it
             // cannot approve any more is refused, and its agent may ask anew.
-            if let Err(BallotError::SignatureInvalid(why)) = self.vote(number, who, None) {
-                self.decide(number, Approved::Refused(why));
+            if let Err(VoteError::SignatureInvalid(why)) = self.approve(number, principal, None) {
+                self.settle_approval(number, ApprovalOutcome::Refused(why));
             }
         } else {
             let why = match result["_meta"]["narrows/by"].as_str() {
-                Some("nobody to ask") => format!("nobody could be asked at the client of {}", who.id),
-                Some("timed out") => format!("nobody answered at the client of {}", who.id),
-                _ => format!("{} rejected it", who.id),
+                Some("nobody to ask") => format!("nobody could be asked at the client of {}", principal.id),
+                Some("timed out") => format!("nobody answered at the client of {}", principal.id),
+                _ => format!("{} rejected it", principal.id),
             };
-            self.decide(number, Approved::Refused(why));
+            self.settle_approval(number, ApprovalOutcome::Refused(why));
         }
     }
 
-    pub(super) fn ballot(&mut self, ballot: Ballot) -> Result<(), BallotError> {
-        let setting = &self.gate.setting;
-        let number = self.gate.hearings.keys().copied().find(|number| name_of(setting, *number) == ballot.id);
-        let number = number.ok_or(BallotError::Unknown)?;
-        if !self.gate.hearings.get(&number).is_some_and(|hearing| hearing.counts(&ballot.signer)) {
-            return Err(BallotError::NotASigner);
+    pub(super) fn vote(&mut self, vote: ApprovalVote) -> Result<(), VoteError> {
+        let start = &self.gate.start;
+        let number =
+            self.gate.approvals.keys().copied().find(|number| approval_name(start, *number) == vote.id);
+        let number = number.ok_or(VoteError::NotFound)?;
+        if !self.gate.approvals.get(&number).is_some_and(|approval| approval.can_be_approved_by(&vote.signer))
+        {
+            return Err(VoteError::NotASigner);
         }
-        if ballot.approves {
-            return self.vote(number, ballot.signer, ballot.signature);
+        if vote.approves {
+            return self.approve(number, vote.signer, vote.signature);
         }
-        let why = ballot.reason.unwrap_or_else(|| "no reason given".to_owned());
-        self.decide(number, Approved::Refused(format!("{} rejected it: {why}", ballot.signer.id)));
+        let why = vote.reason.unwrap_or_else(|| "no reason given".to_owned());
+        self.settle_approval(
+            number,
+            ApprovalOutcome::Refused(format!("{} rejected it: {why}", vote.signer.id)),
+        );
         Ok(())
     }
 
     /// Counts an approval, unless one that was counted before is not valid any more: a revoked key is part of no quorum.
-    fn vote(
+    fn approve(
         &mut self,
         number: u64,
         signer: Principal,
         signature: Option<VoteSignature>,
-    ) -> Result<(), BallotError> {
-        let hearing = self.gate.hearings.get_mut(&number).ok_or(BallotError::Unknown)?;
-        if hearing.given.iter().any(|(other, _)| other.id == signer.id) {
-            return Err(BallotError::Twice);
+    ) -> Result<(), VoteError> {
+        let approval = self.gate.approvals.get_mut(&number).ok_or(VoteError::NotFound)?;
+        if approval.votes.iter().any(|(other, _)| other.id == signer.id) {
+            return Err(VoteError::AlreadyApproved);
         }
-        hearing.check_signatures().map_err(BallotError::SignatureInvalid)?;
-        hearing.given.push((signer, signature));
-        if hearing.is_settled() {
-            let approvers = hearing.given.iter().map(|(signer, _)| signer.id.clone()).collect();
-            let signatures = hearing.given.iter().filter_map(|(_, signature)| signature.as_ref());
+        approval.check_signatures().map_err(VoteError::SignatureInvalid)?;
+        approval.votes.push((signer, signature));
+        if approval.is_satisfied() {
+            let approvers = approval.votes.iter().map(|(signer, _)| signer.id.clone()).collect();
+            let signatures = approval.votes.iter().filter_map(|(_, signature)| signature.as_ref());
             let signatures = signatures.map(|signature| signature.file.clone()).collect();
-            self.decide(number, Approved::By { approvers, signatures });
+            self.settle_approval(number, ApprovalOutcome::By { approvers, signatures });
         }
         Ok(())
     }
 
     /// Closes the hearings about a call that is not any more what they have shown, or about which something else is decided.
-    pub(super) fn overtake(&mut self, name: &str, call: &str, ruling: &Ruling) {
-        if self.gate.hearings.is_empty() {
+    pub(super) fn refuse_outdated_approvals(&mut self, name: &str, call: &str, ruling: &Ruling) {
+        if self.gate.approvals.is_empty() {
             return;
         }
-        let Some(case) = self.gate.sessions.get(name).and_then(|session| session.calls.get(call)) else {
+        let Some(record) = self.gate.sessions.get(name).and_then(|session| session.calls.get(call)) else {
             return;
         };
-        let digest = case.call.digest();
-        let is_other = |hearing: &Hearing| {
-            let is_about = hearing.is_of(name) && *hearing.call == *call;
-            is_about && (hearing.digest != digest || hearing.ruling != *ruling)
+        let digest = record.call.digest();
+        let is_other = |approval: &PendingApproval| {
+            let is_about = approval.is_in_session(name) && *approval.call == *call;
+            is_about && (approval.digest != digest || approval.ruling != *ruling)
         };
-        let others = self.gate.hearings.iter().filter(|(_, hearing)| is_other(hearing));
+        let others = self.gate.approvals.iter().filter(|(_, approval)| is_other(approval));
         let others: Vec<u64> = others.map(|(number, _)| *number).collect();
         for number in others {
-            self.decide(number, Approved::Refused(CHANGED.to_owned()));
+            self.settle_approval(number, ApprovalOutcome::Refused(CHANGED.to_owned()));
         }
     }
 
     /// Closes a hearing, and does what follows once that is recorded. What it approves is what it has shown.
-    pub(super) fn decide(&mut self, number: u64, approved: Approved) {
-        let Some(mut hearing) = self.gate.hearings.remove(&number) else { return };
-        if let Some(question) = hearing.question.take() {
-            self.gate.served.remove(&question);
-            self.cancel_request(Way::ToClient, &question);
+    pub(super) fn settle_approval(&mut self, number: u64, outcome: ApprovalOutcome) {
+        let Some(mut approval) = self.gate.approvals.remove(&number) else { return };
+        if let Some(request) = approval.client_request.take() {
+            self.gate.pending_at_client.remove(&request);
+            self.cancel_request(GateDirection::ToClient, &request);
         }
-        self.resume(&hearing.session);
-        let at = self.unix();
-        let is_moved = approved.is_given() && self.leads_elsewhere(&hearing.session, &hearing.call);
-        let session = self.gate.sessions.get_mut(&*hearing.session);
-        let case = session.and_then(|session| session.calls.get_mut(&*hearing.call)).map(Box::as_mut);
-        let case = case.filter(|case| case.call.digest() == hearing.digest);
-        let approved = match case.as_ref().map(|case| &case.approved) {
-            _ if !approved.is_given() => approved,
+        self.restart_silence_timer(&approval.session);
+        let at = self.unix_seconds();
+        let is_moved = outcome.is_given() && self.has_moved(&approval.session, &approval.call);
+        let session = self.gate.sessions.get_mut(&*approval.session);
+        let record = session.and_then(|session| session.calls.get_mut(&*approval.call)).map(Box::as_mut);
+        let record = record.filter(|record| record.call.digest() == approval.digest);
+        let outcome = match record.as_ref().map(|record| &record.outcome) {
+            _ if !outcome.is_given() => outcome,
             // Nobody was asked about what there is now.
-            None => Approved::Refused(CHANGED.to_owned()),
+            None => ApprovalOutcome::Refused(CHANGED.to_owned()),
             // What was refused meanwhile stays so.
-            Some(refused @ Approved::Refused(_)) => refused.clone(),
-            Some(_) if is_moved => Approved::Refused(MOVED.to_owned()),
-            Some(_) => approved,
+            Some(refused @ ApprovalOutcome::Refused(_)) => refused.clone(),
+            Some(_) if is_moved => ApprovalOutcome::Refused(MOVED.to_owned()),
+            Some(_) => outcome,
         };
         let mut spent = None;
-        if let Some(case) = case {
-            case.settle(approved.clone());
-            case.signers = hearing.given.drain(..).map(|(signer, _)| signer).collect();
-            if approved.is_given() {
-                let (desk, counted) = (&mut self.gate.desk, &mut case.counted);
-                let verdict = case.verdict.as_ref();
-                spent = verdict.and_then(|verdict| desk.count(verdict, at, hearing.digest, counted));
-                case.use_up();
+        if let Some(record) = record {
+            record.set_outcome(outcome.clone());
+            record.approvers = approval.votes.drain(..).map(|(signer, _)| signer).collect();
+            if outcome.is_given() {
+                let (authorizer, counted) = (&mut self.gate.authorizer, &mut record.counted);
+                let decision = record.decision.as_ref();
+                spent = decision
+                    .and_then(|decision| authorizer.count_call(decision, at, approval.digest, counted));
+                record.mark_used();
             }
         }
-        let shown = audit_events::Case {
-            tool: &hearing.tool,
-            id: &hearing.call,
-            posed: hearing.posed.as_deref(),
-            input: &hearing.input,
-            kinds: &hearing.kinds,
+        let shown = audit_events::AuditedCall {
+            tool: &approval.tool,
+            id: &approval.call,
+            claimed: approval.claimed.as_deref(),
+            input: &approval.input,
+            kinds: &approval.kinds,
         };
         let event =
-            self.parties(&hearing.session).resolved(&shown, &hearing.ruling, &approved, spent.as_ref());
+            self.parties(&approval.session).call_decided(&shown, &approval.ruling, &outcome, spent.as_ref());
         let recorded = self.record(event);
-        let ticket = self.step(&hearing.session, Life::Resumed, None).or(Some(recorded));
-        self.tell_settled(number, &hearing, &approved, ticket);
-        let Hearing { session: name, call, origin, .. } = hearing;
-        if origin.is_unannounced() && self.hearings_of(&name).is_empty() {
-            self.tell_state(&name, "running", ticket);
+        let seq = self.set_operator_state(&approval.session, OperatorState::Resumed, None).or(Some(recorded));
+        self.notify_approval_settled(number, &approval, &outcome, seq);
+        let PendingApproval { session: name, call, origin, .. } = approval;
+        if origin.is_unannounced() && self.approvals_in_session(&name).is_empty() {
+            self.send_operator_state(&name, "running", seq);
         }
-        match (origin, approved) {
-            (Origin::Permission { id, options }, Approved::Refused(why)) => {
-                self.reject_permission(&id, &name, &options, &why, ticket);
+        match (origin, outcome) {
+            (ApprovalOrigin::Permission { id, options }, ApprovalOutcome::Refused(why)) => {
+                self.reject_permission(&id, &name, &options, &why, seq);
             }
-            (Origin::Permission { id, options }, _) => {
+            (ApprovalOrigin::Permission { id, options }, _) => {
                 self.answer_permission(
                     &id,
                     &name,
                     options.allow.as_deref().or(options.reject.as_deref()),
-                    ticket,
+                    seq,
                 );
             }
-            (Origin::Service { id, .. }, Approved::Refused(why)) => {
-                self.deny_service(&id, &name, &call, &why, ticket);
+            (ApprovalOrigin::Service { id, .. }, ApprovalOutcome::Refused(why)) => {
+                self.deny_client_service(&id, &name, &call, &why, seq);
             }
-            (Origin::Service { id, line }, _) => self.serve(&id, &name, &call, &line, ticket),
-            (Origin::Consult { number }, approved) => {
-                self.advise(&name, &call, number, &approved, ticket.unwrap_or(recorded));
+            (ApprovalOrigin::Service { id, line }, _) => self.forward_service(&id, &name, &call, &line, seq),
+            (ApprovalOrigin::ToolCheck { number }, outcome) => {
+                self.settle_tool_check(&name, &call, number, &outcome, seq.unwrap_or(recorded));
             }
-            (Origin::Turn { id, .. }, Approved::Refused(why)) => {
-                self.close_turn_case(&name, &call);
+            (ApprovalOrigin::Turn { id, .. }, ApprovalOutcome::Refused(why)) => {
+                self.remove_turn_call(&name, &call);
                 self.refuse_turn(&id, &name, &why);
             }
-            (Origin::Turn { id, line }, _) => {
-                self.close_turn_case(&name, &call);
-                self.begin_turn(&id, &name, View::parse(&line), ticket);
+            (ApprovalOrigin::Turn { id, line }, _) => {
+                self.remove_turn_call(&name, &call);
+                self.begin_turn(&id, &name, View::parse(&line), seq);
             }
-            (Origin::Change { id, line }, approved) => {
-                self.changed(&id, (&name, &call), View::parse(&line), &approved, ticket);
+            (ApprovalOrigin::SessionConfig { id, line }, outcome) => {
+                self.finish_session_config(&id, (&name, &call), View::parse(&line), &outcome, seq);
             }
         }
     }
 
     /// Tells the client of version 2 that the operator waits, or goes on, where its agent does not know.
-    fn tell_state(&mut self, name: &str, state: &str, after: Option<Ticket>) {
+    fn send_operator_state(&mut self, name: &str, state: &str, after: Option<AuditSeq>) {
         if !self.gate.is_v2 {
             return;
         }
         let update = json!({"sessionUpdate": "state_update", "state": state});
         let params = json!({"sessionId": name, "update": update});
         if let Ok(line) = message::notification(method::SESSION_UPDATE, &params) {
-            self.send_marked(View::parse(&line), after, Otherwise::Halt(name.into()));
+            self.send_marked(View::parse(&line), after, OnAuditFailure::HaltTurn(name.into()));
         }
     }
 
-    fn close_turn_case(&mut self, name: &str, call: &str) {
+    fn remove_turn_call(&mut self, name: &str, call: &str) {
         if let Some(session) = self.gate.sessions.get_mut(name) {
             session.calls.remove(call);
         }
@@ -546,19 +578,29 @@ impl<O: Out> Pass<'_, O> {
 
     /// Answers a prompt that never began: whoever has cancelled it is told that, and nobody that it failed.
     fn refuse_turn(&mut self, id: &[u8], name: &str, why: &str) {
-        let after = self.step(name, Life::Interrupted, Some(why));
+        let after = self.set_operator_state(name, OperatorState::Interrupted, Some(why));
         if self.gate.is_v2 {
             // There an answer means that the prompt was taken.
             let code = if why == CANCELLED { Code::Cancelled } else { Code::PolicyDenied };
             let error = RpcError::new(code, why.to_owned()).with("code", json!("interrupted"));
             let line = message::error(id, &error);
-            return self.send(Way::ToClient, &[&line], after, Otherwise::Say(Way::ToClient, unrecorded(id)));
+            return self.send(
+                GateDirection::ToClient,
+                &[&line],
+                after,
+                OnAuditFailure::SendInstead(GateDirection::ToClient, audit_unavailable(id)),
+            );
         }
         let stop = if why == CANCELLED { "cancelled" } else { "refusal" };
         let result = json!({"stopReason": stop, "_meta": {"aip44": {"interrupted": why}}});
         if let Ok(line) = message::response(id, &result) {
             let line: Bytes = line;
-            self.send(Way::ToClient, &[&line], after, Otherwise::Say(Way::ToClient, unrecorded(id)));
+            self.send(
+                GateDirection::ToClient,
+                &[&line],
+                after,
+                OnAuditFailure::SendInstead(GateDirection::ToClient, audit_unavailable(id)),
+            );
         }
     }
 }

@@ -6,82 +6,90 @@ use narrows_acp::method;
 use narrows_wire::message;
 use serde_json::{Value, json};
 
-use super::Pass;
-use super::api::{Out, Ticket};
-use super::approval::{Hearing, name_of};
-use super::deadlines::words;
-use super::outbox::{Otherwise, Way};
-use crate::audit_events::Approved;
+use super::GateCtx;
+use super::api::{AuditSeq, GateOutput};
+use super::approval::{PendingApproval, approval_name};
+use super::deadlines::format_duration;
+use super::outbox::{GateDirection, OnAuditFailure};
+use crate::audit_events::ApprovalOutcome;
 use crate::meta;
 
 /// How much of the name of a tool is told.
-const LONGEST: usize = 200;
+const MAX_TOOL_CHARS: usize = 200;
 
-impl<O: Out> Pass<'_, O> {
+impl<O: GateOutput> GateCtx<'_, O> {
     /// Tells that an approval is waited for, and how it is given.
-    pub(super) fn tell_waiting(&mut self, name: &str, number: u64, after: Option<Ticket>) {
-        let Some(hearing) = self.gate.hearings.get(&number).filter(|hearing| hearing.told) else { return };
-        let (id, needs, reason) = (name_of(&self.gate.setting, number), hearing.needed(), &hearing.reason);
-        let patience = self.gate.mandate.patience.approval;
+    pub(super) fn notify_approval_pending(&mut self, name: &str, number: u64, after: Option<AuditSeq>) {
+        let Some(approval) = self.gate.approvals.get(&number).filter(|approval| approval.notifies_client)
+        else {
+            return;
+        };
+        let (id, needs, reason) =
+            (approval_name(&self.gate.start, number), approval.describe_requirements(), &approval.reason);
+        let timeouts = self.gate.config.timeouts.approval;
         let text = format!(
             "waiting for approval {id} of `{}` by {needs} ({reason}); `narrows approve {id} --key FILE` gives it, \
              and without it the call is refused in {}",
-            tool(hearing),
-            words(patience),
+            shown_tool(approval),
+            format_duration(timeouts),
         );
         let about = json!({
-            "approval": id, "state": "waiting", "tool": hearing.tool, "reason": reason, "needs": needs,
-            "seconds": patience.as_secs(),
+            "approval": id, "state": "waiting", "tool": approval.tool, "reason": reason, "needs": needs,
+            "seconds": timeouts.as_secs(),
         });
-        self.tell_approval(name, &text, about, after);
+        self.send_approval_notice(name, &text, about, after);
     }
 
     /// Tells what came of it, where the client was told that it is waited for, or nobody has answered.
-    pub(super) fn tell_settled(
+    pub(super) fn notify_approval_settled(
         &mut self,
         number: u64,
-        hearing: &Hearing,
-        approved: &Approved,
-        after: Option<Ticket>,
+        approval: &PendingApproval,
+        outcome: &ApprovalOutcome,
+        after: Option<AuditSeq>,
     ) {
-        if !hearing.told {
+        if !approval.notifies_client {
             return;
         }
-        let id = name_of(&self.gate.setting, number);
-        let mut about = json!({"approval": id, "tool": hearing.tool});
-        let text = match approved {
-            Approved::Refused(why) => {
+        let id = approval_name(&self.gate.start, number);
+        let mut about = json!({"approval": id, "tool": approval.tool});
+        let text = match outcome {
+            ApprovalOutcome::Refused(why) => {
                 about["state"] = json!("refused");
                 about["reason"] = json!(why);
-                format!("approval {id} of `{}` was refused: {why} ({})", tool(hearing), hearing.reason)
+                format!(
+                    "approval {id} of `{}` was refused: {why} ({})",
+                    shown_tool(approval),
+                    approval.reason
+                )
             }
-            Approved::By { approvers, .. } => {
+            ApprovalOutcome::By { approvers, .. } => {
                 about["state"] = json!("given");
                 about["by"] = json!(approvers);
-                format!("approval {id} of `{}` was given by {}", tool(hearing), approvers.join(", "))
+                format!("approval {id} of `{}` was given by {}", shown_tool(approval), approvers.join(", "))
             }
-            Approved::Auto | Approved::Pending => return,
+            ApprovalOutcome::Auto | ApprovalOutcome::Pending => return,
         };
-        self.tell_approval(&hearing.session(), &text, about, after);
+        self.send_approval_notice(&approval.session(), &text, about, after);
     }
 
-    fn tell_approval(&mut self, name: &str, text: &str, mut about: Value, after: Option<Ticket>) {
+    fn send_approval_notice(&mut self, name: &str, text: &str, mut about: Value, after: Option<AuditSeq>) {
         self.gate.serial += 1;
         about["text"] = json!(text);
         let text = format!("\n{text}\n");
         let mut update =
             json!({"sessionUpdate": "agent_thought_chunk", "content": {"type": "text", "text": text}});
         if self.gate.is_v2 {
-            update["messageId"] = json!(format!("aip44:{}:{}", self.gate.setting.nonce, self.gate.serial));
+            update["messageId"] = json!(format!("aip44:{}:{}", self.gate.start.nonce, self.gate.serial));
         }
-        let meta = json!({"aip44": meta::with(&self.gate.mandate, about)});
+        let meta = json!({"aip44": meta::mark_with(&self.gate.config, about)});
         let params = json!({"sessionId": name, "update": update, "_meta": meta});
         if let Ok(line) = message::notification(method::SESSION_UPDATE, &params) {
-            self.send(Way::ToClient, &[&line], after, Otherwise::Nothing);
+            self.send(GateDirection::ToClient, &[&line], after, OnAuditFailure::Drop);
         }
     }
 }
 
-fn tool(hearing: &Hearing) -> String {
-    narrows_base::text::quoted(&hearing.tool, LONGEST)
+fn shown_tool(approval: &PendingApproval) -> String {
+    narrows_base::text::quoted(&approval.tool, MAX_TOOL_CHARS)
 }

@@ -12,14 +12,14 @@ use narrows_acp::method;
 use narrows_wire::{Code, Kind, RpcError, View};
 use serde_json::{Value, json};
 
-use super::api::{Out, Ticket};
-use super::outbox::Otherwise;
-use super::retained::Charge;
-use super::session::{Asked, Session};
-use super::{Gate, Pass};
-use crate::call::{Progress, Said};
-use crate::lifecycle::Life;
-use crate::path_resolver::admit;
+use super::api::{AuditSeq, GateOutput};
+use super::outbox::OnAuditFailure;
+use super::retained::ByteCharge;
+use super::session::{ClientRequestKind, Session};
+use super::{Gate, GateCtx};
+use crate::call::{CallStatus, CallUpdate};
+use crate::lifecycle::OperatorState;
+use crate::path_resolver::resolve_in_roots;
 use crate::unique_keys;
 
 /// Child sessions of one connection. Idle ones give way to others.
@@ -43,21 +43,21 @@ pub(super) struct Lineage {
 
 /// The name of a session that is not open any more.
 #[derive(Debug)]
-pub(super) struct Closed {
+pub(super) struct ClosedSession {
     name: Box<str>,
     is_child: bool,
-    _charge: Charge,
+    _charge: ByteCharge,
 }
 
 impl Gate {
     /// The session whose turn something in `name` is a part of: itself, or the one at the top.
-    pub(super) fn root_of<'a>(&'a self, name: &'a str) -> &'a str {
+    pub(super) fn root_session<'a>(&'a self, name: &'a str) -> &'a str {
         let lineage = self.sessions.get(name).and_then(|session| session.lineage.as_ref());
         lineage.map_or(name, |lineage| &lineage.root)
     }
 
     /// Returns `true` if `name` is `above`, or a child below it.
-    pub(super) fn is_within(&self, name: &str, above: &str) -> bool {
+    pub(super) fn is_in_subtree(&self, name: &str, above: &str) -> bool {
         let mut at = name;
         loop {
             if at == above {
@@ -72,26 +72,26 @@ impl Gate {
 
     /// Returns `true` if the history of a session is being replayed, or that of the one at the top.
     pub(super) fn is_replaying(&self, name: &str) -> bool {
-        self.is_any(name, |session| session.replays > 0)
+        self.is_any_of_turn(name, |session| session.replays > 0)
     }
 
     /// Returns `true` if something is done in a session or in a child of it, or waits for an approval there. It could not be
     /// told from history.
     pub(super) fn is_busy(&self, name: &str) -> bool {
-        let waits = |name: &str| self.hearings.values().any(|hearing| hearing.is_of(name));
+        let waits = |name: &str| self.approvals.values().any(|approval| approval.is_in_session(name));
         let is_child_busy = |child: &str| self.sessions.get(child).is_some_and(|session| !session.is_idle());
         self.sessions.get(name).is_some_and(Session::is_working)
             || waits(name)
-            || self.below(name).iter().any(|child| is_child_busy(child) || waits(child))
+            || self.descendants(name).iter().any(|child| is_child_busy(child) || waits(child))
     }
 
     /// Returns `true` if the turn that a session is a part of was stopped.
     pub(super) fn is_stopping(&self, name: &str) -> bool {
-        self.is_any(name, |session| session.halted.is_some())
+        self.is_any_of_turn(name, |session| session.halted.is_some())
     }
 
     /// Returns `true` if it is so of a session, or of the one at the top.
-    fn is_any(&self, name: &str, is_so: impl Fn(&Session) -> bool) -> bool {
+    fn is_any_of_turn(&self, name: &str, is_so: impl Fn(&Session) -> bool) -> bool {
         let Some(session) = self.sessions.get(name) else { return false };
         let root = || session.lineage.as_ref().and_then(|lineage| self.sessions.get(&*lineage.root));
         is_so(session) || root().is_some_and(&is_so)
@@ -103,25 +103,25 @@ impl Gate {
     }
 
     /// Remembers that a session is closed.
-    pub(super) fn note_closed(&mut self, name: &str, is_child: bool) {
-        if self.closed.len() >= MAX_CLOSED {
-            self.closed.pop_front();
+    pub(super) fn remember_closed(&mut self, name: &str, is_child: bool) {
+        if self.closed_sessions.len() >= MAX_CLOSED {
+            self.closed_sessions.pop_front();
         }
-        let bytes = size_of::<Closed>() + name.len();
+        let bytes = size_of::<ClosedSession>() + name.len();
         // What is not remembered counts as a session that was never open.
         if self.make_room(bytes) {
             let charge = self.retained.charge(bytes);
-            self.closed.push_back(Closed { name: name.into(), is_child, _charge: charge });
+            self.closed_sessions.push_back(ClosedSession { name: name.into(), is_child, _charge: charge });
         }
     }
 
     /// Forgets that a session was closed: it is opened again.
     pub(super) fn forget_closed(&mut self, name: &str) {
-        self.closed.retain(|closed| *closed.name != *name);
+        self.closed_sessions.retain(|closed| *closed.name != *name);
     }
 
     /// The children of a session and theirs, by name.
-    pub(super) fn below(&self, name: &str) -> Vec<Box<str>> {
+    pub(super) fn descendants(&self, name: &str) -> Vec<Box<str>> {
         let mut by_parent: HashMap<&str, Vec<&str>> = HashMap::new();
         for (child, session) in &self.sessions {
             if let Some(lineage) = &session.lineage {
@@ -141,33 +141,38 @@ impl Gate {
     }
 }
 
-impl<O: Out> Pass<'_, O> {
+impl<O: GateOutput> GateCtx<'_, O> {
     /// Notes that a message of the agent's was heard. Returns `false` if it names a session that the agent may not speak in;
     /// then it is dealt with.
-    pub(super) fn admits(&mut self, message: View<'_>) -> bool {
+    pub(super) fn admit_agent_message(&mut self, message: View<'_>) -> bool {
         let Some(name) = message.session() else { return true };
-        if self.heard(&name) || !matches!(message.kind(), Kind::Notification | Kind::Request) {
+        if self.record_activity(&name) || !matches!(message.kind(), Kind::Notification | Kind::Request) {
             return true;
         }
         let is_request = message.kind() == Kind::Request;
         let method = message.method().unwrap_or_default();
         let is_update = method == method::SESSION_UPDATE;
-        let closed = self.gate.closed.iter().any(|closed| *closed.name == *name);
-        let is_opening = || self.gate.asked.values().any(|owed| matches!(owed.what, Asked::Create { .. }));
+        let closed = self.gate.closed_sessions.iter().any(|closed| *closed.name == *name);
+        let is_opening = || {
+            self.gate
+                .pending_at_agent
+                .values()
+                .any(|pending| matches!(pending.kind, ClientRequestKind::Create { .. }))
+        };
         let error = if closed {
             if (!is_request || is_update) && begins_call(message) {
-                self.stray(&name, &method);
+                self.stop_stray_agent(&name, &method);
             }
             RpcError::new(Code::Cancelled, "the session is closed")
         } else if is_opening() {
             // The answer to `session/new` will tell the name; until then it may be anybody's.
             let is_held = !is_request && self.hold_early(message);
             if !is_held && (!is_request || is_update) {
-                self.stray(&name, &method);
+                self.stop_stray_agent(&name, &method);
             }
             RpcError::new(Code::InvalidRequest, "the session is not open yet")
         } else {
-            self.stray(&name, &method);
+            self.stop_stray_agent(&name, &method);
             RpcError::new(Code::NotFound, "there is no such session")
         };
         if let Some(id) = message.id().filter(|_| is_request) {
@@ -177,37 +182,42 @@ impl<O: Out> Pass<'_, O> {
     }
 
     fn hold_early(&mut self, message: View<'_>) -> bool {
-        let held: usize = self.gate.early.iter().map(|(line, _)| line.len()).sum();
+        let held: usize = self.gate.early_messages.iter().map(|(line, _)| line.len()).sum();
         let bytes = size_of::<Bytes>() + message.bytes().len();
         let has_room = held + bytes <= MAX_EARLY_BYTES && self.gate.make_room(bytes);
         if has_room {
             let charge = self.gate.retained.charge(bytes);
-            self.gate.early.push((Bytes::copy_from_slice(message.bytes()), charge));
+            self.gate.early_messages.push((Bytes::copy_from_slice(message.bytes()), charge));
         }
         has_room
     }
 
     /// Deals with what was said in sessions that were not open yet.
     pub(super) fn release_early(&mut self) {
-        for (line, _) in std::mem::take(&mut self.gate.early) {
-            self.agent(View::parse(&line));
+        for (line, _) in std::mem::take(&mut self.gate.early_messages) {
+            self.dispatch_agent_message(View::parse(&line));
         }
     }
 
     /// Drops what was said in a session that came to nothing, unless others are still being opened.
     pub(super) fn drop_early(&mut self) {
-        if !self.gate.asked.values().any(|owed| matches!(owed.what, Asked::Create { .. })) {
-            self.gate.early.clear();
+        if !self
+            .gate
+            .pending_at_agent
+            .values()
+            .any(|pending| matches!(pending.kind, ClientRequestKind::Create { .. }))
+        {
+            self.gate.early_messages.clear();
         }
     }
 
     /// Stops an agent that speaks in a session which is not its own. The claimed name is recorded as a claim.
-    pub(super) fn stray(&mut self, claimed: &str, method: &str) {
+    pub(super) fn stop_stray_agent(&mut self, claimed: &str, method: &str) {
         if self.gate.is_ending {
             return;
         }
         let is_turn = |session: &Session| {
-            session.lineage.is_none() && (session.heard.is_some() || session.is_working())
+            session.lineage.is_none() && (session.last_activity.is_some() || session.is_working())
         };
         let turns = self.gate.sessions.iter().filter(|(_, session)| is_turn(session));
         let mut turns: Vec<Box<str>> = turns.map(|(name, _)| name.clone()).collect();
@@ -227,66 +237,66 @@ impl<O: Out> Pass<'_, O> {
             return self.out.end_agent(FOREIGN);
         }
         for name in turns {
-            self.halt(&name, FOREIGN);
+            self.halt_turn(&name, FOREIGN);
         }
     }
 
     /// The agent tells of a child session: announces it, or changes what is known of it.
-    pub(super) fn subagent(&mut self, parent: &str, update: &[u8], message: View<'_>) {
+    pub(super) fn handle_subagent_update(&mut self, parent: &str, update: &[u8], message: View<'_>) {
         // Version 1 has children only where the client said that it understands them.
-        if !self.gate.is_v2 && !self.gate.offered.is_some_and(|offered| offered.subagents) {
+        if !self.gate.is_v2 && !self.gate.client_offer.is_some_and(|offered| offered.subagents) {
             return;
         }
         let params = unique_keys::read(Some(update)).unwrap_or_default();
         let Some(child) = params["sessionId"].as_str().filter(|child| !child.is_empty()) else {
-            return self.halt(parent, "it announced a child session that cannot be read");
+            return self.halt_turn(parent, "it announced a child session that cannot be read");
         };
-        let mut ticket = None;
+        let mut seq = None;
         match self.gate.sessions.get(child).map(|session| session.lineage.as_ref()) {
             Some(Some(lineage)) if *lineage.parent == *parent => {}
             // It is the client's own, or another's child.
-            Some(_) => return self.stray(child, "subagent_update"),
-            None if self.is_anybodys(child) => return self.stray(child, "subagent_update"),
+            Some(_) => return self.stop_stray_agent(child, "subagent_update"),
+            None if self.belongs_to_client(child) => return self.stop_stray_agent(child, "subagent_update"),
             None => {
-                if !self.adopt(parent, child) {
-                    return self.halt(parent, "it has too many child sessions");
+                if !self.add_child(parent, child) {
+                    return self.halt_turn(parent, "it has too many child sessions");
                 }
                 if !self.gate.is_replaying(child) {
-                    let event = self.parties(child).step(Life::Invoked, None);
-                    ticket = Some(self.record(event));
+                    let event = self.parties(child).state_changed(OperatorState::Invoked, None);
+                    seq = Some(self.record(event));
                 }
             }
         }
-        if let Err(reason) = self.place_child(parent, child, &params) {
-            return self.halt(parent, &reason);
+        if let Err(reason) = self.set_child_roots(parent, child, &params) {
+            return self.halt_turn(parent, &reason);
         }
-        ticket = self.child_state(child, &params["state"]).or(ticket);
+        seq = self.apply_child_state(child, &params["state"]).or(seq);
         if self.gate.is_stopping(parent) {
             return;
         }
         match self.gate.is_replaying(parent) {
             true => self.show_replayed(message),
-            false => self.send_marked(message, ticket, Otherwise::Halt(parent.into())),
+            false => self.send_marked(message, seq, OnAuditFailure::HaltTurn(parent.into())),
         }
     }
 
     /// Returns `true` if a name that is not open here belongs to a session of a client, this one or another.
-    fn is_anybodys(&self, name: &str) -> bool {
-        self.gate.owners.as_ref().is_some_and(|owners| owners.is_taken(name))
-            || self.gate.closed.iter().any(|closed| *closed.name == *name && !closed.is_child)
+    fn belongs_to_client(&self, name: &str) -> bool {
+        self.gate.owners.as_ref().is_some_and(|owners| owners.has_owner(name))
+            || self.gate.closed_sessions.iter().any(|closed| *closed.name == *name && !closed.is_child)
     }
 
     /// Opens a child below its parent. Not if there is no room for it.
-    fn adopt(&mut self, parent: &str, child: &str) -> bool {
+    fn add_child(&mut self, parent: &str, child: &str) -> bool {
         let children = || self.gate.sessions.values().filter(|session| session.lineage.is_some()).count();
         if children() >= MAX_CHILDREN {
             self.close_idle_children();
         }
         let children = self.gate.sessions.values().filter(|session| session.lineage.is_some()).count();
-        if children >= MAX_CHILDREN || self.gate.sessions.len() >= super::MOST_OPEN {
+        if children >= MAX_CHILDREN || self.gate.sessions.len() >= super::MAX_OPEN {
             return false;
         }
-        let root = self.gate.root_of(parent).into();
+        let root = self.gate.root_session(parent).into();
         let Some(above) = self.gate.sessions.get(parent) else { return false };
         let lineage = Some(Lineage { parent: parent.into(), root });
         let session = Session { lineage, roots: above.roots.clone(), ..Session::default() };
@@ -311,25 +321,25 @@ impl<O: Out> Pass<'_, O> {
             session.lineage.is_some()
                 && session.is_idle()
                 && !parents.contains(name)
-                && !self.gate.hearings.values().any(|hearing| hearing.is_of(name))
+                && !self.gate.approvals.values().any(|approval| approval.is_in_session(name))
         };
         let idle = self.gate.sessions.iter().filter(|(name, session)| is_idle(name, session));
         let mut idle: Vec<Box<str>> = idle.map(|(name, _)| name.clone()).collect();
         idle.sort_unstable();
         for name in idle {
-            self.over(&name, "it gave way to other child sessions");
+            self.close_session(&name, "it gave way to other child sessions");
         }
     }
 
     /// Takes over where a child works: within the directories of its parent. Relative paths start at its own.
-    fn place_child(&mut self, parent: &str, child: &str, params: &Value) -> Result<(), String> {
+    fn set_child_roots(&mut self, parent: &str, child: &str, params: &Value) -> Result<(), String> {
         let Some(above) = self.gate.sessions.get(parent).map(|session| session.roots.clone()) else {
             return Ok(());
         };
         let more = params["additionalDirectories"].as_array().into_iter().flatten();
         for named in params.get("cwd").into_iter().chain(more).filter(|path| !path.is_null()) {
             let path = Path::new(named.as_str().unwrap_or_default());
-            if admit(path, &above, &*self.gate.ground).is_err() {
+            if resolve_in_roots(path, &above, &*self.gate.resolver).is_err() {
                 let input = json!({"method": "subagent_update", "cwd": named});
                 let event = self.parties(child).refused("session.refused", "cwd_outside_root", input);
                 self.record(event);
@@ -337,7 +347,8 @@ impl<O: Out> Pass<'_, O> {
             }
         }
         let Some(cwd) = params.get("cwd") else { return Ok(()) };
-        let cwd = cwd.as_str().and_then(|cwd| admit(Path::new(cwd), &above, &*self.gate.ground).ok());
+        let cwd =
+            cwd.as_str().and_then(|cwd| resolve_in_roots(Path::new(cwd), &above, &*self.gate.resolver).ok());
         if let Some(session) = self.gate.sessions.get_mut(child) {
             session.roots = cwd.into_iter().chain(above).collect();
         }
@@ -346,32 +357,33 @@ impl<O: Out> Pass<'_, O> {
     }
 
     /// Takes over what a child is said to be doing.
-    fn child_state(&mut self, child: &str, state: &Value) -> Option<Ticket> {
+    fn apply_child_state(&mut self, child: &str, state: &Value) -> Option<AuditSeq> {
         if self.gate.is_replaying(child) {
             return None;
         }
         match state["state"].as_str()? {
             "running" => {
-                self.gate.sessions.get_mut(child)?.runs = true;
-                self.step(child, Life::Running, None)
+                self.gate.sessions.get_mut(child)?.is_running = true;
+                self.set_operator_state(child, OperatorState::Running, None)
             }
-            "idle" => self.child_rests(child, state["stopReason"].as_str()),
+            "idle" => self.end_child_turn(child, state["stopReason"].as_str()),
             _ => None,
         }
     }
 
     /// The work of a child has ended.
-    pub(super) fn child_rests(&mut self, child: &str, stop_reason: Option<&str>) -> Option<Ticket> {
+    pub(super) fn end_child_turn(&mut self, child: &str, stop_reason: Option<&str>) -> Option<AuditSeq> {
         let session = self.gate.sessions.get_mut(child)?;
-        let was_working = session.runs || matches!(session.life, Life::Running | Life::Resumed);
-        session.runs = false;
-        self.unhalt(child);
+        let was_working = session.is_running
+            || matches!(session.operator_state, OperatorState::Running | OperatorState::Resumed);
+        session.is_running = false;
+        self.take_halt(child);
         match stop_reason {
             _ if !was_working => None,
             Some(reason @ ("cancelled" | "refusal" | "error")) => {
-                self.step(child, Life::Interrupted, Some(reason))
+                self.set_operator_state(child, OperatorState::Interrupted, Some(reason))
             }
-            _ => self.step(child, Life::Completed, None),
+            _ => self.set_operator_state(child, OperatorState::Completed, None),
         }
     }
 }
@@ -381,11 +393,11 @@ fn begins_call(message: View<'_>) -> bool {
     let Some(params) = unique_keys::read(message.params()) else { return true };
     let update = &params["update"];
     let text = update.to_string();
-    let status = serde_json::from_str::<Said<'_>>(&text).ok().and_then(|said| said.status);
+    let status = serde_json::from_str::<CallUpdate<'_>>(&text).ok().and_then(|said| said.status);
     match (update["sessionUpdate"].as_str(), status) {
-        (Some("tool_call"), status) => !matches!(status, Some(Progress::Completed | Progress::Failed)),
+        (Some("tool_call"), status) => !matches!(status, Some(CallStatus::Completed | CallStatus::Failed)),
         (Some("tool_call_update"), status) => {
-            matches!(status, Some(Progress::Pending | Progress::Running | Progress::Unknown))
+            matches!(status, Some(CallStatus::Pending | CallStatus::Running | CallStatus::Unknown))
         }
         _ => false,
     }

@@ -6,48 +6,50 @@ use narrows_acp::method;
 use narrows_wire::{Code, Effects, RpcError, View, member, message};
 use serde_json::{Value, json};
 
-use super::api::{Out, Ticket};
-use super::outbox::{Otherwise, Way};
-use super::session::{Case, Origin, Served, request_key};
-use super::session_open::{AMBIGUOUS, unnamed, unrecorded};
-use super::{Pass, REPLAYING};
-use crate::audit_events::Approved;
-use crate::call::{Call, Progress};
+use super::api::{AuditSeq, GateOutput};
+use super::outbox::{GateDirection, OnAuditFailure};
+use super::session::{ApprovalOrigin, CallRecord, PendingAtClient, request_key};
+use super::session_open::{AMBIGUOUS, audit_unavailable, missing_session_id};
+use super::{GateCtx, REPLAYING};
+use crate::audit_events::ApprovalOutcome;
+use crate::call::{Call, CallStatus};
 use crate::meta::refuse_links;
-use crate::path_resolver::admit;
+use crate::path_resolver::resolve_in_roots;
 use crate::unique_keys;
 
 /// Why a request is refused whose path leads elsewhere than when it was decided about, and the code of that.
 pub(super) const MOVED: &str = "the path leads elsewhere by now";
 const PATH_MOVED: &str = "path_moved";
 
-impl<O: Out> Pass<'_, O> {
+impl<O: GateOutput> GateCtx<'_, O> {
     /// The agent wants a file or a command. What is judged, approved and sent to the client is where its path leads now: the
     /// agent may change links at any time.
-    pub(super) fn service(&mut self, id: &[u8], method: &str, message: View<'_>) {
+    pub(super) fn handle_service_request(&mut self, id: &[u8], method: &str, message: View<'_>) {
         let Some(mut params) = unique_keys::read(message.params()) else {
-            return self.refuse_agent(id, &ambiguous());
+            return self.refuse_agent(id, &ambiguous_params());
         };
-        let Some(name) = message.session() else { return self.refuse_agent(id, &unnamed()) };
+        let Some(name) = message.session() else { return self.refuse_agent(id, &missing_session_id()) };
         let (kind, place) = match method {
             method::FS_READ_TEXT_FILE => ("read", "path"),
             method::FS_WRITE_TEXT_FILE => ("edit", "path"),
             _ => ("execute", "cwd"),
         };
-        let found = match self.find(&name, kind, params.get(place)) {
+        let found = match self.resolve_named_path(&name, kind, params.get(place)) {
             Ok(found) => found,
             Err((code, words)) => {
                 let input = json!({"method": method, place: params[place]});
                 let event = self.parties(&name).refused("tool.refused", code, input);
-                let ticket = self.record(event);
+                let seq = self.record(event);
                 let error = RpcError::new(Code::InvalidParams, words).with("code", json!(code));
-                return self.fail_service(id, &name, &error, Some(ticket));
+                return self.fail_service(id, &name, &error, Some(seq));
             }
         };
         // Doubled members were refused above, and a path that is no text is not found.
-        let line = found.as_ref().and_then(|found| with_text(message, place, found.to_str()?));
+        let line = found.as_ref().and_then(|found| with_text_member(message, place, found.to_str()?));
         let line = line.as_deref().unwrap_or(message.bytes());
-        let Some(line) = refuse_links(View::parse(line)) else { return self.refuse_agent(id, &ambiguous()) };
+        let Some(line) = refuse_links(View::parse(line)) else {
+            return self.refuse_agent(id, &ambiguous_params());
+        };
         if let Some(members) = params.as_object_mut() {
             members.remove("sessionId");
             if kind == "execute" {
@@ -61,16 +63,16 @@ impl<O: Out> Pass<'_, O> {
                 }
             }
         }
-        let mut call = Call::known(None, method, kind, params);
+        let mut call = Call::new(None, method, kind, params);
         if let Some(found) = found {
-            call = call.found_at(found);
+            call = call.with_real_path(found);
         }
-        self.want(id, &name, call, View::parse(&line));
+        self.request_service(id, &name, call, View::parse(&line));
     }
 
     /// Returns where the file or the directory really is that a request to the client names. Else the code of the refusal, and
     /// why.
-    fn find(
+    fn resolve_named_path(
         &self,
         session: &str,
         kind: &str,
@@ -86,12 +88,12 @@ impl<O: Out> Pass<'_, O> {
             (None, Some(usual)) => usual,
             (None, None) => return Ok(None),
         };
-        let admitted = admit(path, roots, &*self.gate.ground);
+        let admitted = resolve_in_roots(path, roots, &*self.gate.resolver);
         if named.is_none() && admitted.as_deref() != Ok(path) {
             return Err((PATH_MOVED, MOVED.to_owned()));
         }
         let real = admitted.map_err(|outside| ("path_outside_root", outside.to_string()))?;
-        if kind == "edit" && self.gate.mandate.is_read_only(&real) {
+        if kind == "edit" && self.gate.config.is_read_only(&real) {
             return Err(("sandbox_read_only", "the sandbox shows this path read-only".to_owned()));
         }
         // The client gets this path, as text.
@@ -103,15 +105,15 @@ impl<O: Out> Pass<'_, O> {
 
     /// Returns `true` if a request that was allowed may be sent to the client, now that this is recorded. One that is about
     /// another file by now is refused.
-    pub(super) fn may_be_sent(&mut self, id: &[u8]) -> bool {
-        match self.gate.served.get(id) {
-            Some(Served::Service { session, call, .. }) if self.leads_elsewhere(session, call) => {
+    pub(super) fn admit_forwarding(&mut self, id: &[u8]) -> bool {
+        match self.gate.pending_at_client.get(id) {
+            Some(PendingAtClient::Service { session, call, .. }) if self.has_moved(session, call) => {
                 self.refuse_moved(id);
                 false
             }
             // The agent has its answer: it took too long to record this.
-            Some(Served::Late { .. }) | None => {
-                self.gate.served.remove(id);
+            Some(PendingAtClient::AlreadyAnswered { .. }) | None => {
+                self.gate.pending_at_client.remove(id);
                 false
             }
             Some(_) => true,
@@ -120,25 +122,27 @@ impl<O: Out> Pass<'_, O> {
 
     /// Refuses such a request in place of sending it.
     fn refuse_moved(&mut self, id: &[u8]) {
-        let Some(Served::Service { session: name, call, method, .. }) = self.gate.served.remove(id) else {
+        let Some(PendingAtClient::Service { session: name, call, method, .. }) =
+            self.gate.pending_at_client.remove(id)
+        else {
             return;
         };
-        self.resume(&name);
-        let case = self.gate.sessions.get_mut(&*name).and_then(|session| session.calls.remove(&call));
-        let input = case.map(|case| case.call.input);
+        self.restart_silence_timer(&name);
+        let record = self.gate.sessions.get_mut(&*name).and_then(|session| session.calls.remove(&call));
+        let input = record.map(|record| record.call.input);
         let input = json!({"method": method, "toolCallId": call, "input": input});
         let event = self.parties(&name).refused("tool.refused", PATH_MOVED, input);
-        let ticket = self.record(event);
+        let seq = self.record(event);
         let error =
             RpcError::new(Code::PolicyDenied, MOVED).effects(Effects::None).with("code", json!(PATH_MOVED));
-        self.fail_service(id, &name, &error, Some(ticket));
+        self.fail_service(id, &name, &error, Some(seq));
     }
 
     /// Decides about something that the agent wants of the client.
-    pub(super) fn want(&mut self, id: &[u8], name: &str, call: Call, message: View<'_>) {
+    pub(super) fn request_service(&mut self, id: &[u8], name: &str, call: Call, message: View<'_>) {
         let key = request_key(id);
-        self.heard(name);
-        let is_full = self.gate.served.len() >= super::MOST_OPEN;
+        self.record_activity(name);
+        let is_full = self.gate.pending_at_client.len() >= super::MAX_OPEN;
         let (is_stopping, is_replaying) = (self.gate.is_stopping(name), self.gate.is_replaying(name));
         if self.session(name).is_none() {
             return;
@@ -152,47 +156,61 @@ impl<O: Out> Pass<'_, O> {
         if is_replaying {
             let input = json!({"tool": call.tool(), "input": call.input});
             let event = self.parties(name).refused("tool.refused", "replay", input);
-            let ticket = self.record(event);
+            let seq = self.record(event);
             let error = RpcError::new(Code::PolicyDenied, REPLAYING).with("code", json!("replay"));
-            return self.fail_service(id, name, &error, Some(ticket));
+            return self.fail_service(id, name, &error, Some(seq));
         }
         if let Some(session) = self.gate.sessions.get_mut(name) {
-            session.add_call(&self.gate.retained, &key, Case { call, ..Case::default() });
+            session.add_call(&self.gate.retained, &key, CallRecord { call, ..CallRecord::default() });
         }
-        let mut ticket = self.judge(name, &key);
-        ticket = self.cover(name, &key).or(ticket);
-        let Some(case) = self.case(name, &key) else { return };
-        match case.approved.clone() {
-            Approved::Auto | Approved::By { .. } => self.serve(id, name, &key, message.bytes(), ticket),
-            Approved::Refused(why) => self.deny_service(id, name, &key, &why, ticket),
-            Approved::Pending => {
-                let origin = Origin::Service { line: message.bytes().to_vec().into(), id: id.into() };
-                self.hear(name, &key, origin, ticket);
+        let mut seq = self.decide_call(name, &key);
+        seq = self.apply_derived_approval(name, &key).or(seq);
+        let Some(record) = self.call_record(name, &key) else { return };
+        match record.outcome.clone() {
+            ApprovalOutcome::Auto | ApprovalOutcome::By { .. } => {
+                self.forward_service(id, name, &key, message.bytes(), seq)
+            }
+            ApprovalOutcome::Refused(why) => self.deny_client_service(id, name, &key, &why, seq),
+            ApprovalOutcome::Pending => {
+                let origin = ApprovalOrigin::Service { line: message.bytes().to_vec().into(), id: id.into() };
+                self.request_approval(name, &key, origin, seq);
             }
         }
     }
 
     /// Lets the client do it.
-    pub(super) fn serve(&mut self, id: &[u8], name: &str, key: &str, line: &[u8], after: Option<Ticket>) {
-        let due = self.now + self.gate.mandate.patience.service;
-        self.gate.arm(due);
+    pub(super) fn forward_service(
+        &mut self,
+        id: &[u8],
+        name: &str,
+        key: &str,
+        line: &[u8],
+        after: Option<AuditSeq>,
+    ) {
+        let due = self.now + self.gate.config.timeouts.service;
+        self.gate.arm_timer(due);
         let method = View::parse(line).method().unwrap_or_default().as_ref().into();
-        let served = Served::Service { session: name.into(), call: key.into(), method, due };
-        self.gate.add_served(id, served);
-        if let Some(case) = self.case(name, key) {
-            case.call.progress = Progress::Running;
+        let served = PendingAtClient::Service { session: name.into(), call: key.into(), method, due };
+        self.gate.track_agent_request(id, served);
+        if let Some(record) = self.call_record(name, key) {
+            record.call.progress = CallStatus::Running;
         }
-        self.send(Way::ToClient, &[line], after, Otherwise::Unserved(unrecorded(id), id.into()));
+        self.send(
+            GateDirection::ToClient,
+            &[line],
+            after,
+            OnAuditFailure::FailAgentRequest(audit_unavailable(id), id.into()),
+        );
     }
 
     /// Tells the agent that it is not done.
-    pub(super) fn deny_service(
+    pub(super) fn deny_client_service(
         &mut self,
         id: &[u8],
         name: &str,
         key: &str,
         why: &str,
-        after: Option<Ticket>,
+        after: Option<AuditSeq>,
     ) {
         if let Some(session) = self.gate.sessions.get_mut(name) {
             session.calls.remove(key);
@@ -203,30 +221,31 @@ impl<O: Out> Pass<'_, O> {
         self.fail_service(id, name, &error, after);
     }
 
-    fn fail_service(&mut self, id: &[u8], name: &str, error: &RpcError, after: Option<Ticket>) {
+    fn fail_service(&mut self, id: &[u8], name: &str, error: &RpcError, after: Option<AuditSeq>) {
         let line = message::error(id, error);
-        self.send(Way::ToAgent, &[&line], after, Otherwise::fail(id, name));
+        self.send(GateDirection::ToAgent, &[&line], after, OnAuditFailure::fail_unrecorded(id, name));
     }
 
     /// The client has done it, or could not.
-    pub(super) fn service_done(&mut self, name: &str, key: &str, message: View<'_>) {
-        let case = self.gate.sessions.get_mut(name).and_then(|session| session.calls.remove(key));
+    pub(super) fn handle_service_answer(&mut self, name: &str, key: &str, message: View<'_>) {
+        let record = self.gate.sessions.get_mut(name).and_then(|session| session.calls.remove(key));
         let output = match message.error() {
             Some(error) => json!({"error": error}),
             None => serde_json::from_slice(message.result().unwrap_or(b"null")).unwrap_or_default(),
         };
-        if let Some(case) = &case {
-            self.foresee(name, case, &output);
+        if let Some(record) = &record {
+            self.predict_edit_results(name, record, &output);
         }
-        let ticket =
-            case.and_then(|case| self.called(name, key, &case, output)).map(|event| self.record(event));
+        let seq = record
+            .and_then(|record| self.outcome_event(name, key, &record, output))
+            .map(|event| self.record(event));
         let id = message.id().unwrap_or(b"null");
-        self.send(Way::ToAgent, &[message.bytes()], ticket, Otherwise::fail_outcome(id, name));
+        self.send(GateDirection::ToAgent, &[message.bytes()], seq, OnAuditFailure::fail_outcome(id, name));
     }
 }
 
 /// Returns a request with `text` as this member of its params. `None`: it has no such member.
-pub(super) fn with_text(message: View<'_>, name: &str, text: &str) -> Option<Vec<u8>> {
+pub(super) fn with_text_member(message: View<'_>, name: &str, text: &str) -> Option<Vec<u8>> {
     let place = member(message.params()?, name).ok()??;
     let start = message.envelope().params.range().start;
     let (bytes, text) = (message.bytes(), Value::from(text).to_string());
@@ -234,6 +253,6 @@ pub(super) fn with_text(message: View<'_>, name: &str, text: &str) -> Option<Vec
 }
 
 /// The error of whoever says something that two readers may take for different things.
-pub(super) fn ambiguous() -> RpcError {
+pub(super) fn ambiguous_params() -> RpcError {
     RpcError::new(Code::InvalidParams, AMBIGUOUS)
 }

@@ -9,56 +9,64 @@ use narrows_acp::method;
 use narrows_wire::{Code, Effects, RpcError, message};
 use serde_json::{Value, json};
 
-use super::api::{Out, Time};
-use super::approval::name_of;
-use super::outbox::{Otherwise, Way};
+use super::api::{GateOutput, GateTime};
+use super::approval::approval_name;
+use super::outbox::{GateDirection, OnAuditFailure};
 use super::retained::ChargedMap;
-use super::session::{Asked, Halt, Owed, Served};
-use super::{Gate, Pass, Raw};
-use crate::audit_events::Approved;
+use super::session::{ClientRequestKind, PendingAtAgent, PendingAtClient, TurnHalt};
+use super::{Gate, GateCtx, Raw};
+use crate::audit_events::ApprovalOutcome;
 
 impl Gate {
     /// Something may be due then.
-    pub(super) fn arm(&mut self, at: Time) {
-        self.due = Some(self.due.map_or(at, |due| due.min(at)));
+    pub(super) fn arm_timer(&mut self, at: GateTime) {
+        self.next_due = Some(self.next_due.map_or(at, |due| due.min(at)));
     }
 
     /// Whether the agent waits for somebody else in this session: for an approval, or for the client.
-    fn is_held(&self, name: &str) -> bool {
-        let of_client = |served: &Served| match served {
-            Served::Service { session, .. } | Served::Wait { session } => self.is_within(session, name),
-            Served::Question(_)
-            | Served::Late { .. }
-            | Served::Connect { .. }
-            | Served::Listed { .. }
-            | Served::Shown { .. } => false,
+    fn is_waiting_elsewhere(&self, name: &str) -> bool {
+        let of_client = |served: &PendingAtClient| match served {
+            PendingAtClient::Service { session, .. } | PendingAtClient::TerminalWait { session } => {
+                self.is_in_subtree(session, name)
+            }
+            PendingAtClient::Approval(_)
+            | PendingAtClient::AlreadyAnswered { .. }
+            | PendingAtClient::McpConnect { .. }
+            | PendingAtClient::McpList { .. }
+            | PendingAtClient::PassThrough { .. } => false,
         };
-        self.hearings.values().any(|hearing| self.is_within(&hearing.session(), name))
-            || self.served.values().any(of_client)
+        self.approvals.values().any(|approval| self.is_in_subtree(&approval.session(), name))
+            || self.pending_at_client.values().any(of_client)
     }
 
     /// When something is due, as things are.
-    fn next_due(&self) -> Option<Time> {
-        let hearings = self.hearings.values().map(|hearing| hearing.due);
-        let owed = self.asked.values().filter_map(|owed| owed.due);
-        let served = self.served.values().filter_map(|served| match served {
-            Served::Service { due, .. } => Some(*due),
+    fn earliest_deadline(&self) -> Option<GateTime> {
+        let approvals = self.approvals.values().map(|approval| approval.due);
+        let pending = self.pending_at_agent.values().filter_map(|pending| pending.due);
+        let served = self.pending_at_client.values().filter_map(|served| match served {
+            PendingAtClient::Service { due, .. } => Some(*due),
             _ => None,
         });
-        let stops = self.sessions.values().filter_map(|session| session.stop_by);
-        let silence = self.mandate.patience.silence;
+        let stops = self.sessions.values().filter_map(|session| session.stop_deadline);
+        let silence = self.config.timeouts.silence;
         let silences = self.sessions.iter().filter_map(|(name, session)| {
-            let since = session.heard.filter(|_| session.halted.is_none())?;
-            (!self.is_held(name)).then_some(since + silence)
+            let since = session.last_activity.filter(|_| session.halted.is_none())?;
+            (!self.is_waiting_elsewhere(name)).then_some(since + silence)
         });
-        hearings.chain(owed).chain(served).chain(stops).chain(silences).chain(self.refusals.due()).min()
+        approvals
+            .chain(pending)
+            .chain(served)
+            .chain(stops)
+            .chain(silences)
+            .chain(self.refusals.next_due())
+            .min()
     }
 }
 
-impl<O: Out> Pass<'_, O> {
+impl<O: GateOutput> GateCtx<'_, O> {
     /// Something was said in a session, or need not be waited for any more: its silence begins anew.
     /// What a child says ends the silence of the turn it is a part of. Returns `true` if there is such a session.
-    pub(super) fn heard(&mut self, name: &str) -> bool {
+    pub(super) fn record_activity(&mut self, name: &str) -> bool {
         let now = self.now;
         let Some(mut session) = self.gate.sessions.get_mut(name) else { return false };
         if let Some(lineage) = &session.lineage {
@@ -66,32 +74,32 @@ impl<O: Out> Pass<'_, O> {
             let Some(above) = self.gate.sessions.get_mut(&*root) else { return true };
             session = above;
         }
-        if let Some(heard) = &mut session.heard {
+        if let Some(heard) = &mut session.last_activity {
             *heard = now;
         }
         true
     }
 
     /// The same, where nothing was to be heard meanwhile.
-    pub(super) fn resume(&mut self, name: &str) {
-        self.heard(name);
-        self.gate.arm(self.now + self.gate.mandate.patience.silence);
+    pub(super) fn restart_silence_timer(&mut self, name: &str) {
+        self.record_activity(name);
+        self.gate.arm_timer(self.now + self.gate.config.timeouts.silence);
     }
 
     /// A turn begins: something is to be heard of it.
-    pub(super) fn listen(&mut self, name: &str) {
+    pub(super) fn start_silence_timer(&mut self, name: &str) {
         if let Some(session) = self.session(name) {
-            session.heard = Some(Time::ZERO);
+            session.last_activity = Some(GateTime::ZERO);
         }
-        self.resume(name);
+        self.restart_silence_timer(name);
     }
 
     /// A turn is to end soon.
-    pub(super) fn stop_soon(&mut self, name: &str) {
-        let by = self.now + self.gate.mandate.patience.cancel;
+    pub(super) fn start_stop_timer(&mut self, name: &str) {
+        let by = self.now + self.gate.config.timeouts.cancel;
         if let Some(session) = self.gate.sessions.get_mut(name) {
-            session.stop_by = Some(by);
-            self.gate.arm(by);
+            session.stop_deadline = Some(by);
+            self.gate.arm_timer(by);
         }
     }
 
@@ -99,134 +107,148 @@ impl<O: Out> Pass<'_, O> {
     pub(super) fn tick(&mut self) {
         let now = self.now;
         let due: Vec<u64> =
-            self.gate.hearings.iter().filter(|(_, it)| it.due <= now).map(|(number, _)| *number).collect();
+            self.gate.approvals.iter().filter(|(_, it)| it.due <= now).map(|(number, _)| *number).collect();
         for number in due {
-            self.nobody_approved(number);
+            self.expire_approval(number);
         }
-        for id in ids(&self.gate.asked, |owed: &Owed| owed.due.is_some_and(|due| due <= now)) {
-            self.agent_is_late(&id);
+        for id in matching_ids(&self.gate.pending_at_agent, |pending: &PendingAtAgent| {
+            pending.due.is_some_and(|due| due <= now)
+        }) {
+            self.expire_client_request(&id);
         }
-        for id in ids(
-            &self.gate.served,
-            |served: &Served| matches!(served, Served::Service { due, .. } if *due <= now),
+        for id in matching_ids(
+            &self.gate.pending_at_client,
+            |served: &PendingAtClient| matches!(served, PendingAtClient::Service { due, .. } if *due <= now),
         ) {
-            self.client_is_late(&id);
+            self.expire_agent_request(&id);
         }
-        if self.gate.refusals.due().is_some_and(|due| due <= now) {
+        if self.gate.refusals.next_due().is_some_and(|due| due <= now) {
             self.record_omitted();
         }
-        self.end_the_silent();
-        self.end_the_stubborn();
-        self.gate.due = self.gate.next_due();
+        self.stop_silent_turns();
+        self.end_unstoppable_agent();
+        self.gate.next_due = self.gate.earliest_deadline();
     }
 
     /// Nobody has approved in time: that is a refusal.
-    fn nobody_approved(&mut self, number: u64) {
-        let Some(hearing) = self.gate.hearings.get_mut(&number) else { return };
+    fn expire_approval(&mut self, number: u64) {
+        let Some(approval) = self.gate.approvals.get_mut(&number) else { return };
         // Whoever was asked and has not answered learns that it is too late.
-        hearing.told = true;
-        let name = hearing.session();
-        let id = name_of(&self.gate.setting, number);
-        let why = format!("nobody approved {id} within {}", words(self.gate.mandate.patience.approval));
-        let event = self.parties(&name).deadline("request.expired", method::SESSION_REQUEST_PERMISSION, &why);
+        approval.notifies_client = true;
+        let name = approval.session();
+        let id = approval_name(&self.gate.start, number);
+        let why =
+            format!("nobody approved {id} within {}", format_duration(self.gate.config.timeouts.approval));
+        let event =
+            self.parties(&name).deadline_passed("request.expired", method::SESSION_REQUEST_PERMISSION, &why);
         self.record(event);
-        self.decide(number, Approved::Refused("nobody approved in time".to_owned()));
+        self.settle_approval(number, ApprovalOutcome::Refused("nobody approved in time".to_owned()));
     }
 
     /// The agent has not answered in time: then we do, and what it says later is nobody's.
-    fn agent_is_late(&mut self, id: &[u8]) {
-        let Some(owed) = self.gate.asked.get_mut(id) else { return };
-        owed.due = None;
-        owed.is_late = true;
-        let method = owed.method.clone();
-        let closes = match &owed.what {
-            Asked::Close { session } => Some(session.clone()),
+    fn expire_client_request(&mut self, id: &[u8]) {
+        let Some(pending) = self.gate.pending_at_agent.get_mut(id) else { return };
+        pending.due = None;
+        pending.is_late = true;
+        let method = pending.method.clone();
+        let closes = match &pending.kind {
+            ClientRequestKind::Close { session } => Some(session.clone()),
             _ => None,
         };
-        let session = owed.what.session().unwrap_or_default().to_owned();
-        let waited = self.gate.mandate.patience.of(&method).unwrap_or_default();
-        let why = format!("the agent did not answer {} within {}", shown(&method), words(waited));
-        let event = self.parties(&session).deadline("request.expired", &method, &why);
-        let ticket = self.record(event);
-        let line = message::error(id, &late(&why));
+        let session = pending.kind.session().unwrap_or_default().to_owned();
+        let waited = self.gate.config.timeouts.for_method(&method).unwrap_or_default();
+        let why =
+            format!("the agent did not answer {} within {}", short_method(&method), format_duration(waited));
+        let event = self.parties(&session).deadline_passed("request.expired", &method, &why);
+        let seq = self.record(event);
+        let line = message::error(id, &deadline_error(&why));
         // Whoever waits is told, recorded or not.
-        let otherwise = Otherwise::Say(Way::ToClient, line.clone());
-        self.send(Way::ToClient, &[&line], Some(ticket), otherwise);
+        let on_failure = OnAuditFailure::SendInstead(GateDirection::ToClient, line.clone());
+        self.send(GateDirection::ToClient, &[&line], Some(seq), on_failure);
         if let Some(name) = closes {
-            self.settle_prompts(&name);
-            self.over(&name, "the agent did not close it in time");
-            return self.out.release_agent("it did not close a session in time");
+            self.answer_open_prompts(&name);
+            self.close_session(&name, "the agent did not close it in time");
+            return self.out.end_agent_gracefully("it did not close a session in time");
         }
-        self.cancel_request(Way::ToAgent, id);
+        self.cancel_request(GateDirection::ToAgent, id);
     }
 
     /// The agent has answered what was answered for it.
-    pub(super) fn too_late(&mut self, owed: &Owed) {
-        if let Asked::Open { session: name, replays: true } = &owed.what
+    pub(super) fn drop_late_agent_answer(&mut self, pending: &PendingAtAgent) {
+        if let ClientRequestKind::Open { session: name, replays: true } = &pending.kind
             && let Some(session) = self.gate.sessions.get_mut(&**name)
         {
             // Only now is its history over.
             session.replays = session.replays.saturating_sub(1);
         }
-        let session = owed.what.session().unwrap_or_default();
+        let session = pending.kind.session().unwrap_or_default();
         let why = "the agent answered after its time, and the answer was dropped";
-        let event = self.parties(session).deadline("request.late", &owed.method, why);
+        let event = self.parties(session).deadline_passed("request.late", &pending.method, why);
         self.record(event);
     }
 
     /// The client has not done in time what it was asked: the agent is told.
-    fn client_is_late(&mut self, id: &[u8]) {
-        let Some(Served::Service { session: name, call, .. }) = self.gate.served.remove(id) else { return };
-        self.gate.add_served(id, Served::Late { session: name.clone() });
-        let case = self.gate.sessions.get_mut(&*name).and_then(|session| session.calls.remove(&*call));
-        let waited = words(self.gate.mandate.patience.service);
+    fn expire_agent_request(&mut self, id: &[u8]) {
+        let Some(PendingAtClient::Service { session: name, call, .. }) =
+            self.gate.pending_at_client.remove(id)
+        else {
+            return;
+        };
+        self.gate.track_agent_request(id, PendingAtClient::AlreadyAnswered { session: name.clone() });
+        let record = self.gate.sessions.get_mut(&*name).and_then(|session| session.calls.remove(&*call));
+        let waited = format_duration(self.gate.config.timeouts.service);
         let why = format!("the client did not answer within {waited}");
-        let asked = case.as_ref().map(|case| case.call.tool()).unwrap_or_default();
-        let event = self.parties(&name).deadline("request.expired", &asked, &why);
+        let asked = record.as_ref().map(|record| record.call.tool()).unwrap_or_default();
+        let event = self.parties(&name).deadline_passed("request.expired", &asked, &why);
         self.record(event);
-        let event = case.and_then(|case| self.called(&name, &call, &case, json!({"error": why})));
-        let ticket = event.map(|event| self.record(event));
-        let line = message::error(id, &late(&why));
-        self.send(Way::ToAgent, &[&line], ticket, Otherwise::fail_outcome(id, &name));
-        self.cancel_request(Way::ToClient, id);
-        self.resume(&name);
+        let event =
+            record.and_then(|record| self.outcome_event(&name, &call, &record, json!({"error": why})));
+        let seq = event.map(|event| self.record(event));
+        let line = message::error(id, &deadline_error(&why));
+        self.send(GateDirection::ToAgent, &[&line], seq, OnAuditFailure::fail_outcome(id, &name));
+        self.cancel_request(GateDirection::ToClient, id);
+        self.restart_silence_timer(&name);
     }
 
     /// The client has answered what was answered for it.
-    pub(super) fn client_too_late(&mut self, name: &str) {
+    pub(super) fn drop_late_client_answer(&mut self, name: &str) {
         let why = "the client answered after its time, and the answer was dropped";
-        let event = self.parties(name).deadline("request.late", "", why);
+        let event = self.parties(name).deadline_passed("request.late", "", why);
         self.record(event);
     }
 
     /// Stops the turns in which nothing was said for too long.
-    fn end_the_silent(&mut self) {
-        let silence = self.gate.mandate.patience.silence;
+    fn stop_silent_turns(&mut self) {
+        let silence = self.gate.config.timeouts.silence;
         let gate = &self.gate;
         let is_silent = |name: &str| {
             let session = gate.sessions.get(name)?;
-            let since = session.heard.filter(|_| session.halted.is_none())?;
-            (since + silence <= self.now && !gate.is_held(name)).then_some(())
+            let since = session.last_activity.filter(|_| session.halted.is_none())?;
+            (since + silence <= self.now && !gate.is_waiting_elsewhere(name)).then_some(())
         };
         let mut names: Vec<Box<str>> =
             gate.sessions.keys().filter(|name| is_silent(name).is_some()).cloned().collect();
         names.sort_unstable();
         for name in names {
-            let reason = format!("the agent said nothing for {}", words(silence));
-            let event = self.parties(&name).deadline("request.expired", method::SESSION_PROMPT, &reason);
+            let reason = format!("the agent said nothing for {}", format_duration(silence));
+            let event =
+                self.parties(&name).deadline_passed("request.expired", method::SESSION_PROMPT, &reason);
             self.record(event);
-            self.stop(&name, Halt { reason, is_late: true });
+            self.stop_turn(&name, TurnHalt { reason, is_late: true });
         }
     }
 
     /// Ends the agent if it goes on with a turn that was to end.
-    fn end_the_stubborn(&mut self) {
+    fn end_unstoppable_agent(&mut self) {
         let now = self.now;
-        let late =
-            self.gate.sessions.values_mut().filter(|session| session.stop_by.is_some_and(|by| by <= now));
+        let late = self
+            .gate
+            .sessions
+            .values_mut()
+            .filter(|session| session.stop_deadline.is_some_and(|by| by <= now));
         let mut any = false;
         for session in late {
-            session.stop_by = None;
+            session.stop_deadline = None;
             any = true;
         }
         if any {
@@ -235,33 +257,33 @@ impl<O: Out> Pass<'_, O> {
     }
 
     /// Tells whoever works on a request that nobody waits for it any more.
-    pub(super) fn cancel_request(&mut self, way: Way, id: &[u8]) {
+    pub(super) fn cancel_request(&mut self, way: GateDirection, id: &[u8]) {
         let id: Value = serde_json::from_slice(id).unwrap_or_default();
         if let Ok(line) = message::notification(method::CANCEL_REQUEST, &json!({"requestId": id})) {
-            self.send(way, &[&line], None, Otherwise::Nothing);
+            self.send(way, &[&line], None, OnAuditFailure::Drop);
         }
     }
 }
 
 /// The error of whoever has waited in vain.
-pub(super) fn late(why: &str) -> RpcError {
+pub(super) fn deadline_error(why: &str) -> RpcError {
     RpcError::new(Code::Deadline, why.to_owned()).effects(Effects::Possible)
 }
 
 /// The ids of those that are so, in an order that does not depend on chance.
-fn ids<T>(table: &ChargedMap<Raw, T>, so: impl Fn(&T) -> bool) -> Vec<Raw> {
+fn matching_ids<T>(table: &ChargedMap<Raw, T>, so: impl Fn(&T) -> bool) -> Vec<Raw> {
     let mut found: Vec<Raw> = table.iter().filter(|(_, it)| so(it)).map(|(id, _)| id.clone()).collect();
     found.sort_unstable();
     found
 }
 
 /// A method, as long as a message can bear.
-fn shown(method: &str) -> String {
+fn short_method(method: &str) -> String {
     narrows_base::text::quoted(method, 64)
 }
 
 /// A time as people say it.
-pub(super) fn words(time: Duration) -> String {
+pub(super) fn format_duration(time: Duration) -> String {
     match (time.as_secs(), time.subsec_millis()) {
         (0, millis) => format!("{millis} ms"),
         (seconds, 0) if seconds > 60 && seconds % 60 == 0 => format!("{} min", seconds / 60),
@@ -279,7 +301,7 @@ mod tests {
         for (millis, said) in
             [(250, "250 ms"), (10_000, "10 s"), (60_000, "60 s"), (600_000, "10 min"), (1_500, "1.5 s")]
         {
-            assert_eq!(words(Duration::from_millis(millis)), said);
+            assert_eq!(format_duration(Duration::from_millis(millis)), said);
         }
     }
 }

@@ -8,107 +8,116 @@ use narrows_policy::Class;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use super::Pass;
-use super::api::{Out, Ticket};
-use super::approval::suffice;
-use super::session::{Case, Session};
-use crate::audit_events::Approved;
-use crate::authorizer::Verdict;
+use super::GateCtx;
+use super::api::{AuditSeq, GateOutput};
+use super::approval::satisfies_approvals;
+use super::session::{CallRecord, Session};
+use crate::audit_events::ApprovalOutcome;
+use crate::authorizer::CallDecision;
 use crate::call::{Call, Digest};
-use crate::path_resolver::{Ground, admit};
+use crate::path_resolver::{PathResolver, resolve_in_roots};
 
-impl<O: Out> Pass<'_, O> {
+impl<O: GateOutput> GateCtx<'_, O> {
     /// Lets a request that needs an approval have that of the call which leads to it, if it is exactly what that said.
-    pub(super) fn cover(&mut self, name: &str, key: &str) -> Option<Ticket> {
-        let ground = &*self.gate.ground;
+    pub(super) fn apply_derived_approval(&mut self, name: &str, key: &str) -> Option<AuditSeq> {
+        let resolver = &*self.gate.resolver;
         let session = self.gate.sessions.get(name)?;
-        let case = session.calls.get(key).filter(|case| case.approved == Approved::Pending)?;
-        let verdict = case.verdict.as_ref()?;
-        let approvers = &self.gate.mandate.approvers;
-        let is_it = |source: &Case| {
-            holds(source, verdict, approvers) && leads_to(source, &case.call, session, ground)
+        let record = session.calls.get(key).filter(|record| record.outcome == ApprovalOutcome::Pending)?;
+        let decision = record.decision.as_ref()?;
+        let approvers = &self.gate.config.approvers;
+        let is_it = |source: &CallRecord| {
+            is_approval_sufficient(source, decision, approvers)
+                && is_effect_of(source, &record.call, session, resolver)
         };
         let sources: Vec<_> =
             session.calls.iter().filter(|(_, source)| is_it(source)).map(|(id, _)| id.clone()).collect();
-        let source = sources.into_iter().find(|id| !self.leads_elsewhere(name, id))?;
+        let source = sources.into_iter().find(|id| !self.has_moved(name, id))?;
         let session = self.gate.sessions.get_mut(name)?;
         let source = session.calls.get_mut(&source)?;
         // Once: whoever wants it again asks again.
-        source.leads_on = false;
-        let (approved, signers) = (source.approved.clone(), source.signers.clone());
-        let case = session.calls.get_mut(key)?;
-        case.settle(approved);
-        case.signers = signers;
-        let event = self.resolved(name, key, None)?;
+        source.covers_effects = false;
+        let (outcome, signers) = (source.outcome.clone(), source.approvers.clone());
+        let record = session.calls.get_mut(key)?;
+        record.set_outcome(outcome);
+        record.approvers = signers;
+        let event = self.decision_event(name, key, None)?;
         Some(self.record(event))
     }
 
     /// A file was read: what a change of a stretch of it makes of it is known now.
-    pub(super) fn foresee(&mut self, name: &str, read: &Case, output: &Value) {
+    pub(super) fn predict_edit_results(&mut self, name: &str, read: &CallRecord, output: &Value) {
         let (Some(content), (Some(method::FS_READ_TEXT_FILE), None)) =
-            (output["content"].as_str(), read.call.parts())
+            (output["content"].as_str(), read.call.name_and_server())
         else {
             return;
         };
         let Some(session) = self.gate.sessions.get(name) else { return };
-        let is_edit = |source: &Case| source.leads_on && source.call.parts() == (Some("edit_file"), None);
-        if !session.calls.values().any(|case| is_edit(case))
-            && !session.decided.iter().any(|(_, case, _)| is_edit(case))
+        let is_edit = |source: &CallRecord| {
+            source.covers_effects && source.call.name_and_server() == (Some("edit_file"), None)
+        };
+        if !session.calls.values().any(|record| is_edit(record))
+            && !session.decided_calls.iter().any(|(_, record, _)| is_edit(record))
         {
             return;
         }
-        let ground = &*self.gate.ground;
-        let Some(file) = file_of(&read.call.input["path"], session, ground) else { return };
-        let makes = |source: &Case| {
+        let resolver = &*self.gate.resolver;
+        let Some(file) = resolve_session_path(&read.call.input["path"], session, resolver) else { return };
+        let makes = |source: &CallRecord| {
             let input = &source.call.input;
-            if !is_edit(source) || file_of(&input["path"], session, ground).as_ref() != Some(&file) {
+            if !is_edit(source)
+                || resolve_session_path(&input["path"], session, resolver).as_ref() != Some(&file)
+            {
                 return None;
             }
-            changed(content, input["old"].as_str()?, input["new"].as_str()?).map(|text| digest(&text))
+            replace_once(content, input["old"].as_str()?, input["new"].as_str()?)
+                .map(|text| text_digest(&text))
         };
         let told: Vec<_> =
-            session.calls.iter().filter_map(|(id, case)| Some((id.clone(), makes(case)?))).collect();
-        let decided: Vec<_> = session.decided.iter().map(|(_, case, _)| makes(case)).collect();
+            session.calls.iter().filter_map(|(id, record)| Some((id.clone(), makes(record)?))).collect();
+        let decided: Vec<_> = session.decided_calls.iter().map(|(_, record, _)| makes(record)).collect();
         let Some(session) = self.gate.sessions.get_mut(name) else { return };
         for (id, made) in told {
-            if let Some(case) = session.calls.get_mut(&id) {
-                case.makes = Some(made);
+            if let Some(record) = session.calls.get_mut(&id) {
+                record.edit_result = Some(made);
             }
         }
-        for ((_, case, _), made) in session.decided.iter_mut().zip(decided) {
-            case.makes = made.or(case.makes);
+        for ((_, record, _), made) in session.decided_calls.iter_mut().zip(decided) {
+            record.edit_result = made.or(record.edit_result);
         }
     }
 }
 
 /// Whether what was agreed to about one call is enough for another.
-fn holds(source: &Case, verdict: &Verdict, approvers: &[Approver]) -> bool {
-    if !source.leads_on || source.is_closed {
+fn is_approval_sufficient(source: &CallRecord, decision: &CallDecision, approvers: &[Approver]) -> bool {
+    if !source.covers_effects || source.is_recorded {
         return false;
     }
-    match &source.approved {
-        Approved::By { .. } => suffice(&verdict.ruling, approvers, &source.signers),
+    match &source.outcome {
+        ApprovalOutcome::By { .. } => satisfies_approvals(&decision.ruling, approvers, &source.approvers),
         // Where a policy allows the one, only a policy can want an approval of the other.
-        Approved::Auto => verdict.class() == Class::RequireApproval && verdict.ruling.clauses.is_empty(),
-        Approved::Pending | Approved::Refused(_) => false,
+        ApprovalOutcome::Auto => {
+            decision.class() == Class::RequireApproval && decision.ruling.clauses.is_empty()
+        }
+        ApprovalOutcome::Pending | ApprovalOutcome::Refused(_) => false,
     }
 }
 
 /// Whether a call of our own agent is done by this request of it: the same file and content, the same words in the same
 /// place, or the same tool with the same input.
-fn leads_to(source: &Case, wanted: &Call, session: &Session, ground: &dyn Ground) -> bool {
-    let (tool, method) = match (source.call.parts(), wanted.parts()) {
+fn is_effect_of(source: &CallRecord, wanted: &Call, session: &Session, resolver: &dyn PathResolver) -> bool {
+    let (tool, method) = match (source.call.name_and_server(), wanted.name_and_server()) {
         ((Some(tool), None), (Some(method), None)) => (tool, method),
         // A tool of a server in the client is called through it.
         ((Some(_), Some(_)), _) => {
-            let is_same = source.call.parts() == wanted.parts() && source.call.input == wanted.input;
+            let is_same = source.call.name_and_server() == wanted.name_and_server()
+                && source.call.input == wanted.input;
             return is_same && wanted.is_whole_input();
         }
         _ => return false,
     };
     let (said, real, wanted) = (&source.call.input, wanted.real(), &wanted.input);
     let same_file = || {
-        let file = file_of(&said["path"], session, ground);
+        let file = resolve_session_path(&said["path"], session, resolver);
         file.is_some() && file.as_deref() == real
     };
     match (tool, method) {
@@ -117,16 +126,16 @@ fn leads_to(source: &Case, wanted: &Call, session: &Session, ground: &dyn Ground
             wanted["content"].is_string() && said["content"] == wanted["content"] && same_file()
         }
         ("edit_file", method::FS_WRITE_TEXT_FILE) => {
-            let content = wanted["content"].as_str().map(digest);
-            content.is_some() && content == source.makes && same_file()
+            let content = wanted["content"].as_str().map(text_digest);
+            content.is_some() && content == source.edit_result && same_file()
         }
         ("run_command", method::TERMINAL_CREATE) => {
             let place = |cwd: &Value| match cwd {
                 Value::Null => session.roots.first().cloned(),
-                cwd => file_of(cwd, session, ground),
+                cwd => resolve_session_path(cwd, session, resolver),
             };
             wanted.get("env").is_none()
-                && words_of(said).is_some_and(|words| Some(&words) == wanted["command"].as_array())
+                && command_words(said).is_some_and(|words| Some(&words) == wanted["command"].as_array())
                 && place(&said["cwd"]).is_some_and(|said| real == Some(&said))
         }
         _ => false,
@@ -134,14 +143,14 @@ fn leads_to(source: &Case, wanted: &Call, session: &Session, ground: &dyn Ground
 }
 
 /// Where a path of a session really is.
-fn file_of(path: &Value, session: &Session, ground: &dyn Ground) -> Option<PathBuf> {
+fn resolve_session_path(path: &Value, session: &Session, resolver: &dyn PathResolver) -> Option<PathBuf> {
     let path = Path::new(path.as_str()?);
     let absolute = session.roots.first()?.join(path);
-    admit(&absolute, &session.roots, ground).ok()
+    resolve_in_roots(&absolute, &session.roots, resolver).ok()
 }
 
 /// The words of a command, if there is only one way to read them.
-fn words_of(said: &Value) -> Option<Vec<Value>> {
+fn command_words(said: &Value) -> Option<Vec<Value>> {
     let command = said["command"].as_str()?.trim();
     match said["args"].as_array().filter(|args| !args.is_empty()) {
         Some(args) => Some(std::iter::once(Value::from(command)).chain(args.iter().cloned()).collect()),
@@ -156,12 +165,12 @@ fn words_of(said: &Value) -> Option<Vec<Value>> {
 }
 
 /// `text` with the one occurrence of `old` replaced.
-fn changed(text: &str, old: &str, new: &str) -> Option<String> {
+fn replace_once(text: &str, old: &str, new: &str) -> Option<String> {
     let mut places = text.match_indices(old).filter(|_| !old.is_empty());
     let (at, _) = places.next()?;
     places.next().is_none().then(|| [&text[..at], new, &text[at + old.len()..]].concat())
 }
 
-fn digest(text: &str) -> Digest {
+fn text_digest(text: &str) -> Digest {
     Sha256::digest(text).into()
 }

@@ -7,13 +7,13 @@ use narrows_acp::method::{self, Side};
 use narrows_wire::{Code, Kind, RpcError, View, member, message};
 use serde_json::{Value, json};
 
-use super::api::{Out, Ticket};
-use super::approval::Hearing;
-use super::outbox::{Otherwise, Way};
-use super::session::{Asked, Origin, Served};
-use super::session_open::{UNDECLARED, unrecorded};
-use super::{Pass, REPLAYING, prompt_content};
-use crate::audit_events::{Approved, Sender, digest};
+use super::api::{AuditSeq, GateOutput};
+use super::approval::PendingApproval;
+use super::outbox::{GateDirection, OnAuditFailure};
+use super::session::{ApprovalOrigin, ClientRequestKind, PendingAtClient};
+use super::session_open::{UNDECLARED, audit_unavailable};
+use super::{GateCtx, REPLAYING, prompt_content};
+use crate::audit_events::{ApprovalOutcome, MessageSender, secret_safe_digest};
 use crate::call::Call;
 use crate::config::Autonomy;
 use crate::lookalike_keys::{Spelling, has_lookalike};
@@ -44,10 +44,10 @@ fn is_recorded_request(method: &str) -> bool {
 
 /// Why a message cannot be one of its method: the protocol sends that the other way, or in the other form. No rule looks at
 /// such a message, so it would pass undecided. Returns the code of the refusal; methods that no table has are in order.
-fn misuse(sender: Sender, form: method::Kind, name: &str) -> Option<&'static str> {
+fn misuse_code(sender: MessageSender, form: method::Kind, name: &str) -> Option<&'static str> {
     let receiver = match sender {
-        Sender::Client => Side::Agent,
-        Sender::Agent => Side::Client,
+        MessageSender::Client => Side::Agent,
+        MessageSender::Agent => Side::Client,
     };
     if is_envelope(name) {
         return Some("wrong_direction");
@@ -57,9 +57,9 @@ fn misuse(sender: Sender, form: method::Kind, name: &str) -> Option<&'static str
     let Some(row) = rows.find(|row| row.is_received_by(receiver)) else { return Some("wrong_direction") };
     let is_tolerated = match sender {
         // Some clients send it with an id. It only ever stops something.
-        Sender::Client => name == method::SESSION_CANCEL,
+        MessageSender::Client => name == method::SESSION_CANCEL,
         // It carries the requests and the notifications of another protocol.
-        Sender::Agent => name == method::MCP_MESSAGE,
+        MessageSender::Agent => name == method::MCP_MESSAGE,
     };
     (row.kind != form && !is_tolerated).then_some("wrong_form")
 }
@@ -111,183 +111,199 @@ fn is_agent_request(method: &str) -> bool {
     )
 }
 
-impl<O: Out> Pass<'_, O> {
+impl<O: GateOutput> GateCtx<'_, O> {
     /// Handles a request of the client for which there is no rule of its own.
-    pub(super) fn other_request(&mut self, id: &[u8], method: &str, message: View<'_>) {
+    pub(super) fn handle_other_client_request(&mut self, id: &[u8], method: &str, message: View<'_>) {
         if is_recorded_request(method) {
-            return self.pass_request(id, method, message);
+            return self.record_and_forward(id, method, message);
         }
-        if !self.gate.mandate.client_methods.iter().any(|listed| listed == method) {
-            let ticket = self.record_method(Sender::Client, method, message, Some("method_not_listed"));
+        if !self.gate.config.client_methods.iter().any(|listed| listed == method) {
+            let seq = self.record_method(MessageSender::Client, method, message, Some("method_not_listed"));
             let error = RpcError::new(Code::PolicyDenied, UNLISTED).with("code", json!("method_not_listed"));
-            return self.refuse_method(id, &error, ticket);
+            return self.refuse_method(id, &error, seq);
         }
         let Some(params) = plain_params(message) else {
-            let ticket = self.record_method(Sender::Client, method, message, Some(UNCLEAR));
-            return self.refuse_method(id, &unclear(), ticket);
+            let seq = self.record_method(MessageSender::Client, method, message, Some(UNCLEAR));
+            return self.refuse_method(id, &unclear_params_error(), seq);
         };
         let session = match message.session() {
-            Some(_) => match self.ready(id, message) {
+            Some(_) => match self.require_open_session(id, message) {
                 Some(name) => Some(name),
                 None => return,
             },
             None => None,
         };
-        if let Some(kind) = prompt_content::undeclared(&params, self.gate.mandate.capabilities) {
+        if let Some(kind) = prompt_content::undeclared_block(&params, self.gate.config.capabilities) {
             return self.refuse_block(id, &session.unwrap_or_default(), kind);
         }
-        if self.gate.mandate.autonomy != Autonomy::Gated {
-            return self.pass_request(id, method, message);
+        if self.gate.config.autonomy != Autonomy::Gated {
+            return self.record_and_forward(id, method, message);
         }
         // It may start a turn, and of a gated operator each turn is approved.
         let Some(name) = session else {
-            let ticket = self.record_method(Sender::Client, method, message, Some("no_session"));
+            let seq = self.record_method(MessageSender::Client, method, message, Some("no_session"));
             let words = "a gated operator needs a session here";
             let error = RpcError::new(Code::PolicyDenied, words).with("code", json!("no_session"));
-            return self.refuse_method(id, &error, ticket);
+            return self.refuse_method(id, &error, seq);
         };
         let key = format!("change {}", String::from_utf8_lossy(id));
-        let call = Call::wish(&method.replacen('/', ".", 1), "other", without_envelope(params));
-        let verdict = self.turn_verdict(&call);
-        if !self.open_wish(id, &name, &key, call) {
+        let call = Call::session_change(&method.replacen('/', ".", 1), "other", without_envelope(params));
+        let decision = self.turn_decision(&call);
+        if !self.add_client_call(id, &name, &key, call) {
             return;
         }
-        if let Some(case) = self.case(&name, &key) {
-            case.verdict = Some(verdict);
+        if let Some(record) = self.call_record(&name, &key) {
+            record.decision = Some(decision);
         }
-        let origin = Origin::Change { line: message.bytes().to_vec().into(), id: id.into() };
-        self.hear(&name, &key, origin, None);
+        let origin = ApprovalOrigin::SessionConfig { line: message.bytes().to_vec().into(), id: id.into() };
+        self.request_approval(&name, &key, origin, None);
     }
 
     /// Records a request of the client and passes it on.
-    fn pass_request(&mut self, id: &[u8], method: &str, message: View<'_>) {
-        if self.await_answer(id, message, Asked::Other) {
-            let ticket = self.record_method(Sender::Client, method, message, None);
-            let otherwise = Otherwise::Unbegun(unrecorded(id), id.into());
-            self.send(Way::ToAgent, &[message.bytes()], Some(ticket), otherwise);
+    fn record_and_forward(&mut self, id: &[u8], method: &str, message: View<'_>) {
+        if self.track_client_request(id, message, ClientRequestKind::Other) {
+            let seq = self.record_method(MessageSender::Client, method, message, None);
+            let on_failure = OnAuditFailure::FailClientRequest(audit_unavailable(id), id.into());
+            self.send(GateDirection::ToAgent, &[message.bytes()], Some(seq), on_failure);
         }
     }
 
-    fn refuse_method(&mut self, id: &[u8], error: &RpcError, after: Ticket) {
+    fn refuse_method(&mut self, id: &[u8], error: &RpcError, after: AuditSeq) {
         let line = message::error(id, error);
-        let otherwise = Otherwise::Say(Way::ToClient, unrecorded(id));
-        self.send(Way::ToClient, &[&line], Some(after), otherwise);
+        let on_failure = OnAuditFailure::SendInstead(GateDirection::ToClient, audit_unavailable(id));
+        self.send(GateDirection::ToClient, &[&line], Some(after), on_failure);
     }
 
     /// Handles a notification of the client for which there is no rule: dropped unless it is listed.
-    pub(super) fn other_notification(&mut self, method: &str, message: View<'_>) {
-        let is_listed = self.gate.mandate.client_methods.iter().any(|listed| listed == method);
-        let is_undeclared =
-            |params: &Value| prompt_content::undeclared(params, self.gate.mandate.capabilities).is_some();
+    pub(super) fn handle_other_client_notification(&mut self, method: &str, message: View<'_>) {
+        let is_listed = self.gate.config.client_methods.iter().any(|listed| listed == method);
+        let is_undeclared = |params: &Value| {
+            prompt_content::undeclared_block(params, self.gate.config.capabilities).is_some()
+        };
         // Nobody could be told that it needs an approval.
         let code = match is_listed {
             false => Some("method_not_listed"),
-            true if self.gate.unmet.is_some() => Some("unmet-capability"),
-            true if self.gate.mandate.autonomy == Autonomy::Gated => Some("needs_approval"),
+            true if self.gate.unmet_capabilities.is_some() => Some("unmet-capability"),
+            true if self.gate.config.autonomy == Autonomy::Gated => Some("needs_approval"),
             true if plain_params(message).is_none() => Some(UNCLEAR),
-            true if !message.session().is_none_or(|name| self.is_open(&name)) => Some("unknown_session"),
+            true if !message.session().is_none_or(|name| self.accepts_client_work(&name)) => {
+                Some("unknown_session")
+            }
             true if plain_params(message).is_some_and(|params| is_undeclared(&params)) => {
                 Some("undeclared_capability")
             }
             true => None,
         };
-        let ticket = self.record_method(Sender::Client, method, message, code);
+        let seq = self.record_method(MessageSender::Client, method, message, code);
         if code.is_none() {
-            self.send(Way::ToAgent, &[message.bytes()], Some(ticket), Otherwise::Nothing);
+            self.send(GateDirection::ToAgent, &[message.bytes()], Some(seq), OnAuditFailure::Drop);
         }
     }
 
     /// Returns `true` for a method of the client that the gate has no rule for and the manifest does not list.
-    pub(super) fn is_unlisted_of_client(&self, method: &str) -> bool {
-        !is_client_method(method) && !self.gate.mandate.client_methods.iter().any(|listed| listed == method)
+    pub(super) fn is_unlisted_client_method(&self, method: &str) -> bool {
+        !is_client_method(method) && !self.gate.config.client_methods.iter().any(|listed| listed == method)
     }
 
     /// Returns `true` if the client may begin something in this session now.
-    fn is_open(&self, name: &str) -> bool {
+    fn accepts_client_work(&self, name: &str) -> bool {
         self.gate.sessions.get(name).is_some_and(|session| session.is_admitted && session.replays == 0)
     }
 
     /// Returns `true` if the agent may send a method that the gate has no rule for.
     fn lists_agent_method(&self, method: &str) -> bool {
-        let listed = &self.gate.mandate.agent_methods;
+        let listed = &self.gate.config.agent_methods;
         // Who may open a form may say that it is done.
         let method = if method == method::ELICITATION_COMPLETE { method::ELICITATION_CREATE } else { method };
         listed.iter().any(|listed| listed == method)
     }
 
     /// Refuses a request of the agent whose method is not listed. Returns `true` if it was refused.
-    pub(super) fn is_unlisted_request(&mut self, id: &[u8], method: &str, message: View<'_>) -> bool {
+    pub(super) fn refuse_unlisted_agent_request(
+        &mut self,
+        id: &[u8],
+        method: &str,
+        message: View<'_>,
+    ) -> bool {
         if is_agent_request(method) || self.lists_agent_method(method) {
             return false;
         }
-        let ticket = self.record_method(Sender::Agent, method, message, Some("method_not_listed"));
+        let seq = self.record_method(MessageSender::Agent, method, message, Some("method_not_listed"));
         let error = RpcError::new(Code::MethodNotFound, UNDECLARED).with("code", json!("method_not_listed"));
         let line = message::error(id, &error);
-        self.send(Way::ToAgent, &[&line], Some(ticket), Otherwise::Say(Way::ToAgent, unrecorded(id)));
+        self.send(
+            GateDirection::ToAgent,
+            &[&line],
+            Some(seq),
+            OnAuditFailure::SendInstead(GateDirection::ToAgent, audit_unavailable(id)),
+        );
         true
     }
 
     /// Passes a listed request of the agent on, unless history is being replayed.
-    pub(super) fn other_agent_request(&mut self, id: &[u8], method: &str, message: View<'_>) {
+    pub(super) fn handle_other_agent_request(&mut self, id: &[u8], method: &str, message: View<'_>) {
         if self.is_replayed(message) {
             let name = message.session().unwrap_or_default();
             let event = self.parties(&name).refused("tool.refused", "replay", json!({"method": method}));
-            let ticket = self.record(event);
+            let seq = self.record(event);
             let error = RpcError::new(Code::PolicyDenied, REPLAYING).with("code", json!("replay"));
             let line = message::error(id, &error);
-            let otherwise = Otherwise::Say(Way::ToAgent, unrecorded(id));
-            return self.send(Way::ToAgent, &[&line], Some(ticket), otherwise);
+            let on_failure = OnAuditFailure::SendInstead(GateDirection::ToAgent, audit_unavailable(id));
+            return self.send(GateDirection::ToAgent, &[&line], Some(seq), on_failure);
         }
         if plain_params(message).is_none() {
-            let ticket = self.record_method(Sender::Agent, method, message, Some(UNCLEAR));
-            let line = message::error(id, &unclear());
-            let otherwise = Otherwise::Say(Way::ToAgent, unrecorded(id));
-            return self.send(Way::ToAgent, &[&line], Some(ticket), otherwise);
+            let seq = self.record_method(MessageSender::Agent, method, message, Some(UNCLEAR));
+            let line = message::error(id, &unclear_params_error());
+            let on_failure = OnAuditFailure::SendInstead(GateDirection::ToAgent, audit_unavailable(id));
+            return self.send(GateDirection::ToAgent, &[&line], Some(seq), on_failure);
         }
-        let served = Served::Shown { method: method.into() };
-        if !self.has_room_to_serve(id, &served, message) {
+        let served = PendingAtClient::PassThrough { method: method.into() };
+        if !self.require_room_for_request(id, &served, message) {
             return;
         }
-        self.gate.add_served(id, served);
-        let ticket = self.record_method(Sender::Agent, method, message, None);
-        let otherwise = Otherwise::Unserved(unrecorded(id), id.into());
-        self.send(Way::ToClient, &[message.bytes()], Some(ticket), otherwise);
+        self.gate.track_agent_request(id, served);
+        let seq = self.record_method(MessageSender::Agent, method, message, None);
+        let on_failure = OnAuditFailure::FailAgentRequest(audit_unavailable(id), id.into());
+        self.send(GateDirection::ToClient, &[message.bytes()], Some(seq), on_failure);
     }
 
     /// Handles a notification of the agent for which there is no rule: dropped unless it is listed. The log has each name
     /// once: some agents report progress this way, many times a second.
-    pub(super) fn other_agent_notification(&mut self, method: &str, message: View<'_>) {
+    pub(super) fn handle_other_agent_notification(&mut self, method: &str, message: View<'_>) {
         if (method == method::CANCEL_REQUEST || self.lists_agent_method(method))
-            && self.is_unfit_of_agent(method, message)
+            && self.refuse_unfit_agent_message(method, message)
         {
             return;
         }
         if method == method::CANCEL_REQUEST {
-            return self.cancelled_by_agent(message);
+            return self.handle_agent_cancel(message);
         }
         let code = match self.lists_agent_method(method) {
             false => Some("method_not_listed"),
             true => plain_params(message).is_none().then_some(UNCLEAR),
         };
-        let ticket = self.record_name_once(method, message, code);
+        let seq = self.record_name_once(method, message, code);
         if code.is_none() {
-            self.send(Way::ToClient, &[message.bytes()], ticket, Otherwise::Nothing);
+            self.send(GateDirection::ToClient, &[message.bytes()], seq, OnAuditFailure::Drop);
         }
     }
 
     /// The agent wants no answer any more. Of a request that waits for an approval the client knows nothing.
-    fn cancelled_by_agent(&mut self, message: View<'_>) {
+    fn handle_agent_cancel(&mut self, message: View<'_>) {
         let params = message.params().unwrap_or_default();
         let named = member(params, "requestId").ok().flatten().map(|place| &params[place]);
         let id = named.and_then(comparable_id);
-        let is_it = |hearing: &Hearing| id.as_ref().is_some_and(|id| hearing.holds(id));
+        let is_it = |approval: &PendingApproval| id.as_ref().is_some_and(|id| approval.holds_request(id));
         let waiting =
-            self.gate.hearings.iter().find(|(_, hearing)| is_it(hearing)).map(|(number, _)| *number);
+            self.gate.approvals.iter().find(|(_, approval)| is_it(approval)).map(|(number, _)| *number);
         match waiting {
             Some(number) => {
-                self.decide(number, Approved::Refused("the agent cancelled its request".to_owned()));
+                self.settle_approval(
+                    number,
+                    ApprovalOutcome::Refused("the agent cancelled its request".to_owned()),
+                );
             }
-            None => self.show(message),
+            None => self.forward_to_client(message),
         }
     }
 
@@ -297,82 +313,87 @@ impl<O: Out> Pass<'_, O> {
         method: &str,
         message: View<'_>,
         refused: Option<&'static str>,
-    ) -> Option<Ticket> {
+    ) -> Option<AuditSeq> {
         let is_first = match refused {
-            Some(_) => self.is_first_of_name(&format!("refused {method}")),
+            Some(_) => self.insert_recorded_name(&format!("refused {method}")),
             // Listed methods are few, so all of them are recorded.
             None => self.gate.recorded_names.insert(format!("allowed {method}").into()),
         };
-        is_first.then(|| self.record_method(Sender::Agent, method, message, refused))
+        is_first.then(|| self.record_method(MessageSender::Agent, method, message, refused))
     }
 
     /// Returns `true` if the log of this connection does not have this name, and takes it down.
-    pub(super) fn is_first_of_name(&mut self, name: &str) -> bool {
+    pub(super) fn insert_recorded_name(&mut self, name: &str) -> bool {
         let names = &mut self.gate.recorded_names;
         names.len() < MAX_RECORDED_NAMES && names.insert(name.chars().take(256).collect())
     }
 
     /// Refuses and records a message of the client that has a key of the protocol in another case. Returns `true` if it was
     /// refused.
-    pub(super) fn is_unclear_of_client(&mut self, message: View<'_>) -> bool {
+    pub(super) fn refuse_unclear_client_message(&mut self, message: View<'_>) -> bool {
         if !is_unclear(message, Spelling::CaseAndSeparators) {
             return false;
         }
         let method = message.method().unwrap_or_default();
-        let ticket = self.record_method(Sender::Client, &method, message, Some(UNCLEAR));
+        let seq = self.record_method(MessageSender::Client, &method, message, Some(UNCLEAR));
         if let Some(id) = message.id() {
-            self.refuse_method(id, &misspelled(), ticket);
+            self.refuse_method(id, &lookalike_error(), seq);
         }
         true
     }
 
     /// Does the same for the agent. An update like that may tell of what nobody has decided about, so it stops the turn.
-    pub(super) fn is_unclear_of_agent(&mut self, message: View<'_>) -> bool {
+    pub(super) fn refuse_unclear_agent_message(&mut self, message: View<'_>) -> bool {
         if !is_unclear(message, Spelling::Case) {
             return false;
         }
         let method = message.method().unwrap_or_default();
         match message.id() {
             Some(id) => {
-                let ticket = self.record_method(Sender::Agent, &method, message, Some(UNCLEAR));
-                let line = message::error(id, &misspelled());
-                let otherwise = Otherwise::Say(Way::ToAgent, unrecorded(id));
-                self.send(Way::ToAgent, &[&line], Some(ticket), otherwise);
+                let seq = self.record_method(MessageSender::Agent, &method, message, Some(UNCLEAR));
+                let line = message::error(id, &lookalike_error());
+                let on_failure = OnAuditFailure::SendInstead(GateDirection::ToAgent, audit_unavailable(id));
+                self.send(GateDirection::ToAgent, &[&line], Some(seq), on_failure);
             }
             None => {
                 self.record_name_once(&method, message, Some(UNCLEAR));
             }
         }
         if let Some(name) = message.session().filter(|_| method == method::SESSION_UPDATE) {
-            self.halt(&name, "it sent an update that can be read in two ways");
+            self.halt_turn(&name, "it sent an update that can be read in two ways");
         }
         true
     }
 
     /// Refuses and records a message of the client in a form or direction that its method does not have. Returns `true` if
     /// it was refused.
-    pub(super) fn is_misused_by_client(&mut self, method: &str, message: View<'_>) -> bool {
-        let Some(code) = misuse(Sender::Client, form_of(message), method) else { return false };
-        let ticket = self.record_method(Sender::Client, method, message, Some(code));
+    pub(super) fn refuse_misused_client_message(&mut self, method: &str, message: View<'_>) -> bool {
+        let Some(code) = misuse_code(MessageSender::Client, form_of(message), method) else { return false };
+        let seq = self.record_method(MessageSender::Client, method, message, Some(code));
         if let Some(id) = message.id() {
-            self.refuse_method(id, &misused(method, code), ticket);
+            self.refuse_method(id, &misuse_error(method, code), seq);
         }
         true
     }
 
     /// Does the same for the agent. An update that comes as a request tells of what nobody has decided about, so it stops
     /// the turn.
-    pub(super) fn is_misused_by_agent(&mut self, method: &str, message: View<'_>) -> bool {
-        let Some(code) = misuse(Sender::Agent, form_of(message), method) else { return false };
+    pub(super) fn refuse_misused_agent_message(&mut self, method: &str, message: View<'_>) -> bool {
+        let Some(code) = misuse_code(MessageSender::Agent, form_of(message), method) else { return false };
         let Some(id) = message.id() else {
             self.record_name_once(method, message, Some(code));
             return true;
         };
-        let ticket = self.record_method(Sender::Agent, method, message, Some(code));
-        let line = message::error(id, &misused(method, code));
-        self.send(Way::ToAgent, &[&line], Some(ticket), Otherwise::Say(Way::ToAgent, unrecorded(id)));
+        let seq = self.record_method(MessageSender::Agent, method, message, Some(code));
+        let line = message::error(id, &misuse_error(method, code));
+        self.send(
+            GateDirection::ToAgent,
+            &[&line],
+            Some(seq),
+            OnAuditFailure::SendInstead(GateDirection::ToAgent, audit_unavailable(id)),
+        );
         if let Some(name) = message.session().filter(|_| method == method::SESSION_UPDATE) {
-            self.halt(&name, "it sent an update as a request");
+            self.halt_turn(&name, "it sent an update as a request");
         }
         true
     }
@@ -381,14 +402,14 @@ impl<O: Out> Pass<'_, O> {
     /// by a digest, as those of a prompt are.
     pub(super) fn record_method(
         &mut self,
-        sender: Sender,
+        sender: MessageSender,
         method: &str,
         message: View<'_>,
         refused: Option<&'static str>,
-    ) -> Ticket {
+    ) -> AuditSeq {
         let params = message.params().unwrap_or_default();
         let method: String = method.chars().take(128).collect();
-        let input = json!({"method": method, "bytes": params.len(), "sha256": digest(params)});
+        let input = json!({"method": method, "bytes": params.len(), "sha256": secret_safe_digest(params)});
         let session = message.session().unwrap_or_default();
         let event = self.parties(&session).method(sender, refused, input);
         self.record(event)
@@ -412,13 +433,13 @@ fn is_unclear(message: View<'_>, spelling: Spelling) -> bool {
         && message.params().is_some_and(|params| has_lookalike(params, spelling))
 }
 
-fn misspelled() -> RpcError {
+fn lookalike_error() -> RpcError {
     let words = "params have a key of the protocol in another case";
     RpcError::new(Code::InvalidParams, words).with("code", json!(UNCLEAR))
 }
 
 /// The error of a request that [`plain_params`] finds unclear.
-fn unclear() -> RpcError {
+fn unclear_params_error() -> RpcError {
     let words = "params must be an object with a plain `sessionId`";
     RpcError::new(Code::InvalidParams, words).with("code", json!(UNCLEAR))
 }
@@ -431,7 +452,7 @@ fn form_of(message: View<'_>) -> method::Kind {
 }
 
 /// The error of a request that [`misuse`] is about.
-fn misused(method: &str, code: &'static str) -> RpcError {
+fn misuse_error(method: &str, code: &'static str) -> RpcError {
     let words = match code {
         "wrong_form" => "this method is a notification",
         _ if is_envelope(method) => "only a conductor and its proxies say this",

@@ -6,12 +6,12 @@ use std::io;
 use narrows_wire::{Code, Effects, RpcError, View, message};
 use serde_json::{Value, json};
 
-use super::Pass;
-use super::api::Out;
-use super::client_services::{ambiguous, with_text};
-use super::outbox::{Otherwise, Way};
-use super::session::Asked;
-use super::session_open::{read, unrecorded};
+use super::GateCtx;
+use super::api::GateOutput;
+use super::client_services::{ambiguous_params, with_text_member};
+use super::outbox::{GateDirection, OnAuditFailure};
+use super::session::ClientRequestKind;
+use super::session_open::{audit_unavailable, parse_object};
 use crate::unique_keys;
 
 /// Longer names of sessions are not kept: each is in memory and on disk for as long as anybody may come back to it.
@@ -34,7 +34,7 @@ pub(super) struct Cursors {
 
 impl Cursors {
     /// Returns the name of a cursor of the agent. `None`: it is too long.
-    fn hand_out(&mut self, cursor: &str) -> Option<String> {
+    fn issue(&mut self, cursor: &str) -> Option<String> {
         if cursor.len() > MAX_CURSOR_BYTES {
             return None;
         }
@@ -52,27 +52,27 @@ impl Cursors {
     }
 }
 
-impl<O: Out> Pass<'_, O> {
+impl<O: GateOutput> GateCtx<'_, O> {
     /// The client asks which sessions there are.
-    pub(super) fn list(&mut self, id: &[u8], message: View<'_>) {
+    pub(super) fn handle_list(&mut self, id: &[u8], message: View<'_>) {
         let Some(params) = unique_keys::read(message.params()) else {
-            return self.refuse_client(id, &ambiguous());
+            return self.refuse_client(id, &ambiguous_params());
         };
         let named = params.get("cursor").filter(|named| self.gate.owners.is_some() && !named.is_null());
         let known = named.and_then(Value::as_str).and_then(|name| self.gate.cursors.get(name));
-        let line = known.and_then(|cursor| with_text(message, "cursor", cursor));
+        let line = known.and_then(|cursor| with_text_member(message, "cursor", cursor));
         if named.is_some() && line.is_none() {
             let error =
                 RpcError::new(Code::InvalidParams, "unknown cursor").with("code", json!("unknown_cursor"));
             return self.refuse_client(id, &error);
         }
-        if self.await_answer(id, message, Asked::List) {
-            self.forward(line.as_deref().map_or(message, View::parse));
+        if self.track_client_request(id, message, ClientRequestKind::List) {
+            self.forward_to_agent(line.as_deref().map_or(message, View::parse));
         }
     }
 
     /// Whether the session that a message of the client's names is its own. One that names none is about none.
-    pub(super) fn is_ours(&self, message: View<'_>) -> bool {
+    pub(super) fn may_access_session(&self, message: View<'_>) -> bool {
         if self.gate.owners.is_none() {
             return true;
         }
@@ -83,44 +83,49 @@ impl<O: Out> Pass<'_, O> {
         let Some(owners) = &self.gate.owners else { return true };
         // A child belongs to whom its parent belongs to.
         self.gate.sessions.get(name).is_some_and(|session| session.is_admitted || session.lineage.is_some())
-            || owners.has(&self.gate.who.id, name)
+            || owners.is_owner(&self.gate.principal.id, name)
     }
 
     /// Says that there is no such session, whether there is or not.
-    pub(super) fn refuse_unknown(&mut self, id: &[u8], method: &str, message: View<'_>) {
+    pub(super) fn refuse_unknown_session(&mut self, id: &[u8], method: &str, message: View<'_>) {
         let name = message.session().unwrap_or_default();
         let event =
             self.parties(&name).refused("session.refused", "unknown_session", json!({"method": method}));
-        let ticket = self.record(event);
+        let seq = self.record(event);
         let error = RpcError::new(Code::NotFound, format!("there is no session {name:?}"))
             .with("sessionId", json!(name));
         let line = message::error(id, &error);
-        self.send(Way::ToClient, &[&line], Some(ticket), Otherwise::Say(Way::ToClient, unrecorded(id)));
+        self.send(
+            GateDirection::ToClient,
+            &[&line],
+            Some(seq),
+            OnAuditFailure::SendInstead(GateDirection::ToClient, audit_unavailable(id)),
+        );
     }
 
     /// Notes that the client has made a session.
-    pub(super) fn enter(&self, name: &str) -> io::Result<()> {
+    pub(super) fn store_owner(&self, name: &str) -> io::Result<()> {
         if name.len() > MAX_SESSION_NAME_BYTES {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the agent's name for it is too long"));
         }
-        self.gate.owners.as_ref().map_or(Ok(()), |owners| owners.enter(&self.gate.who.id, name))
+        self.gate.owners.as_ref().map_or(Ok(()), |owners| owners.set_owner(&self.gate.principal.id, name))
     }
 
     /// A session was made, and nobody would know later whose it is: then it is nobody's.
-    pub(super) fn unowned(&mut self, id: &[u8], name: &str, error: &io::Error) {
-        self.close_unkept(name, "whose it is could not be kept");
+    pub(super) fn handle_owner_failure(&mut self, id: &[u8], name: &str, error: &io::Error) {
+        self.close_unusable_session(name, "whose it is could not be kept");
         let words = format!("whose the session is could not be kept: {error}");
         let error = RpcError::new(Code::AuditUnavailable, words).effects(Effects::Possible);
         let line = message::error(id, &error);
-        self.send(Way::ToClient, &[&line], None, Otherwise::Nothing);
+        self.send(GateDirection::ToClient, &[&line], None, OnAuditFailure::Drop);
     }
 
     /// The agent has told which sessions there are: the client is told of its own.
-    pub(super) fn listed(&mut self, id: &[u8], message: View<'_>) {
+    pub(super) fn handle_list_answer(&mut self, id: &[u8], message: View<'_>) {
         if self.gate.owners.is_none() || message.result().is_none() {
-            return self.show(message);
+            return self.forward_to_client(message);
         }
-        let mut result = read(message.result());
+        let mut result = parse_object(message.result());
         let mut sessions = match result["sessions"].take() {
             Value::Array(sessions) => sessions,
             _ => Vec::new(),
@@ -130,12 +135,12 @@ impl<O: Out> Pass<'_, O> {
         result["sessions"] = Value::Array(sessions);
         if let Some(result) = result.as_object_mut()
             && let Some(cursor) = result.remove("nextCursor")
-            && let Some(name) = cursor.as_str().and_then(|cursor| self.gate.cursors.hand_out(cursor))
+            && let Some(name) = cursor.as_str().and_then(|cursor| self.gate.cursors.issue(cursor))
         {
             result.insert("nextCursor".to_owned(), name.into());
         }
         if let Ok(line) = message::response(id, &result) {
-            self.send(Way::ToClient, &[&line], None, Otherwise::Nothing);
+            self.send(GateDirection::ToClient, &[&line], None, OnAuditFailure::Drop);
         }
     }
 }

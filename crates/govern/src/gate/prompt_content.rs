@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 /// How much of the text of a prompt is shown to whoever is asked, in bytes.
-const MOST_SHOWN: usize = 16 << 10;
+const MAX_SHOWN_BYTES: usize = 16 << 10;
 
 /// The type of the first block that the manifest does not declare.
-pub(super) fn undeclared(params: &Value, declared: Capabilities) -> Option<&'static str> {
+pub(super) fn undeclared_block(params: &Value, declared: Capabilities) -> Option<&'static str> {
     blocks(params).iter().find_map(|block| match block["type"].as_str()? {
         "image" if !declared.image => Some("image"),
         "audio" if !declared.audio => Some("audio"),
@@ -19,7 +19,7 @@ pub(super) fn undeclared(params: &Value, declared: Capabilities) -> Option<&'sta
 }
 
 /// A prompt as it is approved and recorded: its text as far as that goes, and a digest of all of it as it was sent.
-pub(super) fn matter(params: &Value, raw: Option<&[u8]>) -> Value {
+pub(super) fn approval_input(params: &Value, raw: Option<&[u8]>) -> Value {
     let raw = raw.unwrap_or_default();
     let place = member(raw, "prompt").ok().flatten();
     let whole = place.map(|place| &raw[place]).unwrap_or_default();
@@ -35,9 +35,9 @@ pub(super) fn matter(params: &Value, raw: Option<&[u8]>) -> Value {
             (kind, ..) => text.push_str(&format!("[{}]", kind.unwrap_or("?"))),
         }
     }
-    let is_cut = text.len() > MOST_SHOWN;
+    let is_cut = text.len() > MAX_SHOWN_BYTES;
     if is_cut {
-        let end = (0..=MOST_SHOWN).rev().find(|end| text.is_char_boundary(*end));
+        let end = (0..=MAX_SHOWN_BYTES).rev().find(|end| text.is_char_boundary(*end));
         text.truncate(end.unwrap_or(0));
     }
     let mut matter = json!({"prompt": text, "bytes": whole.len(), "sha256": digest});
@@ -60,7 +60,7 @@ mod tests {
         let check = |prompt: Value, text: &str, is_cut: bool| {
             let params = json!({"prompt": prompt});
             let raw = params.to_string();
-            let matter = matter(&params, Some(raw.as_bytes()));
+            let matter = approval_input(&params, Some(raw.as_bytes()));
             let digest = Sha256::digest(prompt.to_string());
             let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
             assert_eq!((&matter["prompt"], &matter["sha256"]), (&json!(text), &json!(digest)));
@@ -70,15 +70,15 @@ mod tests {
         check(json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]), "a\nb", false);
         let link = json!({"type": "resource_link", "uri": "file:///x", "name": "x"});
         check(json!([link, {"type": "image", "data": "A"}]), "[resource_link file:///x]\n[image]", false);
-        let long = "é".repeat(MOST_SHOWN);
-        check(json!([{"type": "text", "text": long}]), &"é".repeat(MOST_SHOWN / 2), true);
+        let long = "é".repeat(MAX_SHOWN_BYTES);
+        check(json!([{"type": "text", "text": long}]), &"é".repeat(MAX_SHOWN_BYTES / 2), true);
     }
 
     #[test]
     fn only_what_is_declared_may_stand_in_a_prompt() {
         let check = |kind: &str, declared: Capabilities, expected: Option<&str>| {
             assert_eq!(
-                undeclared(&json!({"prompt": [{"type": "text"}, {"type": kind}]}), declared),
+                undeclared_block(&json!({"prompt": [{"type": "text"}, {"type": kind}]}), declared),
                 expected
             );
         };

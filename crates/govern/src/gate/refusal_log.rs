@@ -10,8 +10,8 @@ use std::time::Duration;
 use narrows_audit::{Decision, Event};
 use serde_json::json;
 
-use super::Pass;
-use super::api::{Out, Time};
+use super::GateCtx;
+use super::api::{GateOutput, GateTime};
 use super::retained::value_bytes;
 use crate::audit_events::DECISION;
 
@@ -33,7 +33,7 @@ const COUNT: &str = "count";
 #[derive(Debug, Default)]
 pub(super) struct RefusalLog {
     /// When the interval of the last refusal ends.
-    until: Option<Time>,
+    until: Option<GateTime>,
     /// Refusals that were recorded in it, and the bytes of their inputs.
     recorded: u32,
     recorded_bytes: usize,
@@ -48,7 +48,7 @@ impl RefusalLog {
     ///
     /// # Errors
     /// It is a refusal beyond the rate: it is counted, and the count is to be recorded then.
-    pub(super) fn admit(&mut self, now: Time, event: Event) -> Result<Event, Time> {
+    pub(super) fn resolve_in_roots(&mut self, now: GateTime, event: Event) -> Result<Event, GateTime> {
         if !is_refusal(&event) {
             return Ok(event);
         }
@@ -82,11 +82,11 @@ impl RefusalLog {
     }
 
     /// When counts are to be recorded.
-    pub(super) fn due(&self) -> Option<Time> {
+    pub(super) fn next_due(&self) -> Option<GateTime> {
         self.until.filter(|_| !self.omitted.is_empty())
     }
 
-    fn take(&mut self) -> impl Iterator<Item = Event> + use<> {
+    fn take_omitted(&mut self) -> impl Iterator<Item = Event> + use<> {
         let omitted = std::mem::take(&mut self.omitted);
         omitted.into_values().map(|(mut event, count)| {
             event.metadata.insert(COUNT.to_owned(), json!(count));
@@ -104,10 +104,10 @@ fn is_refusal(event: &Event) -> bool {
         || event.action == DECISION && decision != Some(Decision::Allow)
 }
 
-impl<O: Out> Pass<'_, O> {
+impl<O: GateOutput> GateCtx<'_, O> {
     /// Records how many refusals were left out.
     pub(super) fn record_omitted(&mut self) {
-        for event in self.gate.refusals.take() {
+        for event in self.gate.refusals.take_omitted() {
             self.record_always(event);
         }
     }
@@ -124,20 +124,21 @@ mod tests {
     #[test]
     fn refusals_beyond_the_rate_are_counted_by_their_action() {
         let mut log = RefusalLog::default();
-        let start = Time::from_secs(5);
+        let start = GateTime::from_secs(5);
         let mut recorded = 0_u32;
         for _ in 0..1_000 {
             recorded += u32::from(log.admit(start, event("method.refused")).is_ok());
             let _ = log.admit(start, event("meta.refused"));
             assert!(log.admit(start, event("tool.call")).is_ok(), "what has an effect is always recorded");
         }
-        assert_eq!((recorded, log.due()), (MAX_RECORDED / 2, Some(start + INTERVAL)));
-        let counts: Vec<_> = log.take().map(|event| (event.action, event.metadata[COUNT].clone())).collect();
+        assert_eq!((recorded, log.next_due()), (MAX_RECORDED / 2, Some(start + INTERVAL)));
+        let counts: Vec<_> =
+            log.take_omitted().map(|event| (event.action, event.metadata[COUNT].clone())).collect();
         assert_eq!(
             counts,
             [("meta.refused".to_owned(), json!(950)), ("method.refused".to_owned(), json!(950))]
         );
-        assert_eq!(log.due(), None);
+        assert_eq!(log.next_due(), None);
         assert!(log.admit(start, event("method.refused")).is_err(), "the interval goes on");
         assert!(log.admit(start + INTERVAL, event("method.refused")).is_ok());
     }
@@ -146,8 +147,8 @@ mod tests {
     fn long_inputs_of_refusals_are_counted_sooner() {
         let mut log = RefusalLog::default();
         let long = || Event { input: Some(json!("x".repeat(1 << 20))), ..event("tool.refused") };
-        let recorded = (0..10).filter(|_| log.admit(Time::ZERO, long()).is_ok()).count();
+        let recorded = (0..10).filter(|_| log.admit(GateTime::ZERO, long()).is_ok()).count();
         assert_eq!(recorded, 3);
-        assert!(log.admit(Time::ZERO, event("tool.refused")).is_ok(), "a short one is recorded");
+        assert!(log.admit(GateTime::ZERO, event("tool.refused")).is_ok(), "a short one is recorded");
     }
 }

@@ -4,168 +4,175 @@ use narrows_acp::method;
 use narrows_wire::{View, message};
 use serde_json::{Map, Value, json};
 
-use super::Pass;
-use super::api::{Out, Ticket};
-use super::outbox::{Otherwise, Way};
-use super::session::{Asked, Session};
-use super::session_open::{crowded, read, unrecorded, unrecorded_outcome};
-use crate::lifecycle::Life;
-use crate::meta::introduce;
+use super::GateCtx;
+use super::api::{AuditSeq, GateOutput};
+use super::outbox::{GateDirection, OnAuditFailure};
+use super::session::{ClientRequestKind, Session};
+use super::session_open::{audit_unavailable, outcome_unrecorded, parse_object, too_many_sessions};
+use crate::lifecycle::OperatorState;
+use crate::meta::mark_initialize_answer;
 use crate::request_ids::comparable_id;
 
-impl<O: Out> Pass<'_, O> {
-    pub(super) fn agent_response(&mut self, message: View<'_>) {
+impl<O: GateOutput> GateCtx<'_, O> {
+    pub(super) fn handle_agent_response(&mut self, message: View<'_>) {
         // An error with the id `null` is about a line that the agent could not read.
         if message.id() == Some(b"null") {
-            return self.show(message);
+            return self.forward_to_client(message);
         }
         let Some(compared) = message.id().and_then(comparable_id) else { return };
         let id = &*compared;
         // A response to no request, or a second one to the same, is dropped.
-        let Some(owed) = self.gate.asked.remove(id) else { return };
-        if owed.is_late {
-            if matches!(owed.what, Asked::Create { .. })
+        let Some(pending) = self.gate.pending_at_agent.remove(id) else { return };
+        if pending.is_late {
+            if matches!(pending.kind, ClientRequestKind::Create { .. })
                 && let Some(name) = message.session().filter(|_| message.result().is_some())
                 && !self.gate.sessions.get(&*name).is_some_and(|session| session.is_admitted)
             {
-                self.close_unkept(&name, "it was opened too late");
+                self.close_unusable_session(&name, "it was opened too late");
             }
             self.drop_early();
-            return self.too_late(&owed);
+            return self.drop_late_agent_answer(&pending);
         }
-        let fitting = self.fitting_answer(&owed.method, message);
+        let fitting = self.fitting_answer(&pending.method, message);
         let message = fitting.as_deref().map_or(message, View::parse);
-        match owed.what {
-            Asked::Other => self.show(message),
-            Asked::Initialize => self.initialized(id, message),
-            Asked::Create { place } => {
+        match pending.kind {
+            ClientRequestKind::Other => self.forward_to_client(message),
+            ClientRequestKind::Initialize => self.handle_initialize_answer(id, message),
+            ClientRequestKind::Create { place } => {
                 let name = message.session().filter(|_| message.result().is_some());
                 let Some(name) = name else {
                     self.drop_early();
-                    return self.show(message);
+                    return self.forward_to_client(message);
                 };
-                let Some(session) = self.open_session(&name) else { return self.unkept(id, &name) };
-                session.settle(place);
+                let Some(session) = self.ensure_session(&name) else {
+                    return self.refuse_surplus_session(id, &name);
+                };
+                session.set_up(place);
                 session.is_admitted = true;
                 session.lineage = None;
                 self.gate.charge_session(&name);
-                if let Err(error) = self.enter(&name) {
-                    return self.unowned(id, &name, &error);
+                if let Err(error) = self.store_owner(&name) {
+                    return self.handle_owner_failure(id, &name, &error);
                 }
-                let ticket = self.invoke(&name);
+                let seq = self.record_session_open(&name);
                 // What was said before the answer is shown before it.
                 self.release_early();
                 self.send_marked(
                     message,
-                    Some(ticket),
-                    Otherwise::Say(Way::ToClient, unrecorded_outcome(id)),
+                    Some(seq),
+                    OnAuditFailure::SendInstead(GateDirection::ToClient, outcome_unrecorded(id)),
                 );
             }
-            Asked::Open { session: name, replays } => {
+            ClientRequestKind::Open { session: name, replays } => {
                 if message.result().is_none() {
-                    self.unopened(&name, replays);
-                    return self.show(message);
+                    self.handle_open_failure(&name, replays);
+                    return self.forward_to_client(message);
                 }
                 if let Some(session) = self.gate.sessions.get_mut(&*name) {
                     session.replays = session.replays.saturating_sub(u32::from(replays));
-                    let ticket = self.invoke(&name);
+                    let seq = self.record_session_open(&name);
                     self.send_marked(
                         message,
-                        Some(ticket),
-                        Otherwise::Say(Way::ToClient, unrecorded_outcome(id)),
+                        Some(seq),
+                        OnAuditFailure::SendInstead(GateDirection::ToClient, outcome_unrecorded(id)),
                     );
                 } else {
-                    self.show(message);
+                    self.forward_to_client(message);
                 }
             }
-            Asked::List => self.listed(id, message),
-            Asked::Prompt { session } => self.turn_answered(id, &session, message),
-            Asked::Close { session } => {
-                let ticket = message.result().and_then(|_| {
-                    self.settle_prompts(&session);
-                    self.over(&session, "it was closed")
+            ClientRequestKind::List => self.handle_list_answer(id, message),
+            ClientRequestKind::Prompt { session } => self.handle_prompt_answer(id, &session, message),
+            ClientRequestKind::Close { session } => {
+                let seq = message.result().and_then(|_| {
+                    self.answer_open_prompts(&session);
+                    self.close_session(&session, "it was closed")
                 });
-                let otherwise = Otherwise::Say(Way::ToClient, unrecorded_outcome(id));
-                self.send(Way::ToClient, &[message.bytes()], ticket, otherwise);
+                let on_failure = OnAuditFailure::SendInstead(GateDirection::ToClient, outcome_unrecorded(id));
+                self.send(GateDirection::ToClient, &[message.bytes()], seq, on_failure);
             }
         }
     }
 
     /// A session was made for which there is no room: then there is none.
-    fn unkept(&mut self, id: &[u8], name: &str) {
+    fn refuse_surplus_session(&mut self, id: &[u8], name: &str) {
         let event = self.parties(name).refused("session.refused", "too_many_sessions", json!({}));
-        let ticket = self.record(event);
-        self.close_unkept(name, "too many sessions are open");
-        let line = message::error(id, &crowded());
-        let otherwise = Otherwise::Say(Way::ToClient, unrecorded(id));
-        self.send(Way::ToClient, &[&line], Some(ticket), otherwise);
+        let seq = self.record(event);
+        self.close_unusable_session(name, "too many sessions are open");
+        let line = message::error(id, &too_many_sessions());
+        let on_failure = OnAuditFailure::SendInstead(GateDirection::ToClient, audit_unavailable(id));
+        self.send(GateDirection::ToClient, &[&line], Some(seq), on_failure);
     }
 
     /// Has the agent close a session that nobody will use. What it answers is nobody's answer.
-    pub(super) fn close_unkept(&mut self, name: &str, reason: &str) {
+    pub(super) fn close_unusable_session(&mut self, name: &str, reason: &str) {
         self.gate.serial += 1;
-        let id = format!("\"aip44:{}:{}\"", self.gate.setting.nonce, self.gate.serial);
+        let id = format!("\"aip44:{}:{}\"", self.gate.start.nonce, self.gate.serial);
         if let Ok(line) = message::request(id.as_bytes(), method::SESSION_CLOSE, &json!({"sessionId": name}))
         {
-            self.send(Way::ToAgent, &[&line], None, Otherwise::Nothing);
+            self.send(GateDirection::ToAgent, &[&line], None, OnAuditFailure::Drop);
         }
-        if self.over(name, reason).is_none() {
-            self.gate.note_closed(name, false);
+        if self.close_session(name, reason).is_none() {
+            self.gate.remember_closed(name, false);
         }
         self.drop_early();
     }
 
     /// Records that a session is open.
-    fn invoke(&mut self, name: &str) -> Ticket {
+    fn record_session_open(&mut self, name: &str) -> AuditSeq {
         if let Some(session) = self.session(name) {
-            session.life = Life::Invoked;
+            session.operator_state = OperatorState::Invoked;
         }
-        let event = self.parties(name).step(Life::Invoked, None);
+        let event = self.parties(name).state_changed(OperatorState::Invoked, None);
         self.record(event)
     }
 
     /// Sends a message to the client with our mark.
-    pub(super) fn send_marked(&mut self, message: View<'_>, after: Option<Ticket>, otherwise: Otherwise) {
+    pub(super) fn send_marked(
+        &mut self,
+        message: View<'_>,
+        after: Option<AuditSeq>,
+        on_failure: OnAuditFailure,
+    ) {
         let fitting = self.fitting_update(message);
         let message = fitting.as_deref().map_or(message, View::parse);
         // What can be read in two ways has not come this far.
-        let Some(marked) = self.gate.mark.put(message) else { return };
+        let Some(marked) = self.gate.mark.insert(message) else { return };
         if after.is_none() && self.gate.to_client.is_empty() {
             return self.out.to_client(&marked);
         }
         let line = marked.concat();
-        self.send(Way::ToClient, &[&line], after, otherwise);
+        self.send(GateDirection::ToClient, &[&line], after, on_failure);
     }
 
     /// The agent has introduced itself: what the manifest does not declare it does not offer, and what is declared must
     /// be there.
-    fn initialized(&mut self, id: &[u8], message: View<'_>) {
+    fn handle_initialize_answer(&mut self, id: &[u8], message: View<'_>) {
         if message.result().is_none() {
-            return self.show(message);
+            return self.forward_to_client(message);
         }
-        let mut result = read(message.result());
+        let mut result = parse_object(message.result());
         self.gate.is_v2 = result["protocolVersion"] == 2;
-        let mut missing = self.compare(&mut result);
+        let mut missing = self.restrict_agent_capabilities(&mut result);
         // No manifest can declare it: it comes with the others, and is offered where the agent has it.
         missing.retain(|name| *name != "acp");
-        self.gate.unmet = (!missing.is_empty()).then(|| missing.join(", "));
-        if let Some(error) = self.unmet() {
+        self.gate.unmet_capabilities = (!missing.is_empty()).then(|| missing.join(", "));
+        if let Some(error) = self.unmet_error() {
             let event =
                 self.parties("").refused("session.refused", "unmet-capability", json!({"missing": missing}));
-            let ticket = self.record(event);
+            let seq = self.record(event);
             let line = message::error(id, &error);
-            let otherwise = Otherwise::Say(Way::ToClient, unrecorded(id));
-            return self.send(Way::ToClient, &[&line], Some(ticket), otherwise);
+            let on_failure = OnAuditFailure::SendInstead(GateDirection::ToClient, audit_unavailable(id));
+            return self.send(GateDirection::ToClient, &[&line], Some(seq), on_failure);
         }
-        self.gate.is_introduced = true;
-        introduce(&mut result, &self.gate.mandate, &self.gate.who);
+        self.gate.is_initialized = true;
+        mark_initialize_answer(&mut result, &self.gate.config, &self.gate.principal);
         let Ok(line) = message::response(id, &result) else { return };
-        self.send(Way::ToClient, &[&line], None, Otherwise::Nothing);
+        self.send(GateDirection::ToClient, &[&line], None, OnAuditFailure::Drop);
     }
 
     /// Takes out of an answer what is not declared, and names what is declared and not there.
-    fn compare(&self, result: &mut Value) -> Vec<&'static str> {
-        let declared = self.gate.mandate.capabilities;
+    fn restrict_agent_capabilities(&self, result: &mut Value) -> Vec<&'static str> {
+        let declared = self.gate.config.capabilities;
         let mut missing = Vec::new();
         if self.gate.is_v2 {
             // What can be done with sessions is the same for all agents there.
@@ -198,7 +205,7 @@ impl<O: Out> Pass<'_, O> {
         }) else {
             return missing;
         };
-        flag(offers, "loadSession", declared.load_session, &mut missing);
+        restrict_flag(offers, "loadSession", declared.load_session, &mut missing);
         for (group, flags) in [
             (
                 "promptCapabilities",
@@ -216,14 +223,14 @@ impl<O: Out> Pass<'_, O> {
             let mut none = Map::new();
             let group = offers.get_mut(group).and_then(Value::as_object_mut).unwrap_or(&mut none);
             for (name, is_declared) in flags {
-                flag(group, name, is_declared, &mut missing);
+                restrict_flag(group, name, is_declared, &mut missing);
             }
         }
         missing
     }
 }
 
-fn flag(
+fn restrict_flag(
     offers: &mut Map<String, Value>,
     name: &'static str,
     declared: bool,
@@ -239,7 +246,7 @@ fn flag(
 
 impl Session {
     /// Whether nothing ever happened in it.
-    pub(super) fn is_fresh(&self) -> bool {
+    pub(super) fn is_unused(&self) -> bool {
         self.prompts.is_empty() && self.calls.is_empty() && self.replays == 0
     }
 }

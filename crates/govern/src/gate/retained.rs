@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 
-use super::api::Out;
-use super::{Gate, Pass};
+use super::api::GateOutput;
+use super::{Gate, GateCtx};
 
 /// A call retains its input once, and up to three times while it waits for an approval.
 const MAX_RETAINED_BYTES: usize = 128 << 20;
@@ -55,8 +55,8 @@ impl RetainedBytes {
     }
 
     /// Charges `bytes`, whether there is room for them or not.
-    pub(super) fn charge(&self, bytes: usize) -> Charge {
-        let mut charge = Charge { bytes: 0, budget: Some(self.clone()) };
+    pub(super) fn charge(&self, bytes: usize) -> ByteCharge {
+        let mut charge = ByteCharge { bytes: 0, budget: Some(self.clone()) };
         charge.resize(bytes);
         charge
     }
@@ -64,12 +64,12 @@ impl RetainedBytes {
 
 /// Bytes of one entry. Released when dropped.
 #[derive(Debug, Default)]
-pub(super) struct Charge {
+pub(super) struct ByteCharge {
     bytes: usize,
     budget: Option<RetainedBytes>,
 }
 
-impl Charge {
+impl ByteCharge {
     fn resize(&mut self, bytes: usize) {
         let Some(budget) = &self.budget else { return };
         budget.used.fetch_add(bytes, Ordering::Relaxed);
@@ -78,7 +78,7 @@ impl Charge {
     }
 }
 
-impl Drop for Charge {
+impl Drop for ByteCharge {
     fn drop(&mut self) {
         self.resize(0);
     }
@@ -87,7 +87,7 @@ impl Drop for Charge {
 /// A table whose entries are charged.
 #[derive(Debug)]
 pub(super) struct ChargedMap<K, V> {
-    entries: HashMap<K, (V, Charge)>,
+    entries: HashMap<K, (V, ByteCharge)>,
 }
 
 impl<K, V> Default for ChargedMap<K, V> {
@@ -150,7 +150,7 @@ impl<K: Eq + Hash, V> ChargedMap<K, V> {
     }
 
     /// Removes an entry and returns its charge with it, for another table.
-    pub(super) fn remove_charged<Q: Eq + Hash + ?Sized>(&mut self, key: &Q) -> Option<(V, Charge)>
+    pub(super) fn remove_charged<Q: Eq + Hash + ?Sized>(&mut self, key: &Q) -> Option<(V, ByteCharge)>
     where
         K: Borrow<Q>,
     {
@@ -177,7 +177,7 @@ impl<K: Eq + Hash, V> ChargedMap<K, V> {
 /// Removes all entries of a [`ChargedMap`] and their charges.
 #[derive(Debug)]
 pub(super) struct DrainValues<'a, K, V> {
-    entries: Drain<'a, K, (V, Charge)>,
+    entries: Drain<'a, K, (V, ByteCharge)>,
 }
 
 impl<K, V> Iterator for DrainValues<'_, K, V> {
@@ -210,7 +210,7 @@ impl Gate {
         for session in self.sessions.values_mut() {
             session.forget_calls_over();
         }
-        while !self.retained.has_room_for(bytes) && self.closed.pop_front().is_some() {}
+        while !self.retained.has_room_for(bytes) && self.closed_sessions.pop_front().is_some() {}
         self.retained.has_room_for(bytes)
     }
 
@@ -223,7 +223,7 @@ impl Gate {
     }
 }
 
-impl<O: Out> Pass<'_, O> {
+impl<O: GateOutput> GateCtx<'_, O> {
     /// Returns `true` if there is room for `bytes` more. Otherwise that is recorded.
     pub(super) fn has_room_for(&mut self, session: &str, bytes: usize) -> bool {
         let has_room = self.gate.make_room(bytes);
@@ -243,7 +243,7 @@ impl<O: Out> Pass<'_, O> {
     /// Charges a call for what is known of it now.
     pub(super) fn charge_call(&mut self, session: &str, key: &str) {
         let Some(session) = self.gate.sessions.get_mut(session) else { return };
-        let Some(bytes) = session.calls.get(key).map(|case| case.retained_bytes()) else { return };
+        let Some(bytes) = session.calls.get(key).map(|record| record.retained_bytes()) else { return };
         session.calls.resize(key, key.len() + bytes);
     }
 }

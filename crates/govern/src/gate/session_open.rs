@@ -9,11 +9,11 @@ use narrows_manifest::Capabilities;
 use narrows_wire::{Code, Effects, RpcError, View, message};
 use serde_json::{Value, json};
 
-use super::api::{Out, SessionSlot};
-use super::outbox::{Otherwise, Way};
-use super::session::{Asked, Owed, Place, Session};
-use super::{Gate, Pass};
-use crate::path_resolver::admit;
+use super::api::{GateOutput, SessionSlot};
+use super::outbox::{GateDirection, OnAuditFailure};
+use super::session::{ClientRequestKind, PendingAtAgent, Session, SessionSetup};
+use super::{Gate, GateCtx};
+use crate::path_resolver::resolve_in_roots;
 use crate::unique_keys;
 
 /// What is said to whoever uses what is not declared.
@@ -33,7 +33,7 @@ const OF_ACP: [&str; 5] = ["type", "name", "id", "serverId", "_meta"];
 
 /// What the client said it does for the agent.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Offered {
+pub(super) struct ClientOffer {
     read: bool,
     write: bool,
     terminal: bool,
@@ -43,9 +43,9 @@ pub(super) struct Offered {
 
 impl Gate {
     /// What the client does for the agent: what is declared, and what it said itself.
-    pub(super) fn offers(&self) -> Capabilities {
-        let declared = self.mandate.capabilities;
-        let Some(Offered { read, write, terminal, .. }) = self.offered else { return declared };
+    pub(super) fn client_capabilities(&self) -> Capabilities {
+        let declared = self.config.capabilities;
+        let Some(ClientOffer { read, write, terminal, .. }) = self.client_offer else { return declared };
         Capabilities {
             read_text_file: declared.read_text_file && read,
             write_text_file: declared.write_text_file && write,
@@ -56,35 +56,37 @@ impl Gate {
 }
 
 /// Why a session is not opened.
-struct Refusal {
+struct OpeningRefusal {
     /// For programs.
     code: &'static str,
     error: RpcError,
 }
 
-impl Refusal {
+impl OpeningRefusal {
     fn new(kind: Code, words: impl Into<Cow<'static, str>>, code: &'static str) -> Self {
         Self { code, error: RpcError::new(kind, words).with("code", json!(code)) }
     }
 }
 
-impl<O: Out> Pass<'_, O> {
+impl<O: GateOutput> GateCtx<'_, O> {
     /// The client introduces itself: what the manifest does not declare it does not offer.
-    pub(super) fn initialize(&mut self, id: &[u8], message: View<'_>) {
+    pub(super) fn handle_initialize(&mut self, id: &[u8], message: View<'_>) {
         // What the client offers would change under an agent that works by what it was told.
-        let is_open = |owed: &Owed| matches!(owed.what, Asked::Initialize) && !owed.is_late;
-        if self.gate.is_introduced || self.gate.asked.values().any(is_open) {
+        let is_open = |pending: &PendingAtAgent| {
+            matches!(pending.kind, ClientRequestKind::Initialize) && !pending.is_late
+        };
+        if self.gate.is_initialized || self.gate.pending_at_agent.values().any(is_open) {
             let error = RpcError::new(Code::InvalidRequest, "`initialize` was sent before");
             return self.refuse_client(id, &error);
         }
         let Some(params) = self.fitting_initialize(message) else { return };
-        if !self.await_answer(id, message, Asked::Initialize) {
+        if !self.track_client_request(id, message, ClientRequestKind::Initialize) {
             return;
         }
-        let mut params = read(Some(&params));
-        let declared = self.gate.mandate.capabilities;
+        let mut params = parse_object(Some(&params));
+        let declared = self.gate.config.capabilities;
         let says = |place: &str| params.pointer(place) == Some(&Value::Bool(true));
-        self.gate.offered = Some(Offered {
+        self.gate.client_offer = Some(ClientOffer {
             read: says("/clientCapabilities/fs/readTextFile"),
             write: says("/clientCapabilities/fs/writeTextFile"),
             terminal: says("/clientCapabilities/terminal"),
@@ -92,10 +94,10 @@ impl<O: Out> Pass<'_, O> {
         });
         if let Some(offers) = params.get_mut("clientCapabilities").and_then(Value::as_object_mut) {
             if let Some(files) = offers.get_mut("fs").and_then(Value::as_object_mut) {
-                keep(files, "readTextFile", declared.read_text_file);
-                keep(files, "writeTextFile", declared.write_text_file);
+                withhold_undeclared(files, "readTextFile", declared.read_text_file);
+                withhold_undeclared(files, "writeTextFile", declared.write_text_file);
             }
-            keep(offers, "terminal", declared.terminal);
+            withhold_undeclared(offers, "terminal", declared.terminal);
         }
         // The gate decides before anything runs, so an agent behind it always asks.
         for place in ["/clientCapabilities/_meta", "/capabilities/_meta"] {
@@ -103,7 +105,7 @@ impl<O: Out> Pass<'_, O> {
                 meta.remove(AUTHORIZES);
             }
         }
-        if !self.gate.mandate.agent_methods.iter().any(|listed| listed == method::ELICITATION_CREATE) {
+        if !self.gate.config.agent_methods.iter().any(|listed| listed == method::ELICITATION_CREATE) {
             for offers in ["clientCapabilities", "capabilities"] {
                 if let Some(offers) = params.get_mut(offers).and_then(Value::as_object_mut) {
                     offers.remove("elicitation");
@@ -111,20 +113,22 @@ impl<O: Out> Pass<'_, O> {
             }
         }
         let Ok(line) = message::request(id, method::INITIALIZE, &params) else { return };
-        let Some(line) = self.gate.mark.put(View::parse(&line)).map(|marked| marked.concat()) else { return };
-        self.send(Way::ToAgent, &[&line], None, Otherwise::Nothing);
+        let Some(line) = self.gate.mark.insert(View::parse(&line)).map(|marked| marked.concat()) else {
+            return;
+        };
+        self.send(GateDirection::ToAgent, &[&line], None, OnAuditFailure::Drop);
     }
 
     /// A session is to be created.
-    pub(super) fn create(&mut self, id: &[u8], message: View<'_>) {
-        let is_one = |owed: &&Owed| matches!(owed.what, Asked::Create { .. });
-        let coming = self.gate.asked.values().filter(is_one).count();
-        if self.gate.sessions.len() + coming >= super::MOST_OPEN {
-            return self.refuse_client(id, &crowded());
+    pub(super) fn create_session(&mut self, id: &[u8], message: View<'_>) {
+        let is_one = |pending: &&PendingAtAgent| matches!(pending.kind, ClientRequestKind::Create { .. });
+        let coming = self.gate.pending_at_agent.values().filter(is_one).count();
+        if self.gate.sessions.len() + coming >= super::MAX_OPEN {
+            return self.refuse_client(id, &too_many_sessions());
         }
         match self.admit_opening(message, None) {
             Ok(place) => {
-                if self.await_answer(id, message, Asked::Create { place }) {
+                if self.track_client_request(id, message, ClientRequestKind::Create { place }) {
                     self.forward_opening(id, message);
                 }
             }
@@ -133,14 +137,14 @@ impl<O: Out> Pass<'_, O> {
     }
 
     /// A stored session is to be opened.
-    pub(super) fn reopen(&mut self, id: &[u8], message: View<'_>) {
-        let Some(name) = message.session() else { return self.refuse_client(id, &unnamed()) };
+    pub(super) fn open_existing_session(&mut self, id: &[u8], message: View<'_>) {
+        let Some(name) = message.session() else { return self.refuse_client(id, &missing_session_id()) };
         let is_load = message.method().is_some_and(|method| method == method::SESSION_LOAD);
-        if is_load && !self.gate.mandate.capabilities.load_session {
+        if is_load && !self.gate.config.capabilities.load_session {
             return self.refuse_client(id, &RpcError::new(Code::MethodNotFound, UNDECLARED));
         }
         let is_busy = self.gate.is_busy(&name);
-        let is_replay_asked = is_load || !read(message.params())["replayFrom"].is_null();
+        let is_replay_asked = is_load || !parse_object(message.params())["replayFrom"].is_null();
         if is_busy && is_replay_asked {
             // What the turn does could not be told from what was done before.
             let error = RpcError::new(Code::InvalidRequest, "a turn is under way in this session");
@@ -148,20 +152,24 @@ impl<O: Out> Pass<'_, O> {
         }
         match self.admit_opening(message, Some(&name)) {
             Ok(place) => {
-                if self.gate.sessions.len() >= super::MOST_OPEN && !self.gate.sessions.contains_key(&*name) {
-                    return self.refuse_client(id, &crowded());
+                if self.gate.sessions.len() >= super::MAX_OPEN && !self.gate.sessions.contains_key(&*name) {
+                    return self.refuse_client(id, &too_many_sessions());
                 }
                 // Version 2 has no history unless it is asked for.
                 let replays = !is_busy && (is_replay_asked || !self.gate.is_v2);
                 if !self.has_room_for(&name, name.len() + place.retained_bytes()) {
-                    return self.refuse_client(id, &crowded());
+                    return self.refuse_client(id, &too_many_sessions());
                 }
-                if self.await_answer(id, message, Asked::Open { session: (&*name).into(), replays }) {
+                if self.track_client_request(
+                    id,
+                    message,
+                    ClientRequestKind::Open { session: (&*name).into(), replays },
+                ) {
                     self.gate.forget_closed(&name);
                     let session = self.gate.sessions.entry((&*name).into()).or_default();
                     session.replays += u32::from(replays);
                     session.is_admitted = true;
-                    session.settle(place);
+                    session.set_up(place);
                     self.gate.charge_session(&name);
                     self.forward_opening(id, message);
                 }
@@ -175,16 +183,16 @@ impl<O: Out> Pass<'_, O> {
         let method = message.method().unwrap_or_default();
         let name = message.session().unwrap_or_default();
         let params = message.params().unwrap_or_default();
-        let event = self.parties(&name).accepted("session.requested", &method, params);
-        let ticket = Some(self.record(event));
-        let otherwise = Otherwise::Unbegun(unrecorded(id), id.into());
+        let event = self.parties(&name).request_accepted("session.requested", &method, params);
+        let seq = Some(self.record(event));
+        let on_failure = OnAuditFailure::FailClientRequest(audit_unavailable(id), id.into());
         let gate = &self.gate;
-        if gate.mandate.provides.is_empty() {
-            return self.send(Way::ToAgent, &[message.bytes()], ticket, otherwise);
+        if gate.config.provided_servers.is_empty() {
+            return self.send(GateDirection::ToAgent, &[message.bytes()], seq, on_failure);
         }
-        let mut params = read(message.params());
+        let mut params = parse_object(message.params());
         let mut servers = params["mcpServers"].as_array().cloned().unwrap_or_default();
-        for provided in &gate.mandate.provides {
+        for provided in &gate.config.provided_servers {
             servers.retain(|server| server["name"] != provided["name"]);
             let mut provided = provided.clone();
             if gate.is_v2 && provided.get("type").is_none() {
@@ -194,70 +202,71 @@ impl<O: Out> Pass<'_, O> {
         }
         params["mcpServers"] = Value::Array(servers);
         let Ok(line) = message::request(id, &method, &params) else { return };
-        self.send(Way::ToAgent, &[&line], ticket, otherwise);
+        self.send(GateDirection::ToAgent, &[&line], seq, on_failure);
     }
 
     /// A stored session was not opened: it is forgotten if nothing is going on in it.
-    pub(super) fn unopened(&mut self, name: &str, replays: bool) {
+    pub(super) fn handle_open_failure(&mut self, name: &str, replays: bool) {
         let Some(session) = self.gate.sessions.get_mut(name) else { return };
         session.replays = session.replays.saturating_sub(u32::from(replays));
-        if session.is_fresh() {
+        if session.is_unused() {
             self.gate.sessions.remove(name);
-            self.gate.note_closed(name, false);
+            self.gate.remember_closed(name, false);
         }
     }
 
     /// Where a session would live, if it may.
-    fn admit_opening(&self, message: View<'_>, name: Option<&str>) -> Result<Place, Refusal> {
+    fn admit_opening(&self, message: View<'_>, name: Option<&str>) -> Result<SessionSetup, OpeningRefusal> {
         let params = unique_keys::read(message.params())
-            .ok_or_else(|| Refusal::new(Code::InvalidParams, AMBIGUOUS, "ambiguous_params"))?;
-        let mandate = &self.gate.mandate;
-        let more = list(&params, "additionalDirectories")?;
+            .ok_or_else(|| OpeningRefusal::new(Code::InvalidParams, AMBIGUOUS, "ambiguous_params"))?;
+        let config = &self.gate.config;
+        let more = optional_list(&params, "additionalDirectories")?;
         let named = params.get("cwd").into_iter().chain(more);
         let mut roots = Vec::new();
         for value in named {
             let path = Path::new(value.as_str().unwrap_or_default());
             if path.as_os_str().len() > MAX_PATH_BYTES {
-                return Err(Refusal::new(
+                return Err(OpeningRefusal::new(
                     Code::InvalidParams,
                     "path of a directory too long",
                     "invalid_params",
                 ));
             }
-            let real = admit(path, &mandate.roots, &*self.gate.ground).map_err(|outside| {
-                let is_local = self.gate.who.is_local();
-                let words = if is_local { outside.told(path, &mandate.roots) } else { outside.to_string() };
-                Refusal::new(Code::InvalidParams, words, "cwd_outside_root")
+            let real = resolve_in_roots(path, &config.roots, &*self.gate.resolver).map_err(|outside| {
+                let is_local = self.gate.principal.is_local();
+                let words =
+                    if is_local { outside.describe(path, &config.roots) } else { outside.to_string() };
+                OpeningRefusal::new(Code::InvalidParams, words, "cwd_outside_root")
             })?;
             roots.push(real);
         }
-        let servers = list(&params, "mcpServers")?;
+        let servers = optional_list(&params, "mcpServers")?;
         for server in servers {
             self.admit_server(server)?;
         }
         if roots.is_empty() {
-            roots.clone_from(&mandate.roots);
+            roots.clone_from(&config.roots);
         }
-        let servers = self.in_client(servers, name)?;
-        Ok(Place { roots, servers, slot: self.take_slot(name)? })
+        let servers = self.client_mcp_servers(servers, name)?;
+        Ok(SessionSetup { roots, servers, slot: self.take_slot(name)? })
     }
 
     /// Takes a slot for a session that is not open, or is a child and has none. The last of the checks.
-    fn take_slot(&self, name: Option<&str>) -> Result<Option<SessionSlot>, Refusal> {
+    fn take_slot(&self, name: Option<&str>) -> Result<Option<SessionSlot>, OpeningRefusal> {
         let Some(slots) = &self.gate.session_slots else { return Ok(None) };
         let session = name.and_then(|name| self.gate.sessions.get(name));
         if session.is_some_and(|session| session.slot.is_some()) {
             return Ok(None);
         }
-        let slot = slots.take(&self.gate.who.id);
+        let slot = slots.take(&self.gate.principal.id);
         let words = "session limit of this identity reached";
-        slot.map(Some).ok_or_else(|| Refusal::new(Code::Backpressure, words, "session_limit"))
+        slot.map(Some).ok_or_else(|| OpeningRefusal::new(Code::Backpressure, words, "session_limit"))
     }
 
     /// Whether a client may name this MCP server.
-    fn admit_server(&self, server: &Value) -> Result<(), Refusal> {
-        let mandate = &self.gate.mandate;
-        let declared = mandate.capabilities;
+    fn admit_server(&self, server: &Value) -> Result<(), OpeningRefusal> {
+        let config = &self.gate.config;
+        let declared = config.capabilities;
         let is_declared = match server["type"].as_str() {
             Some("acp") => declared.mcp_acp,
             Some("http") => declared.mcp_http,
@@ -268,43 +277,50 @@ impl<O: Out> Pass<'_, O> {
         let members = server.as_object().into_iter().flatten();
         if server["type"] == "acp" && members.map(|(key, _)| key).any(|key| !OF_ACP.contains(&key.as_str())) {
             let words = "an MCP server in the client has a name and an id only";
-            return Err(Refusal::new(Code::InvalidParams, words, "unknown_member"));
+            return Err(OpeningRefusal::new(Code::InvalidParams, words, "unknown_member"));
         }
         if !is_declared {
             let words = "the manifest does not declare this kind of MCP servers";
-            return Err(Refusal::new(Code::InvalidParams, words, "undeclared_capability"));
+            return Err(OpeningRefusal::new(Code::InvalidParams, words, "undeclared_capability"));
         }
-        let Some(listed) = &mandate.servers else { return Ok(()) };
+        let Some(listed) = &config.servers else { return Ok(()) };
         let name = server["name"].as_str().unwrap_or_default();
         // One in the client is the client's; any other is ours to describe, or a name would be enough to run anything.
         let is_known = match server["type"] == "acp" {
             true => listed.iter().any(|listed| listed == name),
-            false => mandate.provides.iter().any(|provided| provided["name"] == name),
+            false => config.provided_servers.iter().any(|provided| provided["name"] == name),
         };
         if is_known {
             return Ok(());
         }
         let words = format!("the operator has no MCP server `{}`", narrows_base::text::quoted(name, 64));
-        Err(Refusal::new(Code::PolicyDenied, words, "server_not_listed"))
+        Err(OpeningRefusal::new(Code::PolicyDenied, words, "server_not_listed"))
     }
 
     /// The MCP servers that live in the client: their ids, each of which means one of them, and their names.
-    fn in_client(&self, servers: &[Value], session: Option<&str>) -> Result<Vec<(String, String)>, Refusal> {
+    fn client_mcp_servers(
+        &self,
+        servers: &[Value],
+        session: Option<&str>,
+    ) -> Result<Vec<(String, String)>, OpeningRefusal> {
         let mut found: Vec<(String, String)> = Vec::new();
         for server in servers.iter().filter(|server| server["type"] == "acp") {
             let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
             let id = server.get("serverId").or_else(|| server.get("id")).map(text).unwrap_or_default();
-            if id.is_empty() || found.iter().any(|(other, _)| *other == id) || self.is_taken(&id, session) {
+            if id.is_empty()
+                || found.iter().any(|(other, _)| *other == id)
+                || self.is_server_id_taken(&id, session)
+            {
                 let words = "the id of an MCP server is missing, or that of another";
-                return Err(Refusal::new(Code::InvalidParams, words, "server_id_taken"));
+                return Err(OpeningRefusal::new(Code::InvalidParams, words, "server_id_taken"));
             }
             found.push((id, text(&server["name"])));
         }
         Ok(found)
     }
 
-    fn refuse_opening(&mut self, id: &[u8], message: View<'_>, refusal: &Refusal) {
-        let params = read(message.params());
+    fn refuse_opening(&mut self, id: &[u8], message: View<'_>, refusal: &OpeningRefusal) {
+        let params = parse_object(message.params());
         let session = message.session().unwrap_or_default().into_owned();
         let input = json!({
             "method": message.method().unwrap_or_default(),
@@ -312,10 +328,10 @@ impl<O: Out> Pass<'_, O> {
             "additionalDirectories": params["additionalDirectories"],
         });
         let event = self.parties(&session).refused("session.refused", refusal.code, input);
-        let ticket = self.record(event);
+        let seq = self.record(event);
         let line = message::error(id, &refusal.error);
-        let otherwise = Otherwise::Say(Way::ToClient, unrecorded(id));
-        self.send(Way::ToClient, &[&line], Some(ticket), otherwise);
+        let on_failure = OnAuditFailure::SendInstead(GateDirection::ToClient, audit_unavailable(id));
+        self.send(GateDirection::ToClient, &[&line], Some(seq), on_failure);
     }
 
     /// The session of this name, if it is open.
@@ -324,12 +340,12 @@ impl<O: Out> Pass<'_, O> {
     }
 
     /// The session of this name, which the client has opened. Nothing if there is no room for it.
-    pub(super) fn open_session(&mut self, name: &str) -> Option<&mut Session> {
+    pub(super) fn ensure_session(&mut self, name: &str) -> Option<&mut Session> {
         if !self.gate.sessions.contains_key(name) {
-            if self.gate.sessions.len() >= super::MOST_OPEN {
+            if self.gate.sessions.len() >= super::MAX_OPEN {
                 return None;
             }
-            let session = Session { roots: self.gate.mandate.roots.clone(), ..Session::default() };
+            let session = Session { roots: self.gate.config.roots.clone(), ..Session::default() };
             if !self.gate.make_room(name.len() + session.retained_bytes()) {
                 return None;
             }
@@ -342,7 +358,7 @@ impl<O: Out> Pass<'_, O> {
 }
 
 /// The error of whoever wanted something that could not be recorded.
-pub(super) fn unrecorded(id: &[u8]) -> bytes::Bytes {
+pub(super) fn audit_unavailable(id: &[u8]) -> bytes::Bytes {
     message::error(
         id,
         &RpcError::new(Code::AuditUnavailable, "the audit log could not be written, so nothing was done"),
@@ -350,43 +366,45 @@ pub(super) fn unrecorded(id: &[u8]) -> bytes::Bytes {
 }
 
 /// The error of a request that reached its addressee and whose outcome could not be recorded.
-pub(super) fn unrecorded_outcome(id: &[u8]) -> bytes::Bytes {
+pub(super) fn outcome_unrecorded(id: &[u8]) -> bytes::Bytes {
     let words = "it was carried out, but the audit log could not be written";
     let error = RpcError::new(Code::AuditUnavailable, words).effects(Effects::Possible);
     message::error(id, &error.with("retryable", json!(false)))
 }
 
 /// The error of whoever wants a session for which there is no room.
-pub(super) fn crowded() -> RpcError {
+pub(super) fn too_many_sessions() -> RpcError {
     RpcError::new(Code::Backpressure, "too many sessions are open")
 }
 
 /// The error of whoever does not say which session is meant.
-pub(super) fn unnamed() -> RpcError {
+pub(super) fn missing_session_id() -> RpcError {
     RpcError::new(Code::InvalidParams, "`sessionId` must be a string")
 }
 
 /// An object, or an empty one.
-pub(super) fn read(params: Option<&[u8]>) -> Value {
+pub(super) fn parse_object(params: Option<&[u8]>) -> Value {
     params.and_then(|params| serde_json::from_slice(params).ok()).unwrap_or_else(|| json!({}))
 }
 
 /// Takes back what is offered and not declared.
-fn keep(offers: &mut serde_json::Map<String, Value>, name: &str, declared: bool) {
+fn withhold_undeclared(offers: &mut serde_json::Map<String, Value>, name: &str, declared: bool) {
     if let Some(offer) = offers.get_mut(name).filter(|_| !declared) {
         *offer = json!(false);
     }
 }
 
 /// Returns the entries of a list that may be missing.
-fn list<'a>(params: &'a Value, key: &str) -> Result<&'a [Value], Refusal> {
+fn optional_list<'a>(params: &'a Value, key: &str) -> Result<&'a [Value], OpeningRefusal> {
     match &params[key] {
         Value::Null => Ok(&[]),
         Value::Array(entries) if entries.len() <= MAX_ENTRIES => Ok(entries),
         Value::Array(_) => {
             let words = format!("{key} has more than {MAX_ENTRIES} entries");
-            Err(Refusal::new(Code::InvalidParams, words, "invalid_params"))
+            Err(OpeningRefusal::new(Code::InvalidParams, words, "invalid_params"))
         }
-        _ => Err(Refusal::new(Code::InvalidParams, format!("{key} is not an array"), "invalid_params")),
+        _ => {
+            Err(OpeningRefusal::new(Code::InvalidParams, format!("{key} is not an array"), "invalid_params"))
+        }
     }
 }

@@ -31,17 +31,17 @@ use narrows_policy::{Access, Charter, Class, Clause, DefaultApproval, Narrowing,
 use narrows_wire::View;
 use serde_json::{Value, json};
 
-use super::{Gate, Out, Request, Setting, Ticket, Time};
-use crate::config::Mandate;
-use crate::identity::{Method, Principal};
-use crate::path_resolver::Ground;
+use super::{AuditSeq, Gate, GateOutput, GateStart, GateTime, ToolCheck};
+use crate::config::GateConfig;
+use crate::identity::{IdentityMethod, Principal};
+use crate::path_resolver::PathResolver;
 
 /// A disk on which everything is where it is said to be.
 #[derive(Debug)]
 struct Plain;
 
-impl Ground for Plain {
-    fn real(&self, path: &std::path::Path) -> std::io::Result<std::path::PathBuf> {
+impl PathResolver for Plain {
+    fn canonicalize(&self, path: &std::path::Path) -> std::io::Result<std::path::PathBuf> {
         Ok(path.to_path_buf())
     }
 }
@@ -49,7 +49,7 @@ impl Ground for Plain {
 /// A gate with nobody but the test around it.
 struct Scene {
     gate: Gate,
-    now: Time,
+    now: GateTime,
     sight: Sight,
     /// Whether what is to be recorded is at once.
     records: bool,
@@ -63,10 +63,10 @@ struct Sight {
     events: Vec<Event>,
     /// Those that precede every session and prompt, which only tests of them look at.
     accepted: Vec<Event>,
-    tickets: Vec<Ticket>,
+    unsettled: Vec<AuditSeq>,
 }
 
-impl Out for Sight {
+impl GateOutput for Sight {
     fn to_client(&mut self, parts: &[&[u8]]) {
         self.seen.push(format!("c < {}", plain(parts)));
         self.raw.push(String::from_utf8(parts.concat()).unwrap());
@@ -76,9 +76,9 @@ impl Out for Sight {
         self.seen.push(format!("a < {}", plain(parts)));
     }
 
-    fn record(&mut self, ticket: Ticket, event: Event) {
+    fn record(&mut self, seq: AuditSeq, event: Event) {
         if matches!(&*event.action, "prompt.accepted" | "session.requested") {
-            self.tickets.push(ticket);
+            self.unsettled.push(seq);
             return self.accepted.push(event);
         }
         let decision = event.policy.as_ref().and_then(|policy| Some(format!(" {}", policy.decision?)));
@@ -87,11 +87,11 @@ impl Out for Sight {
             .filter_map(|key| Some(format!(" {key}={}", event.facts.get(key)?.clone().into_value())))
             .collect();
         self.seen.push(format!("log {}{}{}", event.action, decision.unwrap_or_default(), more.concat()));
-        self.tickets.push(ticket);
+        self.unsettled.push(seq);
         self.events.push(event);
     }
 
-    fn advise(&mut self, number: u64, refusal: Option<String>) {
+    fn answer_tool_check(&mut self, number: u64, refusal: Option<String>) {
         self.seen.push(format!("advice {number}: {}", refusal.unwrap_or_else(|| "go on".to_owned())));
     }
 
@@ -99,7 +99,7 @@ impl Out for Sight {
         self.seen.push(format!("end the agent: {why}"));
     }
 
-    fn release_agent(&mut self, why: &str) {
+    fn end_agent_gracefully(&mut self, why: &str) {
         self.seen.push(format!("release the agent: {why}"));
     }
 }
@@ -135,8 +135,8 @@ fn policy() -> Policy {
     Policy::new(Access::High, Narrowing::default()).with_charter(charter)
 }
 
-fn mandate() -> Mandate {
-    Mandate {
+fn config() -> GateConfig {
+    GateConfig {
         operator: "notes".into(),
         tier: "governance-aware".into(),
         revision: "abc1234".into(),
@@ -150,25 +150,25 @@ fn mandate() -> Mandate {
         roots: vec!["/w".into()],
         client_methods: ["_x/y", "_vendor/thing"].map(str::to_owned).to_vec(),
         agent_methods: ["_ask", "_x/y", "_x/z"].map(str::to_owned).to_vec(),
-        ..Mandate::default()
+        ..GateConfig::default()
     }
 }
 
 impl Scene {
     fn new() -> Self {
-        Self::with(mandate(), &["lead"])
+        Self::with(config(), &["lead"])
     }
 
-    fn with(mandate: Mandate, roles: &[&str]) -> Self {
+    fn with(config: GateConfig, roles: &[&str]) -> Self {
         let who = Principal {
             id: "user:ada".into(),
-            method: Method::Process,
+            method: IdentityMethod::Process,
             roles: roles.iter().map(|role| (*role).to_owned()).collect(),
             ..Principal::default()
         };
-        let setting = Setting { began: 1_000_000, nonce: "n".into() };
-        let gate = Gate::new(mandate, who, policy(), Box::new(Plain), setting);
-        Self { gate, now: Time::ZERO, sight: Sight::default(), records: true }
+        let setting = GateStart { started_at: 1_000_000, nonce: "n".into() };
+        let gate = Gate::new(config, who, policy(), Box::new(Plain), setting);
+        Self { gate, now: GateTime::ZERO, sight: Sight::default(), records: true }
     }
 
     /// One with a session and a turn in it.
@@ -186,19 +186,19 @@ impl Scene {
     }
 
     fn client(&mut self, value: &Value) {
-        self.gate.client(self.now, View::parse(value.to_string().as_bytes()), &mut self.sight);
+        self.gate.handle_client_message(self.now, View::parse(value.to_string().as_bytes()), &mut self.sight);
         self.commit();
     }
 
     fn agent(&mut self, value: &Value) {
-        self.gate.agent(self.now, View::parse(value.to_string().as_bytes()), &mut self.sight);
+        self.gate.handle_agent_message(self.now, View::parse(value.to_string().as_bytes()), &mut self.sight);
         self.commit();
     }
 
     fn commit(&mut self) {
-        while self.records && !self.sight.tickets.is_empty() {
-            for ticket in std::mem::take(&mut self.sight.tickets) {
-                self.gate.settled(self.now, ticket, true, &mut self.sight);
+        while self.records && !self.sight.unsettled.is_empty() {
+            for seq in std::mem::take(&mut self.sight.unsettled) {
+                self.gate.handle_audit_result(self.now, seq, true, &mut self.sight);
             }
         }
     }

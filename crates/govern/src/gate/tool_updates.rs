@@ -8,25 +8,25 @@ use narrows_policy::{Action, Class};
 use narrows_wire::{DuplicateKey, View, member};
 use serde_json::{Value, json};
 
-use super::Pass;
-use super::api::{Out, Ticket};
-use super::deadlines::late;
-use super::outbox::{Otherwise, Way};
+use super::GateCtx;
+use super::api::{AuditSeq, GateOutput};
+use super::deadlines::deadline_error;
+use super::outbox::{GateDirection, OnAuditFailure};
 use super::retained::NO_ROOM;
-use super::session::{Case, Halt, MAX_HELD_BYTES, Session, key_of};
-use super::session_open::read;
-use super::turn::{failure, failure_sentence};
-use crate::audit_events::{self, Approved};
-use crate::authorizer::{Judged, Verdict};
-use crate::call::{Call, Progress, Said};
-use crate::lifecycle::Life;
-use crate::path_resolver::{Followed, follow_links};
+use super::session::{CallRecord, MAX_HELD_BYTES, Session, TurnHalt, call_key};
+use super::session_open::parse_object;
+use super::turn::{embedded_failure, failure_sentence};
+use crate::audit_events::{self, ApprovalOutcome};
+use crate::authorizer::{CallDecision, DecisionContext};
+use crate::call::{Call, CallStatus, CallUpdate};
+use crate::lifecycle::OperatorState;
+use crate::path_resolver::{ResolvedAction, follow_links};
 use crate::protected_files;
 use crate::scope;
-use crate::shared_budget::Spent;
+use crate::shared_budget::BudgetUse;
 
 /// What is to be done with an update about a call.
-enum Course {
+enum UpdateAction {
     /// It may be shown.
     Show,
     /// It is not shown.
@@ -35,23 +35,23 @@ enum Course {
     Halt(String),
 }
 
-impl<O: Out> Pass<'_, O> {
-    pub(super) fn update(&mut self, message: View<'_>) {
+impl<O: GateOutput> GateCtx<'_, O> {
+    pub(super) fn handle_update(&mut self, message: View<'_>) {
         // An update about nothing is shown to nobody: what it tells of could not be decided.
         let Some(name) = message.session() else {
             self.record_name_once("session/update", message, Some("no_session"));
             return;
         };
-        let Ok((kind, update)) = kind_of(message) else {
-            return self.halt(&name, "it sent an update that can be read in two ways");
+        let Ok((kind, update)) = update_kind(message) else {
+            return self.halt_turn(&name, "it sent an update that can be read in two ways");
         };
         if kind == "subagent_update" {
-            return self.subagent(&name, update, message);
+            return self.handle_subagent_update(&name, update, message);
         }
         if self.gate.is_stopping(&name) {
             // In version 1 the answer to the prompt ends a turn, and nothing else.
             if self.gate.is_v2 && kind == "state_update" && is_state(update, "idle") {
-                self.idle(&name, update, message);
+                self.handle_idle(&name, update, message);
             }
             return;
         }
@@ -59,32 +59,34 @@ impl<O: Out> Pass<'_, O> {
             return self.show_replayed(message);
         }
         match &*kind {
-            "tool_call" | "tool_call_update" => self.call_update(&name, update, message),
-            "terminal_update" | "terminal_output_chunk" => self.terminal_said(&name, update, message),
+            "tool_call" | "tool_call_update" => self.handle_call_update(&name, update, message),
+            "terminal_update" | "terminal_output_chunk" => {
+                self.handle_terminal_update(&name, update, message)
+            }
             // More of what a call shows: as hidden as the call, and nothing that is to be decided.
             "tool_call_content_chunk" => {
-                let Ok(said) = serde_json::from_slice::<Said<'_>>(update) else {
-                    return self.unreadable(&name, update);
+                let Ok(said) = serde_json::from_slice::<CallUpdate<'_>>(update) else {
+                    return self.halt_unreadable(&name, update);
                 };
                 // A change of a file is to be decided, however it is told.
                 if said.is_change() {
-                    return self.tool_said(&name, said, message);
+                    return self.apply_tool_update(&name, said, message);
                 }
-                self.note_terminals(&name, &said);
+                self.join_shown_terminals(&name, &said);
                 let id = said.tool_call_id;
-                let case = self.case(&name, &key_of(id.as_deref().unwrap_or_default()));
-                if case.is_some_and(|case| case.approved.is_given()) {
-                    self.send_marked(message, None, Otherwise::Nothing);
+                let record = self.call_record(&name, &call_key(id.as_deref().unwrap_or_default()));
+                if record.is_some_and(|record| record.outcome.is_given()) {
+                    self.send_marked(message, None, OnAuditFailure::Drop);
                 }
             }
-            "state_update" if is_state(update, "idle") => self.idle(&name, update, message),
+            "state_update" if is_state(update, "idle") => self.handle_idle(&name, update, message),
             // While somebody is asked it waits, whatever its agent says.
-            "state_update" if is_state(update, "running") && self.hearings_of(&name).is_empty() => {
+            "state_update" if is_state(update, "running") && self.approvals_in_session(&name).is_empty() => {
                 if let Some(session) = self.session(&name) {
-                    session.runs = true;
+                    session.is_running = true;
                 }
-                let ticket = self.step_to_running(&name);
-                self.send_marked(message, ticket, Otherwise::Halt((&*name).into()));
+                let seq = self.set_running(&name);
+                self.send_marked(message, seq, OnAuditFailure::HaltTurn((&*name).into()));
             }
             "agent_message_chunk"
             | "agent_message"
@@ -92,14 +94,14 @@ impl<O: Out> Pass<'_, O> {
             | "agent_thought"
             | "plan"
             | "plan_update" => {
-                let ticket = self.step_to_running(&name);
-                self.send_marked(message, ticket, Otherwise::Halt((&*name).into()));
+                let seq = self.set_running(&name);
+                self.send_marked(message, seq, OnAuditFailure::HaltTurn((&*name).into()));
             }
             // A kind that is not known, about a call: decided as one, whatever it is called.
             _ if !matches!(member(update, "toolCallId"), Ok(None)) => {
-                self.call_update(&name, update, message);
+                self.handle_call_update(&name, update, message);
             }
-            kind if is_harmless(kind) => self.send_marked(message, None, Otherwise::Nothing),
+            kind if is_harmless(kind) => self.send_marked(message, None, OnAuditFailure::Drop),
             // It could tell of anything, so nobody can decide about it.
             kind => {
                 let kind = format!("{} {kind}", narrows_acp::method::SESSION_UPDATE);
@@ -109,10 +111,10 @@ impl<O: Out> Pass<'_, O> {
     }
 
     /// Handles an update about a tool call.
-    fn call_update(&mut self, name: &str, update: &[u8], message: View<'_>) {
-        match serde_json::from_slice::<Said<'_>>(update) {
-            Ok(said) => self.tool_said(name, said, message),
-            Err(_) => self.unreadable(name, update),
+    fn handle_call_update(&mut self, name: &str, update: &[u8], message: View<'_>) {
+        match serde_json::from_slice::<CallUpdate<'_>>(update) {
+            Ok(said) => self.apply_tool_update(name, said, message),
+            Err(_) => self.halt_unreadable(name, update),
         }
     }
 
@@ -120,66 +122,74 @@ impl<O: Out> Pass<'_, O> {
     pub(super) fn show_replayed(&mut self, message: View<'_>) {
         let fitting = self.fitting_update(message);
         let message = fitting.as_deref().map_or(message, View::parse);
-        if let Some(marked) = self.gate.mark.put_replayed(message).map(|marked| marked.concat()) {
-            self.send(Way::ToClient, &[&marked], None, Otherwise::Nothing);
+        if let Some(marked) = self.gate.mark.insert_replayed(message).map(|marked| marked.concat()) {
+            self.send(GateDirection::ToClient, &[&marked], None, OnAuditFailure::Drop);
         }
     }
 
     /// A turn of version 2 is over, or the work of a child.
-    fn idle(&mut self, name: &str, update: &[u8], message: View<'_>) {
+    fn handle_idle(&mut self, name: &str, update: &[u8], message: View<'_>) {
         if self.gate.is_child(name) {
             let was_stopping = self.gate.is_stopping(name);
             let update: Value = serde_json::from_slice(update).unwrap_or_default();
-            let ticket = self.child_rests(name, update["stopReason"].as_str());
+            let seq = self.end_child_turn(name, update["stopReason"].as_str());
             if !was_stopping {
-                self.send_marked(message, ticket, Otherwise::Nothing);
+                self.send_marked(message, seq, OnAuditFailure::Drop);
             }
             return;
         }
         let was_working = self.session(name).is_some_and(|session| {
             let was_working = session.is_working();
-            session.runs = false;
+            session.is_running = false;
             was_working
         });
-        self.rest(name);
-        let Some((Halt { reason, is_late }, ticket)) = self.unhalt(name) else {
+        self.stop_silence_timer(name);
+        let Some((TurnHalt { reason, is_late }, seq)) = self.take_halt(name) else {
             let update: Value = serde_json::from_slice(update).unwrap_or_default();
             let error = &update["error"];
             let failed = failure_sentence(&error["data"]).filter(|_| error["data"]["kind"].is_string());
             let failed = failed.or_else(|| error["message"].as_str().map(str::to_owned));
-            let failed = failed.or_else(|| failure(&update)).or_else(|| failure(&read(message.params())));
-            let ticket = match (failed, update["stopReason"].as_str()) {
+            let failed = failed
+                .or_else(|| embedded_failure(&update))
+                .or_else(|| embedded_failure(&parse_object(message.params())));
+            let seq = match (failed, update["stopReason"].as_str()) {
                 _ if !was_working => None,
-                (Some(failed), _) => self.step(name, Life::Interrupted, Some(&failed)),
+                (Some(failed), _) => self.set_operator_state(name, OperatorState::Interrupted, Some(&failed)),
                 (None, Some(reason @ ("cancelled" | "refusal" | "error"))) => {
-                    self.step(name, Life::Interrupted, Some(reason))
+                    self.set_operator_state(name, OperatorState::Interrupted, Some(reason))
                 }
-                _ => self.step(name, Life::Completed, None),
+                _ => self.set_operator_state(name, OperatorState::Completed, None),
             };
-            return self.send_marked(message, ticket, Otherwise::Nothing);
+            return self.send_marked(message, seq, OnAuditFailure::Drop);
         };
         let mut update = json!({"sessionUpdate": "state_update", "state": "idle", "stopReason": "refusal"});
         if is_late {
             update["stopReason"] = json!("error");
-            update["error"] = json!(late(&reason));
+            update["error"] = json!(deadline_error(&reason));
         }
         let params =
             json!({"sessionId": name, "update": update, "_meta": {"aip44": {"interrupted": reason}}});
         if let Ok(line) = narrows_wire::message::notification(narrows_acp::method::SESSION_UPDATE, &params) {
-            self.send(Way::ToClient, &[&line], ticket, Otherwise::Nothing);
+            self.send(GateDirection::ToClient, &[&line], seq, OnAuditFailure::Drop);
         }
     }
 
-    fn tool_said(&mut self, name: &str, said: Said<'_>, message: View<'_>) {
-        let id = key_of(said.tool_call_id.as_deref().unwrap_or_default());
-        self.call_said(name, &id, said, message);
+    fn apply_tool_update(&mut self, name: &str, said: CallUpdate<'_>, message: View<'_>) {
+        let id = call_key(said.tool_call_id.as_deref().unwrap_or_default());
+        self.apply_call_update(name, &id, said, message);
     }
 
     /// Decides about the call of this key as it is known now, and shows what was said about it if it may be.
-    pub(super) fn call_said(&mut self, name: &str, id: &str, said: Said<'_>, message: View<'_>) {
+    pub(super) fn apply_call_update(
+        &mut self,
+        name: &str,
+        id: &str,
+        said: CallUpdate<'_>,
+        message: View<'_>,
+    ) {
         let Some(session) = self.session(name) else { return };
         if !session.has_room_for(id) {
-            return self.halt(name, "it has too many tool calls open");
+            return self.halt_turn(name, "it has too many tool calls open");
         }
         // The line may be kept beside the call.
         if !self.has_room_for_call(
@@ -187,227 +197,264 @@ impl<O: Out> Pass<'_, O> {
             id,
             said.retained_bytes() + message.bytes().len().min(MAX_HELD_BYTES),
         ) {
-            return self.halt(name, NO_ROOM);
+            return self.halt_turn(name, NO_ROOM);
         }
-        let Some(case) = self.gate.case_or_new(name, id) else { return };
-        if case.is_closed
-            && let Some(call) = case.call.again(&said)
+        let Some(record) = self.gate.call_record_or_new(name, id) else { return };
+        if record.is_recorded
+            && let Some(call) = record.call.new_run(&said)
         {
-            **case = Case { call, ..Case::default() };
+            **record = CallRecord { call, ..CallRecord::default() };
         }
         // Before this update closes it.
         let Some(session) = self.gate.sessions.get_mut(name) else { return };
         for terminal in said.terminals() {
-            session.join(&self.gate.retained, &terminal, id);
+            session.join_terminal(&self.gate.retained, &terminal, id);
         }
-        let Some(case) = session.calls.get_mut(id) else { return };
+        let Some(record) = session.calls.get_mut(id) else { return };
         // An output that comes after the end is recorded as well.
-        case.is_closed &= !case.call.is_unrecorded_output(&said);
-        let changed = case.call.hear(said);
-        let mut ticket = None;
-        if case.verdict.is_none() && case.call.is_bare() {
-            let has_room = case.hold(message.bytes());
+        record.is_recorded &= !record.call.is_unrecorded_output(&said);
+        let changed = record.call.apply_update(said);
+        let mut seq = None;
+        if record.decision.is_none() && record.call.is_bare() {
+            let has_room = record.hold_line(message.bytes());
             self.charge_call(name, id);
             if !has_room {
-                self.halt(name, "it says too much about a tool call before it says what that is");
+                self.halt_turn(name, "it says too much about a tool call before it says what that is");
             }
             return;
         }
-        let is_new = case.verdict.is_none();
+        let is_new = record.decision.is_none();
         self.charge_call(name, id);
-        if is_new && self.adopt_decided(name, id) {
+        if is_new && self.adopt_decided_call(name, id) {
             // It was recorded when it was decided.
         } else if changed || is_new {
-            ticket = self.judge(name, id);
+            seq = self.decide_call(name, id);
         }
-        self.excuse(name, id);
-        let Some(case) = self.case(name, id) else { return };
-        match course(case) {
-            Course::Hide => {
-                self.finish(name, id);
+        self.excuse_refused_effect(name, id);
+        let Some(record) = self.call_record(name, id) else { return };
+        match update_action(record) {
+            UpdateAction::Hide => {
+                self.record_outcome(name, id);
             }
-            Course::Halt(reason) => self.halt(name, &reason),
-            Course::Show => {
-                if case.call.has_begun() {
-                    case.use_up();
+            UpdateAction::Halt(reason) => self.halt_turn(name, &reason),
+            UpdateAction::Show => {
+                if record.call.has_begun() {
+                    record.mark_used();
                 }
-                let held = std::mem::take(&mut case.held);
-                ticket = self.step_to_running(name).or(ticket);
-                ticket = self.finish(name, id).or(ticket);
-                self.show_held(name, &held, ticket);
-                self.send_marked(message, ticket, Otherwise::Halt(name.into()));
+                let held = std::mem::take(&mut record.held_lines);
+                seq = self.set_running(name).or(seq);
+                seq = self.record_outcome(name, id).or(seq);
+                self.show_held(name, &held, seq);
+                self.send_marked(message, seq, OnAuditFailure::HaltTurn(name.into()));
             }
         }
     }
 
     /// What is told of a call can be read in two ways, or not at all, so nobody can decide about it: it counts as one that
     /// runs and may not.
-    pub(super) fn unreadable(&mut self, name: &str, update: &[u8]) {
-        let input = json!({"bytes": update.len(), "sha256": audit_events::digest(update)});
+    pub(super) fn halt_unreadable(&mut self, name: &str, update: &[u8]) {
+        let input = json!({"bytes": update.len(), "sha256": audit_events::secret_safe_digest(update)});
         let event = self.parties(name).refused("tool.refused", "ambiguous_call", input);
         self.record(event);
-        self.halt(name, "it told of a tool call that can be read in two ways");
+        self.halt_turn(name, "it told of a tool call that can be read in two ways");
     }
 
     /// A call that failed because something that it needs was refused is not held against its agent, once for each refusal.
     /// Our own agent asks before it does anything, so what it says has failed was not done.
-    fn excuse(&mut self, name: &str, id: &str) {
-        let asks_first = self.gate.mandate.asks_first;
+    fn excuse_refused_effect(&mut self, name: &str, id: &str) {
+        let asks_first = self.gate.config.asks_first;
         let Some(session) = self.gate.sessions.get_mut(name) else { return };
-        let Some(case) = session.calls.get_mut(id).filter(|case| case.was_tried_untold()) else { return };
+        let Some(record) = session.calls.get_mut(id).filter(|record| record.was_tried_untold()) else {
+            return;
+        };
         if asks_first {
-            case.tell();
+            record.set_told();
         } else if session.refusals > 0 {
             session.refusals -= 1;
-            case.tell();
+            record.set_told();
         }
     }
 
     /// Shows what was kept until a call was decided.
-    pub(super) fn show_held(&mut self, name: &str, held: &[Bytes], ticket: Option<Ticket>) {
+    pub(super) fn show_held(&mut self, name: &str, held: &[Bytes], seq: Option<AuditSeq>) {
         for line in held {
-            self.send_marked(View::parse(line), ticket, Otherwise::Halt(name.into()));
+            self.send_marked(View::parse(line), seq, OnAuditFailure::HaltTurn(name.into()));
         }
     }
 
-    pub(super) fn case(&mut self, name: &str, id: &str) -> Option<&mut Case> {
+    pub(super) fn call_record(&mut self, name: &str, id: &str) -> Option<&mut CallRecord> {
         self.gate.sessions.get_mut(name)?.calls.get_mut(id).map(Box::as_mut)
     }
 
     /// Decides about a call as it is known now, and has that recorded. What was approved for other input is void.
-    pub(super) fn judge(&mut self, name: &str, id: &str) -> Option<Ticket> {
-        let at = self.unix();
-        self.gate.desk.look_around();
+    pub(super) fn decide_call(&mut self, name: &str, id: &str) -> Option<AuditSeq> {
+        let at = self.unix_seconds();
+        self.gate.authorizer.refresh();
         let session = self.gate.sessions.get(name)?;
-        let case = session.calls.get(id)?;
-        let digest = case.call.digest();
-        let judged = Judged { at, counted: case.counted.as_ref().map(|counted| (counted, digest)) };
-        let Followed { action, leads } = self.followed(session, &case.call);
-        let mut verdict = self.rule(session, &case.call, &action, judged);
-        if let Some(command) = case.call.asked_command() {
-            let Followed { action, .. } = self.followed(session, &command);
-            verdict = verdict.stricter(self.rule(session, &command, &action, judged));
+        let record = session.calls.get(id)?;
+        let digest = record.call.digest();
+        let context =
+            DecisionContext { at, counted: record.counted.as_ref().map(|counted| (counted, digest)) };
+        let ResolvedAction { action, resolved_digest } = self.resolve_call(session, &record.call);
+        let mut decision = self.decide(session, &record.call, &action, context);
+        if let Some(command) = record.call.asked_command() {
+            let ResolvedAction { action, .. } = self.resolve_call(session, &command);
+            decision = decision.stricter(self.decide(session, &command, &action, context));
         }
-        let approved = match verdict.class() {
-            Class::Allow => Approved::Auto,
-            Class::RequireApproval | Class::Escalate => Approved::Pending,
-            Class::Deny => Approved::Refused(verdict.reason()),
+        let outcome = match decision.class() {
+            Class::Allow => ApprovalOutcome::Auto,
+            Class::RequireApproval | Class::Escalate => ApprovalOutcome::Pending,
+            Class::Deny => ApprovalOutcome::Refused(decision.reason()),
         };
-        self.overtake(name, id, &verdict.ruling);
-        let case = self.gate.sessions.get_mut(name)?.calls.get_mut(id)?;
-        let spent = match approved {
-            Approved::Auto => self.gate.desk.count(&verdict, at, digest, &mut case.counted),
+        self.refuse_outdated_approvals(name, id, &decision.ruling);
+        let record = self.gate.sessions.get_mut(name)?.calls.get_mut(id)?;
+        let spent = match outcome {
+            ApprovalOutcome::Auto => {
+                self.gate.authorizer.count_call(&decision, at, digest, &mut record.counted)
+            }
             _ => None,
         };
-        (case.verdict, case.leads) = (Some(verdict), Some(leads));
+        (record.decision, record.resolved_digest) = (Some(decision), Some(resolved_digest));
         // Somebody has agreed to just this.
-        let is_agreed = case.agreed.is_some_and(|agreed| agreed == case.call.digest());
-        if approved != Approved::Pending || !is_agreed {
-            case.approved = approved;
+        let is_agreed = record.approved_digest.is_some_and(|agreed| agreed == record.call.digest());
+        if outcome != ApprovalOutcome::Pending || !is_agreed {
+            record.outcome = outcome;
         }
-        case.call.set_allowed(case.approved.is_given());
-        let is_of_client = case.call.is_wish();
-        let event = self.resolved(name, id, spent.as_ref())?;
-        let ticket = self.record(event);
+        record.call.set_allowed(record.outcome.is_given());
+        let is_of_client = record.call.is_session_change();
+        let event = self.decision_event(name, id, spent.as_ref())?;
+        let seq = self.record(event);
         if self.gate.refusals.has_too_many_calls() && !is_of_client {
-            self.halt(name, "too many of its tool calls were not allowed");
+            self.halt_turn(name, "too many of its tool calls were not allowed");
         }
-        Some(ticket)
+        Some(seq)
     }
 
     /// Returns what a call in a session does, with where its paths lead just now.
-    pub(super) fn followed(&self, session: &Session, call: &Call) -> Followed {
-        follow_links(call.action(), &session.roots, &*self.gate.ground)
+    pub(super) fn resolve_call(&self, session: &Session, call: &Call) -> ResolvedAction {
+        follow_links(call.action(), &session.roots, &*self.gate.resolver)
     }
 
     /// Returns `true` if the paths of a call lead elsewhere than when it was judged, or the call is not known any more: what was
     /// decided then is about other files.
-    pub(super) fn leads_elsewhere(&self, name: &str, id: &str) -> bool {
+    pub(super) fn has_moved(&self, name: &str, id: &str) -> bool {
         let Some(session) = self.gate.sessions.get(name) else { return true };
-        let Some(case) = session.calls.get(id) else { return true };
-        case.leads.is_some_and(|judged| judged != self.followed(session, &case.call).leads)
+        let Some(record) = session.calls.get(id) else { return true };
+        record
+            .resolved_digest
+            .is_some_and(|context| context != self.resolve_call(session, &record.call).resolved_digest)
     }
 
     /// What the policy and the mandate say of a call in a session that does `action`.
-    fn rule(&self, session: &Session, call: &Call, action: &Action, judged: Judged<'_>) -> Verdict {
+    fn decide(
+        &self,
+        session: &Session,
+        call: &Call,
+        action: &Action,
+        context: DecisionContext<'_>,
+    ) -> CallDecision {
         let gate = &self.gate;
-        let mut verdict =
-            gate.desk.rule_action(call, action, &gate.mandate, &gate.who, &session.roots, judged);
+        let mut decision = gate.authorizer.decide_action(
+            call,
+            action,
+            &gate.config,
+            &gate.principal,
+            &session.roots,
+            context,
+        );
         // The paths of an action that is too large to judge are not looked up.
         let beyond = if action.is_too_large() {
             Some("there is more in it than can be judged".to_owned())
         } else {
-            scope::beyond(call, &gate.mandate, &*gate.ground)
-                .or_else(|| protected_files::touched(call, &gate.mandate, &session.roots, &*gate.ground))
+            scope::scope_violation(call, &gate.config, &*gate.resolver).or_else(|| {
+                protected_files::protected_violation(call, &gate.config, &session.roots, &*gate.resolver)
+            })
         };
-        if let Some(because) = beyond {
-            verdict.ruling.class = Class::Deny;
-            verdict.because.get_or_insert(because);
+        if let Some(override_reason) = beyond {
+            decision.ruling.class = Class::Deny;
+            decision.override_reason.get_or_insert(override_reason);
         }
-        verdict
+        decision
     }
 
     /// What was decided about a call, for the log.
-    pub(super) fn resolved(&self, name: &str, id: &str, spent: Option<&Spent>) -> Option<Event> {
-        let case = self.gate.sessions.get(name)?.calls.get(id)?;
-        let verdict = case.verdict.as_ref()?;
-        let (tool, input, kinds) = (case.call.tool(), case.call.matter(), case.call.kinds());
-        let named =
-            audit_events::Case { tool: &tool, id, posed: case.call.posed(), input: &input, kinds: &kinds };
-        Some(self.parties(name).resolved(&named, &verdict.ruling, &case.approved, spent))
+    pub(super) fn decision_event(&self, name: &str, id: &str, spent: Option<&BudgetUse>) -> Option<Event> {
+        let record = self.gate.sessions.get(name)?.calls.get(id)?;
+        let decision = record.decision.as_ref()?;
+        let (tool, input, kinds) = (record.call.tool(), record.call.approval_input(), record.call.kinds());
+        let named = audit_events::AuditedCall {
+            tool: &tool,
+            id,
+            claimed: record.call.claimed_name(),
+            input: &input,
+            kinds: &kinds,
+        };
+        Some(self.parties(name).call_decided(&named, &decision.ruling, &record.outcome, spent))
     }
 
     /// What came of a call, for the log.
-    pub(super) fn called(&self, name: &str, id: &str, case: &Case, output: Value) -> Option<Event> {
-        let verdict = case.verdict.as_ref()?;
-        let (tool, input, kinds) = (case.call.tool(), case.call.matter(), case.call.kinds());
-        let named =
-            audit_events::Case { tool: &tool, id, posed: case.call.posed(), input: &input, kinds: &kinds };
-        Some(self.parties(name).called(&named, &verdict.ruling, &case.approved, output))
+    pub(super) fn outcome_event(
+        &self,
+        name: &str,
+        id: &str,
+        record: &CallRecord,
+        output: Value,
+    ) -> Option<Event> {
+        let decision = record.decision.as_ref()?;
+        let (tool, input, kinds) = (record.call.tool(), record.call.approval_input(), record.call.kinds());
+        let named = audit_events::AuditedCall {
+            tool: &tool,
+            id,
+            claimed: record.call.claimed_name(),
+            input: &input,
+            kinds: &kinds,
+        };
+        Some(self.parties(name).call_finished(&named, &decision.ruling, &record.outcome, output))
     }
 
     /// Has what came of a call recorded, if it has ended.
-    fn finish(&mut self, name: &str, id: &str) -> Option<Ticket> {
-        let case = self.case(name, id)?;
-        if case.is_closed || !matches!(case.call.progress, Progress::Completed | Progress::Failed) {
+    fn record_outcome(&mut self, name: &str, id: &str) -> Option<AuditSeq> {
+        let record = self.call_record(name, id)?;
+        if record.is_recorded || !matches!(record.call.progress, CallStatus::Completed | CallStatus::Failed) {
             return None;
         }
-        case.is_closed = true;
-        let output = case.call.take_output();
-        let output = if case.call.progress == Progress::Failed { json!({"error": output}) } else { output };
-        let case = self.gate.sessions.get(name)?.calls.get(id)?;
-        let event = self.called(name, id, case, output)?;
+        record.is_recorded = true;
+        let output = record.call.take_output();
+        let output =
+            if record.call.progress == CallStatus::Failed { json!({"error": output}) } else { output };
+        let record = self.gate.sessions.get(name)?.calls.get(id)?;
+        let event = self.outcome_event(name, id, record, output)?;
         self.charge_call(name, id);
         Some(self.record(event))
     }
 }
 
 /// What is to be done with a call after what was said about it.
-fn course(case: &Case) -> Course {
-    let begun = case.call.has_begun();
-    let tool = || narrows_base::text::quoted(&case.call.tool(), 200);
-    match &case.approved {
-        Approved::Auto | Approved::By { .. } => Course::Show,
-        Approved::Pending if begun => {
-            let why = case.verdict.as_ref().map(Verdict::reason).unwrap_or_default();
-            Course::Halt(format!("it ran `{}` without an approval ({why})", tool()))
+fn update_action(record: &CallRecord) -> UpdateAction {
+    let begun = record.call.has_begun();
+    let tool = || narrows_base::text::quoted(&record.call.tool(), 200);
+    match &record.outcome {
+        ApprovalOutcome::Auto | ApprovalOutcome::By { .. } => UpdateAction::Show,
+        ApprovalOutcome::Pending if begun => {
+            let why = record.decision.as_ref().map(CallDecision::reason).unwrap_or_default();
+            UpdateAction::Halt(format!("it ran `{}` without an approval ({why})", tool()))
         }
-        Approved::Refused(why) if begun => {
-            Course::Halt(format!("it ran `{}`, which was refused ({why})", tool()))
+        ApprovalOutcome::Refused(why) if begun => {
+            UpdateAction::Halt(format!("it ran `{}`, which was refused ({why})", tool()))
         }
-        Approved::Refused(why) if case.was_tried_untold() => {
-            Course::Halt(format!("it tried `{}`, which was refused ({why})", tool()))
+        ApprovalOutcome::Refused(why) if record.was_tried_untold() => {
+            UpdateAction::Halt(format!("it tried `{}`, which was refused ({why})", tool()))
         }
-        Approved::Pending if case.was_tried_untold() => {
-            Course::Halt(format!("it tried `{}` without an approval", tool()))
+        ApprovalOutcome::Pending if record.was_tried_untold() => {
+            UpdateAction::Halt(format!("it tried `{}` without an approval", tool()))
         }
-        Approved::Pending => Course::Show,
-        Approved::Refused(_) => Course::Hide,
+        ApprovalOutcome::Pending => UpdateAction::Show,
+        ApprovalOutcome::Refused(_) => UpdateAction::Hide,
     }
 }
 
 /// What kind of update this is, and the update itself.
-fn kind_of<'a>(message: View<'a>) -> Result<(Cow<'a, str>, &'a [u8]), DuplicateKey> {
+fn update_kind<'a>(message: View<'a>) -> Result<(Cow<'a, str>, &'a [u8]), DuplicateKey> {
     let params = message.params().unwrap_or_default();
     let Some(update) = member(params, "update")? else { return Ok((Cow::Borrowed(""), b"{}")) };
     let update = &params[update];

@@ -13,14 +13,14 @@ use narrows_acp::version::Version;
 use narrows_wire::{Code, Effects, Kind, RpcError, View, member, members, message};
 use serde_json::json;
 
-use super::Pass;
-use super::api::Out;
-use super::client_services::ambiguous;
+use super::GateCtx;
+use super::api::GateOutput;
+use super::client_services::ambiguous_params;
 use super::method_rules::UNCLEAR;
-use super::outbox::{Otherwise, Way};
-use super::session::Served;
-use super::session_open::unrecorded;
-use crate::audit_events::Sender;
+use super::outbox::{GateDirection, OnAuditFailure};
+use super::session::PendingAtClient;
+use super::session_open::audit_unavailable;
+use crate::audit_events::MessageSender;
 use crate::unique_keys;
 
 /// The code of a refusal because of such a member.
@@ -36,14 +36,14 @@ const MAX_RECORDED_CHARS: usize = 64;
 /// The member that says which version is spoken.
 const VERSION: &str = "protocolVersion";
 
-impl<O: Out> Pass<'_, O> {
+impl<O: GateOutput> GateCtx<'_, O> {
     fn version(&self) -> Version {
         if self.gate.is_v2 { Version::V2 } else { Version::V1 }
     }
 
     /// Returns a message without members that JSON-RPC does not have, which are recorded. A response that is both a result and an
     /// error becomes an error: two readers would choose differently. `None`: it is in order as it is.
-    pub(super) fn plain_envelope(&mut self, sender: Sender, message: View<'_>) -> Option<Vec<u8>> {
+    pub(super) fn plain_envelope(&mut self, sender: MessageSender, message: View<'_>) -> Option<Vec<u8>> {
         let envelope = message.envelope();
         if matches!(message.kind(), Kind::Batch | Kind::Invalid(_)) {
             return None;
@@ -73,24 +73,24 @@ impl<O: Out> Pass<'_, O> {
 
     /// Refuses and records a request or a notification of the client with a member that its method does not have. Returns
     /// `true` if it was refused.
-    pub(super) fn is_unfit_of_client(&mut self, method: &str, message: View<'_>) -> bool {
+    pub(super) fn refuse_unfit_client_message(&mut self, method: &str, message: View<'_>) -> bool {
         // What a client can do and the gate does not know is only not offered to the agent, and a method that nobody listed is
         // refused as such.
-        if method == method::INITIALIZE || self.is_unlisted_of_client(method) {
+        if method == method::INITIALIZE || self.is_unlisted_client_method(method) {
             return false;
         }
         let Some(name) = self.unknown_member(Side::Agent, method, message) else { return false };
-        self.refuse_member(Sender::Client, Way::ToClient, method, &name, message);
+        self.refuse_member(MessageSender::Client, GateDirection::ToClient, method, &name, message);
         true
     }
 
     /// Does the same for the agent. Updates are not refused: see [`Self::fitting_update`].
-    pub(super) fn is_unfit_of_agent(&mut self, method: &str, message: View<'_>) -> bool {
+    pub(super) fn refuse_unfit_agent_message(&mut self, method: &str, message: View<'_>) -> bool {
         let Some(name) = self.unknown_member(Side::Client, method, message) else { return false };
         if message.id().is_none() {
-            self.record_members_once(Sender::Agent, method, &[name], message);
+            self.record_members_once(MessageSender::Agent, method, &[name], message);
         } else {
-            self.refuse_member(Sender::Agent, Way::ToAgent, method, &name, message);
+            self.refuse_member(MessageSender::Agent, GateDirection::ToAgent, method, &name, message);
         }
         true
     }
@@ -105,18 +105,25 @@ impl<O: Out> Pass<'_, O> {
         }
     }
 
-    fn refuse_member(&mut self, sender: Sender, back: Way, method: &str, name: &str, message: View<'_>) {
+    fn refuse_member(
+        &mut self,
+        sender: MessageSender,
+        back: GateDirection,
+        method: &str,
+        name: &str,
+        message: View<'_>,
+    ) {
         let session = message.session().unwrap_or_default();
         let input = json!({"method": method, "member": name});
         let (code, error) = match unique_keys::read(message.params()) {
             Some(_) => (UNKNOWN_MEMBER, unknown_member_error(name)),
-            None => (UNCLEAR, ambiguous().with("code", json!(UNCLEAR))),
+            None => (UNCLEAR, ambiguous_params().with("code", json!(UNCLEAR))),
         };
         let event = self.parties(&session).method(sender, Some(code), input);
-        let ticket = self.record(event);
+        let seq = self.record(event);
         if let Some(id) = message.id() {
             let line = message::error(id, &error);
-            self.send(back, &[&line], Some(ticket), Otherwise::Say(back, unrecorded(id)));
+            self.send(back, &[&line], Some(seq), OnAuditFailure::SendInstead(back, audit_unavailable(id)));
         }
     }
 
@@ -129,13 +136,20 @@ impl<O: Out> Pass<'_, O> {
         match fit {
             Fit::Whole => Some(raw.to_vec()),
             Fit::Part { text, names } => {
-                let event = self.parties("").members(Sender::Client, method::INITIALIZE, &names);
+                let event =
+                    self.parties("").members_removed(MessageSender::Client, method::INITIALIZE, &names);
                 self.record(event);
                 Some(text)
             }
             Fit::Nothing => {
                 let name = if has_plain_version(raw) { "params" } else { VERSION };
-                self.refuse_member(Sender::Client, Way::ToClient, method::INITIALIZE, name, message);
+                self.refuse_member(
+                    MessageSender::Client,
+                    GateDirection::ToClient,
+                    method::INITIALIZE,
+                    name,
+                    message,
+                );
                 None
             }
         }
@@ -152,8 +166,8 @@ impl<O: Out> Pass<'_, O> {
             Fit::Part { text, names } => (text, names),
             Fit::Nothing => (b"{}".to_vec(), vec!["params".to_owned()]),
         };
-        self.record_members_once(Sender::Agent, method::SESSION_UPDATE, &names, message);
-        Some(replace(message, message.envelope().params.range(), &text))
+        self.record_members_once(MessageSender::Agent, method::SESSION_UPDATE, &names, message);
+        Some(replace_range(message, message.envelope().params.range(), &text))
     }
 
     /// Returns an answer of the agent to a request of this method without what the protocol does not have, which is recorded.
@@ -169,25 +183,33 @@ impl<O: Out> Pass<'_, O> {
             version = if is_v2 { Version::V2 } else { Version::V1 };
         }
         let shape = shape::result(version, Side::Agent, method)?;
-        self.fitting_result(Sender::Agent, method, shape, message)
+        self.fitting_result(MessageSender::Agent, method, shape, message)
     }
 
     /// Does the same for an answer of the client.
-    pub(super) fn fitting_client_answer(&mut self, served: &Served, message: View<'_>) -> Option<Vec<u8>> {
+    pub(super) fn fitting_client_answer(
+        &mut self,
+        served: &PendingAtClient,
+        message: View<'_>,
+    ) -> Option<Vec<u8>> {
         let method = match served {
-            Served::Service { method, .. } | Served::Shown { method } => method.clone(),
-            Served::Wait { .. } => method::TERMINAL_WAIT_FOR_EXIT.into(),
-            Served::Connect { .. } => method::MCP_CONNECT.into(),
+            PendingAtClient::Service { method, .. } | PendingAtClient::PassThrough { method } => {
+                method.clone()
+            }
+            PendingAtClient::TerminalWait { .. } => method::TERMINAL_WAIT_FOR_EXIT.into(),
+            PendingAtClient::McpConnect { .. } => method::MCP_CONNECT.into(),
             // The first is read here and goes no further; the last belongs to MCP.
-            Served::Question(_) | Served::Late { .. } | Served::Listed { .. } => return None,
+            PendingAtClient::Approval(_)
+            | PendingAtClient::AlreadyAnswered { .. }
+            | PendingAtClient::McpList { .. } => return None,
         };
         let shape = shape::result(self.version(), Side::Client, &method)?;
-        self.fitting_result(Sender::Client, &method, shape, message)
+        self.fitting_result(MessageSender::Client, &method, shape, message)
     }
 
     fn fitting_result(
         &mut self,
-        sender: Sender,
+        sender: MessageSender,
         method: &str,
         shape: &'static Shape,
         message: View<'_>,
@@ -196,7 +218,7 @@ impl<O: Out> Pass<'_, O> {
             Fit::Whole => None,
             Fit::Part { text, names } => {
                 self.record_members_once(sender, method, &names, message);
-                Some(replace(message, message.envelope().result.range(), &text))
+                Some(replace_range(message, message.envelope().result.range(), &text))
             }
             Fit::Nothing => {
                 self.record_members_once(sender, method, &["result".to_owned()], message);
@@ -207,11 +229,17 @@ impl<O: Out> Pass<'_, O> {
 
     /// Records members that were taken out, unless the log of this connection has the same already: an agent that is newer
     /// than the gate says them in every message.
-    fn record_members_once(&mut self, sender: Sender, method: &str, names: &[String], message: View<'_>) {
+    fn record_members_once(
+        &mut self,
+        sender: MessageSender,
+        method: &str,
+        names: &[String],
+        message: View<'_>,
+    ) {
         let key = format!("{method} {}", names.join(" "));
-        if self.is_first_of_name(&key) {
+        if self.insert_recorded_name(&key) {
             let session = message.session().unwrap_or_default();
-            let event = self.parties(&session).members(sender, method, names);
+            let event = self.parties(&session).members_removed(sender, method, names);
             self.record(event);
         }
     }
@@ -230,7 +258,7 @@ fn has_plain_version(object: &[u8]) -> bool {
 }
 
 /// A message with another text in this place.
-fn replace(message: View<'_>, place: Range<usize>, text: &[u8]) -> Vec<u8> {
+fn replace_range(message: View<'_>, place: Range<usize>, text: &[u8]) -> Vec<u8> {
     let bytes = message.bytes();
     [&bytes[..place.start], text, &bytes[place.end..]].concat()
 }

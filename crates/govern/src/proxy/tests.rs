@@ -8,32 +8,32 @@ use super::*;
 /// A place with nobody but the test around it.
 #[derive(Default)]
 struct Scene {
-    place: Place,
+    core: ProxyCore,
     seen: Vec<String>,
 }
 
 impl Scene {
-    fn note(&mut self, moves: Moves) {
+    fn note(&mut self, output: ProxyOutput) {
         let text = |line: Bytes| String::from_utf8(line.to_vec()).unwrap();
-        for line in moves.to_conductor {
+        for line in output.to_conductor {
             self.seen.push(format!("conductor < {}", text(line)));
         }
-        for (from, line) in moves.from {
+        for (from, line) in output.from {
             let from = if from == Predecessor { "predecessor" } else { "successor" };
             self.seen.push(format!("{from} > {}", text(line)));
         }
     }
 
-    fn conductor(&mut self, line: &str) {
-        let mut moves = Moves::default();
-        self.place.conductor(Frame::parse(Bytes::from(line.to_owned())), &mut moves);
-        self.note(moves);
+    fn handle_conductor(&mut self, line: &str) {
+        let mut output = ProxyOutput::default();
+        self.core.handle_conductor(Frame::parse(Bytes::from(line.to_owned())), &mut output);
+        self.note(output);
     }
 
-    fn say(&mut self, to: Neighbour, line: &str) {
-        let mut moves = Moves::default();
-        self.place.say(to, &Frame::parse(Bytes::from(line.to_owned())), &mut moves);
-        self.note(moves);
+    fn say(&mut self, to: Neighbor, line: &str) {
+        let mut output = ProxyOutput::default();
+        self.core.send(to, &Frame::parse(Bytes::from(line.to_owned())), &mut output);
+        self.note(output);
     }
 
     fn seen(&mut self) -> String {
@@ -41,7 +41,7 @@ impl Scene {
     }
 }
 
-use Neighbour::{Predecessor, Successor};
+use Neighbor::{Predecessor, Successor};
 
 #[test]
 fn a_proxy_introduces_itself_through_its_successor() {

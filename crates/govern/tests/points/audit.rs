@@ -64,7 +64,7 @@ fn point_20_a_decision_is_on_disk_before_anything_is_shown_and_nothing_is_left_o
     scene.records = true;
     scene.commit();
     assert!(scene.shows("1"));
-    scene.gate.client_gone(scene.now, &mut scene.sight);
+    scene.gate.handle_client_lost(scene.now, &mut scene.sight);
     scene.commit();
     let log = scene.log();
     assert_eq!(find(&log, "tool.call", "1").unwrap()["output"], json!({"error": "interrupted"}));
@@ -72,8 +72,8 @@ fn point_20_a_decision_is_on_disk_before_anything_is_shown_and_nothing_is_left_o
     let mut scene = Scene::new().at_work();
     scene.records = false;
     scene.tool("1", "Read", "read", "in_progress");
-    for ticket in std::mem::take(&mut scene.sight.tickets) {
-        scene.gate.settled(scene.now, ticket, false, &mut scene.sight);
+    for seq in std::mem::take(&mut scene.sight.unsettled) {
+        scene.gate.handle_audit_result(scene.now, seq, false, &mut scene.sight);
     }
     assert!(!scene.shows("1"));
     assert!(scene.sight.agent.iter().any(|line| line["method"] == "session/cancel"));

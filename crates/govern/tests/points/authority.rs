@@ -1,16 +1,16 @@
 //! Points 23 to 28: who may do what, for whom, where, and with which servers.
 
-use narrows_govern::{BallotError, Mandate, Principal};
+use narrows_govern::{GateConfig, Principal, VoteError};
 use narrows_manifest::ToolSet;
 use serde_json::{Value, json};
 
-use crate::fixture::{Scene, mandate, policy};
+use crate::fixture::{Scene, config, policy};
 
 #[test]
 fn point_23_an_unauthorised_tool_is_neither_announced_nor_run() {
     let tools = Some(ToolSet { names: ["Read".to_owned(), "Rm".to_owned()].into(), ..ToolSet::default() });
     let check = |name: &str, kind: &str, authorised: bool| {
-        let mut scene = Scene::with(Mandate { tools: tools.clone(), ..mandate() }, &["lead"]).at_work();
+        let mut scene = Scene::with(GateConfig { tools: tools.clone(), ..config() }, &["lead"]).at_work();
         scene.tool("1", name, kind, "pending");
         assert_eq!(scene.shows("1"), authorised, "{name}");
         scene.asks(5, "1", name, kind);
@@ -25,7 +25,7 @@ fn point_23_an_unauthorised_tool_is_neither_announced_nor_run() {
     check("Rm", "delete", false);
     check("Write", "edit", false);
     // What is wanted of the client is told why it is not done.
-    let mut scene = Scene::with(Mandate { tools, ..mandate() }, &["lead"]).at_work();
+    let mut scene = Scene::with(GateConfig { tools, ..config() }, &["lead"]).at_work();
     scene.wants(6, "fs/read_text_file", &json!({"sessionId": "s", "path": "/w/a/x"}));
     assert_eq!(scene.told_agent(6)["error"]["data"]["code"], "policy-denied");
 }
@@ -42,7 +42,7 @@ fn point_24_nothing_is_approved_because_it_asked() {
     // Files of the client pass the same way, and without a governance what changes something is not done.
     let low = narrows_policy::Policy::new(narrows_policy::Access::Low, narrows_policy::Narrowing::default());
     let who = Principal { id: "user:ada".into(), ..Principal::default() };
-    let mut declared = mandate();
+    let mut declared = config();
     declared.capabilities.write_text_file = true;
     let mut scene = Scene::of(declared, who, low).at_work();
     scene.wants(5, "fs/write_text_file", &json!({"sessionId": "s", "path": "/w/a/x", "content": "y"}));
@@ -76,18 +76,18 @@ fn point_25_a_tool_is_never_known_by_its_title() {
 fn point_26_the_identity_is_in_every_line_and_bounds_what_is_done() {
     let scopes = Some(vec!["Read".to_owned()]);
     let who = Principal { id: "user:eve".into(), scopes, ..Principal::default() };
-    let mut scene = Scene::of(mandate(), who, policy()).at_work();
+    let mut scene = Scene::of(config(), who, policy()).at_work();
     scene.tool("1", "Read", "read", "in_progress");
     scene.tool("2", "Grep", "search", "pending");
     assert_eq!((scene.shows("1"), scene.shows("2")), (true, false));
     scene.answer(2, &json!({"stopReason": "end_turn"}));
     assert!(scene.log().iter().all(|entry| entry["metadata"]["aip44"]["identity"] == "user:eve"));
     // Who is no signer is not asked, and does not count if they answer all the same.
-    let mut scene = Scene::with(mandate(), &["intern"]).at_work();
+    let mut scene = Scene::with(config(), &["intern"]).at_work();
     scene.asks(5, "1", "Bash", "execute");
     scene.says(1, "allow_once");
     assert!(scene.told_agent(5).is_null());
-    assert_eq!(scene.ballot("n-1", "user:bob", "intern"), Err(BallotError::NotASigner));
+    assert_eq!(scene.ballot("n-1", "user:bob", "intern"), Err(VoteError::NotASigner));
     assert_eq!(scene.ballot("n-1", "user:bob", "lead"), Ok(()));
     assert_eq!(scene.told_agent(5)["result"]["outcome"]["optionId"], "y");
 }
@@ -137,7 +137,7 @@ fn point_27_nothing_happens_outside_the_roots() {
 fn point_28_calls_over_acp_pass_the_same_gate() {
     let allow = Some(["query".to_owned()].into());
     let tools = Some(ToolSet { servers: [("db".to_owned(), allow)].into(), ..ToolSet::default() });
-    let mut declared = Mandate { tools, servers: Some(vec!["db".into()]), ..mandate() };
+    let mut declared = GateConfig { tools, servers: Some(vec!["db".into()]), ..config() };
     declared.capabilities.mcp_acp = true;
     let mut scene = Scene::with(declared, &["lead"]);
     let server = |name: &str| json!({"type": "acp", "name": name, "serverId": "db-1"});

@@ -5,7 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use narrows_audit::{Event, Log, Options, verify};
-use narrows_govern::{Ballot, BallotError, Gate, Ground, Mandate, Out, Principal, Setting, Ticket, Time};
+use narrows_govern::{
+    ApprovalVote, AuditSeq, Gate, GateConfig, GateOutput, GateStart, GateTime, PathResolver, Principal,
+    VoteError,
+};
 use narrows_manifest::Capabilities;
 use narrows_policy::{Access, Charter, Class, Clause, DefaultApproval, Narrowing, Policy, Signer};
 use narrows_wire::View;
@@ -15,8 +18,8 @@ use serde_json::{Value, json};
 #[derive(Debug)]
 struct Plain;
 
-impl Ground for Plain {
-    fn real(&self, path: &Path) -> io::Result<PathBuf> {
+impl PathResolver for Plain {
+    fn canonicalize(&self, path: &Path) -> io::Result<PathBuf> {
         Ok(path.to_path_buf())
     }
 }
@@ -26,11 +29,11 @@ pub(crate) struct Sight {
     pub(crate) client: Vec<Value>,
     pub(crate) agent: Vec<Value>,
     pub(crate) events: Vec<Event>,
-    pub(crate) tickets: Vec<Ticket>,
+    pub(crate) unsettled: Vec<AuditSeq>,
     pub(crate) ended: Option<String>,
 }
 
-impl Out for Sight {
+impl GateOutput for Sight {
     fn to_client(&mut self, parts: &[&[u8]]) {
         self.client.push(serde_json::from_slice(&parts.concat()).unwrap());
     }
@@ -39,12 +42,12 @@ impl Out for Sight {
         self.agent.push(serde_json::from_slice(&parts.concat()).unwrap());
     }
 
-    fn record(&mut self, ticket: Ticket, event: Event) {
-        self.tickets.push(ticket);
+    fn record(&mut self, seq: AuditSeq, event: Event) {
+        self.unsettled.push(seq);
         self.events.push(event);
     }
 
-    fn advise(&mut self, _: u64, _: Option<String>) {}
+    fn answer_tool_check(&mut self, _: u64, _: Option<String>) {}
 
     fn end_agent(&mut self, why: &str) {
         self.ended = Some(why.to_owned());
@@ -54,7 +57,7 @@ impl Out for Sight {
 /// A gate and what came out of it.
 pub(crate) struct Scene {
     pub(crate) gate: Gate,
-    pub(crate) now: Time,
+    pub(crate) now: GateTime,
     pub(crate) sight: Sight,
     /// Whether what is to be recorded is at once.
     pub(crate) records: bool,
@@ -71,9 +74,9 @@ pub(crate) fn policy() -> Policy {
     Policy::new(Access::High, Narrowing::default()).with_charter(charter)
 }
 
-pub(crate) fn mandate() -> Mandate {
+pub(crate) fn config() -> GateConfig {
     let capabilities = Capabilities { load_session: true, read_text_file: true, ..Capabilities::default() };
-    Mandate {
+    GateConfig {
         operator: "notes".into(),
         tier: "governance-aware".into(),
         revision: "abc1234".into(),
@@ -81,25 +84,25 @@ pub(crate) fn mandate() -> Mandate {
         servers: Some(Vec::new()),
         roots: vec!["/w".into()],
         client_methods: vec!["_theirs/thing".into()],
-        ..Mandate::default()
+        ..GateConfig::default()
     }
 }
 
 impl Scene {
     pub(crate) fn new() -> Self {
-        Self::with(mandate(), &["lead"])
+        Self::with(config(), &["lead"])
     }
 
-    pub(crate) fn with(mandate: Mandate, roles: &[&str]) -> Self {
+    pub(crate) fn with(config: GateConfig, roles: &[&str]) -> Self {
         let roles = roles.iter().map(|role| (*role).to_owned()).collect();
         let who = Principal { id: "user:ada".into(), roles, ..Principal::default() };
-        Self::of(mandate, who, policy())
+        Self::of(config, who, policy())
     }
 
-    pub(crate) fn of(mandate: Mandate, who: Principal, policy: Policy) -> Self {
-        let setting = Setting { began: 1_000_000, nonce: "n".into() };
-        let gate = Gate::new(mandate, who, policy, Box::new(Plain), setting);
-        Self { gate, now: Time::ZERO, sight: Sight::default(), records: true }
+    pub(crate) fn of(config: GateConfig, who: Principal, policy: Policy) -> Self {
+        let setting = GateStart { started_at: 1_000_000, nonce: "n".into() };
+        let gate = Gate::new(config, who, policy, Box::new(Plain), setting);
+        Self { gate, now: GateTime::ZERO, sight: Sight::default(), records: true }
     }
 
     /// With a session in which a turn runs.
@@ -116,7 +119,7 @@ impl Scene {
     }
 
     pub(crate) fn client(&mut self, value: &Value) {
-        self.gate.client(self.now, View::parse(value.to_string().as_bytes()), &mut self.sight);
+        self.gate.handle_client_message(self.now, View::parse(value.to_string().as_bytes()), &mut self.sight);
         self.commit();
     }
 
@@ -125,14 +128,14 @@ impl Scene {
     }
 
     pub(crate) fn agent_says(&mut self, line: &str) {
-        self.gate.agent(self.now, View::parse(line.as_bytes()), &mut self.sight);
+        self.gate.handle_agent_message(self.now, View::parse(line.as_bytes()), &mut self.sight);
         self.commit();
     }
 
     pub(crate) fn commit(&mut self) {
-        while self.records && !self.sight.tickets.is_empty() {
-            for ticket in std::mem::take(&mut self.sight.tickets) {
-                self.gate.settled(self.now, ticket, true, &mut self.sight);
+        while self.records && !self.sight.unsettled.is_empty() {
+            for seq in std::mem::take(&mut self.sight.unsettled) {
+                self.gate.handle_audit_result(self.now, seq, true, &mut self.sight);
             }
         }
     }
@@ -206,10 +209,10 @@ impl Scene {
         self.commit();
     }
 
-    pub(crate) fn ballot(&mut self, id: &str, who: &str, role: &str) -> Result<(), BallotError> {
+    pub(crate) fn ballot(&mut self, id: &str, who: &str, role: &str) -> Result<(), VoteError> {
         let signer = Principal { id: who.into(), roles: vec![role.into()], ..Principal::default() };
-        let ballot = Ballot { id: id.into(), signer, approves: true, reason: None, signature: None };
-        let counted = self.gate.ballot(self.now, ballot, &mut self.sight);
+        let vote = ApprovalVote { id: id.into(), signer, approves: true, reason: None, signature: None };
+        let counted = self.gate.vote(self.now, vote, &mut self.sight);
         self.commit();
         counted
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use narrows_manifest::{AuditTarget, Bundle, Code, Memory, Severity, resolve};
 use serde_json::json;
 
-use crate::fixture::{Scene, mandate};
+use crate::fixture::{Scene, config};
 
 const ACP: &str = "---\nname: notes\nid: notes\ndescription: d\nversion: 1.0.0\nkind: server\ntransport: stdio\n\
     metadata:\n  aip44:\n    acp_rev: \"272bf79\"\n    tier: governance-aware\n    operator: ./OPERATOR.md\n---\nbody\n";
@@ -137,7 +137,7 @@ fn point_12_a_tier_implies_and_what_is_said_wins() {
     let offered = |more: &str| {
         let bundle = loads(&changed("    operator:", &format!("{more}    operator:")));
         let capabilities = bundle.capabilities;
-        let mut scene = Scene::with(narrows_govern::Mandate { capabilities, ..mandate() }, &[]);
+        let mut scene = Scene::with(narrows_govern::GateConfig { capabilities, ..config() }, &[]);
         scene.ask(0, "initialize", &json!({"protocolVersion": 1}));
         let everything = json!({"loadSession": true, "promptCapabilities": {"image": true, "audio": true,
             "embeddedContext": true}, "mcpCapabilities": {"http": true, "sse": true, "acp": true}});

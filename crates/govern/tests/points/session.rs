@@ -1,10 +1,10 @@
 //! Points 9, 11, 14 to 17 and 29: roles, capabilities, states, and how long anything takes.
 
-use narrows_govern::{Autonomy, Mandate};
+use narrows_govern::{Autonomy, GateConfig};
 use narrows_manifest::{Capabilities, ToolSet};
 use serde_json::{Value, json};
 
-use crate::fixture::{Scene, mandate};
+use crate::fixture::{Scene, config};
 
 #[test]
 fn point_09_prompts_go_to_the_agent_and_updates_to_the_client() {
@@ -20,8 +20,8 @@ fn point_09_prompts_go_to_the_agent_and_updates_to_the_client() {
 fn point_11_what_was_not_advertised_is_not_executed() {
     let offers = |read: bool| json!({"fs": {"readTextFile": read, "writeTextFile": true}, "terminal": true});
     let check = |declared: bool, advertised: bool, method: &str, reaches: bool| {
-        let capabilities = Capabilities { read_text_file: declared, ..mandate().capabilities };
-        let mut scene = Scene::with(Mandate { capabilities, ..mandate() }, &[]);
+        let capabilities = Capabilities { read_text_file: declared, ..config().capabilities };
+        let mut scene = Scene::with(GateConfig { capabilities, ..config() }, &[]);
         let params = json!({"protocolVersion": 1, "clientCapabilities": offers(advertised)});
         scene.ask(0, "initialize", &params);
         scene.answer(0, &json!({"protocolVersion": 1, "agentCapabilities": {"loadSession": true}}));
@@ -69,13 +69,13 @@ fn point_14_what_is_ours_stands_beside_what_is_theirs() {
 fn point_15_the_operators_tools_and_autonomy_are_honoured() {
     let tools =
         Some(ToolSet { names: ["Read".to_owned(), "kind:edit".to_owned()].into(), ..ToolSet::default() });
-    let mut scene = Scene::with(Mandate { tools, ..mandate() }, &["lead"]).at_work();
+    let mut scene = Scene::with(GateConfig { tools, ..config() }, &["lead"]).at_work();
     scene.tool("1", "Read", "read", "in_progress");
     scene.tool("2", "Search", "search", "pending");
     scene.tool("3", "Write", "edit", "pending");
     assert_eq!([scene.shows("1"), scene.shows("2"), scene.shows("3")], [true, false, true]);
     // Who is supervised asks before anything is changed, and who is gated before every turn.
-    let supervised = Mandate { autonomy: Autonomy::Supervised, ..mandate() };
+    let supervised = GateConfig { autonomy: Autonomy::Supervised, ..config() };
     let policy =
         narrows_policy::Policy::new(narrows_policy::Access::High, narrows_policy::Narrowing::default());
     let who = narrows_govern::Principal { id: "user:ada".into(), ..Default::default() };
@@ -84,7 +84,7 @@ fn point_15_the_operators_tools_and_autonomy_are_honoured() {
     assert_eq!(scene.recorded()[0], "policy.resolved allow");
     scene.tool("2", "Write", "edit", "pending");
     assert_eq!(scene.recorded().last().map(String::as_str), Some("policy.resolved require-approval"));
-    let mut scene = Scene::with(Mandate { autonomy: Autonomy::Gated, ..mandate() }, &[]);
+    let mut scene = Scene::with(GateConfig { autonomy: Autonomy::Gated, ..config() }, &[]);
     scene.ask(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
     scene.answer(1, &json!({"sessionId": "s"}));
     scene.prompt(2);
@@ -159,8 +159,8 @@ fn point_17_a_cancel_is_passed_on_and_a_close_or_a_loss_closes_the_audit() {
     for who in ["client", "agent"] {
         let mut scene = Scene::new().at_work();
         match who {
-            "client" => scene.gate.client_gone(scene.now, &mut scene.sight),
-            _ => scene.gate.agent_gone(scene.now, None, &mut scene.sight),
+            "client" => scene.gate.handle_client_lost(scene.now, &mut scene.sight),
+            _ => scene.gate.handle_agent_lost(scene.now, None, &mut scene.sight),
         }
         assert_eq!(scene.recorded(), ["operator.interrupted", "session.closed"], "{who}");
     }
@@ -171,7 +171,7 @@ fn point_29_nothing_is_waited_for_without_an_end() {
     // An approval that nobody gives is none.
     let mut scene = Scene::new().at_work();
     scene.asks(5, "1", "Bash", "execute");
-    assert!(scene.gate.deadline().is_some());
+    assert!(scene.gate.next_deadline().is_some());
     scene.pass(299);
     assert!(scene.told_agent(5).is_null());
     scene.pass(1);

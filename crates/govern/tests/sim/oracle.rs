@@ -84,15 +84,15 @@ impl Oracle {
         self.consulted.insert(number, tool.to_owned());
     }
 
-    pub(crate) fn settled(&mut self, ticket: u64, is_written: bool) {
-        let event = self.unsettled.remove(&ticket);
+    pub(crate) fn settled(&mut self, seq: u64, is_written: bool) {
+        let event = self.unsettled.remove(&seq);
         self.written.extend(event.filter(|_| is_written));
     }
 
     pub(crate) fn output(&mut self, output: &Output) {
         match output {
-            Output::Recorded(ticket, event) => {
-                self.unsettled.insert(*ticket, (**event).clone());
+            Output::Recorded(seq, event) => {
+                self.unsettled.insert(*seq, (**event).clone());
             }
             Output::Advised(number, refusal) => self.advised(*number, refusal.as_deref()),
             Output::ToClient(message) => self.check_sent_to_client(message),

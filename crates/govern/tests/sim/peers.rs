@@ -25,23 +25,23 @@ fn request(id: u64, method: &str, params: &Value) -> Value {
 
 /// What one side was asked and has not answered.
 #[derive(Clone, Debug)]
-struct Owed {
+struct PendingAtAgent {
     id: Value,
     method: String,
     params: Value,
 }
 
-fn owed(message: &Value) -> Option<Owed> {
+fn owed(message: &Value) -> Option<PendingAtAgent> {
     let method = message.get("method")?.as_str()?.to_owned();
     let id = message.get("id")?.clone();
-    Some(Owed { id, method, params: message.get("params").cloned().unwrap_or_default() })
+    Some(PendingAtAgent { id, method, params: message.get("params").cloned().unwrap_or_default() })
 }
 
 pub(crate) struct Client {
     version: u8,
     next: u64,
     is_initialized: bool,
-    owed: Vec<Owed>,
+    owed: Vec<PendingAtAgent>,
 }
 
 impl Client {
@@ -87,7 +87,7 @@ impl Client {
     }
 }
 
-fn answer_of_client(owed: &Owed, random: &mut Random) -> Value {
+fn answer_of_client(owed: &PendingAtAgent, random: &mut Random) -> Value {
     let result = match owed.method.as_str() {
         "session/request_permission" => {
             let options = owed.params["options"].as_array().cloned().unwrap_or_default();
@@ -113,7 +113,7 @@ pub(crate) struct Agent {
     next: u64,
     consulted: u64,
     created: usize,
-    owed: Vec<Owed>,
+    owed: Vec<PendingAtAgent>,
     /// Sessions that it was asked to open, as it calls them.
     sessions: Vec<String>,
     /// What it told last about a call: most updates are about that.
@@ -145,10 +145,10 @@ impl Agent {
         }
     }
 
-    pub(crate) fn consult(&mut self, random: &mut Random) -> (u64, Request) {
+    pub(crate) fn consult(&mut self, random: &mut Random) -> (u64, ToolCheck) {
         self.consulted += 1;
         let tool = random.pick(&["read_file", "write_file", "run_command", "Rm"]).to_owned();
-        let request = Request {
+        let request = ToolCheck {
             session: self.session(random),
             call: random.pick(&CALLS).to_owned(),
             server: None,
@@ -219,7 +219,7 @@ impl Agent {
             "status": status, "rawInput": {"path": random.pick(&PATHS)}})
     }
 
-    fn answer(&mut self, owed: &Owed, random: &mut Random) -> Value {
+    fn answer(&mut self, owed: &PendingAtAgent, random: &mut Random) -> Value {
         let session = owed.params["sessionId"].as_str().unwrap_or_default().to_owned();
         let result = match owed.method.as_str() {
             "initialize" if self.version == 2 => {

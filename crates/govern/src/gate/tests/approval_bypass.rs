@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 
 use super::*;
-use crate::gate::{Ballot, BallotError};
+use crate::gate::{ApprovalVote, VoteError};
 
 fn asks(scene: &mut Scene, id: u64, call: &Value) {
     let options = json!([{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]);
@@ -21,10 +21,11 @@ fn says(scene: &mut Scene, id: &Value, option: &str) {
     scene.client(&json!({"jsonrpc": "2.0", "id": id, "result": outcome}));
 }
 
-fn approves(scene: &mut Scene, number: u64) -> Result<(), BallotError> {
+fn approves(scene: &mut Scene, number: u64) -> Result<(), VoteError> {
     let signer = Principal { id: "user:lead".into(), roles: vec!["lead".into()], ..Principal::default() };
-    let ballot = Ballot { id: format!("n-{number}"), signer, approves: true, reason: None, signature: None };
-    let done = scene.gate.ballot(scene.now, ballot, &mut scene.sight);
+    let vote =
+        ApprovalVote { id: format!("n-{number}"), signer, approves: true, reason: None, signature: None };
+    let done = scene.gate.vote(scene.now, vote, &mut scene.sight);
     scene.commit();
     done
 }
@@ -46,7 +47,7 @@ fn what_is_changed_while_somebody_is_asked_was_not_approved() {
     a < {"jsonrpc":"2.0","id":7,"result":{"outcome":{"outcome":"selected","optionId":"n"},"_meta":{"aip44":{"refused":"the call was changed while it waited"}}}}
     "#);
     says(&mut scene, &json!("aip44:n:1"), "allow_once");
-    assert_eq!(approves(&mut scene, 1), Err(BallotError::Unknown));
+    assert_eq!(approves(&mut scene, 1), Err(VoteError::NotFound));
     assert_eq!(scene.seen(), "");
     scene.update(&json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "status": "in_progress"}));
     assert!(scene.seen().contains("it ran `Rm`, which was refused"));
@@ -71,7 +72,7 @@ fn whatever_changes_what_is_decided_is_asked_about_anew() {
         assert_eq!(scene.seen().contains(r#""optionId":"y""#), !is_other, "{change}");
         // It can be asked for as it is now, and an approval answers one request.
         asks(&mut scene, 8, &json!({"toolCallId": "1"}));
-        assert_eq!(scene.gate.open().len(), 1, "{change}");
+        assert_eq!(scene.gate.pending_approvals().len(), 1, "{change}");
     };
     check(json!({"title": "make it", "content": []}), false);
     check(json!({"rawInput": {"command": "make"}}), false);
@@ -86,7 +87,7 @@ fn one_request_after_another_about_one_call_approves_only_what_it_shows() {
     let mut other = make();
     other["rawInput"]["command"] = json!("make install");
     asks(&mut scene, 8, &other);
-    let open = scene.gate.open();
+    let open = scene.gate.pending_approvals();
     assert_eq!(open.iter().map(|open| &open.input["command"]).collect::<Vec<_>>(), ["make install"]);
     scene.seen();
     assert_eq!(approves(&mut scene, 2), Ok(()));
@@ -108,7 +109,7 @@ fn a_refusal_is_not_lifted_by_another_answer() {
 
 #[test]
 fn a_client_answers_only_what_it_was_shown_and_once() {
-    let mut scene = Scene::with(mandate(), &["intern"]);
+    let mut scene = Scene::with(config(), &["intern"]);
     scene.opened();
     asks(&mut scene, 7, &make());
     scene.wants(8, "fs/write_text_file", &json!({"sessionId": "s", "path": "/w/a/b", "content": ""}));
@@ -126,7 +127,7 @@ fn a_client_answers_only_what_it_was_shown_and_once() {
     assert!(scene.seen().starts_with(r#"a < {"jsonrpc":"2.0","id":9"#));
     says(&mut scene, &json!(9), "x");
     assert_eq!(scene.seen(), "");
-    assert_eq!(scene.gate.open().len(), 2);
+    assert_eq!(scene.gate.pending_approvals().len(), 2);
     assert_eq!(approves(&mut scene, 1), Ok(()));
     assert!(scene.seen().contains(r#"a < {"jsonrpc":"2.0","id":7"#));
 }
@@ -135,13 +136,13 @@ fn a_client_answers_only_what_it_was_shown_and_once() {
 fn an_answer_is_known_however_its_id_is_spelled() {
     let mut scene = Scene::at_work();
     let line = r#"{"jsonrpc":"2.0","id":"\u00e9","method":"_ask","params":{"sessionId":"s"}}"#;
-    scene.gate.agent(scene.now, View::parse(line.as_bytes()), &mut scene.sight);
+    scene.gate.handle_agent_message(scene.now, View::parse(line.as_bytes()), &mut scene.sight);
     scene.seen();
     says(&mut scene, &json!("é"), "x");
     assert!(scene.seen().starts_with("a < "));
     // Nor is one of ours anybody else's.
     let line = r#"{"jsonrpc":"2.0","id":"\u0061ip44:n:1","method":"_ask","params":{"sessionId":"s"}}"#;
-    scene.gate.agent(scene.now, View::parse(line.as_bytes()), &mut scene.sight);
+    scene.gate.handle_agent_message(scene.now, View::parse(line.as_bytes()), &mut scene.sight);
     let seen = scene.seen();
     assert!(seen.starts_with("a < ") && seen.contains("still unanswered"), "{seen}");
 }
@@ -151,10 +152,10 @@ fn ids_that_may_come_back_in_another_form_are_refused() {
     let mut scene = Scene::at_work();
     for id in ["3.0", "3e0", "-0"] {
         let line = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"_ask","params":{{"sessionId":"s"}}}}"#);
-        scene.gate.agent(scene.now, View::parse(line.as_bytes()), &mut scene.sight);
+        scene.gate.handle_agent_message(scene.now, View::parse(line.as_bytes()), &mut scene.sight);
         let seen = scene.seen();
         assert!(seen.starts_with("a < ") && seen.contains("the id must be"), "{id}: {seen}");
-        scene.gate.client(scene.now, View::parse(line.as_bytes()), &mut scene.sight);
+        scene.gate.handle_client_message(scene.now, View::parse(line.as_bytes()), &mut scene.sight);
         let seen = scene.seen();
         assert!(seen.starts_with("c < ") && seen.contains("the id must be"), "{id}: {seen}");
     }
@@ -167,7 +168,7 @@ fn what_is_shown_without_end_is_refused_in_the_end() {
         scene.wants(id, "_ask", &json!({"sessionId": "s"}));
     }
     assert!(scene.seen().contains("too many requests are unanswered"));
-    assert_eq!(scene.gate.served.len(), crate::gate::MOST_OPEN);
+    assert_eq!(scene.gate.pending_at_client.len(), crate::gate::MAX_OPEN);
 }
 
 #[test]
@@ -181,7 +182,7 @@ fn a_permission_for_a_call_that_has_ended_is_for_another() {
     ends(&mut scene);
     scene.seen();
     asks(&mut scene, 8, &make());
-    assert_eq!(scene.gate.open().len(), 1);
+    assert_eq!(scene.gate.pending_approvals().len(), 1);
     let seen = scene.seen();
     assert!(seen.starts_with("log policy.resolved require-approval") && !seen.contains("a < "), "{seen}");
     says(&mut scene, &json!("aip44:n:2"), "allow_once");
@@ -216,7 +217,7 @@ fn an_agent_does_not_name_what_it_wants_of_the_client() {
             "{seen}"
         );
     }
-    assert_eq!(scene.gate.open()[0].input["path"], "/w/a/b");
+    assert_eq!(scene.gate.pending_approvals()[0].input["path"], "/w/a/b");
     // The id is taken while somebody is asked.
     scene.wants(5, "fs/read_text_file", &json!({"sessionId": "s", "path": "/w/a/c"}));
     asks(&mut scene, 5, &make());
@@ -243,9 +244,9 @@ fn a_command_that_only_reads_excuses_no_change_beside_it() {
         ("/w/a/x", false),
     ] {
         for kind in ["edit", "execute", "read", "other"] {
-            let mut scene = Scene::with(Mandate { sealed: sealed.clone(), ..mandate() }, &["lead"]);
+            let mut scene = Scene::with(GateConfig { sealed: sealed.clone(), ..config() }, &["lead"]);
             let policy = Policy::new(Access::High, Narrowing::default()).with_charter(charter.clone());
-            scene.gate.desk = crate::authorizer::Desk::new(policy, "g");
+            scene.gate.authorizer = crate::authorizer::Authorizer::new(policy, "g");
             scene.opened();
             let diff = json!({"type": "diff", "path": path, "oldText": "a", "newText": "b"});
             for (number, call) in (10..).zip([

@@ -6,7 +6,7 @@ use insta::assert_snapshot;
 
 use super::*;
 use crate::config::Autonomy;
-use crate::gate::{Ballot, BallotError, SignatureValidity, VoteSignature};
+use crate::gate::{ApprovalVote, SignatureValidity, VoteError, VoteSignature};
 
 /// What the keys say of a signature that was counted: valid, or why not.
 #[derive(Clone, Debug, Default)]
@@ -89,7 +89,7 @@ fn nobody_in_time_is_a_refusal() {
     scene.seen();
     scene.pass(299);
     assert_eq!(scene.seen(), "");
-    assert_eq!(scene.gate.deadline(), Some(Duration::from_secs(300)));
+    assert_eq!(scene.gate.next_deadline(), Some(Duration::from_secs(300)));
     scene.pass(1);
     assert_snapshot!(scene.seen(), @r#"
     log request.expired reason="nobody approved n-1 within 5 min"
@@ -103,7 +103,7 @@ fn nobody_in_time_is_a_refusal() {
 
 #[test]
 fn who_may_not_approve_is_not_asked_and_does_not_count() {
-    let mut scene = Scene::with(mandate(), &["intern"]);
+    let mut scene = Scene::with(config(), &["intern"]);
     scene.opened();
     asks(&mut scene, 7);
     assert_snapshot!(scene.seen(), @r#"
@@ -113,19 +113,16 @@ fn who_may_not_approve_is_not_asked_and_does_not_count() {
     "#);
     says(&mut scene, "allow_once");
     assert_snapshot!(scene.seen(), @"");
-    let ballot = |role: &str| Ballot {
+    let vote = |role: &str| ApprovalVote {
         id: "n-1".into(),
         signer: Principal { id: format!("user:{role}"), roles: vec![role.into()], ..Principal::default() },
         approves: true,
         reason: None,
         signature: Some(KeyState::default().signature()),
     };
-    assert_eq!(
-        scene.gate.ballot(scene.now, ballot("intern"), &mut scene.sight),
-        Err(BallotError::NotASigner)
-    );
-    assert_eq!(scene.gate.open().len(), 1);
-    assert_eq!(scene.gate.ballot(scene.now, ballot("lead"), &mut scene.sight), Ok(()));
+    assert_eq!(scene.gate.vote(scene.now, ballot("intern"), &mut scene.sight), Err(VoteError::NotASigner));
+    assert_eq!(scene.gate.pending_approvals().len(), 1);
+    assert_eq!(scene.gate.vote(scene.now, ballot("lead"), &mut scene.sight), Ok(()));
     scene.commit();
     assert_snapshot!(scene.seen(), @r#"
     log policy.resolved allow tool="Bash" approval="user:lead" reason="require-approval `make`: policy `runs` says so"
@@ -133,7 +130,7 @@ fn who_may_not_approve_is_not_asked_and_does_not_count() {
     c < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"agent_thought_chunk","content":{"type":"text","text":"\napproval n-1 of `Bash` was given by user:lead\n"}}}}
     a < {"jsonrpc":"2.0","id":7,"result":{"outcome":{"outcome":"selected","optionId":"y"}}}
     "#);
-    assert_eq!(scene.gate.ballot(scene.now, ballot("lead"), &mut scene.sight), Err(BallotError::Unknown));
+    assert_eq!(scene.gate.vote(scene.now, ballot("lead"), &mut scene.sight), Err(VoteError::NotFound));
 }
 
 #[test]
@@ -156,7 +153,7 @@ fn a_cancelled_turn_approves_nothing() {
 
 #[test]
 fn a_gated_operator_asks_for_every_turn() {
-    let mut scene = Scene::with(Mandate { autonomy: Autonomy::Gated, ..mandate() }, &[]);
+    let mut scene = Scene::with(GateConfig { autonomy: Autonomy::Gated, ..config() }, &[]);
     scene.ask(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
     scene.answer(1, &json!({"sessionId": "s"}));
     scene.seen();
@@ -192,8 +189,8 @@ fn what_could_not_be_recorded_is_not_approved() {
     scene.seen();
     scene.records = false;
     says(&mut scene, "allow_once");
-    for ticket in std::mem::take(&mut scene.sight.tickets) {
-        scene.gate.settled(scene.now, ticket, false, &mut scene.sight);
+    for seq in std::mem::take(&mut scene.sight.unsettled) {
+        scene.gate.handle_audit_result(scene.now, seq, false, &mut scene.sight);
     }
     assert_snapshot!(scene.seen(), @r#"
     log policy.resolved allow tool="Bash" approval="user:ada" reason="require-approval `make`: policy `runs` says so"
@@ -206,7 +203,7 @@ fn what_could_not_be_recorded_is_not_approved() {
 
 #[test]
 fn a_turn_that_is_cancelled_before_it_began_was_cancelled_and_not_refused() {
-    let mut scene = Scene::with(Mandate { autonomy: Autonomy::Gated, ..mandate() }, &[]);
+    let mut scene = Scene::with(GateConfig { autonomy: Autonomy::Gated, ..config() }, &[]);
     scene.ask(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
     scene.answer(1, &json!({"sessionId": "s"}));
     scene.ask(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
@@ -262,36 +259,35 @@ fn where_no_policy_names_signers_those_who_are_responsible_approve() {
         can_approve: can.map(|can| can.iter().map(|action| (*action).to_owned()).collect()),
         quorum: quorum.map(str::to_owned),
     };
-    let check = |approvers: Vec<Approver>,
-                 roles: &[&str],
-                 votes: &[(&str, Result<(), BallotError>)],
-                 allowed: bool| {
-        let mut scene = Scene::with(Mandate { approvers, ..mandate() }, roles);
-        scene.opened();
-        let write =
-            json!({"toolCallId": "1", "name": "Write", "kind": "edit", "rawInput": {"path": "/w/a/b"}});
-        let options =
-            json!([{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]);
-        scene.wants(
-            7,
-            "session/request_permission",
-            &json!({"sessionId": "s", "toolCall": write, "options": options}),
-        );
-        for (number, (role, counts)) in votes.iter().enumerate() {
-            let signer = Principal {
-                id: format!("user:{number}"),
-                roles: vec![(*role).into()],
-                ..Principal::default()
-            };
-            let ballot = Ballot { id: "n-1".into(), signer, approves: true, reason: None, signature: None };
-            assert_eq!(scene.gate.ballot(scene.now, ballot, &mut scene.sight), *counts, "{role}");
-            scene.commit();
-        }
-        let seen = scene.seen();
-        assert_eq!(seen.contains(r#""optionId":"y"}"#), allowed, "{seen}");
-        seen.contains("session/request_permission")
-    };
-    let not = Err(BallotError::NotASigner);
+    let check =
+        |approvers: Vec<Approver>, roles: &[&str], votes: &[(&str, Result<(), VoteError>)], allowed: bool| {
+            let mut scene = Scene::with(GateConfig { approvers, ..config() }, roles);
+            scene.opened();
+            let write =
+                json!({"toolCallId": "1", "name": "Write", "kind": "edit", "rawInput": {"path": "/w/a/b"}});
+            let options =
+                json!([{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]);
+            scene.wants(
+                7,
+                "session/request_permission",
+                &json!({"sessionId": "s", "toolCall": write, "options": options}),
+            );
+            for (number, (role, counts)) in votes.iter().enumerate() {
+                let signer = Principal {
+                    id: format!("user:{number}"),
+                    roles: vec![(*role).into()],
+                    ..Principal::default()
+                };
+                let vote =
+                    ApprovalVote { id: "n-1".into(), signer, approves: true, reason: None, signature: None };
+                assert_eq!(scene.gate.vote(scene.now, vote, &mut scene.sight), *counts, "{role}");
+                scene.commit();
+            }
+            let seen = scene.seen();
+            assert_eq!(seen.contains(r#""optionId":"y"}"#), allowed, "{seen}");
+            seen.contains("session/request_permission")
+        };
+    let not = Err(VoteError::NotASigner);
     assert!(check(Vec::new(), &[], &[("anybody", Ok(()))], true), "without approvers whoever is asked");
     let board = || {
         vec![
@@ -302,7 +298,7 @@ fn where_no_policy_names_signers_those_who_are_responsible_approve() {
     assert!(!check(board(), &[], &[("cooks", not.clone()), ("boards", Ok(())), ("boards", Ok(()))], true));
     assert!(!check(board(), &[], &[("boards", Ok(()))], false), "one of two is not enough");
     assert!(check(vec![approver("lead", None, None)], &["leads"], &[], false), "who is responsible is asked");
-    let unknown = Err(BallotError::Unknown);
+    let unknown = Err(VoteError::NotFound);
     assert!(
         !check(vec![approver("lead", Some(&[]), None)], &["leads"], &[("leads", unknown)], false),
         "nobody may"
@@ -311,7 +307,7 @@ fn where_no_policy_names_signers_those_who_are_responsible_approve() {
 
 #[test]
 fn a_turn_begins_once_the_approval_is_recorded_and_ends_once_its_interruption_is() {
-    let gated = || Scene::with(Mandate { autonomy: Autonomy::Gated, ..mandate() }, &[]);
+    let gated = || Scene::with(GateConfig { autonomy: Autonomy::Gated, ..config() }, &[]);
     for written in [true, false] {
         let mut scene = gated();
         scene.ask(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
@@ -321,12 +317,16 @@ fn a_turn_begins_once_the_approval_is_recorded_and_ends_once_its_interruption_is
         scene.records = false;
         says(&mut scene, "allow_once");
         assert!(!scene.seen().contains("session/prompt"));
-        for ticket in std::mem::take(&mut scene.sight.tickets) {
-            scene.gate.settled(scene.now, ticket, written, &mut scene.sight);
+        for seq in std::mem::take(&mut scene.sight.unsettled) {
+            scene.gate.handle_audit_result(scene.now, seq, written, &mut scene.sight);
         }
         let seen = scene.seen();
         assert_eq!((seen.contains("session/prompt"), seen.contains("-32017")), (written, !written), "{seen}");
-        assert_eq!(scene.gate.asked.len(), usize::from(written), "what never began is not waited for");
+        assert_eq!(
+            scene.gate.pending_at_agent.len(),
+            usize::from(written),
+            "what never began is not waited for"
+        );
     }
     let mut scene = Scene::at_work();
     scene.records = false;
@@ -361,14 +361,14 @@ fn nobody_is_said_to_have_rejected_what_nobody_was_asked() {
 fn a_prompt_that_is_no_list_of_blocks_starts_no_turn() {
     for autonomy in [Autonomy::Gated, Autonomy::Autonomous] {
         for prompt in [json!("rm -rf /"), json!({"type": "image", "data": "A"}), json!(null), json!(7)] {
-            let mut scene = Scene::with(Mandate { autonomy, ..mandate() }, &[]);
+            let mut scene = Scene::with(GateConfig { autonomy, ..config() }, &[]);
             scene.ask(1, "session/new", &json!({"cwd": "/w/a", "mcpServers": []}));
             scene.answer(1, &json!({"sessionId": "s"}));
             scene.seen();
             scene.ask(2, "session/prompt", &json!({"sessionId": "s", "prompt": prompt}));
             let seen = scene.seen();
             assert!(seen.contains("-32602") && !seen.contains("a < "), "{prompt} {seen}");
-            assert!(scene.gate.open().is_empty(), "{prompt}");
+            assert!(scene.gate.pending_approvals().is_empty(), "{prompt}");
         }
     }
 }
@@ -380,7 +380,7 @@ fn half_approved() -> (Scene, KeyState) {
     let charter = Charter::new(vec![clause.signed_by(lead, 2)]).with_level(Some(2));
     let policy = Policy::new(Access::High, Narrowing::default()).with_charter(charter);
     let mut scene = Scene::new();
-    scene.gate.desk = crate::authorizer::Desk::new(policy, "n");
+    scene.gate.authorizer = crate::authorizer::Authorizer::new(policy, "n");
     scene.opened();
     asks(&mut scene, 7);
     let keys = KeyState::default();
@@ -389,11 +389,11 @@ fn half_approved() -> (Scene, KeyState) {
     (scene, keys)
 }
 
-fn signs(scene: &mut Scene, name: &str, keys: &KeyState, approves: bool) -> Result<(), BallotError> {
+fn signs(scene: &mut Scene, name: &str, keys: &KeyState, approves: bool) -> Result<(), VoteError> {
     let signer = Principal { id: format!("user:{name}"), roles: vec!["lead".into()], ..Principal::default() };
     let signature = Some(keys.signature());
-    let ballot = Ballot { id: "n-1".into(), signer, approves, reason: None, signature };
-    let counted = scene.gate.ballot(scene.now, ballot, &mut scene.sight);
+    let vote = ApprovalVote { id: "n-1".into(), signer, approves, reason: None, signature };
+    let counted = scene.gate.vote(scene.now, vote, &mut scene.sight);
     scene.commit();
     counted
 }
@@ -410,7 +410,7 @@ fn a_client_completes_no_quorum_with_a_signature_that_is_not_valid_any_more() {
         let seen = scene.seen();
         assert!(seen.contains(r#""optionId":"n""#) && !seen.contains(r#""optionId":"y""#), "{seen}");
         assert!(seen.contains(&format!(r#"approval={{"refused":"{why}"}}"#)), "{seen}");
-        assert!(scene.gate.open().is_empty());
+        assert!(scene.gate.pending_approvals().is_empty());
     }
 }
 
@@ -418,7 +418,7 @@ fn a_client_completes_no_quorum_with_a_signature_that_is_not_valid_any_more() {
 fn what_waits_with_a_signature_that_is_not_valid_any_more_can_only_be_rejected() {
     let (mut scene, keys) = half_approved();
     keys.set_invalid("a key was revoked");
-    let refused = Err(BallotError::SignatureInvalid("a key was revoked".into()));
+    let refused = Err(VoteError::SignatureInvalid("a key was revoked".into()));
     assert_eq!(signs(&mut scene, "cem", &KeyState::default(), true), refused);
     assert_eq!(scene.seen(), "");
     assert_eq!(signs(&mut scene, "cem", &KeyState::default(), false), Ok(()));
@@ -437,11 +437,11 @@ fn a_request_that_the_agent_cancels_waits_no_more() {
     let cancel =
         |id: Value| json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": id}});
     scene.agent(&cancel(json!(8)));
-    assert_eq!(scene.gate.open().len(), 1, "that is another request");
+    assert_eq!(scene.gate.pending_approvals().len(), 1, "that is another request");
     scene.seen();
     scene.agent(&cancel(json!(7)));
     let seen = scene.seen();
-    assert!(scene.gate.open().is_empty());
+    assert!(scene.gate.pending_approvals().is_empty());
     assert!(
         seen.contains("the agent cancelled its request")
             && seen.contains(r#"a < {"jsonrpc":"2.0","id":7,"error""#),

@@ -2,15 +2,15 @@
 
 use super::*;
 use crate::config::Autonomy;
-use crate::gate::MOST_OPEN;
+use crate::gate::MAX_OPEN;
 
-fn gated() -> Mandate {
-    Mandate { autonomy: Autonomy::Gated, ..mandate() }
+fn gated() -> GateConfig {
+    GateConfig { autonomy: Autonomy::Gated, ..config() }
 }
 
 /// A line of the agent's that no value can be made of.
 fn raw(scene: &mut Scene, line: &str) {
-    scene.gate.agent(scene.now, View::parse(line.as_bytes()), &mut scene.sight);
+    scene.gate.handle_agent_message(scene.now, View::parse(line.as_bytes()), &mut scene.sight);
     scene.commit();
 }
 
@@ -20,10 +20,10 @@ fn call(update: &str) -> String {
 
 #[test]
 fn where_there_is_no_room_no_session_opens_and_no_turn_begins() {
-    for mandate in [mandate(), gated()] {
-        let mut scene = Scene::with(mandate, &[]);
-        for number in 0..MOST_OPEN {
-            if number == MOST_OPEN - 1 {
+    for config in [config(), gated()] {
+        let mut scene = Scene::with(config, &[]);
+        for number in 0..MAX_OPEN {
+            if number == MAX_OPEN - 1 {
                 scene.ask(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
             }
             let name = format!("n{number}");
@@ -41,15 +41,15 @@ fn where_there_is_no_room_no_session_opens_and_no_turn_begins() {
         scene.ask(4, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
         let seen = scene.seen();
         assert_eq!((seen.matches("-32012").count(), seen.contains("a < ")), (3, false), "{seen}");
-        scene.gate.client_gone(scene.now, &mut scene.sight);
-        assert_eq!(scene.seen().matches("log session.closed").count(), MOST_OPEN);
+        scene.gate.handle_client_lost(scene.now, &mut scene.sight);
+        assert_eq!(scene.seen().matches("log session.closed").count(), MAX_OPEN);
     }
 }
 
 #[test]
 fn a_session_that_was_not_opened_here_gets_no_turn() {
-    for mandate in [mandate(), gated()] {
-        let mut scene = Scene::with(mandate, &[]);
+    for config in [config(), gated()] {
+        let mut scene = Scene::with(config, &[]);
         scene.ask(1, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
         scene.update(&json!({"sessionUpdate": "plan", "entries": []}));
         scene.ask(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
@@ -200,15 +200,15 @@ fn a_policy_may_allow_or_deny_a_mode_and_what_cannot_be_recorded_does_not_change
         let mut scene = Scene::at_work();
         let clause = Clause::new("modes", "tool.call", class).on("session.set_mode").unwrap();
         let policy = Policy::new(Access::High, Narrowing::default()).with_charter(Charter::new(vec![clause]));
-        scene.gate.desk = crate::authorizer::Desk::new(policy, "n");
+        scene.gate.authorizer = crate::authorizer::Authorizer::new(policy, "n");
         scene.ask(5, "session/set_mode", &json!({"sessionId": "s", "modeId": "x"}));
         let seen = scene.seen();
         assert_eq!((seen.contains("a < "), seen.contains("-32015")), (passes, !passes), "{seen}");
         if passes {
             scene.records = false;
             scene.ask(6, "session/set_mode", &json!({"sessionId": "s", "modeId": "y"}));
-            for ticket in std::mem::take(&mut scene.sight.tickets) {
-                scene.gate.settled(scene.now, ticket, false, &mut scene.sight);
+            for seq in std::mem::take(&mut scene.sight.unsettled) {
+                scene.gate.handle_audit_result(scene.now, seq, false, &mut scene.sight);
             }
             let seen = scene.seen();
             assert!(seen.contains("-32017") && !seen.contains("a < "), "{seen}");
@@ -231,7 +231,7 @@ fn what_is_not_declared_is_not_said_to_the_agent() {
 #[test]
 fn nothing_is_asked_while_history_is_replayed() {
     let mut scene = Scene::new();
-    scene.gate.mandate.agent_methods.push("elicitation/create".into());
+    scene.gate.config.agent_methods.push("elicitation/create".into());
     scene.ask(1, "session/load", &json!({"sessionId": "s", "cwd": "/w", "mcpServers": []}));
     scene.seen();
     for (id, method, params) in [
@@ -258,7 +258,7 @@ fn who_is_asked_for_a_turn_sees_what_it_is_about() {
     scene.answer(1, &json!({"sessionId": "s"}));
     let prompt = json!([{"type": "text", "text": "delete it all"}]);
     scene.ask(2, "session/prompt", &json!({"sessionId": "s", "prompt": prompt}));
-    let open = scene.gate.open();
+    let open = scene.gate.pending_approvals();
     assert_eq!(open[0].input["prompt"], "delete it all");
     assert_eq!(open[0].input["sha256"].as_str().map(str::len), Some(64));
     assert!(scene.seen().contains("\"rawInput\":{\"prompt\":\"delete it all\""));
@@ -325,7 +325,7 @@ fn a_refusal_of_what_a_call_needs_lets_one_call_fail() {
         assert_eq!(scene.seen().contains("interrupted"), halts);
     }
     let mut scene = Scene::at_work();
-    scene.gate.mandate.asks_first = true;
+    scene.gate.config.asks_first = true;
     scene.tool("1", "Rm", "failed", &json!({"path": "/w/a"}));
     scene.update(
         &json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "rawOutput": "no such tool"}),
@@ -340,13 +340,13 @@ fn a_message_with_too_many_values_is_refused_before_it_is_read() {
     let line = format!(
         r#"{{"jsonrpc":"2.0","id":7,"method":"session/prompt","params":{{"sessionId":"s","prompt":{many}}}}}"#
     );
-    scene.gate.client(scene.now, View::parse(line.as_bytes()), &mut scene.sight);
+    scene.gate.handle_client_message(scene.now, View::parse(line.as_bytes()), &mut scene.sight);
     let seen = scene.seen();
     assert!(seen.starts_with("c < ") && seen.contains("too many JSON values"), "{seen}");
     let line = format!(
         r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":"s","update":{{"sessionUpdate":"tool_call","toolCallId":"1","title":"x","rawInput":{many}}}}}}}"#
     );
-    scene.gate.agent(scene.now, View::parse(line.as_bytes()), &mut scene.sight);
+    scene.gate.handle_agent_message(scene.now, View::parse(line.as_bytes()), &mut scene.sight);
     scene.commit();
     let seen = scene.seen();
     assert!(seen.contains("log operator.interrupted") && !seen.contains("rawInput"), "{seen}");

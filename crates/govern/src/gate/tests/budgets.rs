@@ -10,7 +10,7 @@ fn scene(budget: Budget) -> Scene {
     let charter = Charter::new(vec![clause]).with_default(DefaultApproval::Auto);
     let policy = Policy::new(Access::High, Narrowing::default()).with_charter(charter);
     let mut scene = Scene::at_work();
-    scene.gate.desk = crate::authorizer::Desk::new(policy, "g");
+    scene.gate.authorizer = crate::authorizer::Authorizer::new(policy, "g");
     scene
 }
 

@@ -11,8 +11,8 @@ use super::*;
 #[derive(Debug)]
 struct Linked;
 
-impl Ground for Linked {
-    fn real(&self, path: &Path) -> io::Result<PathBuf> {
+impl PathResolver for Linked {
+    fn canonicalize(&self, path: &Path) -> io::Result<PathBuf> {
         for (link, target) in [("/w/a/kk", "/w/a/.git/hooks"), ("/w/a/out", "/elsewhere")] {
             if let Ok(rest) = path.strip_prefix(link) {
                 return Ok(Path::new(target).join(rest));
@@ -27,16 +27,16 @@ impl Ground for Linked {
 
 /// A scene with these rules, in which everything is offered.
 fn at_work(access: Access, rules: &str) -> Scene {
-    let mut mandate = mandate();
-    mandate.capabilities.terminal = true;
+    let mut config = config();
+    config.capabilities.terminal = true;
     let (rules, _) = Rules::parse(rules, "rules.toml").expect("rules");
     let policy = Policy::new(access, Narrowing::default())
         .with_rules(rules)
         .with_charter(Charter::new(Vec::new()).with_default(DefaultApproval::Auto));
-    let who = Principal { id: "user:ada".into(), method: Method::Process, ..Principal::default() };
-    let setting = Setting { began: 1_000_000, nonce: "n".into() };
-    let gate = Gate::new(mandate, who, policy, Box::new(Linked), setting);
-    let mut scene = Scene { gate, now: Time::ZERO, sight: Sight::default(), records: true };
+    let who = Principal { id: "user:ada".into(), method: IdentityMethod::Process, ..Principal::default() };
+    let setting = GateStart { started_at: 1_000_000, nonce: "n".into() };
+    let gate = Gate::new(config, who, policy, Box::new(Linked), setting);
+    let mut scene = Scene { gate, now: GateTime::ZERO, sight: Sight::default(), records: true };
     scene.opened();
     scene
 }

@@ -165,13 +165,13 @@ fn an_approval_in_a_child_is_asked_of_the_client_and_ends_with_the_turn() {
     scene.wants(9, "session/request_permission", &ask);
     assert!(scene.seen().contains("session/request_permission"));
     // The turn is not silent while somebody is asked.
-    scene.gate.mandate.patience.silence = Duration::from_secs(60);
+    scene.gate.config.timeouts.silence = Duration::from_secs(60);
     scene.pass(120);
     assert!(!scene.seen().contains("operator.interrupted"));
     scene.client(&json!({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": "s"}}));
     let seen = scene.seen();
     assert!(seen.contains("\"optionId\":\"n\""), "{seen}");
-    assert!(scene.gate.open().is_empty());
+    assert!(scene.gate.pending_approvals().is_empty());
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn children_are_bounded_and_idle_ones_give_way() {
         scene.agent(&call(&child, "Read", "in_progress"));
     }
     assert!(scene.seen().contains("it has too many child sessions"));
-    assert!(scene.gate.sessions.len() <= 1_025 && scene.gate.closed.len() <= 4_096);
+    assert!(scene.gate.sessions.len() <= 1_025 && scene.gate.closed_sessions.len() <= 4_096);
 }
 
 /// So many that work which grows with the square of the depth does not end within the time of a test.
@@ -312,7 +312,7 @@ fn what_is_said_before_a_session_has_a_name_waits_for_it() {
     scene.ask(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
     scene.agent(&say("s", &chunk));
     scene.agent(&json!({"jsonrpc": "2.0", "id": 1, "error": {"code": -32000, "message": "no"}}));
-    assert!(!scene.seen().contains("hi") && scene.gate.early.is_empty());
+    assert!(!scene.seen().contains("hi") && scene.gate.early_messages.is_empty());
 }
 
 #[test]
@@ -339,8 +339,8 @@ fn what_a_child_does_and_cannot_be_recorded_stops_the_turn() {
     scene.records = false;
     scene.agent(&call("c", "Read", "completed"));
     scene.seen();
-    for ticket in std::mem::take(&mut scene.sight.tickets) {
-        scene.gate.settled(scene.now, ticket, false, &mut scene.sight);
+    for seq in std::mem::take(&mut scene.sight.unsettled) {
+        scene.gate.handle_audit_result(scene.now, seq, false, &mut scene.sight);
     }
     let seen = scene.seen();
     assert!(!seen.contains("c < "), "{seen}");

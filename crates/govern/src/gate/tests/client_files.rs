@@ -19,8 +19,8 @@ impl Links {
     }
 }
 
-impl Ground for Links {
-    fn real(&self, path: &Path) -> std::io::Result<PathBuf> {
+impl PathResolver for Links {
+    fn canonicalize(&self, path: &Path) -> std::io::Result<PathBuf> {
         let links = lock(&self.0);
         let found = links.iter().find_map(|(at, to)| Some(to.join(path.strip_prefix(at).ok()?)));
         Ok(found.unwrap_or_else(|| path.to_path_buf()).components().collect())
@@ -29,9 +29,9 @@ impl Ground for Links {
 
 /// A gate where changes of files and commands need a lead, and nothing may be done in `/w/a/finance`.
 fn with_links(links: &Links) -> Scene {
-    let capabilities = Capabilities { terminal: true, ..mandate().capabilities };
+    let capabilities = Capabilities { terminal: true, ..config().capabilities };
     let sealed = vec!["/w/a/audit".into()];
-    let mut scene = Scene::with(Mandate { capabilities, sealed, ..mandate() }, &["lead"]);
+    let mut scene = Scene::with(GateConfig { capabilities, sealed, ..config() }, &["lead"]);
     let lead = vec![Signer { role: Some("lead".into()), user_id: None }];
     let ask = |slug: &str, subject: &str| {
         Clause::new(slug, "tool.call", Class::RequireApproval).on(subject).unwrap().signed_by(lead.clone(), 1)
@@ -43,8 +43,8 @@ fn with_links(links: &Links) -> Scene {
     ];
     let charter = Charter::new(clauses).with_level(Some(2)).with_default(DefaultApproval::Auto);
     let policy = Policy::new(Access::High, Narrowing::default()).with_charter(charter);
-    scene.gate.desk = crate::authorizer::Desk::new(policy, "g");
-    scene.gate.ground = Box::new(links.clone());
+    scene.gate.authorizer = crate::authorizer::Authorizer::new(policy, "g");
+    scene.gate.resolver = Box::new(links.clone());
     scene.opened();
     scene
 }
@@ -189,7 +189,7 @@ fn files_are_served_within_the_roots_and_the_declared_capabilities() {
 fn what_a_sandbox_shows_read_only_is_not_written_by_the_client_either() {
     let roots = ["/w/a", "/w/a/docs", "/w/a/docs/drafts"].map(Into::into).to_vec();
     let mut scene =
-        Scene::with(Mandate { roots, read_only: vec!["/w/a/docs".into()], ..mandate() }, &["lead"]);
+        Scene::with(GateConfig { roots, read_only: vec!["/w/a/docs".into()], ..config() }, &["lead"]);
     scene.opened();
     let code = |scene: &mut Scene, id: u64, method: &str, path: &str| {
         let mut params = json!({"sessionId": "s", "path": path});
@@ -208,9 +208,10 @@ fn what_a_sandbox_shows_read_only_is_not_written_by_the_client_either() {
 
 #[test]
 fn a_request_to_the_client_has_the_members_of_its_method_and_no_others() {
-    let capabilities = Capabilities { terminal: true, ..mandate().capabilities };
-    let mut scene = Scene::with(Mandate { capabilities, ..mandate() }, &["lead"]);
-    scene.gate.desk = crate::authorizer::Desk::new(Policy::new(Access::High, Narrowing::default()), "g");
+    let capabilities = Capabilities { terminal: true, ..config().capabilities };
+    let mut scene = Scene::with(GateConfig { capabilities, ..config() }, &["lead"]);
+    scene.gate.authorizer =
+        crate::authorizer::Authorizer::new(Policy::new(Access::High, Narrowing::default()), "g");
     scene.opened();
     let mut id = 1;
     let mut passes = |method: &str, more: Value| {
@@ -252,8 +253,9 @@ fn a_request_to_the_client_has_the_members_of_its_method_and_no_others() {
 #[test]
 fn a_written_file_is_judged_by_its_path_and_not_by_its_text() {
     let sealed = vec!["/w/a/GOVERNANCE.md".into()];
-    let mut scene = Scene::with(Mandate { sealed, ..mandate() }, &["lead"]);
-    scene.gate.desk = crate::authorizer::Desk::new(Policy::new(Access::High, Narrowing::default()), "g");
+    let mut scene = Scene::with(GateConfig { sealed, ..config() }, &["lead"]);
+    scene.gate.authorizer =
+        crate::authorizer::Authorizer::new(Policy::new(Access::High, Narrowing::default()), "g");
     scene.opened();
     let patch = "*** Begin Patch\n*** Update File: /w/a/GOVERNANCE.md\n@@\n-a\n+b\n*** End Patch\n";
     scene.wants(

@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 
 use super::*;
-use crate::timeouts::Patience;
+use crate::timeouts::GateTimeouts;
 
 /// A request of the client's that the agent answers just in time, and one that it does not.
 #[track_caller]
@@ -13,7 +13,7 @@ fn before(method: &str) -> Scene {
     if method.starts_with("session/set_") {
         let clause = Clause::new("modes", "tool.call", Class::Allow).on("kind:switch_mode").unwrap();
         let policy = Policy::new(Access::High, Narrowing::default()).with_charter(Charter::new(vec![clause]));
-        scene.gate.desk = crate::authorizer::Desk::new(policy, "n");
+        scene.gate.authorizer = crate::authorizer::Authorizer::new(policy, "n");
         scene.ask(90, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
         scene.answer(90, &json!({"sessionId": "s"}));
         scene.pass(0);
@@ -25,14 +25,14 @@ fn check(method: &str, params: &Value, seconds: u64) {
     let mut scene = before(method);
     scene.ask(1, method, params);
     scene.seen();
-    assert_eq!(scene.gate.deadline(), Some(Duration::from_secs(seconds)), "{method}");
+    assert_eq!(scene.gate.next_deadline(), Some(Duration::from_secs(seconds)), "{method}");
     scene.pass(seconds - 1);
     assert_eq!(scene.seen(), "", "{method}");
     scene.answer(1, &json!({"ok": true}));
     assert!(scene.seen().contains(r#"c < {"jsonrpc":"2.0","id":1,"result":{"#), "{method}");
     // What is over is not due any more.
     scene.pass(seconds);
-    assert_eq!((scene.seen().as_str(), scene.gate.deadline()), ("", None), "{method}");
+    assert_eq!((scene.seen().as_str(), scene.gate.next_deadline()), ("", None), "{method}");
 
     let mut scene = before(method);
     scene.ask(1, method, params);
@@ -97,8 +97,8 @@ fn an_agent_that_does_not_introduce_itself_is_told_of() {
 
 #[test]
 fn deadlines_are_what_they_are_set_to() {
-    let patience = Patience { new: Duration::from_secs(2), ..Patience::default() };
-    let mut scene = Scene::with(Mandate { patience, ..mandate() }, &[]);
+    let timeouts = GateTimeouts { new: Duration::from_secs(2), ..GateTimeouts::default() };
+    let mut scene = Scene::with(GateConfig { timeouts, ..config() }, &[]);
     scene.ask(1, "session/new", &json!({"cwd": "/w"}));
     scene.seen();
     scene.pass(2);
@@ -163,7 +163,7 @@ fn a_silent_agent_that_does_not_stop_is_ended() {
     assert_eq!(scene.seen(), "");
     scene.pass(1);
     assert_eq!(scene.seen(), "end the agent: it went on with a turn that was stopped");
-    scene.gate.agent_gone(scene.now, None, &mut scene.sight);
+    scene.gate.handle_agent_lost(scene.now, None, &mut scene.sight);
     scene.commit();
     assert_snapshot!(scene.seen(), @r#"
     c < {"jsonrpc":"2.0","id":2,"error":{"code":-32011,"message":"the agent said nothing for 10 min","data":{"condition":"deadline","retryable":true,"effects":"possible"}}}
@@ -201,8 +201,8 @@ fn asks(scene: &mut Scene) {
 
 #[test]
 fn nobody_counts_as_silent_who_waits_for_an_approval() {
-    let patience = Patience { approval: Duration::from_secs(3000), ..Patience::default() };
-    let mut scene = Scene::with(Mandate { patience, ..mandate() }, &["lead"]);
+    let timeouts = GateTimeouts { approval: Duration::from_secs(3000), ..GateTimeouts::default() };
+    let mut scene = Scene::with(GateConfig { timeouts, ..config() }, &["lead"]);
     scene.opened();
     asks(&mut scene);
     scene.seen();
@@ -224,9 +224,9 @@ fn nobody_counts_as_silent_who_waits_for_the_client() {
         ("fs/read_text_file", json!({"path": "/w/a"}), json!({"content": "x"})),
         ("terminal/wait_for_exit", json!({"terminalId": "t"}), json!({"exitCode": 0})),
     ] {
-        let patience = Patience { service: Duration::from_secs(5000), ..Patience::default() };
-        let capabilities = Capabilities { terminal: true, ..mandate().capabilities };
-        let mut scene = Scene::with(Mandate { patience, capabilities, ..mandate() }, &[]);
+        let timeouts = GateTimeouts { service: Duration::from_secs(5000), ..GateTimeouts::default() };
+        let capabilities = Capabilities { terminal: true, ..config().capabilities };
+        let mut scene = Scene::with(GateConfig { timeouts, capabilities, ..config() }, &[]);
         scene.opened();
         let mut params = more.clone();
         params["sessionId"] = json!("s");
@@ -328,8 +328,8 @@ fn a_turn_that_is_over_before_its_acts_are_recorded_is_not_waited_for() {
     scene.tool("1", "Read", "completed", &json!({"path": "/w/a"}));
     scene.answer(2, &json!({"stopReason": "end_turn"}));
     scene.seen();
-    for ticket in std::mem::take(&mut scene.sight.tickets) {
-        scene.gate.settled(scene.now, ticket, false, &mut scene.sight);
+    for seq in std::mem::take(&mut scene.sight.unsettled) {
+        scene.gate.handle_audit_result(scene.now, seq, false, &mut scene.sight);
     }
     let seen = scene.seen();
     assert!(seen.contains("-32017") && !seen.contains("toolCallId"), "{seen}");

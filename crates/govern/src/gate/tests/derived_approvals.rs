@@ -6,7 +6,7 @@ use super::*;
 
 /// Our own agent asks about a call, somebody approves, and it tells of the call.
 fn approved(scene: &mut Scene, tool: &str, input: &Value) {
-    let request = Request {
+    let request = ToolCheck {
         session: "s".into(),
         call: "c".into(),
         server: None,
@@ -14,7 +14,7 @@ fn approved(scene: &mut Scene, tool: &str, input: &Value) {
         name: tool.into(),
         arguments: input.clone(),
     };
-    scene.gate.consult(scene.now, 1, request, &mut scene.sight);
+    scene.gate.check_tool(scene.now, 1, request, &mut scene.sight);
     scene.commit();
     scene.client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
         {"outcome": {"outcome": "selected", "optionId": "allow_once"}}}));
@@ -118,7 +118,7 @@ fn a_tool_of_a_server_in_the_client_is_asked_for_once() {
         let server = json!({"type": "acp", "name": "db", "serverId": "1"});
         scene.ask(1, "session/new", &json!({"cwd": "/w/a", "mcpServers": [server]}));
         scene.answer(1, &json!({"sessionId": "s"}));
-        let request = Request {
+        let request = ToolCheck {
             session: "s".into(),
             call: "c".into(),
             server: Some("db".into()),
@@ -126,7 +126,7 @@ fn a_tool_of_a_server_in_the_client_is_asked_for_once() {
             name: "db__query".into(),
             arguments: json!({"q": 1}),
         };
-        scene.gate.consult(scene.now, 1, request, &mut scene.sight);
+        scene.gate.check_tool(scene.now, 1, request, &mut scene.sight);
         scene.commit();
         scene.client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
             {"outcome": {"outcome": "selected", "optionId": "allow_once"}}}));
@@ -142,8 +142,8 @@ fn a_tool_of_a_server_in_the_client_is_asked_for_once() {
 #[test]
 fn a_command_is_its_words_and_its_place() {
     let check = |said: Value, command: &str, args: &[&str], cwd: Option<&str>, asked: bool| {
-        let capabilities = Capabilities { terminal: true, ..mandate().capabilities };
-        let mut scene = Scene::with(Mandate { capabilities, ..mandate() }, &["lead"]);
+        let capabilities = Capabilities { terminal: true, ..config().capabilities };
+        let mut scene = Scene::with(GateConfig { capabilities, ..config() }, &["lead"]);
         scene.opened();
         approved(&mut scene, "run_command", &said);
         tell(&mut scene, "run_command", &said);

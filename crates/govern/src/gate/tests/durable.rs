@@ -5,13 +5,13 @@ use super::*;
 /// Every record from now on fails.
 fn fill(scene: &mut Scene) {
     scene.records = false;
-    scene.sight.tickets.clear();
+    scene.sight.unsettled.clear();
 }
 
 fn fail(scene: &mut Scene) -> String {
-    while !scene.sight.tickets.is_empty() {
-        for ticket in std::mem::take(&mut scene.sight.tickets) {
-            scene.gate.settled(scene.now, ticket, false, &mut scene.sight);
+    while !scene.sight.unsettled.is_empty() {
+        for seq in std::mem::take(&mut scene.sight.unsettled) {
+            scene.gate.handle_audit_result(scene.now, seq, false, &mut scene.sight);
         }
     }
     scene.seen()
@@ -56,7 +56,7 @@ fn no_session_is_opened_before_that_is_recorded() {
         assert!(!scene.seen().contains("a < "), "{method}");
         let seen = fail(&mut scene);
         assert!(!seen.contains("a < ") && seen.contains(r#""effects":"none""#), "{method} {seen}");
-        assert!(scene.gate.sessions.is_empty() && scene.gate.asked.is_empty(), "{method}");
+        assert!(scene.gate.sessions.is_empty() && scene.gate.pending_at_agent.is_empty(), "{method}");
     }
 }
 
@@ -96,12 +96,12 @@ fn a_request_of_the_agent_whose_decision_is_not_recorded_is_answered_once() {
         ("_x/listed", json!({"sessionId": "s"})),
     ] {
         let mut scene = Scene::at_work();
-        scene.gate.mandate.agent_methods = vec!["_x/listed".into()];
+        scene.gate.config.agent_methods = vec!["_x/listed".into()];
         fill(&mut scene);
         scene.wants(9, method, &params);
         let seen = fail(&mut scene);
         assert!(seen.contains(r#"a < {"jsonrpc":"2.0","id":9,"error":{"code":-32017"#), "{method}: {seen}");
-        assert!(scene.gate.served.is_empty(), "{method}");
+        assert!(scene.gate.pending_at_client.is_empty(), "{method}");
         scene.records = true;
         scene.pass(3_600);
         let seen = scene.seen();
@@ -118,5 +118,5 @@ fn a_request_of_the_client_that_waited_for_the_log_beyond_its_deadline_is_answer
     let seen = fail(&mut scene);
     assert_eq!(seen.matches(r#"c < {"jsonrpc":"2.0","id":1,"#).count(), 1, "{seen}");
     assert!(!seen.contains("a < {\"jsonrpc\":\"2.0\",\"id\":1"), "{seen}");
-    assert!(scene.gate.sessions.is_empty() && scene.gate.asked.is_empty());
+    assert!(scene.gate.sessions.is_empty() && scene.gate.pending_at_agent.is_empty());
 }

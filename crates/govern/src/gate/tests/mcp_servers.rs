@@ -3,17 +3,22 @@
 use insta::assert_snapshot;
 
 use super::*;
-use crate::gate::Ballot;
+use crate::gate::ApprovalVote;
 
 /// The operator has two servers of which one tool may be used; the first is described in the manifest.
-fn listed() -> Mandate {
+fn listed() -> GateConfig {
     let allow = Some(["query".to_owned()].into());
     let tools = Some(ToolSet {
         servers: [("db".to_owned(), allow.clone()), ("web".to_owned(), allow)].into(),
         ..ToolSet::default()
     });
     let ours = json!({"name": "web", "command": "web", "args": [], "env": []});
-    Mandate { tools, servers: Some(vec!["db".into(), "web".into()]), provides: vec![ours], ..mandate() }
+    GateConfig {
+        tools,
+        servers: Some(vec!["db".into(), "web".into()]),
+        provided_servers: vec![ours],
+        ..config()
+    }
 }
 
 fn in_client(name: &str, id: &str) -> Value {
@@ -42,8 +47,8 @@ fn call(by: &str, id: &str) -> Value {
 fn a_client_names_only_servers_of_the_operator() {
     let check = |server: Value, code: Option<&str>| {
         for method in ["session/new", "session/load", "session/resume", "session/fork"] {
-            let capabilities = Capabilities { mcp_http: true, mcp_sse: false, ..mandate().capabilities };
-            let mut scene = Scene::with(Mandate { capabilities, ..listed() }, &[]);
+            let capabilities = Capabilities { mcp_http: true, mcp_sse: false, ..config().capabilities };
+            let mut scene = Scene::with(GateConfig { capabilities, ..listed() }, &[]);
             let mut params = json!({"sessionId": "s", "cwd": "/w", "mcpServers": [server]});
             if method == "session/new" {
                 params.as_object_mut().unwrap().remove("sessionId");
@@ -117,7 +122,7 @@ fn all_that_a_server_could_act_on_is_judged_shown_and_recorded() {
         let question = scene.sight.raw.last().cloned().unwrap_or_default();
         assert!(question.contains("session/request_permission"), "{question}");
         let question: Value = serde_json::from_str(&question).unwrap();
-        (question["params"]["toolCall"]["rawInput"].clone(), scene.gate.open()[0].digest)
+        (question["params"]["toolCall"]["rawInput"].clone(), scene.gate.pending_approvals()[0].digest)
     };
     let (plain, digest) = with(json!({}));
     assert_eq!(plain, json!({"q": 1}));
@@ -164,7 +169,7 @@ fn an_id_means_one_server() {
 fn what_is_no_call_passes_as_it_is() {
     let mut scene = with_db();
     let list = r#"{"jsonrpc":"2.0","id":5,"method":"mcp/message","params":{"serverId":"db-1","requestId":"r","method":"tools/list","params":{"a": 1.0}}}"#;
-    scene.gate.agent(scene.now, View::parse(list.as_bytes()), &mut scene.sight);
+    scene.gate.handle_agent_message(scene.now, View::parse(list.as_bytes()), &mut scene.sight);
     scene.client(&json!({"jsonrpc": "2.0", "id": 5, "result": {"result": {"tools": [{"name": "query"}, {"name": "drop"}]}}}));
     scene.client(&json!({"jsonrpc": "2.0", "method": "mcp/message", "params":
         {"serverId": "db-1", "requestId": "r", "method": "notifications/progress"}}));
@@ -189,10 +194,10 @@ fn connections_lead_to_the_server_they_were_opened_to() {
     a < {"jsonrpc":"2.0","id":6,"result":{"tools":[]}}
     "#);
     scene.wants(7, "mcp/message", &call("connectionId", "c"));
-    let id = scene.gate.open()[0].id.clone();
+    let id = scene.gate.pending_approvals()[0].id.clone();
     let signer = Principal { id: "user:lead".into(), roles: vec!["lead".into()], ..Principal::default() };
-    let ballot = Ballot { id, signer, approves: true, reason: None, signature: None };
-    scene.gate.ballot(scene.now, ballot, &mut scene.sight).unwrap();
+    let vote = ApprovalVote { id, signer, approves: true, reason: None, signature: None };
+    scene.gate.vote(scene.now, vote, &mut scene.sight).unwrap();
     scene.commit();
     scene.client(&json!({"jsonrpc": "2.0", "id": 7, "result": {"content": []}}));
     scene.wants(8, "mcp/disconnect", &json!({"connectionId": "c"}));
@@ -286,7 +291,7 @@ fn all_is_dropped_with_the_session() {
         scene.wants(id, "mcp/message", &params);
         assert!(scene.seen().contains("unknown_mcp_server"), "{params}");
     }
-    assert!(scene.gate.connections.is_empty());
+    assert!(scene.gate.mcp_connections.is_empty());
 }
 
 #[test]
@@ -302,8 +307,8 @@ fn servers_are_there_while_their_session_is_created_and_nothing_is_called() {
 
 #[test]
 fn what_is_not_declared_is_not_there() {
-    let capabilities = Capabilities { mcp_acp: false, ..mandate().capabilities };
-    let mut scene = Scene::with(Mandate { capabilities, ..listed() }, &["lead"]);
+    let capabilities = Capabilities { mcp_acp: false, ..config().capabilities };
+    let mut scene = Scene::with(GateConfig { capabilities, ..listed() }, &["lead"]);
     assert!(open(&mut scene, 1, &[in_client("db", "db-1")]).contains("undeclared_capability"));
     for (id, method) in [(2, "mcp/connect"), (3, "mcp/message"), (4, "mcp/disconnect")] {
         scene.wants(id, method, &call("serverId", "db-1"));
@@ -320,8 +325,8 @@ fn what_is_not_declared_is_not_there() {
 fn showing(allow: Option<&[&str]>) -> Scene {
     let allow = allow.map(|names| names.iter().map(|name| (*name).to_owned()).collect());
     let tools = Some(ToolSet { servers: [("db".to_owned(), allow)].into(), ..ToolSet::default() });
-    let mandate = Mandate { tools, servers: Some(vec!["db".into()]), ..mandate() };
-    let mut scene = Scene::with(mandate, &["lead"]);
+    let config = GateConfig { tools, servers: Some(vec!["db".into()]), ..config() };
+    let mut scene = Scene::with(config, &["lead"]);
     open(&mut scene, 1, &[in_client("db", "db-1")]);
     scene.answer(1, &json!({"sessionId": "s"}));
     scene.seen();
@@ -374,7 +379,7 @@ fn what_is_not_granted_is_neither_shown_nor_listed() {
     scene.client(&json!({"jsonrpc": "2.0", "id": 11, "result": {"result": {"resourceTemplates": [{"uriTemplate": "db://{x}"}]}}}));
     scene.wants(12, "mcp/message", &inner("prompts/list", &json!({})));
     let prompts = r#"{"jsonrpc":"2.0","id":12,"result":{"prompts":[{"name":"greet","n":1.0}]}}"#;
-    scene.gate.client(scene.now, View::parse(prompts.as_bytes()), &mut scene.sight);
+    scene.gate.handle_client_message(scene.now, View::parse(prompts.as_bytes()), &mut scene.sight);
     assert_snapshot!(scene.seen(), @r#"
     c < {"jsonrpc":"2.0","id":10,"method":"mcp/message","params":{"serverId":"db-1","requestId":"r","method":"resources/list","params":{}}}
     a < {"jsonrpc":"2.0","id":10,"result":{"resources":[],"nextCursor":"n"}}
@@ -386,7 +391,7 @@ fn what_is_not_granted_is_neither_shown_nor_listed() {
     // What can be read in two ways is no list.
     scene.wants(13, "mcp/message", &inner("resources/list", &json!({})));
     let twice = r#"{"jsonrpc":"2.0","id":13,"result":{"resources":[],"resources":[{"uri":"x:y"}]}}"#;
-    scene.gate.client(scene.now, View::parse(twice.as_bytes()), &mut scene.sight);
+    scene.gate.handle_client_message(scene.now, View::parse(twice.as_bytes()), &mut scene.sight);
     let seen = scene.seen();
     assert!(seen.contains("-32602") && !seen.contains("x:y"), "{seen}");
     // Nor is what asks for something told as news.

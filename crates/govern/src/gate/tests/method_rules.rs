@@ -36,7 +36,7 @@ fn a_client_request_that_is_not_listed_is_refused_and_recorded() {
 fn a_method_name_with_escapes_is_the_name_it_spells() {
     let mut scene = Scene::at_work();
     let line = br#"{"jsonrpc":"2.0","id":7,"method":"\u005fsession\/steering","params":{"sessionId":"s"}}"#;
-    scene.gate.client(scene.now, View::parse(line), &mut scene.sight);
+    scene.gate.handle_client_message(scene.now, View::parse(line), &mut scene.sight);
     scene.commit();
     let seen = scene.seen();
     assert!(seen.contains("-32015") && !seen.contains("a < "), "{seen}");
@@ -77,8 +77,8 @@ fn a_method_in_another_form_or_direction_is_refused_and_recorded() {
         let mut scene = Scene::at_work();
         scene.gate.is_v2 = is_v2;
         if is_listed {
-            scene.gate.mandate.client_methods.push(name.into());
-            scene.gate.mandate.agent_methods.push(name.into());
+            scene.gate.config.client_methods.push(name.into());
+            scene.gate.config.agent_methods.push(name.into());
         }
         let mut message = json!({"jsonrpc": "2.0", "method": name, "params": {"sessionId": "s"}});
         if is_request {
@@ -217,7 +217,7 @@ fn a_listed_method_needs_an_open_session_if_it_names_one() {
 
 #[test]
 fn a_listed_method_of_a_gated_operator_is_approved_like_a_turn() {
-    let gated = Mandate { autonomy: crate::config::Autonomy::Gated, ..mandate() };
+    let gated = GateConfig { autonomy: crate::config::Autonomy::Gated, ..config() };
     for (answer, passes) in [("allow_once", true), ("reject_once", false)] {
         let mut scene = Scene::with(gated.clone(), &[]);
         scene.ask(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
@@ -249,13 +249,13 @@ fn a_declared_form_is_recorded_and_only_then_offered_to_the_agent() {
     ] {
         let mut scene = Scene::new();
         if is_listed {
-            scene.gate.mandate.agent_methods.push("elicitation/create".into());
+            scene.gate.config.agent_methods.push("elicitation/create".into());
         }
         scene.ask(0, "initialize", &offers);
         assert_eq!(scene.seen().contains("elicitation"), is_listed);
     }
     let mut scene = Scene::at_work();
-    scene.gate.mandate.agent_methods.push("elicitation/create".into());
+    scene.gate.config.agent_methods.push("elicitation/create".into());
     scene.wants(9, "elicitation/create", &json!({"sessionId": "s", "message": "name?"}));
     let seen = scene.seen();
     assert!(seen.starts_with("log method.allowed allow\nc < "), "{seen}");
@@ -305,11 +305,11 @@ fn methods_the_gate_knows_pass_as_before_and_what_changes_something_is_recorded(
 fn a_listed_name_does_not_replace_a_rule_of_the_gate() {
     let mut scene = Scene::at_work();
     for method in ["session/prompt", "session/delete"] {
-        scene.gate.mandate.client_methods.push(method.into());
+        scene.gate.config.client_methods.push(method.into());
         scene.client(&json!({"jsonrpc": "2.0", "method": method, "params": {"sessionId": "s"}}));
         assert_eq!(scene.seen(), "log method.refused deny code=\"wrong_form\"");
     }
-    scene.gate.mandate.agent_methods.push("fs/write_text_file".into());
+    scene.gate.config.agent_methods.push("fs/write_text_file".into());
     scene.wants(9, "fs/write_text_file", &json!({"sessionId": "s", "path": "/etc/x", "content": ""}));
     assert!(scene.seen().contains("path_outside_root"));
 }
@@ -340,8 +340,14 @@ fn a_listed_method_shows_plainly_which_session_it_means() {
             let mut scene = Scene::at_work();
             let line = raw(id, params);
             match of_agent {
-                true => scene.gate.agent(scene.now, View::parse(line.as_bytes()), &mut scene.sight),
-                false => scene.gate.client(scene.now, View::parse(line.as_bytes()), &mut scene.sight),
+                true => {
+                    scene.gate.handle_agent_message(scene.now, View::parse(line.as_bytes()), &mut scene.sight)
+                }
+                false => scene.gate.handle_client_message(
+                    scene.now,
+                    View::parse(line.as_bytes()),
+                    &mut scene.sight,
+                ),
             }
             scene.commit();
             let seen = scene.seen();
@@ -355,7 +361,11 @@ fn a_listed_method_shows_plainly_which_session_it_means() {
     }
     for params in [r#"{"sessionId":"s"}"#, "{}", r#"{"sessionId":null}"#] {
         let mut scene = Scene::at_work();
-        scene.gate.client(scene.now, View::parse(raw("", params).as_bytes()), &mut scene.sight);
+        scene.gate.handle_client_message(
+            scene.now,
+            View::parse(raw("", params).as_bytes()),
+            &mut scene.sight,
+        );
         scene.commit();
         assert!(scene.seen().contains("log method.allowed"), "{params}");
     }
@@ -370,17 +380,25 @@ fn names_without_effect_are_those_that_the_manifest_check_knows() {
                 ["\"id\":77,", ""].map(|id| {
                     let mut scene = Scene::at_work();
                     if is_listed && of_agent {
-                        scene.gate.mandate.agent_methods.push(row.name.into());
+                        scene.gate.config.agent_methods.push(row.name.into());
                     } else if is_listed {
-                        scene.gate.mandate.client_methods.push(row.name.into());
+                        scene.gate.config.client_methods.push(row.name.into());
                     }
                     let line = format!(
                         r#"{{"jsonrpc":"2.0",{id}"method":"{}","params":{{"sessionId":"s"}}}}"#,
                         row.name
                     );
                     match of_agent {
-                        true => scene.gate.agent(scene.now, View::parse(line.as_bytes()), &mut scene.sight),
-                        false => scene.gate.client(scene.now, View::parse(line.as_bytes()), &mut scene.sight),
+                        true => scene.gate.handle_agent_message(
+                            scene.now,
+                            View::parse(line.as_bytes()),
+                            &mut scene.sight,
+                        ),
+                        false => scene.gate.handle_client_message(
+                            scene.now,
+                            View::parse(line.as_bytes()),
+                            &mut scene.sight,
+                        ),
                     }
                     scene.commit();
                     scene.seen()
@@ -455,7 +473,7 @@ fn members_of_meta_that_are_not_listed_do_not_reach_the_agent() {
     assert!(seen.contains("a < ") && !seen.contains("bypassPermissions"), "{seen}");
 
     let mut scene = Scene::new();
-    scene.gate.mandate.client_meta = vec!["claudeCode".into()];
+    scene.gate.config.client_meta = vec!["claudeCode".into()];
     scene.ask(1, "session/new", &json!({"cwd": "/w/a", "mcpServers": [], "_meta": claude}));
     let seen = scene.seen();
     assert!(seen.contains("bypassPermissions") && !seen.contains("meta.refused"), "{seen}");

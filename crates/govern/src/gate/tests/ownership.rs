@@ -8,7 +8,7 @@ use narrows_base::sync::lock;
 use serde_json::json;
 
 use super::Scene;
-use crate::identity::Owners;
+use crate::identity::SessionOwners;
 
 /// Who has made what, and whether there is room for more.
 #[derive(Debug, Default)]
@@ -24,20 +24,20 @@ impl Book {
     }
 }
 
-impl Owners for Book {
+impl SessionOwners for Book {
     /// As where a gate is served: a name that two identities have is nobody's.
-    fn has(&self, owner: &str, session: &str) -> bool {
+    fn is_owner(&self, owner: &str, session: &str) -> bool {
         let entries = lock(&self.entries);
         let mut owners = entries.iter().filter(|(_, other)| other == session);
         owners.next().is_some_and(|(one, _)| one == owner) && owners.next().is_none()
     }
 
-    fn is_taken(&self, session: &str) -> bool {
+    fn has_owner(&self, session: &str) -> bool {
         let entries = lock(&self.entries);
         entries.iter().any(|(_, other)| other == session)
     }
 
-    fn enter(&self, owner: &str, session: &str) -> io::Result<()> {
+    fn set_owner(&self, owner: &str, session: &str) -> io::Result<()> {
         if self.full {
             return Err(io::ErrorKind::StorageFull.into());
         }
@@ -51,7 +51,7 @@ impl Owners for Book {
 fn scene(book: &Arc<Book>) -> Scene {
     lock(&book.entries).insert(("user:eve".into(), "hers".into()));
     let mut scene = Scene::new();
-    scene.gate = scene.gate.with_owners(Arc::clone(book) as Arc<dyn Owners>);
+    scene.gate = scene.gate.with_owners(Arc::clone(book) as Arc<dyn SessionOwners>);
     scene
 }
 
@@ -163,7 +163,7 @@ fn two_users_with_sessions_of_one_name_never_meet() {
     let users = ["user:ada", "user:bob"];
     let mut scenes = users.map(|user| {
         let mut scene = scene(&book);
-        user.clone_into(&mut scene.gate.who.id);
+        user.clone_into(&mut scene.gate.principal.id);
         scene.ask(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
         scene.answer(1, &json!({"sessionId": "1"}));
         scene.seen();
@@ -191,7 +191,7 @@ fn two_users_with_sessions_of_one_name_never_meet() {
     // On another connection nobody can tell whose it is: neither has it, and neither is told of it.
     for user in users {
         let mut scene = scene(&book);
-        user.clone_into(&mut scene.gate.who.id);
+        user.clone_into(&mut scene.gate.principal.id);
         for (id, method) in
             [(1, "session/load"), (2, "session/resume"), (3, "session/prompt"), (4, "session/delete")]
         {

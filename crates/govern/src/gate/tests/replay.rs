@@ -81,7 +81,7 @@ fn nothing_that_history_wants_is_done() {
         scene.wants(6, "fs/write_text_file", &json!({"sessionId": "s", "path": "/w/a", "content": "x"}));
         let seen = scene.seen();
         assert!(seen.contains("log tool.refused deny code=\"replay\"") && !seen.contains("c < "), "{seen}");
-        let request = Request {
+        let request = ToolCheck {
             session: "s".into(),
             call: "c".into(),
             server: None,
@@ -89,7 +89,7 @@ fn nothing_that_history_wants_is_done() {
             name: "Read".into(),
             arguments: json!({}),
         };
-        scene.gate.consult(scene.now, 1, request, &mut scene.sight);
+        scene.gate.check_tool(scene.now, 1, request, &mut scene.sight);
         assert_eq!(scene.seen(), "advice 1: nothing is done while history is replayed");
         let calls = scene
             .sight
@@ -127,7 +127,7 @@ fn a_session_that_could_not_be_opened_is_none() {
     tell(&mut scene, "Rm", "delete", "completed");
     scene.agent(&json!({"jsonrpc": "2.0", "id": 1, "error": {"code": -32002, "message": "no such session"}}));
     scene.seen();
-    scene.gate.client_gone(scene.now, &mut scene.sight);
+    scene.gate.handle_client_lost(scene.now, &mut scene.sight);
     assert_eq!(scene.seen(), "");
 }
 

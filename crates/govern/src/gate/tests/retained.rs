@@ -30,14 +30,14 @@ fn bytes_in(gate: &Gate) -> usize {
     count.0
 }
 
-fn scene_with(mandate: Mandate) -> Scene {
-    let mut scene = Scene::with(mandate, &["lead"]);
+fn scene_with(config: GateConfig) -> Scene {
+    let mut scene = Scene::with(config, &["lead"]);
     scene.gate.retained = RetainedBytes::new(MAX_BYTES);
     scene
 }
 
-fn at_work(mandate: Mandate) -> Scene {
-    let mut scene = scene_with(mandate);
+fn at_work(config: GateConfig) -> Scene {
+    let mut scene = scene_with(config);
     scene.opened();
     scene
 }
@@ -58,17 +58,17 @@ fn check(mut scene: Scene, flood: impl Fn(&mut Scene, u64)) -> String {
     let bytes = bytes_in(&scene.gate);
     assert!(bytes <= MAX_BYTES + SLACK_BYTES, "{bytes}");
     assert!(scene.gate.retained.used() <= MAX_BYTES + SLACK_BYTES, "{}", scene.gate.retained.used());
-    scene.gate.client_gone(scene.now, &mut scene.sight);
-    scene.gate.asked.drain();
-    scene.gate.served.drain();
-    scene.gate.closed.clear();
+    scene.gate.handle_client_lost(scene.now, &mut scene.sight);
+    scene.gate.pending_at_agent.drain();
+    scene.gate.pending_at_client.drain();
+    scene.gate.closed_sessions.clear();
     assert_eq!(scene.gate.retained.used(), 0, "each charge is released");
     seen
 }
 
 #[test]
 fn calls_that_are_over_give_way_to_others() {
-    let seen = check(at_work(mandate()), |scene, number| {
+    let seen = check(at_work(config()), |scene, number| {
         scene.tool(&number.to_string(), "Read", "completed", &json!({"path": "/w/a", "note": text()}));
     });
     assert_eq!(seen.matches("log tool.call").count(), 200);
@@ -77,7 +77,7 @@ fn calls_that_are_over_give_way_to_others() {
 
 #[test]
 fn a_turn_is_stopped_whose_open_calls_take_too_much_memory() {
-    let seen = check(at_work(mandate()), |scene, number| {
+    let seen = check(at_work(config()), |scene, number| {
         scene.tool(&number.to_string(), "Read", "in_progress", &json!({"path": "/w/a", "note": text()}));
     });
     assert!(seen.contains("log request.refused deny code=\"too_much_retained\""), "{}", seen.len());
@@ -88,11 +88,11 @@ fn a_turn_is_stopped_whose_open_calls_take_too_much_memory() {
 
 #[test]
 fn ids_of_calls_and_terminals_and_lines_about_bare_calls_are_counted() {
-    check(at_work(mandate()), |scene, number| {
+    check(at_work(config()), |scene, number| {
         let id = format!("{number}{}", text());
         scene.update(&json!({"sessionUpdate": "tool_call", "toolCallId": id, "title": "x"}));
     });
-    check(at_work(mandate()), |scene, number| {
+    check(at_work(config()), |scene, number| {
         let terminal = json!([{"type": "terminal", "terminalId": format!("{number}{}", text())}]);
         scene.update(&json!({"sessionUpdate": "tool_call", "toolCallId": number.to_string(), "title": "x",
             "kind": "read", "rawInput": {"path": "/w/a"}, "content": terminal}));
@@ -101,7 +101,7 @@ fn ids_of_calls_and_terminals_and_lines_about_bare_calls_are_counted() {
 
 #[test]
 fn what_waits_for_an_approval_is_counted_and_refused_beyond_the_budget() {
-    let seen = check(at_work(mandate()), |scene, number| {
+    let seen = check(at_work(config()), |scene, number| {
         let params = json!({"sessionId": "s", "path": "/w/a", "content": text()});
         scene.wants(number, "fs/write_text_file", &params);
     });
@@ -110,7 +110,7 @@ fn what_waits_for_an_approval_is_counted_and_refused_beyond_the_budget() {
     assert!(seen.contains("too_much_retained"));
     assert!(!seen.contains("\"method\":\"fs/write_text_file\""), "nothing is granted");
     let options = json!([{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]);
-    let seen = check(at_work(mandate()), |scene, number| {
+    let seen = check(at_work(config()), |scene, number| {
         let call = json!({"toolCallId": number.to_string(), "kind": "edit", "rawInput": {"path": "/w/a", "n": text()}});
         let params = json!({"sessionId": "s", "toolCall": call, "options": options});
         scene.wants(number, "session/request_permission", &params);
@@ -120,7 +120,7 @@ fn what_waits_for_an_approval_is_counted_and_refused_beyond_the_budget() {
 
 #[test]
 fn prompts_that_wait_for_an_approval_are_counted() {
-    let gated = Mandate { autonomy: Autonomy::Gated, ..mandate() };
+    let gated = GateConfig { autonomy: Autonomy::Gated, ..config() };
     let mut scene = scene_with(gated);
     scene.ask(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
     scene.answer(1, &json!({"sessionId": "s"}));
@@ -156,13 +156,13 @@ fn ids_of_unanswered_requests_are_counted() {
 
 #[test]
 fn names_and_directories_of_sessions_are_counted() {
-    let seen = check(scene_with(mandate()), |scene, number| {
+    let seen = check(scene_with(config()), |scene, number| {
         let name = format!("{number}{}", text());
         scene.ask(number, "session/resume", &json!({"sessionId": name, "cwd": "/w", "mcpServers": []}));
         scene.answer(number, &json!({}));
     });
     assert!(seen.contains("too many sessions are open"));
-    check(scene_with(mandate()), |scene, number| {
+    check(scene_with(config()), |scene, number| {
         let more = vec![format!("/w/{}", "d".repeat(1_000)); 16];
         let params = json!({"cwd": "/w", "additionalDirectories": more, "mcpServers": []});
         scene.ask(number, "session/new", &params);
@@ -172,7 +172,7 @@ fn names_and_directories_of_sessions_are_counted() {
 
 #[test]
 fn a_forgotten_call_is_decided_again() {
-    let mut scene = at_work(mandate());
+    let mut scene = at_work(config());
     scene.tool("denied", "Rm", "pending", &json!({"path": "/w/a"}));
     for number in 0..100 {
         scene.tool(&number.to_string(), "Read", "completed", &json!({"path": "/w/a", "note": text()}));
@@ -187,7 +187,7 @@ fn a_forgotten_call_is_decided_again() {
 
 #[test]
 fn a_session_can_be_closed_when_the_budget_is_used_up() {
-    let mut scene = at_work(mandate());
+    let mut scene = at_work(config());
     for number in 100..300 {
         let id = format!("{number}{}", "x".repeat(4_000));
         scene.client(&json!({"jsonrpc": "2.0", "id": id, "method": "_x/y", "params": {"sessionId": "s"}}));
@@ -282,7 +282,7 @@ fn a_denied_request_is_answered_when_it_is_only_counted() {
     assert_eq!(scene.seen().matches("\"optionId\":\"n\"").count(), 300);
     let mut scene = Scene::at_work();
     for number in 0..300 {
-        let request = Request {
+        let request = ToolCheck {
             session: "s".into(),
             call: number.to_string(),
             server: None,
@@ -290,7 +290,7 @@ fn a_denied_request_is_answered_when_it_is_only_counted() {
             name: "Rm".into(),
             arguments: json!({"path": "/w/a"}),
         };
-        scene.gate.consult(scene.now, number, request, &mut scene.sight);
+        scene.gate.check_tool(scene.now, number, request, &mut scene.sight);
         scene.commit();
     }
     assert_eq!(scene.seen().matches("advice ").count(), 300);

@@ -32,7 +32,7 @@ fn scene(at: At) -> Scene {
         At::Tool => scene.tool("1", "Read", "in_progress", &json!({"path": "/w/a"})),
         At::Service => scene.wants(7, "fs/read_text_file", &json!({"sessionId": "s", "path": "/w/a"})),
         At::Consulted => {
-            let request = Request {
+            let request = ToolCheck {
                 session: "s".into(),
                 call: "c".into(),
                 server: None,
@@ -40,7 +40,7 @@ fn scene(at: At) -> Scene {
                 name: "run_command".into(),
                 arguments: json!({"command": "make"}),
             };
-            scene.gate.consult(scene.now, 5, request, &mut scene.sight);
+            scene.gate.check_tool(scene.now, 5, request, &mut scene.sight);
             scene.commit();
         }
     }
@@ -69,14 +69,14 @@ fn check(at: At, scene: &Scene, seen: &str) {
     assert_eq!(interrupted(scene), usize::from(matches!(at, At::Tool | At::Service)), "{at:?}: {seen}");
     let refused = usize::from(matches!(at, At::Suspended | At::Consulted));
     assert_eq!(count("policy.resolved deny"), refused, "{at:?}: {seen}");
-    assert!(scene.gate.sessions.is_empty() && scene.gate.hearings.is_empty(), "{at:?}");
+    assert!(scene.gate.sessions.is_empty() && scene.gate.approvals.is_empty(), "{at:?}");
 }
 
 #[test]
 fn a_client_that_goes_ends_everything_and_all_of_it_is_recorded() {
     for at in ALL {
         let mut scene = scene(at);
-        scene.gate.client_gone(scene.now, &mut scene.sight);
+        scene.gate.handle_client_lost(scene.now, &mut scene.sight);
         scene.commit();
         let seen = scene.seen();
         check(at, &scene, &seen);
@@ -87,7 +87,7 @@ fn a_client_that_goes_ends_everything_and_all_of_it_is_recorded() {
 fn an_agent_that_goes_ends_everything_and_whoever_waits_is_told() {
     for at in ALL {
         let mut scene = scene(at);
-        scene.gate.agent_gone(scene.now, None, &mut scene.sight);
+        scene.gate.handle_agent_lost(scene.now, None, &mut scene.sight);
         scene.commit();
         let seen = scene.seen();
         check(at, &scene, &seen);

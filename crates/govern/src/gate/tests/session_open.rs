@@ -70,13 +70,13 @@ fn sessions_live_in_the_roots_and_their_beginning_is_recorded() {
     "#);
     // Where things lie here is nothing for who is somewhere else.
     for (method, id) in [
-        (Method::Token, "token:laptop"),
-        (Method::Certificate, "cert:laptop"),
-        (Method::Bus, "bus:token:laptop"),
-        (Method::Unauthenticated, "tcp:loopback"),
+        (IdentityMethod::Token, "token:laptop"),
+        (IdentityMethod::Certificate, "cert:laptop"),
+        (IdentityMethod::Bus, "bus:token:laptop"),
+        (IdentityMethod::Unauthenticated, "tcp:loopback"),
     ] {
         let mut scene = Scene::new();
-        scene.gate.who = Principal { id: id.into(), method, ..Principal::default() };
+        scene.gate.principal = Principal { id: id.into(), method, ..Principal::default() };
         scene.ask(1, "session/new", &json!({"cwd": "/etc", "mcpServers": []}));
         let seen = scene.seen();
         assert!(seen.contains("\"the path lies outside the directories of the operator\""), "{seen}");
@@ -92,7 +92,7 @@ fn sessions_live_in_the_roots_and_their_beginning_is_recorded() {
 
 #[test]
 fn servers_are_those_of_the_operator() {
-    let mut scene = Scene::with(Mandate { servers: Some(vec!["db".into()]), ..mandate() }, &[]);
+    let mut scene = Scene::with(GateConfig { servers: Some(vec!["db".into()]), ..config() }, &[]);
     let own = json!({"type": "acp", "name": "db", "serverId": "1"});
     scene.ask(1, "session/new", &json!({"cwd": "/w", "mcpServers": [own.clone()]}));
     // A name does not make a command one of ours.
@@ -115,7 +115,7 @@ fn a_session_whose_beginning_is_not_recorded_is_not_given_to_the_client() {
     scene.seen();
     scene.records = false;
     scene.answer(1, &json!({"sessionId": "s"}));
-    scene.gate.settled(scene.now, Ticket(2), false, &mut scene.sight);
+    scene.gate.handle_audit_result(scene.now, AuditSeq(2), false, &mut scene.sight);
     assert_snapshot!(scene.seen(), @r#"
     log operator.invoked
     c < {"jsonrpc":"2.0","id":1,"error":{"code":-32017,"message":"it was carried out, but the audit log could not be written","data":{"condition":"audit_unavailable","retryable":false,"effects":"possible"}}}
@@ -141,7 +141,7 @@ fn a_session_that_is_closed_or_left_is_closed_in_the_log() {
     c < {"jsonrpc":"2.0","id":3,"result":{}}
     "#);
     let mut scene = Scene::at_work();
-    scene.gate.client_gone(scene.now, &mut scene.sight);
+    scene.gate.handle_client_lost(scene.now, &mut scene.sight);
     assert_snapshot!(scene.seen(), @r#"
     log operator.interrupted reason="the client has gone"
     log session.closed reason="the client has gone"
@@ -152,7 +152,7 @@ fn a_session_that_is_closed_or_left_is_closed_in_the_log() {
 fn sessions_get_the_servers_of_the_manifest_and_not_what_a_client_calls_so() {
     let ours = json!({"name": "db", "command": "db", "args": [], "env": []});
     let servers = Some(vec!["db".into(), "web".into()]);
-    let mut scene = Scene::with(Mandate { servers, provides: vec![ours], ..mandate() }, &[]);
+    let mut scene = Scene::with(GateConfig { servers, provided_servers: vec![ours], ..config() }, &[]);
     let theirs = json!([{"name": "db", "command": "rm"}, {"type": "acp", "name": "web", "serverId": "1"}]);
     scene.ask(1, "session/new", &json!({"cwd": "/w", "mcpServers": theirs}));
     assert_snapshot!(scene.seen(), @r#"
@@ -162,7 +162,7 @@ fn sessions_get_the_servers_of_the_manifest_and_not_what_a_client_calls_so() {
 
 #[test]
 fn what_is_not_declared_of_the_agent_is_not_asked_of_it() {
-    let mut undeclared = mandate();
+    let mut undeclared = config();
     undeclared.capabilities.load_session = false;
     let mut scene = Scene::with(undeclared, &[]);
     scene.ask(1, "session/load", &json!({"sessionId": "s", "cwd": "/w", "mcpServers": []}));

@@ -69,7 +69,7 @@ fn a_terminal_is_decided_about_like_a_call_that_runs_its_command() {
         r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":"s","update":{twice}}}}}"#
     );
     let mut scene = Scene::at_work();
-    scene.gate.agent(scene.now, View::parse(line.as_bytes()), &mut scene.sight);
+    scene.gate.handle_agent_message(scene.now, View::parse(line.as_bytes()), &mut scene.sight);
     scene.commit();
     let seen = scene.seen();
     assert!(seen.contains("log operator.interrupted") && !seen.contains("c < "), "{seen}");
@@ -223,8 +223,8 @@ fn an_allowed_terminal_is_recorded_with_its_end() {
     let charter = Charter::new(clauses).with_level(Some(2)).with_default(DefaultApproval::Auto);
     let policy = Policy::new(Access::High, Narrowing::default()).with_charter(charter);
     let who = Principal { id: "user:ada".into(), ..Principal::default() };
-    let setting = Setting { began: 1_000_000, nonce: "n".into() };
-    scene.gate = Gate::new(mandate(), who, policy, Box::new(Plain), setting);
+    let setting = GateStart { started_at: 1_000_000, nonce: "n".into() };
+    scene.gate = Gate::new(config(), who, policy, Box::new(Plain), setting);
     scene.opened();
     // Held until the command is known.
     scene.update(

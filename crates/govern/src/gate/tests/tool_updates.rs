@@ -161,7 +161,7 @@ fn another_input_is_another_call() {
 fn what_can_be_read_in_two_ways_is_not_passed_on() {
     let mut scene = Scene::at_work();
     let line = r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"plan","sessionUpdate":"tool_call","toolCallId":"1","name":"Rm"}}}"#;
-    scene.gate.agent(scene.now, View::parse(line.as_bytes()), &mut scene.sight);
+    scene.gate.handle_agent_message(scene.now, View::parse(line.as_bytes()), &mut scene.sight);
     scene.commit();
     assert_snapshot!(scene.seen(), @r#"
     log operator.interrupted reason="it sent an update that can be read in two ways"
@@ -211,7 +211,7 @@ fn poisoned_output_changes_no_verdict() {
 #[test]
 fn a_call_of_our_own_agent_has_one_id_in_question_announcement_and_log() {
     let mut scene = Scene::at_work();
-    let request = Request {
+    let request = ToolCheck {
         session: "s".into(),
         call: "the-id".into(),
         server: None,
@@ -219,7 +219,7 @@ fn a_call_of_our_own_agent_has_one_id_in_question_announcement_and_log() {
         name: "Bash".into(),
         arguments: json!({"command": "make"}),
     };
-    scene.gate.consult(scene.now, 1, request.clone(), &mut scene.sight);
+    scene.gate.check_tool(scene.now, 1, request.clone(), &mut scene.sight);
     scene.commit();
     assert!(scene.seen().contains("\"toolCallId\":\"the-id\""));
     scene.client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
@@ -242,7 +242,7 @@ fn a_call_of_our_own_agent_has_one_id_in_question_announcement_and_log() {
 fn our_own_agent_asks_before_it_tells() {
     let mut scene = Scene::at_work();
     let ask = |scene: &mut Scene, number: u64, tool: &str| {
-        let request = Request {
+        let request = ToolCheck {
             session: "s".into(),
             call: if tool == "Bash" { "1".into() } else { format!("rm {number}") },
             server: None,
@@ -250,7 +250,7 @@ fn our_own_agent_asks_before_it_tells() {
             name: tool.into(),
             arguments: json!({"path": "/w/a"}),
         };
-        scene.gate.consult(scene.now, number, request, &mut scene.sight);
+        scene.gate.check_tool(scene.now, number, request, &mut scene.sight);
         scene.commit();
     };
     ask(&mut scene, 1, "Rm");
@@ -273,8 +273,8 @@ fn our_own_agent_asks_before_it_tells() {
     "#);
     scene.records = false;
     ask(&mut scene, 3, "Rm");
-    for ticket in std::mem::take(&mut scene.sight.tickets) {
-        scene.gate.settled(scene.now, ticket, false, &mut scene.sight);
+    for seq in std::mem::take(&mut scene.sight.unsettled) {
+        scene.gate.handle_audit_result(scene.now, seq, false, &mut scene.sight);
     }
     assert_snapshot!(scene.seen(), @r#"
     log policy.resolved deny tool="Rm" approval={"refused":"deny `/w/a`: policy `never` says so"} reason="deny `/w/a`: policy `never` says so"
@@ -286,8 +286,8 @@ fn our_own_agent_asks_before_it_tells() {
 fn what_decides_about_the_agent_is_changed_by_nobody_behind_the_gate() {
     let sealed = vec!["/w/a/GOVERNANCE.md".into(), "/w/a/audit".into()];
     let everything = Policy::new(Access::High, Narrowing::default());
-    let mut scene = Scene::with(Mandate { sealed, ..mandate() }, &["lead"]);
-    scene.gate.desk = crate::authorizer::Desk::new(everything, "g");
+    let mut scene = Scene::with(GateConfig { sealed, ..config() }, &["lead"]);
+    scene.gate.authorizer = crate::authorizer::Authorizer::new(everything, "g");
     scene.opened();
     let mut is_denied = |id: u64, method: &str, path: &str| {
         let mut params = json!({"sessionId": "s", "path": path});
@@ -315,7 +315,7 @@ fn what_decides_about_the_agent_is_changed_by_nobody_behind_the_gate() {
 fn calls_of_tools_in_the_client_pass_the_same_gate() {
     let allow = Some(["query".to_owned()].into());
     let tools = Some(ToolSet { servers: [("db".to_owned(), allow)].into(), ..ToolSet::default() });
-    let mut scene = Scene::with(Mandate { tools, ..mandate() }, &["lead"]);
+    let mut scene = Scene::with(GateConfig { tools, ..config() }, &["lead"]);
     let server = json!({"type": "acp", "name": "db", "serverId": "db-1"});
     scene.ask(1, "session/new", &json!({"cwd": "/w/a", "mcpServers": [server]}));
     scene.answer(1, &json!({"sessionId": "s"}));
@@ -369,7 +369,7 @@ fn the_policy_that_decided_is_the_one_that_is_named() {
     let policy = Policy::new(Access::High, Narrowing::default())
         .with_charter(Charter::new(clauses).with_level(Some(2)));
     let mut scene = Scene::new();
-    scene.gate.desk = crate::authorizer::Desk::new(policy, "n");
+    scene.gate.authorizer = crate::authorizer::Authorizer::new(policy, "n");
     scene.opened();
     scene.tool("1", "Rm", "pending", &json!({"path": "/w/a"}));
     scene.tool("2", "Read", "pending", &json!({"path": "/w/a"}));
@@ -417,9 +417,9 @@ fn what_cannot_be_decided_is_passed_to_nobody() {
 fn parameters_that_can_be_read_in_two_ways_are_refused() {
     let mut scene = Scene::at_work();
     let read = r#"{"jsonrpc":"2.0","id":1,"method":"fs/read_text_file","params":{"sessionId":"s","path":"/etc/passwd","path":"/w/a/b"}}"#;
-    scene.gate.agent(scene.now, View::parse(read.as_bytes()), &mut scene.sight);
+    scene.gate.handle_agent_message(scene.now, View::parse(read.as_bytes()), &mut scene.sight);
     let new = r#"{"jsonrpc":"2.0","id":8,"method":"session/new","params":{"cwd":"/etc","cwd":"/w","mcpServers":[]}}"#;
-    scene.gate.client(scene.now, View::parse(new.as_bytes()), &mut scene.sight);
+    scene.gate.handle_client_message(scene.now, View::parse(new.as_bytes()), &mut scene.sight);
     scene.commit();
     let seen = scene.seen();
     assert_eq!(seen.matches("can be read in two ways").count(), 2, "{seen}");
@@ -496,7 +496,11 @@ fn a_change_in_a_list_of_a_chunk_is_decided_about() {
     let line = r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":
         "tool_call_content_chunk","toolCallId":"1","content":{"type":"content","type":"diff"}}}}"#;
     let mut scene = Scene::at_work();
-    scene.gate.agent(scene.now, View::parse(line.replace('\n', "").as_bytes()), &mut scene.sight);
+    scene.gate.handle_agent_message(
+        scene.now,
+        View::parse(line.replace('\n', "").as_bytes()),
+        &mut scene.sight,
+    );
     scene.commit();
     let seen = scene.seen();
     assert!(seen.contains("log tool.refused") && seen.contains("log operator.interrupted"), "{seen}");

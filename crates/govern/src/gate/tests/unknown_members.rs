@@ -84,8 +84,8 @@ fn a_request_of_the_agent_with_an_unknown_member_is_refused_and_recorded() {
         ("mcp/message", json!({"serverId": "db", "method": "tools/list"}), &[""]),
     ] {
         for place in places {
-            let capabilities = Capabilities { terminal: true, ..mandate().capabilities };
-            let mut scene = Scene::with(Mandate { capabilities, ..mandate() }, &["lead"]);
+            let capabilities = Capabilities { terminal: true, ..config().capabilities };
+            let mut scene = Scene::with(GateConfig { capabilities, ..config() }, &["lead"]);
             scene.opened();
             scene.wants(7, method, &with(params.clone(), place));
             let seen = scene.seen();
@@ -157,7 +157,7 @@ fn a_version_is_an_integer_for_everybody() {
         let line = format!(
             r#"{{"jsonrpc":"2.0","id":0,"method":"initialize","params":{{"protocolVersion":{version}}}}}"#
         );
-        scene.gate.client(scene.now, View::parse(line.as_bytes()), &mut scene.sight);
+        scene.gate.handle_client_message(scene.now, View::parse(line.as_bytes()), &mut scene.sight);
         scene.commit();
         let seen = scene.seen();
         assert!(seen.contains("-32602") && !seen.contains("a < "), "{version} {seen}");
@@ -166,7 +166,7 @@ fn a_version_is_an_integer_for_everybody() {
         scene.ask(0, "initialize", &json!({"protocolVersion": 1}));
         scene.seen();
         let line = format!(r#"{{"jsonrpc":"2.0","id":0,"result":{{"protocolVersion":{version}}}}}"#);
-        scene.gate.agent(scene.now, View::parse(line.as_bytes()), &mut scene.sight);
+        scene.gate.handle_agent_message(scene.now, View::parse(line.as_bytes()), &mut scene.sight);
         scene.commit();
         let seen = scene.seen();
         assert!(seen.contains("unfit_result") && !seen.contains("\"result\""), "{version} {seen}");
@@ -209,7 +209,7 @@ fn refusals_without_end_are_a_bounded_number_of_entries() {
         scene.ask(2_000 + number, "_narrows/ping", &json!({}));
     }
     assert_eq!(scene.sight.events.len() - before, 201);
-    scene.gate.client_gone(scene.now, &mut scene.sight);
+    scene.gate.handle_client_lost(scene.now, &mut scene.sight);
     let mut counted = scene.sight.events.iter().filter_map(|event| event.metadata.get("count"));
     assert_eq!(counted.next_back(), Some(&json!(100)));
 }

@@ -6,8 +6,8 @@ use super::*;
 use crate::config::Autonomy;
 
 /// A scene in version 2 with a turn under way.
-fn at_work(mandate: Mandate) -> Scene {
-    let mut scene = Scene::with(mandate, &["lead"]);
+fn at_work(config: GateConfig) -> Scene {
+    let mut scene = Scene::with(config, &["lead"]);
     scene.ask(0, "initialize", &json!({"protocolVersion": 2, "info": {"name": "c", "version": "1"}}));
     scene.answer(0, &json!({"protocolVersion": 2, "info": {"name": "a", "version": "1"}, "capabilities": {"session": {"mcp": {"acp": {}}}}}));
     scene.ask(1, "session/new", &json!({"cwd": "/w/a"}));
@@ -37,7 +37,7 @@ fn tell(scene: &mut Scene, name: &str, kind: &str, status: &str) {
 
 #[test]
 fn a_turn_runs_from_its_state_to_its_state() {
-    let mut scene = Scene::with(mandate(), &[]);
+    let mut scene = Scene::with(config(), &[]);
     scene.ask(0, "initialize", &json!({"protocolVersion": 2}));
     scene.answer(0, &json!({"protocolVersion": 2, "capabilities": {"session": {"prompt": {"image": {}}, "mcp": {"http": {}, "acp": {}}}}}));
     scene.ask(1, "session/new", &json!({"cwd": "/w/a"}));
@@ -69,9 +69,9 @@ fn a_turn_runs_from_its_state_to_its_state() {
 
 #[test]
 fn what_is_declared_and_not_there_is_no_start() {
-    let capabilities = Capabilities { image: true, ..mandate().capabilities };
+    let capabilities = Capabilities { image: true, ..config().capabilities };
     for offers in [json!({}), json!({"session": {}}), json!({"session": {"prompt": {"image": null}}})] {
-        let mut scene = Scene::with(Mandate { capabilities, ..mandate() }, &[]);
+        let mut scene = Scene::with(GateConfig { capabilities, ..config() }, &[]);
         scene.ask(0, "initialize", &json!({"protocolVersion": 2}));
         scene.answer(0, &json!({"protocolVersion": 2, "capabilities": offers}));
         assert!(scene.seen().contains("unmet-capability"), "{offers}");
@@ -80,7 +80,7 @@ fn what_is_declared_and_not_there_is_no_start() {
 
 #[test]
 fn a_denied_call_is_not_shown_and_one_that_runs_ends_the_turn_with_a_refusal() {
-    let mut scene = at_work(mandate());
+    let mut scene = at_work(config());
     tell(&mut scene, "Rm", "delete", "pending");
     assert_snapshot!(scene.seen(), @r#"
     log policy.resolved deny tool="Rm" approval={"refused":"deny `/w/a/b`: policy `never` says so"} reason="deny `/w/a/b`: policy `never` says so"
@@ -96,7 +96,7 @@ fn a_denied_call_is_not_shown_and_one_that_runs_ends_the_turn_with_a_refusal() {
 
 #[test]
 fn an_approval_is_asked_for_in_words_of_this_version() {
-    let mut scene = at_work(mandate());
+    let mut scene = at_work(config());
     tell(&mut scene, "Bash", "execute", "pending");
     state(&mut scene, json!({"state": "requires_action"}));
     let options = json!([{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]);
@@ -141,7 +141,7 @@ fn asks(scene: &mut Scene, subject: &Value) -> String {
 fn a_command_that_names_a_known_call_is_judged_itself() {
     let command =
         |command: &str| json!({"type": "command", "command": command, "cwd": "/w/a", "toolCallId": "1"});
-    let mut scene = at_work(mandate());
+    let mut scene = at_work(config());
     tell(&mut scene, "Read", "read", "pending");
     assert!(scene.seen().contains("policy.resolved allow"));
     let seen = asks(&mut scene, &command("rm -rf /"));
@@ -167,8 +167,8 @@ fn a_command_that_names_a_known_call_is_judged_itself() {
     assert!(seen.contains("require-approval") && !seen.contains("a < "), "{seen}");
 
     // A command that is allowed does not lift what was decided about its call.
-    let mut scene = at_work(mandate());
-    scene.gate.desk = crate::authorizer::Desk::new(
+    let mut scene = at_work(config());
+    scene.gate.authorizer = crate::authorizer::Authorizer::new(
         Policy::new(Access::High, Narrowing::default()).with_charter(Charter::new(vec![
             Clause::new("never", "tool.call", Class::Deny).on("Rm").unwrap(),
             Clause::new("shell", "command.execute", Class::Allow),
@@ -181,7 +181,7 @@ fn a_command_that_names_a_known_call_is_judged_itself() {
     assert!(seen.contains(r#""optionId":"n""#), "{seen}");
 
     // The command that the call was told with is decided already.
-    let mut scene = at_work(mandate());
+    let mut scene = at_work(config());
     scene.update(
         &json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "name": "Run", "kind": "execute",
         "status": "pending", "rawInput": {"command": "make", "cwd": "/w/a"}}),
@@ -211,7 +211,7 @@ fn what_cannot_be_judged_is_not_granted_and_recorded() {
         (json!({"type": "tool_call", "toolCall": read, "command": "rm x"}), "unreadable_subject"),
         (json!({"type": "tool_call", "toolCall": read, "argv": ["rm", "x"]}), "unreadable_subject"),
     ] {
-        let mut scene = at_work(mandate());
+        let mut scene = at_work(config());
         tell(&mut scene, "Read", "read", "pending");
         scene.seen();
         let seen = asks(&mut scene, &subject);
@@ -233,17 +233,17 @@ fn what_cannot_be_judged_is_not_granted_and_recorded() {
 
 #[test]
 fn a_command_is_asked_about_as_itself_or_as_its_call() {
-    let mut scene = at_work(mandate());
+    let mut scene = at_work(config());
     let seen = asks(&mut scene, &json!({"type": "command", "command": "make", "cwd": "/w/a"}));
     assert!(seen.contains("tool=\"kind:execute\"") && seen.contains("\"command\":\"make\""), "{seen}");
-    let mut scene = at_work(mandate());
+    let mut scene = at_work(config());
     tell(&mut scene, "Bash", "execute", "pending");
     scene.seen();
     let seen =
         asks(&mut scene, &json!({"type": "command", "command": "true", "cwd": "/w/a", "toolCallId": "1"}));
     assert!(seen.contains("\"path\":\"/w/a/b\"") && seen.contains("\"true\""), "{seen}");
     // One that belongs to no call is asked about each time, also under an id that was used before.
-    let mut scene = at_work(mandate());
+    let mut scene = at_work(config());
     for number in 1..=2 {
         let seen = asks(&mut scene, &json!({"type": "command", "command": "make", "cwd": "/w/a"}));
         assert!(seen.contains(&format!("aip44:n:{number}")) && !seen.contains("a < "), "{seen}");
@@ -264,7 +264,7 @@ fn everything_beside_a_command_is_judged_and_shown_with_it() {
             ("more", json!({"script": "rm x"})),
             ("toolCall", json!({"rawInput": {"command": "rm x"}})),
         ] {
-            let mut scene = at_work(mandate());
+            let mut scene = at_work(config());
             if is_told {
                 scene.update(&json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "name": "Run",
                     "kind": "execute", "status": "pending", "rawInput": {"command": "ls", "cwd": "/w/a"}}));
@@ -282,8 +282,8 @@ fn everything_beside_a_command_is_judged_and_shown_with_it() {
 
 #[test]
 fn what_our_own_agent_is_not_told_the_client_is() {
-    let mut scene = at_work(mandate());
-    let request = Request {
+    let mut scene = at_work(config());
+    let request = ToolCheck {
         session: "s".into(),
         call: "c".into(),
         server: None,
@@ -291,7 +291,7 @@ fn what_our_own_agent_is_not_told_the_client_is() {
         name: "Bash".into(),
         arguments: json!({"command": "make"}),
     };
-    scene.gate.consult(scene.now, 1, request, &mut scene.sight);
+    scene.gate.check_tool(scene.now, 1, request, &mut scene.sight);
     scene.commit();
     scene.client(
         &json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result": {"outcome": {"outcome": "cancelled"}}}),
@@ -317,14 +317,14 @@ fn how_a_turn_ended_is_how_it_is_recorded() {
         ("refusal", "log operator.interrupted reason=\"refusal\""),
         ("error", "log operator.interrupted reason=\"error\""),
     ] {
-        let mut scene = at_work(mandate());
+        let mut scene = at_work(config());
         state(&mut scene, json!({"state": "idle", "stopReason": reason}));
         assert!(scene.seen().starts_with(expected), "{reason}");
         prompt(&mut scene);
-        scene.gate.client_gone(scene.now, &mut scene.sight);
+        scene.gate.handle_client_lost(scene.now, &mut scene.sight);
         assert!(scene.seen().starts_with("log operator.interrupted reason=\"the client has gone\""));
     }
-    let mut scene = at_work(mandate());
+    let mut scene = at_work(config());
     scene.ask(3, "session/close", &json!({"sessionId": "s"}));
     state(&mut scene, json!({"state": "idle", "stopReason": "cancelled"}));
     scene.answer(3, &json!({}));
@@ -340,7 +340,7 @@ fn how_a_turn_ended_is_how_it_is_recorded() {
 
 #[test]
 fn a_prompt_that_is_not_taken_is_an_error() {
-    let mut scene = at_work(Mandate { autonomy: Autonomy::Gated, ..mandate() });
+    let mut scene = at_work(GateConfig { autonomy: Autonomy::Gated, ..config() });
     scene.client(
         &json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result": {"outcome": {"outcome": "cancelled"}}}),
     );
@@ -350,7 +350,7 @@ fn a_prompt_that_is_not_taken_is_an_error() {
     log operator.interrupted reason="user:ada rejected it"
     c < {"jsonrpc":"2.0","id":2,"error":{"code":-32015,"message":"user:ada rejected it","data":{"condition":"policy_denied","retryable":false,"effects":"none","code":"interrupted"}}}
     "#);
-    let mut scene = at_work(mandate());
+    let mut scene = at_work(config());
     state(&mut scene, json!({"state": "idle", "stopReason": "end_turn"}));
     scene.ask(3, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
     scene.seen();
