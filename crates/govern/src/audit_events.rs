@@ -1,4 +1,4 @@
-//! What is written into the audit log, in the words of AIP-7 with `metadata.aip44`.
+//! Builds audit events in the format of AIP-7, with the fields of AIP-44 in `metadata.aip44`.
 
 use std::io;
 
@@ -12,14 +12,14 @@ use crate::identity::Principal;
 use crate::lifecycle::OperatorState;
 use crate::shared_budget::BudgetUse;
 
-/// The longest input or output that is logged as it is.
+/// Longer inputs and outputs are logged by length and digest.
 const MAX_VALUE_BYTES: usize = 256 << 10;
-/// The action of an entry about a decision.
+/// Action of an entry about a decision.
 pub(crate) const DECISION: &str = "policy.resolved";
-/// The name of the policy of what no clause decides.
+/// Policy name of decisions that no rule made.
 const UNNAMED: &str = "default";
 
-/// Who is at work, as every line of a log names them.
+/// The operator, client and session of an event. Every entry names them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AuditContext<'a> {
     pub(crate) config: &'a GateConfig,
@@ -61,20 +61,20 @@ impl AuditContext<'_> {
         Subject { kind: "session".to_owned(), reference: Some(clip(self.session, 256)), path: None }
     }
 
-    /// A step in the life of the operator.
+    /// The operator entered this state.
     pub(crate) fn state_changed(&self, life: OperatorState, reason: Option<&str>) -> Event {
         let about = [("kind", Some("state".into())), ("reason", reason.map(text_fact))];
         self.event(life.action(), self.session_subject(), about)
     }
 
-    /// A request of the client is about to be sent to the agent. Its parameters are known by their length and a digest.
+    /// A client request is about to be sent to the agent. Its parameters are recorded by length and digest.
     pub(crate) fn request_accepted(&self, action: &str, method: &str, params: &[u8]) -> Event {
         let about = [("kind", Some("request".into())), ("method", Some(clip(method, 128).into()))];
         let input = json!({"bytes": params.len(), "sha256": secret_safe_digest(params)});
         Event { input: Some(input), ..self.event(action, self.session_subject(), about) }
     }
 
-    /// Something was refused before any tool was in question.
+    /// A message was refused before any tool was involved.
     pub(crate) fn refused(&self, what: &str, code: &str, input: Value) -> Event {
         let about = [("kind", Some("refusal".into())), ("code", Some(text_fact(code)))];
         Event {
@@ -84,7 +84,7 @@ impl AuditContext<'_> {
         }
     }
 
-    /// A method for which there is no rule was passed on, or refused with this code.
+    /// A method without a rule of its own was passed on, or refused with the code `refused`.
     pub(crate) fn method(&self, sender: MessageSender, refused: Option<&'static str>, input: Value) -> Event {
         let about = [
             ("kind", Some("method".into())),
@@ -102,13 +102,13 @@ impl AuditContext<'_> {
         }
     }
 
-    /// Members that the protocol does not have were taken out of a message.
+    /// Unknown members were removed from a message.
     pub(crate) fn members_removed(&self, sender: MessageSender, method: &str, names: &[String]) -> Event {
         let input = json!({"sender": sender.name(), "method": clip(method, 128), "members": names});
         self.refused("member.refused", "unknown_member", input)
     }
 
-    /// Somebody did not answer in time, or answered after it.
+    /// A peer did not answer in time, or answered late.
     pub(crate) fn deadline_passed(&self, what: &str, method: &str, reason: &str) -> Event {
         let about = [
             ("kind", Some("deadline".into())),
@@ -118,14 +118,13 @@ impl AuditContext<'_> {
         self.event(what, self.session_subject(), about)
     }
 
-    /// The session is over.
+    /// The session is closed.
     pub(crate) fn session_closed(&self, reason: &str) -> Event {
         let about = [("kind", Some("state".into())), ("reason", Some(text_fact(reason)))];
         self.event("session.closed", self.session_subject(), about)
     }
 
-    /// What was decided about a call, before anything of it is done or shown.
-    /// What it takes of budgets is told to whoever shares them.
+    /// A call was decided, before any effect of it. `spent` shares its budget use with other gates.
     pub(crate) fn call_decided(
         &self,
         call: &AuditedCall<'_>,
@@ -154,7 +153,7 @@ impl AuditContext<'_> {
         }
     }
 
-    /// What came of a call, with all that there is to know about it.
+    /// A call ended, with its output.
     pub(crate) fn call_finished(
         &self,
         call: &AuditedCall<'_>,
@@ -180,7 +179,7 @@ impl AuditContext<'_> {
     }
 }
 
-/// The end of a connection that sent a message.
+/// The sender of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MessageSender {
     Client,
@@ -196,28 +195,28 @@ impl MessageSender {
     }
 }
 
-/// A call as a line of the log names it.
+/// A call, as an audit entry names it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AuditedCall<'a> {
     pub(crate) tool: &'a str,
     pub(crate) id: &'a str,
-    /// What it was told to be, and is not.
+    /// Name that the agent claims and that no tool of an agent can have.
     pub(crate) claimed: Option<&'a str>,
     pub(crate) input: &'a Value,
     pub(crate) kinds: &'a [&'static str],
 }
 
-/// How it came that something may or may not be done.
+/// The state of an approval.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum ApprovalOutcome {
-    /// It is not settled yet.
+    /// Not decided yet.
     #[default]
     Pending,
-    /// By the policy alone.
+    /// Allowed by the policy alone.
     Auto,
-    /// By somebody.
+    /// Allowed by approvers.
     By { approvers: Vec<String>, signatures: Vec<String> },
-    /// Not at all.
+    /// Refused, with the reason.
     Refused(String),
 }
 
@@ -273,14 +272,14 @@ fn policy_name(ruling: &Ruling) -> String {
 }
 
 fn clip(text: &str, most: usize) -> String {
-    // Bytes are at least as many as characters, and cheaper to count.
+    // The number of bytes is an upper bound of the number of characters, and cheaper.
     if text.len() <= most {
         return text.to_owned();
     }
     text.chars().take(most).collect()
 }
 
-/// How long something is that is not kept.
+/// Counts written bytes and drops them.
 struct Length(usize);
 
 impl io::Write for Length {
@@ -294,7 +293,7 @@ impl io::Write for Length {
     }
 }
 
-/// How long the text of a value is at most, which is quicker to find out than how long it is.
+/// Returns an upper bound of the length of a value as JSON, which is cheaper than the length.
 fn max_json_bytes(value: &Value) -> usize {
     // An escape has six bytes for one.
     let text = |text: &str| 6 * text.len() + 2;
@@ -309,7 +308,7 @@ fn max_json_bytes(value: &Value) -> usize {
     }
 }
 
-/// A value, or what identifies it if it is too long for a log.
+/// Returns the value, or its length and digest if it is too long for the log.
 fn shorten_value(value: Value) -> Value {
     if max_json_bytes(&value) <= MAX_VALUE_BYTES {
         return value;
@@ -322,8 +321,8 @@ fn shorten_value(value: Value) -> Value {
     json!({"$truncated": true, "bytes": text.len(), "sha256": secret_safe_digest(text.as_bytes())})
 }
 
-/// The SHA-256 of something that is not in the log itself, in hexadecimal. Nothing if a secret is in it: it could be found out
-/// by that, one guess after the other.
+/// Returns the SHA-256 of data that is not logged, in hexadecimal. `None` if the data contains a secret,
+/// which could be guessed by comparing digests.
 pub(crate) fn secret_safe_digest(bytes: &[u8]) -> Option<String> {
     let redaction = Redaction::default();
     let is_secret = redaction.is_secret(&String::from_utf8_lossy(bytes))

@@ -1,4 +1,4 @@
-//! Who decides: what the operator may use at all, what the policy says, and what was used of its budgets.
+//! Decides about calls by the tools of the operator, the policy and the budgets.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -17,13 +17,13 @@ use crate::shared_budget::{BudgetSource, BudgetUse};
 const HOUR: u64 = 3_600;
 const DAY: u64 = 86_400;
 
-/// What was decided, in the policy's words, or because it is nothing that may be used.
+/// The decision about a call.
 #[derive(Clone, Debug)]
 pub(crate) struct CallDecision {
     pub(crate) ruling: Ruling,
-    /// Why, if not because of the policy.
+    /// The reason, if it is not the policy that decided.
     pub(crate) override_reason: Option<String>,
-    /// What it costs in cents, if it says so.
+    /// Cost in cents, if the input states one.
     pub(crate) amount: Option<u64>,
 }
 
@@ -32,7 +32,7 @@ impl CallDecision {
         self.ruling.class
     }
 
-    /// The stricter of two decisions about one call. Whoever has to approve either has to approve it.
+    /// Returns the stricter of two decisions about one call. The approvals of both are required.
     pub(crate) fn stricter(self, other: Self) -> Self {
         let (mut stricter, milder) = if self.class() > other.class() { (self, other) } else { (other, self) };
         if milder.class() != Class::Allow {
@@ -43,27 +43,27 @@ impl CallDecision {
         stricter
     }
 
-    /// Why, as one sentence.
+    /// Returns the reason of the decision as one sentence.
     pub(crate) fn reason(&self) -> String {
         self.override_reason.clone().unwrap_or_else(|| self.ruling.to_string())
     }
 }
 
-/// Decides about calls, and counts what was allowed.
+/// Decides about calls and counts the allowed ones against budgets.
 #[derive(Debug)]
 pub(crate) struct Authorizer {
     policy: Policy,
-    /// What was used of each clause's budget.
+    /// Use of the budgets, by policy.
     used: HashMap<String, PolicyUsage>,
-    /// What this desk is called where others look what it has spent.
+    /// Name of this gate in the shared record of budget use.
     name: String,
-    /// Where it learns what others have.
+    /// Reports the budget use of other gates.
     budget_source: Option<Box<dyn BudgetSource>>,
-    /// It does not know: then nothing is left of any budget.
+    /// The budget source failed. Then every budget counts as exhausted.
     budgets_unknown: bool,
 }
 
-/// What was used of a budget, in the last hour and the last day in which anything was.
+/// Use of a budget in the hour and the day of the latest use.
 #[derive(Clone, Copy, Debug, Default)]
 struct PolicyUsage {
     hour: u64,
@@ -72,7 +72,7 @@ struct PolicyUsage {
 }
 
 impl PolicyUsage {
-    /// One more, at this time. What is older than the last counts as far as it is of the same day.
+    /// Adds one use. A use before the latest one counts only if it is of the same day.
     fn add_use(&mut self, at: u64, cents: u64) {
         let (hour, day) = (at / HOUR, at / DAY);
         if day > self.day {
@@ -97,35 +97,35 @@ impl PolicyUsage {
     }
 }
 
-/// What a call has taken of budgets. It is for the call as it was judged: a call that is changed is counted again.
+/// Budget use of one call. It holds for the input that was judged: a changed call is counted again.
 #[derive(Clone, Debug)]
 pub(crate) struct CountedCall {
     digest: Digest,
     policies: Vec<String>,
-    /// The largest amount that was counted for it.
+    /// The largest amount that was counted for the call.
     cents: u64,
     at: u64,
-    /// The agent was granted it, or it ran: a later change is a further call and costs all that it costs.
+    /// The call was granted or ran. A later change is then a further call at its full cost.
     is_used: bool,
 }
 
 impl CountedCall {
-    /// Notes that the agent was granted it, or that it runs.
+    /// Marks the call as granted or running.
     pub(crate) fn set_used(&mut self) {
         self.is_used = true;
     }
 
-    /// Notes that the same call is known by this digest.
+    /// Replaces the digest of the same call.
     pub(crate) fn set_digest(&mut self, digest: Digest) {
         self.digest = digest;
     }
 
-    /// Returns `true` if it was counted for the call of this digest.
+    /// Returns `true` if this was counted for the call with this digest.
     pub(crate) fn is_for(&self, digest: &Digest) -> bool {
         self.digest == *digest
     }
 
-    /// Returns what is left of `usage` of a policy without what was counted for the call of `digest` that is judged again.
+    /// Returns `usage` of a policy without the share of this call, which is judged again under `digest`.
     fn usage_without(&self, policy: &str, digest: &Digest, at: u64, usage: Usage) -> Usage {
         let is_same = self.is_for(digest);
         let is_counted = self.at / DAY == at / DAY && self.policies.iter().any(|counted| counted == policy);
@@ -138,7 +138,7 @@ impl CountedCall {
     }
 }
 
-/// When a call is judged, and what was counted for it before.
+/// Time of a decision, and earlier budget use of the same call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DecisionContext<'a> {
     /// In seconds since 1970.
@@ -146,7 +146,7 @@ pub(crate) struct DecisionContext<'a> {
     pub(crate) counted: Option<(&'a CountedCall, Digest)>,
 }
 
-/// More than any budget has.
+/// More than any budget.
 const ALL: Usage = Usage { hour: u64::MAX, day: u64::MAX, amount_cents: u64::MAX };
 
 impl Authorizer {
@@ -160,12 +160,12 @@ impl Authorizer {
         }
     }
 
-    /// The same, with others who spend of the same budgets.
+    /// Shares the budgets with other gates.
     pub(crate) fn with_budget_source(self, budget_source: Box<dyn BudgetSource>) -> Self {
         Self { budget_source: Some(budget_source), ..self }
     }
 
-    /// Takes in what others have spent. Not where there is nothing to spend.
+    /// Reads the budget use of other gates. Does nothing if no policy has a budget.
     pub(crate) fn refresh(&mut self) {
         if !self.policy.charter().is_some_and(|charter| charter.clauses().iter().any(Clause::is_bounded)) {
             return;
@@ -180,7 +180,7 @@ impl Authorizer {
         }
     }
 
-    /// Decides. `at` is the time in seconds since 1970.
+    /// Decides about a call. `at` is in seconds since 1970.
     pub(crate) fn decide(
         &self,
         call: &Call,
@@ -199,7 +199,7 @@ impl Authorizer {
         )
     }
 
-    /// Decides about `call`, which comes to `action`.
+    /// Decides about `call`, whose effect is `action`.
     pub(crate) fn decide_action(
         &self,
         call: &Call,
@@ -234,9 +234,12 @@ impl Authorizer {
         CallDecision { ruling, override_reason: None, amount }
     }
 
-    /// Counts a call of `digest` that was allowed under its clauses, and returns what that takes of their budgets, if they
-    /// have any. `counted` is what was counted for it before: nothing more if it is the same call; if it was changed before
-    /// it was granted, one more call and what it costs more; else all of it.
+    /// Counts an allowed call against the budgets of its policies. Returns the use to record, if any budget
+    /// applies.
+    ///
+    /// `counted` is the earlier use of the same call. An unchanged call is not counted again. A call that was
+    /// changed before it was granted counts as one more call, at the difference in cost. Any other change
+    /// counts in full.
     pub(crate) fn count_call(
         &mut self,
         decision: &CallDecision,
@@ -278,14 +281,14 @@ impl Authorizer {
     }
 }
 
-/// What a call costs, where its input says so: the one place in which an amount is what will be spent. Of two amounts the
-/// larger counts, and one that is no plain number is more than any budget.
+/// Returns the cost that the input of a call states, in cents. The larger of two amounts counts, and an
+/// invalid amount exceeds every budget.
 fn input_cents(input: &Value) -> Option<u64> {
     let amounts = ["amount_cents", "amountCents"].iter().filter_map(|key| input.get(key));
     amounts.map(|amount| cents(amount).unwrap_or(u64::MAX)).max()
 }
 
-/// A number of cents; part of a cent is one.
+/// Parses a number of cents, rounded up.
 fn cents(amount: &Value) -> Option<u64> {
     if let Some(amount) = amount.as_u64() {
         return Some(amount);
@@ -325,15 +328,16 @@ pub fn preview_decision(
     Authorizer::new(policy.clone(), "").decide(&call, config, principal, &config.roots, 0).ruling
 }
 
-/// Why a call is nothing that the operator, or whoever it acts for, may make.
+/// Returns the reason why the operator or its client has no grant for a call. `None` if they have.
 fn missing_grant(call: &Call, config: &GateConfig, principal: &Principal) -> Option<String> {
     let (name, server) = call.name_and_server();
-    // Our own agent asks about its tool before it wants anything of the client for it, and that is decided, too.
+    // The built-in agent checks its tool before it sends the client request that performs it. That check is
+    // decided too.
     let doers =
         if config.asks_first && server.is_none() { causing_tools(name.unwrap_or_default()) } else { &[] };
     let is_granted = |tools: &ToolSet| {
         name.is_some_and(|name| tools.has(server, name))
-            // Whatever an agent calls it, each kind that it turns out to be has to be granted.
+            // Each kind that the input shows must be granted, whatever kind the agent reports.
             || server.is_none() && call.is_only(|kind| tools.has(None, &format!("kind:{kind}")))
             || doers.iter().any(|doer| tools.has(None, doer))
     };
@@ -347,10 +351,10 @@ fn missing_grant(call: &Call, config: &GateConfig, principal: &Principal) -> Opt
     None
 }
 
-/// The tools of our own agent that are done by this request to the client.
+/// Returns the built-in tools that perform their work through this client request.
 fn causing_tools(method: &str) -> &'static [&'static str] {
     match method {
-        // What is written is shown beside what was there.
+        // A write is shown as a diff against the current content.
         method::FS_READ_TEXT_FILE => &["read_file", "write_file", "edit_file"],
         method::FS_WRITE_TEXT_FILE => &["write_file", "edit_file"],
         method::TERMINAL_CREATE => &["run_command"],
@@ -428,7 +432,7 @@ mod tests {
         check(&["kind:execute"], (None, "read"), rm(), Class::Deny);
         check(&["kind:read", "kind:execute"], (None, "read"), rm(), Class::Allow);
         check(&["kind:execute"], (None, "execute"), rm(), Class::Allow);
-        // Nor does a policy that permits take such a name for what it looks like.
+        // Nor does a permitting policy accept such a name as the kind or server that it imitates.
         let permits = Clause::new("look", "tool.call", Class::Allow).up_to(4).on("kind:read").unwrap();
         let charter = Charter::new(vec![permits]).with_level(Some(2)).with_default(DefaultApproval::Always);
         let policy = Policy::new(Access::High, Narrowing::default()).with_charter(charter);
@@ -438,7 +442,7 @@ mod tests {
             let ruling = preview_decision(&GateConfig::default(), &principal, &policy, told, &json!({}));
             assert_eq!(ruling.class, expected, "{told:?}");
         }
-        // One that forbids does.
+        // A denying policy does.
         let forbids = Clause::new("not", "tool.call", Class::Deny).on("db/query").unwrap();
         let charter = Charter::new(vec![forbids]).with_level(Some(2)).with_default(DefaultApproval::Auto);
         let policy = Policy::new(Access::High, Narrowing::default()).with_charter(charter);
@@ -549,7 +553,7 @@ mod tests {
         assert_eq!(spend(json!({"amount_cents": 1}), DAY), Class::Allow);
     }
 
-    /// What others have spent, or that nobody knows.
+    /// Reports the budget use of other gates; `None` is a failure.
     #[derive(Debug)]
     struct Others(Vec<Option<Vec<BudgetUse>>>);
 
@@ -573,7 +577,7 @@ mod tests {
         };
         let now = DAY + 5 * HOUR;
         let news = vec![
-            // Of yesterday, of an hour ago, and our own.
+            // Yesterday's use, that of an hour ago, our own, and a current one.
             Some(vec![spent("o", 10), spent("o", now - HOUR), spent("n", now), spent("o", now)]),
             Some(vec![spent("o", now + 1)]),
             None,

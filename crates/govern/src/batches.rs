@@ -1,4 +1,4 @@
-//! Arrays of messages at one end of a gate: taken apart on the way in, answered as one on the way out.
+//! JSON-RPC batches at one side of a gate: split on receipt, answered as one array.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
@@ -9,15 +9,15 @@ use narrows_wire::{Batch, BatchStep, Code, DEFAULT_MAX_BATCH_ENTRIES, Frame, Kin
 
 use crate::request_ids::comparable_id;
 
-/// How many bytes of the entries of one end may wait for an answer.
+/// Bound for the bytes of entries that wait for an earlier answer.
 const MAX_HELD_BYTES: usize = 16 << 20;
 
-/// The arrays of one end that are not answered yet.
+/// The unanswered batches of one side.
 #[derive(Debug, Default)]
 pub(crate) struct Batches {
     open: HashMap<u64, OpenBatch>,
-    /// The arrays that requests with this id are in, which is compared as the gate does. Each request gets an answer, also one
-    /// with an id that is in use.
+    /// Batches with a request of this id, in order. Ids are normalized as in the gate. Each request gets an
+    /// answer, even if its id is already in use.
     by_request_id: HashMap<Box<[u8]>, VecDeque<u64>>,
     serial: u64,
 }
@@ -26,7 +26,7 @@ pub(crate) struct Batches {
 struct OpenBatch {
     batch: Batch,
     rest: VecDeque<BatchStep>,
-    /// The id of the request that the rest waits for.
+    /// Id of the request that the other entries wait for.
     barrier: Option<Box<[u8]>>,
 }
 
@@ -39,7 +39,8 @@ impl OpenBatch {
         self.rest.iter().map(length).sum()
     }
 
-    /// Refuses all that waits. The request that it waits for is not answered yet, so the array is not complete after that.
+    /// Refuses all waiting entries. The batch stays incomplete until the request that they wait for is
+    /// answered.
     fn refuse_rest(&mut self) {
         for step in std::mem::take(&mut self.rest) {
             match step {
@@ -55,27 +56,27 @@ impl OpenBatch {
     }
 }
 
-/// An id as it is compared. One that may be read in several ways is answered as it is written.
+/// Returns the normalized id. An ambiguous id is compared as it is written.
 fn id_key(id: &[u8]) -> Cow<'_, [u8]> {
     comparable_id(id).unwrap_or(Cow::Borrowed(id))
 }
 
-/// What follows from an array or from an answer.
+/// Result of a received batch or a collected answer.
 #[derive(Debug, Default)]
 pub(crate) struct BatchOutcome {
-    /// Messages to act on now, in order.
+    /// Messages to handle now, in order.
     pub(crate) deliver: Vec<Frame>,
     /// A line to send back.
     pub(crate) line: Option<Bytes>,
 }
 
 impl Batches {
-    /// Whether there is nothing to look out for.
+    /// Returns `true` if no batch is unanswered.
     pub(crate) fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
 
-    /// Takes an array apart.
+    /// Splits a batch into its entries.
     pub(crate) fn split(&mut self, frame: &Frame) -> BatchOutcome {
         let (batch, steps) = match Batch::open(frame, DEFAULT_MAX_BATCH_ENTRIES) {
             Ok(opened) => opened,
@@ -100,7 +101,7 @@ impl Batches {
         outcome
     }
 
-    /// Acts on entries until one has to be answered before the next.
+    /// Delivers entries until one must be answered before the next.
     fn advance(&mut self, key: u64) -> BatchOutcome {
         let mut outcome = BatchOutcome::default();
         let Some(open) = self.open.get_mut(&key) else { return outcome };
@@ -127,7 +128,7 @@ impl Batches {
         outcome
     }
 
-    /// Looks at a line on its way out. `None`: it is no answer to something in an array.
+    /// Adds an outgoing line to its batch. Returns `None` if the line does not answer a batch entry.
     pub(crate) fn collect_answer(&mut self, line: &[u8]) -> Option<BatchOutcome> {
         let view = View::parse(line);
         let compared = id_key(view.id().filter(|_| view.kind() == Kind::Response)?);
@@ -193,7 +194,7 @@ mod tests {
         assert_eq!(methods(&next), ["x"]);
         assert!(batches.collect_answer(response(2).as_bytes()).unwrap().line.is_some());
         assert!(batches.is_empty() && batches.by_request_id.is_empty());
-        // Also an id that no two programs read alike, and one that is in use.
+        // Ambiguous ids, and ids in use, are answered too.
         let odd = r#"{"jsonrpc":"2.0","id":3.0,"method":"x"}"#.to_owned();
         batches.split(&array(&[odd, request(1, "y")]));
         batches.split(&array(&[request(1, "y")]));

@@ -1,4 +1,4 @@
-//! What a manifest comes to: as whom an agent acts, what it may use, and how long anything may take.
+//! Gate settings that follow from a manifest: the operator, its tools and scopes, and timeouts.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,65 +13,65 @@ use serde_json::{Value, json};
 use crate::scope;
 use crate::timeouts::GateTimeouts;
 
-/// As whom an agent acts, and within which bounds.
+/// Settings of a gate: the operator that the agent acts as, and its limits.
 #[derive(Clone, Debug, Default)]
 pub struct GateConfig {
-    /// The id of the operator.
+    /// Id of the operator.
     pub operator: String,
-    /// The name of the tier.
+    /// Name of the tier.
     pub tier: String,
-    /// The revision of the protocol that the manifest tracks.
+    /// Protocol revision that the manifest tracks.
     pub revision: String,
-    /// What either side may offer.
+    /// Capabilities that either side may offer.
     pub capabilities: Capabilities,
-    /// The tools the operator may use, those of a kind as `kind:read`. `None`: whatever the policy allows.
+    /// Tools that the operator may use; `kind:read` grants all tools of a kind. `None`: every tool that the
+    /// policy allows.
     pub tools: Option<ToolSet>,
-    /// What single tools may touch, by their ids. A call must be within one of them.
+    /// Scopes of single tools, by tool id. A call must be within one of them.
     pub scopes: BTreeMap<String, Vec<Scope>>,
-    /// The MCP servers that a client may name. `None`: any.
+    /// Names of MCP servers that a client may use. `None`: any.
     pub servers: Option<Vec<String>>,
-    /// MCP servers that every session gets, as `session/new` takes them. They stand in for those of the same name that a
-    /// client describes.
+    /// MCP servers that every session gets, in the form of `session/new`. They replace servers of the same
+    /// name that a client describes.
     pub provided_servers: Vec<Value>,
-    /// The directories in which everything happens, without links in them.
+    /// Directories that contain all work. Their paths have no symbolic links.
     pub roots: Vec<PathBuf>,
-    /// Those of them in which nothing is changed.
+    /// Those of the roots in which files must not be changed.
     pub read_only: Vec<PathBuf>,
-    /// What is not changed whatever a policy says, because it decides about the agent: files, and directories with all that is
-    /// in them.
+    /// Files and directories that must not be changed, whatever a policy says, because they govern the agent.
     pub protected: Vec<PathBuf>,
-    /// Who may approve what, where a policy does not say. Nobody: whoever is asked.
+    /// Approvers for actions whose policy names none. Empty: the client that is asked.
     pub approvers: Vec<Approver>,
-    /// How much is done unasked.
+    /// Amount of work that is done without an approval.
     pub autonomy: Autonomy,
-    /// How long anything may take.
+    /// Timeouts of requests, turns and approvals.
     pub timeouts: GateTimeouts,
-    /// The agent is ours, and asks before it does anything.
+    /// `true` for the built-in agent, which checks each tool call with the gate before it acts.
     pub asks_first: bool,
-    /// Methods beyond those the gate decides about that the client may send.
+    /// Further methods that the client may send, beside those with a rule of their own.
     pub client_methods: Vec<String>,
-    /// The same for the agent.
+    /// Further methods that the agent may send, beside those with a rule of their own.
     pub agent_methods: Vec<String>,
     /// Members of `_meta` that the client may send.
     pub client_meta: Vec<String>,
-    /// What a client is told when it introduces itself, if anything.
+    /// Notice for the client, sent with the answer to `initialize`.
     pub notice: Option<String>,
 }
 
-/// How much is done unasked.
+/// Amount of work that is done without an approval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Autonomy {
-    /// What the policy allows.
+    /// Everything that the policy allows.
     #[default]
     Autonomous,
-    /// What changes nothing; all else is asked for.
+    /// Read-only actions. All others need an approval.
     Supervised,
-    /// Nothing: every turn is asked for.
+    /// Nothing: every turn needs an approval.
     Gated,
 }
 
 impl GateConfig {
-    /// What a manifest and all it leads to come to, for work in `roots`.
+    /// Derives the settings from a resolved manifest, for work in `roots`.
     #[must_use]
     pub fn from_bundle(bundle: &Bundle, roots: Vec<PathBuf>) -> Self {
         let acp = &bundle.acp.front;
@@ -109,7 +109,7 @@ impl GateConfig {
 }
 
 impl GateConfig {
-    /// Whether nothing may be changed at a path, which has no links in it: the innermost of the roots decides.
+    /// Returns `true` if `path`, which must have no symbolic links, is read-only. The innermost root decides.
     pub(crate) fn is_read_only(&self, path: &Path) -> bool {
         let depth = |root: &&PathBuf| root.components().count();
         let innermost = self.roots.iter().filter(|root| path.starts_with(root)).max_by_key(depth);
@@ -117,7 +117,8 @@ impl GateConfig {
     }
 }
 
-/// How a session gets an MCP server, if its description says how it is started or reached.
+/// Returns the description of an MCP server for `session/new`. `None` if the manifest does not say how to
+/// start or reach it.
 #[must_use]
 pub fn mcp_server_config(binding: &McpBinding) -> Option<Value> {
     let description = binding.description.as_ref()?;
@@ -144,7 +145,7 @@ pub fn mcp_server_config(binding: &McpBinding) -> Option<Value> {
     }
 }
 
-/// The policy of a manifest: what its governance says, and where it has none, nothing that changes anything.
+/// Returns the policy of a manifest. Without a governance, only read-only actions are allowed.
 #[must_use]
 pub fn bundle_policy(bundle: &Bundle) -> Policy {
     match &bundle.governance {

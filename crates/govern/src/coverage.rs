@@ -1,4 +1,4 @@
-//! Which calls a policy can be about at all, before anybody makes one.
+//! Finds policies that no call can match, before any call is made.
 
 use std::collections::BTreeSet;
 
@@ -7,10 +7,11 @@ use narrows_manifest::types::acp::Kind as Role;
 use narrows_manifest::{BoundPolicy, Bundle};
 use narrows_policy::{Clause, Kind};
 
-/// The tools that our own agent has for the files and terminals of its client, and its plan.
+/// Tools of the built-in agent: files and terminals of its client, and its plan.
 pub const BUILT_IN_TOOLS: [&str; 5] = ["read_file", "write_file", "edit_file", "run_command", "update_plan"];
 
-/// What is decided on and is no tool of an operator: what an agent wants of the client, a turn, and changes of a session.
+/// Names that policies decide on and that are not tools of an operator: client requests, turns and session
+/// changes.
 pub(crate) const NON_TOOL_ACTIONS: [&str; 7] = [
     method::FS_READ_TEXT_FILE,
     method::FS_WRITE_TEXT_FILE,
@@ -21,29 +22,30 @@ pub(crate) const NON_TOOL_ACTIONS: [&str; 7] = [
     "session.set_config_option",
 ];
 
-/// The names by which calls are decided on, where all of them are known.
+/// Names under which calls are decided, as far as a manifest determines them.
 #[derive(Clone, Debug)]
 pub struct PolicyCoverage<'a> {
     bundle: &'a Bundle,
-    /// Names of tools. `None`: there may be others that nobody can know of from here.
+    /// Names of tools. `None`: the agent may have tools of unknown names.
     tools: Option<BTreeSet<String>>,
 }
 
 impl<'a> PolicyCoverage<'a> {
-    /// Those of a manifest.
+    /// Collects the names from a manifest.
     #[must_use]
     pub fn new(bundle: &'a Bundle) -> Self {
         Self { bundle, tools: bundle.operator.as_ref().and_then(|_| known_tools(bundle)) }
     }
 
-    /// Whether something is decided on by this name whatever tools an operator has: one of ours, or what is no tool.
+    /// Returns `true` for names that are decided on whatever tools an operator has: built-in tools and
+    /// actions that are not tools.
     #[must_use]
     pub fn is_known_name(name: &str) -> bool {
         BUILT_IN_TOOLS.contains(&name) || NON_TOOL_ACTIONS.contains(&name)
     }
 
-    /// The policies that no call can be what they are about, because no tool has the name that they have. Where one may have
-    /// it, and where a policy is about something else than tools, it is none of them.
+    /// Returns the policies that no call can match, because no tool has the name in their subject. Policies
+    /// about other subjects, and those that may match an unknown tool, are not included.
     #[must_use]
     pub fn unmatched_policies(&self) -> Vec<&'a BoundPolicy> {
         let Some(tools) = &self.tools else { return Vec::new() };
@@ -65,7 +67,7 @@ impl<'a> PolicyCoverage<'a> {
         self.bundle.policies.iter().filter(is_missed).collect()
     }
 
-    /// The policies that nobody ever asks about, because no call is the action that they have.
+    /// Returns the policies whose action no call ever has.
     #[must_use]
     pub fn unknown_action_policies(&self) -> Vec<&'a BoundPolicy> {
         let clauses = self.bundle.charter().clauses();
@@ -76,17 +78,17 @@ impl<'a> PolicyCoverage<'a> {
         self.bundle.policies.iter().filter(is_unasked).collect()
     }
 
-    /// The tools by their names, as far as the operator has them.
+    /// Returns the known tool names of the operator.
     pub fn tools(&self) -> impl Iterator<Item = &str> {
         self.tools.iter().flatten().map(String::as_str).filter(|name| !name.starts_with("kind:"))
     }
 }
 
-/// Every name that a tool can have, unless it can be any.
+/// Returns every name that a tool can have. `None` if any name is possible.
 fn known_tools(bundle: &Bundle) -> Option<BTreeSet<String>> {
     let is_ours = bundle.role == Role::Server && bundle.agent.is_none();
     let by_kind = bundle.tools.names.iter().any(|name| name.starts_with("kind:"));
-    // Whoever may use a kind of tools may use them by whatever names an agent has for them.
+    // The grant of a kind covers every name that a foreign agent uses for its tools of that kind.
     if by_kind && !is_ours {
         return None;
     }
@@ -95,7 +97,7 @@ fn known_tools(bundle: &Bundle) -> Option<BTreeSet<String>> {
         names.extend(BUILT_IN_TOOLS.map(str::to_owned));
     }
     for (server, allow) in &bundle.tools.servers {
-        // All tools of a server: it alone knows which these are.
+        // All tools of a server: only the server knows their names.
         for tool in allow.as_ref()? {
             names.extend([tool.clone(), format!("{server}/{tool}")]);
         }
@@ -121,7 +123,8 @@ mod tests {
         resolve(&files, Path::new("n/ACP.md")).unwrap_or_else(|findings| panic!("{findings}"))
     }
 
-    /// Whether a policy with this subject is missed, by an operator of a kind with these tools.
+    /// Returns `true` if no call can match a policy with this subject, for an operator of this kind with
+    /// these tools.
     fn is_unmatched(kind: &str, tools: &str, matching: &str, decision: &str) -> bool {
         !PolicyCoverage::new(&bundle(kind, tools, matching, decision)).unmatched_policies().is_empty()
     }
@@ -171,7 +174,7 @@ mod tests {
 
     #[test]
     fn what_may_be_meant_is_not() {
-        // What is no name of a tool.
+        // Not the name of a tool.
         for subject in ["workspace:/finance/**", "/finance/**", "kind:execute", "kind:*", "k*", "invoice:7"] {
             check("{id: run_command}", subject, false);
         }
@@ -181,7 +184,7 @@ mod tests {
         // All tools of a server may have any name.
         check("{kind: mcp, server: notes}, {id: run_command}", "run_comand", false);
         check("{kind: mcp, server: notes}", "notes/anything", false);
-        // Another agent has its own names for tools of a kind; ours are known.
+        // A foreign agent has its own names for the tools of a kind. Those of the built-in agent are known.
         let matching = "action: tool.call, subject: Bash";
         assert!(!is_unmatched("bridge", "{id: 'kind:execute'}", matching, "deny"));
         assert!(is_unmatched("server", "{id: 'kind:execute'}", matching, "deny"));
@@ -191,10 +194,10 @@ mod tests {
             "action: tool.call, subject: run_command",
             "deny"
         ));
-        // What others decide on.
+        // Actions that Narrows does not decide on.
         assert!(!is_unmatched("server", "", "action: payment.send, subject: rent", "deny"));
         assert!(!is_unmatched("server", "", "action: tool.call", "deny"));
-        // As in a decision: what permits must be written as the tool is.
+        // As in a decision, an allowing policy must match the exact case.
         let matching = "action: tool.call, subject: Run_Command";
         assert!(!is_unmatched("server", "{id: run_command}", matching, "deny"));
         assert!(is_unmatched("server", "{id: run_command}", matching, "allow"));

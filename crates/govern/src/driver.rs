@@ -1,4 +1,4 @@
-//! A gate at work: on two links, a log and a clock.
+//! Runs a gate on two links, an audit log and a clock.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
@@ -17,48 +17,48 @@ use tokio::time::{Instant, sleep_until};
 use crate::batches::Batches;
 use crate::gate::{ApprovalRequest, ApprovalVote, AuditSeq, Gate, GateOutput, ToolCheck, VoteError};
 
-/// How many events may be on their way to the disk before nothing more is read.
+/// With this many events not yet durable, neither peer is read.
 const MAX_PENDING_EVENTS: usize = 16;
-/// How much of the stderr of an agent that has gone the client is shown.
+/// Bounds for the stderr of a lost agent that the client is shown.
 const MAX_STDERR_LINES: usize = 5;
 const MAX_STDERR_CHARS: usize = 1000;
-/// How far away a deadline is when there is none.
+/// Sleep without a deadline.
 const NO_DEADLINE_SLEEP: Duration = Duration::from_secs(86_400);
 
-/// What a client is told of what it asked before it ended its input.
+/// Answer to requests that were pending when the client ended its input and the grace period passed.
 const UNANSWERED: &str = "it was not done in time after the end of the input";
-/// What a client is told of what it asked before somebody wanted us to end.
+/// Answer to requests that were pending when the gate was stopped.
 const STOPPED: &str = "nothing is served any more";
 
-/// How a gate came to its end.
+/// Reason why a gate ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GateExit {
-    /// The client has gone, or has ended its input and got what it had asked for.
+    /// The client disconnected, or ended its input and got all answers.
     ClientClosed,
-    /// The agent has gone.
+    /// The agent exited or closed its output.
     AgentLost,
-    /// The agent is to be ended because it does not do as it is told.
+    /// The agent violated the governance. The caller kills it.
     AgentViolation(String),
-    /// The agent is to be ended because it does not answer, and may take its leave.
+    /// The agent does not respond. The caller stops it, with time to exit.
     AgentUnresponsive(String),
-    /// Somebody wanted it to.
+    /// [`GateRequest::Stop`] was received.
     Stopped,
 }
 
-/// Something that is asked of a gate at work.
+/// A request to a running gate.
 #[derive(Debug)]
 pub enum GateRequest {
-    /// What waits for an approval?
+    /// Lists the pending approvals.
     ListApprovals(oneshot::Sender<Vec<ApprovalRequest>>),
-    /// May an agent of our own call this? Why not, or nothing if it may.
+    /// Asks whether the built-in agent may call a tool. The answer is the reason of a refusal, or `None`.
     CheckTool(ToolCheck, oneshot::Sender<Option<String>>),
-    /// Somebody says something about it.
+    /// Approves or rejects a pending action.
     Vote(ApprovalVote, oneshot::Sender<Result<(), VoteError>>),
-    /// It is to end, as if the client had gone.
+    /// Ends the gate as if the client had disconnected.
     Stop,
 }
 
-/// What comes out of the gate in one go.
+/// Output of the gate that was not sent or recorded yet.
 #[derive(Debug, Default)]
 struct GateOutputBuffer {
     to_client: Vec<Bytes>,
@@ -103,11 +103,13 @@ impl GateOutput for GateOutputBuffer {
     }
 }
 
-/// An event on its way. Without a log there is none to go.
+/// An event on its way to the disk. `None`: there is no audit log, and the event counts as recorded.
 type PendingAppend = (AuditSeq, Option<Append>);
 
-/// Stands between a client and an agent until one of them has gone. What was to be recorded by then is when this returns.
-/// Without a log nothing is; whether that may be is for the caller to know.
+/// Runs a gate between a client and an agent until one of them is gone. All events are recorded when this
+/// returns.
+///
+/// Without a log nothing is recorded; the caller decides whether that is acceptable.
 pub async fn run_gate(
     gate: Gate,
     client: Link,
@@ -131,7 +133,7 @@ pub async fn run_gate(
     driver.run(client.receiver, agent.receiver, requests).await
 }
 
-/// One end of the gate.
+/// The sending half of one link, and its unanswered batches.
 #[derive(Debug)]
 struct SideIo {
     sender: Sender,
@@ -147,16 +149,16 @@ struct GateDriver {
     agent: SideIo,
     /// Events on their way to the disk, in order.
     events: VecDeque<PendingAppend>,
-    /// Events that wait until those before them have their place.
+    /// Events that wait until all earlier ones have a position in the log.
     held_events: VecDeque<(AuditSeq, Event)>,
-    /// How many of those on their way have no place yet.
+    /// Number of appended events without a position in the log.
     unplaced: usize,
-    /// Who waits for advice.
+    /// Tool checks that wait for their results.
     waiting_checks: HashMap<u64, oneshot::Sender<Option<String>>>,
     last_check: u64,
 }
 
-/// Which end something came from.
+/// The peer at one side of the gate.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum GateSide {
     Client,
@@ -172,10 +174,10 @@ impl GateDriver {
     ) -> GateExit {
         let (mut from_client, mut from_agent) = (Vec::new(), Vec::new());
         let input = self.agent.sender.clone();
-        // Not begun anew with every message: what is said to the agent does not make it read.
+        // Created once: only progress of the agent's reads may reset this timer, not new messages for it.
         let mut stalled = std::pin::pin!(input.standstill(self.gate.timeouts().write));
         let (mut client_has_room, mut agent_has_room, mut requests_open) = (true, true, true);
-        // Until when a client that says nothing more is answered.
+        // Deadline for answers to a client that has ended its input.
         let mut linger_until: Option<Instant> = None;
         let client_output = self.client.sender.clone();
         let mut flushed = std::pin::pin!(client_output.written());
@@ -215,7 +217,8 @@ impl GateDriver {
                         self.flush_output();
                         continue;
                     }
-                    // A refusal goes back to the sender: a peer that sends and does not read is not read from either.
+                    // A refusal goes back to the sender: a peer that sends and does not read is not read from
+                    // either.
                     (client_has_room, agent_has_room) = (false, false);
                     for frame in from_client.drain(..) {
                         self.handle_frame(GateSide::Client, &frame);
@@ -223,7 +226,8 @@ impl GateDriver {
                 }
                 more = agent.recv_all(&mut from_agent), if reads && client_has_room && agent_has_room => {
                     if !more {
-                        // A client that only reads still learns that its agent is lost, if it waits for something.
+                        // A client that only reads must still learn that its agent is lost, if it waits for
+                        // an answer.
                         break if linger_until.is_some() && self.gate.is_idle() { GateExit::ClientClosed } else { GateExit::AgentLost };
                     }
                     (client_has_room, agent_has_room) = (false, false);
@@ -237,15 +241,15 @@ impl GateDriver {
         ended
     }
 
-    /// Whether the client has got all that it will get.
+    /// Returns `true` if a client that has ended its input got all answers that it will get.
     fn is_finished(&self) -> bool {
         self.events.is_empty() && self.held_events.is_empty() && self.gate.is_idle()
     }
 
-    /// Takes one line of one end.
+    /// Handles one line of a peer.
     fn handle_frame(&mut self, from: GateSide, frame: &Frame) {
         if !is_one_line(frame.bytes()) {
-            // For some readers it would be more than one, and the others nobody has decided about.
+            // Line breaks inside would make several messages for some readers, which the gate has not judged.
             let mut line = frame.bytes().to_vec();
             make_line(&mut line);
             return self.handle_frame(from, &Frame::parse(line.into()));
@@ -254,7 +258,7 @@ impl GateDriver {
             let end = self.side(from);
             let outcome = end.batches.split(frame);
             if let Some(line) = outcome.line {
-                // Nobody is there to hear it: then nobody is told.
+                // A closed link drops the line; its reader is gone.
                 let _ = end.sender.push(line);
             }
             for frame in outcome.deliver {
@@ -270,7 +274,7 @@ impl GateDriver {
         self.flush_output();
     }
 
-    /// Does what was to be done once these were recorded.
+    /// Lets the gate continue after these events were recorded or failed.
     fn apply_audit_results(&mut self, settled: Vec<(AuditSeq, bool)>) {
         let now = self.started.elapsed();
         for (seq, written) in settled {
@@ -287,7 +291,7 @@ impl GateDriver {
         }
     }
 
-    /// Sends and records what came out of the gate.
+    /// Sends and records the output of the gate.
     fn flush_output(&mut self) {
         loop {
             self.held_events.append(&mut self.output.events);
@@ -305,7 +309,7 @@ impl GateDriver {
                 for line in lines.drain(..) {
                     self.send_line(which, line);
                 }
-                // The room is kept, unless what was put was the last of a batch and brought more.
+                // Keeps the allocation, unless the last line of a batch produced further output.
                 let more = self.output.lines(which);
                 if more.is_empty() {
                     *more = lines;
@@ -314,7 +318,7 @@ impl GateDriver {
         }
     }
 
-    /// Sends one line, or puts it into the array that it is a part of.
+    /// Sends one line, or adds it to the batch that it answers.
     fn send_line(&mut self, which: GateSide, line: Bytes) {
         let end = self.side(which);
         let outcome = if end.batches.is_empty() { None } else { end.batches.collect_answer(&line) };
@@ -334,14 +338,15 @@ impl GateDriver {
         }
     }
 
-    /// Logs what is to be, in order: nothing overtakes what has no place yet.
+    /// Appends held events in order. None may overtake an event that has no position in the log yet.
     fn append_held(&mut self) {
         while self.unplaced == 0
             && let Some((seq, event)) = self.held_events.pop_front()
         {
             let append = self.log.as_ref().map(|log| log.append(event));
             if append.as_ref().is_some_and(Append::is_waiting) {
-                // It has its place when it is settled at the latest, and so has everything before it.
+                // The event has its position at the latest when it is recorded, and so have all events before
+                // it.
                 self.unplaced = self.events.len() + 1;
             }
             self.events.push_back((seq, append));
@@ -350,7 +355,7 @@ impl GateDriver {
 
     fn handle_request(&mut self, gate_request: GateRequest) {
         match gate_request {
-            // Whoever does not wait for the answer does not need it.
+            // The receiver is dropped if the asker no longer waits.
             GateRequest::ListApprovals(answer) => {
                 let _ = answer.send(self.gate.pending_approvals());
             }
@@ -365,12 +370,12 @@ impl GateDriver {
                 self.flush_output();
                 let _ = answer.send(outcome);
             }
-            // Whoever reads inquiries ends by it.
+            // Handled by the loop that reads requests.
             GateRequest::Stop => {}
         }
     }
 
-    /// Ends what is left, and waits until all of it is recorded.
+    /// Closes all sessions, and waits until everything is recorded.
     async fn finish(&mut self, ended: &GateExit) {
         let now = self.started.elapsed();
         match ended {
@@ -394,8 +399,8 @@ impl GateDriver {
     }
 }
 
-/// Returns how a process ended, with the last lines of its stderr. Each connection has an agent of its own, so those lines are
-/// about this client.
+/// Describes how a process ended, with the last lines of its stderr. Each connection has its own agent, so
+/// these lines are about this client.
 fn describe_exit(reason: &CloseReason) -> Option<String> {
     let CloseReason::Exited { exit, stderr } = reason else { return None };
     let lines: Vec<&str> = stderr.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
@@ -409,7 +414,8 @@ fn describe_exit(reason: &CloseReason) -> Option<String> {
     })
 }
 
-/// Waits until something is settled, and tells of all that is: in order, and whether it was recorded.
+/// Waits for at least one audit result. Returns all that are ready, in order, with `true` for a recorded
+/// event.
 async fn next_audit_results(events: &mut VecDeque<PendingAppend>) -> Vec<(AuditSeq, bool)> {
     poll_fn(|context| {
         let mut settled = Vec::new();

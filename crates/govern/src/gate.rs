@@ -1,8 +1,9 @@
 //! The gate as a pure state machine between one client and one agent.
 //!
-//! Messages go in by [`Gate::client`] and [`Gate::agent`], messages and events come out through an [`GateOutput`]. What has to be
-//! recorded first waits for [`Gate::settled`], and everything behind it on the same way waits too, so order is kept. There
-//! is no clock, no disk and no task in here but the [`PathResolver`] that paths are looked up on.
+//! Messages enter through [`Gate::handle_client_message`] and [`Gate::handle_agent_message`]; messages and
+//! audit events leave through a [`GateOutput`]. A line that depends on an audit event waits until
+//! [`Gate::handle_audit_result`] confirms the event, and later lines of the same direction wait behind it, so
+//! order is kept. The gate has no clock, no disk and no task; it resolves paths through a [`PathResolver`].
 
 mod api;
 mod approval;
@@ -64,75 +65,76 @@ use outbox::{GateDirection, OnAuditFailure, OrderedOutbox};
 use retained::{ByteCharge, ChargedMap, RetainedBytes};
 use session::{ClientRequestKind, PendingAtAgent, PendingAtClient, Session};
 
-/// Raw JSON that waits in a table: an id.
+/// A raw JSON request id, stored in a table.
 type Raw = Box<[u8]>;
 
-/// How many sessions, calls of one, and requests may be open.
+/// Bound for sessions, for calls of one session, and for requests in flight of one side.
 const MAX_OPEN: usize = 4_096;
 
-/// Why nothing is done while a session is opened: what is told then was done before.
+/// Reason for refusing work while history is replayed: the agent describes past actions then.
 const REPLAYING: &str = "nothing is done while history is replayed";
 
-/// Why a turn is stopped whose acts could not be recorded.
+/// Reason for stopping a turn whose actions could not be recorded.
 const UNRECORDED: &str = "the audit log could not be written";
 
-/// Stands between one client and one agent.
+/// Enforces a governance between one client and one agent.
 #[derive(Debug)]
 pub struct Gate {
     config: GateConfig,
     principal: Principal,
     authorizer: Authorizer,
     resolver: Box<dyn PathResolver>,
-    /// Whose sessions are; if nobody keeps that, all are the client's.
+    /// Owners of sessions. `None`: every session belongs to the client.
     owners: Option<Arc<dyn SessionOwners>>,
-    /// Limits the sessions of all gates together. `None`: only those of this gate are limited.
+    /// Limits the sessions of all gates together. `None`: only the sessions of this gate are limited.
     session_slots: Option<Arc<dyn SessionSlots>>,
     cursors: ownership::Cursors,
     mark: MetaMark,
     start: GateStart,
-    /// Whether version 2 is spoken.
+    /// `true` for version 2 of the protocol.
     is_v2: bool,
     /// The agent has answered `initialize`.
     is_initialized: bool,
-    /// What is declared and the agent does not have, as it has introduced itself: nothing is begun with it.
+    /// Declared capabilities that the agent lacks, according to its answer to `initialize`. If set, no
+    /// session is opened.
     unmet_capabilities: Option<String>,
-    /// The client says nothing more.
+    /// The client has ended its input.
     is_client_input_closed: bool,
-    /// What the client said it does for the agent.
+    /// Services that the client offered in `initialize`.
     client_offer: Option<session_open::ClientOffer>,
     sessions: HashMap<Box<str>, Session>,
     /// Sessions that were open, the oldest first.
     closed_sessions: VecDeque<child_sessions::ClosedSession>,
-    /// What the agent said in sessions that are not open yet.
+    /// Messages of the agent in sessions that are not open yet.
     early_messages: Vec<(Bytes, ByteCharge)>,
-    /// The agent is being ended because of what it did between turns.
+    /// The agent is being ended because of a violation between turns.
     is_ending: bool,
-    /// Requests of the client that the agent has not answered, of those that matter here.
+    /// Client requests that the agent has not answered.
     pending_at_agent: ChargedMap<Raw, PendingAtAgent>,
-    /// Requests of the agent that the client has not answered, of those that matter here.
+    /// Agent requests that the client has not answered.
     pending_at_client: ChargedMap<Raw, PendingAtClient>,
-    /// Connections to MCP servers in the client, and the ids of those.
+    /// Connections to MCP servers in the client, mapped to the ids of the servers.
     mcp_connections: ChargedMap<String, String>,
-    /// Names of unknown notifications of the agent that are in the log.
+    /// Names of unlisted agent notifications that this connection has already recorded.
     recorded_names: BTreeSet<Box<str>>,
     refusals: refusal_log::RefusalLog,
     /// The byte budget of the tables.
     retained: RetainedBytes,
-    /// What waits for an approval.
+    /// Pending approvals by number.
     approvals: BTreeMap<u64, PendingApproval>,
     to_client: OrderedOutbox,
     to_agent: OrderedOutbox,
-    /// Answers to our own agent that wait until they are recorded.
+    /// Results of tool checks that wait for their audit events.
     held_check_results: VecDeque<tool_check::HeldCheckResult>,
-    /// When something may be due.
+    /// Earliest time at which [`Self::tick`] may have work. `None`: never.
     next_due: Option<GateTime>,
     last_seq: u64,
-    /// The last of which it is known what became of it.
+    /// The last event whose fate is known.
     last_settled: AuditSeq,
     serial: u64,
 }
 
-/// One event on its way through the gate.
+/// One input on its way through the gate, with the time and the output.
 struct GateCtx<'a, O> {
     gate: &'a mut Gate,
     now: GateTime,
@@ -140,7 +142,7 @@ struct GateCtx<'a, O> {
 }
 
 impl Gate {
-    /// One through which nothing has gone yet.
+    /// Creates a gate that has not seen any message.
     #[must_use]
     pub fn new(
         config: GateConfig,
@@ -186,7 +188,7 @@ impl Gate {
         }
     }
 
-    /// The same for a client that sees no sessions but its own: those that `owners` says it has made.
+    /// Restricts the client to the sessions that `owners` says it created.
     #[must_use]
     pub fn with_owners(self, owners: Arc<dyn SessionOwners>) -> Self {
         Self { owners: Some(owners), ..self }
@@ -198,7 +200,7 @@ impl Gate {
         Self { session_slots: Some(slots), ..self }
     }
 
-    /// The same, which shares its budgets with others that this tells of.
+    /// Shares the budgets with other gates, whose use `budget_source` reports.
     #[must_use]
     pub fn with_budget_source(mut self, budget_source: Box<dyn BudgetSource>) -> Self {
         self.authorizer = self.authorizer.with_budget_source(budget_source);
@@ -209,17 +211,17 @@ impl Gate {
         GateCtx { gate: self, now, out }
     }
 
-    /// The client has said something: a message, and no batch of them.
+    /// Handles one message of the client. Batches must be split before.
     pub fn handle_client_message<O: GateOutput>(&mut self, now: GateTime, message: View<'_>, out: &mut O) {
         self.ctx(now, out).screen_client_message(message);
     }
 
-    /// The agent has said something: a message, and no batch of them.
+    /// Handles one message of the agent. Batches must be split before.
     pub fn handle_agent_message<O: GateOutput>(&mut self, now: GateTime, message: View<'_>, out: &mut O) {
         self.ctx(now, out).screen_agent_message(message);
     }
 
-    /// What was to be recorded is on the disk, or could not be written.
+    /// Reports that the event `seq` is durable, or that it could not be written.
     pub fn handle_audit_result<O: GateOutput>(
         &mut self,
         now: GateTime,
@@ -230,16 +232,17 @@ impl Gate {
         self.ctx(now, out).apply_audit_result(seq, written);
     }
 
-    /// An agent of our own asks whether it may call a tool, before it tells of the call. The answer is [`GateOutput::advise`]d once
-    /// the decision is recorded.
+    /// Decides whether the built-in agent may call a tool, before it announces the call. The answer follows
+    /// through [`GateOutput::answer_tool_check`] once the decision is recorded.
     pub fn check_tool<O: GateOutput>(&mut self, now: GateTime, number: u64, request: ToolCheck, out: &mut O) {
         self.ctx(now, out).check_tool(number, request);
     }
 
-    /// Somebody approves or rejects from elsewhere.
+    /// Counts an approval or a rejection of an approver who is not the client.
     ///
     /// # Errors
-    /// When nothing of this name is open, or it is not theirs to approve.
+    ///
+    /// If no such approval is pending, or the signer may not decide it.
     pub fn vote<O: GateOutput>(
         &mut self,
         now: GateTime,
@@ -249,56 +252,58 @@ impl Gate {
         self.ctx(now, out).vote(vote)
     }
 
-    /// The client says nothing more, and may still read: nothing is asked of it from now on.
+    /// Handles the end of the client's input. The client may still read, but it can no longer be asked for an
+    /// approval.
     pub fn close_client_input<O: GateOutput>(&mut self, now: GateTime, out: &mut O) {
         self.ctx(now, out).close_client_input();
     }
 
-    /// Whether all that the client has asked is answered, and no turn of its goes on.
+    /// Returns `true` if no client request is unanswered and no turn is active.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.owes_nothing()
     }
 
-    /// The client is gone: its sessions are over.
+    /// Closes all sessions of a client that has disconnected.
     pub fn handle_client_lost<O: GateOutput>(&mut self, now: GateTime, out: &mut O) {
         let mut ctx = self.ctx(now, out);
         ctx.record_omitted();
         ctx.close_all_sessions("the client has gone");
     }
 
-    /// The same of one that may still read: what it has asked and nobody has answered is answered with `why`.
+    /// Closes all sessions of a client that may still read. Its unanswered requests are answered with `why`.
     pub fn handle_client_closed<O: GateOutput>(&mut self, now: GateTime, why: &str, out: &mut O) {
         let mut ctx = self.ctx(now, out);
         ctx.record_omitted();
         ctx.answer_pending_and_close(why);
     }
 
-    /// The agent is gone: its sessions are over. `how` it ended is for the client, made safe to show.
+    /// Closes all sessions after the agent exited. `how` describes the exit to the client and must be safe to
+    /// show.
     pub fn handle_agent_lost<O: GateOutput>(&mut self, now: GateTime, how: Option<&str>, out: &mut O) {
         let mut ctx = self.ctx(now, out);
         ctx.record_omitted();
         ctx.handle_agent_lost(how);
     }
 
-    /// Does what is due.
+    /// Handles everything that is due at `now`.
     pub fn tick<O: GateOutput>(&mut self, now: GateTime, out: &mut O) {
         self.ctx(now, out).tick();
     }
 
-    /// How long anything may take.
+    /// Returns the configured timeouts.
     #[must_use]
     pub fn timeouts(&self) -> &GateTimeouts {
         &self.config.timeouts
     }
 
-    /// When something may be due: [`Self::tick`] finds out.
+    /// Returns the earliest time at which something may be due; [`Self::tick`] checks.
     #[must_use]
     pub fn next_deadline(&self) -> Option<GateTime> {
         self.next_due
     }
 
-    /// What waits for an approval.
+    /// Returns the pending approvals.
     #[must_use]
     pub fn pending_approvals(&self) -> Vec<ApprovalRequest> {
         self.approvals
@@ -309,7 +314,7 @@ impl Gate {
 }
 
 impl<O: GateOutput> GateCtx<'_, O> {
-    /// The time in seconds since 1970.
+    /// Returns the time in seconds since 1970.
     fn unix_seconds(&self) -> u64 {
         self.gate.start.started_at + self.now.as_secs()
     }
@@ -320,7 +325,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         AuditContext { config: &self.gate.config, principal: &self.gate.principal, session, parent }
     }
 
-    /// Has something recorded. Of refusals beyond the rate only the number is: then nothing has to be waited for.
+    /// Records an event. A refusal beyond the rate limit is only counted; nothing waits for it.
     fn record(&mut self, event: Event) -> AuditSeq {
         match self.gate.refusals.admit(self.now, event) {
             Ok(event) => self.record_always(event),
@@ -338,7 +343,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         seq
     }
 
-    /// Sends a line, once what it follows from is recorded.
+    /// Sends a line once the event that it depends on is recorded.
     fn send(
         &mut self,
         way: GateDirection,
@@ -386,7 +391,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// What is done because something could not be recorded.
+    /// Handles a line whose event could not be recorded.
     fn apply_audit_failure(&mut self, on_failure: OnAuditFailure) {
         match on_failure {
             OnAuditFailure::Drop => {}
@@ -406,7 +411,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
                     }
                     _ => {}
                 }
-                // After a deadline the client has its answer.
+                // After a deadline the client has its answer already.
                 if !pending.is_late {
                     self.send(GateDirection::ToClient, &[&line], None, OnAuditFailure::Drop);
                 }

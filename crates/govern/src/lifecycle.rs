@@ -1,25 +1,25 @@
-//! The life of an operator in one session, and which of its steps is recorded.
+//! States of an operator in one session, and the transitions that are recorded.
 
-/// Where an operator is.
+/// State of an operator in one session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum OperatorState {
-    /// Its session is open.
+    /// The session is open.
     #[default]
     Invoked,
-    /// It works.
+    /// A turn is active.
     Running,
-    /// It waits for an approval.
+    /// An approval is pending.
     Suspended,
-    /// It has got one, or a refusal.
+    /// The pending approval was given or refused.
     Resumed,
-    /// Its turn has ended.
+    /// The turn has ended.
     Completed,
-    /// Its turn was cut short.
+    /// The turn was cut short.
     Interrupted,
 }
 
 impl OperatorState {
-    /// The action by which having come here is recorded.
+    /// Returns the action of the audit entry about entering this state.
     pub(crate) fn action(self) -> &'static str {
         match self {
             Self::Invoked => "operator.invoked",
@@ -31,7 +31,8 @@ impl OperatorState {
         }
     }
 
-    /// Goes on to `next`. Tells whether that is a step: one that works goes on working.
+    /// Enters `next`. Returns `true` if this is a transition to record; an operator that resumed is running
+    /// already.
     pub(crate) fn advance(&mut self, next: Self) -> bool {
         let is_step = *self != next && !(next == Self::Running && *self == Self::Resumed);
         if is_step {

@@ -1,12 +1,12 @@
-//! Keys that are not those of the protocol, and that some readers take for them.
+//! Detects keys that some readers take for protocol keys.
 //!
-//! Several JSON libraries match keys without regard to case. What the gate decides by `cwd` an agent would do by `Cwd`, so a
-//! message that has such a key is not passed on. Free-form values, such as the input of a tool, are not the protocol's:
-//! their keys may be anything.
+//! Several JSON libraries ignore case in keys. What the gate decides by `cwd`, such an agent does by `Cwd`,
+//! so a message with a lookalike key is not passed on. Free-form values, such as the input of a tool, are
+//! excluded: their keys may be anything.
 
 use narrows_wire::{elements, folds_to, members};
 
-/// Keys that say what is to be done, where, and to what.
+/// Protocol keys that affect what is done.
 const NAMES: [&str; 66] = [
     "_meta",
     "acpId",
@@ -76,23 +76,23 @@ const NAMES: [&str; 66] = [
     "value",
 ];
 
-/// Keys whose values have keys of somebody else.
+/// Keys with free-form values.
 const FREE_FORM: [&str; 5] = ["_meta", "arguments", "rawInput", "rawOutput", "requestedSchema"];
 
-/// How deep the objects of the protocol are nested, and then some.
+/// Deeper than the params of any method.
 const MAX_DEPTH: usize = 8;
 
-/// Returns `true` if parameters have a key of the protocol in another case, or are nested more deeply than those of any method.
+/// Returns `true` if params contain a lookalike of a protocol key, or are nested too deeply.
 pub(crate) fn has_lookalike(params: &[u8], spelling: Spelling) -> bool {
     is_unclear(params, spelling, MAX_DEPTH)
 }
 
-/// Which keys count as another spelling of a key of the protocol.
+/// Rule by which a key counts as a lookalike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Spelling {
-    /// Those that differ by case.
+    /// Keys that differ in case.
     Case,
-    /// Those that differ by case, `_` or `-`. Agents read both `mcpServers` and `mcp_servers`.
+    /// Keys that differ in case, `_` or `-`. Agents read both `mcpServers` and `mcp_servers`.
     CaseAndSeparators,
 }
 
@@ -121,12 +121,12 @@ fn is_lookalike(key: &[u8], name: &[u8], spelling: Spelling) -> bool {
     }
     let has_separators = name.iter().any(|byte| matches!(byte, b'_' | b'-'));
     let folds = spelling == Spelling::CaseAndSeparators && (has_separators || name.contains(&b'\\'));
-    // Most other keys begin with a letter that none of the names ends up as.
+    // Fast path: plain ASCII keys need no unescaping or folding.
     if name.is_ascii() && !name.contains(&b'\\') && !folds {
         return NAMES.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(name));
     }
     let Ok(text) = serde_json::from_slice::<String>(key) else { return true };
-    // Escaped, and yet the same.
+    // An escaped spelling of the exact key is not a lookalike.
     let is_like = |known: &&str| {
         let known = known.to_ascii_lowercase();
         folds_to(&text, &known, false) || folds && folds_to(&text, &known, true)

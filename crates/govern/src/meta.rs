@@ -1,4 +1,4 @@
-//! `_meta.aip44` on what passes, beside what others have put there.
+//! Writes `_meta.aip44` into messages, and removes it from messages of the peers.
 
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -9,18 +9,18 @@ use serde_json::{Value, json};
 use crate::config::GateConfig;
 use crate::identity::Principal;
 
-/// The member of `_meta` that is ours.
+/// Member of `_meta` that only the gate sets.
 const KEY: &str = "aip44";
-/// Where it stands.
+/// The metadata member of params and results.
 const META: &str = "_meta";
-/// The member of that which tells history from what happens now.
+/// Member of the mark that distinguishes history from current messages.
 const REPLAY: &str = "replay";
 
-/// What is put into `_meta`, ready to be written.
+/// The mark for `_meta`, in all serialized forms.
 #[derive(Clone, Debug)]
 pub(crate) struct MetaMark {
     plain: MarkText,
-    /// The same for what is history.
+    /// The mark of a replayed message.
     replayed: MarkText,
 }
 
@@ -47,10 +47,10 @@ impl MarkText {
     }
 }
 
-/// What asks a client to refuse a path with links in it.
+/// Asks a client to refuse a path with symbolic links.
 static NO_LINKS: LazyLock<MarkText> = LazyLock::new(|| MarkText::new("narrows", &json!({"noLinks": true})));
 
-/// A line in parts: up to where something is put in, what is put in, and the rest.
+/// A line in parts: before the insertion, the insertion, a comma if needed, and the rest.
 pub(crate) type MarkedParts<'a> = [&'a [u8]; 4];
 
 impl MetaMark {
@@ -61,20 +61,20 @@ impl MetaMark {
         Self { plain, replayed: MarkText::new(KEY, &value) }
     }
 
-    /// A message with the mark in the object that is its params or its result, whatever it said of itself. As it is if there
-    /// is no such object. `None`: it can be read in two ways.
+    /// Sets the mark in the params or the result of a message, replacing any present one. Other messages stay
+    /// unchanged. Returns `None` if two readers may read the message differently.
     pub(crate) fn insert<'a>(&'a self, message: View<'a>) -> Option<MarkedParts<'a>> {
         insert_mark(message, &self.plain)
     }
 
-    /// The same for a message that is history, which says so.
+    /// Sets the mark of a replayed message, which says that the message is history.
     pub(crate) fn insert_replayed<'a>(&'a self, message: View<'a>) -> Option<MarkedParts<'a>> {
         insert_mark(message, &self.replayed)
     }
 }
 
-/// Returns a request to the client that asks it not to follow links: its path has none, and one that appears until the client
-/// uses it leads elsewhere. `None`: it can be read in two ways.
+/// Adds the order not to follow links to a client request. Its path has none, so a link that appears before
+/// the client uses the path leads elsewhere. Returns `None` if two readers may read the message differently.
 pub(crate) fn refuse_links(message: View<'_>) -> Option<Vec<u8>> {
     insert_mark(message, &NO_LINKS).map(|marked| marked.concat())
 }
@@ -96,18 +96,18 @@ fn insert_mark<'a>(message: View<'a>, words: &'a MarkText) -> Option<MarkedParts
     })
 }
 
-/// What a message is without a mark that is not ours.
+/// A message without a foreign mark.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum StrippedMark {
-    /// It has none.
+    /// The message has no mark.
     Unmarked,
-    /// This.
+    /// The message without its mark.
     Line(Vec<u8>),
-    /// It can be read in two ways.
+    /// Two readers may read the message differently.
     Ambiguous,
 }
 
-/// Takes our member out of a message of somebody else's: nobody but us says what stands there.
+/// Removes the mark from a message of a peer: only the gate may set it.
 pub(crate) fn strip_mark(message: View<'_>) -> StrippedMark {
     let Some((start, text)) = params_or_result(message) else { return StrippedMark::Unmarked };
     let meta = match member(text, META) {
@@ -126,10 +126,10 @@ pub(crate) fn strip_mark(message: View<'_>) -> StrippedMark {
     StrippedMark::Line([&bytes[..at + cut.start], &bytes[at + cut.end..]].concat())
 }
 
-/// The whole of a member of an object whose value stands at `value`: with its key, and with one of the commas beside it.
+/// Returns the range of a member whose value is at `value`: with its key and one adjacent comma.
 fn member_with_comma(object: &[u8], value: Range<usize>) -> Range<usize> {
     let is_quote = |byte: &u8| *byte == b'"';
-    // Our key has no quotes in it, so the two last before the value are its own.
+    // The key has no quotes in it, so the last two quotes before the value delimit it.
     let end = object[..value.start].iter().rposition(is_quote).unwrap_or(0);
     let key = object[..end].iter().rposition(is_quote).unwrap_or(0);
     let is_ink = |byte: &u8| !byte.is_ascii_whitespace();
@@ -143,7 +143,7 @@ fn member_with_comma(object: &[u8], value: Range<usize>) -> Range<usize> {
     }
 }
 
-/// The object that is a message's params or its result, and where it begins.
+/// Returns the object in params or result of a message, and its offset.
 fn params_or_result(message: View<'_>) -> Option<(usize, &[u8])> {
     let envelope = message.envelope();
     let span = if envelope.params.is_some() { envelope.params } else { envelope.result };
@@ -155,7 +155,7 @@ fn mark_fields(config: &GateConfig) -> Value {
     json!({"operator": config.operator, "tier": config.tier, "acp_rev": config.revision})
 }
 
-/// The mark, and what else is to be told beside it.
+/// Returns the mark with further fields.
 pub(crate) fn mark_with(config: &GateConfig, more: Value) -> Value {
     let mut mark = mark_fields(config);
     if let (Some(mark), Value::Object(more)) = (mark.as_object_mut(), more) {
@@ -164,7 +164,7 @@ pub(crate) fn mark_with(config: &GateConfig, more: Value) -> Value {
     mark
 }
 
-/// Marks the answer to `initialize`, which also tells the client who we take it for.
+/// Marks the answer to `initialize`, which also tells the client its identity.
 pub(crate) fn mark_initialize_answer(result: &mut Value, config: &GateConfig, principal: &Principal) {
     let mut mark = mark_fields(config);
     mark["identity"] = json!(principal.id);
@@ -182,7 +182,7 @@ pub(crate) fn mark_initialize_answer(result: &mut Value, config: &GateConfig, pr
     }
 }
 
-/// `what` behind the bracket that ends at `at`, with a comma if something follows.
+/// Inserts `what` after the bracket that ends at `at`, with a comma if something follows.
 fn insert_at<'a>(bytes: &'a [u8], at: usize, what: &'a [u8]) -> MarkedParts<'a> {
     let next = bytes[at..].iter().find(|byte| !byte.is_ascii_whitespace());
     let comma: &[u8] = if next == Some(&b'}') { b"" } else { b"," };

@@ -1,4 +1,4 @@
-//! Whether a path lies where everything is to happen, once its links are followed.
+//! Resolution of symbolic links, so that paths are judged by where they lead.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -14,25 +14,25 @@ use sha2::{Digest as _, Sha256};
 
 use crate::call::Digest;
 
-/// Why a path is refused.
+/// Reason why a path is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathRefusal {
-    /// It does not start at the root.
+    /// The path is relative.
     #[error("the path is not absolute")]
     Relative,
-    /// It has `..` or a NUL in it.
+    /// The path contains `..` or a NUL.
     #[error("the path has `..` or a NUL in it")]
     NotPlain,
-    /// What there is of it could not be looked at.
+    /// An existing part of the path could not be read.
     #[error("the path could not be resolved")]
     Unresolved,
-    /// It lies elsewhere.
+    /// The path leads outside the roots.
     #[error("the path lies outside the directories of the operator")]
     OutsideRoots,
 }
 
 impl PathRefusal {
-    /// The same with the path and where it would have to lie, for who may know that.
+    /// Returns the error with the path and the roots, for peers that may know paths.
     pub(crate) fn describe(&self, path: &Path, roots: &[PathBuf]) -> String {
         let shown = |path: &Path| quoted(&path.to_string_lossy(), MAX_SHOWN_CHARS);
         let roots: Vec<String> = roots.iter().map(|root| format!("\"{}\"", shown(root))).collect();
@@ -40,38 +40,39 @@ impl PathRefusal {
     }
 }
 
-/// The most names that are compared with a file that has several.
+/// Bound for the names that are compared with a file that has several hard links.
 const MAX_LOOKED_AT: usize = 10_000;
 
-/// The longest `.git` file that is read.
+/// Longer `.git` files are not read.
 const MAX_GIT_FILE_BYTES: u64 = 64 << 10;
 
-/// How much of a path is told.
+/// Longer paths are shortened in messages.
 const MAX_SHOWN_CHARS: usize = 1000;
 
-/// Follows the links of a path that exists.
+/// Access to the file system, replaceable in tests.
 pub trait PathResolver: fmt::Debug + Send + Sync {
-    /// The path without links.
+    /// Returns an existing path without links.
     ///
     /// # Errors
-    /// When there is no such path, or it cannot be looked at.
+    ///
+    /// If the path does not exist or cannot be read.
     fn canonicalize(&self, path: &Path) -> io::Result<PathBuf>;
 
-    /// Returns what there is at `path`, links not followed.
+    /// Returns the entry at `path`, without following links.
     fn entry(&self, path: &Path) -> DiskEntry {
         _ = path;
         DiskEntry::Missing
     }
 
-    /// Returns `true` if the file at `path` is, by another of its names, one of `places` or in one of them. A file that
-    /// cannot be looked at may be.
+    /// Returns `true` if the file at `path` is a hard link to one of `places` or to a file in them. A file
+    /// that cannot be read counts as one.
     fn is_linked_to(&self, path: &Path, places: &[PathBuf]) -> bool {
         _ = (path, places);
         false
     }
 }
 
-/// The disk of this machine.
+/// The file system of this machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Disk;
 
@@ -100,7 +101,7 @@ impl PathResolver for Disk {
             Ok(found) => found,
             Err(error) => return error.kind() != io::ErrorKind::NotFound,
         };
-        // Mostly there is one name, and nothing else to look at.
+        // Most files have one name, and need no search.
         if !found.is_file() || found.nlink() < 2 {
             return false;
         }
@@ -125,10 +126,11 @@ impl PathResolver for Disk {
     }
 }
 
-/// Where `path` really is, if that is in one of `roots`, which have no links in them.
+/// Returns the resolved path, if it is in one of `roots`, which must have no links.
 ///
 /// # Errors
-/// When it is not, or nobody can tell.
+///
+/// If it is outside, or cannot be resolved.
 pub fn resolve_in_roots(
     path: &Path,
     roots: &[PathBuf],
@@ -141,13 +143,13 @@ pub fn resolve_in_roots(
     if !path.components().all(is_plain) || path.as_os_str().as_encoded_bytes().contains(&0) {
         return Err(PathRefusal::NotPlain);
     }
-    // A slash or a dot at its end would have a link followed that is to be looked at.
+    // A trailing slash or dot would make the lookup follow a final link that must be checked.
     let plain: PathBuf = path.components().collect();
     let real = resolve_existing(&plain, resolver)?;
     if roots.iter().any(|root| real.starts_with(root)) { Ok(real) } else { Err(PathRefusal::OutsideRoots) }
 }
 
-/// The longest part of `path` that exists without its links, and the rest as it is.
+/// Resolves the longest existing part of `path`, and appends the rest unchanged.
 pub(crate) fn resolve_existing(path: &Path, resolver: &dyn PathResolver) -> Result<PathBuf, PathRefusal> {
     let mut rest: Vec<OsString> = Vec::new();
     let mut now = path;
@@ -157,7 +159,7 @@ pub(crate) fn resolve_existing(path: &Path, resolver: &dyn PathResolver) -> Resu
                 real.extend(rest.iter().rev());
                 return Ok(real);
             }
-            // A link that leads nowhere exists all the same: whoever writes there writes where it leads.
+            // A dangling link exists too: a write to it creates its target.
             Err(error) if error.kind() == io::ErrorKind::NotFound && !is_link(now) => {}
             Err(_) => return Err(PathRefusal::Unresolved),
         }
@@ -169,17 +171,18 @@ pub(crate) fn resolve_existing(path: &Path, resolver: &dyn PathResolver) -> Resu
     }
 }
 
-/// An action with where its paths and its directory lead, beside their names.
+/// An action with its paths and directory, named and resolved.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ResolvedAction {
     pub(crate) action: Action,
-    /// Of all that was looked up. Once a link has changed, the same action has another one.
+    /// Digest of all lookups. It changes when a link changes.
     pub(crate) resolved_digest: Digest,
 }
 
-/// Follows the links of `action`. Relative paths start in the first of `roots`.
-/// A path that leads nowhere that can be told may lead anywhere, so then it is not known what the action changes. The same
-/// holds for a directory that does not lead to `real_cwd` any more, if that is known already.
+/// Resolves the paths of `action`. Relative paths start in the first of `roots`.
+///
+/// A path that cannot be resolved may lead anywhere, so the action then has an unknown effect. The same holds
+/// if the directory no longer leads to a known `real_cwd`.
 pub(crate) fn follow_links(
     mut action: Action,
     roots: &[PathBuf],
@@ -201,7 +204,7 @@ pub(crate) fn follow_links(
     ResolvedAction { action, resolved_digest: hasher.finalize().into() }
 }
 
-/// Does so from `root`, and notes each path with where it leads.
+/// Resolves the paths of `action` from `root`, and notes each lookup.
 fn follow_links_from(
     action: &mut Action,
     root: &Path,
@@ -218,7 +221,7 @@ fn follow_links_from(
         Some(real) if action.real_cwd.as_ref().is_some_and(|known| *known != real) => {
             action.also.push(Kind::Other);
         }
-        // Roots have no links in them: one that leads elsewhere was replaced.
+        // Roots have no links. A root that leads elsewhere was replaced.
         Some(real) if real != here => action.real_cwd = Some(real),
         Some(_) => {}
         None => action.also.push(Kind::Other),
@@ -246,7 +249,7 @@ fn follow_links_from(
     action.paths.extend(found);
 }
 
-/// A ground as the layout of repositories is looked at.
+/// Lets the policy inspect repositories through a [`PathResolver`].
 struct ResolverDisk<'a>(&'a dyn PathResolver);
 
 impl RepositoryDisk for ResolverDisk<'_> {
@@ -259,11 +262,11 @@ impl RepositoryDisk for ResolverDisk<'_> {
     }
 }
 
-/// Where a path leads, also one with `..` in it.
+/// Resolves a path that may contain `..`. Returns `None` if that fails.
 pub(crate) fn resolve_path(path: &Path, resolver: &dyn PathResolver) -> Option<PathBuf> {
     let is_crooked = path.components().any(|part| part == Component::ParentDir);
     if is_crooked {
-        // The links before a `..` count, so each step is taken from where the last one led.
+        // Links before a `..` count, so each step starts at the resolved parent.
         let mut at = PathBuf::from("/");
         for part in path.components() {
             match part {
@@ -290,7 +293,7 @@ mod tests {
 
     use super::*;
 
-    /// A ground that must not be asked.
+    /// A file system that must not be used.
     #[derive(Debug)]
     struct Unasked;
 
@@ -356,7 +359,7 @@ mod tests {
         assert_eq!(resolve_in_roots(Path::new("/"), &roots, &Disk), Err(PathRefusal::OutsideRoots));
     }
 
-    /// Pieces of paths: names that are there, links that lead in, out, around and nowhere, and what only looks like a name.
+    /// Path components: existing names, links inside, outside, in circles and dangling, and odd names.
     const PIECES: [&str; 20] = [
         "sub",
         "out",
@@ -380,7 +383,7 @@ mod tests {
         "in",
     ];
 
-    /// Nothing that is written where a path was admitted ends up outside: the home has only what it had.
+    /// Returns what exists in `home` outside the root. Writing to resolved paths must not add to it.
     fn outside(home: &Path) -> Vec<PathBuf> {
         let mut found = Vec::new();
         let mut waiting = vec![home.to_path_buf()];
@@ -402,7 +405,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(200))]
 
-        /// From wherever a path starts and whatever stands in it, what is written at its place is in the root.
+        /// A write to any resolved path ends up in the root.
         #[test]
         fn nothing_is_written_elsewhere(
             start in prop::sample::select(vec!["", "root", "rooted", "in", "root/sub", "ROOT"]),
@@ -427,7 +430,7 @@ mod tests {
             if let Ok(real) = resolve_in_roots(&path, std::slice::from_ref(&root), &Disk) {
                 prop_assert!(real.starts_with(&root), "{path:?} {real:?}");
                 prop_assert_eq!(resolve_in_roots(&real, std::slice::from_ref(&root), &Disk), Ok(real.clone()), "it stays admitted");
-                // Whoever creates it by the name that was asked about creates it in the root, or not at all.
+                // Creating the path by its requested name stays in the root, or fails.
                 if std::fs::create_dir_all(&path).is_ok() {
                     prop_assert!(path.canonicalize().unwrap().starts_with(&root), "{path:?}");
                 }
@@ -439,7 +442,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(256))]
 
-        /// Whatever names and links stand in a path, what is admitted is in the root.
+        /// Any resolved path is in the root, whatever names and links it contains.
         #[test]
         fn nothing_leaves(steps in prop::collection::vec(prop_oneof![
             Just("sub"), Just("out"), Just(".."), Just("."), Just("up"), Just("new"), Just("root"), Just("")

@@ -1,4 +1,4 @@
-//! What nobody behind a gate changes: the files that decide about it.
+//! Denies changes of the files that govern the agent.
 
 use std::path::{Path, PathBuf};
 
@@ -8,8 +8,8 @@ use crate::call::Call;
 use crate::config::GateConfig;
 use crate::path_resolver::{PathResolver, resolve_path};
 
-/// Why a call is refused whatever a policy says: it changes something sealed, or nobody can tell where it leads. `roots` are
-/// those of the session, from which its relative paths start.
+/// Returns the reason to deny a call whatever a policy says: it changes a protected path, or its path cannot
+/// be resolved. Relative paths start in `roots`, the directories of the session.
 pub(crate) fn protected_violation(
     call: &Call,
     config: &GateConfig,
@@ -25,7 +25,7 @@ pub(crate) fn protected_violation(
     if kinds.iter().all(looks) || action.only_reads() {
         return None;
     }
-    // What goes or moves takes along what is in it.
+    // Moving or deleting a directory also affects what it contains.
     let takes_along = kinds.iter().any(|kind| matches!(kind, Kind::Move | Kind::Delete));
     let starts: Vec<&Path> = action.cwd.iter().chain(roots).map(PathBuf::as_path).collect();
     for path in &action.paths {

@@ -1,8 +1,8 @@
-//! A place in a chain: both neighbours of a proxy on the one line that leads to their conductor.
+//! A proxy in a chain: both neighbors share the one link to the conductor.
 //!
-//! What the predecessor says comes as it is, what the successor says in an envelope (`proxy/successor`), and the same the
-//! other way. A [`ProxyCore`] takes envelopes off and puts them on without touching what is in them, so that a gate stands
-//! between two ends as it does anywhere else. It is a pure state machine.
+//! Messages of the predecessor arrive as they are, those of the successor in an envelope (`proxy/successor`),
+//! and likewise in the other direction. A [`ProxyCore`] removes and adds envelopes without touching their
+//! content, so that a gate sees two ordinary peers. It is a pure state machine.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -14,10 +14,10 @@ use narrows_wire::{
 
 use crate::batches::Batches;
 
-/// How many requests of either side may be open.
+/// Bound for the unanswered requests of each side.
 const MAX_OPEN_REQUESTS: usize = 8_192;
 
-/// Who is next to a proxy.
+/// A neighbor of a proxy in the chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Neighbor {
     /// Towards the client.
@@ -26,29 +26,29 @@ pub enum Neighbor {
     Successor,
 }
 
-/// What is to be sent.
+/// Lines that a [`ProxyCore`] wants to send.
 #[derive(Debug, Default)]
 pub struct ProxyOutput {
     /// Lines to the conductor.
     pub to_conductor: Vec<Bytes>,
-    /// Messages to whoever stands between, and from which neighbour they are.
+    /// Messages to the gate, with the neighbor that sent them.
     pub from: Vec<(Neighbor, Bytes)>,
 }
 
-/// A proxy's place in a chain.
+/// Routes messages between the conductor and the two neighbors.
 #[derive(Debug, Default)]
 pub struct ProxyCore {
-    /// Requests of the conductor's that are not answered: whose they are, by their ids.
+    /// Unanswered requests of the conductor by id, with the neighbor that sent them.
     conductor_requests: HashMap<Box<[u8]>, Neighbor>,
-    /// Our requests at the conductor: to whom they are, and which ids they had before they got ours.
+    /// Unanswered requests at the conductor by our id, with the addressee and the original id.
     sent_requests: HashMap<u64, (Neighbor, Box<[u8]>)>,
     serial: u64,
     batches: Batches,
-    /// Entries of arrays whose turn has come.
+    /// Batch entries that are ready to be handled.
     queue: VecDeque<Frame>,
 }
 
-/// Whether this is how a conductor begins with a proxy.
+/// Returns `true` if this is the first message of a conductor to a proxy.
 #[must_use]
 pub fn is_for_proxy(frame: &Frame) -> bool {
     let is_it = |frame: &Frame| {
@@ -63,13 +63,13 @@ pub fn is_for_proxy(frame: &Frame) -> bool {
 }
 
 impl ProxyCore {
-    /// The conductor has said something.
+    /// Handles a message of the conductor.
     pub fn handle_conductor(&mut self, frame: Frame, output: &mut ProxyOutput) {
         self.queue.push_back(frame);
         self.process_queue(output);
     }
 
-    /// Whoever stands between says something to a neighbour: one message, and no array of them.
+    /// Sends one message to a neighbor. Batches must be split before.
     pub fn send(&mut self, to: Neighbor, frame: &Frame, output: &mut ProxyOutput) {
         match frame.kind() {
             Kind::Request => self.send_request(to, frame, output),
@@ -128,17 +128,17 @@ impl ProxyCore {
         }
     }
 
-    /// Nobody answers a notification, so one that cannot be understood comes to nothing.
+    /// A notification has no answer, so an invalid one is dropped.
     fn handle_notification(&mut self, frame: &Frame, output: &mut ProxyOutput) {
         match frame.method().as_deref() {
             Some(method::CANCEL_REQUEST) => {
-                // It is about a request on this line, whoever made that.
+                // The cancelled request was received on this link, whichever neighbor sent it.
                 let neighbor = frame.request_id().and_then(|id| self.conductor_requests.get(id));
                 output.from.extend(neighbor.map(|neighbor| (*neighbor, frame.bytes().clone())));
             }
             Some(method::PROXY_SUCCESSOR) => {
                 let Ok(line) = open_envelope(frame) else { return };
-                // Cancelling goes from hop to hop and in no envelope.
+                // Cancellation is sent hop by hop, never in an envelope.
                 if Frame::parse(line.clone()).method().as_deref() != Some(method::CANCEL_REQUEST) {
                     output.from.push((Neighbor::Successor, line));
                 }
@@ -148,7 +148,7 @@ impl ProxyCore {
         }
     }
 
-    /// The conductor has answered: its answer gets the id back that the request had.
+    /// Restores the original id of an answer of the conductor.
     fn handle_response(&mut self, frame: &Frame, output: &mut ProxyOutput) {
         let number = frame.id().and_then(|id| std::str::from_utf8(id).ok()?.parse().ok());
         let Some((neighbor, id)) = number.and_then(|number: u64| self.sent_requests.remove(&number)) else {
@@ -188,7 +188,7 @@ impl ProxyCore {
         });
     }
 
-    /// Answers the conductor, in an array if it asked in one.
+    /// Answers the conductor, within its batch if the request was in one.
     fn send_response(&mut self, line: Bytes, output: &mut ProxyOutput) {
         let outcome = if self.batches.is_empty() { None } else { self.batches.collect_answer(&line) };
         match outcome {
@@ -201,13 +201,13 @@ impl ProxyCore {
     }
 }
 
-/// What a conductor says to a proxy, as it would say it to an agent.
+/// Turns `proxy/initialize` into the `initialize` that an agent expects.
 fn to_initialize(frame: &Frame) -> Bytes {
     let (bytes, place) = (frame.bytes(), frame.envelope().method.range());
     [&bytes[..place.start], b"\"initialize\"", &bytes[place.end..]].concat().into()
 }
 
-/// A message in an envelope.
+/// Wraps a message in an envelope.
 fn wrap_in_envelope(id: Option<&str>, frame: &Frame) -> Bytes {
     let id = id.map(|id| format!("\"id\":{id},")).unwrap_or_default();
     let method = frame.envelope().method.slice(frame.bytes()).unwrap_or(b"\"\"");
@@ -223,7 +223,7 @@ fn wrap_in_envelope(id: Option<&str>, frame: &Frame) -> Bytes {
     line.into()
 }
 
-/// What is in an envelope, with the id that is on it. What else is on it was for us.
+/// Returns the message in an envelope, with the envelope's id. Other members of the envelope are dropped.
 fn open_envelope(frame: &Frame) -> Result<Bytes, RpcError> {
     let fault = |words: &'static str| RpcError::new(Code::InvalidParams, words);
     let doubled = |_| fault("the envelope can be read in two ways");

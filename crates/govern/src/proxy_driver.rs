@@ -1,12 +1,12 @@
-//! A place in a chain at work: one link to a conductor becomes a link to each neighbour.
+//! Runs a proxy in a chain: splits the link to a conductor into links to both neighbors.
 
 use narrows_link::{Link, Options, memory};
 use narrows_wire::Frame;
 
 use crate::proxy::{Neighbor, ProxyCore, ProxyOutput};
 
-/// Takes a proxy's place in a chain: links to the predecessor and to the successor, by way of the conductor. When the
-/// conductor goes, so does the predecessor; when both links are closed, so is that to the conductor.
+/// Returns links to the predecessor and the successor of a proxy, routed through the conductor. The
+/// predecessor closes when the conductor does; the link to the conductor closes when both links are closed.
 #[must_use]
 pub fn split_proxy_link(conductor: Link, options: &Options) -> (Link, Link) {
     let (predecessor, predecessor_side) = memory::pair(options);
@@ -36,7 +36,7 @@ impl ProxyDriver {
                 () = self.successor_side.sender.room(), if !successor_room => successor_room = true,
                 more = self.conductor.receiver.recv_all(&mut from_conductor), if conductor_open && predecessor_room && successor_room => {
                     if !more {
-                        // Whoever stands between closes the other one, once it has ended what is open.
+                        // The gate closes the successor itself, once it has ended what is active.
                         conductor_open = false;
                         self.predecessor_side.sender.close();
                     }
@@ -74,7 +74,7 @@ impl ProxyDriver {
         self.push_output(output);
     }
 
-    /// Nobody is there to hear it: then nobody is told.
+    /// A closed link drops the line; its reader is gone.
     fn push_output(&self, output: ProxyOutput) {
         for line in output.to_conductor {
             let _ = self.conductor.sender.push(line);

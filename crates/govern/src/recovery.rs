@@ -1,10 +1,9 @@
-//! What gates that were killed left open in their log: calls without a result, turns without an end, sessions that were never
-//! closed.
+//! Completes the audit log after gates were killed: adds results of calls, ends of turns, and ends of sessions.
 //!
-//! Lines do not name the process that wrote them. So each process that serves gates holds a shared lock beside the log for as
-//! long as it lives; the system takes the lock from a process that is killed. Whoever gets that lock for itself alone knows
-//! that no gate of the log is alive, and that everything in it that is open was interrupted. While other gates are there,
-//! nothing is closed: that is left to the next process that starts alone.
+//! Audit entries do not name the process that wrote them. So each process with gates holds a shared lock on a file
+//! beside the log while it lives; the system releases the lock of a killed process. A process that gets the lock
+//! exclusively knows that no gate of the log is alive, and that everything unfinished was interrupted. While other
+//! gates live, nothing is closed; that is left to the next process that starts alone.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
@@ -16,39 +15,39 @@ use std::path::{Path, PathBuf};
 use narrows_audit::{AppendError, Decision, Entry, Event, Fact, Filter, Log, ReadError, Reader, Subject};
 use serde_json::{Value, json};
 
-/// The reason that the lines give.
+/// The reason in all added entries.
 const REASON: &str = "the gate was killed";
 
-/// What every line of a session says.
+/// Fields that every entry of a session has.
 const COMMON: [&str; 6] = ["operator", "session", "parentSessionId", "identity", "identity_method", "tier"];
 
-/// What the result of a call says besides, as its decision did.
+/// Further fields that the result of a call copies from its decision.
 const OF_CALL: [&str; 5] = ["tool", "toolCallId", "claimedTool", "toolKinds", "approval"];
 
-/// Why a log could not be looked after.
+/// Reason why the log could not be recovered.
 #[derive(Debug, thiserror::Error)]
 pub enum RecoveryError {
-    /// The lock cannot be had.
+    /// The lock failed.
     #[error(transparent)]
     Lock(#[from] io::Error),
     /// The log cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// The log cannot be written to.
+    /// The log cannot be written.
     #[error(transparent)]
     Append(#[from] AppendError),
 }
 
-/// Says that a process serves gates of a log, until this is dropped or the process ends.
+/// Marks a process as serving gates of a log, until this is dropped or the process ends.
 #[derive(Debug)]
 pub struct GatePresence {
     _lock: File,
-    /// How many lines were added for gates that were killed.
+    /// Number of entries that were added for killed gates.
     pub closed: usize,
 }
 
 impl GatePresence {
-    /// Returns the file that is locked for the log at this path.
+    /// Returns the path of the lock file of the log at this path.
     #[must_use]
     pub fn path(log: &Path) -> PathBuf {
         let mut name = log.file_name().map(OsString::from).unwrap_or_default();
@@ -56,11 +55,12 @@ impl GatePresence {
         log.with_file_name(name)
     }
 
-    /// Announces this process. If it is the only one, closes first what others left open. Blocks while another process does
-    /// that.
+    /// Takes the shared lock. If no other process holds it, first adds the entries that killed gates left
+    /// out. Blocks while another process does that.
     ///
     /// # Errors
-    /// When the lock cannot be had, or the log cannot be read or written.
+    ///
+    /// If the lock fails, or the log cannot be read or written.
     pub fn announce(log: &Log, path: &Path) -> Result<Self, RecoveryError> {
         let lock = OpenOptions::new()
             .read(true)
@@ -85,17 +85,17 @@ impl GatePresence {
     }
 }
 
-/// A session that was not closed.
+/// A session without an entry about its end.
 #[derive(Debug)]
 struct OpenSession {
-    /// The line that began it.
+    /// The entry about its start.
     first: Entry,
     is_working: bool,
-    /// Decisions that allowed a call which has no result, by its id.
+    /// Decisions that allowed a call without a result, by call id.
     calls: BTreeMap<String, Entry>,
 }
 
-/// Returns the lines that are missing in a log of which no gate is alive.
+/// Returns the entries that are missing in a log without a live gate.
 fn missing_events(path: &Path) -> Result<Vec<Event>, ReadError> {
     if !path.exists() {
         return Ok(Vec::new());
@@ -136,7 +136,7 @@ fn missing_events(path: &Path) -> Result<Vec<Event>, ReadError> {
 }
 
 impl OpenSession {
-    /// What a gate would have written if it had been asked to end.
+    /// Returns the events that the gate would have recorded at a regular end.
     fn closing_events(&self) -> Vec<Event> {
         let mut calls: Vec<&Entry> = self.calls.values().collect();
         calls.sort_by_key(|call| call.seq);
@@ -158,7 +158,7 @@ impl OpenSession {
     }
 }
 
-/// Returns the result of a call that was allowed by this line.
+/// Returns the result of a call that this entry allowed.
 fn interrupted_call(decision: &Entry) -> Event {
     let mut event = event_like(decision, "tool.call", decision.subject.clone(), &OF_CALL);
     event.facts.insert("kind", "tool-call");
@@ -172,7 +172,7 @@ fn interrupted_call(decision: &Entry) -> Event {
     }
 }
 
-/// Returns an event of the same session as a line, which says these things as the line does.
+/// Returns an event of the same session as `entry`, with the common fields and those in `more` copied.
 fn event_like(entry: &Entry, action: &str, subject: Subject, more: &[&'static str]) -> Event {
     let mut event =
         Event { actor: entry.actor.clone(), action: action.to_owned(), subject, ..Event::default() };
@@ -190,7 +190,7 @@ mod tests {
 
     use super::*;
 
-    /// A line of a gate: `action[=decision] [call]`.
+    /// An entry of a gate: `action[=decision] [call]`.
     fn line(identity: &'static str, text: &'static str) -> Event {
         let (what, call) = text.split_once(' ').unwrap_or((text, ""));
         let (action, decision) = what.split_once('=').unwrap_or((what, ""));
@@ -215,7 +215,7 @@ mod tests {
         }
     }
 
-    /// The lines that are added behind `before`, as `identity action [call] [output]`.
+    /// Expects these added entries after `before`, as `identity action [call] [output]`.
     #[track_caller]
     fn check(before: &[(&'static str, &'static str)], expected: &[&str]) {
         let home = tempfile::tempdir().unwrap();

@@ -1,9 +1,9 @@
-//! Ids of requests as they are compared: two that mean the same are the same.
+//! Normalization of request ids, so that ids with the same meaning compare equal.
 
 use std::borrow::Cow;
 
-/// Returns the id in the form in which ids are compared, or `None` if another program may write it back as a different
-/// one: `3.0` may come back as `3`, and a lone surrogate as U+FFFD. Of a string, the escapes do not matter.
+/// Returns the normalized id: escapes in strings are resolved. Returns `None` if another program may write
+/// the id back differently, such as `3.0` as `3`, or a lone surrogate as U+FFFD.
 pub(crate) fn comparable_id(id: &[u8]) -> Option<Cow<'_, [u8]>> {
     let is_plain = |byte: &u8| matches!(byte, b' '..=b'~') && !br#""\"#.contains(byte);
     match id {

@@ -1,28 +1,28 @@
-//! Addresses of resources that an MCP server is asked to show.
+//! URIs of resources that an MCP server is asked to show.
 //!
-//! Servers read them with parsers that differ: many strip spaces, drop line breaks, take a backslash for a slash, ignore the
-//! host, or open a bare path. An address is another scheme, or one file, only if all of them agree. Of any other, every file
-//! that it may mean is judged.
+//! Servers parse URIs differently: many strip spaces, drop line breaks, treat a backslash as a slash, ignore
+//! the host, or open a bare path. A URI counts as opaque, or as one file, only if all parsers agree. For any
+//! other URI, every file that it may mean is judged.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-/// What an address means.
+/// The meaning of a resource URI.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ResourceUri {
-    /// Something of which only the server knows what it is.
+    /// Opaque: only the server knows what it means.
     OtherScheme,
-    /// This file.
+    /// A file of this machine.
     File(PathBuf),
-    /// Readers of URLs differ: it may be one of these files, or something else.
+    /// Parsers differ: one of these files, or something else.
     Unclear(Vec<PathBuf>),
 }
 
 impl ResourceUri {
     pub(crate) fn parse(uri: &str) -> Self {
-        // As the URL standard of browsers has it, which most parsers follow.
+        // The preprocessing of the WHATWG URL standard, which most parsers follow.
         let text: String = uri.trim_matches(|letter| letter <= ' ').replace(['\t', '\r', '\n'], "");
         match split_scheme(&text) {
             Some((scheme, rest)) if scheme.eq_ignore_ascii_case("file") => match plain_file(rest) {
@@ -35,30 +35,31 @@ impl ResourceUri {
     }
 }
 
-/// The scheme and what follows its colon.
+/// Returns the scheme and the rest after its colon.
 fn split_scheme(text: &str) -> Option<(&str, &str)> {
     let (scheme, rest) = text.split_once(':')?;
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
-    // One letter is a drive.
+    // A single letter is a drive.
     let is_scheme = scheme.len() > 1
         && scheme.starts_with(|letter: char| letter.is_ascii_alphabetic())
         && scheme.bytes().all(is_part);
     is_scheme.then_some((scheme, rest))
 }
 
-/// Returns `true` if an address of another scheme may lead to a file, such as `git+file:///x` or `view-source:file:///x`.
+/// Returns `true` if a URI of another scheme may lead to a file, such as `git+file:///x` or
+/// `view-source:file:///x`.
 fn may_be_file(scheme: &str, rest: &str) -> bool {
     scheme.split(['+', '-', '.']).any(|part| part.eq_ignore_ascii_case("file")) || find_file(rest).is_some()
 }
 
-/// What follows the colon of the first `file:` address in a text.
+/// Returns the text after the colon of the first `file:` URI in `text`.
 fn find_file(text: &str) -> Option<&str> {
     let lower = text.to_ascii_lowercase();
     let at = ["file:/", "file:\\"].iter().filter_map(|start| lower.find(start)).min()?;
     text.get(at + "file:".len()..)
 }
 
-/// The path of what follows `file:`, if every parser finds the same.
+/// Returns the path after `file:`, if every parser finds the same.
 fn plain_file(rest: &str) -> Option<PathBuf> {
     let path = match rest.strip_prefix("//") {
         Some(rest) => {
@@ -72,7 +73,7 @@ fn plain_file(rest: &str) -> Option<PathBuf> {
     is_plain.then(|| to_path(bytes))
 }
 
-/// Every path that what follows `file:` may mean.
+/// Returns every path that the text after `file:` may mean.
 fn file_candidates(rest: &str) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     for rest in [rest.to_owned(), rest.replace('\\', "/")] {
@@ -88,7 +89,7 @@ fn file_candidates(rest: &str) -> BTreeSet<PathBuf> {
     found
 }
 
-/// Every path that an address without a clear scheme may mean.
+/// Returns every path that a URI without a clear scheme may mean.
 fn mentioned_paths(text: &str) -> BTreeSet<PathBuf> {
     let decoded = percent_decode(text).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     let mut found = BTreeSet::new();
@@ -100,7 +101,7 @@ fn mentioned_paths(text: &str) -> BTreeSet<PathBuf> {
     found
 }
 
-/// A path as it stands there, decoded, and up to what may begin something else.
+/// Returns the path as written and decoded, whole and up to a query, fragment or NUL.
 fn path_candidates(text: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for text in [text, text.split(['?', '#']).next().unwrap_or_default()] {
@@ -112,7 +113,7 @@ fn path_candidates(text: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Decodes `%` and two digits. `None`: something else follows a `%`.
+/// Decodes percent encoding. Returns `None` if it is invalid.
 fn percent_decode(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();

@@ -1,4 +1,4 @@
-//! What single tools of an operator may touch: less than the operator itself.
+//! Scopes of single tools: directories and hosts, within the limits of the operator.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -11,7 +11,8 @@ use crate::call::Call;
 use crate::config::GateConfig;
 use crate::path_resolver::{PathResolver, resolve_in_roots};
 
-/// The scopes of an operator's tools by their ids. A tool that is also named without one has none.
+/// Returns the scopes of an operator's tools, by tool id. A tool that is also listed without a scope is not
+/// limited.
 pub(crate) fn tool_scopes(operator: &Operator) -> BTreeMap<String, Vec<Scope>> {
     let mut named: BTreeMap<String, Option<Vec<Scope>>> = BTreeMap::new();
     for tool in &operator.tools {
@@ -29,7 +30,8 @@ pub(crate) fn tool_scopes(operator: &Operator) -> BTreeMap<String, Vec<Scope>> {
     named.into_iter().filter_map(|(id, scopes)| Some((id, scopes?))).collect()
 }
 
-/// Why a call is beyond the scope of its tool. What cannot be told from its input is.
+/// Returns the reason why a call is beyond the scope of its tool. A call whose input does not show what it
+/// touches is beyond it.
 pub(crate) fn scope_violation(
     call: &Call,
     config: &GateConfig,
@@ -40,18 +42,18 @@ pub(crate) fn scope_violation(
     if let Some(scopes) = name.and_then(|name| config.scopes.get(name)) {
         return violation_of_all(call, scopes, config, resolver);
     }
-    // By its kind it is granted only if it is not by its name.
+    // The kind's scope applies only if the tool is not granted by its name.
     if name.is_some_and(is_granted) {
         return None;
     }
-    // What it is said to be, and all that it turns out to be: the scope of each has to admit it.
+    // The scope of each kind must admit the call: the reported one, and all that the input shows.
     let mut kinds: Vec<&str> = call.action().kinds().into_iter().map(Kind::name).collect();
     kinds.push(call.kind());
     let scopes = kinds.iter().filter_map(|kind| config.scopes.get(&format!("kind:{kind}")));
     scopes.into_iter().find_map(|scopes| violation_of_all(call, scopes, config, resolver))
 }
 
-/// Why a call is beyond every one of these scopes.
+/// Returns a reason if the call is beyond every one of these scopes.
 fn violation_of_all(
     call: &Call,
     scopes: &[Scope],
@@ -101,7 +103,7 @@ fn check_scope(
     if is_shown { Ok(()) } else { Err("its input does not show what it touches".to_owned()) }
 }
 
-/// The directory or file that is meant by `docs`, `/docs`, `/docs/*` or `docs/**`, from the root of the workspace on.
+/// Returns the path below the workspace that `docs`, `/docs`, `/docs/*` or `docs/**` means.
 fn scope_directory(place: &str) -> Option<PathBuf> {
     let place = place.strip_prefix('/').unwrap_or(place);
     let place = match place {
@@ -113,7 +115,7 @@ fn scope_directory(place: &str) -> Option<PathBuf> {
     (is_plain && !place.contains(['*', '?', '[', '{', '\0'])).then(|| path.to_owned())
 }
 
-/// The host of an address, if there is no doubt about it.
+/// Returns the host of an HTTP URL, if it is unambiguous.
 fn url_host(url: &str) -> Option<String> {
     let url = url.to_ascii_lowercase();
     let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"))?;
@@ -123,7 +125,7 @@ fn url_host(url: &str) -> Option<String> {
     (!host.is_empty() && host.bytes().all(is_plain) && port.parse::<u16>().is_ok()).then(|| host.to_owned())
 }
 
-/// Whether a host is the one that is named, or below `*.named`.
+/// Returns `true` if `host` equals `named`, or is a subdomain for `*.named`.
 fn host_matches(named: &str, host: &str) -> bool {
     let named = named.to_ascii_lowercase();
     match named.strip_prefix("*.") {

@@ -1,4 +1,4 @@
-//! What was spent of budgets by others: before this gate was made, and beside it, as the log they share tells.
+//! Budget use of other gates, read from the audit log that they share.
 
 use std::fmt::Debug;
 use std::path::PathBuf;
@@ -8,47 +8,48 @@ use serde::{Deserialize, Serialize};
 
 const DAY: i64 = 86_400;
 
-/// What an allowed call takes of the budgets it falls under. It stands in the line of its decision.
+/// Budget use of one allowed call. Part of the audit entry about its decision.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BudgetUse {
-    /// The gate that allowed it.
+    /// Name of the gate that allowed the call.
     pub gate: String,
-    /// The policies whose budgets it falls under.
+    /// Policies whose budgets are charged.
     pub policies: Vec<String>,
-    /// What it costs, in cents, as far as its input says.
+    /// Cost in cents, if the input states one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cents: Option<u64>,
-    /// When, in seconds since 1970: the time of its line.
+    /// Time of the audit entry, in seconds since 1970.
     #[serde(skip)]
     pub at: u64,
 }
 
-/// Where a gate learns what others have spent.
+/// Reports the budget use of other gates.
 pub trait BudgetSource: Debug + Send {
-    /// What was spent since the last time this was asked, at first since the day began. Whatever this gate has spent may
-    /// be among it.
+    /// Returns the budget use since the previous call; the first call starts at the beginning of the day. The
+    /// use of the calling gate may be included.
     ///
     /// # Errors
-    /// When that cannot be known: then every budget counts as used up.
+    ///
+    /// If the use cannot be determined. Every budget then counts as exhausted.
     fn read_new(&mut self) -> Result<Vec<BudgetUse>, BudgetError>;
 }
 
-/// Why it is not known what was spent.
+/// Reason why the budget use is unknown.
 #[derive(Debug, thiserror::Error)]
 #[error("it is not known what was spent: {0}")]
 pub struct BudgetError(#[from] ReadError);
 
-/// The log as a till.
+/// Reads the budget use from an audit log.
 #[derive(Debug)]
 pub struct AuditLogBudget {
     path: PathBuf,
     reader: Option<Reader>,
-    /// Of what is older nothing is wanted, in seconds since 1970.
+    /// Older entries are ignored. In seconds since 1970.
     from: i64,
 }
 
 impl AuditLogBudget {
-    /// Of the log at this path, from the beginning of the day on in which `now` is, in seconds since 1970.
+    /// Creates a reader of the log at `path`, from the beginning of the day of `now` (in seconds since 1970).
     #[must_use]
     pub fn new(path: PathBuf, now: u64) -> Self {
         let now = i64::try_from(now).unwrap_or(i64::MAX);
@@ -65,7 +66,7 @@ impl BudgetSource for AuditLogBudget {
                 let filter = Filter { text: Some("\"spent\":{"), ..Filter::default() };
                 match Reader::since(&self.path, filter, moment) {
                     Ok(reader) => self.reader.insert(reader),
-                    // Nothing was ever recorded, so nothing was spent.
+                    // No log: nothing was used yet.
                     Err(_) if !self.path.exists() => return Ok(Vec::new()),
                     Err(error) => return Err(error.into()),
                 }
@@ -79,9 +80,9 @@ impl BudgetSource for AuditLogBudget {
     }
 }
 
-/// What a line says was spent, if it is not too old.
+/// Returns the budget use in an audit entry, if it is recent enough.
 fn parse_budget_use(entry: &Entry, from: i64) -> Option<BudgetUse> {
-    // Only what a gate says about itself, and not what an agent has put into the input of a call.
+    // Only the gate's own metadata counts. An agent may put the same text into the input of a call.
     let told = entry.metadata.get("aip44")?.get("spent")?;
     let at = entry.ts.parse::<Timestamp>().ok()?.as_second();
     let spent: BudgetUse = serde_json::from_value(told.clone()).ok()?;
@@ -131,7 +132,7 @@ mod tests {
         assert_eq!(budget_source.read_new().unwrap(), []);
         append(event("policy.resolved", &spends));
         assert_eq!(budget_source.read_new().unwrap().len(), 1);
-        // Whoever looks tomorrow does not see it.
+        // A reader of the next day ignores it.
         assert_eq!(AuditLogBudget::new(path.clone(), now + 86_400).read_new().unwrap(), []);
         assert_eq!(AuditLogBudget::new(path, now).read_new().unwrap().len(), 2);
     }

@@ -1,37 +1,37 @@
-//! How long anything may take: every deadline by its name.
+//! Timeouts of a gate, by the names of the `--deadline` option.
 
 use std::time::Duration;
 
 use narrows_acp::method;
 
-/// How long anything may take.
+/// Timeouts of a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GateTimeouts {
-    /// The agent to introduce itself.
+    /// For the agent to answer `initialize`.
     pub initialize: Duration,
-    /// Somebody to log in.
+    /// For a user to log in.
     pub authenticate: Duration,
-    /// The agent to make a session.
+    /// For the agent to create a session.
     pub new: Duration,
-    /// The agent to open one that it has.
+    /// For the agent to open a stored session.
     pub load: Duration,
-    /// The agent to change a setting of a session.
+    /// For the agent to change a setting of a session.
     pub set: Duration,
-    /// The agent to answer anything else that is asked of it.
+    /// For the agent to answer any other request.
     pub other: Duration,
-    /// The agent to say anything at all while it has a turn. Then the turn is stopped.
+    /// For the agent to send anything during a turn. Then the turn is stopped.
     pub silence: Duration,
-    /// A turn to end that was told to. Then its agent is.
+    /// For a stopped turn to end. Then the agent is ended.
     pub cancel: Duration,
-    /// The agent to close a session, or to go when its input ends. Then it is told to.
+    /// For the agent to close a session, or to exit after the end of its input. Then it is terminated.
     pub close: Duration,
-    /// The agent to go when it is told to. Then it is killed.
+    /// For the agent to exit after SIGTERM. Then it is killed.
     pub terminate: Duration,
-    /// The agent to read something of what waits for it. Then it is ended.
+    /// For the agent to read from a full input. Then it is ended.
     pub write: Duration,
-    /// Somebody to approve. Then it is denied.
+    /// For an approval. Then the action is denied.
     pub approval: Duration,
-    /// The client to do what was allowed. Then the agent is told that it did not.
+    /// For the client to perform an allowed request. Then the agent gets an error.
     pub service: Duration,
 }
 
@@ -57,7 +57,7 @@ impl Default for GateTimeouts {
 }
 
 impl GateTimeouts {
-    /// The names of all of them, in the order in which things happen.
+    /// Names of all timeouts, in the order in which they apply.
     pub const NAMES: [&'static str; 13] = [
         "initialize",
         "authenticate",
@@ -74,7 +74,7 @@ impl GateTimeouts {
         "service",
     ];
 
-    /// The one of this name.
+    /// Returns the timeout of this name.
     pub fn by_name_mut(&mut self, name: &str) -> Option<&mut Duration> {
         Some(match name {
             "initialize" => &mut self.initialize,
@@ -94,7 +94,8 @@ impl GateTimeouts {
         })
     }
 
-    /// How long the agent may take to answer a request of this method. A prompt takes as long as something is said.
+    /// Returns how long the agent may take to answer a request of this method. A prompt is limited by
+    /// [`Self::silence`] instead.
     pub(crate) fn for_method(&self, method: &str) -> Option<Duration> {
         Some(match method {
             method::INITIALIZE => self.initialize,

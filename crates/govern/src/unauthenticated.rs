@@ -1,4 +1,4 @@
-//! Where those wait who are not known: they learn how to come in, and nothing else.
+//! The gate for unauthenticated clients: it offers the authentication method and refuses everything else.
 
 use bytes::Bytes;
 use narrows_acp::method;
@@ -10,19 +10,19 @@ use crate::audit_events::AuditContext;
 use crate::config::GateConfig;
 use crate::identity::Principal;
 
-/// Answers a peer that has not said who it is. Behind it there is no agent.
+/// Answers an unauthenticated client. No agent is started for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnauthenticatedGate {
-    /// The id of the one way to authenticate.
+    /// Id of the only authentication method.
     pub id: String,
-    /// What it is called.
+    /// Name of the authentication method.
     pub name: String,
-    /// How it is done.
+    /// Description of the authentication method.
     pub description: String,
 }
 
 impl UnauthenticatedGate {
-    /// What is answered, if anything is.
+    /// Returns the answer to a message, if it gets one.
     #[must_use]
     pub fn answer(&self, message: View<'_>) -> Option<Bytes> {
         let Self { id: way, name, description } = self;
@@ -43,7 +43,7 @@ impl UnauthenticatedGate {
         Some(message::error(id, &RpcError::new(Code::AuthRequired, description.clone())))
     }
 
-    /// That somebody was not let in, for the log.
+    /// Returns the audit event about a refused client.
     #[must_use]
     pub fn refused_event(config: &GateConfig, principal: &Principal) -> Event {
         let parties = AuditContext { config, principal, session: "", parent: None };

@@ -1,9 +1,10 @@
-//! Parameters that can be read in one way only.
+//! Parameters that every JSON reader reads alike.
 
 pub(crate) use narrows_policy::UnambiguousJson;
 use serde_json::{Map, Value};
 
-/// Reads parameters. `None`: they can be read in two ways, or not at all. Without any they are an empty object.
+/// Reads parameters; missing parameters are an empty object. Returns `None` if they are invalid, or two
+/// readers may differ on them.
 pub(crate) fn read(text: Option<&[u8]>) -> Option<Value> {
     match text {
         None => Some(Value::Object(Map::new())),
