@@ -299,19 +299,19 @@ fn cents(amount: &Value) -> Option<u64> {
     Some(amount)
 }
 
-/// What a gate would say to a call that an agent tells of by `name`, if it has one, and `kind`, in the first of the
-/// mandate's roots and with nothing used of any budget.
+/// Returns the decision about a call that an agent reports by `name`, if it has one, and `kind`: in the first root of the
+/// settings, with all budgets unused.
 ///
 /// ```
-/// use narrows_govern::{Mandate, Principal, foresee};
+/// use narrows_govern::{GateConfig, Principal, preview_decision};
 /// use narrows_policy::{Access, Charter, Class, Clause, Narrowing, Policy};
 /// use serde_json::json;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let clause = Clause::new("shell", "tool.call", Class::Deny).on("kind:execute")?;
 /// let policy = Policy::new(Access::High, Narrowing::default()).with_charter(Charter::new(vec![clause]));
-/// let (mandate, who) = (Mandate::default(), Principal::default());
-/// let ruling = foresee(&mandate, &who, &policy, (None, "execute"), &json!({"command": "ls"}));
+/// let (config, principal) = (GateConfig::default(), Principal::default());
+/// let ruling = preview_decision(&config, &principal, &policy, (None, "execute"), &json!({"command": "ls"}));
 /// assert_eq!((ruling.class, ruling.decided_by()), (Class::Deny, Some("shell")));
 /// # Ok(())
 /// # }

@@ -258,12 +258,6 @@ impl Gate {
         self.ctx(now, out).close_client_input();
     }
 
-    /// Returns `true` if no client request is unanswered and no turn is active.
-    #[must_use]
-    pub fn is_settled(&self) -> bool {
-        self.owes_nothing()
-    }
-
     /// Closes all sessions of a client that has disconnected.
     pub fn handle_client_lost<O: GateOutput>(&mut self, now: GateTime, out: &mut O) {
         let mut ctx = self.ctx(now, out);

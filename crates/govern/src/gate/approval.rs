@@ -1,4 +1,4 @@
-//! What waits for an approval: who may give it, how many have to, and until when.
+//! Pending approvals: the required approvers, their votes, and what follows from the decision.
 
 use bytes::Bytes;
 use narrows_acp::method;
@@ -23,43 +23,43 @@ use crate::call::{Call, Digest};
 use crate::identity::Principal;
 use crate::lifecycle::OperatorState;
 
-/// How the options of our own questions are called.
+/// Option ids of permission requests that the gate sends.
 const ALLOW: &str = "allow_once";
 const REJECT: &str = "reject_once";
 
-/// Files of a diff that the reason for a question names.
+/// Number of files of a diff that the reason names.
 const MAX_NAMED_FILES: usize = 8;
 
-/// Why what was asked about is not done once it has become something else.
+/// Reason for refusing an approval whose call has changed.
 const CHANGED: &str = "the call was changed while it waited";
 
-/// Why it is not done if there is no room for it.
+/// Reason for refusing an approval beyond the byte budget.
 const NO_ROOM: &str = "too much waits for an approval";
 
-/// Something that waits for an approval.
+/// An action that waits for an approval.
 #[derive(Debug)]
 pub(super) struct PendingApproval {
     session: Box<str>,
     call: Box<str>,
     pub(super) tool: String,
-    /// What it was told to be, and is not.
+    /// Name that the agent claims and that no tool of an agent can have.
     claimed: Option<String>,
     input: Value,
     kinds: Vec<&'static str>,
-    /// Of all that is judged and shown of the call.
+    /// Digest of everything about the call that is judged and shown.
     digest: Digest,
-    /// What the agent shows of it beside that.
+    /// Content that the agent shows beside the input.
     content: Value,
-    /// What was decided about it as it was shown.
+    /// The decision about the call as it was shown.
     ruling: Ruling,
     pub(super) reason: String,
     origin: ApprovalOrigin,
     requirements: Vec<ApprovalRequirement>,
-    /// Who has approved, and their signatures.
+    /// Approvers who have approved, with their signatures.
     votes: Vec<(Principal, Option<VoteSignature>)>,
-    /// The id of the question to the client, if it was asked.
+    /// Id of the permission request to the client, if one was sent.
     client_request: Option<Raw>,
-    /// The client is told what becomes of it: it cannot say so by itself.
+    /// The client gets notices about this approval, because it cannot give the approval alone.
     pub(super) notifies_client: bool,
     pub(super) due: GateTime,
     charge: ByteCharge,
@@ -90,29 +90,29 @@ impl PendingApproval {
         }
     }
 
-    /// Estimates the memory that it takes.
+    /// Estimates the memory of the entry.
     fn retained_bytes(&self) -> usize {
         let texts = self.session.len() + self.call.len() + self.tool.len() + self.reason.len();
         let values = value_bytes(&self.input) + value_bytes(&self.content);
         size_of::<Self>() + texts + values + self.origin.retained_bytes()
     }
 
-    /// The session it is about something in.
+    /// Returns the session of the call.
     pub(super) fn session(&self) -> Box<str> {
         self.session.clone()
     }
 
-    /// Whose approval it needs, in words.
+    /// Describes the required approvals.
     pub(super) fn describe_requirements(&self) -> String {
         self.requirements.iter().map(ApprovalRequirement::describe).collect::<Vec<_>>().join(", and ")
     }
 
-    /// Whether it is about something in this session.
+    /// Returns `true` if the call belongs to this session.
     pub(super) fn is_in_session(&self, session: &str) -> bool {
         *self.session == *session
     }
 
-    /// Whether a request of the agent's with this id waits for it.
+    /// Returns `true` if the agent request of this id waits for this approval.
     pub(super) fn holds_request(&self, request: &[u8]) -> bool {
         match &self.origin {
             ApprovalOrigin::Permission { id, .. } | ApprovalOrigin::Service { id, .. } => **id == *request,
@@ -122,33 +122,34 @@ impl PendingApproval {
         }
     }
 
-    /// Whether enough of those who may have approved.
+    /// Returns `true` if enough approvers have approved.
     fn is_satisfied(&self) -> bool {
         let given: Vec<&Principal> = self.votes.iter().map(|(signer, _)| signer).collect();
         requirements_met(&self.requirements, &given)
     }
 
-    /// Checks that every signature that was counted is still valid.
+    /// Checks that every counted signature is still valid.
     ///
     /// # Errors
+    ///
     /// The reason why one is not.
     fn check_signatures(&self) -> Result<(), String> {
         let mut signatures = self.votes.iter().filter_map(|(_, signature)| signature.as_ref());
         signatures.try_for_each(|signature| signature.validity.check())
     }
 
-    /// Whether it is for them to approve.
+    /// Returns `true` if the vote of `signer` counts.
     pub(super) fn can_be_approved_by(&self, signer: &Principal) -> bool {
         self.requirements.iter().flat_map(|requirement| &requirement.0).any(|group| group.includes(signer))
     }
 
-    /// Whether those who would have to approve cannot, because there are none.
+    /// Returns `true` if a required approval has no possible approver.
     fn has_no_approvers(&self) -> bool {
         self.requirements.iter().any(|requirement| requirement.0.is_empty())
     }
 }
 
-/// An approval that is needed: of any of these boards.
+/// A required approval: any of these groups can give it.
 #[derive(Debug)]
 struct ApprovalRequirement(Vec<ApproverGroup>);
 
@@ -158,10 +159,10 @@ impl ApprovalRequirement {
     }
 }
 
-/// Some people of whom so many have to approve.
+/// Approvers, of whom a quorum must approve.
 #[derive(Debug)]
 struct ApproverGroup {
-    /// Who. None: anybody who is asked.
+    /// Empty: the client that is asked.
     signers: Vec<Signer>,
     quorum: u32,
 }
@@ -171,7 +172,7 @@ impl ApproverGroup {
         let mut names: Vec<String> = Vec::new();
         for signer in &self.signers {
             let role = signer.role.as_ref().map(|role| format!("role {role}"));
-            // An approver is also known by its own name as a role.
+            // An approver's own name also counts as a role.
             let is_said = signer.role.as_ref().is_some_and(|role| names.contains(role));
             names.extend(signer.user_id.clone().or(role.filter(|_| !is_said)));
         }
@@ -184,7 +185,7 @@ impl ApproverGroup {
     }
 }
 
-/// Whether somebody is one of those who may approve.
+/// Returns `true` if an identity is one of the signers.
 #[must_use]
 pub fn is_signer(signers: &[Signer], principal: &Principal) -> bool {
     signers.iter().any(|signer| {
@@ -193,7 +194,7 @@ pub fn is_signer(signers: &[Signer], principal: &Principal) -> bool {
     })
 }
 
-/// Whether those who have approved something are enough for what this ruling wants.
+/// Returns `true` if the approvals in `given` satisfy what the ruling requires.
 pub(super) fn satisfies_approvals(ruling: &Ruling, approvers: &[Approver], given: &[Principal]) -> bool {
     requirements_met(&approval_requirements(ruling, approvers), &given.iter().collect::<Vec<_>>())
 }
@@ -207,7 +208,8 @@ fn requirements_met(needs: &[ApprovalRequirement], given: &[&Principal]) -> bool
     })
 }
 
-/// Who has to approve: those whom the policies name, and where they name nobody those who are responsible for the action.
+/// Returns the required approvals: those that policies name, or else those of the approvers responsible for
+/// the action.
 fn approval_requirements(ruling: &Ruling, approvers: &[Approver]) -> Vec<ApprovalRequirement> {
     let responsible = |quorum: u32| {
         if approvers.is_empty() {
@@ -239,12 +241,12 @@ fn approval_requirements(ruling: &Ruling, approvers: &[Approver]) -> Vec<Approva
     ruling.approvals.iter().map(requirement).collect()
 }
 
-/// Whether a policy means this user by this name: with or without saying that it is one.
+/// Returns `true` if a policy's user name means this identity, with or without the `user:` prefix.
 fn is_user(named: &str, id: &str) -> bool {
     named == id || id.strip_prefix("user:") == Some(named)
 }
 
-/// The files that a call shows changes of, as the end of the reason for a question.
+/// Returns the end of a reason that names the files of a diff.
 fn changed_files_note(call: &Call) -> String {
     let files = call.changed_files();
     if files.is_empty() {
@@ -260,13 +262,13 @@ fn changed_files_note(call: &Call) -> String {
     format!("; it changes {}{more}", first.join(", "))
 }
 
-/// What an approval is called outside.
+/// Returns the public name of an approval.
 pub(super) fn approval_name(start: &GateStart, number: u64) -> String {
     format!("{}-{number}", start.nonce)
 }
 
 impl<O: GateOutput> GateCtx<'_, O> {
-    /// Whether an id is one of our own requests.
+    /// Returns `true` for ids of requests that the gate sends itself.
     pub(super) fn is_gate_request_id(&self, id: &[u8]) -> bool {
         id.starts_with(format!("\"aip44:{}:", self.gate.start.nonce).as_bytes())
     }
@@ -276,13 +278,13 @@ impl<O: GateOutput> GateCtx<'_, O> {
         of.map(|(number, _)| *number).collect()
     }
 
-    /// Those of a session and of the children below it.
+    /// Returns the approvals of a session and its child sessions.
     pub(super) fn approvals_in_tree(&self, session: &str) -> Vec<u64> {
         let within = |approval: &PendingApproval| self.gate.is_in_subtree(&approval.session, session);
         self.gate.approvals.iter().filter(|(_, it)| within(it)).map(|(number, _)| *number).collect()
     }
 
-    /// Whether a turn of an operator that asks for each may be had: somebody has to say.
+    /// Decides about a turn of a gated operator: it always requires an approval.
     pub(super) fn turn_decision(&self, call: &Call) -> CallDecision {
         let gate = &self.gate;
         let mut decision = gate.authorizer.decide(
@@ -296,7 +298,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         CallDecision { override_reason: Some("a gated operator asks for every turn".to_owned()), ..decision }
     }
 
-    /// Opens a hearing about a call, and asks the client if it may say.
+    /// Creates an approval for a call, and asks the client if its vote counts.
     pub(super) fn request_approval(
         &mut self,
         name: &str,
@@ -355,7 +357,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         ]);
         params["_meta"] = json!({"aip44": {"approval": approval_id, "reason": approval.reason}});
         let is_unannounced = approval.origin.is_unannounced();
-        // The decision about this call may have been one too many.
+        // The decision about this call may have exceeded the limit of refusals.
         let is_stopped = approval.origin.is_of_agent() && self.gate.is_stopping(name);
         self.gate.approvals.insert(number, approval);
         self.gate.arm_timer(due);
@@ -389,7 +391,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// The client has answered our question.
+    /// Handles the client's answer to a permission request.
     pub(super) fn handle_client_vote(&mut self, number: u64, message: View<'_>) {
         let Some(approval) = self.gate.approvals.get_mut(&number) else { return };
         approval.client_request = None;
@@ -398,8 +400,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let allows = outcome["outcome"] == "selected" && outcome["optionId"] == ALLOW;
         let principal = self.gate.principal.clone();
         if allows {
-            // Whether more have to say so is found out there. The client cannot be asked about it a second time, so what it
-            // cannot approve any more is refused, and its agent may ask anew.
+            // Further approvals may still be missing. The client cannot be asked twice, so an approval that
+            // can no longer be completed is refused; the agent may ask again.
             if let Err(VoteError::SignatureInvalid(why)) = self.approve(number, principal, None) {
                 self.settle_approval(number, ApprovalOutcome::Refused(why));
             }
@@ -433,7 +435,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         Ok(())
     }
 
-    /// Counts an approval, unless one that was counted before is not valid any more: a revoked key is part of no quorum.
+    /// Counts a vote, unless an earlier counted signature is no longer valid: a revoked key is part of no
+    /// quorum.
     fn approve(
         &mut self,
         number: u64,
@@ -455,7 +458,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         Ok(())
     }
 
-    /// Closes the hearings about a call that is not any more what they have shown, or about which something else is decided.
+    /// Refuses the approvals of a call that has changed since it was shown, or that was decided differently.
     pub(super) fn refuse_outdated_approvals(&mut self, name: &str, call: &str, ruling: &Ruling) {
         if self.gate.approvals.is_empty() {
             return;
@@ -475,7 +478,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Closes a hearing, and does what follows once that is recorded. What it approves is what it has shown.
+    /// Closes an approval, and continues once that is recorded. An approval holds only for what was shown.
     pub(super) fn settle_approval(&mut self, number: u64, outcome: ApprovalOutcome) {
         let Some(mut approval) = self.gate.approvals.remove(&number) else { return };
         if let Some(request) = approval.client_request.take() {
@@ -490,9 +493,9 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let record = record.filter(|record| record.call.digest() == approval.digest);
         let outcome = match record.as_ref().map(|record| &record.outcome) {
             _ if !outcome.is_given() => outcome,
-            // Nobody was asked about what there is now.
+            // No approver has seen the current call.
             None => ApprovalOutcome::Refused(CHANGED.to_owned()),
-            // What was refused meanwhile stays so.
+            // A later refusal stands.
             Some(refused @ ApprovalOutcome::Refused(_)) => refused.clone(),
             Some(_) if is_moved => ApprovalOutcome::Refused(MOVED.to_owned()),
             Some(_) => outcome,
@@ -558,7 +561,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Tells the client of version 2 that the operator waits, or goes on, where its agent does not know.
+    /// Reports to a client of version 2 that the operator waits or continues, where its agent does not know.
     fn send_operator_state(&mut self, name: &str, state: &str, after: Option<AuditSeq>) {
         if !self.gate.is_v2 {
             return;
@@ -576,11 +579,11 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Answers a prompt that never began: whoever has cancelled it is told that, and nobody that it failed.
+    /// Answers a prompt whose turn never began: as cancelled if the client cancelled it, else as refused.
     fn refuse_turn(&mut self, id: &[u8], name: &str, why: &str) {
         let after = self.set_operator_state(name, OperatorState::Interrupted, Some(why));
         if self.gate.is_v2 {
-            // There an answer means that the prompt was taken.
+            // In version 2 a result means that the prompt was accepted.
             let code = if why == CANCELLED { Code::Cancelled } else { Code::PolicyDenied };
             let error = RpcError::new(code, why.to_owned()).with("code", json!("interrupted"));
             let line = message::error(id, &error);

@@ -1,6 +1,7 @@
-//! What the client is told of approvals that are not its own to give: that one is waited for, and what came of it.
+//! Notices to the client about approvals that others give: pending, given or refused.
 //!
-//! It is a thought, so that every client can show it and none takes it for the answer; `_meta.aip44` has the same for programs.
+//! A notice is a thought chunk, so that every client can show it and none takes it for the answer;
+//! `_meta.aip44` has the same for programs.
 
 use narrows_acp::method;
 use narrows_wire::message;
@@ -14,11 +15,11 @@ use super::outbox::{GateDirection, OnAuditFailure};
 use crate::audit_events::ApprovalOutcome;
 use crate::meta;
 
-/// How much of the name of a tool is told.
+/// Longer tool names are shortened.
 const MAX_TOOL_CHARS: usize = 200;
 
 impl<O: GateOutput> GateCtx<'_, O> {
-    /// Tells that an approval is waited for, and how it is given.
+    /// Announces a pending approval, and how to give it.
     pub(super) fn notify_approval_pending(&mut self, name: &str, number: u64, after: Option<AuditSeq>) {
         let Some(approval) = self.gate.approvals.get(&number).filter(|approval| approval.notifies_client)
         else {
@@ -40,7 +41,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.send_approval_notice(name, &text, about, after);
     }
 
-    /// Tells what came of it, where the client was told that it is waited for, or nobody has answered.
+    /// Reports the outcome, if the client was notified of the approval or did not answer in time.
     pub(super) fn notify_approval_settled(
         &mut self,
         number: u64,

@@ -1,7 +1,9 @@
-//! Sessions that the agent may speak in: those the client opened, and child sessions announced in one of them.
+//! Sessions that the agent may use: those that the client opened, and child sessions announced in one of
+//! them.
 //!
-//! A child belongs to the client of its parent and is under the same mandate. What an agent says in any other session is
-//! not shown, granted or recorded under that name, and its turn is stopped: the name may be another client's.
+//! A child belongs to the client of its parent and has the same limits. Messages in any other session are not
+//! shown, granted or recorded under that name, and the turn is stopped: the name may belong to another
+//! client.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -22,26 +24,26 @@ use crate::lifecycle::OperatorState;
 use crate::path_resolver::resolve_in_roots;
 use crate::unique_keys;
 
-/// Child sessions of one connection. Idle ones give way to others.
+/// Child sessions of one connection. Idle ones are closed to make room.
 const MAX_CHILDREN: usize = 1_024;
-/// Names of closed sessions that are remembered: agents report the end of something after its session was closed.
+/// Names of closed sessions that are remembered: agents report ends of calls after the session was closed.
 const MAX_CLOSED: usize = 4_096;
 /// Bytes of updates that are held for a session that is not open yet.
 const MAX_EARLY_BYTES: usize = 16 << 20;
 
-/// Why a turn is stopped whose agent speaks in a session that it was not given.
+/// Reason for stopping a turn whose agent uses a foreign session.
 const FOREIGN: &str = "it spoke in a session that the client did not open";
 
-/// The sessions above a child.
+/// Ancestors of a child session.
 #[derive(Clone, Debug)]
 pub(super) struct Lineage {
-    /// The session that it was announced in.
+    /// The session in which the child was announced.
     pub(super) parent: Arc<str>,
-    /// The session of the client at the top.
+    /// The client's session at the top.
     pub(super) root: Arc<str>,
 }
 
-/// The name of a session that is not open any more.
+/// A session that was closed.
 #[derive(Debug)]
 pub(super) struct ClosedSession {
     name: Box<str>,
@@ -50,7 +52,7 @@ pub(super) struct ClosedSession {
 }
 
 impl Gate {
-    /// The session whose turn something in `name` is a part of: itself, or the one at the top.
+    /// Returns the session whose turn `name` is part of: itself, or the one at the top.
     pub(super) fn root_session<'a>(&'a self, name: &'a str) -> &'a str {
         let lineage = self.sessions.get(name).and_then(|session| session.lineage.as_ref());
         lineage.map_or(name, |lineage| &lineage.root)
@@ -70,13 +72,13 @@ impl Gate {
         }
     }
 
-    /// Returns `true` if the history of a session is being replayed, or that of the one at the top.
+    /// Returns `true` if the history of a session, or of the one at the top, is being replayed.
     pub(super) fn is_replaying(&self, name: &str) -> bool {
         self.is_any_of_turn(name, |session| session.replays > 0)
     }
 
-    /// Returns `true` if something is done in a session or in a child of it, or waits for an approval there. It could not be
-    /// told from history.
+    /// Returns `true` if a session or one of its children has a turn, an open call or a pending approval. A
+    /// replay could not be distinguished from that work.
     pub(super) fn is_busy(&self, name: &str) -> bool {
         let waits = |name: &str| self.approvals.values().any(|approval| approval.is_in_session(name));
         let is_child_busy = |child: &str| self.sessions.get(child).is_some_and(|session| !session.is_idle());
@@ -85,42 +87,42 @@ impl Gate {
             || self.descendants(name).iter().any(|child| is_child_busy(child) || waits(child))
     }
 
-    /// Returns `true` if the turn that a session is a part of was stopped.
+    /// Returns `true` if the turn of a session was stopped.
     pub(super) fn is_stopping(&self, name: &str) -> bool {
         self.is_any_of_turn(name, |session| session.halted.is_some())
     }
 
-    /// Returns `true` if it is so of a session, or of the one at the top.
+    /// Returns `true` if the condition holds for a session or for the one at the top.
     fn is_any_of_turn(&self, name: &str, is_so: impl Fn(&Session) -> bool) -> bool {
         let Some(session) = self.sessions.get(name) else { return false };
         let root = || session.lineage.as_ref().and_then(|lineage| self.sessions.get(&*lineage.root));
         is_so(session) || root().is_some_and(&is_so)
     }
 
-    /// Returns `true` if the client names a child session: it may cancel what goes on there, and nothing else.
+    /// Returns `true` for child sessions. The client may cancel work in them, and nothing else.
     pub(super) fn is_child(&self, name: &str) -> bool {
         self.sessions.get(name).is_some_and(|session| session.lineage.is_some())
     }
 
-    /// Remembers that a session is closed.
+    /// Remembers a closed session.
     pub(super) fn remember_closed(&mut self, name: &str, is_child: bool) {
         if self.closed_sessions.len() >= MAX_CLOSED {
             self.closed_sessions.pop_front();
         }
         let bytes = size_of::<ClosedSession>() + name.len();
-        // What is not remembered counts as a session that was never open.
+        // A session that is not remembered counts as never opened.
         if self.make_room(bytes) {
             let charge = self.retained.charge(bytes);
             self.closed_sessions.push_back(ClosedSession { name: name.into(), is_child, _charge: charge });
         }
     }
 
-    /// Forgets that a session was closed: it is opened again.
+    /// Forgets that a session was closed, because it is opened again.
     pub(super) fn forget_closed(&mut self, name: &str) {
         self.closed_sessions.retain(|closed| *closed.name != *name);
     }
 
-    /// The children of a session and theirs, by name.
+    /// Returns all sessions below `name`, sorted by name.
     pub(super) fn descendants(&self, name: &str) -> Vec<Box<str>> {
         let mut by_parent: HashMap<&str, Vec<&str>> = HashMap::new();
         for (child, session) in &self.sessions {
@@ -130,7 +132,7 @@ impl Gate {
         }
         let mut names: Vec<Box<str>> = Vec::new();
         let mut parents = vec![name];
-        // Each is taken out once, so that this ends whatever the lineages say.
+        // Each parent is removed once, so the loop ends even if the lineages form a circle.
         while let Some(parent) = parents.pop() {
             let children = by_parent.remove(parent).unwrap_or_default();
             names.extend(children.iter().map(|child| Box::from(*child)));
@@ -142,8 +144,8 @@ impl Gate {
 }
 
 impl<O: GateOutput> GateCtx<'_, O> {
-    /// Notes that a message of the agent's was heard. Returns `false` if it names a session that the agent may not speak in;
-    /// then it is dealt with.
+    /// Records activity in the session of an agent message. Returns `false` if the agent may not use that
+    /// session; the message is then handled.
     pub(super) fn admit_agent_message(&mut self, message: View<'_>) -> bool {
         let Some(name) = message.session() else { return true };
         if self.record_activity(&name) || !matches!(message.kind(), Kind::Notification | Kind::Request) {
@@ -165,7 +167,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             }
             RpcError::new(Code::Cancelled, "the session is closed")
         } else if is_opening() {
-            // The answer to `session/new` will tell the name; until then it may be anybody's.
+            // The name is unknown until `session/new` is answered.
             let is_held = !is_request && self.hold_early(message);
             if !is_held && (!is_request || is_update) {
                 self.stop_stray_agent(&name, &method);
@@ -192,14 +194,14 @@ impl<O: GateOutput> GateCtx<'_, O> {
         has_room
     }
 
-    /// Deals with what was said in sessions that were not open yet.
+    /// Handles the held messages after a session was opened.
     pub(super) fn release_early(&mut self) {
         for (line, _) in std::mem::take(&mut self.gate.early_messages) {
             self.dispatch_agent_message(View::parse(&line));
         }
     }
 
-    /// Drops what was said in a session that came to nothing, unless others are still being opened.
+    /// Drops the held messages after a session was not opened, unless another is being opened.
     pub(super) fn drop_early(&mut self) {
         if !self
             .gate
@@ -211,7 +213,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Stops an agent that speaks in a session which is not its own. The claimed name is recorded as a claim.
+    /// Stops an agent that uses a foreign session. The session name is recorded as a claim only.
     pub(super) fn stop_stray_agent(&mut self, claimed: &str, method: &str) {
         if self.gate.is_ending {
             return;
@@ -241,9 +243,9 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// The agent tells of a child session: announces it, or changes what is known of it.
+    /// Handles an update that announces a child session or changes one.
     pub(super) fn handle_subagent_update(&mut self, parent: &str, update: &[u8], message: View<'_>) {
-        // Version 1 has children only where the client said that it understands them.
+        // In version 1, only clients that support child sessions have them.
         if !self.gate.is_v2 && !self.gate.client_offer.is_some_and(|offered| offered.subagents) {
             return;
         }
@@ -254,7 +256,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let mut seq = None;
         match self.gate.sessions.get(child).map(|session| session.lineage.as_ref()) {
             Some(Some(lineage)) if *lineage.parent == *parent => {}
-            // It is the client's own, or another's child.
+            // A session of the client, or a child of another parent.
             Some(_) => return self.stop_stray_agent(child, "subagent_update"),
             None if self.belongs_to_client(child) => return self.stop_stray_agent(child, "subagent_update"),
             None => {
@@ -280,13 +282,13 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Returns `true` if a name that is not open here belongs to a session of a client, this one or another.
+    /// Returns `true` if a closed or foreign session of this name belongs to a client.
     fn belongs_to_client(&self, name: &str) -> bool {
         self.gate.owners.as_ref().is_some_and(|owners| owners.has_owner(name))
             || self.gate.closed_sessions.iter().any(|closed| *closed.name == *name && !closed.is_child)
     }
 
-    /// Opens a child below its parent. Not if there is no room for it.
+    /// Opens a child below its parent. Returns `false` if there is no room.
     fn add_child(&mut self, parent: &str, child: &str) -> bool {
         let children = || self.gate.sessions.values().filter(|session| session.lineage.is_some()).count();
         if children() >= MAX_CHILDREN {
@@ -309,7 +311,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         true
     }
 
-    /// Closes children that do nothing and have none of their own. One that is used again has to be announced again.
+    /// Closes idle children without children of their own. They must be announced again before further use.
     fn close_idle_children(&mut self) {
         let parents: std::collections::HashSet<Arc<str>> = self
             .gate
@@ -331,7 +333,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Takes over where a child works: within the directories of its parent. Relative paths start at its own.
+    /// Sets the directories of a child, which must be within those of its parent. Relative paths start at the
+    /// child's own.
     fn set_child_roots(&mut self, parent: &str, child: &str, params: &Value) -> Result<(), String> {
         let Some(above) = self.gate.sessions.get(parent).map(|session| session.roots.clone()) else {
             return Ok(());
@@ -356,7 +359,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         Ok(())
     }
 
-    /// Takes over what a child is said to be doing.
+    /// Applies a reported state of a child.
     fn apply_child_state(&mut self, child: &str, state: &Value) -> Option<AuditSeq> {
         if self.gate.is_replaying(child) {
             return None;
@@ -371,7 +374,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// The work of a child has ended.
+    /// Ends the turn of a child.
     pub(super) fn end_child_turn(&mut self, child: &str, stop_reason: Option<&str>) -> Option<AuditSeq> {
         let session = self.gate.sessions.get_mut(child)?;
         let was_working = session.is_running
@@ -388,7 +391,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
     }
 }
 
-/// Returns `true` if an update tells of a call that begins or goes on. More about one that was told of before may come late.
+/// Returns `true` if an update starts or continues a call. An update about the end of a call may arrive late.
 fn begins_call(message: View<'_>) -> bool {
     let Some(params) = unique_keys::read(message.params()) else { return true };
     let update = &params["update"];

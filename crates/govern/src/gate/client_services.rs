@@ -1,4 +1,4 @@
-//! What the agent wants of the client: files, commands, and tools that live there.
+//! Agent requests to the client: files, commands, and MCP tools in the client.
 
 use std::path::{Path, PathBuf};
 
@@ -17,12 +17,12 @@ use crate::meta::refuse_links;
 use crate::path_resolver::resolve_in_roots;
 use crate::unique_keys;
 
-/// Why a request is refused whose path leads elsewhere than when it was decided about, and the code of that.
+/// Reason and code for refusing a request whose path leads elsewhere than when it was decided.
 pub(super) const MOVED: &str = "the path leads elsewhere by now";
 const PATH_MOVED: &str = "path_moved";
 
 impl<O: GateOutput> GateCtx<'_, O> {
-    /// The agent wants a file or a command. What is judged, approved and sent to the client is where its path leads now: the
+    /// Handles a file or command request. The resolved path is judged, approved and sent to the client: the
     /// agent may change links at any time.
     pub(super) fn handle_service_request(&mut self, id: &[u8], method: &str, message: View<'_>) {
         let Some(mut params) = unique_keys::read(message.params()) else {
@@ -44,7 +44,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
                 return self.fail_service(id, &name, &error, Some(seq));
             }
         };
-        // Doubled members were refused above, and a path that is no text is not found.
+        // Duplicate members were refused above, and a path that is not text is not resolved.
         let line = found.as_ref().and_then(|found| with_text_member(message, place, found.to_str()?));
         let line = line.as_deref().unwrap_or(message.bytes());
         let Some(line) = refuse_links(View::parse(line)) else {
@@ -53,7 +53,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         if let Some(members) = params.as_object_mut() {
             members.remove("sessionId");
             if kind == "execute" {
-                // Arguments of any other form stay as they are, to be judged and recorded as such.
+                // Arguments of another form stay unchanged, to be judged and recorded as such.
                 let args = members.get("args").unwrap_or(&Value::Null);
                 if let Value::Array(_) | Value::Null = args {
                     let mut argv = vec![members.get("command").cloned().unwrap_or_default()];
@@ -70,8 +70,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.request_service(id, &name, call, View::parse(&line));
     }
 
-    /// Returns where the file or the directory really is that a request to the client names. Else the code of the refusal, and
-    /// why.
+    /// Resolves the file or directory of a client request. The error is a code and a reason.
     fn resolve_named_path(
         &self,
         session: &str,
@@ -81,7 +80,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let roots =
             self.gate.sessions.get(session).map(|session| session.roots.as_slice()).unwrap_or_default();
         let named = named.filter(|named| !named.is_null());
-        // A command runs there if it names no directory.
+        // Default directory of a command.
         let usual = roots.first().filter(|_| kind == "execute").map(PathBuf::as_path);
         let path = match (named, usual) {
             (Some(named), _) => Path::new(named.as_str().unwrap_or_default()),
@@ -96,22 +95,22 @@ impl<O: GateOutput> GateCtx<'_, O> {
         if kind == "edit" && self.gate.config.is_read_only(&real) {
             return Err(("sandbox_read_only", "the sandbox shows this path read-only".to_owned()));
         }
-        // The client gets this path, as text.
+        // The client gets this path as text.
         if real.to_str().is_none() {
             return Err(("path_not_text", "the path leads to a name without text".to_owned()));
         }
         Ok(Some(real))
     }
 
-    /// Returns `true` if a request that was allowed may be sent to the client, now that this is recorded. One that is about
-    /// another file by now is refused.
+    /// Returns `true` if an allowed request may be sent to the client, now that its decision is recorded. A
+    /// request whose path leads elsewhere by now is refused.
     pub(super) fn admit_forwarding(&mut self, id: &[u8]) -> bool {
         match self.gate.pending_at_client.get(id) {
             Some(PendingAtClient::Service { session, call, .. }) if self.has_moved(session, call) => {
                 self.refuse_moved(id);
                 false
             }
-            // The agent has its answer: it took too long to record this.
+            // The request was answered already, because recording took too long.
             Some(PendingAtClient::AlreadyAnswered { .. }) | None => {
                 self.gate.pending_at_client.remove(id);
                 false
@@ -120,7 +119,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Refuses such a request in place of sending it.
+    /// Refuses a request whose path leads elsewhere by now.
     fn refuse_moved(&mut self, id: &[u8]) {
         let Some(PendingAtClient::Service { session: name, call, method, .. }) =
             self.gate.pending_at_client.remove(id)
@@ -138,7 +137,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.fail_service(id, &name, &error, Some(seq));
     }
 
-    /// Decides about something that the agent wants of the client.
+    /// Decides about a client request.
     pub(super) fn request_service(&mut self, id: &[u8], name: &str, call: Call, message: View<'_>) {
         let key = request_key(id);
         self.record_activity(name);
@@ -147,7 +146,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         if self.session(name).is_none() {
             return;
         }
-        // The call is in both tables.
+        // The call is stored in both tables.
         let bytes = call.retained_bytes() + 2 * id.len();
         if is_stopping || is_full || !self.has_room_for_call(name, &key, bytes) {
             let error = RpcError::new(Code::Cancelled, "the turn is to end");
@@ -178,7 +177,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Lets the client do it.
+    /// Sends an allowed request to the client.
     pub(super) fn forward_service(
         &mut self,
         id: &[u8],
@@ -203,7 +202,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         );
     }
 
-    /// Tells the agent that it is not done.
+    /// Answers a denied request.
     pub(super) fn deny_client_service(
         &mut self,
         id: &[u8],
@@ -226,7 +225,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.send(GateDirection::ToAgent, &[&line], after, OnAuditFailure::fail_unrecorded(id, name));
     }
 
-    /// The client has done it, or could not.
+    /// Handles the client's answer to an allowed request.
     pub(super) fn handle_service_answer(&mut self, name: &str, key: &str, message: View<'_>) {
         let record = self.gate.sessions.get_mut(name).and_then(|session| session.calls.remove(key));
         let output = match message.error() {
@@ -244,7 +243,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
     }
 }
 
-/// Returns a request with `text` as this member of its params. `None`: it has no such member.
+/// Returns a request with `text` as a member of its params. `None` if that member is missing.
 pub(super) fn with_text_member(message: View<'_>, name: &str, text: &str) -> Option<Vec<u8>> {
     let place = member(message.params()?, name).ok()??;
     let start = message.envelope().params.range().start;
@@ -252,7 +251,7 @@ pub(super) fn with_text_member(message: View<'_>, name: &str, text: &str) -> Opt
     Some([&bytes[..start + place.start], text.as_bytes(), &bytes[start + place.end..]].concat())
 }
 
-/// The error of whoever says something that two readers may take for different things.
+/// Error for params that two readers may read differently.
 pub(super) fn ambiguous_params() -> RpcError {
     RpcError::new(Code::InvalidParams, AMBIGUOUS)
 }

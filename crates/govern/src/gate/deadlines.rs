@@ -1,7 +1,8 @@
-//! Deadlines: who has not answered in time, and what is done about it.
+//! Deadlines of requests, approvals and turns, and what happens when one passes.
 //!
-//! [`Gate::deadline`](super::Gate::deadline) is the earliest moment at which something may be due. It is made earlier
-//! where something is awaited, and found out anew only when it has come, so that a message costs nothing.
+//! [`Gate::next_deadline`](super::Gate::next_deadline) is the earliest time at which something may be due.
+//! New work only moves it forward; the exact time is computed when it is reached, so that a message costs
+//! nothing.
 
 use std::time::Duration;
 
@@ -18,12 +19,13 @@ use super::{Gate, GateCtx, Raw};
 use crate::audit_events::ApprovalOutcome;
 
 impl Gate {
-    /// Something may be due then.
+    /// Makes sure that `tick` runs at `at`.
     pub(super) fn arm_timer(&mut self, at: GateTime) {
         self.next_due = Some(self.next_due.map_or(at, |due| due.min(at)));
     }
 
-    /// Whether the agent waits for somebody else in this session: for an approval, or for the client.
+    /// Returns `true` if the agent waits for an approval or for the client in this session, so its silence is
+    /// excused.
     fn is_waiting_elsewhere(&self, name: &str) -> bool {
         let of_client = |served: &PendingAtClient| match served {
             PendingAtClient::Service { session, .. } | PendingAtClient::TerminalWait { session } => {
@@ -39,7 +41,7 @@ impl Gate {
             || self.pending_at_client.values().any(of_client)
     }
 
-    /// When something is due, as things are.
+    /// Computes the earliest deadline.
     fn earliest_deadline(&self) -> Option<GateTime> {
         let approvals = self.approvals.values().map(|approval| approval.due);
         let pending = self.pending_at_agent.values().filter_map(|pending| pending.due);
@@ -64,8 +66,8 @@ impl Gate {
 }
 
 impl<O: GateOutput> GateCtx<'_, O> {
-    /// Something was said in a session, or need not be waited for any more: its silence begins anew.
-    /// What a child says ends the silence of the turn it is a part of. Returns `true` if there is such a session.
+    /// Restarts the silence timeout of a session's turn. Activity of a child counts for the turn of its
+    /// parent. Returns `true` if the session is open.
     pub(super) fn record_activity(&mut self, name: &str) -> bool {
         let now = self.now;
         let Some(mut session) = self.gate.sessions.get_mut(name) else { return false };
@@ -80,13 +82,13 @@ impl<O: GateOutput> GateCtx<'_, O> {
         true
     }
 
-    /// The same, where nothing was to be heard meanwhile.
+    /// Restarts the silence timeout after the agent had to wait.
     pub(super) fn restart_silence_timer(&mut self, name: &str) {
         self.record_activity(name);
         self.gate.arm_timer(self.now + self.gate.config.timeouts.silence);
     }
 
-    /// A turn begins: something is to be heard of it.
+    /// Starts the silence timeout of a new turn.
     pub(super) fn start_silence_timer(&mut self, name: &str) {
         if let Some(session) = self.session(name) {
             session.last_activity = Some(GateTime::ZERO);
@@ -94,7 +96,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.restart_silence_timer(name);
     }
 
-    /// A turn is to end soon.
+    /// Starts the timeout for the end of a stopped turn.
     pub(super) fn start_stop_timer(&mut self, name: &str) {
         let by = self.now + self.gate.config.timeouts.cancel;
         if let Some(session) = self.gate.sessions.get_mut(name) {
@@ -103,7 +105,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Does what is due.
+    /// Handles everything that is due.
     pub(super) fn tick(&mut self) {
         let now = self.now;
         let due: Vec<u64> =
@@ -130,10 +132,10 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.gate.next_due = self.gate.earliest_deadline();
     }
 
-    /// Nobody has approved in time: that is a refusal.
+    /// Refuses an action that was not approved in time.
     fn expire_approval(&mut self, number: u64) {
         let Some(approval) = self.gate.approvals.get_mut(&number) else { return };
-        // Whoever was asked and has not answered learns that it is too late.
+        // A client that was asked learns that its answer is too late.
         approval.notifies_client = true;
         let name = approval.session();
         let id = approval_name(&self.gate.start, number);
@@ -145,7 +147,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.settle_approval(number, ApprovalOutcome::Refused("nobody approved in time".to_owned()));
     }
 
-    /// The agent has not answered in time: then we do, and what it says later is nobody's.
+    /// Answers a request that the agent has not answered in time. A later answer is dropped.
     fn expire_client_request(&mut self, id: &[u8]) {
         let Some(pending) = self.gate.pending_at_agent.get_mut(id) else { return };
         pending.due = None;
@@ -162,7 +164,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let event = self.parties(&session).deadline_passed("request.expired", &method, &why);
         let seq = self.record(event);
         let line = message::error(id, &deadline_error(&why));
-        // Whoever waits is told, recorded or not.
+        // The client is answered even if recording fails.
         let on_failure = OnAuditFailure::SendInstead(GateDirection::ToClient, line.clone());
         self.send(GateDirection::ToClient, &[&line], Some(seq), on_failure);
         if let Some(name) = closes {
@@ -173,12 +175,12 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.cancel_request(GateDirection::ToAgent, id);
     }
 
-    /// The agent has answered what was answered for it.
+    /// Records that an answer of the agent came after the deadline, and drops it.
     pub(super) fn drop_late_agent_answer(&mut self, pending: &PendingAtAgent) {
         if let ClientRequestKind::Open { session: name, replays: true } = &pending.kind
             && let Some(session) = self.gate.sessions.get_mut(&**name)
         {
-            // Only now is its history over.
+            // The replay of the session ends only now.
             session.replays = session.replays.saturating_sub(1);
         }
         let session = pending.kind.session().unwrap_or_default();
@@ -187,7 +189,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.record(event);
     }
 
-    /// The client has not done in time what it was asked: the agent is told.
+    /// Answers a request that the client has not answered in time.
     fn expire_agent_request(&mut self, id: &[u8]) {
         let Some(PendingAtClient::Service { session: name, call, .. }) =
             self.gate.pending_at_client.remove(id)
@@ -210,14 +212,14 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.restart_silence_timer(&name);
     }
 
-    /// The client has answered what was answered for it.
+    /// Records that an answer of the client came after the deadline, and drops it.
     pub(super) fn drop_late_client_answer(&mut self, name: &str) {
         let why = "the client answered after its time, and the answer was dropped";
         let event = self.parties(name).deadline_passed("request.late", "", why);
         self.record(event);
     }
 
-    /// Stops the turns in which nothing was said for too long.
+    /// Stops turns whose agent was silent for too long.
     fn stop_silent_turns(&mut self) {
         let silence = self.gate.config.timeouts.silence;
         let gate = &self.gate;
@@ -238,7 +240,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Ends the agent if it goes on with a turn that was to end.
+    /// Ends the agent if it continues a stopped turn.
     fn end_unstoppable_agent(&mut self) {
         let now = self.now;
         let late = self
@@ -256,7 +258,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Tells whoever works on a request that nobody waits for it any more.
+    /// Tells a peer that its answer is no longer needed.
     pub(super) fn cancel_request(&mut self, way: GateDirection, id: &[u8]) {
         let id: Value = serde_json::from_slice(id).unwrap_or_default();
         if let Ok(line) = message::notification(method::CANCEL_REQUEST, &json!({"requestId": id})) {
@@ -265,24 +267,24 @@ impl<O: GateOutput> GateCtx<'_, O> {
     }
 }
 
-/// The error of whoever has waited in vain.
+/// The error for a request that timed out.
 pub(super) fn deadline_error(why: &str) -> RpcError {
     RpcError::new(Code::Deadline, why.to_owned()).effects(Effects::Possible)
 }
 
-/// The ids of those that are so, in an order that does not depend on chance.
+/// Returns the ids of matching entries in sorted order, so that runs are reproducible.
 fn matching_ids<T>(table: &ChargedMap<Raw, T>, so: impl Fn(&T) -> bool) -> Vec<Raw> {
     let mut found: Vec<Raw> = table.iter().filter(|(_, it)| so(it)).map(|(id, _)| id.clone()).collect();
     found.sort_unstable();
     found
 }
 
-/// A method, as long as a message can bear.
+/// Returns a method name, shortened for messages.
 fn short_method(method: &str) -> String {
     narrows_base::text::quoted(method, 64)
 }
 
-/// A time as people say it.
+/// Formats a duration for messages.
 pub(super) fn format_duration(time: Duration) -> String {
     match (time.as_secs(), time.subsec_millis()) {
         (0, millis) => format!("{millis} ms"),

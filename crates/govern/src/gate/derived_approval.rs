@@ -1,4 +1,4 @@
-//! What an approved call of our own agent leads to: what it then wants of the client, asked for once.
+//! Lets an approved call of the built-in agent cover the client request that performs it, once.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,8 @@ use crate::call::{Call, Digest};
 use crate::path_resolver::{PathResolver, resolve_in_roots};
 
 impl<O: GateOutput> GateCtx<'_, O> {
-    /// Lets a request that needs an approval have that of the call which leads to it, if it is exactly what that said.
+    /// Approves a pending request by the approval of the call that causes it, if it does exactly what that
+    /// call said.
     pub(super) fn apply_derived_approval(&mut self, name: &str, key: &str) -> Option<AuditSeq> {
         let resolver = &*self.gate.resolver;
         let session = self.gate.sessions.get(name)?;
@@ -34,7 +35,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let source = sources.into_iter().find(|id| !self.has_moved(name, id))?;
         let session = self.gate.sessions.get_mut(name)?;
         let source = session.calls.get_mut(&source)?;
-        // Once: whoever wants it again asks again.
+        // The approval covers one request only.
         source.covers_effects = false;
         let (outcome, signers) = (source.outcome.clone(), source.approvers.clone());
         let record = session.calls.get_mut(key)?;
@@ -44,7 +45,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         Some(self.record(event))
     }
 
-    /// A file was read: what a change of a stretch of it makes of it is known now.
+    /// Computes the result of pending edits once their file was read.
     pub(super) fn predict_edit_results(&mut self, name: &str, read: &CallRecord, output: &Value) {
         let (Some(content), (Some(method::FS_READ_TEXT_FILE), None)) =
             (output["content"].as_str(), read.call.name_and_server())
@@ -87,14 +88,14 @@ impl<O: GateOutput> GateCtx<'_, O> {
     }
 }
 
-/// Whether what was agreed to about one call is enough for another.
+/// Returns `true` if the approval of one call satisfies the decision about another.
 fn is_approval_sufficient(source: &CallRecord, decision: &CallDecision, approvers: &[Approver]) -> bool {
     if !source.covers_effects || source.is_recorded {
         return false;
     }
     match &source.outcome {
         ApprovalOutcome::By { .. } => satisfies_approvals(&decision.ruling, approvers, &source.approvers),
-        // Where a policy allows the one, only a policy can want an approval of the other.
+        // If a policy allows the call, only another policy can require an approval of the request.
         ApprovalOutcome::Auto => {
             decision.class() == Class::RequireApproval && decision.ruling.clauses.is_empty()
         }
@@ -102,12 +103,12 @@ fn is_approval_sufficient(source: &CallRecord, decision: &CallDecision, approver
     }
 }
 
-/// Whether a call of our own agent is done by this request of it: the same file and content, the same words in the same
-/// place, or the same tool with the same input.
+/// Returns `true` if this request performs the call: the same file and content, the same command in the same
+/// directory, or the same tool with the same input.
 fn is_effect_of(source: &CallRecord, wanted: &Call, session: &Session, resolver: &dyn PathResolver) -> bool {
     let (tool, method) = match (source.call.name_and_server(), wanted.name_and_server()) {
         ((Some(tool), None), (Some(method), None)) => (tool, method),
-        // A tool of a server in the client is called through it.
+        // A tool of a server in the client is called through the client.
         ((Some(_), Some(_)), _) => {
             let is_same = source.call.name_and_server() == wanted.name_and_server()
                 && source.call.input == wanted.input;
@@ -142,14 +143,14 @@ fn is_effect_of(source: &CallRecord, wanted: &Call, session: &Session, resolver:
     }
 }
 
-/// Where a path of a session really is.
+/// Resolves a path of a session.
 fn resolve_session_path(path: &Value, session: &Session, resolver: &dyn PathResolver) -> Option<PathBuf> {
     let path = Path::new(path.as_str()?);
     let absolute = session.roots.first()?.join(path);
     resolve_in_roots(&absolute, &session.roots, resolver).ok()
 }
 
-/// The words of a command, if there is only one way to read them.
+/// Returns the words of a command, if it can be split in one way only.
 fn command_words(said: &Value) -> Option<Vec<Value>> {
     let command = said["command"].as_str()?.trim();
     match said["args"].as_array().filter(|args| !args.is_empty()) {
@@ -164,7 +165,7 @@ fn command_words(said: &Value) -> Option<Vec<Value>> {
     }
 }
 
-/// `text` with the one occurrence of `old` replaced.
+/// Replaces the only occurrence of `old` in `text`. Returns `None` if there is not exactly one.
 fn replace_once(text: &str, old: &str, new: &str) -> Option<String> {
     let mut places = text.match_indices(old).filter(|_| !old.is_empty());
     let (at, _) = places.next()?;

@@ -1,4 +1,4 @@
-//! What the agent says.
+//! Dispatches messages of the agent.
 
 use narrows_acp::method;
 use narrows_wire::{Code, Kind, RpcError, View, message};
@@ -79,7 +79,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             }
             return;
         }
-        // What is decided here needs no client.
+        // Permission requests may be decided without the client.
         if method != method::SESSION_REQUEST_PERMISSION && self.refuse_if_client_closed(id) {
             return;
         }
@@ -116,7 +116,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Passes a request on as it is, and remembers that it may be answered. Not if there are too many.
+    /// Passes a request on unchanged and tracks it. Refuses it if too many are pending.
     pub(super) fn forward_agent_request(&mut self, id: &[u8], served: PendingAtClient, message: View<'_>) {
         if self.require_room_for_request(id, &served, message) {
             self.gate.track_agent_request(id, served);
@@ -124,7 +124,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Returns `true` if another request may wait for the client. Else the agent is told.
+    /// Returns `true` if another request may wait for the client. Otherwise the request is refused.
     pub(super) fn require_room_for_request(
         &mut self,
         id: &[u8],
@@ -142,7 +142,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         has_room
     }
 
-    /// Whether a request is one of a session that is being opened. One that names no session may be of any.
+    /// Returns `true` if the session of a request is being replayed. A request without a session may belong
+    /// to any.
     pub(super) fn is_replayed(&self, message: View<'_>) -> bool {
         match message.session() {
             Some(name) => self.gate.is_replaying(&name),
@@ -150,7 +151,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// The agent has asked about a call: so it is told what is decided of it.
+    /// Marks the call of a permission request: the agent gets to know its decision.
     fn mark_call_told(&mut self, params: &Value, message: View<'_>) {
         let Some(name) = message.session() else { return };
         let places = ["/toolCall/toolCallId", "/subject/toolCall/toolCallId", "/subject/toolCallId"];
@@ -160,7 +161,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Refuses to ask about what can be read in two ways, or not at all.
+    /// Refuses a permission request that two readers may read differently.
     fn refuse_unreadable_permission(&mut self, id: &[u8], message: View<'_>) {
         let name = message.session().unwrap_or_default();
         let input = json!({"method": method::SESSION_REQUEST_PERMISSION});
@@ -175,7 +176,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         );
     }
 
-    /// Notes that the agent was refused what it wanted of the client, if it was: nothing waits for it then.
+    /// Counts a refused client request, unless it is pending.
     fn count_refusal(&mut self, id: &[u8], message: View<'_>) {
         let Some(name) = message.session() else { return };
         if let Some(session) = self.gate.sessions.get_mut(&*name)
@@ -185,27 +186,27 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Answers the agent with an error.
+    /// Answers an agent request with an error.
     pub(super) fn refuse_agent(&mut self, id: &[u8], error: &RpcError) {
         let line = message::error(id, error);
         self.send(GateDirection::ToAgent, &[&line], None, OnAuditFailure::Drop);
     }
 
-    /// Passes a message on as it is.
+    /// Passes a message on unchanged.
     pub(super) fn forward_to_client(&mut self, message: View<'_>) {
         self.send(GateDirection::ToClient, &[message.bytes()], None, OnAuditFailure::Drop);
     }
 }
 
 impl Gate {
-    /// Remembers a request at the client.
+    /// Tracks a request at the client.
     pub(super) fn track_agent_request(&mut self, id: &[u8], served: PendingAtClient) {
         let bytes = id.len() + served.retained_bytes();
         self.pending_at_client.insert(&self.retained, id.into(), served, bytes);
     }
 }
 
-/// Returns `true` for files and commands that the agent wants of the client.
+/// Returns `true` for file and command requests.
 fn is_service(method: &str) -> bool {
     matches!(method, method::FS_READ_TEXT_FILE | method::FS_WRITE_TEXT_FILE | method::TERMINAL_CREATE)
 }

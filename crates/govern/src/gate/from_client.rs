@@ -1,4 +1,4 @@
-//! What the client says.
+//! Dispatches messages of the client.
 
 use narrows_acp::method;
 use narrows_wire::{Code, Kind, RpcError, View, message};
@@ -15,7 +15,7 @@ use super::session_open::parse_object;
 use crate::audit_events::MessageSender;
 use crate::request_ids::comparable_id;
 
-/// Memory of a request that is accepted although the byte budget is used up.
+/// Size up to which a close request is accepted although the byte budget is used up.
 const MAX_CLOSE_BYTES: usize = 4096;
 
 impl<O: GateOutput> GateCtx<'_, O> {
@@ -50,7 +50,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         if !may_name_child && message.session().is_some_and(|name| self.gate.is_child(&name)) {
             return self.refuse_unknown_session(id, &method, message);
         }
-        // Whoever goes on all the same is not served by half of what was promised.
+        // A client that ignores the failed `initialize` gets no partial service.
         if method != method::INITIALIZE
             && let Some(error) = self.unmet_error()
         {
@@ -79,21 +79,22 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Why nothing is begun, if the agent is not what the manifest says.
+    /// Returns an error if the agent lacks a declared capability.
     pub(super) fn unmet_error(&self) -> Option<RpcError> {
         let words =
             format!("the agent lacks what the manifest declares: {}", self.gate.unmet_capabilities.as_ref()?);
         Some(RpcError::new(Code::Internal, words).with("code", json!("unmet-capability")))
     }
 
-    /// Asks something of the agent that changes nothing here.
+    /// Passes a request on that changes no state of the gate.
     pub(super) fn forward_client_request(&mut self, id: &[u8], message: View<'_>) {
         if self.track_client_request(id, message, ClientRequestKind::Other) {
             self.forward_to_agent(message);
         }
     }
 
-    /// Remembers what an answer will be about. Not if there are too many, or another of this id is open.
+    /// Tracks a request at the agent. Refuses it and returns `false` if too many are pending, or its id is in
+    /// use.
     pub(super) fn track_client_request(
         &mut self,
         id: &[u8],
@@ -102,9 +103,9 @@ impl<O: GateOutput> GateCtx<'_, O> {
     ) -> bool {
         let method = message.method().unwrap_or_default();
         let session = message.session().unwrap_or_default();
-        // A prompt has its id in its session, too.
+        // The id of a prompt is also stored in its session.
         let bytes = 2 * id.len() + method.len() + kind.retained_bytes();
-        // Closing a session releases what it retains.
+        // Closing a session releases memory.
         let is_close = matches!(kind, ClientRequestKind::Close { .. }) && bytes <= MAX_CLOSE_BYTES;
         let error = if self.gate.pending_at_agent.contains_key(id) {
             RpcError::new(Code::DuplicateId, "a request with this id is still unanswered")
@@ -125,7 +126,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         false
     }
 
-    /// Answers the client with an error.
+    /// Answers a client request with an error.
     pub(super) fn refuse_client(&mut self, id: &[u8], error: &RpcError) {
         let line = message::error(id, error);
         self.send(GateDirection::ToClient, &[&line], None, OnAuditFailure::Drop);
@@ -184,12 +185,12 @@ impl<O: GateOutput> GateCtx<'_, O> {
                 self.handle_mcp_list(session.as_deref(), &server, list, message);
             }
             Some(PendingAtClient::PassThrough { .. }) => self.forward_to_agent(message),
-            // What nobody asked is nobody's answer, least of all one to a permission.
+            // An unsolicited answer is dropped; it must never count for a permission.
             None => self.record_unasked_answer(id),
         }
     }
 
-    /// The client answers what it was not asked. If the agent did ask, that waits for somebody else, and it is recorded.
+    /// Records an answer to an agent request that the gate did not pass on, because it waits for an approval.
     fn record_unasked_answer(&mut self, id: &[u8]) {
         let held = self.gate.approvals.values().find(|approval| approval.holds_request(id));
         let Some(name) = held.map(PendingApproval::session) else { return };
@@ -201,7 +202,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.record(event);
     }
 
-    /// Passes a message on as it is.
+    /// Passes a message on unchanged.
     pub(super) fn forward_to_agent(&mut self, message: View<'_>) {
         self.send(GateDirection::ToAgent, &[message.bytes()], None, OnAuditFailure::Drop);
     }

@@ -1,5 +1,5 @@
-//! A client that says nothing more and may still read: what it has asked is answered, and what it would have to answer is not
-//! waited for.
+//! A client that has ended its input and may still read: its requests are answered, and nothing is asked of
+//! it.
 
 use narrows_wire::{Code, Effects, RpcError, message};
 use serde_json::json;
@@ -11,12 +11,14 @@ use super::session_open::audit_unavailable;
 use super::{Gate, GateCtx, Raw};
 use crate::audit_events::ApprovalOutcome;
 
-/// Why nothing is asked of it.
+/// Reason for refusing what the client would have to answer.
 const MUTE: &str = "the client has ended its input, so it cannot answer";
 
 impl Gate {
-    /// Whether all that the client has asked is answered, as far as that depends on somebody else than the disk.
-    pub(super) fn owes_nothing(&self) -> bool {
+    /// Returns `true` if no client request is unanswered, no turn is active, and no line waits for the audit
+    /// log.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
         self.pending_at_agent.values().all(|pending| pending.is_late)
             && !self.sessions.values().any(Session::is_working)
             && self.approvals.is_empty()
@@ -26,7 +28,7 @@ impl Gate {
 }
 
 impl<O: GateOutput> GateCtx<'_, O> {
-    /// The client says nothing more: what it was asked it will not answer.
+    /// Handles the end of the client's input: everything that it would have to answer is refused.
     pub(super) fn close_client_input(&mut self) {
         self.gate.is_client_input_closed = true;
         let approvals = self
@@ -66,13 +68,13 @@ impl<O: GateOutput> GateCtx<'_, O> {
                 | PendingAtClient::PassThrough { .. } => {
                     self.refuse_agent(&id, &client_closed_error());
                 }
-                // It was answered by us, or is about a hearing that others may settle.
+                // Already answered, or about an approval that others may give.
                 PendingAtClient::AlreadyAnswered { .. } | PendingAtClient::Approval(_) => {}
             }
         }
     }
 
-    /// Whether the client cannot be asked any more. Then the agent is told.
+    /// Returns `true` and refuses the agent request if the client can no longer answer.
     pub(super) fn refuse_if_client_closed(&mut self, id: &[u8]) -> bool {
         if self.gate.is_client_input_closed {
             self.refuse_agent(id, &client_closed_error());
@@ -80,12 +82,12 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.gate.is_client_input_closed
     }
 
-    /// Why nobody can be asked who would have to be: the client, and it says nothing more.
+    /// Returns the refusal for an approval that the client would have to give, if it has ended its input.
     pub(super) fn client_closed_refusal(&self) -> Option<ApprovalOutcome> {
         self.gate.is_client_input_closed.then(|| ApprovalOutcome::Refused(MUTE.to_owned()))
     }
 
-    /// All sessions are over; what the client has asked and nobody has answered is answered once that is recorded.
+    /// Closes all sessions, and answers the pending client requests once that is recorded.
     pub(super) fn answer_pending_and_close(&mut self, why: &str) {
         let mut pending: Vec<(Raw, PendingAtAgent)> =
             self.gate.pending_at_agent.drain().filter(|(_, pending)| !pending.is_late).collect();
@@ -109,7 +111,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
     }
 }
 
-/// The error of an agent that wants something of a client that can say nothing more.
+/// Error for agent requests to a client that has ended its input.
 fn client_closed_error() -> RpcError {
     RpcError::new(Code::Cancelled, MUTE)
 }

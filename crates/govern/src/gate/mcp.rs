@@ -1,8 +1,8 @@
-//! MCP over ACP: what the agent says to servers that live in the client.
+//! MCP over ACP: messages of the agent to MCP servers in the client.
 //!
-//! A message names its server, or in the older form a connection that was opened to one. Whatever names neither is nobody's.
-//! Calls of tools are judged, and so is whatever has a server show something, or does nobody knows what; lists of what can be
-//! shown are shortened to what may be. The rest passes as it is, and nothing is ever added to what a server itself would show.
+//! A message names its server, or in the older form a connection to one; any other message is refused. Tool
+//! calls, reads and unknown methods are judged. Lists of readable entries are reduced to those that may be
+//! read. All other messages pass unchanged, and nothing is ever added to what a server would show.
 
 use narrows_acp::method;
 use narrows_policy::Class;
@@ -18,15 +18,15 @@ use super::session_open::parse_object;
 use crate::call::Call;
 use crate::unique_keys;
 
-/// The method by which a tool is called.
+/// The method that calls a tool.
 const CALL: &str = "tools/call";
 
-/// What begins or ends something, or tells what a server is, and shows nothing of what it has.
+/// Methods that manage a connection or describe a server, and show none of its data.
 const PLAIN: [&str; 6] =
     ["initialize", "server/discover", "ping", "tools/list", "logging/setLevel", "resources/unsubscribe"];
 
-/// Members of `_meta` that say who calls, who hears of a call, and which trace it is a part of. They change nothing about what
-/// the call does, and the official client sends some of them with each request.
+/// Members of `_meta` about the caller, progress and tracing. They do not change what the call does, and the
+/// official client sends some of them with each request.
 const OF_THE_CARRIER: [&str; 8] = [
     "progressToken",
     "traceparent",
@@ -38,16 +38,16 @@ const OF_THE_CARRIER: [&str; 8] = [
     "io.modelcontextprotocol/logLevel",
 ];
 
-/// What has a server show something.
+/// Methods that make a server show something.
 const READS: [&str; 4] = ["resources/read", "resources/subscribe", "prompts/get", "completion/complete"];
 
-/// A list of what a server can show.
+/// A list method of a server.
 #[derive(Debug)]
 pub(super) struct McpList {
     method: &'static str,
-    /// Where its entries are.
+    /// Member of the result that has the entries.
     entries: &'static str,
-    /// By which method an entry is shown, and what names it: in the entry, and in the request.
+    /// The method that shows an entry, and the name of its key member, in the entry and in the request.
     by: &'static str,
     name: &'static str,
 }
@@ -67,11 +67,11 @@ static LISTS: [McpList; 3] = [
 struct McpServer {
     id: String,
     name: String,
-    /// Nothing while the session is being created.
+    /// `None` while the session is being created.
     session: Option<Box<str>>,
 }
 
-/// Returns the members of a call of a tool that may change what the server does, beside its name and arguments.
+/// Returns the members of a tool call beside name and arguments that may change what the server does.
 fn extra_members(params: &Value) -> Map<String, Value> {
     let mut members = params.as_object().cloned().unwrap_or_default();
     members.retain(|name, _| name != "name" && name != "arguments");
@@ -85,7 +85,7 @@ fn extra_members(params: &Value) -> Map<String, Value> {
 }
 
 impl<O: GateOutput> GateCtx<'_, O> {
-    /// The agent wants something of an MCP server in the client.
+    /// Handles a request of the agent to an MCP server in the client.
     pub(super) fn handle_mcp_request(&mut self, id: &[u8], method: &str, message: View<'_>) {
         let Some(params) = unique_keys::read(message.params()) else {
             return self.refuse_agent(id, &ambiguous_params());
@@ -134,7 +134,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.request_service(id, &session, call, message);
     }
 
-    /// A server has listed what it can show: the agent hears of that which it may have shown.
+    /// Reduces a list of a server to the entries that the agent may read.
     pub(super) fn handle_mcp_list(
         &mut self,
         session: Option<&str>,
@@ -163,7 +163,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Whether an entry of a list might be shown, now or once somebody has agreed.
+    /// Returns `true` if an entry may be read, now or after an approval.
     fn may_list_entry(&self, session: Option<&str>, server: &str, list: &McpList, entry: &Value) -> bool {
         let gate = &self.gate;
         let input = json!({list.name: entry.get(list.name).cloned().unwrap_or_default()});
@@ -175,7 +175,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         decision.class() != Class::Deny
     }
 
-    /// The agent tells such a server something. What asks for something is no news: nobody could be told what came of it.
+    /// Handles a notification of the agent to an MCP server. A request in this form is dropped: its result
+    /// could not be reported.
     pub(super) fn handle_mcp_notification(&mut self, message: View<'_>) {
         let params = unique_keys::read(message.params()).unwrap_or_default();
         let is_declared = self.gate.config.capabilities.mcp_acp;
@@ -190,7 +191,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.record_name_once(method::MCP_MESSAGE, message, Some(code));
     }
 
-    /// The client has opened a connection to a server, or not.
+    /// Handles the client's answer to a connection request.
     pub(super) fn handle_mcp_connected(&mut self, server: String, message: View<'_>) {
         let result = parse_object(message.result());
         if let Some(connection) = result["connectionId"].as_str()
@@ -203,14 +204,14 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.forward_to_agent(message);
     }
 
-    /// Forgets the connections to servers that no session has any more.
+    /// Forgets connections to servers without a session.
     pub(super) fn forget_connections(&mut self) {
         let mut connections = std::mem::take(&mut self.gate.mcp_connections);
         connections.retain(|_, server| self.mcp_server(server).is_some());
         self.gate.mcp_connections = connections;
     }
 
-    /// The server that a message means. Whatever it names, it must mean the same by all.
+    /// Returns the server that a message names. All members that name one must agree.
     fn find_mcp_server(&self, params: &Value) -> Option<McpServer> {
         let named = ["serverId", "acpId"].iter().filter_map(|key| params.get(key)).map(Value::as_str);
         let by_connection = params.get("connectionId").map(|connection| {
@@ -224,7 +225,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         meant.all(|other| other == Some(first)).then(|| self.mcp_server(first))?
     }
 
-    /// The server of this id in a session, or in one that is being opened.
+    /// Returns the server of this id in a session, or in one that is being opened.
     fn mcp_server(&self, id: &str) -> Option<McpServer> {
         let found = |name: &String, session| McpServer { id: id.to_owned(), name: name.clone(), session };
         let in_session = self.gate.sessions.iter().find_map(|(session, known)| {
@@ -240,7 +241,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         })
     }
 
-    /// Whether a server of this id is there already, in a session of another name.
+    /// Returns `true` if a session other than `but` has a server of this id.
     pub(super) fn is_server_id_taken(&self, id: &str, but: Option<&str>) -> bool {
         self.mcp_server(id).is_some_and(|found| found.session.is_none() || found.session.as_deref() != but)
     }

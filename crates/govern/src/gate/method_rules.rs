@@ -1,7 +1,8 @@
-//! Methods that the gate has no rule for: refused unless the manifest lists them, and recorded either way.
+//! Methods without a rule of their own: refused unless the manifest lists them, and recorded either way.
 //!
-//! A method the gate does not know may start a turn, point the agent at another endpoint or ask the user for a secret, so
-//! passing it on would be a way around every rule. A listed name never replaces the handling of a method the gate knows.
+//! A method the gate does not know may start a turn, point the agent at another endpoint or ask the user for
+//! a secret, so passing it on would bypass every rule. A listed name never replaces the handling of a method
+//! the gate knows.
 
 use narrows_acp::method::{self, Side};
 use narrows_wire::{Code, Kind, RpcError, View, member, message};
@@ -20,16 +21,16 @@ use crate::lookalike_keys::{Spelling, has_lookalike};
 use crate::request_ids::comparable_id;
 use crate::unique_keys;
 
-/// Why a request is refused.
+/// Reason for refusing an unlisted request.
 const UNLISTED: &str = "the manifest does not list this method";
 
-/// The code of a listed method whose parameters do not show, or show twice, which session it means.
+/// Code for params of a listed method that do not show its session unambiguously.
 pub(super) const UNCLEAR: &str = "ambiguous_params";
 
 /// Distinct names of agent notifications that are recorded per connection.
 const MAX_RECORDED_NAMES: usize = 256;
 
-/// Returns `true` for requests of the client that log in or out, or stop a call: passed on, and recorded.
+/// Returns `true` for client requests that log in or out, or stop a call: passed on, and recorded.
 fn is_recorded_request(method: &str) -> bool {
     matches!(
         method,
@@ -42,8 +43,8 @@ fn is_recorded_request(method: &str) -> bool {
     )
 }
 
-/// Why a message cannot be one of its method: the protocol sends that the other way, or in the other form. No rule looks at
-/// such a message, so it would pass undecided. Returns the code of the refusal; methods that no table has are in order.
+/// Returns the code of the refusal if the protocol has this method only in the other direction or form. No
+/// rule looks at such a message, so it would pass undecided. Unknown methods are not misused.
 fn misuse_code(sender: MessageSender, form: method::Kind, name: &str) -> Option<&'static str> {
     let receiver = match sender {
         MessageSender::Client => Side::Agent,
@@ -64,17 +65,17 @@ fn misuse_code(sender: MessageSender, form: method::Kind, name: &str) -> Option<
     (row.kind != form && !is_tolerated).then_some("wrong_form")
 }
 
-/// Returns `true` for the methods between a conductor and its proxies, which neither end says to the other.
+/// Returns `true` for the methods between a conductor and its proxies, which no peer of a gate may send.
 fn is_envelope(name: &str) -> bool {
     matches!(name, method::PROXY_INITIALIZE | method::PROXY_SUCCESSOR)
 }
 
-/// Returns `true` for notifications of the client that are passed on as they are.
+/// Returns `true` for client notifications that are passed on unchanged.
 pub(super) fn is_plain_notification(method: &str) -> bool {
     matches!(method, method::SESSION_CANCEL | method::CANCEL_REQUEST | method::MCP_MESSAGE)
 }
 
-/// Returns `true` for methods of the client that the gate has a rule for.
+/// Returns `true` for client methods with a rule of their own.
 fn is_client_method(method: &str) -> bool {
     let is_session = matches!(
         method,
@@ -93,7 +94,7 @@ fn is_client_method(method: &str) -> bool {
     is_session || method == method::INITIALIZE || is_recorded_request(method) || is_plain_notification(method)
 }
 
-/// Returns `true` for requests of the agent that other modules decide about.
+/// Returns `true` for agent requests that other modules decide about.
 fn is_agent_request(method: &str) -> bool {
     matches!(
         method,
@@ -112,7 +113,7 @@ fn is_agent_request(method: &str) -> bool {
 }
 
 impl<O: GateOutput> GateCtx<'_, O> {
-    /// Handles a request of the client for which there is no rule of its own.
+    /// Handles a client request without a rule of its own.
     pub(super) fn handle_other_client_request(&mut self, id: &[u8], method: &str, message: View<'_>) {
         if is_recorded_request(method) {
             return self.record_and_forward(id, method, message);
@@ -139,7 +140,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         if self.gate.config.autonomy != Autonomy::Gated {
             return self.record_and_forward(id, method, message);
         }
-        // It may start a turn, and of a gated operator each turn is approved.
+        // It may start a turn, and each turn of a gated operator needs an approval.
         let Some(name) = session else {
             let seq = self.record_method(MessageSender::Client, method, message, Some("no_session"));
             let words = "a gated operator needs a session here";
@@ -159,7 +160,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.request_approval(&name, &key, origin, None);
     }
 
-    /// Records a request of the client and passes it on.
+    /// Records a client request and passes it on.
     fn record_and_forward(&mut self, id: &[u8], method: &str, message: View<'_>) {
         if self.track_client_request(id, message, ClientRequestKind::Other) {
             let seq = self.record_method(MessageSender::Client, method, message, None);
@@ -174,13 +175,13 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.send(GateDirection::ToClient, &[&line], Some(after), on_failure);
     }
 
-    /// Handles a notification of the client for which there is no rule: dropped unless it is listed.
+    /// Handles a client notification without a rule: dropped unless it is listed.
     pub(super) fn handle_other_client_notification(&mut self, method: &str, message: View<'_>) {
         let is_listed = self.gate.config.client_methods.iter().any(|listed| listed == method);
         let is_undeclared = |params: &Value| {
             prompt_content::undeclared_block(params, self.gate.config.capabilities).is_some()
         };
-        // Nobody could be told that it needs an approval.
+        // A notification has no answer that could report a pending approval.
         let code = match is_listed {
             false => Some("method_not_listed"),
             true if self.gate.unmet_capabilities.is_some() => Some("unmet-capability"),
@@ -200,25 +201,25 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Returns `true` for a method of the client that the gate has no rule for and the manifest does not list.
+    /// Returns `true` for a client method without a rule that the manifest does not list.
     pub(super) fn is_unlisted_client_method(&self, method: &str) -> bool {
         !is_client_method(method) && !self.gate.config.client_methods.iter().any(|listed| listed == method)
     }
 
-    /// Returns `true` if the client may begin something in this session now.
+    /// Returns `true` if the client may start work in this session now.
     fn accepts_client_work(&self, name: &str) -> bool {
         self.gate.sessions.get(name).is_some_and(|session| session.is_admitted && session.replays == 0)
     }
 
-    /// Returns `true` if the agent may send a method that the gate has no rule for.
+    /// Returns `true` if the manifest lists this agent method.
     fn lists_agent_method(&self, method: &str) -> bool {
         let listed = &self.gate.config.agent_methods;
-        // Who may open a form may say that it is done.
+        // An agent that may open a form may also report its end.
         let method = if method == method::ELICITATION_COMPLETE { method::ELICITATION_CREATE } else { method };
         listed.iter().any(|listed| listed == method)
     }
 
-    /// Refuses a request of the agent whose method is not listed. Returns `true` if it was refused.
+    /// Refuses an unlisted agent request. Returns `true` if it was refused.
     pub(super) fn refuse_unlisted_agent_request(
         &mut self,
         id: &[u8],
@@ -240,7 +241,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         true
     }
 
-    /// Passes a listed request of the agent on, unless history is being replayed.
+    /// Passes a listed agent request on, unless history is being replayed.
     pub(super) fn handle_other_agent_request(&mut self, id: &[u8], method: &str, message: View<'_>) {
         if self.is_replayed(message) {
             let name = message.session().unwrap_or_default();
@@ -267,8 +268,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.send(GateDirection::ToClient, &[message.bytes()], Some(seq), on_failure);
     }
 
-    /// Handles a notification of the agent for which there is no rule: dropped unless it is listed. The log has each name
-    /// once: some agents report progress this way, many times a second.
+    /// Handles an agent notification without a rule: dropped unless it is listed. Each name is recorded once:
+    /// some agents report progress this way, many times a second.
     pub(super) fn handle_other_agent_notification(&mut self, method: &str, message: View<'_>) {
         if (method == method::CANCEL_REQUEST || self.lists_agent_method(method))
             && self.refuse_unfit_agent_message(method, message)
@@ -288,7 +289,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// The agent wants no answer any more. Of a request that waits for an approval the client knows nothing.
+    /// Handles a cancellation by the agent. The client does not know requests that wait for an approval.
     fn handle_agent_cancel(&mut self, message: View<'_>) {
         let params = message.params().unwrap_or_default();
         let named = member(params, "requestId").ok().flatten().map(|place| &params[place]);
@@ -307,7 +308,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Records a notification of the agent, unless the log of this connection has its name with this outcome already.
+    /// Records an agent notification, unless this connection has already recorded its name with this result.
     pub(super) fn record_name_once(
         &mut self,
         method: &str,
@@ -322,14 +323,13 @@ impl<O: GateOutput> GateCtx<'_, O> {
         is_first.then(|| self.record_method(MessageSender::Agent, method, message, refused))
     }
 
-    /// Returns `true` if the log of this connection does not have this name, and takes it down.
+    /// Adds a name to the recorded ones. Returns `true` if it is new and there is room.
     pub(super) fn insert_recorded_name(&mut self, name: &str) -> bool {
         let names = &mut self.gate.recorded_names;
         names.len() < MAX_RECORDED_NAMES && names.insert(name.chars().take(256).collect())
     }
 
-    /// Refuses and records a message of the client that has a key of the protocol in another case. Returns `true` if it was
-    /// refused.
+    /// Refuses a client message with a lookalike key, and records that. Returns `true` if it was refused.
     pub(super) fn refuse_unclear_client_message(&mut self, message: View<'_>) -> bool {
         if !is_unclear(message, Spelling::CaseAndSeparators) {
             return false;
@@ -342,7 +342,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         true
     }
 
-    /// Does the same for the agent. An update like that may tell of what nobody has decided about, so it stops the turn.
+    /// Refuses an agent message with a lookalike key, and records that. Such an update may report undecided
+    /// work, so it stops the turn.
     pub(super) fn refuse_unclear_agent_message(&mut self, message: View<'_>) -> bool {
         if !is_unclear(message, Spelling::Case) {
             return false;
@@ -365,8 +366,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         true
     }
 
-    /// Refuses and records a message of the client in a form or direction that its method does not have. Returns `true` if
-    /// it was refused.
+    /// Refuses a client message whose form or direction does not fit its method, and records that. Returns
+    /// `true` if it was refused.
     pub(super) fn refuse_misused_client_message(&mut self, method: &str, message: View<'_>) -> bool {
         let Some(code) = misuse_code(MessageSender::Client, form_of(message), method) else { return false };
         let seq = self.record_method(MessageSender::Client, method, message, Some(code));
@@ -376,8 +377,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         true
     }
 
-    /// Does the same for the agent. An update that comes as a request tells of what nobody has decided about, so it stops
-    /// the turn.
+    /// Refuses an agent message whose form or direction does not fit its method, and records that. An update
+    /// sent as a request may report undecided work, so it stops the turn.
     pub(super) fn refuse_misused_agent_message(&mut self, method: &str, message: View<'_>) -> bool {
         let Some(code) = misuse_code(MessageSender::Agent, form_of(message), method) else { return false };
         let Some(id) = message.id() else {
@@ -398,8 +399,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         true
     }
 
-    /// Records a method for which there is no other event: passed on, or refused with this code. The parameters are known
-    /// by a digest, as those of a prompt are.
+    /// Records a message without another audit event: passed on, or refused with the code `refused`. Its
+    /// params are recorded by length and digest.
     pub(super) fn record_method(
         &mut self,
         sender: MessageSender,
@@ -416,8 +417,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
     }
 }
 
-/// The parameters of a listed method, if every reader finds the same session in them, or none: an object in which no key comes
-/// twice and whose `sessionId` is a text, or no parameters at all.
+/// Returns the params of a listed method if every reader finds the same session in them: an object without
+/// duplicate keys whose `sessionId` is a string or missing, or no params.
 fn plain_params(message: View<'_>) -> Option<Value> {
     if message.params().is_none() {
         return Some(json!({}));
@@ -427,7 +428,7 @@ fn plain_params(message: View<'_>) -> Option<Value> {
     session.is_none_or(|session| session.is_string() || session.is_null()).then_some(params)
 }
 
-/// Returns `true` if a request or a notification has a key of the protocol in another case.
+/// Returns `true` if a request or a notification has a lookalike key.
 fn is_unclear(message: View<'_>, spelling: Spelling) -> bool {
     matches!(message.kind(), Kind::Request | Kind::Notification)
         && message.params().is_some_and(|params| has_lookalike(params, spelling))
@@ -438,7 +439,7 @@ fn lookalike_error() -> RpcError {
     RpcError::new(Code::InvalidParams, words).with("code", json!(UNCLEAR))
 }
 
-/// The error of a request that [`plain_params`] finds unclear.
+/// The error for params that [`plain_params`] rejects.
 fn unclear_params_error() -> RpcError {
     let words = "params must be an object with a plain `sessionId`";
     RpcError::new(Code::InvalidParams, words).with("code", json!(UNCLEAR))
@@ -451,7 +452,7 @@ fn form_of(message: View<'_>) -> method::Kind {
     }
 }
 
-/// The error of a request that [`misuse`] is about.
+/// The error for a request that [`misuse_code`] rejects.
 fn misuse_error(method: &str, code: &'static str) -> RpcError {
     let words = match code {
         "wrong_form" => "this method is a notification",
@@ -461,7 +462,7 @@ fn misuse_error(method: &str, code: &'static str) -> RpcError {
     RpcError::new(Code::InvalidRequest, words).with("code", json!(code))
 }
 
-/// Parameters without what every message has: the rest is what somebody approves.
+/// Returns params without the members of every message: the rest is what an approver sees.
 pub(super) fn without_envelope(mut params: Value) -> Value {
     if let Some(members) = params.as_object_mut() {
         members.remove("sessionId");

@@ -1,4 +1,4 @@
-//! One way through the gate: lines in order, each once what it follows from is recorded.
+//! Outgoing lines of one direction, in order. Each is released once the audit event it depends on is durable.
 
 use std::collections::VecDeque;
 
@@ -7,37 +7,37 @@ use bytes::Bytes;
 use super::api::AuditSeq;
 use super::session_open::{audit_unavailable, outcome_unrecorded};
 
-/// Which way.
+/// Direction of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GateDirection {
     ToClient,
     ToAgent,
 }
 
-/// What is done instead of sending a line, if what it follows from could not be recorded.
+/// What to do instead of sending a line whose audit event could not be recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum OnAuditFailure {
     #[default]
     Drop,
-    /// Say this.
+    /// Send another line.
     SendInstead(GateDirection, Bytes),
-    /// Say this to the client: its request never reached the agent.
+    /// Answer the client: its request of this id never reached the agent.
     FailClientRequest(Bytes, Box<[u8]>),
-    /// End the turn of this session.
+    /// Stop the turn of this session.
     HaltTurn(Box<str>),
-    /// Tell the agent that asked, and end the turn of this session.
+    /// Answer the agent, and stop the turn of this session.
     FailAndHalt(Bytes, Box<str>),
-    /// Say this to the agent: its request, of this id, never reached the client.
+    /// Answer the agent: its request of this id never reached the client.
     FailAgentRequest(Bytes, Box<[u8]>),
 }
 
 impl OnAuditFailure {
-    /// Tells the agent that its request `id` came to nothing, and ends the turn of `session`.
+    /// Fails the agent request `id`, which had no effect, and stops the turn of `session`.
     pub(super) fn fail_unrecorded(id: &[u8], session: &str) -> Self {
         Self::FailAndHalt(audit_unavailable(id), session.into())
     }
 
-    /// Tells the agent that the outcome of its request `id` is not recorded, and ends the turn of `session`.
+    /// Reports that the outcome of the agent request `id` is not recorded, and stops the turn of `session`.
     pub(super) fn fail_outcome(id: &[u8], session: &str) -> Self {
         Self::FailAndHalt(outcome_unrecorded(id), session.into())
     }
@@ -50,11 +50,11 @@ struct Entry {
     on_failure: OnAuditFailure,
 }
 
-/// Lines that wait.
+/// Lines that wait for audit events.
 #[derive(Debug, Default)]
 pub(super) struct OrderedOutbox {
     waiting: VecDeque<Entry>,
-    /// Up to here everything was recorded.
+    /// All events up to this one are recorded.
     recorded: Option<AuditSeq>,
 }
 
@@ -67,13 +67,13 @@ impl OrderedOutbox {
         self.waiting.push_back(Entry { after, line, on_failure });
     }
 
-    /// Everything up to this was recorded.
+    /// Releases lines that depend on events up to `seq`.
     pub(super) fn release_until(&mut self, seq: AuditSeq) {
         self.recorded = self.recorded.max(Some(seq));
     }
 
-    /// This could not be recorded: whatever waits for it, or for more than it, is taken out, and what is to be done instead
-    /// is returned.
+    /// Removes the lines that depend on `seq` or a later event, which could not be recorded. Returns what to
+    /// do instead.
     pub(super) fn fail_from(&mut self, seq: AuditSeq) -> Vec<OnAuditFailure> {
         let (failed, rest): (VecDeque<_>, VecDeque<_>) =
             std::mem::take(&mut self.waiting).into_iter().partition(|entry| entry.after >= Some(seq));
@@ -81,7 +81,7 @@ impl OrderedOutbox {
         failed.into_iter().map(|entry| entry.on_failure).collect()
     }
 
-    /// The next line whose time has come, and what would have been done instead.
+    /// Returns the next line that may be sent, with its alternative.
     pub(super) fn pop(&mut self) -> Option<(Bytes, OnAuditFailure)> {
         if self.waiting.front()?.after > self.recorded {
             return None;

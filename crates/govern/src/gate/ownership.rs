@@ -1,4 +1,4 @@
-//! Whose sessions are: of those that somebody else has made the client learns as much as of those that there are not.
+//! Session ownership. A session of another identity is indistinguishable from a missing one.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,26 +14,27 @@ use super::session::ClientRequestKind;
 use super::session_open::{audit_unavailable, parse_object};
 use crate::unique_keys;
 
-/// Longer names of sessions are not kept: each is in memory and on disk for as long as anybody may come back to it.
+/// Sessions with longer names are refused: each name stays in memory and on disk while its session can be
+/// resumed.
 const MAX_SESSION_NAME_BYTES: usize = 1024;
 
-/// How many places in lists of sessions a connection can go on from: the last ones.
+/// Bound for the cursors of session lists per connection; the oldest are dropped.
 const MAX_CURSORS: usize = 64;
 
-/// Longer cursors are not kept: the list ends there.
+/// A list with a longer cursor ends there.
 const MAX_CURSOR_BYTES: usize = 4096;
 
-/// The places where lists of sessions go on. An agent may write into them what it likes, such as a session of another identity,
-/// so the client gets names for them, and can use no others.
+/// Cursors of session lists. An agent may write anything into a cursor, such as a session of another
+/// identity, so the client gets generated names and can use no others.
 #[derive(Debug, Default)]
 pub(super) struct Cursors {
     serial: u64,
-    /// Each name, and the cursor of the agent.
+    /// Generated names with the cursors of the agent.
     known: VecDeque<(String, String)>,
 }
 
 impl Cursors {
-    /// Returns the name of a cursor of the agent. `None`: it is too long.
+    /// Returns a name for a cursor of the agent. `None` if it is too long.
     fn issue(&mut self, cursor: &str) -> Option<String> {
         if cursor.len() > MAX_CURSOR_BYTES {
             return None;
@@ -53,7 +54,7 @@ impl Cursors {
 }
 
 impl<O: GateOutput> GateCtx<'_, O> {
-    /// The client asks which sessions there are.
+    /// Handles `session/list`.
     pub(super) fn handle_list(&mut self, id: &[u8], message: View<'_>) {
         let Some(params) = unique_keys::read(message.params()) else {
             return self.refuse_client(id, &ambiguous_params());
@@ -71,7 +72,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Whether the session that a message of the client's names is its own. One that names none is about none.
+    /// Returns `true` if the client owns the session of its message, or the message names none.
     pub(super) fn may_access_session(&self, message: View<'_>) -> bool {
         if self.gate.owners.is_none() {
             return true;
@@ -81,12 +82,12 @@ impl<O: GateOutput> GateCtx<'_, O> {
 
     fn is_own_session(&self, name: &str) -> bool {
         let Some(owners) = &self.gate.owners else { return true };
-        // A child belongs to whom its parent belongs to.
+        // A child belongs to the owner of its parent.
         self.gate.sessions.get(name).is_some_and(|session| session.is_admitted || session.lineage.is_some())
             || owners.is_owner(&self.gate.principal.id, name)
     }
 
-    /// Says that there is no such session, whether there is or not.
+    /// Answers that the session does not exist, whether it does or not.
     pub(super) fn refuse_unknown_session(&mut self, id: &[u8], method: &str, message: View<'_>) {
         let name = message.session().unwrap_or_default();
         let event =
@@ -103,7 +104,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         );
     }
 
-    /// Notes that the client has made a session.
+    /// Stores the client as the owner of a session.
     pub(super) fn store_owner(&self, name: &str) -> io::Result<()> {
         if name.len() > MAX_SESSION_NAME_BYTES {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the agent's name for it is too long"));
@@ -111,7 +112,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.gate.owners.as_ref().map_or(Ok(()), |owners| owners.set_owner(&self.gate.principal.id, name))
     }
 
-    /// A session was made, and nobody would know later whose it is: then it is nobody's.
+    /// Closes a new session whose owner could not be stored: it could never be opened again.
     pub(super) fn handle_owner_failure(&mut self, id: &[u8], name: &str, error: &io::Error) {
         self.close_unusable_session(name, "whose it is could not be kept");
         let words = format!("whose the session is could not be kept: {error}");
@@ -120,7 +121,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.send(GateDirection::ToClient, &[&line], None, OnAuditFailure::Drop);
     }
 
-    /// The agent has told which sessions there are: the client is told of its own.
+    /// Reduces a list of sessions to those of the client.
     pub(super) fn handle_list_answer(&mut self, id: &[u8], message: View<'_>) {
         if self.gate.owners.is_none() || message.result().is_none() {
             return self.forward_to_client(message);

@@ -1,4 +1,4 @@
-//! Permission requests of the agent: answered by the policy where it can, by somebody who may where it cannot.
+//! Permission requests of the agent: answered by the policy, or by an approver.
 
 use narrows_acp::method;
 use narrows_wire::{View, message};
@@ -17,7 +17,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
     pub(super) fn handle_permission_request(&mut self, id: &[u8], message: View<'_>) {
         let name = message.session().unwrap_or_default();
         let params = parse_object(message.params());
-        let options = PermissionOptions::read(&params["options"]);
+        let options = PermissionOptions::from_offered(&params["options"]);
         let subject = if self.gate.is_v2 {
             self.permission_subject(&name, &params["subject"])
         } else {
@@ -40,10 +40,10 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
         let Some(record) = self.gate.call_record_or_new(&name, &call) else { return };
         if said.tool_call_id.is_none() {
-            // What has no id is what this request says, and nothing that was said before.
+            // Without an id, only this request describes the call.
             **record = CallRecord::default();
         } else if record.is_recorded {
-            // Whoever asks about a call that has ended wants another.
+            // A request about an ended call is about a further run.
             if !matches!(said.status, Some(CallStatus::Pending | CallStatus::Running)) {
                 said.status = Some(CallStatus::Pending);
             }
@@ -58,7 +58,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.charge_call(&name, &call);
         let seq = match is_new && self.adopt_decided_call(&name, &call) {
             false if changed || is_new || needs_judging => self.decide_call(&name, &call),
-            // It was judged when it was told of. Each answer is recorded, that of an approver when it is given.
+            // The decision was made before. Each answer is recorded; that of an approver when it is given.
             _ => {
                 match self
                     .call_record(&name, &call)
@@ -99,15 +99,15 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// What a permission request of version 2 is about: what it says of a call, and the command that would be run as a part
-    /// of one that is known. Else the code of the refusal.
+    /// Returns the tool call of a version 2 request, and the command if it is part of a known call. The error
+    /// is the code of a refusal.
     fn permission_subject(
         &self,
         name: &str,
         subject: &Value,
     ) -> Result<(Value, Option<Value>), &'static str> {
         match subject["type"].as_str() {
-            // What stands beside the call may be meant in place of it.
+            // A receiver may act on a member beside the call instead.
             Some("tool_call") if has_other_members(subject, &["type", "toolCall", "_meta"]) => {
                 return Err("unreadable_subject");
             }
@@ -130,7 +130,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         })
     }
 
-    /// Refuses to grant what cannot be judged, and records that.
+    /// Rejects and records a request that cannot be judged.
     fn refuse_subject(
         &mut self,
         id: &[u8],
@@ -147,7 +147,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.reject_permission(id, name, options, "what it is about cannot be judged", Some(seq));
     }
 
-    /// Answers a permission request with a no, and says why to whoever reads that.
+    /// Rejects a permission request, with the reason in `_meta`.
     pub(super) fn reject_permission(
         &mut self,
         id: &[u8],
@@ -161,7 +161,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.send_permission_outcome(id, name, &outcome, after);
     }
 
-    /// Answers a permission request with one of its options, or with none of them.
+    /// Answers a permission request with one of its options; `None` cancels it.
     pub(super) fn answer_permission(
         &mut self,
         id: &[u8],
@@ -178,7 +178,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
     }
 }
 
-/// The answer that takes one of the options, or none of them.
+/// Returns the result that selects an option; `None` cancels.
 fn selected_outcome(option: Option<&str>) -> Value {
     match option {
         Some(option) => json!({"outcome": {"outcome": "selected", "optionId": option}}),
@@ -186,7 +186,7 @@ fn selected_outcome(option: Option<&str>) -> Value {
     }
 }
 
-/// The members of a subject that are not `known` and not null.
+/// Returns the members of a subject that are neither `known` nor null.
 fn other_members<'a>(subject: &'a Value, known: &[&str]) -> impl Iterator<Item = (&'a str, &'a Value)> {
     let members = subject.as_object().into_iter().flatten();
     members
@@ -194,7 +194,7 @@ fn other_members<'a>(subject: &'a Value, known: &[&str]) -> impl Iterator<Item =
         .filter(|(key, value)| !known.contains(key) && !value.is_null())
 }
 
-/// Returns `true` if a subject has such members.
+/// Returns `true` if a subject has other members than `known`.
 fn has_other_members(subject: &Value, known: &[&str]) -> bool {
     other_members(subject, known).next().is_some()
 }

@@ -1,14 +1,14 @@
-//! What a prompt says: whether it may be said at all, and what somebody sees who is asked about it.
+//! Content of prompts: its declared capabilities, and the text that approvers see.
 
 use narrows_manifest::Capabilities;
 use narrows_wire::member;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-/// How much of the text of a prompt is shown to whoever is asked, in bytes.
+/// Longer prompt texts are cut for approvers.
 const MAX_SHOWN_BYTES: usize = 16 << 10;
 
-/// The type of the first block that the manifest does not declare.
+/// Returns the type of the first block whose capability the manifest does not declare.
 pub(super) fn undeclared_block(params: &Value, declared: Capabilities) -> Option<&'static str> {
     blocks(params).iter().find_map(|block| match block["type"].as_str()? {
         "image" if !declared.image => Some("image"),
@@ -18,7 +18,8 @@ pub(super) fn undeclared_block(params: &Value, declared: Capabilities) -> Option
     })
 }
 
-/// A prompt as it is approved and recorded: its text as far as that goes, and a digest of all of it as it was sent.
+/// Returns a prompt as it is approved and recorded: its text, cut if long, with the length and digest of what
+/// was sent.
 pub(super) fn approval_input(params: &Value, raw: Option<&[u8]>) -> Value {
     let raw = raw.unwrap_or_default();
     let place = member(raw, "prompt").ok().flatten();

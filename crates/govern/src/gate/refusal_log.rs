@@ -1,8 +1,8 @@
-//! Limits how many refusals of one connection are recorded, so that neither end can fill the log with messages that have no
-//! effect. Beyond the rate they are counted, and one entry for each action says how many there were. A turn whose agent goes
-//! on with calls that are not allowed is stopped.
+//! Limits how many refusals of one connection are recorded, so that no peer can fill the log with messages
+//! that have no effect. Beyond the rate they are counted, and one entry for each action has the count. A turn
+//! whose agent continues with denied calls is stopped.
 //!
-//! Whatever takes effect is recorded by itself, always.
+//! Everything that has an effect is always recorded by itself.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::audit_events::DECISION;
 /// Refusals that are recorded one by one within an interval.
 const MAX_RECORDED: u32 = 100;
 
-/// Their inputs in that interval. One input has at most 256 KiB.
+/// Bytes of their inputs in that interval. One input has at most 256 KiB.
 const MAX_RECORDED_BYTES: usize = 4 << 20;
 
 /// Decisions within an interval that do not allow a call. Beyond it the turn is stopped.
@@ -26,29 +26,30 @@ const MAX_CALLS_NOT_ALLOWED: u32 = 1_000;
 
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// The member of an entry's `metadata` that says how many refusals it stands for. Absent: one.
+/// Member of an entry's `metadata`: the number of refusals that it stands for. Absent: one.
 const COUNT: &str = "count";
 
 /// The refusals of one connection.
 #[derive(Debug, Default)]
 pub(super) struct RefusalLog {
-    /// When the interval of the last refusal ends.
+    /// End of the interval of the last refusal.
     until: Option<GateTime>,
-    /// Refusals that were recorded in it, and the bytes of their inputs.
+    /// Refusals recorded in the interval, and the bytes of their inputs.
     recorded: u32,
     recorded_bytes: usize,
-    /// Decisions in it that do not allow a call.
+    /// Decisions in the interval that do not allow a call.
     calls_not_allowed: u32,
-    /// What was left out, by its action: the first of it, and how many there were.
+    /// Omitted refusals by action: the first one, and their number.
     omitted: BTreeMap<String, (Event, u64)>,
 }
 
 impl RefusalLog {
-    /// Returns an event that is to be recorded.
+    /// Returns the event if it may be recorded.
     ///
     /// # Errors
-    /// It is a refusal beyond the rate: it is counted, and the count is to be recorded then.
-    pub(super) fn resolve_in_roots(&mut self, now: GateTime, event: Event) -> Result<Event, GateTime> {
+    ///
+    /// For a refusal beyond the rate: the time at which the counts are due.
+    pub(super) fn admit(&mut self, now: GateTime, event: Event) -> Result<Event, GateTime> {
         if !is_refusal(&event) {
             return Ok(event);
         }
@@ -76,12 +77,12 @@ impl RefusalLog {
         Err(until)
     }
 
-    /// Returns `true` if too many calls were decided about that may not be made.
+    /// Returns `true` if too many calls in the interval were not allowed.
     pub(super) fn has_too_many_calls(&self) -> bool {
         self.calls_not_allowed > MAX_CALLS_NOT_ALLOWED
     }
 
-    /// When counts are to be recorded.
+    /// Returns the time at which counts are due.
     pub(super) fn next_due(&self) -> Option<GateTime> {
         self.until.filter(|_| !self.omitted.is_empty())
     }
@@ -95,8 +96,8 @@ impl RefusalLog {
     }
 }
 
-/// Returns `true` for what a client or an agent can cause without any effect, as often as it likes. A decision that waits for
-/// an approval is one: what becomes of it is a decision of its own.
+/// Returns `true` for events that a peer can cause at will and without an effect. A decision that requires an
+/// approval is one: its outcome is recorded separately.
 fn is_refusal(event: &Event) -> bool {
     let decision = event.policy.as_ref().and_then(|policy| policy.decision);
     event.action.ends_with(".refused")
@@ -105,7 +106,7 @@ fn is_refusal(event: &Event) -> bool {
 }
 
 impl<O: GateOutput> GateCtx<'_, O> {
-    /// Records how many refusals were left out.
+    /// Records the numbers of omitted refusals.
     pub(super) fn record_omitted(&mut self) {
         for event in self.gate.refusals.take_omitted() {
             self.record_always(event);

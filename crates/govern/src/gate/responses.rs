@@ -1,4 +1,4 @@
-//! The agent's answers, as far as they change what is known.
+//! Handles the answers of the agent.
 
 use narrows_acp::method;
 use narrows_wire::{View, message};
@@ -55,7 +55,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
                     return self.handle_owner_failure(id, &name, &error);
                 }
                 let seq = self.record_session_open(&name);
-                // What was said before the answer is shown before it.
+                // Messages in the session that arrived before the answer are shown before it.
                 self.release_early();
                 self.send_marked(
                     message,
@@ -93,7 +93,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// A session was made for which there is no room: then there is none.
+    /// Closes a new session beyond the limit.
     fn refuse_surplus_session(&mut self, id: &[u8], name: &str) {
         let event = self.parties(name).refused("session.refused", "too_many_sessions", json!({}));
         let seq = self.record(event);
@@ -103,7 +103,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.send(GateDirection::ToClient, &[&line], Some(seq), on_failure);
     }
 
-    /// Has the agent close a session that nobody will use. What it answers is nobody's answer.
+    /// Makes the agent close an unusable session. Its answer is dropped.
     pub(super) fn close_unusable_session(&mut self, name: &str, reason: &str) {
         self.gate.serial += 1;
         let id = format!("\"aip44:{}:{}\"", self.gate.start.nonce, self.gate.serial);
@@ -126,7 +126,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.record(event)
     }
 
-    /// Sends a message to the client with our mark.
+    /// Sends a message to the client with the mark.
     pub(super) fn send_marked(
         &mut self,
         message: View<'_>,
@@ -135,7 +135,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
     ) {
         let fitting = self.fitting_update(message);
         let message = fitting.as_deref().map_or(message, View::parse);
-        // What can be read in two ways has not come this far.
+        // Ambiguous messages were refused earlier.
         let Some(marked) = self.gate.mark.insert(message) else { return };
         if after.is_none() && self.gate.to_client.is_empty() {
             return self.out.to_client(&marked);
@@ -144,8 +144,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.send(GateDirection::ToClient, &[&line], after, on_failure);
     }
 
-    /// The agent has introduced itself: what the manifest does not declare it does not offer, and what is declared must
-    /// be there.
+    /// Handles the answer to `initialize`: undeclared capabilities are removed, and declared ones must be
+    /// present.
     fn handle_initialize_answer(&mut self, id: &[u8], message: View<'_>) {
         if message.result().is_none() {
             return self.forward_to_client(message);
@@ -153,7 +153,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let mut result = parse_object(message.result());
         self.gate.is_v2 = result["protocolVersion"] == 2;
         let mut missing = self.restrict_agent_capabilities(&mut result);
-        // No manifest can declare it: it comes with the others, and is offered where the agent has it.
+        // Every manifest declares it implicitly; it is offered if the agent has it.
         missing.retain(|name| *name != "acp");
         self.gate.unmet_capabilities = (!missing.is_empty()).then(|| missing.join(", "));
         if let Some(error) = self.unmet_error() {
@@ -170,12 +170,12 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.send(GateDirection::ToClient, &[&line], None, OnAuditFailure::Drop);
     }
 
-    /// Takes out of an answer what is not declared, and names what is declared and not there.
+    /// Removes undeclared capabilities from an answer. Returns the declared ones that are missing.
     fn restrict_agent_capabilities(&self, result: &mut Value) -> Vec<&'static str> {
         let declared = self.gate.config.capabilities;
         let mut missing = Vec::new();
         if self.gate.is_v2 {
-            // What can be done with sessions is the same for all agents there.
+            // In version 2, session capabilities are the same for all agents.
             let mut none = Map::new();
             let session = result.pointer_mut("/capabilities/session").and_then(Value::as_object_mut);
             let session = session.unwrap_or(&mut none);
@@ -245,7 +245,7 @@ fn restrict_flag(
 }
 
 impl Session {
-    /// Whether nothing ever happened in it.
+    /// Returns `true` if the session has no turn, no call and no replay.
     pub(super) fn is_unused(&self) -> bool {
         self.prompts.is_empty() && self.calls.is_empty() && self.replays == 0
     }

@@ -1,8 +1,8 @@
-//! Bounds the bytes that the tables of one gate retain. Every table charges [`RetainedBytes`] for an entry. The charge is a
-//! part of the entry, so it is released on whichever path the entry is dropped.
+//! Bounds the memory of the tables of one gate. Every table charges [`RetainedBytes`] for an entry. The
+//! charge is part of the entry, so every way of dropping the entry releases it.
 //!
-//! What does not fit is refused, after calls that are over have been forgotten. A forgotten call is decided again if the agent
-//! reports it again, so nothing is allowed because it was forgotten.
+//! If the budget is exceeded, finished calls are forgotten, then further entries are refused. A forgotten
+//! call is decided again if the agent reports it again, so nothing is allowed because it was forgotten.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -22,10 +22,10 @@ const MAX_RETAINED_BYTES: usize = 128 << 20;
 /// Memory of an entry beside its key and its value.
 const ENTRY_BYTES: usize = 64;
 
-/// The reason why a turn is stopped whose calls do not fit.
+/// Reason for stopping a turn whose calls exceed the budget.
 pub(super) const NO_ROOM: &str = "its open tool calls take too much memory";
 
-/// The code of a refusal in the log.
+/// Code of a refusal in the log.
 const TOO_MUCH: &str = "too_much_retained";
 
 /// The byte budget of one gate.
@@ -54,7 +54,7 @@ impl RetainedBytes {
         self.used().saturating_add(bytes) <= self.max
     }
 
-    /// Charges `bytes`, whether there is room for them or not.
+    /// Charges `bytes`, even beyond the budget.
     pub(super) fn charge(&self, bytes: usize) -> ByteCharge {
         let mut charge = ByteCharge { bytes: 0, budget: Some(self.clone()) };
         charge.resize(bytes);
@@ -102,7 +102,7 @@ impl<K: Eq + Hash, V> ChargedMap<K, V> {
         self.entries.insert(key, (value, budget.charge(bytes + ENTRY_BYTES)));
     }
 
-    /// Notes that an entry has `bytes` now.
+    /// Sets the size of an entry.
     pub(super) fn resize<Q: Eq + Hash + ?Sized>(&mut self, key: &Q, bytes: usize)
     where
         K: Borrow<Q>,
@@ -188,7 +188,7 @@ impl<K, V> Iterator for DrainValues<'_, K, V> {
     }
 }
 
-/// Estimates the memory of a value. A number of one digit takes many times as much in memory as on the wire.
+/// Estimates the memory of a value. A one-digit number takes far more memory than bytes on the wire.
 pub(crate) fn value_bytes(value: &Value) -> usize {
     let inside = match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 0,
@@ -202,7 +202,8 @@ pub(crate) fn value_bytes(value: &Value) -> usize {
 }
 
 impl Gate {
-    /// Forgets calls that are over, and names of closed sessions, if there is no room for `bytes`. Returns `true` if there is.
+    /// Forgets finished calls and closed sessions if there is no room for `bytes`. Returns `true` if there is
+    /// room.
     pub(super) fn make_room(&mut self, bytes: usize) -> bool {
         if self.retained.has_room_for(bytes) {
             return true;
@@ -234,13 +235,13 @@ impl<O: GateOutput> GateCtx<'_, O> {
         has_room
     }
 
-    /// Returns `true` if there is room for a call of this key and `bytes` more of it.
+    /// Returns `true` if there is room for a call of this key with `bytes` more.
     pub(super) fn has_room_for_call(&mut self, session: &str, key: &str, bytes: usize) -> bool {
         let has_entry = self.session(session).is_some_and(|session| session.has_room_for(key));
         has_entry && self.has_room_for(session, bytes + key.len() + ENTRY_BYTES)
     }
 
-    /// Charges a call for what is known of it now.
+    /// Updates the charge of a call.
     pub(super) fn charge_call(&mut self, session: &str, key: &str) {
         let Some(session) = self.gate.sessions.get_mut(session) else { return };
         let Some(bytes) = session.calls.get(key).map(|record| record.retained_bytes()) else { return };

@@ -1,4 +1,4 @@
-//! What is known of each session, each call, and each request that matters here.
+//! State of sessions, calls, and requests in flight.
 
 use std::path::PathBuf;
 
@@ -17,13 +17,15 @@ use crate::call::{Call, Digest};
 use crate::identity::Principal;
 use crate::lifecycle::OperatorState;
 
-/// How much of what is said about a call is kept until it is decided.
+/// Bytes of updates that are held for a call until it is decided.
 pub(super) const MAX_HELD_BYTES: usize = 1 << 20;
 
-/// How the keys of calls begin that nobody tells of, and of those that are told of by ids which begin so.
+/// Prefixes of call keys that the gate generates; a key for an agent's id with such a prefix gets `call ` in
+/// front.
 const RESERVED: [&str; 5] = ["request ", "turn ", "change ", "call ", "terminal "];
 
-/// The key of a call that an agent tells of by this id. An agent may choose any: it is never the key of anything else.
+/// Returns the key of a call with this id. An agent may choose any id, and it never collides with a generated
+/// key.
 pub(super) fn call_key(id: &str) -> Box<str> {
     match RESERVED.iter().any(|reserved| id.starts_with(reserved)) {
         true => format!("call {id}").into(),
@@ -31,128 +33,128 @@ pub(super) fn call_key(id: &str) -> Box<str> {
     }
 }
 
-/// The key of what a request of the agent's wants.
+/// Returns the key of an agent request.
 pub(super) fn request_key(id: &[u8]) -> Box<str> {
     format!("request {}", String::from_utf8_lossy(id)).into()
 }
 
-/// What is known of a session.
+/// State of a session.
 #[derive(Debug, Default)]
 pub(super) struct Session {
     pub(super) operator_state: OperatorState,
-    /// The client may use it: it has made it, or opened one that is its own.
+    /// The client may use it: it created the session, or opened one of its own.
     pub(super) is_admitted: bool,
-    /// Those above it, if the agent announced it as a child.
+    /// The ancestors of a child session.
     pub(super) lineage: Option<Lineage>,
     pub(super) roots: Vec<PathBuf>,
-    /// Its turns that have not ended, by the ids of their prompts.
+    /// Ids of the prompts of unfinished turns.
     pub(super) prompts: Vec<Raw>,
-    /// Whether one runs that has been answered already, as in version 2.
+    /// A turn is active whose prompt was answered already, as in version 2.
     pub(super) is_running: bool,
-    /// How many requests replay its history just now.
+    /// Number of requests that are replaying its history.
     pub(super) replays: u32,
-    /// Each in a place of its own: there may be many, and they are large.
+    /// Boxed: there may be many, and they are large.
     pub(super) calls: ChargedMap<Box<str>, Box<CallRecord>>,
-    /// The terminals that are parts of calls, by their ids.
+    /// Terminals that are part of calls, by id.
     pub(super) terminals: ChargedMap<Box<str>, CallTerminal>,
-    /// Its MCP servers in the client: their ids and their names.
+    /// MCP servers in the client: ids and names.
     pub(super) servers: Vec<(String, String)>,
-    /// Calls that were decided before they are told of, by their ids.
+    /// Calls that were decided before they were announced, by id.
     pub(super) decided_calls: Vec<(Box<str>, CallRecord, ByteCharge)>,
-    /// Why its turn was stopped by us, if it was.
+    /// The reason why the gate stopped its turn.
     pub(super) halted: Option<TurnHalt>,
-    /// What records that.
+    /// The audit event about that.
     pub(super) halt_seq: Option<AuditSeq>,
-    /// When its agent is ended if it has not stopped.
+    /// Time at which the agent is ended if the turn has not stopped.
     pub(super) stop_deadline: Option<GateTime>,
-    /// When something was last heard of the turn that goes on, if one does.
+    /// Last activity of the active turn.
     pub(super) last_activity: Option<GateTime>,
-    /// How many requests of its agent were refused: each may let one call fail.
+    /// Number of refused client requests of the agent. Each excuses one failed call.
     pub(super) refusals: u32,
-    /// For its name, directories and servers.
+    /// Charge for its name, directories and servers.
     pub(super) charge: ByteCharge,
-    /// `None`: the sessions of all gates together are not limited, or it is a child.
+    /// `None`: the number of sessions is not limited, or this is a child.
     pub(super) slot: Option<SessionSlot>,
 }
 
-/// Why a turn was stopped.
+/// The reason why a turn was stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TurnHalt {
     pub(super) reason: String,
-    /// Because of a deadline: that is a fault, and not a refusal.
+    /// A deadline passed. This is reported as a failure, not as a refusal.
     pub(super) is_late: bool,
 }
 
-/// A request of the client's that the agent has not answered.
+/// A client request that the agent has not answered.
 #[derive(Debug)]
 pub(super) struct PendingAtAgent {
     pub(super) kind: ClientRequestKind,
     pub(super) method: Box<str>,
-    /// Until when, if there is a bound.
+    /// `None`: no deadline.
     pub(super) due: Option<GateTime>,
-    /// It was answered by us.
+    /// The gate has answered after the deadline.
     pub(super) is_late: bool,
 }
 
-/// A call and what was decided about it.
+/// A call and the decision about it.
 #[derive(Debug, Default)]
 pub(super) struct CallRecord {
     pub(super) call: Call,
-    /// What was decided about it as it is now.
+    /// The decision about the call as it is now.
     pub(super) decision: Option<CallDecision>,
-    /// A digest of where its paths led then.
+    /// Digest of its resolved paths at the time of the decision.
     pub(super) resolved_digest: Option<Digest>,
     pub(super) outcome: ApprovalOutcome,
-    /// The digest of the call that somebody has approved.
+    /// Digest of the approved call.
     pub(super) approved_digest: Option<Digest>,
-    /// A permission request about it was received: an approval answers one.
+    /// A permission request about it was received. Each approval answers one request.
     pub(super) has_request: bool,
-    /// What it has taken of the budgets of its clauses.
+    /// Its use of budgets.
     pub(super) counted: Option<CountedCall>,
-    /// What the agent said about it before it was decided.
+    /// Messages about the call that arrived before the decision.
     pub(super) held_lines: Vec<Bytes>,
-    /// What came of it is recorded.
+    /// Its outcome is recorded.
     pub(super) is_recorded: bool,
-    /// Who has agreed to it.
+    /// The approvers of the call.
     pub(super) approvers: Vec<Principal>,
-    /// Whether what our own agent then wants of the client is a part of it.
+    /// Its approval covers the client request that performs it.
     pub(super) covers_effects: bool,
-    /// What the agent has asked about: then it was told, or will be, whether it may.
+    /// Digest of the call when the agent asked about it and was, or will be, told the decision.
     pub(super) told_digest: Option<Digest>,
-    /// The terminal that is a part of it: the first that it showed, or that ran its command. There is no second one.
+    /// The terminal of the call: the first one that it showed, or that ran its command. A call has one at
+    /// most.
     pub(super) terminal: Option<Box<str>>,
-    /// What it makes of a file, as a digest, once that is known.
+    /// Digest of the file after its edit, once that is known.
     pub(super) edit_result: Option<Digest>,
 }
 
 impl CallRecord {
-    /// Whether it can be forgotten: if it is told of again it is decided again.
+    /// Returns `true` if it can be forgotten. If it is reported again, it is decided again.
     fn is_over(&self) -> bool {
         self.is_recorded || matches!(self.outcome, ApprovalOutcome::Refused(_))
     }
 
-    /// Notes that its agent knows what is said of it as it is now.
+    /// Notes that the agent knows the decision about the call as it is now.
     pub(super) fn set_told(&mut self) {
         self.told_digest = Some(self.call.digest());
     }
 
-    /// Returns `true` if it was not allowed and tried all the same by an agent that was not told so of it as it is now.
+    /// Returns `true` if the agent attempted a call that is not allowed, without having been told so.
     pub(super) fn was_tried_untold(&self) -> bool {
         !self.outcome.is_given()
             && self.call.was_tried()
             && self.told_digest.is_none_or(|told| told != self.call.digest())
     }
 
-    /// Notes that this was decided about it as it is now: an approval holds for that.
+    /// Sets the outcome for the call as it is now.
     pub(super) fn set_outcome(&mut self, outcome: ApprovalOutcome) {
         self.call.set_allowed(outcome.is_given());
         self.approved_digest = outcome.is_given().then(|| self.call.digest());
         self.outcome = outcome;
     }
 
-    /// Notes that a permission request about it was received. After the first of them nobody has agreed to it any more:
-    /// an approval answers one. Returns `true` if it has to be judged again: this is not the first, or the agent has shown
-    /// another text since it was judged.
+    /// Notes a permission request. Approvals hold for one request, so a further request voids them. Returns
+    /// `true` if the call must be decided again: for a further request, or if the shown text has changed.
     pub(super) fn set_asked(&mut self) -> bool {
         let is_changed = self.call.set_asked();
         let is_first = !std::mem::replace(&mut self.has_request, true);
@@ -163,21 +165,21 @@ impl CallRecord {
         is_changed || !is_first
     }
 
-    /// Notes that its agent was granted it as it is now, or that it runs.
+    /// Marks the call as granted or running.
     pub(super) fn mark_used(&mut self) {
         if let Some(counted) = &mut self.counted {
             counted.set_used();
         }
     }
 
-    /// Estimates the memory that it takes.
+    /// Estimates the memory of the record.
     pub(super) fn retained_bytes(&self) -> usize {
         let held: usize = self.held_lines.iter().map(|line| size_of::<Bytes>() + line.len()).sum();
         let terminal = self.terminal.as_ref().map_or(0, |terminal| terminal.len());
         size_of::<Self>() + self.call.retained_bytes() + held + terminal
     }
 
-    /// Keeps what was said about it until it is decided. Tells whether there was room for it.
+    /// Holds a message until the call is decided. Returns `false` if there is no room.
     pub(super) fn hold_line(&mut self, line: &[u8]) -> bool {
         let held: usize = self.held_lines.iter().map(Bytes::len).sum();
         if held + line.len() > MAX_HELD_BYTES {
@@ -188,17 +190,17 @@ impl CallRecord {
     }
 }
 
-/// Where a session lives, and what its client has for it.
+/// Directories and MCP servers of a session that is being opened.
 #[derive(Debug, Default)]
 pub(super) struct SessionSetup {
     pub(super) roots: Vec<PathBuf>,
     pub(super) servers: Vec<(String, String)>,
-    /// `None` if the session has one, or needs none.
+    /// `None` if the session has a slot already, or needs none.
     pub(super) slot: Option<SessionSlot>,
 }
 
 impl SessionSetup {
-    /// Estimates the memory that it takes.
+    /// Estimates the memory of the entry.
     pub(super) fn retained_bytes(&self) -> usize {
         place_bytes(&self.roots, &self.servers)
     }
@@ -210,15 +212,15 @@ fn place_bytes(roots: &[PathBuf], servers: &[(String, String)]) -> usize {
     roots + servers.sum::<usize>()
 }
 
-/// A request of the client's at the agent.
+/// Purpose of a client request at the agent.
 #[derive(Debug)]
 pub(super) enum ClientRequestKind {
     Initialize,
-    /// Opens a session that gets its name by the answer.
+    /// Creates a session, which is named by the answer.
     Create {
         place: SessionSetup,
     },
-    /// Opens a session of this name, and may replay its history.
+    /// Opens a stored session, and may replay its history.
     Open {
         session: Box<str>,
         replays: bool,
@@ -229,20 +231,20 @@ pub(super) enum ClientRequestKind {
     Close {
         session: Box<str>,
     },
-    /// Which sessions there are.
+    /// Lists sessions.
     List,
-    /// Anything that changes nothing here.
+    /// Changes no state of the gate.
     Other,
 }
 
 impl ClientRequestKind {
-    /// Estimates the memory that it takes.
+    /// Estimates the memory of the entry.
     pub(super) fn retained_bytes(&self) -> usize {
         let place = if let Self::Create { place } = self { place.retained_bytes() } else { 0 };
         size_of::<PendingAtAgent>() + place + self.session().map_or(0, str::len)
     }
 
-    /// The session it is about, if that has a name.
+    /// Returns the session that it is about, if it has a name.
     pub(super) fn session(&self) -> Option<&str> {
         match self {
             Self::Open { session, .. } | Self::Prompt { session } | Self::Close { session } => Some(session),
@@ -251,27 +253,27 @@ impl ClientRequestKind {
     }
 }
 
-/// A request of the agent's, or of our own, at the client.
+/// A request at the client, of the agent or of the gate.
 #[derive(Debug)]
 pub(super) enum PendingAtClient {
-    /// Something that was allowed, whose outcome is recorded.
+    /// An allowed request whose outcome is recorded.
     Service { session: Box<str>, call: Box<str>, method: Box<str>, due: GateTime },
-    /// The end of something that was allowed, which takes as long as it takes.
+    /// Waits for the exit of an allowed command, without a deadline.
     TerminalWait { session: Box<str> },
-    /// It was answered by us.
+    /// The gate has answered after the deadline.
     AlreadyAnswered { session: Box<str> },
-    /// A question about this hearing.
+    /// A permission request about this approval.
     Approval(u64),
-    /// A connection to the MCP server of this id.
+    /// Opens a connection to the MCP server of this id.
     McpConnect { server: String },
-    /// A list of what an MCP server has: in its answer stands only what may be read.
+    /// Lists the data of an MCP server. The answer is reduced to what may be read.
     McpList { session: Option<Box<str>>, server: String, list: &'static McpList },
-    /// Anything else that was shown: its answer is passed back.
+    /// Any other request. Its answer is passed back.
     PassThrough { method: Box<str> },
 }
 
 impl PendingAtClient {
-    /// Estimates the memory that it takes.
+    /// Estimates the memory of the entry.
     pub(super) fn retained_bytes(&self) -> usize {
         let text = match self {
             Self::Service { session, call, method, .. } => session.len() + call.len() + method.len(),
@@ -285,7 +287,7 @@ impl PendingAtClient {
     }
 }
 
-/// The options of a permission request that can be chosen here.
+/// The options of a permission request that the gate may choose.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PermissionOptions {
     pub(super) allow: Option<String>,
@@ -293,13 +295,13 @@ pub(super) struct PermissionOptions {
 }
 
 impl PermissionOptions {
-    /// Of those that an agent offers, only what holds once.
-    pub(super) fn parse_object(offered: &Value) -> Self {
+    /// Reads the offered options. Only those that hold once are used.
+    pub(super) fn from_offered(offered: &Value) -> Self {
         let options = offered.as_array().map(Vec::as_slice).unwrap_or_default();
         let of = |kind: &str| {
             let mut found = options.iter().filter(|option| option["kind"] == kind);
             let id = found.next()?.get("optionId")?.as_str()?;
-            // One that stands there twice may mean either.
+            // A duplicate id is ambiguous.
             let times = options.iter().filter(|option| option["optionId"] == id).count();
             (times == 1).then(|| id.to_owned())
         };
@@ -307,23 +309,23 @@ impl PermissionOptions {
     }
 }
 
-/// Where the answer to a hearing goes.
+/// The request that waits for an approval.
 #[derive(Debug)]
 pub(super) enum ApprovalOrigin {
-    /// The agent has asked for permission.
+    /// A permission request of the agent.
     Permission { id: Raw, options: PermissionOptions },
-    /// The agent wants something of the client.
+    /// A client request of the agent.
     Service { line: Bytes, id: Raw },
-    /// Our own agent asks.
+    /// A tool check of the built-in agent.
     ToolCheck { number: u64 },
-    /// The client wants a turn of an operator that asks for each.
+    /// A prompt of the client to a gated operator.
     Turn { line: Bytes, id: Raw },
-    /// The client wants its session run in another way.
+    /// A session change of the client.
     SessionConfig { line: Bytes, id: Raw },
 }
 
 impl ApprovalOrigin {
-    /// Estimates the memory of the message that it keeps.
+    /// Estimates the memory of the held message.
     pub(super) fn retained_bytes(&self) -> usize {
         match self {
             Self::Permission { id, options } => {
@@ -337,20 +339,20 @@ impl ApprovalOrigin {
         }
     }
 
-    /// Returns `true` if the agent has asked.
+    /// Returns `true` for requests of the agent.
     pub(super) fn is_of_agent(&self) -> bool {
         matches!(self, Self::Permission { .. } | Self::Service { .. } | Self::ToolCheck { .. })
     }
 
-    /// Whether the agent does not know that somebody is asked.
+    /// Returns `true` if the agent does not know that an approval is pending.
     pub(super) fn is_unannounced(&self) -> bool {
         matches!(self, Self::Service { .. } | Self::ToolCheck { .. })
     }
 }
 
 impl Gate {
-    /// Returns the call of this key in a session, which is new if it was not known. The caller has made sure that there is
-    /// room for it, and charges it once it has content.
+    /// Returns the call of this key, or a new one. The caller makes sure that there is room, and charges the
+    /// call once it has content.
     pub(super) fn call_record_or_new(&mut self, session: &str, key: &str) -> Option<&mut Box<CallRecord>> {
         let session = self.sessions.get_mut(session)?;
         if !session.calls.contains_key(key) {
@@ -367,7 +369,7 @@ impl Session {
         self.slot = place.slot.or(self.slot.take());
     }
 
-    /// Whether there is room for a call of this id: those that are over give way.
+    /// Returns `true` if there is room for a call of this id. Finished calls are forgotten for it.
     pub(super) fn has_room_for(&mut self, id: &str) -> bool {
         if self.calls.len() < MAX_OPEN || self.calls.contains_key(id) {
             return true;
@@ -381,7 +383,7 @@ impl Session {
         self.calls.retain(|_, record| !record.is_over());
     }
 
-    /// Adds a call. The caller has made sure that there is room for it.
+    /// Adds a call. The caller makes sure that there is room.
     pub(super) fn add_call(&mut self, budget: &RetainedBytes, key: &str, record: CallRecord) {
         let bytes = key.len() + record.retained_bytes();
         self.calls.insert(budget, key.into(), record.into(), bytes);
@@ -392,12 +394,12 @@ impl Session {
         size_of::<Self>() + place_bytes(&self.roots, &self.servers)
     }
 
-    /// Whether a turn is under way.
+    /// Returns `true` if a turn is active.
     pub(super) fn is_working(&self) -> bool {
         self.is_running || !self.prompts.is_empty()
     }
 
-    /// Returns `true` if nothing goes on in it: no turn, and no call that is not over.
+    /// Returns `true` if there is no active turn and no unfinished call.
     pub(super) fn is_idle(&self) -> bool {
         !self.is_working()
             && !matches!(

@@ -1,4 +1,5 @@
-//! Changes of how a session is run: its mode, its model, its options. Decided and recorded before the agent hears of them.
+//! Changes of a session by the client: mode, model and options. Decided and recorded before the agent gets
+//! them.
 
 use narrows_wire::{Code, RpcError, View, message};
 use serde_json::json;
@@ -15,7 +16,7 @@ use crate::call::Call;
 use crate::unique_keys;
 
 impl<O: GateOutput> GateCtx<'_, O> {
-    /// The client wants its session run in another way.
+    /// Handles a request to change a session.
     pub(super) fn handle_session_config(&mut self, id: &[u8], method: &str, message: View<'_>) {
         let Some(name) = self.require_open_session(id, message) else { return };
         let Some(params) = unique_keys::read(message.params()) else {
@@ -39,7 +40,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// It is decided whether a session is run in another way.
+    /// Passes a decided change on, or refuses it.
     pub(super) fn finish_session_config(
         &mut self,
         id: &[u8],

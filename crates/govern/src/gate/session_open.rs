@@ -1,4 +1,4 @@
-//! Connections and sessions as they are opened: what may be offered, and where a session may live.
+//! Opening of connections and sessions: capabilities, directories and MCP servers.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -16,33 +16,33 @@ use super::{Gate, GateCtx};
 use crate::path_resolver::resolve_in_roots;
 use crate::unique_keys;
 
-/// What is said to whoever uses what is not declared.
+/// Reason for refusing an undeclared capability.
 pub(super) const UNDECLARED: &str = "the manifest does not declare this capability";
 
-/// What is said of parameters in which a key stands twice.
+/// Reason for refusing params with duplicate keys.
 pub(super) const AMBIGUOUS: &str = "the parameters can be read in two ways";
 
-/// How many directories and MCP servers a session may have: each is looked up before the next message is read.
+/// Bound for directories and MCP servers of a session: all are resolved before the next message is read.
 const MAX_ENTRIES: usize = 64;
 
-/// The longest path of a directory, which is that of the system.
+/// PATH_MAX of Linux.
 const MAX_PATH_BYTES: usize = 4096;
 
-/// What the description of an MCP server in the client consists of.
+/// Members of the description of an MCP server in the client.
 const OF_ACP: [&str; 5] = ["type", "name", "id", "serverId", "_meta"];
 
-/// What the client said it does for the agent.
+/// Services that the client offered in `initialize`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClientOffer {
     read: bool,
     write: bool,
     terminal: bool,
-    /// It understands child sessions (version 1; in version 2 every client does).
+    /// Support of child sessions. In version 2 every client has it.
     pub(super) subagents: bool,
 }
 
 impl Gate {
-    /// What the client does for the agent: what is declared, and what it said itself.
+    /// Returns the services of the client that are both declared and offered.
     pub(super) fn client_capabilities(&self) -> Capabilities {
         let declared = self.config.capabilities;
         let Some(ClientOffer { read, write, terminal, .. }) = self.client_offer else { return declared };
@@ -55,9 +55,9 @@ impl Gate {
     }
 }
 
-/// Why a session is not opened.
+/// The reason why a session is not opened.
 struct OpeningRefusal {
-    /// For programs.
+    /// Code for programs, in the error and the audit log.
     code: &'static str,
     error: RpcError,
 }
@@ -69,9 +69,9 @@ impl OpeningRefusal {
 }
 
 impl<O: GateOutput> GateCtx<'_, O> {
-    /// The client introduces itself: what the manifest does not declare it does not offer.
+    /// Handles `initialize`: undeclared capabilities of the client are removed.
     pub(super) fn handle_initialize(&mut self, id: &[u8], message: View<'_>) {
-        // What the client offers would change under an agent that works by what it was told.
+        // A second `initialize` would change capabilities that the agent relies on.
         let is_open = |pending: &PendingAtAgent| {
             matches!(pending.kind, ClientRequestKind::Initialize) && !pending.is_late
         };
@@ -99,7 +99,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             }
             withhold_undeclared(offers, "terminal", declared.terminal);
         }
-        // The gate decides before anything runs, so an agent behind it always asks.
+        // The gate decides before anything runs, so the agent must always ask.
         for place in ["/clientCapabilities/_meta", "/capabilities/_meta"] {
             if let Some(meta) = params.pointer_mut(place).and_then(Value::as_object_mut) {
                 meta.remove(AUTHORIZES);
@@ -119,7 +119,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.send(GateDirection::ToAgent, &[&line], None, OnAuditFailure::Drop);
     }
 
-    /// A session is to be created.
+    /// Handles a request to create a session.
     pub(super) fn create_session(&mut self, id: &[u8], message: View<'_>) {
         let is_one = |pending: &&PendingAtAgent| matches!(pending.kind, ClientRequestKind::Create { .. });
         let coming = self.gate.pending_at_agent.values().filter(is_one).count();
@@ -136,7 +136,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// A stored session is to be opened.
+    /// Handles a request to open a stored session.
     pub(super) fn open_existing_session(&mut self, id: &[u8], message: View<'_>) {
         let Some(name) = message.session() else { return self.refuse_client(id, &missing_session_id()) };
         let is_load = message.method().is_some_and(|method| method == method::SESSION_LOAD);
@@ -146,7 +146,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let is_busy = self.gate.is_busy(&name);
         let is_replay_asked = is_load || !parse_object(message.params())["replayFrom"].is_null();
         if is_busy && is_replay_asked {
-            // What the turn does could not be told from what was done before.
+            // A replay could not be distinguished from the work of the turn.
             let error = RpcError::new(Code::InvalidRequest, "a turn is under way in this session");
             return self.refuse_client(id, &error);
         }
@@ -155,7 +155,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
                 if self.gate.sessions.len() >= super::MAX_OPEN && !self.gate.sessions.contains_key(&*name) {
                     return self.refuse_client(id, &too_many_sessions());
                 }
-                // Version 2 has no history unless it is asked for.
+                // Version 2 replays history only on request.
                 let replays = !is_busy && (is_replay_asked || !self.gate.is_v2);
                 if !self.has_room_for(&name, name.len() + place.retained_bytes()) {
                     return self.refuse_client(id, &too_many_sessions());
@@ -178,7 +178,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Sends on that a session is to be opened, with the MCP servers that it gets from us.
+    /// Passes a session request on, with the MCP servers of the manifest.
     fn forward_opening(&mut self, id: &[u8], message: View<'_>) {
         let method = message.method().unwrap_or_default();
         let name = message.session().unwrap_or_default();
@@ -205,7 +205,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.send(GateDirection::ToAgent, &[&line], seq, on_failure);
     }
 
-    /// A stored session was not opened: it is forgotten if nothing is going on in it.
+    /// Handles a failed request to open a session: an unused session is forgotten.
     pub(super) fn handle_open_failure(&mut self, name: &str, replays: bool) {
         let Some(session) = self.gate.sessions.get_mut(name) else { return };
         session.replays = session.replays.saturating_sub(u32::from(replays));
@@ -215,7 +215,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Where a session would live, if it may.
+    /// Checks a session request. Returns the directories, servers and slot of the session.
     fn admit_opening(&self, message: View<'_>, name: Option<&str>) -> Result<SessionSetup, OpeningRefusal> {
         let params = unique_keys::read(message.params())
             .ok_or_else(|| OpeningRefusal::new(Code::InvalidParams, AMBIGUOUS, "ambiguous_params"))?;
@@ -251,7 +251,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         Ok(SessionSetup { roots, servers, slot: self.take_slot(name)? })
     }
 
-    /// Takes a slot for a session that is not open, or is a child and has none. The last of the checks.
+    /// Takes a slot for a session that has none. This must be the last check.
     fn take_slot(&self, name: Option<&str>) -> Result<Option<SessionSlot>, OpeningRefusal> {
         let Some(slots) = &self.gate.session_slots else { return Ok(None) };
         let session = name.and_then(|name| self.gate.sessions.get(name));
@@ -263,7 +263,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         slot.map(Some).ok_or_else(|| OpeningRefusal::new(Code::Backpressure, words, "session_limit"))
     }
 
-    /// Whether a client may name this MCP server.
+    /// Checks that the client may use this MCP server.
     fn admit_server(&self, server: &Value) -> Result<(), OpeningRefusal> {
         let config = &self.gate.config;
         let declared = config.capabilities;
@@ -285,7 +285,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
         let Some(listed) = &config.servers else { return Ok(()) };
         let name = server["name"].as_str().unwrap_or_default();
-        // One in the client is the client's; any other is ours to describe, or a name would be enough to run anything.
+        // A server in the client belongs to the client. Any other must be described by the manifest, or its
+        // name would be enough to run anything.
         let is_known = match server["type"] == "acp" {
             true => listed.iter().any(|listed| listed == name),
             false => config.provided_servers.iter().any(|provided| provided["name"] == name),
@@ -297,7 +298,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         Err(OpeningRefusal::new(Code::PolicyDenied, words, "server_not_listed"))
     }
 
-    /// The MCP servers that live in the client: their ids, each of which means one of them, and their names.
+    /// Returns the ids and names of MCP servers in the client. Ids must be unique.
     fn client_mcp_servers(
         &self,
         servers: &[Value],
@@ -334,12 +335,12 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.send(GateDirection::ToClient, &[&line], Some(seq), on_failure);
     }
 
-    /// The session of this name, if it is open.
+    /// Returns an open session.
     pub(super) fn session(&mut self, name: &str) -> Option<&mut Session> {
         self.gate.sessions.get_mut(name)
     }
 
-    /// The session of this name, which the client has opened. Nothing if there is no room for it.
+    /// Returns a session, opening it if necessary. `None` if there is no room.
     pub(super) fn ensure_session(&mut self, name: &str) -> Option<&mut Session> {
         if !self.gate.sessions.contains_key(name) {
             if self.gate.sessions.len() >= super::MAX_OPEN {
@@ -357,7 +358,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
     }
 }
 
-/// The error of whoever wanted something that could not be recorded.
+/// The error for an action that could not be recorded, and was not done.
 pub(super) fn audit_unavailable(id: &[u8]) -> bytes::Bytes {
     message::error(
         id,
@@ -365,36 +366,36 @@ pub(super) fn audit_unavailable(id: &[u8]) -> bytes::Bytes {
     )
 }
 
-/// The error of a request that reached its addressee and whose outcome could not be recorded.
+/// The error for an action that was done, but whose outcome could not be recorded.
 pub(super) fn outcome_unrecorded(id: &[u8]) -> bytes::Bytes {
     let words = "it was carried out, but the audit log could not be written";
     let error = RpcError::new(Code::AuditUnavailable, words).effects(Effects::Possible);
     message::error(id, &error.with("retryable", json!(false)))
 }
 
-/// The error of whoever wants a session for which there is no room.
+/// The error for a session beyond the limit.
 pub(super) fn too_many_sessions() -> RpcError {
     RpcError::new(Code::Backpressure, "too many sessions are open")
 }
 
-/// The error of whoever does not say which session is meant.
+/// The error for a request without a session.
 pub(super) fn missing_session_id() -> RpcError {
     RpcError::new(Code::InvalidParams, "`sessionId` must be a string")
 }
 
-/// An object, or an empty one.
+/// Parses an object. Returns an empty one if that fails.
 pub(super) fn parse_object(params: Option<&[u8]>) -> Value {
     params.and_then(|params| serde_json::from_slice(params).ok()).unwrap_or_else(|| json!({}))
 }
 
-/// Takes back what is offered and not declared.
+/// Clears an offered capability that is not declared.
 fn withhold_undeclared(offers: &mut serde_json::Map<String, Value>, name: &str, declared: bool) {
     if let Some(offer) = offers.get_mut(name).filter(|_| !declared) {
         *offer = json!(false);
     }
 }
 
-/// Returns the entries of a list that may be missing.
+/// Returns the entries of an optional list.
 fn optional_list<'a>(params: &'a Value, key: &str) -> Result<&'a [Value], OpeningRefusal> {
     match &params[key] {
         Value::Null => Ok(&[]),

@@ -1,4 +1,4 @@
-//! What is taken out of messages before anything else is read in them: marks that are ours to make.
+//! Removes members that only the gate may set from messages of the peers, before anything else reads them.
 
 use narrows_acp::{StrippedMeta, strip_client_meta};
 use narrows_base::json::has_more_values_than;
@@ -11,8 +11,8 @@ use super::session_open::AMBIGUOUS;
 use crate::audit_events::MessageSender;
 use crate::meta::{StrippedMark, strip_mark};
 
-/// How many JSON values a message may have. In memory each takes many times as much as on the wire, and whatever judges a
-/// message looks at each of them.
+/// Bound for the JSON values of a message. In memory each takes far more space than on the wire, and every
+/// rule looks at each of them.
 const MAX_MESSAGE_VALUES: usize = 100_000;
 
 const TOO_MANY_VALUES: &str = "too many JSON values in one message";
@@ -41,7 +41,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Handles a message without what the manifest does not let a client tell the agent in `_meta`.
+    /// Handles a client message without unlisted members of `_meta`.
     fn strip_unlisted_meta(&mut self, message: View<'_>) {
         let listed = &self.gate.config.client_meta;
         let Some(StrippedMeta { line, names }) = strip_client_meta(message, listed) else {
@@ -78,7 +78,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Drops an update that cannot be judged, and ends the turn in which it was sent.
+    /// Drops an update that cannot be judged, and stops its turn.
     fn halt_unreadable_update(&mut self, message: View<'_>) {
         let Some(name) = message.session() else {
             let method = message.method().unwrap_or_default();
@@ -93,7 +93,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
     }
 }
 
-/// The response that an unreadable one counts as.
+/// Returns the error that replaces an unreadable response.
 fn unreadable_response(id: &[u8], why: &'static str) -> bytes::Bytes {
     message::error(id, &RpcError::new(Code::Internal, why))
 }

@@ -1,8 +1,8 @@
-//! Terminals that an agent runs itself and tells of in updates, as version 2 of the protocol has them.
+//! Terminals that the agent runs itself and reports in updates, as in version 2 of the protocol.
 //!
-//! A terminal that runs the command of an allowed call, or that an allowed call shows, is a part of that call. A call has one
-//! terminal, which runs its command once, before the call ends. Any other, and any further run, is decided about like a
-//! call that runs its command. Its output is shown only if it may run.
+//! A terminal that runs the command of an allowed call, or that an allowed call shows, is part of that call.
+//! A call has one terminal, which runs its command once, before the call ends. Any other terminal, and any
+//! further run, is decided like a call that runs its command. Its output is shown only if it is allowed.
 
 use std::borrow::Cow;
 
@@ -18,21 +18,21 @@ use super::session::{CallRecord, Session, call_key};
 use crate::call::{Call, CallStatus, CallUpdate};
 use crate::unique_keys::UnambiguousJson;
 
-/// The kind of a call that runs a command.
+/// Kind of calls that run a command.
 const EXECUTE: &str = "execute";
 
-/// The most calls that a terminal is a part of.
+/// Bound for the calls that share a terminal.
 const MAX_CALLS: usize = 16;
 
-/// A terminal that is a part of calls.
+/// A terminal that is part of calls.
 #[derive(Debug, Default)]
 pub(super) struct CallTerminal {
-    /// The keys of those calls.
+    /// Keys of those calls.
     calls: Vec<Box<str>>,
     stage: TerminalState,
 }
 
-/// How far a terminal of a call is: a command that is told again is the same run until it has ended.
+/// Progress of a terminal. A command that is reported again belongs to the same run until that has ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum TerminalState {
     #[default]
@@ -41,7 +41,7 @@ enum TerminalState {
     Ended,
 }
 
-/// What an update says about a terminal.
+/// An update about a terminal.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct TerminalUpdate<'a> {
@@ -55,13 +55,13 @@ struct TerminalUpdate<'a> {
     output: Option<UnambiguousJson>,
     #[serde(default)]
     exit_status: Option<UnambiguousJson>,
-    /// Of a chunk of output.
+    /// A chunk of output.
     #[serde(default)]
     data: Option<UnambiguousJson>,
 }
 
 impl TerminalUpdate<'_> {
-    /// The input of a call that runs its command, if it tells one.
+    /// Returns the input of a call that runs its command, if it has one.
     fn input(&self) -> Option<Value> {
         let UnambiguousJson(command) = self.command.as_ref()?;
         let mut input = json!({"command": command});
@@ -82,14 +82,14 @@ impl TerminalUpdate<'_> {
         }
     }
 
-    /// The same, said about a call that runs its command.
+    /// Converts the update into one about a call that runs its command.
     fn into_call_update(self) -> CallUpdate<'static> {
         let (input, progress) = (self.input(), self.progress());
         CallUpdate::for_command(EXECUTE, input, progress, self.exit_status)
     }
 }
 
-/// The key of a terminal that is decided about by itself.
+/// Returns the key of a terminal that is decided by itself.
 fn terminal_key(id: &str) -> Box<str> {
     format!("terminal {id}").into()
 }
@@ -120,7 +120,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.apply_call_update(name, &own_key, told.into_call_update(), message);
     }
 
-    /// Notes which terminals a call shows.
+    /// Joins the terminals that an update shows to its call.
     pub(super) fn join_shown_terminals(&mut self, name: &str, said: &CallUpdate<'_>) {
         let Some(id) = said.tool_call_id.as_deref() else { return };
         let Some(session) = self.gate.sessions.get_mut(name) else { return };
@@ -131,8 +131,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
 }
 
 impl Session {
-    /// Makes a terminal a part of a call, unless the call has ended or has another one. Of a terminal with many calls all that
-    /// count are the first ones.
+    /// Makes a terminal part of a call, unless the call has ended or has another terminal. Beyond the bound,
+    /// further calls are ignored.
     pub(super) fn join_terminal(&mut self, budget: &RetainedBytes, terminal: &str, call: &str) {
         let calls = &self.calls;
         let is_open = |call: &str| calls.get(call).is_some_and(|record| !record.is_recorded);
@@ -156,7 +156,7 @@ impl Session {
         if joined.calls.iter().any(|known| **known == *call) {
             return;
         }
-        // The calls that it was a part of have had their run.
+        // Its earlier calls have used their run.
         if joined.stage == TerminalState::Ended {
             *joined = CallTerminal::default();
         }
@@ -167,7 +167,7 @@ impl Session {
         self.terminals.resize(terminal, bytes);
     }
 
-    /// Forgets the terminals of earlier turns that do not run any more: what they do now is no part of a call.
+    /// Forgets terminals of earlier turns that no longer run. They are not part of a call any more.
     pub(super) fn forget_terminals(&mut self) {
         let calls = &self.calls;
         let is_open = |call: &str| calls.get(call).is_some_and(|record| !record.is_recorded);
@@ -176,7 +176,7 @@ impl Session {
         });
     }
 
-    /// The calls that a terminal is a part of.
+    /// Returns the calls that a terminal is part of.
     fn joined_calls(&self, terminal: &str) -> impl Iterator<Item = &CallRecord> {
         let joined = self.terminals.get(terminal).into_iter().flat_map(|joined| &joined.calls);
         let records = joined.filter_map(|call| self.calls.get(call)).map(Box::as_ref);
@@ -187,7 +187,8 @@ impl Session {
         self.joined_calls(terminal).next().is_some()
     }
 
-    /// Makes a terminal a part of an allowed call that runs just this and has no terminal yet, if there is one.
+    /// Makes a terminal part of an allowed call that runs the same command and has no terminal, if there is
+    /// one.
     fn join_allowed_call(&mut self, budget: &RetainedBytes, terminal: &str, input: &Value) {
         let has_ended =
             self.terminals.get(terminal).is_some_and(|joined| joined.stage == TerminalState::Ended);
@@ -202,14 +203,14 @@ impl Session {
                 && record.call.runs_command(&wanted, self.working_directory())
         });
         if let Some(key) = found.map(|(key, _)| key.clone()) {
-            // What it ran for another call has nothing to do with this one.
+            // Its run for another call does not matter.
             self.terminals.remove(terminal);
             self.join_terminal(budget, terminal, &key);
         }
     }
 
-    /// Returns `true` if all calls that a terminal is a part of are allowed, and this is the run of the command of one of
-    /// them: that call has not ended, or this tells how the run ended that began before.
+    /// Returns `true` if all calls of a terminal are allowed and this is the run of one of their commands:
+    /// the call has not ended, or the update reports the end of the run.
     fn runs_as_joined(&self, terminal: &str, input: &Value, progress: Option<CallStatus>) -> bool {
         let wanted = Call::reported(None, EXECUTE, input.clone()).action();
         let stage = self.terminals.get(terminal).map(|joined| joined.stage).unwrap_or_default();
@@ -222,7 +223,7 @@ impl Session {
             && self.joined_calls(terminal).any(runs)
     }
 
-    /// Notes how far a terminal of a call is.
+    /// Updates the progress of a terminal.
     fn advance_terminal(&mut self, terminal: &str, progress: Option<CallStatus>) {
         let stage = match progress {
             Some(CallStatus::Completed) => TerminalState::Ended,

@@ -1,4 +1,4 @@
-//! Questions of an agent of our own: whether it may call a tool, before it tells of the call or makes it.
+//! Tool checks of the built-in agent: whether it may call a tool, before it announces or makes the call.
 
 use super::api::{AuditSeq, GateOutput, ToolCheck};
 use super::retained::ByteCharge;
@@ -7,10 +7,10 @@ use super::{GateCtx, REPLAYING, UNRECORDED};
 use crate::audit_events::ApprovalOutcome;
 use crate::call::Call;
 
-/// How many decided calls are remembered that were not told of yet.
+/// Bound for decided calls that were not announced yet.
 const MAX_DECIDED_CALLS: usize = 256;
 
-/// What our own agent's tools for the files and terminals of its client do.
+/// Returns the kind of a built-in tool.
 fn tool_kind(tool: &str) -> &'static str {
     match tool {
         "read_file" => "read",
@@ -20,7 +20,7 @@ fn tool_kind(tool: &str) -> &'static str {
     }
 }
 
-/// An answer that waits until it is recorded.
+/// A result that waits for its audit event.
 #[derive(Debug)]
 pub(super) struct HeldCheckResult {
     after: AuditSeq,
@@ -61,7 +61,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Answers once that is recorded, and remembers what was decided for when the call is told of.
+    /// Answers a check once its decision is recorded, and keeps the decision for the announced call.
     pub(super) fn settle_tool_check(
         &mut self,
         name: &str,
@@ -84,14 +84,14 @@ impl<O: GateOutput> GateCtx<'_, O> {
                 session.decided_calls.remove(0);
             }
         }
-        // A refusal that is only counted is waited for by nothing.
+        // No event will be written for a refusal that is only counted.
         if after == AuditSeq::UNRECORDED && refusal.is_some() {
             return self.out.answer_tool_check(number, refusal);
         }
         self.gate.held_check_results.push_back(HeldCheckResult { after, number, refusal });
     }
 
-    /// A call is told of that was decided before: then that holds for it.
+    /// Applies an earlier decision to an announced call. Returns `true` if there was one.
     pub(super) fn adopt_decided_call(&mut self, name: &str, id: &str) -> bool {
         let Some(session) = self.gate.sessions.get_mut(name) else { return false };
         let Some(record) = session.calls.get(id) else { return false };
@@ -116,7 +116,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         if let Some(counted) = &mut record.counted {
             counted.set_digest(digest);
         }
-        // It may name further places than when it was decided.
+        // The announcement may name further paths.
         if is_unmoved
             && let Some(session) = self.gate.sessions.get(name)
             && let Some(record) = session.calls.get(id)
@@ -129,7 +129,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         true
     }
 
-    /// Something was recorded or could not be: whoever waits for it is answered.
+    /// Answers the checks whose events were recorded or failed.
     pub(super) fn release_check_results(&mut self, seq: AuditSeq, written: bool) {
         let (due, rest) = std::mem::take(&mut self.gate.held_check_results)
             .into_iter()

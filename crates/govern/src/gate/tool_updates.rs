@@ -1,4 +1,4 @@
-//! Tool calls as the agent tells of them: decided before they are shown, and stopped if they run undecided.
+//! Tool calls in updates of the agent: decided before they are shown, and stopped if they run undecided.
 
 use std::borrow::Cow;
 
@@ -25,19 +25,19 @@ use crate::protected_files;
 use crate::scope;
 use crate::shared_budget::BudgetUse;
 
-/// What is to be done with an update about a call.
+/// What to do with an update about a call.
 enum UpdateAction {
-    /// It may be shown.
+    /// Show it to the client.
     Show,
-    /// It is not shown.
+    /// Drop it.
     Hide,
-    /// It runs and may not.
+    /// Stop the turn: the call runs and is not allowed.
     Halt(String),
 }
 
 impl<O: GateOutput> GateCtx<'_, O> {
     pub(super) fn handle_update(&mut self, message: View<'_>) {
-        // An update about nothing is shown to nobody: what it tells of could not be decided.
+        // An update without a session cannot be judged, so it is not shown.
         let Some(name) = message.session() else {
             self.record_name_once("session/update", message, Some("no_session"));
             return;
@@ -49,7 +49,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             return self.handle_subagent_update(&name, update, message);
         }
         if self.gate.is_stopping(&name) {
-            // In version 1 the answer to the prompt ends a turn, and nothing else.
+            // In version 1, only the answer to the prompt ends a turn.
             if self.gate.is_v2 && kind == "state_update" && is_state(update, "idle") {
                 self.handle_idle(&name, update, message);
             }
@@ -63,12 +63,12 @@ impl<O: GateOutput> GateCtx<'_, O> {
             "terminal_update" | "terminal_output_chunk" => {
                 self.handle_terminal_update(&name, update, message)
             }
-            // More of what a call shows: as hidden as the call, and nothing that is to be decided.
+            // More content of a call: shown if the call is, and needs no decision.
             "tool_call_content_chunk" => {
                 let Ok(said) = serde_json::from_slice::<CallUpdate<'_>>(update) else {
                     return self.halt_unreadable(&name, update);
                 };
-                // A change of a file is to be decided, however it is told.
+                // A file change needs a decision, however it is reported.
                 if said.is_change() {
                     return self.apply_tool_update(&name, said, message);
                 }
@@ -80,7 +80,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
                 }
             }
             "state_update" if is_state(update, "idle") => self.handle_idle(&name, update, message),
-            // While somebody is asked it waits, whatever its agent says.
+            // The state stays "waiting" while an approval is pending, whatever the agent reports.
             "state_update" if is_state(update, "running") && self.approvals_in_session(&name).is_empty() => {
                 if let Some(session) = self.session(&name) {
                     session.is_running = true;
@@ -97,12 +97,12 @@ impl<O: GateOutput> GateCtx<'_, O> {
                 let seq = self.set_running(&name);
                 self.send_marked(message, seq, OnAuditFailure::HaltTurn((&*name).into()));
             }
-            // A kind that is not known, about a call: decided as one, whatever it is called.
+            // An unknown kind with a tool call id is decided as a call.
             _ if !matches!(member(update, "toolCallId"), Ok(None)) => {
                 self.handle_call_update(&name, update, message);
             }
             kind if is_harmless(kind) => self.send_marked(message, None, OnAuditFailure::Drop),
-            // It could tell of anything, so nobody can decide about it.
+            // An unknown update may report anything, so it cannot be judged.
             kind => {
                 let kind = format!("{} {kind}", narrows_acp::method::SESSION_UPDATE);
                 self.record_name_once(&kind, message, Some("unknown_update"));
@@ -118,7 +118,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Shows history as such. It is not acted on.
+    /// Shows an update as history. It has no effect on the gate.
     pub(super) fn show_replayed(&mut self, message: View<'_>) {
         let fitting = self.fitting_update(message);
         let message = fitting.as_deref().map_or(message, View::parse);
@@ -127,7 +127,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// A turn of version 2 is over, or the work of a child.
+    /// Handles the end of a turn of version 2, or of a child's work.
     fn handle_idle(&mut self, name: &str, update: &[u8], message: View<'_>) {
         if self.gate.is_child(name) {
             let was_stopping = self.gate.is_stopping(name);
@@ -179,7 +179,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.apply_call_update(name, &id, said, message);
     }
 
-    /// Decides about the call of this key as it is known now, and shows what was said about it if it may be.
+    /// Decides about a call with this update, and shows the update if allowed.
     pub(super) fn apply_call_update(
         &mut self,
         name: &str,
@@ -191,7 +191,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         if !session.has_room_for(id) {
             return self.halt_turn(name, "it has too many tool calls open");
         }
-        // The line may be kept beside the call.
+        // The line may be held with the call.
         if !self.has_room_for_call(
             name,
             id,
@@ -205,13 +205,13 @@ impl<O: GateOutput> GateCtx<'_, O> {
         {
             **record = CallRecord { call, ..CallRecord::default() };
         }
-        // Before this update closes it.
+        // Terminals must join the call before this update can end it.
         let Some(session) = self.gate.sessions.get_mut(name) else { return };
         for terminal in said.terminals() {
             session.join_terminal(&self.gate.retained, &terminal, id);
         }
         let Some(record) = session.calls.get_mut(id) else { return };
-        // An output that comes after the end is recorded as well.
+        // An output that arrives after the end is recorded as well.
         record.is_recorded &= !record.call.is_unrecorded_output(&said);
         let changed = record.call.apply_update(said);
         let mut seq = None;
@@ -226,7 +226,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let is_new = record.decision.is_none();
         self.charge_call(name, id);
         if is_new && self.adopt_decided_call(name, id) {
-            // It was recorded when it was decided.
+            // The decision was recorded when it was made.
         } else if changed || is_new {
             seq = self.decide_call(name, id);
         }
@@ -250,8 +250,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// What is told of a call can be read in two ways, or not at all, so nobody can decide about it: it counts as one that
-    /// runs and may not.
+    /// Stops a turn with an ambiguous or invalid tool call: it cannot be judged, so it counts as a call that
+    /// runs without permission.
     pub(super) fn halt_unreadable(&mut self, name: &str, update: &[u8]) {
         let input = json!({"bytes": update.len(), "sha256": audit_events::secret_safe_digest(update)});
         let event = self.parties(name).refused("tool.refused", "ambiguous_call", input);
@@ -259,8 +259,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.halt_turn(name, "it told of a tool call that can be read in two ways");
     }
 
-    /// A call that failed because something that it needs was refused is not held against its agent, once for each refusal.
-    /// Our own agent asks before it does anything, so what it says has failed was not done.
+    /// Excuses a call that failed because a client request it needs was refused; each refusal excuses one
+    /// call. The built-in agent asks first, so a failed call of it was not done.
     fn excuse_refused_effect(&mut self, name: &str, id: &str) {
         let asks_first = self.gate.config.asks_first;
         let Some(session) = self.gate.sessions.get_mut(name) else { return };
@@ -275,7 +275,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Shows what was kept until a call was decided.
+    /// Shows the messages that were held until the decision.
     pub(super) fn show_held(&mut self, name: &str, held: &[Bytes], seq: Option<AuditSeq>) {
         for line in held {
             self.send_marked(View::parse(line), seq, OnAuditFailure::HaltTurn(name.into()));
@@ -286,7 +286,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.gate.sessions.get_mut(name)?.calls.get_mut(id).map(Box::as_mut)
     }
 
-    /// Decides about a call as it is known now, and has that recorded. What was approved for other input is void.
+    /// Decides about a call as it is now, and records that. An approval for other input is void.
     pub(super) fn decide_call(&mut self, name: &str, id: &str) -> Option<AuditSeq> {
         let at = self.unix_seconds();
         self.gate.authorizer.refresh();
@@ -315,7 +315,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             _ => None,
         };
         (record.decision, record.resolved_digest) = (Some(decision), Some(resolved_digest));
-        // Somebody has agreed to just this.
+        // An approver has approved exactly this call.
         let is_agreed = record.approved_digest.is_some_and(|agreed| agreed == record.call.digest());
         if outcome != ApprovalOutcome::Pending || !is_agreed {
             record.outcome = outcome;
@@ -330,13 +330,13 @@ impl<O: GateOutput> GateCtx<'_, O> {
         Some(seq)
     }
 
-    /// Returns what a call in a session does, with where its paths lead just now.
+    /// Returns the effects of a call, with its paths resolved now.
     pub(super) fn resolve_call(&self, session: &Session, call: &Call) -> ResolvedAction {
         follow_links(call.action(), &session.roots, &*self.gate.resolver)
     }
 
-    /// Returns `true` if the paths of a call lead elsewhere than when it was judged, or the call is not known any more: what was
-    /// decided then is about other files.
+    /// Returns `true` if the paths of a call lead elsewhere than when it was decided, or the call is unknown:
+    /// the decision was about other files.
     pub(super) fn has_moved(&self, name: &str, id: &str) -> bool {
         let Some(session) = self.gate.sessions.get(name) else { return true };
         let Some(record) = session.calls.get(id) else { return true };
@@ -345,7 +345,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             .is_some_and(|context| context != self.resolve_call(session, &record.call).resolved_digest)
     }
 
-    /// What the policy and the mandate say of a call in a session that does `action`.
+    /// Decides about `action` of a call by the policy and the gate settings.
     fn decide(
         &self,
         session: &Session,
@@ -362,7 +362,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             &session.roots,
             context,
         );
-        // The paths of an action that is too large to judge are not looked up.
+        // The paths of an action that is too large to judge are not resolved.
         let beyond = if action.is_too_large() {
             Some("there is more in it than can be judged".to_owned())
         } else {
@@ -377,7 +377,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         decision
     }
 
-    /// What was decided about a call, for the log.
+    /// Returns the audit event about the decision of a call.
     pub(super) fn decision_event(&self, name: &str, id: &str, spent: Option<&BudgetUse>) -> Option<Event> {
         let record = self.gate.sessions.get(name)?.calls.get(id)?;
         let decision = record.decision.as_ref()?;
@@ -392,7 +392,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         Some(self.parties(name).call_decided(&named, &decision.ruling, &record.outcome, spent))
     }
 
-    /// What came of a call, for the log.
+    /// Returns the audit event about the outcome of a call.
     pub(super) fn outcome_event(
         &self,
         name: &str,
@@ -412,7 +412,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         Some(self.parties(name).call_finished(&named, &decision.ruling, &record.outcome, output))
     }
 
-    /// Has what came of a call recorded, if it has ended.
+    /// Records the outcome of a call that has ended.
     fn record_outcome(&mut self, name: &str, id: &str) -> Option<AuditSeq> {
         let record = self.call_record(name, id)?;
         if record.is_recorded || !matches!(record.call.progress, CallStatus::Completed | CallStatus::Failed) {
@@ -429,7 +429,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
     }
 }
 
-/// What is to be done with a call after what was said about it.
+/// Returns what to do with the latest update of a call.
 fn update_action(record: &CallRecord) -> UpdateAction {
     let begun = record.call.has_begun();
     let tool = || narrows_base::text::quoted(&record.call.tool(), 200);
@@ -453,7 +453,7 @@ fn update_action(record: &CallRecord) -> UpdateAction {
     }
 }
 
-/// What kind of update this is, and the update itself.
+/// Returns the kind of an update, and the update.
 fn update_kind<'a>(message: View<'a>) -> Result<(Cow<'a, str>, &'a [u8]), DuplicateKey> {
     let params = message.params().unwrap_or_default();
     let Some(update) = member(params, "update")? else { return Ok((Cow::Borrowed(""), b"{}")) };
@@ -467,7 +467,7 @@ fn update_kind<'a>(message: View<'a>) -> Result<(Cow<'a, str>, &'a [u8]), Duplic
     }
 }
 
-/// Returns `true` for updates that tell of nothing an agent does to this machine.
+/// Returns `true` for updates that report no effect on this machine.
 fn is_harmless(kind: &str) -> bool {
     matches!(
         kind,

@@ -1,4 +1,4 @@
-//! Turns: begun, ended, cut short, and whole sessions that are over.
+//! Start and end of turns, and the end of sessions.
 
 use std::borrow::Cow;
 
@@ -21,17 +21,17 @@ use crate::config::Autonomy;
 use crate::lifecycle::OperatorState;
 use crate::unique_keys;
 
-/// Why what waits for an approval in a turn is not done once its client has cancelled it.
+/// Reason for refusing approvals of a turn that the client has cancelled.
 pub(super) const CANCELLED: &str = "the turn was cancelled";
 
 impl<O: GateOutput> GateCtx<'_, O> {
-    /// The client wants a turn.
+    /// Handles a prompt.
     pub(super) fn handle_prompt(&mut self, id: &[u8], message: View<'_>) {
         let Some(name) = self.require_open_session(id, message) else { return };
         let Some(params) = unique_keys::read(message.params()) else {
             return self.refuse_client(id, &ambiguous_params());
         };
-        // The gate cannot check the capabilities of anything else, nor show it to an approver.
+        // The gate can neither check nor show any other form.
         if params.get("prompt").is_some_and(|prompt| !prompt.is_array()) {
             let error = RpcError::new(Code::InvalidParams, "prompt is not an array");
             return self.refuse_client(id, &error);
@@ -68,8 +68,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.send(GateDirection::ToClient, &[&line], Some(seq), on_failure);
     }
 
-    /// The session that a request of the client's is about, if something can be begun in it: one that was opened here, and
-    /// not still being opened. Else the client is told.
+    /// Returns the session of a client request, if it is open and not being replayed. Otherwise the request
+    /// is refused.
     pub(super) fn require_open_session<'a>(&mut self, id: &[u8], message: View<'a>) -> Option<Cow<'a, str>> {
         let Some(name) = message.session() else {
             self.refuse_client(id, &missing_session_id());
@@ -77,7 +77,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         };
         match self.gate.sessions.get(&*name) {
             Some(session) if session.replays > 0 => {
-                // What the agent did in it would pass for history.
+                // The work of the agent would pass for history.
                 let error = RpcError::new(Code::InvalidRequest, "the session is still being opened")
                     .with("condition", json!("session_busy"))
                     .with("retryable", json!(true));
@@ -92,7 +92,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         None
     }
 
-    /// Notes what the client wants and has to be decided. Not twice by the same id, and not if there is no room for it.
+    /// Adds a call that the client requests. Refuses the request and returns `false` if its id is in use, or
+    /// there is no room.
     pub(super) fn add_client_call(&mut self, id: &[u8], name: &str, key: &str, call: Call) -> bool {
         let is_asked = self.gate.pending_at_agent.contains_key(id);
         let Some(session) = self.gate.sessions.get(name) else { return false };
@@ -110,7 +111,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         false
     }
 
-    /// Sends a prompt on, once what lets it begin is recorded.
+    /// Passes a prompt on, once its start is recorded.
     pub(super) fn begin_turn(&mut self, id: &[u8], name: &str, message: View<'_>, after: Option<AuditSeq>) {
         if !self.track_client_request(id, message, ClientRequestKind::Prompt { session: name.into() }) {
             return;
@@ -124,7 +125,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             session.is_running = is_v2;
         }
         self.start_silence_timer(name);
-        // An approval of the turn has recorded what it is about.
+        // The approval of a turn is the record of its start.
         let after = after.unwrap_or_else(|| {
             let params = message.params().unwrap_or_default();
             let event =
@@ -135,7 +136,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.send(GateDirection::ToAgent, &[message.bytes()], Some(after), on_failure);
     }
 
-    /// The client stops a turn: what waits for an approval in it is not done.
+    /// Handles a cancellation by the client: pending approvals of the turn are refused.
     pub(super) fn handle_client_cancel(&mut self, name: &str) {
         for number in self.approvals_in_tree(name) {
             self.settle_approval(number, audit_events::ApprovalOutcome::Refused(CANCELLED.to_owned()));
@@ -146,7 +147,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// The client closes a session: what goes on in it is to end first.
+    /// Handles a request to close a session. Its turn is cancelled first.
     pub(super) fn handle_close(&mut self, id: &[u8], message: View<'_>) {
         let Some(name) = message.session() else { return self.refuse_client(id, &missing_session_id()) };
         if !self.track_client_request(id, message, ClientRequestKind::Close { session: (&*name).into() }) {
@@ -163,7 +164,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
         let is_delete = message.method().is_some_and(|method| method == method::SESSION_DELETE);
         if !is_delete && self.gate.sessions.contains_key(&*name) {
-            // That it is over is recorded when the agent says so.
+            // The end is recorded when the agent answers.
             return self.forward_to_agent(message);
         }
         let seq =
@@ -179,7 +180,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Answers the prompts of a session that is over and whose agent has not.
+    /// Answers the unanswered prompts of a closed session.
     pub(super) fn answer_open_prompts(&mut self, name: &str) {
         let prompts = self.gate.sessions.get_mut(name).map(|session| std::mem::take(&mut session.prompts));
         for id in prompts.unwrap_or_default() {
@@ -195,14 +196,14 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// A turn is over, and nothing more has to be heard of it.
+    /// Stops the silence timeout after a turn.
     pub(super) fn stop_silence_timer(&mut self, name: &str) {
         if let Some(session) = self.gate.sessions.get_mut(name) {
             session.last_activity = None;
         }
     }
 
-    /// The agent has answered a prompt: in version 1 the turn is over.
+    /// Handles the answer to a prompt. In version 1 it ends the turn.
     pub(super) fn handle_prompt_answer(&mut self, id: &[u8], name: &str, message: View<'_>) {
         if let Some(session) = self.gate.sessions.get_mut(name) {
             session.prompts.retain(|prompt| **prompt != *id);
@@ -246,7 +247,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         );
     }
 
-    /// The agent has answered a prompt of version 2: a turn has begun, or there is none.
+    /// Handles the answer to a prompt in version 2: the turn has begun, or failed.
     fn handle_prompt_accepted(&mut self, id: &[u8], name: &str, message: View<'_>) {
         let Some(error) = message.error() else {
             return self.send_marked(message, None, OnAuditFailure::Drop);
@@ -263,7 +264,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         );
     }
 
-    /// A session that was halted has stopped. Why it was, and what is still to be recorded of that.
+    /// Takes the halt of a session whose turn has stopped, with the audit event that is not yet durable.
     pub(super) fn take_halt(&mut self, name: &str) -> Option<(TurnHalt, Option<AuditSeq>)> {
         let settled = self.gate.last_settled;
         for child in self.gate.descendants(name) {
@@ -277,7 +278,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         Some((session.halted.take()?, seq))
     }
 
-    /// Takes the operator a step on, which is recorded if it is one.
+    /// Sets the state of the operator, and records a transition.
     pub(super) fn set_operator_state(
         &mut self,
         name: &str,
@@ -292,8 +293,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         Some(self.record(event))
     }
 
-    /// Records that a session runs, if a turn goes on in it. What an agent sends after a turn, or while it is stopped, begins
-    /// none, and nothing would record its end.
+    /// Records that a session runs, if it has an active turn. Messages after a turn, or while it is stopped,
+    /// start none: its end would never be recorded.
     pub(super) fn set_running(&mut self, name: &str) -> Option<AuditSeq> {
         let session = self.gate.sessions.get(name)?;
         let is_turn = session.lineage.is_some() || session.last_activity.is_some() || session.is_working();
@@ -303,13 +304,12 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.set_operator_state(name, OperatorState::Running, None)
     }
 
-    /// Stops a turn in which the agent does what it may not.
+    /// Stops a turn because of a violation.
     pub(super) fn halt_turn(&mut self, name: &str, reason: &str) {
         self.stop_turn(name, TurnHalt { reason: reason.to_owned(), is_late: false });
     }
 
-    /// Stops a turn whose acts cannot be recorded. One that is over already has nothing to be stopped, and nothing to be
-    /// waited for.
+    /// Stops a turn whose actions cannot be recorded. A turn that is over needs no stop and no deadline.
     pub(super) fn halt_unaudited_turn(&mut self, name: &str) {
         let root = self.gate.sessions.get(self.gate.root_session(name));
         if root.is_some_and(|session| session.last_activity.is_some()) {
@@ -319,7 +319,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Stops a turn: that of the session at the top, if a child does what it may not. If the agent does not stop, it is ended.
+    /// Stops a turn. A violation of a child stops the turn of the session at the top. An agent that does not
+    /// stop is ended.
     pub(super) fn stop_turn(&mut self, name: &str, halt: TurnHalt) {
         if self.gate.is_stopping(name) {
             return;
@@ -348,7 +349,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.cancel_agent_turn(name);
     }
 
-    /// A session is over: what never finished is recorded as such. The last thing that is.
+    /// Closes a session. Unfinished calls are recorded as interrupted. Returns the last event.
     pub(super) fn close_session(&mut self, name: &str, reason: &str) -> Option<AuditSeq> {
         for number in self.approvals_in_tree(name) {
             self.settle_approval(number, audit_events::ApprovalOutcome::Refused(reason.to_owned()));
@@ -391,7 +392,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// All sessions are over. The last thing that is recorded of it.
+    /// Closes all sessions. Returns the last event.
     pub(super) fn close_all_sessions(&mut self, reason: &str) -> Option<AuditSeq> {
         let mut names: Vec<Box<str>> = self.gate.sessions.keys().cloned().collect();
         names.sort_unstable();
@@ -402,8 +403,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         last
     }
 
-    /// The agent is gone: what it owes it will not answer.
-    pub(super) fn agent_gone(&mut self, how: Option<&str>) {
+    /// Answers all pending client requests, and closes all sessions.
+    pub(super) fn handle_agent_lost(&mut self, how: Option<&str>) {
         let mut pending: Vec<(Raw, PendingAtAgent)> =
             self.gate.pending_at_agent.drain().filter(|(_, pending)| !pending.is_late).collect();
         pending.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
@@ -422,14 +423,14 @@ impl<O: GateOutput> GateCtx<'_, O> {
     }
 }
 
-/// Why a turn failed that ended all the same: agents that tell of a failure in the place of an answer say so in `_meta`.
+/// Returns the failure of a turn that ended without an error: some agents report it in `_meta` of the result.
 pub(super) fn embedded_failure(holder: &Value) -> Option<String> {
     let error = holder["_meta"].get("narrows/error").filter(|error| !error.is_null())?;
     Some(failure_sentence(error).unwrap_or_else(|| "the turn failed".to_owned()))
 }
 
-/// The sentence for a failed model call with these fields, the same in both versions of the protocol: its kind, the HTTP status,
-/// the endpoint, and the words of that. `None` if there is neither a kind nor words.
+/// Returns a sentence about a failed model call, for both versions of the protocol: kind, HTTP status,
+/// endpoint and message. `None` if there is neither a kind nor a message.
 pub(super) fn failure_sentence(fields: &Value) -> Option<String> {
     let text = |key: &str| fields[key].as_str().filter(|text| !text.is_empty());
     let Some(kind) = text("kind") else { return text("message").map(str::to_owned) };

@@ -1,9 +1,8 @@
-//! Members that the protocol does not have.
+//! Removes or refuses members that the protocol does not have.
 //!
-//! What the gate does not know it cannot judge, and a receiver may act on it. So a message is passed on with the members that
-//! its version of the protocol has, in their types, and with nothing else. A request with more is refused and a notification
-//! is dropped. Of updates, of answers and of what a client offers only the unknown members are taken out: agents and clients
-//! that are newer than this gate still work then.
+//! The gate cannot judge an unknown member, and a receiver may act on it. So a message is passed on only with the members
+//! of its protocol version, in their types. A request with others is refused and a notification is dropped. Updates,
+//! answers and client capabilities only lose the unknown members, so that newer agents and clients still work.
 
 use std::ops::Range;
 
@@ -23,17 +22,17 @@ use super::session_open::audit_unavailable;
 use crate::audit_events::MessageSender;
 use crate::unique_keys;
 
-/// The code of a refusal because of such a member.
+/// Code of a refusal because of an unknown member.
 const UNKNOWN_MEMBER: &str = "unknown_member";
 
-/// The members of a message.
+/// Members of a JSON-RPC message.
 const ENVELOPE: [&str; 6] = ["jsonrpc", "id", "method", "params", "result", "error"];
 
-/// How many of the members that were taken out of one message are recorded by name, and how many characters of each.
+/// Bounds for the removed members of one message that are recorded by name, and for the length of each name.
 const MAX_RECORDED_MEMBERS: usize = 16;
 const MAX_RECORDED_CHARS: usize = 64;
 
-/// The member that says which version is spoken.
+/// The member with the protocol version.
 const VERSION: &str = "protocolVersion";
 
 impl<O: GateOutput> GateCtx<'_, O> {
@@ -41,8 +40,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         if self.gate.is_v2 { Version::V2 } else { Version::V1 }
     }
 
-    /// Returns a message without members that JSON-RPC does not have, which are recorded. A response that is both a result and an
-    /// error becomes an error: two readers would choose differently. `None`: it is in order as it is.
+    /// Removes and records members that JSON-RPC does not have. A response with both a result and an error
+    /// becomes an error: two readers would choose differently. `None` if the message is unchanged.
     pub(super) fn plain_envelope(&mut self, sender: MessageSender, message: View<'_>) -> Option<Vec<u8>> {
         let envelope = message.envelope();
         if matches!(message.kind(), Kind::Batch | Kind::Invalid(_)) {
@@ -71,11 +70,9 @@ impl<O: GateOutput> GateCtx<'_, O> {
         Some([b"{", &*kept.join(&b","[..]), b"}"].concat())
     }
 
-    /// Refuses and records a request or a notification of the client with a member that its method does not have. Returns
-    /// `true` if it was refused.
+    /// Refuses a client message with an unknown member, and records that. Returns `true` if it was refused.
     pub(super) fn refuse_unfit_client_message(&mut self, method: &str, message: View<'_>) -> bool {
-        // What a client can do and the gate does not know is only not offered to the agent, and a method that nobody listed is
-        // refused as such.
+        // Unknown capabilities of the client are only removed, and an unlisted method is refused elsewhere.
         if method == method::INITIALIZE || self.is_unlisted_client_method(method) {
             return false;
         }
@@ -84,7 +81,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         true
     }
 
-    /// Does the same for the agent. Updates are not refused: see [`Self::fitting_update`].
+    /// Refuses an agent message with an unknown member, and records that. Updates are not refused: see
+    /// [`Self::fitting_update`].
     pub(super) fn refuse_unfit_agent_message(&mut self, method: &str, message: View<'_>) -> bool {
         let Some(name) = self.unknown_member(Side::Client, method, message) else { return false };
         if message.id().is_none() {
@@ -95,7 +93,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         true
     }
 
-    /// Returns where the first member is that a message of this method does not have, or has in another type.
+    /// Returns the first member of a message that its method does not have, or has with another type.
     fn unknown_member(&self, receiver: Side, method: &str, message: View<'_>) -> Option<String> {
         let shape = shape::params(self.version(), receiver, method)?;
         match shape.fit(message.params()?) {
@@ -127,8 +125,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Returns the params of `initialize` without what the protocol does not have, which is recorded. `None`: it was refused,
-    /// because they are no object, or readers would find different versions in them.
+    /// Returns the params of `initialize` without unknown members, which are recorded. `None` if the request
+    /// was refused: the params are not an object, or their version is ambiguous.
     pub(super) fn fitting_initialize(&mut self, message: View<'_>) -> Option<Vec<u8>> {
         let raw = message.params().unwrap_or(b"{}");
         let shape = shape::params(self.version(), Side::Agent, method::INITIALIZE)?;
@@ -155,9 +153,10 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Returns an update without what the protocol does not have. `None`: it is in order as it is.
+    /// Returns an update without unknown members. `None` if it is unchanged.
     ///
-    /// An update is judged by all that its agent says, and shown without what a client could find in it and the gate could not.
+    /// An update is judged with all its members, and shown without those that a client could act on and the
+    /// gate could not judge.
     pub(super) fn fitting_update(&mut self, message: View<'_>) -> Option<Vec<u8>> {
         let shape = shape::params(self.version(), Side::Client, method::SESSION_UPDATE)?;
         let params = message.params().filter(|_| message.kind() == Kind::Notification)?;
@@ -170,8 +169,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         Some(replace_range(message, message.envelope().params.range(), &text))
     }
 
-    /// Returns an answer of the agent to a request of this method without what the protocol does not have, which is recorded.
-    /// One that is something else altogether becomes an error. `None`: it is in order as it is.
+    /// Returns an answer of the agent without unknown members, which are recorded. An answer of another form
+    /// becomes an error. `None` if it is unchanged.
     pub(super) fn fitting_answer(&mut self, method: &str, message: View<'_>) -> Option<Vec<u8>> {
         let result = message.result()?;
         let mut version = self.version();
@@ -186,7 +185,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.fitting_result(MessageSender::Agent, method, shape, message)
     }
 
-    /// Does the same for an answer of the client.
+    /// Returns an answer of the client without unknown members, like [`Self::fitting_answer`].
     pub(super) fn fitting_client_answer(
         &mut self,
         served: &PendingAtClient,
@@ -198,7 +197,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             }
             PendingAtClient::TerminalWait { .. } => method::TERMINAL_WAIT_FOR_EXIT.into(),
             PendingAtClient::McpConnect { .. } => method::MCP_CONNECT.into(),
-            // The first is read here and goes no further; the last belongs to MCP.
+            // Answers to approvals are read here and go no further; lists belong to MCP.
             PendingAtClient::Approval(_)
             | PendingAtClient::AlreadyAnswered { .. }
             | PendingAtClient::McpList { .. } => return None,
@@ -227,8 +226,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    /// Records members that were taken out, unless the log of this connection has the same already: an agent that is newer
-    /// than the gate says them in every message.
+    /// Records removed members, once per connection: an agent that is newer than the gate sends them in every
+    /// message.
     fn record_members_once(
         &mut self,
         sender: MessageSender,
@@ -257,13 +256,13 @@ fn has_plain_version(object: &[u8]) -> bool {
     }
 }
 
-/// A message with another text in this place.
+/// Returns a message with another text in this range.
 fn replace_range(message: View<'_>, place: Range<usize>, text: &[u8]) -> Vec<u8> {
     let bytes = message.bytes();
     [&bytes[..place.start], text, &bytes[place.end..]].concat()
 }
 
-/// The answer in place of one that is not a result of its method.
+/// Returns the error that replaces an answer which is not a result of its method.
 fn unfit_answer(message: View<'_>) -> Vec<u8> {
     let error = RpcError::new(Code::Internal, "the answer is not a result of its method");
     let error = error.effects(Effects::Possible).with("code", json!("unfit_result"));
