@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_known_by_a_digest_unless_a_secret_is_in_it() {
+    fn long_values_are_logged_by_digest_unless_they_contain_a_secret() {
         let long = "x".repeat(MAX_VALUE_BYTES);
         assert!(shorten_value(json!({"text": long}))["sha256"].is_string());
         let secret = shorten_value(json!({"text": long, "password": "hunter2 or so"}));

@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_granted_is_decided_by_the_policy() {
+    fn ungranted_tools_are_denied_before_the_policy() {
         let authorizer = desk(Vec::new());
         let tools = ToolSet {
             names: ["notes".to_owned(), "kind:read".to_owned()].into(),
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_call_only_claims_to_be_grants_nothing() {
+    fn claimed_names_and_kinds_grant_nothing() {
         let authorizer = desk(Vec::new());
         let principal = Principal::default();
         let check = |tools: &[&str], told: (Option<&str>, &str), input: Value, expected: Class| {
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_of_our_own_agent_grants_what_it_wants_of_the_client() {
+    fn a_built_in_tool_grants_its_client_requests() {
         let authorizer = desk(Vec::new());
         let with_scopes = |scopes: &[&str]| Principal {
             scopes: Some(scopes.iter().map(|&scope| scope.to_owned()).collect()),
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn scopes_narrow_what_an_operator_may_do_for_somebody() {
+    fn scopes_of_an_identity_narrow_the_tools_of_the_operator() {
         let authorizer = desk(Vec::new());
         let config = GateConfig::default();
         let principal =
@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_spend_counts_and_not_to_know_is_to_have_nothing() {
+    fn use_of_other_gates_counts_and_unknown_use_exhausts_budgets() {
         let budget = Budget { per_hour: Some(2), per_day: Some(4), ..Budget::default() };
         let clauses = vec![Clause::new("few", "tool.call", Class::Allow).up_to(4).within(budget)];
         let spent = |gate: &str, at: u64| BudgetUse {

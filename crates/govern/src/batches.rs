@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_wait_for_what_opens_something_and_answers_come_together() {
+    fn entries_wait_for_lifecycle_requests_and_answers_are_collected() {
         let mut batches = Batches::default();
         let opened = batches.split(&array(&[request(1, "session/new"), request(2, "x"), "7".into()]));
         assert_eq!((methods(&opened), opened.line), (vec!["session/new".into()], None));
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_an_answer_has_a_bound_in_bytes() {
+    fn waiting_entries_are_bounded_in_bytes() {
         let mut batches = Batches::default();
         let large = |id: u32| {
             let text = "x".repeat(MAX_HELD_BYTES / 2);
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_answer_leaves_nothing_behind() {
+    fn batches_without_requests_leave_no_state() {
         let mut batches = Batches::default();
         let note = r#"{"jsonrpc":"2.0","method":"n"}"#.to_owned();
         let outcome = batches.split(&array(&[note.clone(), note]));

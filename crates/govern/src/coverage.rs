@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn an_action_that_nobody_asks_for_is_told_whether_it_is_a_slip_or_not() {
+    fn an_unknown_action_is_reported_with_a_suggestion() {
         let check = |action: &str, decision: &str, expected: Option<&str>| {
             let bundle = bundle("server", "", &format!("action: '{action}'"), decision);
             let told: Vec<String> = bundle.warnings.iter().map(ToString::to_string).collect();
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_no_tool_has_is_missed() {
+    fn a_subject_without_a_matching_tool_is_reported() {
         check("{id: run_command}", "run_comand", true);
         check("{id: run_command}", "run_command", false);
         check("{id: run_command}", "walk_*", true);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_meant_is_not() {
+    fn possible_matches_are_not_reported() {
         // Not the name of a tool.
         for subject in ["workspace:/finance/**", "/finance/**", "kind:execute", "kind:*", "k*", "invoice:7"] {
             check("{id: run_command}", subject, false);

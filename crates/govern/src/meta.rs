@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mark_stands_beside_what_others_say() {
+    fn the_mark_is_added_beside_other_members() {
         check(r#"{"jsonrpc":"2.0","method":"m","params":{"a":1}}"#, Some("/params/_meta/aip44"));
         check(r#"{"jsonrpc":"2.0","method":"m","params":{ }}"#, Some("/params/_meta/aip44"));
         check(
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_tells_the_client_who_it_is_taken_for() {
+    fn the_initialize_answer_names_the_identity() {
         let principal = Principal { id: "user:ada".into(), ..Principal::default() };
         let check = |mut result: Value, expected: &str| {
             mark_initialize_answer(&mut result, &GateConfig::default(), &principal);
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_place_for_it_passes_as_it_is() {
+    fn messages_without_params_or_result_stay_unchanged() {
         check(r#"{"jsonrpc":"2.0","method":"m"}"#, None);
         check(r#"{"jsonrpc":"2.0","method":"m","params":[1]}"#, None);
         check(r#"{"jsonrpc":"2.0","id":1,"result":null}"#, None);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn history_says_so_whatever_it_said_of_itself() {
+    fn replayed_messages_are_marked_as_history() {
         let mark = MetaMark::new(&GateConfig { operator: "o".into(), ..GateConfig::default() });
         let check = |params: &str, operator: Option<&str>| {
             let line = format!(r#"{{"jsonrpc":"2.0","method":"m","params":{params}}}"#);
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mark_is_ours_whatever_stood_there() {
+    fn a_present_mark_is_replaced() {
         let mark = MetaMark::new(&GateConfig { operator: "o".into(), ..GateConfig::default() });
         let check = |params: &str, puts: bool| {
             let line = format!(r#"{{"jsonrpc":"2.0","method":"m","params":{params}}}"#);
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_of_somebody_else_is_taken_out_and_nothing_else() {
+    fn only_the_foreign_mark_is_removed() {
         let check = |params: &str, expected: Option<&str>| {
             let line = |params: &str| format!(r#"{{"jsonrpc":"2.0","method":"m","params":{params}}}"#);
             let text = line(params);

@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_told_on_one_line_with_where_it_would_have_to_lie() {
+    fn a_refusal_names_path_and_roots_on_one_line() {
         let roots = ["/w".into(), "/v".into()];
         assert_eq!(
             PathRefusal::OutsideRoots.describe(Path::new("/a\n\"b"), &roots),
@@ -407,7 +407,7 @@ mod tests {
 
         /// A write to any resolved path ends up in the root.
         #[test]
-        fn nothing_is_written_elsewhere(
+        fn no_write_leaves_the_roots(
             start in prop::sample::select(vec!["", "root", "rooted", "in", "root/sub", "ROOT"]),
             steps in prop::collection::vec(prop::sample::select(PIECES.to_vec()), 0..8),
         ) {
@@ -444,7 +444,7 @@ mod tests {
 
         /// Any resolved path is in the root, whatever names and links it contains.
         #[test]
-        fn nothing_leaves(steps in prop::collection::vec(prop_oneof![
+        fn no_path_leaves_the_roots(steps in prop::collection::vec(prop_oneof![
             Just("sub"), Just("out"), Just(".."), Just("."), Just("up"), Just("new"), Just("root"), Just("")
         ], 0..7)) {
             let home = tempfile::tempdir().unwrap();

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_gate_left_open_is_closed_once() {
+    fn unfinished_work_of_a_killed_gate_is_closed_once() {
         check(
             &[
                 ("ada", "operator.invoked"),
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_closed_or_denied_or_never_allowed_stays_as_it_is() {
+    fn closed_denied_and_undecided_calls_stay_unchanged() {
         check(
             &[
                 ("ada", "operator.invoked"),
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_closed_while_another_gate_is_there() {
+    fn nothing_is_closed_while_another_gate_lives() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("audit-log.jsonl");
         let log = Log::open(&path, Options::default()).unwrap();

@@ -253,7 +253,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_stands_there_is_no_harm(place in "\\PC{0,20}", url in "(https?://)?[a-z.:@/\\\\\\[\\]]{0,20}") {
+        fn any_scope_is_safe(place in "\\PC{0,20}", url in "(https?://)?[a-z.:@/\\\\\\[\\]]{0,20}") {
             if let Some(path) = scope_directory(&place) {
                 prop_assert!(Path::new("/w").join(path).starts_with("/w"));
             }

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_have_spent_is_read_once() {
+    fn budget_use_is_read_once() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("audit-log.jsonl");
         let now = u64::try_from(Timestamp::now().as_second()).unwrap();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_not_nothing() {
+    fn an_unreadable_log_is_an_error() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("audit-log.jsonl");
         std::fs::write(&path, "{\"spent\":{}}\n").unwrap();

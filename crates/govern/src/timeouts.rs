@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_deadline_has_a_name_and_the_value_of_point_29() {
+    fn every_timeout_has_a_name_and_the_default_of_point_29() {
         let seconds = [30, 300, 60, 120, 10, 120, 600, 10, 5, 5, 10, 300, 600];
         let mut timeouts = GateTimeouts::default();
         for (name, seconds) in GateTimeouts::NAMES.into_iter().zip(seconds) {
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn every_method_but_a_prompt_has_a_deadline() {
+    fn every_method_but_a_prompt_has_a_timeout() {
         let timeouts = GateTimeouts::default();
         let check = |method: &str, seconds: Option<u64>| {
             assert_eq!(timeouts.for_method(method), seconds.map(Duration::from_secs), "{method}");

@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn one_way_in_is_offered_and_nothing_else_is_to_be_had() {
+    fn only_the_authentication_method_is_offered() {
         let offered =
             answer(r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}"#);
         let offered = offered.expect("an answer");

@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 /// A client and an agent with a gate between them.
-struct Rig {
+struct Setup {
     client: Link,
     agent: Link,
     inquiries: mpsc::Sender<GateRequest>,
@@ -27,7 +27,7 @@ struct Rig {
     home: tempfile::TempDir,
 }
 
-fn rig() -> Rig {
+fn set_up() -> Setup {
     let home = tempfile::tempdir().unwrap();
     let root = home.path().canonicalize().unwrap();
     let path = root.join("audit-log.jsonl");
@@ -50,7 +50,7 @@ fn rig() -> Rig {
     let (inner, agent) = memory::pair(&narrows_link::Options { queue_bytes: 4096, ..Default::default() });
     let (inquiries, asked) = mpsc::channel(4);
     let guard = tokio::spawn(run_gate(gate, outer, inner, log, asked));
-    Rig { client, agent, inquiries, guard, log: path, home }
+    Setup { client, agent, inquiries, guard, log: path, home }
 }
 
 async fn say(link: &Link, value: Value) {
@@ -74,7 +74,7 @@ fn actions(path: &Path) -> Vec<String> {
     actions
 }
 
-impl Rig {
+impl Setup {
     fn request(id: u64, method: &str, params: &Value) -> Value {
         json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
     }
@@ -100,37 +100,37 @@ impl Rig {
 }
 
 #[tokio::test]
-async fn what_passes_was_recorded_and_the_log_verifies() {
-    let mut rig = rig();
-    rig.open().await;
-    say(&rig.client, Rig::request(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}))).await;
-    assert_eq!(hear(&mut rig.agent).await["method"], "session/prompt");
-    assert_eq!(all_actions(&rig.log)[2..], ["prompt.accepted"]);
+async fn messages_pass_after_recording_and_the_log_verifies() {
+    let mut setup = set_up();
+    setup.open().await;
+    say(&setup.client, Setup::request(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}))).await;
+    assert_eq!(hear(&mut setup.agent).await["method"], "session/prompt");
+    assert_eq!(all_actions(&setup.log)[2..], ["prompt.accepted"]);
     let call = json!({"sessionUpdate": "tool_call", "toolCallId": "c", "name": "Read", "kind": "read",
         "status": "completed", "rawInput": {"path": "a"}, "rawOutput": {"text": "b"}});
     let params = json!({"sessionId": "s", "update": call});
-    say(&rig.agent, json!({"jsonrpc": "2.0", "method": "session/update", "params": params})).await;
-    assert_eq!(hear(&mut rig.client).await["params"]["update"]["toolCallId"], "c");
-    assert_eq!(actions(&rig.log)[1..], ["policy.resolved", "operator.running", "tool.call"]);
-    say(&rig.agent, json!({"jsonrpc": "2.0", "id": 2, "result": {"stopReason": "end_turn"}})).await;
-    assert_eq!(hear(&mut rig.client).await["result"]["stopReason"], "end_turn");
-    rig.client.sender.close();
-    let (ended, actions) = rig.over().await;
+    say(&setup.agent, json!({"jsonrpc": "2.0", "method": "session/update", "params": params})).await;
+    assert_eq!(hear(&mut setup.client).await["params"]["update"]["toolCallId"], "c");
+    assert_eq!(actions(&setup.log)[1..], ["policy.resolved", "operator.running", "tool.call"]);
+    say(&setup.agent, json!({"jsonrpc": "2.0", "id": 2, "result": {"stopReason": "end_turn"}})).await;
+    assert_eq!(hear(&mut setup.client).await["result"]["stopReason"], "end_turn");
+    setup.client.sender.close();
+    let (ended, actions) = setup.over().await;
     assert_eq!(ended, GateExit::ClientClosed);
     assert_eq!(actions[4..], ["operator.completed", "session.closed"]);
 }
 
 #[tokio::test]
-async fn what_passes_is_one_line_for_every_reader() {
-    let mut rig = rig();
-    rig.open().await;
+async fn passed_messages_are_one_line_for_every_reader() {
+    let mut setup = set_up();
+    setup.open().await;
     let hidden = r#"{"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"t"}}"#;
     let update = format!(
         "{{\"jsonrpc\":\"2.0\",\"method\":\"session/update\",\"params\":{{\"sessionId\":\"s\",\"update\":{{\"sessionUpdate\":\
          \"plan\",\"entries\":[],\"_meta\":{{\"x\":[\r{hidden}\r]}}}}}}}}"
     );
-    rig.agent.sender.send(Bytes::from(update)).await.unwrap();
-    let heard = rig.client.receiver.recv().await.unwrap();
+    setup.agent.sender.send(Bytes::from(update)).await.unwrap();
+    let heard = setup.client.receiver.recv().await.unwrap();
     assert!(!heard.bytes().contains(&b'\r'), "{:?}", heard.bytes());
     assert_eq!(
         serde_json::from_slice::<Value>(heard.bytes()).unwrap()["params"]["update"]["entries"],
@@ -140,24 +140,24 @@ async fn what_passes_is_one_line_for_every_reader() {
         "{{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"session/prompt\",\"params\":{{\"sessionId\":\"s\",\"prompt\":[],\"_meta\":\
          {{\"x\":[\r{hidden}\r]}}}}}}"
     );
-    rig.client.sender.send(Bytes::from(prompt)).await.unwrap();
-    let heard = rig.agent.receiver.recv().await.unwrap();
+    setup.client.sender.send(Bytes::from(prompt)).await.unwrap();
+    let heard = setup.agent.receiver.recv().await.unwrap();
     assert!(!heard.bytes().contains(&b'\r'), "{:?}", heard.bytes());
-    rig.client.sender.close();
+    setup.client.sender.close();
 }
 
 #[tokio::test]
-async fn an_approval_from_elsewhere_lets_a_call_go_on() {
-    let mut rig = rig();
-    rig.open().await;
+async fn an_approval_through_the_gate_request_grants_a_call() {
+    let mut setup = set_up();
+    setup.open().await;
     let tool = json!({"toolCallId": "c", "name": "Bash", "kind": "execute", "rawInput": {"command": "ls"}});
     let options = json!([{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]);
     let params = json!({"sessionId": "s", "toolCall": tool, "options": options});
-    say(&rig.agent, Rig::request(9, "session/request_permission", &params)).await;
-    let question = hear(&mut rig.client).await;
+    say(&setup.agent, Setup::request(9, "session/request_permission", &params)).await;
+    let question = hear(&mut setup.client).await;
     assert_eq!(question["method"], "session/request_permission");
     let (answer, open) = oneshot::channel();
-    rig.inquiries.send(GateRequest::ListApprovals(answer)).await.unwrap();
+    setup.inquiries.send(GateRequest::ListApprovals(answer)).await.unwrap();
     let open = open.await.unwrap();
     assert_eq!((open.len(), open[0].tool.as_str()), (1, "Bash"));
     let vote = ApprovalVote {
@@ -168,12 +168,12 @@ async fn an_approval_from_elsewhere_lets_a_call_go_on() {
         signature: None,
     };
     let (answer, outcome) = oneshot::channel();
-    rig.inquiries.send(GateRequest::Vote(vote, answer)).await.unwrap();
+    setup.inquiries.send(GateRequest::Vote(vote, answer)).await.unwrap();
     assert_eq!(outcome.await.unwrap(), Ok(()));
-    assert_eq!(hear(&mut rig.agent).await["result"]["outcome"]["optionId"], "y");
-    assert_eq!(hear(&mut rig.client).await["method"], "$/cancel_request");
-    drop((rig.client.sender.clone(), rig.agent.sender.close()));
-    let (ended, actions) = rig.over().await;
+    assert_eq!(hear(&mut setup.agent).await["result"]["outcome"]["optionId"], "y");
+    assert_eq!(hear(&mut setup.client).await["method"], "$/cancel_request");
+    drop((setup.client.sender.clone(), setup.agent.sender.close()));
+    let (ended, actions) = setup.over().await;
     assert_eq!(ended, GateExit::AgentLost);
     assert_eq!(
         actions[1..],
@@ -189,59 +189,62 @@ async fn an_approval_from_elsewhere_lets_a_call_go_on() {
 }
 
 #[tokio::test]
-async fn arrays_are_taken_apart_and_answered_as_one() {
-    let mut rig = rig();
-    let outside = Rig::request(1, "session/new", &json!({"cwd": "/", "mcpServers": []}));
-    say(&rig.client, json!([outside, Rig::request(2, "x", &json!({})), {"jsonrpc": "2.0", "method": "n"}]))
-        .await;
-    assert_eq!(hear(&mut rig.agent).await["method"], "x");
-    assert_eq!(hear(&mut rig.agent).await["method"], "n");
-    say(&rig.agent, json!({"jsonrpc": "2.0", "id": 2, "result": 7})).await;
-    let answers = hear(&mut rig.client).await;
+async fn batches_are_split_and_answered_as_one() {
+    let mut setup = set_up();
+    let outside = Setup::request(1, "session/new", &json!({"cwd": "/", "mcpServers": []}));
+    say(
+        &setup.client,
+        json!([outside, Setup::request(2, "x", &json!({})), {"jsonrpc": "2.0", "method": "n"}]),
+    )
+    .await;
+    assert_eq!(hear(&mut setup.agent).await["method"], "x");
+    assert_eq!(hear(&mut setup.agent).await["method"], "n");
+    say(&setup.agent, json!({"jsonrpc": "2.0", "id": 2, "result": 7})).await;
+    let answers = hear(&mut setup.client).await;
     assert_eq!(answers[0]["error"]["data"]["code"], "cwd_outside_root");
     assert_eq!(answers[1]["result"], 7);
-    rig.client.sender.close();
-    let (ended, actions) = rig.over().await;
+    setup.client.sender.close();
+    let (ended, actions) = setup.over().await;
     assert_eq!(ended, GateExit::ClientClosed);
     assert_eq!(actions, ["session.refused", "method.allowed", "method.allowed"]);
 }
 
 #[tokio::test]
-async fn a_method_that_is_not_listed_is_refused_in_an_array_too() {
-    let mut rig = rig();
-    let steer = Rig::request(1, "_session/steering", &json!({"prompt": []}));
+async fn an_unlisted_method_is_refused_in_a_batch_too() {
+    let mut setup = set_up();
+    let steer = Setup::request(1, "_session/steering", &json!({"prompt": []}));
     let notification = json!({"jsonrpc": "2.0", "method": "_session/steering"});
-    say(&rig.client, json!([steer, notification, Rig::request(2, "x", &json!({}))])).await;
-    assert_eq!(hear(&mut rig.agent).await["method"], "x");
-    say(&rig.agent, json!({"jsonrpc": "2.0", "id": 2, "result": 7})).await;
-    let answers = hear(&mut rig.client).await;
+    say(&setup.client, json!([steer, notification, Setup::request(2, "x", &json!({}))])).await;
+    assert_eq!(hear(&mut setup.agent).await["method"], "x");
+    say(&setup.agent, json!({"jsonrpc": "2.0", "id": 2, "result": 7})).await;
+    let answers = hear(&mut setup.client).await;
     assert_eq!((&answers[0]["error"]["code"], &answers[1]["result"]), (&json!(-32015), &json!(7)));
-    rig.client.sender.close();
-    let (_, actions) = rig.over().await;
+    setup.client.sender.close();
+    let (_, actions) = setup.over().await;
     assert_eq!(actions, ["method.refused", "method.refused", "method.allowed"]);
 }
 
 #[tokio::test]
-async fn who_waits_for_an_agent_that_is_gone_is_told() {
-    let mut rig = rig();
-    rig.open().await;
-    say(&rig.client, Rig::request(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}))).await;
-    hear(&mut rig.agent).await;
-    rig.agent.sender.close();
-    let answer = hear(&mut rig.client).await;
+async fn a_pending_request_is_answered_when_the_agent_is_lost() {
+    let mut setup = set_up();
+    setup.open().await;
+    say(&setup.client, Setup::request(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}))).await;
+    hear(&mut setup.agent).await;
+    setup.agent.sender.close();
+    let answer = hear(&mut setup.client).await;
     assert_eq!((answer["id"].clone(), answer["error"]["code"].clone()), (json!(2), json!(-32010)));
-    let (_, actions) = rig.over().await;
+    let (_, actions) = setup.over().await;
     assert_eq!(actions[1..], ["operator.interrupted", "session.closed"]);
 }
 
 #[tokio::test]
-async fn whoever_is_told_to_end_closes_its_sessions_first() {
-    let mut rig = rig();
-    rig.open().await;
-    say(&rig.client, Rig::request(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}))).await;
-    hear(&mut rig.agent).await;
-    rig.inquiries.send(GateRequest::Stop).await.unwrap();
-    let (ended, actions) = rig.over().await;
+async fn a_stopped_gate_closes_its_sessions_first() {
+    let mut setup = set_up();
+    setup.open().await;
+    say(&setup.client, Setup::request(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}))).await;
+    hear(&mut setup.agent).await;
+    setup.inquiries.send(GateRequest::Stop).await.unwrap();
+    let (ended, actions) = setup.over().await;
     assert_eq!(ended, GateExit::Stopped);
     assert_eq!(actions[1..], ["operator.interrupted", "session.closed"]);
 }
@@ -252,128 +255,128 @@ fn note() -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_reads_nothing_is_not_waited_for() {
-    let rig = rig();
+async fn an_agent_that_reads_nothing_is_ended() {
+    let setup = set_up();
     for _ in 0..8 {
-        say(&rig.client, note()).await;
+        say(&setup.client, note()).await;
     }
     let since = tokio::time::Instant::now();
-    let ended = rig.guard.await.unwrap();
+    let ended = setup.guard.await.unwrap();
     assert!(matches!(&ended, GateExit::AgentUnresponsive(why) if why.contains("reads nothing")), "{ended:?}");
     let waited = since.elapsed().as_secs();
     assert!((10..=12).contains(&waited), "{waited}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_reads_slowly_is_waited_for() {
-    let mut rig = rig();
+async fn an_agent_that_reads_slowly_is_not_ended() {
+    let mut setup = set_up();
     for _ in 0..8 {
-        say(&rig.client, note()).await;
+        say(&setup.client, note()).await;
     }
     for _ in 0..8 {
         // sleep: the time that it takes is what the test is about, and it is not real.
         tokio::time::sleep(Duration::from_secs(8)).await;
-        assert_eq!(hear(&mut rig.agent).await["method"], "$/cancel_request");
+        assert_eq!(hear(&mut setup.agent).await["method"], "$/cancel_request");
     }
-    rig.client.sender.close();
-    assert_eq!(rig.guard.await.unwrap(), GateExit::ClientClosed);
+    setup.client.sender.close();
+    assert_eq!(setup.guard.await.unwrap(), GateExit::ClientClosed);
 }
 
 #[tokio::test]
-async fn who_has_asked_and_says_nothing_more_is_answered() {
-    let mut rig = rig();
-    rig.open().await;
-    say(&rig.client, Rig::request(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}))).await;
-    say(&rig.client, Rig::request(3, "x", &json!({}))).await;
-    rig.client.sender.close();
+async fn a_half_closed_client_gets_its_answers() {
+    let mut setup = set_up();
+    setup.open().await;
+    say(&setup.client, Setup::request(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}))).await;
+    say(&setup.client, Setup::request(3, "x", &json!({}))).await;
+    setup.client.sender.close();
     for method in ["session/prompt", "x"] {
-        assert_eq!(hear(&mut rig.agent).await["method"], method);
+        assert_eq!(hear(&mut setup.agent).await["method"], method);
     }
     // What it would have to answer is not asked.
-    let wants = Rig::request(7, "terminal/output", &json!({"sessionId": "s", "terminalId": "t"}));
-    say(&rig.agent, wants).await;
-    assert_eq!(hear(&mut rig.agent).await["id"], 7);
-    say(&rig.agent, Rig::request(8, "elicitation/create", &json!({"sessionId": "s"}))).await;
-    assert_eq!(hear(&mut rig.agent).await["error"]["code"], -32800);
+    let wants = Setup::request(7, "terminal/output", &json!({"sessionId": "s", "terminalId": "t"}));
+    say(&setup.agent, wants).await;
+    assert_eq!(hear(&mut setup.agent).await["id"], 7);
+    say(&setup.agent, Setup::request(8, "elicitation/create", &json!({"sessionId": "s"}))).await;
+    assert_eq!(hear(&mut setup.agent).await["error"]["code"], -32800);
     for id in [3, 2] {
-        say(&rig.agent, json!({"jsonrpc": "2.0", "id": id, "result": {"stopReason": "end_turn"}})).await;
-        assert_eq!(hear(&mut rig.client).await["id"], id);
+        say(&setup.agent, json!({"jsonrpc": "2.0", "id": id, "result": {"stopReason": "end_turn"}})).await;
+        assert_eq!(hear(&mut setup.client).await["id"], id);
     }
-    let (ended, actions) = rig.over().await;
+    let (ended, actions) = setup.over().await;
     assert_eq!(ended, GateExit::ClientClosed);
     assert_eq!(actions[1..], ["method.allowed", "operator.completed", "session.closed"]);
 }
 
 #[tokio::test]
-async fn who_says_nothing_more_learns_at_once_that_the_agent_is_gone() {
-    let mut rig = rig();
-    rig.open().await;
-    say(&rig.client, Rig::request(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}))).await;
-    rig.client.sender.close();
-    hear(&mut rig.agent).await;
+async fn a_half_closed_client_learns_of_a_lost_agent_at_once() {
+    let mut setup = set_up();
+    setup.open().await;
+    say(&setup.client, Setup::request(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}))).await;
+    setup.client.sender.close();
+    hear(&mut setup.agent).await;
     // Not before: the log takes real time.
     tokio::time::pause();
     let since = tokio::time::Instant::now();
-    rig.agent.sender.close();
-    let answer = hear(&mut rig.client).await;
+    setup.agent.sender.close();
+    let answer = hear(&mut setup.client).await;
     assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(2), &json!(-32010)));
     assert_eq!(since.elapsed().as_secs(), 0);
-    assert_eq!(rig.over().await.0, GateExit::AgentLost);
+    assert_eq!(setup.over().await.0, GateExit::AgentLost);
 }
 
 #[tokio::test]
-async fn who_says_nothing_more_is_not_answered_for_ever() {
-    let mut rig = rig();
-    rig.open().await;
-    say(&rig.client, Rig::request(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}))).await;
-    say(&rig.client, Rig::request(3, "x", &json!({}))).await;
-    hear(&mut rig.agent).await;
-    hear(&mut rig.agent).await;
+async fn a_half_closed_client_is_answered_until_a_deadline() {
+    let mut setup = set_up();
+    setup.open().await;
+    say(&setup.client, Setup::request(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}))).await;
+    say(&setup.client, Setup::request(3, "x", &json!({}))).await;
+    hear(&mut setup.agent).await;
+    hear(&mut setup.agent).await;
     tokio::time::pause();
-    rig.client.sender.close();
+    setup.client.sender.close();
     let since = tokio::time::Instant::now();
-    let answer = hear(&mut rig.client).await;
+    let answer = hear(&mut setup.client).await;
     assert_eq!((&answer["id"], &answer["result"]["stopReason"]), (&json!(2), &json!("cancelled")));
     assert!(answer["result"]["_meta"]["aip44"]["interrupted"].as_str().unwrap().contains("end of the input"));
-    assert_eq!(hear(&mut rig.client).await["error"]["code"], -32800);
+    assert_eq!(hear(&mut setup.client).await["error"]["code"], -32800);
     // Not exactly: paused time goes on while the log is written by a thread that the runtime does not know.
     assert!(since.elapsed() >= Duration::from_secs(5), "the agent has 5 s");
-    let (ended, actions) = rig.over().await;
+    let (ended, actions) = setup.over().await;
     assert_eq!(ended, GateExit::ClientClosed);
     assert_eq!(actions[1..], ["method.allowed", "operator.interrupted", "session.closed"]);
 }
 
 #[tokio::test]
-async fn what_a_client_was_asked_that_says_nothing_more_is_refused() {
-    let mut rig = rig();
-    rig.open().await;
-    say(&rig.client, Rig::request(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}))).await;
-    hear(&mut rig.agent).await;
+async fn requests_to_a_half_closed_client_are_refused() {
+    let mut setup = set_up();
+    setup.open().await;
+    say(&setup.client, Setup::request(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}))).await;
+    hear(&mut setup.agent).await;
     let tool = json!({"toolCallId": "c", "name": "Bash", "kind": "execute", "rawInput": {"command": "ls"}});
     let options = json!([{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]);
     let params = json!({"sessionId": "s", "toolCall": tool, "options": options});
     for id in [9, 10] {
-        say(&rig.agent, Rig::request(id, "session/request_permission", &params)).await;
+        say(&setup.agent, Setup::request(id, "session/request_permission", &params)).await;
         if id == 9 {
-            assert_eq!(hear(&mut rig.client).await["method"], "session/request_permission");
-            rig.client.sender.close();
+            assert_eq!(hear(&mut setup.client).await["method"], "session/request_permission");
+            setup.client.sender.close();
         }
-        let answer = hear(&mut rig.agent).await;
+        let answer = hear(&mut setup.agent).await;
         assert_eq!(answer["result"]["outcome"]["optionId"], "n", "{answer}");
         assert!(answer["result"]["_meta"]["aip44"]["refused"].is_string(), "{answer}");
     }
-    say(&rig.agent, json!({"jsonrpc": "2.0", "id": 2, "result": {"stopReason": "end_turn"}})).await;
+    say(&setup.agent, json!({"jsonrpc": "2.0", "id": 2, "result": {"stopReason": "end_turn"}})).await;
     loop {
-        let heard = hear(&mut rig.client).await;
+        let heard = hear(&mut setup.client).await;
         if heard["id"] == 2 {
             break;
         }
     }
-    assert_eq!(rig.over().await.0, GateExit::ClientClosed);
+    assert_eq!(setup.over().await.0, GateExit::ClientClosed);
 }
 
 #[tokio::test]
-async fn a_client_that_reads_no_refusal_is_not_read_from() {
+async fn a_client_that_does_not_read_refusals_is_not_read() {
     const REQUESTS: usize = 10_000;
     let small = narrows_link::Options { queue_bytes: 4096, ..Default::default() };
     let (client, outer) = memory::pair(&small);

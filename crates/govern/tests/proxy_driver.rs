@@ -51,7 +51,7 @@ fn told(number: usize, text: &str) -> Value {
 }
 
 #[tokio::test]
-async fn both_neighbours_are_reached_through_the_conductor() {
+async fn both_neighbors_are_reached_through_the_conductor() {
     let (mut conductor, gate) = chain(&Options::default());
     say(&conductor, request(7, "proxy/initialize", &json!({"protocolVersion": 1}))).await;
     let asked = hear(&mut conductor).await;
@@ -119,7 +119,7 @@ async fn methods_and_sessions_are_judged_in_a_chain_too() {
 }
 
 #[tokio::test]
-async fn whoever_waits_for_a_gate_that_ends_is_hung_up_on() {
+async fn links_are_closed_when_the_gate_ends() {
     let (mut conductor, gate) = chain(&Options::default());
     say(&conductor, request(1, "_a", &json!({}))).await;
     hear(&mut conductor).await;

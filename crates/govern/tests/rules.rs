@@ -286,7 +286,7 @@ fn a_ceiling_escalates_and_a_level_bounds() {
 }
 
 #[test]
-fn budgets_are_read_and_their_absence_bounds_nothing() {
+fn a_budget_limits_and_a_missing_one_does_not() {
     let budget = |text: &str| {
         let written = Written::with(
             "rule",
@@ -303,7 +303,7 @@ fn budgets_are_read_and_their_absence_bounds_nothing() {
 }
 
 #[test]
-fn what_no_policy_is_about_is_left_to_the_default() {
+fn unmatched_calls_are_decided_by_the_default() {
     let written = |default: &str| Written {
         governance: format!("autonomy: {{level: 3{default}}}"),
         ..Written::with("night", "match: {action: deploy.night}\ndecision: escalate\nautonomy: 4")
@@ -321,7 +321,7 @@ fn what_no_policy_is_about_is_left_to_the_default() {
 }
 
 #[test]
-fn what_is_inherited_is_merged_leaf_by_leaf_and_policy_by_policy() {
+fn inherited_governances_are_merged_by_leaf_and_by_policy() {
     let deny = |slug: &str, subject: &str| {
         policy(slug, &format!("match: {{action: tool.call, subject: {subject}}}\ndecision: deny"))
     };

@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn what_a_server_shows_is_read_and_a_file_is_known_by_its_path() {
+fn mcp_reads_are_reads_and_file_uris_are_paths() {
     let check = |input: Value, kind: Kind, paths: &[&str]| {
         let action = Call::mcp_read("db".into(), "resources/read", input.clone()).action();
         let paths: Vec<PathBuf> = paths.iter().map(PathBuf::from).collect();
@@ -26,7 +26,7 @@ fn what_a_server_shows_is_read_and_a_file_is_known_by_its_path() {
 }
 
 #[test]
-fn a_location_with_members_that_the_protocol_does_not_have_may_mean_more() {
+fn unknown_members_of_a_location_are_judged() {
     let call = |locations: &str| {
         let mut call = Call::default();
         let told = format!(r#"{{"kind":"read","rawInput":{{"path":"/a"}},"locations":{locations}}}"#);
@@ -71,7 +71,7 @@ fn a_tool_is_known_by_name_or_kind_and_never_by_title() {
 }
 
 #[test]
-fn a_name_that_only_we_give_is_none() {
+fn a_reserved_name_does_not_count() {
     for name in
         ["kind:read", "KIND:read", "kind:", "notes/add", "/", "fs/read_text_file", "turn", "session.set_mode"]
     {
@@ -98,7 +98,7 @@ fn a_name_that_only_we_give_is_none() {
 }
 
 #[test]
-fn a_tool_of_a_server_is_told_of_as_it_was_said_to_be() {
+fn a_server_tool_keeps_its_reported_name() {
     let decided =
         Call::new(Some("notes".into()), "add", "other", json!({})).with_reported_name("notes__add".into());
     let check = |told: Option<&str>, same: bool| {
@@ -116,7 +116,7 @@ fn a_tool_of_a_server_is_told_of_as_it_was_said_to_be() {
 }
 
 #[test]
-fn what_changes_a_decision_is_told() {
+fn updates_that_affect_the_decision_are_reported() {
     let mut call = Call::default();
     let mut hear = |text: &str| call.apply_update(serde_json::from_str(text).unwrap());
     assert!(hear(r#"{"kind":"edit","rawInput":{"path":"/a"}}"#));
@@ -128,7 +128,7 @@ fn what_changes_a_decision_is_told() {
 }
 
 #[test]
-fn what_has_run_has_begun_whatever_was_said_before() {
+fn a_call_with_a_result_has_run() {
     let check = |statuses: &[&str], begun: bool| {
         let mut call = Call::default();
         for status in statuses {
@@ -144,7 +144,7 @@ fn what_has_run_has_begun_whatever_was_said_before() {
 }
 
 #[test]
-fn a_call_that_has_ended_is_another_if_it_runs_again() {
+fn an_ended_call_that_runs_again_is_a_further_call() {
     let mut call = Call::default();
     call.apply_update(
         serde_json::from_str(r#"{"kind":"edit","rawInput":{"path":"/a"},"status":"completed"}"#).unwrap(),
@@ -186,7 +186,7 @@ fn a_change_that_is_shown_counts_for_the_decision() {
 }
 
 #[test]
-fn where_there_is_no_input_another_text_is_another_call() {
+fn without_input_another_text_is_another_call() {
     let diff = |new: &str| json!({"content": [{"type": "diff", "path": "/a", "newText": new}]}).to_string();
     let mut call = Call::default();
     assert!(call.apply_update(serde_json::from_str(&diff("x")).unwrap()));
@@ -198,7 +198,7 @@ fn where_there_is_no_input_another_text_is_another_call() {
 }
 
 #[test]
-fn the_places_that_no_input_names_are_what_it_is_about_too() {
+fn locations_beside_the_input_are_judged_too() {
     let check = |text: &str, expected: Value| {
         let mut call = Call::default();
         call.apply_update(serde_json::from_str(text).unwrap());
@@ -213,7 +213,7 @@ fn the_places_that_no_input_names_are_what_it_is_about_too() {
 }
 
 #[test]
-fn what_can_be_read_in_two_ways_or_not_at_all_is_not_read() {
+fn ambiguous_and_invalid_updates_are_not_read() {
     let check = |text: &str, reads: bool| {
         let said = serde_json::from_str::<CallUpdate<'_>>(text);
         assert_eq!(said.is_ok(), reads, "{text}");
@@ -231,7 +231,7 @@ fn what_can_be_read_in_two_ways_or_not_at_all_is_not_read() {
 }
 
 #[test]
-fn what_failed_and_shows_a_result_was_tried() {
+fn a_failed_call_with_a_result_was_attempted() {
     let check = |texts: &[&str], tried: bool| {
         let mut call = Call::default();
         for text in texts {

@@ -299,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_said_shortly() {
+    fn durations_are_formatted_briefly() {
         for (millis, said) in
             [(250, "250 ms"), (10_000, "10 s"), (60_000, "60 s"), (600_000, "10 min"), (1_500, "1.5 s")]
         {

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_keep_their_order_and_wait_for_what_they_follow_from() {
+    fn lines_keep_their_order_and_wait_for_their_events() {
         let mut outbox = OrderedOutbox::default();
         outbox.push("a".into(), Some(AuditSeq(1)), OnAuditFailure::Drop);
         outbox.push("b".into(), None, OnAuditFailure::Drop);
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_from_more_than_was_recorded_is_not_sent() {
+    fn a_line_that_depends_on_a_failed_event_is_not_sent() {
         let mut outbox = OrderedOutbox::default();
         outbox.push("a".into(), Some(AuditSeq(2)), OnAuditFailure::Drop);
         assert_eq!(outbox.fail_from(AuditSeq(1)).len(), 1);

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_asked_sees_the_words_and_knows_the_rest_by_a_digest() {
+    fn approvers_see_the_text_and_a_digest_of_the_rest() {
         let check = |prompt: Value, text: &str, is_cut: bool| {
             let params = json!({"prompt": prompt});
             let raw = params.to_string();
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_declared_may_stand_in_a_prompt() {
+    fn undeclared_blocks_are_found() {
         let check = |kind: &str, declared: Capabilities, expected: Option<&str>| {
             assert_eq!(
                 undeclared_block(&json!({"prompt": [{"type": "text"}, {"type": kind}]}), declared),

@@ -38,25 +38,25 @@ use crate::path_resolver::PathResolver;
 
 /// A disk on which everything is where it is said to be.
 #[derive(Debug)]
-struct Plain;
+struct PlainPaths;
 
-impl PathResolver for Plain {
+impl PathResolver for PlainPaths {
     fn canonicalize(&self, path: &std::path::Path) -> std::io::Result<std::path::PathBuf> {
         Ok(path.to_path_buf())
     }
 }
 
 /// A gate with nobody but the test around it.
-struct Scene {
+struct Fixture {
     gate: Gate,
     now: GateTime,
-    sight: Sight,
+    output: RecordedOutput,
     /// Whether what is to be recorded is at once.
-    records: bool,
+    settles_at_once: bool,
 }
 
 #[derive(Default)]
-struct Sight {
+struct RecordedOutput {
     seen: Vec<String>,
     /// What the client got, with our mark.
     raw: Vec<String>,
@@ -66,7 +66,7 @@ struct Sight {
     unsettled: Vec<AuditSeq>,
 }
 
-impl GateOutput for Sight {
+impl GateOutput for RecordedOutput {
     fn to_client(&mut self, parts: &[&[u8]]) {
         self.seen.push(format!("c < {}", plain(parts)));
         self.raw.push(String::from_utf8(parts.concat()).unwrap());
@@ -154,90 +154,96 @@ fn config() -> GateConfig {
     }
 }
 
-impl Scene {
+impl Fixture {
     fn new() -> Self {
-        Self::with(config(), &["lead"])
+        Self::with_config(config(), &["lead"])
     }
 
-    fn with(config: GateConfig, roles: &[&str]) -> Self {
+    fn with_config(config: GateConfig, roles: &[&str]) -> Self {
         let who = Principal {
             id: "user:ada".into(),
             method: IdentityMethod::Process,
             roles: roles.iter().map(|role| (*role).to_owned()).collect(),
             ..Principal::default()
         };
-        let setting = GateStart { started_at: 1_000_000, nonce: "n".into() };
-        let gate = Gate::new(config, who, policy(), Box::new(Plain), setting);
-        Self { gate, now: GateTime::ZERO, sight: Sight::default(), records: true }
+        let start = GateStart { started_at: 1_000_000, nonce: "n".into() };
+        let gate = Gate::new(config, who, policy(), Box::new(PlainPaths), start);
+        Self { gate, now: GateTime::ZERO, output: RecordedOutput::default(), settles_at_once: true }
     }
 
     /// One with a session and a turn in it.
-    fn at_work() -> Self {
-        let mut scene = Self::new();
-        scene.opened();
-        scene
+    fn with_turn() -> Self {
+        let mut fixture = Self::new();
+        fixture.open_turn();
+        fixture
     }
 
-    fn opened(&mut self) {
-        self.ask(1, "session/new", &json!({"cwd": "/w/a", "mcpServers": []}));
-        self.answer(1, &json!({"sessionId": "s"}));
-        self.ask(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
-        self.sight.seen.clear();
+    fn open_turn(&mut self) {
+        self.client_requests(1, "session/new", &json!({"cwd": "/w/a", "mcpServers": []}));
+        self.agent_answers(1, &json!({"sessionId": "s"}));
+        self.client_requests(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
+        self.output.seen.clear();
     }
 
-    fn client(&mut self, value: &Value) {
-        self.gate.handle_client_message(self.now, View::parse(value.to_string().as_bytes()), &mut self.sight);
-        self.commit();
+    fn send_client(&mut self, value: &Value) {
+        self.gate.handle_client_message(
+            self.now,
+            View::parse(value.to_string().as_bytes()),
+            &mut self.output,
+        );
+        self.settle_events();
     }
 
-    fn agent(&mut self, value: &Value) {
-        self.gate.handle_agent_message(self.now, View::parse(value.to_string().as_bytes()), &mut self.sight);
-        self.commit();
+    fn send_agent(&mut self, value: &Value) {
+        self.gate.handle_agent_message(self.now, View::parse(value.to_string().as_bytes()), &mut self.output);
+        self.settle_events();
     }
 
-    fn commit(&mut self) {
-        while self.records && !self.sight.unsettled.is_empty() {
-            for seq in std::mem::take(&mut self.sight.unsettled) {
-                self.gate.handle_audit_result(self.now, seq, true, &mut self.sight);
+    fn settle_events(&mut self) {
+        while self.settles_at_once && !self.output.unsettled.is_empty() {
+            for seq in std::mem::take(&mut self.output.unsettled) {
+                self.gate.handle_audit_result(self.now, seq, true, &mut self.output);
             }
         }
     }
 
-    fn ask(&mut self, id: u64, method: &str, params: &Value) {
-        self.client(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
+    fn client_requests(&mut self, id: u64, method: &str, params: &Value) {
+        self.send_client(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
     }
 
-    fn answer(&mut self, id: u64, result: &Value) {
-        self.agent(&json!({"jsonrpc": "2.0", "id": id, "result": result}));
+    fn agent_answers(&mut self, id: u64, result: &Value) {
+        self.send_agent(&json!({"jsonrpc": "2.0", "id": id, "result": result}));
     }
 
-    fn wants(&mut self, id: u64, method: &str, params: &Value) {
-        self.agent(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
+    fn agent_requests(&mut self, id: u64, method: &str, params: &Value) {
+        self.send_agent(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
     }
 
-    fn update(&mut self, update: &Value) {
+    fn agent_updates(&mut self, update: &Value) {
         let params = json!({"sessionId": "s", "update": update});
-        self.agent(&json!({"jsonrpc": "2.0", "method": "session/update", "params": params}));
+        self.send_agent(&json!({"jsonrpc": "2.0", "method": "session/update", "params": params}));
     }
 
-    fn tool(&mut self, id: &str, name: &str, status: &str, input: &Value) {
+    fn agent_calls(&mut self, id: &str, name: &str, status: &str, input: &Value) {
         let kind = match name {
             "Read" => "read",
             "Bash" => "execute",
             "Rm" => "delete",
             _ => "edit",
         };
-        self.update(&json!({"sessionUpdate": "tool_call", "toolCallId": id, "name": name, "kind": kind,
-            "status": status, "title": "harmless", "rawInput": input}));
+        self.agent_updates(
+            &json!({"sessionUpdate": "tool_call", "toolCallId": id, "name": name, "kind": kind,
+            "status": status, "title": "harmless", "rawInput": input}),
+        );
     }
 
-    fn pass(&mut self, seconds: u64) {
+    fn advance_clock(&mut self, seconds: u64) {
         self.now += Duration::from_secs(seconds);
-        self.gate.tick(self.now, &mut self.sight);
-        self.commit();
+        self.gate.tick(self.now, &mut self.output);
+        self.settle_events();
     }
 
-    fn seen(&mut self) -> String {
-        std::mem::take(&mut self.sight.seen).join("\n")
+    fn take_seen(&mut self) -> String {
+        std::mem::take(&mut self.output.seen).join("\n")
     }
 }

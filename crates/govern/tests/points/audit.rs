@@ -3,23 +3,26 @@
 use narrows_audit::Decision;
 use serde_json::{Value, json};
 
-use crate::fixture::Scene;
+use crate::fixture::Fixture;
 
 /// A call of every fate: allowed, denied, approved, failed.
-fn all_four() -> Scene {
-    let mut scene = Scene::new().at_work();
-    scene.tool("allowed", "Read", "read", "in_progress");
-    scene
-        .update(&json!({"sessionUpdate": "tool_call_update", "toolCallId": "allowed", "status": "completed",
-        "rawOutput": {"lines": 3}}));
-    scene.asks(5, "denied", "Rm", "delete");
-    scene.asks(6, "approved", "Bash", "execute");
-    scene.says(1, "allow_once");
-    scene.tool("approved", "Bash", "execute", "completed");
-    scene.tool("failed", "Read", "read", "in_progress");
-    scene.update(&json!({"sessionUpdate": "tool_call_update", "toolCallId": "failed", "status": "failed",
-        "rawOutput": "no such file"}));
-    scene
+fn all_four() -> Fixture {
+    let mut fixture = Fixture::new().with_turn();
+    fixture.agent_calls("allowed", "Read", "read", "in_progress");
+    fixture.agent_updates(
+        &json!({"sessionUpdate": "tool_call_update", "toolCallId": "allowed", "status": "completed",
+        "rawOutput": {"lines": 3}}),
+    );
+    fixture.agent_asks_permission(5, "denied", "Rm", "delete");
+    fixture.agent_asks_permission(6, "approved", "Bash", "execute");
+    fixture.client_answers(1, "allow_once");
+    fixture.agent_calls("approved", "Bash", "execute", "completed");
+    fixture.agent_calls("failed", "Read", "read", "in_progress");
+    fixture.agent_updates(
+        &json!({"sessionUpdate": "tool_call_update", "toolCallId": "failed", "status": "failed",
+        "rawOutput": "no such file"}),
+    );
+    fixture
 }
 
 fn find<'a>(log: &'a [Value], action: &str, call: &str) -> Option<&'a Value> {
@@ -28,7 +31,7 @@ fn find<'a>(log: &'a [Value], action: &str, call: &str) -> Option<&'a Value> {
 
 #[test]
 fn point_19_every_call_is_recorded_with_its_seven_facts() {
-    let log = all_four().log();
+    let log = all_four().verified_log();
     let check = |call: &str, tool: &str, approval: Value, output: Value| {
         let entry = find(&log, "tool.call", call).unwrap_or_else(|| panic!("{call} in {log:?}"));
         let about = &entry["metadata"]["aip44"];
@@ -57,70 +60,73 @@ fn point_19_every_call_is_recorded_with_its_seven_facts() {
 
 #[test]
 fn point_20_a_decision_is_on_disk_before_anything_is_shown_and_nothing_is_left_open() {
-    let mut scene = Scene::new().at_work();
-    scene.records = false;
-    scene.tool("1", "Read", "read", "in_progress");
-    assert_eq!((scene.sight.client.len(), scene.recorded()[0].as_str()), (0, "policy.resolved allow"));
-    scene.records = true;
-    scene.commit();
-    assert!(scene.shows("1"));
-    scene.gate.handle_client_lost(scene.now, &mut scene.sight);
-    scene.commit();
-    let log = scene.log();
+    let mut fixture = Fixture::new().with_turn();
+    fixture.settles_at_once = false;
+    fixture.agent_calls("1", "Read", "read", "in_progress");
+    assert_eq!(
+        (fixture.output.client.len(), fixture.recorded_actions()[0].as_str()),
+        (0, "policy.resolved allow")
+    );
+    fixture.settles_at_once = true;
+    fixture.settle_events();
+    assert!(fixture.shows_call("1"));
+    fixture.gate.handle_client_lost(fixture.now, &mut fixture.output);
+    fixture.settle_events();
+    let log = fixture.verified_log();
     assert_eq!(find(&log, "tool.call", "1").unwrap()["output"], json!({"error": "interrupted"}));
     // What cannot be recorded is not shown, and the turn is over.
-    let mut scene = Scene::new().at_work();
-    scene.records = false;
-    scene.tool("1", "Read", "read", "in_progress");
-    for seq in std::mem::take(&mut scene.sight.unsettled) {
-        scene.gate.handle_audit_result(scene.now, seq, false, &mut scene.sight);
+    let mut fixture = Fixture::new().with_turn();
+    fixture.settles_at_once = false;
+    fixture.agent_calls("1", "Read", "read", "in_progress");
+    for seq in std::mem::take(&mut fixture.output.unsettled) {
+        fixture.gate.handle_audit_result(fixture.now, seq, false, &mut fixture.output);
     }
-    assert!(!scene.shows("1"));
-    assert!(scene.sight.agent.iter().any(|line| line["method"] == "session/cancel"));
+    assert!(!fixture.shows_call("1"));
+    assert!(fixture.output.agent.iter().any(|line| line["method"] == "session/cancel"));
 }
 
 #[test]
 fn point_22_allowed_denied_approved_and_failed_are_in_a_chain_that_verifies() {
-    let scene = all_four();
-    let log = scene.log();
+    let fixture = all_four();
+    let log = fixture.verified_log();
     let decision = |call: &str| find(&log, "policy.resolved", call).map(|entry| entry["policy"].clone());
     let policy =
         |name: &str, decision: Decision| Some(json!({"ref": name, "decision": decision.to_string()}));
     assert_eq!(decision("allowed"), policy("default", Decision::Allow));
     assert_eq!(decision("denied"), policy("never", Decision::Deny));
     assert_eq!(decision("approved"), policy("runs", Decision::RequireApproval));
-    assert_eq!(scene.told_agent(5)["result"]["outcome"]["optionId"], "n");
-    assert_eq!(scene.told_agent(6)["result"]["outcome"]["optionId"], "y", "once, and never for ever");
+    assert_eq!(fixture.answer_to_agent(5)["result"]["outcome"]["optionId"], "n");
+    assert_eq!(fixture.answer_to_agent(6)["result"]["outcome"]["optionId"], "y", "once, and never for ever");
     let numbers: Vec<u64> = log.iter().map(|entry| entry["seq"].as_u64().unwrap()).collect();
     assert_eq!(numbers, (0..log.len() as u64).collect::<Vec<_>>());
 }
 
 #[test]
 fn point_30_history_is_shown_and_not_acted_on() {
-    let mut scene = Scene::new();
-    scene.ask(1, "session/load", &json!({"sessionId": "s", "cwd": "/w", "mcpServers": []}));
-    scene.tool("old", "Rm", "delete", "completed");
-    scene.asks(5, "old", "Bash", "execute");
-    assert!(scene.shows("old"));
-    assert_eq!(scene.told_agent(5)["result"]["outcome"]["outcome"], "cancelled");
+    let mut fixture = Fixture::new();
+    fixture.client_requests(1, "session/load", &json!({"sessionId": "s", "cwd": "/w", "mcpServers": []}));
+    fixture.agent_calls("old", "Rm", "delete", "completed");
+    fixture.agent_asks_permission(5, "old", "Bash", "execute");
+    assert!(fixture.shows_call("old"));
+    assert_eq!(fixture.answer_to_agent(5)["result"]["outcome"]["outcome"], "cancelled");
     assert_eq!(
-        scene.sight.client.iter().filter(|line| line["method"] == "session/request_permission").count(),
+        fixture.output.client.iter().filter(|line| line["method"] == "session/request_permission").count(),
         0
     );
-    scene.answer(1, &json!({}));
-    assert_eq!(scene.recorded(), ["operator.invoked"]);
+    fixture.agent_answers(1, &json!({}));
+    assert_eq!(fixture.recorded_actions(), ["operator.invoked"]);
     // Once it is open, what is told is news.
-    scene.prompt(2);
-    scene.tool("new", "Rm", "delete", "pending");
-    assert!(!scene.shows("new"));
-    assert_eq!(scene.recorded().last().map(String::as_str), Some("policy.resolved deny"));
+    fixture.client_prompts(2);
+    fixture.agent_calls("new", "Rm", "delete", "pending");
+    assert!(!fixture.shows_call("new"));
+    assert_eq!(fixture.recorded_actions().last().map(String::as_str), Some("policy.resolved deny"));
 }
 
 #[test]
-fn what_a_call_poses_as_is_told_and_is_not_what_it_is() {
-    let mut scene = Scene::new().at_work();
-    scene.tool("posed", "kind:read", "delete", "pending");
-    let log = scene.log();
+fn a_claimed_name_is_recorded_and_not_trusted() {
+    let mut fixture = Fixture::new().with_turn();
+    fixture.agent_calls("posed", "kind:read", "delete", "pending");
+    let log = fixture.verified_log();
     let entry = find(&log, "policy.resolved", "posed").unwrap_or_else(|| panic!("{log:?}"));
     let about = &entry["metadata"]["aip44"];
     assert_eq!((&about["tool"], &about["claimedTool"]), (&json!("kind:delete"), &json!("kind:read")));

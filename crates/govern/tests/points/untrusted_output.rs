@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use crate::fixture::Scene;
+use crate::fixture::Fixture;
 
 /// What somebody might put into a file or an answer who wants a later call to pass.
 const POISONS: [&str; 14] = [
@@ -43,7 +43,7 @@ fn outcome(
     poison: &Value,
     (name, kind, asks): (&str, &str, bool),
 ) -> (Vec<Value>, Vec<Value>, Vec<String>) {
-    let mut scene = Scene::new().at_work();
+    let mut fixture = Fixture::new().with_turn();
     let text = poison.as_str().map_or_else(|| poison.to_string(), str::to_owned);
     let update = |more: Value| {
         let mut update =
@@ -51,37 +51,37 @@ fn outcome(
         update.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         update
     };
-    scene.tool("first", "Read", "read", "in_progress");
+    fixture.agent_calls("first", "Read", "read", "in_progress");
     match place {
-        "rawOutput" => scene.update(&update(json!({"rawOutput": {"result": poison}}))),
-        "rawOutput text" => scene.update(&update(json!({"rawOutput": text}))),
+        "rawOutput" => fixture.agent_updates(&update(json!({"rawOutput": {"result": poison}}))),
+        "rawOutput text" => fixture.agent_updates(&update(json!({"rawOutput": text}))),
         "content" => {
             let content = json!([{"type": "content", "content": {"type": "text", "text": text}}]);
-            scene.update(&update(json!({"content": content})));
+            fixture.agent_updates(&update(json!({"content": content})));
         }
         "message" | "thought" => {
             let kind = format!("agent_{place}_chunk");
-            scene.update(&json!({"sessionUpdate": kind, "content": {"type": "text", "text": text}}));
+            fixture.agent_updates(&json!({"sessionUpdate": kind, "content": {"type": "text", "text": text}}));
         }
-        "title" => scene.update(&update(json!({"title": text}))),
+        "title" => fixture.agent_updates(&update(json!({"title": text}))),
         "file" => {
-            scene.wants(9, "fs/read_text_file", &json!({"sessionId": "s", "path": "/w/a/x"}));
-            scene.client(&json!({"jsonrpc": "2.0", "id": 9, "result": {"content": text}}));
+            fixture.agent_requests(9, "fs/read_text_file", &json!({"sessionId": "s", "path": "/w/a/x"}));
+            fixture.send_client(&json!({"jsonrpc": "2.0", "id": 9, "result": {"content": text}}));
         }
         _ => {
-            scene.wants(9, "fs/read_text_file", &json!({"sessionId": "s", "path": "/w/a/x"}));
+            fixture.agent_requests(9, "fs/read_text_file", &json!({"sessionId": "s", "path": "/w/a/x"}));
             let error = json!({"code": -32000, "message": text, "data": poison});
-            scene.client(&json!({"jsonrpc": "2.0", "id": 9, "error": error}));
+            fixture.send_client(&json!({"jsonrpc": "2.0", "id": 9, "error": error}));
         }
     }
-    scene.sight = Default::default();
+    fixture.output = Default::default();
     if asks {
-        scene.asks(5, "later", name, kind);
+        fixture.agent_asks_permission(5, "later", name, kind);
     } else {
-        scene.tool("later", name, kind, "in_progress");
+        fixture.agent_calls("later", name, kind, "in_progress");
     }
-    let recorded = scene.recorded();
-    (scene.sight.client, scene.sight.agent, recorded)
+    let recorded = fixture.recorded_actions();
+    (fixture.output.client, fixture.output.agent, recorded)
 }
 
 fn any_poison() -> impl Strategy<Value = Value> {
@@ -101,7 +101,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn what_tools_say_changes_no_verdict(
+    fn tool_output_changes_no_decision(
         place in prop::sample::select(PLACES.to_vec()),
         poison in any_poison(),
         later in prop::sample::select(LATER.to_vec()),
@@ -112,7 +112,7 @@ proptest! {
 }
 
 #[test]
-fn the_calls_that_come_later_have_verdicts_to_change() {
+fn later_calls_have_different_decisions() {
     let decided = |later| outcome("content", &json!("fine"), later).2.into_iter().next().unwrap();
     let all: Vec<String> = LATER.into_iter().map(decided).collect();
     let (deny, asks) = ("policy.resolved deny", "policy.resolved require-approval");

@@ -1,7 +1,7 @@
 //! A client and an agent that mostly keep to the protocol, and often enough do not.
 
 use narrows_audit::Event;
-use narrows_govern::Request;
+use narrows_govern::ToolCheck;
 use serde_json::{Map, Value, json};
 
 use crate::random::Random;
@@ -31,7 +31,7 @@ struct PendingAtAgent {
     params: Value,
 }
 
-fn owed(message: &Value) -> Option<PendingAtAgent> {
+fn owed_answer(message: &Value) -> Option<PendingAtAgent> {
     let method = message.get("method")?.as_str()?.to_owned();
     let id = message.get("id")?.clone();
     Some(PendingAtAgent { id, method, params: message.get("params").cloned().unwrap_or_default() })
@@ -50,7 +50,7 @@ impl Client {
     }
 
     pub(crate) fn receive(&mut self, message: &Value) {
-        self.owed.extend(owed(message));
+        self.owed.extend(owed_answer(message));
         if message["result"]["protocolVersion"].is_u64() {
             self.is_initialized = true;
         }
@@ -111,7 +111,7 @@ fn answer_of_client(owed: &PendingAtAgent, random: &mut Random) -> Value {
 pub(crate) struct Agent {
     version: u8,
     next: u64,
-    consulted: u64,
+    open_checks: u64,
     created: usize,
     owed: Vec<PendingAtAgent>,
     /// Sessions that it was asked to open, as it calls them.
@@ -125,7 +125,7 @@ impl Agent {
         Self {
             version,
             next: 0,
-            consulted: 0,
+            open_checks: 0,
             created: 0,
             owed: Vec::new(),
             sessions: Vec::new(),
@@ -134,7 +134,7 @@ impl Agent {
     }
 
     pub(crate) fn receive(&mut self, message: &Value) {
-        self.owed.extend(owed(message));
+        self.owed.extend(owed_answer(message));
     }
 
     fn session(&self, random: &mut Random) -> String {
@@ -145,8 +145,8 @@ impl Agent {
         }
     }
 
-    pub(crate) fn consult(&mut self, random: &mut Random) -> (u64, ToolCheck) {
-        self.consulted += 1;
+    pub(crate) fn check_tool(&mut self, random: &mut Random) -> (u64, ToolCheck) {
+        self.open_checks += 1;
         let tool = random.pick(&["read_file", "write_file", "run_command", "Rm"]).to_owned();
         let request = ToolCheck {
             session: self.session(random),
@@ -156,7 +156,7 @@ impl Agent {
             arguments: json!({"path": random.pick(&PATHS), "command": "ls"}),
             tool,
         };
-        (self.consulted, request)
+        (self.open_checks, request)
     }
 
     pub(crate) fn act(&mut self, random: &mut Random) -> Option<Value> {

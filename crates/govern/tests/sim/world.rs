@@ -75,7 +75,7 @@ pub(crate) enum Output {
     ToClient(Value),
     ToAgent(Value),
     Recorded(u64, Box<Event>),
-    Advised(u64, Option<String>),
+    ToolCheckAnswered(u64, Option<String>),
     AgentEnded(String),
 }
 
@@ -100,7 +100,7 @@ impl GateOutput for Outputs {
     }
 
     fn answer_tool_check(&mut self, number: u64, refusal: Option<String>) {
-        self.order.push(Output::Advised(number, refusal.clone()));
+        self.order.push(Output::ToolCheckAnswered(number, refusal.clone()));
         self.advice.push_back((number, refusal));
     }
 
@@ -232,7 +232,7 @@ impl World {
                 self.settle(!fails);
             }
             18 => self.pass_time(),
-            _ => self.vote_or_consult(),
+            _ => self.vote_or_check_tool(),
         }
         // A disk is faster than people: most records are settled at once.
         while self.random.one_in(2) && !self.unsettled.is_empty() {
@@ -265,7 +265,7 @@ impl World {
     fn settle(&mut self, is_written: bool) {
         let Some(seq) = self.unsettled.pop_front() else { return };
         self.log("disk", if is_written { "written" } else { "failed" });
-        self.oracle.settled(seq.0, is_written);
+        self.oracle.record_audit_result(seq.0, is_written);
         self.gate.handle_audit_result(self.now, seq, is_written, &mut self.outputs);
         self.collect();
     }
@@ -278,11 +278,11 @@ impl World {
         self.collect();
     }
 
-    fn vote_or_consult(&mut self) {
+    fn vote_or_check_tool(&mut self) {
         if self.family.asks_first && self.random.one_in(2) {
-            let (number, request) = self.agent.consult(&mut self.random);
+            let (number, request) = self.agent.check_tool(&mut self.random);
             self.log("consult", &format!("{number} {} {}", request.tool, request.arguments));
-            self.oracle.consulted(number, &request.tool);
+            self.oracle.record_tool_check(number, &request.tool);
             self.gate.check_tool(self.now, number, request, &mut self.outputs);
             return self.collect();
         }
@@ -313,12 +313,12 @@ impl World {
                 Output::ToClient(value) => format!("to client {value}"),
                 Output::ToAgent(value) => format!("to agent {value}"),
                 Output::Recorded(seq, event) => format!("record {seq} {}", peers::event_json(event)),
-                Output::Advised(number, refusal) => format!("advice {number} {}", json!(refusal)),
+                Output::ToolCheckAnswered(number, refusal) => format!("advice {number} {}", json!(refusal)),
                 Output::AgentEnded(why) => format!("end agent {why}"),
             };
             line.hash(&mut self.hasher);
             self.trace.push(format!("    {line}"));
-            self.oracle.output(&output);
+            self.oracle.check_output(&output);
         }
         for (seq, _) in self.outputs.events.drain(..) {
             self.unsettled.push_back(seq);

@@ -5,74 +5,76 @@ use insta::assert_snapshot;
 use super::*;
 use crate::gate::{ApprovalVote, VoteError};
 
-fn asks(scene: &mut Scene, id: u64, call: &Value) {
+fn ask_permission(fixture: &mut Fixture, id: u64, call: &Value) {
     let options = json!([{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]);
     let params = json!({"sessionId": "s", "toolCall": call, "options": options});
-    scene.wants(id, "session/request_permission", &params);
+    fixture.agent_requests(id, "session/request_permission", &params);
 }
 
-fn make() -> Value {
+fn make_command() -> Value {
     json!({"toolCallId": "1", "name": "Bash", "kind": "execute", "rawInput": {"command": "make"}})
 }
 
 /// The client answers a request with this id as if it had been asked for a permission.
-fn says(scene: &mut Scene, id: &Value, option: &str) {
+fn answer_approval(fixture: &mut Fixture, id: &Value, option: &str) {
     let outcome = json!({"outcome": {"outcome": "selected", "optionId": option}});
-    scene.client(&json!({"jsonrpc": "2.0", "id": id, "result": outcome}));
+    fixture.send_client(&json!({"jsonrpc": "2.0", "id": id, "result": outcome}));
 }
 
-fn approves(scene: &mut Scene, number: u64) -> Result<(), VoteError> {
+fn approve(fixture: &mut Fixture, number: u64) -> Result<(), VoteError> {
     let signer = Principal { id: "user:lead".into(), roles: vec!["lead".into()], ..Principal::default() };
     let vote =
         ApprovalVote { id: format!("n-{number}"), signer, approves: true, reason: None, signature: None };
-    let done = scene.gate.vote(scene.now, vote, &mut scene.sight);
-    scene.commit();
+    let done = fixture.gate.vote(fixture.now, vote, &mut fixture.output);
+    fixture.settle_events();
     done
 }
 
 #[test]
-fn what_is_changed_while_somebody_is_asked_was_not_approved() {
-    let mut scene = Scene::at_work();
-    asks(&mut scene, 7, &make());
-    scene.seen();
-    scene.update(
+fn a_call_that_changes_while_it_waits_is_not_approved() {
+    let mut fixture = Fixture::with_turn();
+    ask_permission(&mut fixture, 7, &make_command());
+    fixture.take_seen();
+    fixture.agent_updates(
         &json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "name": "Rm", "kind": "delete",
         "rawInput": {"path": "/w/a"}}),
     );
-    assert_snapshot!(scene.seen(), @r#"
+    assert_snapshot!(fixture.take_seen(), @r#"
     c < {"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":"aip44:n:1"}}
     log policy.resolved deny tool="Bash" approval={"refused":"the call was changed while it waited"} reason="require-approval `make`: policy `runs` says so"
     log operator.resumed
     log policy.resolved deny tool="Rm" approval={"refused":"deny `/w/a`: policy `never` says so"} reason="deny `/w/a`: policy `never` says so"
     a < {"jsonrpc":"2.0","id":7,"result":{"outcome":{"outcome":"selected","optionId":"n"},"_meta":{"aip44":{"refused":"the call was changed while it waited"}}}}
     "#);
-    says(&mut scene, &json!("aip44:n:1"), "allow_once");
-    assert_eq!(approves(&mut scene, 1), Err(VoteError::NotFound));
-    assert_eq!(scene.seen(), "");
-    scene.update(&json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "status": "in_progress"}));
-    assert!(scene.seen().contains("it ran `Rm`, which was refused"));
+    answer_approval(&mut fixture, &json!("aip44:n:1"), "allow_once");
+    assert_eq!(approve(&mut fixture, 1), Err(VoteError::NotFound));
+    assert_eq!(fixture.take_seen(), "");
+    fixture.agent_updates(
+        &json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "status": "in_progress"}),
+    );
+    assert!(fixture.take_seen().contains("it ran `Rm`, which was refused"));
 }
 
 #[test]
-fn whatever_changes_what_is_decided_is_asked_about_anew() {
+fn every_relevant_change_needs_a_new_approval() {
     let check = |change: Value, is_other: bool| {
-        let mut scene = Scene::at_work();
-        asks(&mut scene, 7, &make());
-        scene.seen();
+        let mut fixture = Fixture::with_turn();
+        ask_permission(&mut fixture, 7, &make_command());
+        fixture.take_seen();
         let mut update = json!({"sessionUpdate": "tool_call_update", "toolCallId": "1"});
         update.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
-        scene.update(&update);
-        let seen = scene.seen();
+        fixture.agent_updates(&update);
+        let seen = fixture.take_seen();
         assert_eq!(
             seen.contains(r#""id":7,"result":{"outcome":{"outcome":"selected","optionId":"n"}"#),
             is_other,
             "{seen}"
         );
-        assert_eq!(approves(&mut scene, 1).is_err(), is_other, "{change}");
-        assert_eq!(scene.seen().contains(r#""optionId":"y""#), !is_other, "{change}");
+        assert_eq!(approve(&mut fixture, 1).is_err(), is_other, "{change}");
+        assert_eq!(fixture.take_seen().contains(r#""optionId":"y""#), !is_other, "{change}");
         // It can be asked for as it is now, and an approval answers one request.
-        asks(&mut scene, 8, &json!({"toolCallId": "1"}));
-        assert_eq!(scene.gate.pending_approvals().len(), 1, "{change}");
+        ask_permission(&mut fixture, 8, &json!({"toolCallId": "1"}));
+        assert_eq!(fixture.gate.pending_approvals().len(), 1, "{change}");
     };
     check(json!({"title": "make it", "content": []}), false);
     check(json!({"rawInput": {"command": "make"}}), false);
@@ -82,159 +84,167 @@ fn whatever_changes_what_is_decided_is_asked_about_anew() {
 
 #[test]
 fn one_request_after_another_about_one_call_approves_only_what_it_shows() {
-    let mut scene = Scene::at_work();
-    asks(&mut scene, 7, &make());
-    let mut other = make();
+    let mut fixture = Fixture::with_turn();
+    ask_permission(&mut fixture, 7, &make_command());
+    let mut other = make_command();
     other["rawInput"]["command"] = json!("make install");
-    asks(&mut scene, 8, &other);
-    let open = scene.gate.pending_approvals();
+    ask_permission(&mut fixture, 8, &other);
+    let open = fixture.gate.pending_approvals();
     assert_eq!(open.iter().map(|open| &open.input["command"]).collect::<Vec<_>>(), ["make install"]);
-    scene.seen();
-    assert_eq!(approves(&mut scene, 2), Ok(()));
-    let seen = scene.seen();
+    fixture.take_seen();
+    assert_eq!(approve(&mut fixture, 2), Ok(()));
+    let seen = fixture.take_seen();
     assert!(seen.contains(r#"a < {"jsonrpc":"2.0","id":8"#) && !seen.contains(r#""id":7"#), "{seen}");
 }
 
 #[test]
 fn a_refusal_is_not_lifted_by_another_answer() {
-    let mut scene = Scene::at_work();
-    asks(&mut scene, 7, &make());
-    asks(&mut scene, 8, &make());
-    says(&mut scene, &json!("aip44:n:1"), "reject_once");
-    scene.seen();
-    says(&mut scene, &json!("aip44:n:2"), "allow_once");
-    let seen = scene.seen();
+    let mut fixture = Fixture::with_turn();
+    ask_permission(&mut fixture, 7, &make_command());
+    ask_permission(&mut fixture, 8, &make_command());
+    answer_approval(&mut fixture, &json!("aip44:n:1"), "reject_once");
+    fixture.take_seen();
+    answer_approval(&mut fixture, &json!("aip44:n:2"), "allow_once");
+    let seen = fixture.take_seen();
     assert!(seen.contains("log policy.resolved deny") && seen.contains(r#""optionId":"n""#), "{seen}");
 }
 
 #[test]
 fn a_client_answers_only_what_it_was_shown_and_once() {
-    let mut scene = Scene::with(config(), &["intern"]);
-    scene.opened();
-    asks(&mut scene, 7, &make());
-    scene.wants(8, "fs/write_text_file", &json!({"sessionId": "s", "path": "/w/a/b", "content": ""}));
-    scene.wants(9, "_ask", &json!({"sessionId": "s"}));
-    scene.seen();
-    says(&mut scene, &json!(7), "y");
-    says(&mut scene, &json!(8), "y");
-    says(&mut scene, &json!(10), "y");
-    assert_snapshot!(scene.seen(), @r#"
+    let mut fixture = Fixture::with_config(config(), &["intern"]);
+    fixture.open_turn();
+    ask_permission(&mut fixture, 7, &make_command());
+    fixture.agent_requests(
+        8,
+        "fs/write_text_file",
+        &json!({"sessionId": "s", "path": "/w/a/b", "content": ""}),
+    );
+    fixture.agent_requests(9, "_ask", &json!({"sessionId": "s"}));
+    fixture.take_seen();
+    answer_approval(&mut fixture, &json!(7), "y");
+    answer_approval(&mut fixture, &json!(8), "y");
+    answer_approval(&mut fixture, &json!(10), "y");
+    assert_snapshot!(fixture.take_seen(), @r#"
     log tool.refused deny code="unasked_answer"
     log tool.refused deny code="unasked_answer"
     "#);
-    assert_eq!(scene.sight.events.last().unwrap().input, Some(json!({"id": 8})));
-    says(&mut scene, &json!(9), "x");
-    assert!(scene.seen().starts_with(r#"a < {"jsonrpc":"2.0","id":9"#));
-    says(&mut scene, &json!(9), "x");
-    assert_eq!(scene.seen(), "");
-    assert_eq!(scene.gate.pending_approvals().len(), 2);
-    assert_eq!(approves(&mut scene, 1), Ok(()));
-    assert!(scene.seen().contains(r#"a < {"jsonrpc":"2.0","id":7"#));
+    assert_eq!(fixture.output.events.last().unwrap().input, Some(json!({"id": 8})));
+    answer_approval(&mut fixture, &json!(9), "x");
+    assert!(fixture.take_seen().starts_with(r#"a < {"jsonrpc":"2.0","id":9"#));
+    answer_approval(&mut fixture, &json!(9), "x");
+    assert_eq!(fixture.take_seen(), "");
+    assert_eq!(fixture.gate.pending_approvals().len(), 2);
+    assert_eq!(approve(&mut fixture, 1), Ok(()));
+    assert!(fixture.take_seen().contains(r#"a < {"jsonrpc":"2.0","id":7"#));
 }
 
 #[test]
 fn an_answer_is_known_however_its_id_is_spelled() {
-    let mut scene = Scene::at_work();
+    let mut fixture = Fixture::with_turn();
     let line = r#"{"jsonrpc":"2.0","id":"\u00e9","method":"_ask","params":{"sessionId":"s"}}"#;
-    scene.gate.handle_agent_message(scene.now, View::parse(line.as_bytes()), &mut scene.sight);
-    scene.seen();
-    says(&mut scene, &json!("é"), "x");
-    assert!(scene.seen().starts_with("a < "));
+    fixture.gate.handle_agent_message(fixture.now, View::parse(line.as_bytes()), &mut fixture.output);
+    fixture.take_seen();
+    answer_approval(&mut fixture, &json!("é"), "x");
+    assert!(fixture.take_seen().starts_with("a < "));
     // Nor is one of ours anybody else's.
     let line = r#"{"jsonrpc":"2.0","id":"\u0061ip44:n:1","method":"_ask","params":{"sessionId":"s"}}"#;
-    scene.gate.handle_agent_message(scene.now, View::parse(line.as_bytes()), &mut scene.sight);
-    let seen = scene.seen();
+    fixture.gate.handle_agent_message(fixture.now, View::parse(line.as_bytes()), &mut fixture.output);
+    let seen = fixture.take_seen();
     assert!(seen.starts_with("a < ") && seen.contains("still unanswered"), "{seen}");
 }
 
 #[test]
 fn ids_that_may_come_back_in_another_form_are_refused() {
-    let mut scene = Scene::at_work();
+    let mut fixture = Fixture::with_turn();
     for id in ["3.0", "3e0", "-0"] {
         let line = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"_ask","params":{{"sessionId":"s"}}}}"#);
-        scene.gate.handle_agent_message(scene.now, View::parse(line.as_bytes()), &mut scene.sight);
-        let seen = scene.seen();
+        fixture.gate.handle_agent_message(fixture.now, View::parse(line.as_bytes()), &mut fixture.output);
+        let seen = fixture.take_seen();
         assert!(seen.starts_with("a < ") && seen.contains("the id must be"), "{id}: {seen}");
-        scene.gate.handle_client_message(scene.now, View::parse(line.as_bytes()), &mut scene.sight);
-        let seen = scene.seen();
+        fixture.gate.handle_client_message(fixture.now, View::parse(line.as_bytes()), &mut fixture.output);
+        let seen = fixture.take_seen();
         assert!(seen.starts_with("c < ") && seen.contains("the id must be"), "{id}: {seen}");
     }
 }
 
 #[test]
-fn what_is_shown_without_end_is_refused_in_the_end() {
-    let mut scene = Scene::at_work();
+fn endless_requests_are_refused_at_a_limit() {
+    let mut fixture = Fixture::with_turn();
     for id in 0..5_000 {
-        scene.wants(id, "_ask", &json!({"sessionId": "s"}));
+        fixture.agent_requests(id, "_ask", &json!({"sessionId": "s"}));
     }
-    assert!(scene.seen().contains("too many requests are unanswered"));
-    assert_eq!(scene.gate.pending_at_client.len(), crate::gate::MAX_OPEN);
+    assert!(fixture.take_seen().contains("too many requests are unanswered"));
+    assert_eq!(fixture.gate.pending_at_client.len(), crate::gate::MAX_OPEN);
 }
 
 #[test]
-fn a_permission_for_a_call_that_has_ended_is_for_another() {
-    let mut scene = Scene::at_work();
-    let ends = |scene: &mut Scene| {
-        scene.update(&json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "status": "completed"}));
+fn a_permission_request_about_an_ended_call_is_a_further_call() {
+    let mut fixture = Fixture::with_turn();
+    let ends = |fixture: &mut Fixture| {
+        fixture.agent_updates(
+            &json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "status": "completed"}),
+        );
     };
-    asks(&mut scene, 7, &make());
-    says(&mut scene, &json!("aip44:n:1"), "allow_once");
-    ends(&mut scene);
-    scene.seen();
-    asks(&mut scene, 8, &make());
-    assert_eq!(scene.gate.pending_approvals().len(), 1);
-    let seen = scene.seen();
+    ask_permission(&mut fixture, 7, &make_command());
+    answer_approval(&mut fixture, &json!("aip44:n:1"), "allow_once");
+    ends(&mut fixture);
+    fixture.take_seen();
+    ask_permission(&mut fixture, 8, &make_command());
+    assert_eq!(fixture.gate.pending_approvals().len(), 1);
+    let seen = fixture.take_seen();
     assert!(seen.starts_with("log policy.resolved require-approval") && !seen.contains("a < "), "{seen}");
-    says(&mut scene, &json!("aip44:n:2"), "allow_once");
-    ends(&mut scene);
-    assert!(scene.seen().contains("log tool.call allow"));
+    answer_approval(&mut fixture, &json!("aip44:n:2"), "allow_once");
+    ends(&mut fixture);
+    assert!(fixture.take_seen().contains("log tool.call allow"));
     // The same where nobody has to be asked, and whatever it says of how far it is.
     for (id, status) in [(10, "pending"), (11, "completed")] {
         let read = json!({"toolCallId": "2", "name": "Read", "kind": "read", "status": status,
             "rawInput": {"path": "/w/a/b"}});
-        asks(&mut scene, id, &read);
-        let seen = scene.seen();
+        ask_permission(&mut fixture, id, &read);
+        let seen = fixture.take_seen();
         assert!(
             seen.starts_with("log policy.resolved allow") && seen.contains(r#""optionId":"y""#),
             "{seen}"
         );
-        scene.update(&json!({"sessionUpdate": "tool_call_update", "toolCallId": "2", "status": "completed"}));
-        assert!(scene.seen().contains("log tool.call allow"));
+        fixture.agent_updates(
+            &json!({"sessionUpdate": "tool_call_update", "toolCallId": "2", "status": "completed"}),
+        );
+        assert!(fixture.take_seen().contains("log tool.call allow"));
     }
 }
 
 #[test]
-fn an_agent_does_not_name_what_it_wants_of_the_client() {
-    let mut scene = Scene::at_work();
+fn ids_of_client_requests_do_not_collide_with_calls() {
+    let mut fixture = Fixture::with_turn();
     let write = json!({"sessionId": "s", "path": "/w/a/b", "content": "x"});
-    scene.wants(5, "fs/write_text_file", &write);
-    scene.seen();
+    fixture.agent_requests(5, "fs/write_text_file", &write);
+    fixture.take_seen();
     for id in ["request 5", "call request 5"] {
-        scene.tool(id, "Read", "in_progress", &json!({"path": "/w/a/c"}));
-        let seen = scene.seen();
+        fixture.agent_calls(id, "Read", "in_progress", &json!({"path": "/w/a/c"}));
+        let seen = fixture.take_seen();
         assert!(
             seen.starts_with(r#"log policy.resolved allow tool="Read""#) && seen.contains("c < "),
             "{seen}"
         );
     }
-    assert_eq!(scene.gate.pending_approvals()[0].input["path"], "/w/a/b");
+    assert_eq!(fixture.gate.pending_approvals()[0].input["path"], "/w/a/b");
     // The id is taken while somebody is asked.
-    scene.wants(5, "fs/read_text_file", &json!({"sessionId": "s", "path": "/w/a/c"}));
-    asks(&mut scene, 5, &make());
-    let seen = scene.seen();
+    fixture.agent_requests(5, "fs/read_text_file", &json!({"sessionId": "s", "path": "/w/a/c"}));
+    ask_permission(&mut fixture, 5, &make_command());
+    let seen = fixture.take_seen();
     assert_eq!(seen.matches("still unanswered").count(), 2, "{seen}");
-    assert_eq!(approves(&mut scene, 1), Ok(()));
-    scene.client(&json!({"jsonrpc": "2.0", "id": 5, "result": {}}));
-    let seen = scene.seen();
+    assert_eq!(approve(&mut fixture, 1), Ok(()));
+    fixture.send_client(&json!({"jsonrpc": "2.0", "id": 5, "result": {}}));
+    let seen = fixture.take_seen();
     assert!(seen.contains(r#"log tool.call allow tool="fs/write_text_file""#), "{seen}");
-    let call = scene.sight.events.iter().rfind(|event| event.action == "tool.call").unwrap();
+    let call = fixture.output.events.iter().rfind(|event| event.action == "tool.call").unwrap();
     assert_eq!(call.input, Some(json!({"path": "/w/a/b", "content": "x"})));
 }
 
 /// An agent may put a harmless command beside anything.
 #[test]
 fn a_command_that_only_reads_excuses_no_change_beside_it() {
-    let sealed = vec!["/w/a/GOVERNANCE.md".into()];
+    let protected = vec!["/w/a/GOVERNANCE.md".into()];
     let clause = Clause::new("no", "mutates", Class::Deny).on("workspace:/finance/**").unwrap();
     let charter = Charter::new(vec![clause]).with_default(DefaultApproval::Auto);
     for (path, is_refused) in [
@@ -244,10 +254,11 @@ fn a_command_that_only_reads_excuses_no_change_beside_it() {
         ("/w/a/x", false),
     ] {
         for kind in ["edit", "execute", "read", "other"] {
-            let mut scene = Scene::with(GateConfig { sealed: sealed.clone(), ..config() }, &["lead"]);
+            let mut fixture =
+                Fixture::with_config(GateConfig { protected: protected.clone(), ..config() }, &["lead"]);
             let policy = Policy::new(Access::High, Narrowing::default()).with_charter(charter.clone());
-            scene.gate.authorizer = crate::authorizer::Authorizer::new(policy, "g");
-            scene.opened();
+            fixture.gate.authorizer = crate::authorizer::Authorizer::new(policy, "g");
+            fixture.open_turn();
             let diff = json!({"type": "diff", "path": path, "oldText": "a", "newText": "b"});
             for (number, call) in (10..).zip([
                 json!({"rawInput": {"path": path, "content": "x", "command": "ls"}}),
@@ -255,8 +266,8 @@ fn a_command_that_only_reads_excuses_no_change_beside_it() {
             ]) {
                 let mut call = call;
                 (call["toolCallId"], call["kind"]) = (json!(number.to_string()), json!(kind));
-                asks(&mut scene, number, &call);
-                let seen = scene.seen();
+                ask_permission(&mut fixture, number, &call);
+                let seen = fixture.take_seen();
                 assert_eq!(seen.contains(r#""optionId":"n""#), is_refused, "{call} {seen}");
                 assert_eq!(seen.contains(r#""optionId":"y""#), !is_refused, "{call} {seen}");
             }

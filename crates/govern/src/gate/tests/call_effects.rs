@@ -26,7 +26,7 @@ impl PathResolver for Linked {
 }
 
 /// A scene with these rules, in which everything is offered.
-fn at_work(access: Access, rules: &str) -> Scene {
+fn turn_with_access(access: Access, rules: &str) -> Fixture {
     let mut config = config();
     config.capabilities.terminal = true;
     let (rules, _) = Rules::parse(rules, "rules.toml").expect("rules");
@@ -34,39 +34,40 @@ fn at_work(access: Access, rules: &str) -> Scene {
         .with_rules(rules)
         .with_charter(Charter::new(Vec::new()).with_default(DefaultApproval::Auto));
     let who = Principal { id: "user:ada".into(), method: IdentityMethod::Process, ..Principal::default() };
-    let setting = GateStart { started_at: 1_000_000, nonce: "n".into() };
-    let gate = Gate::new(config, who, policy, Box::new(Linked), setting);
-    let mut scene = Scene { gate, now: GateTime::ZERO, sight: Sight::default(), records: true };
-    scene.opened();
-    scene
+    let start = GateStart { started_at: 1_000_000, nonce: "n".into() };
+    let gate = Gate::new(config, who, policy, Box::new(Linked), start);
+    let mut fixture =
+        Fixture { gate, now: GateTime::ZERO, output: RecordedOutput::default(), settles_at_once: true };
+    fixture.open_turn();
+    fixture
 }
 
 /// Whether a permission is given for a call that is told so.
 fn is_permitted(access: Access, rules: &str, call: Value) -> bool {
-    let mut scene = at_work(access, rules);
+    let mut fixture = turn_with_access(access, rules);
     let options = json!([{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]);
     let mut call = call;
     call["toolCallId"] = json!("1");
-    scene.wants(
+    fixture.agent_requests(
         7,
         "session/request_permission",
         &json!({"sessionId": "s", "toolCall": call, "options": options}),
     );
-    let seen = scene.seen();
+    let seen = fixture.take_seen();
     assert!(seen.contains("log policy.resolved"), "{seen}");
     seen.contains(r#""optionId":"y""#)
 }
 
 /// Whether a command reaches the client, and what is recorded of it.
-fn runs(access: Access, rules: &str, params: Value) -> (bool, Value) {
-    let mut scene = at_work(access, rules);
+fn shows_run(access: Access, rules: &str, params: Value) -> (bool, Value) {
+    let mut fixture = turn_with_access(access, rules);
     let mut params = params;
     params["sessionId"] = json!("s");
-    scene.wants(7, "terminal/create", &params);
+    fixture.agent_requests(7, "terminal/create", &params);
     let event =
-        scene.sight.events.iter().rfind(|event| event.action == "policy.resolved").expect("a decision");
+        fixture.output.events.iter().rfind(|event| event.action == "policy.resolved").expect("a decision");
     let input = event.input.clone().unwrap_or_default();
-    (scene.seen().contains(r#"c < {"jsonrpc":"2.0","id":7,"method":"terminal/create""#), input)
+    (fixture.take_seen().contains(r#"c < {"jsonrpc":"2.0","id":7,"method":"terminal/create""#), input)
 }
 
 const STATUS: &str = "[[rule]]\neffect = 'allow'\ncommand = 'git status'\n";
@@ -79,7 +80,7 @@ fn variables_are_judged_and_recorded() {
         (json!([{"name": "LANG", "value": "C"}]), true),
         (json!([{"name": "XDG_CONFIG_HOME", "value": "/w/a/x"}]), false),
     ] {
-        let (ran, input) = runs(Access::Low, STATUS, command(env.clone()));
+        let (ran, input) = shows_run(Access::Low, STATUS, command(env.clone()));
         assert_eq!(ran, expected, "{env}");
         assert_eq!(input["env"], env);
         let call = json!({"kind": "execute", "rawInput": command(env.clone())});
@@ -88,20 +89,20 @@ fn variables_are_judged_and_recorded() {
 }
 
 #[test]
-fn no_form_of_arguments_hides_them() {
+fn arguments_of_any_form_are_judged() {
     let deny = "[[rule]]\neffect = 'deny'\ncommand = 'find -delete'\n";
     for args in [json!(". -delete"), json!([".", "-delete", 1]), json!({"0": "-delete"})] {
         let params = json!({"command": "find", "args": args});
-        let mut scene = at_work(Access::High, deny);
+        let mut fixture = turn_with_access(Access::High, deny);
         let mut wanted = params.clone();
         wanted["sessionId"] = json!("s");
-        scene.wants(7, "terminal/create", &wanted);
-        let seen = scene.seen();
+        fixture.agent_requests(7, "terminal/create", &wanted);
+        let seen = fixture.take_seen();
         assert!(seen.starts_with("log method.refused") && !seen.contains("c < "), "{args}: {seen}");
         let call = json!({"kind": "execute", "rawInput": params});
         assert!(!is_permitted(Access::High, deny, call), "{args}");
     }
-    assert!(runs(Access::High, deny, json!({"command": "find", "args": ["."]})).0);
+    assert!(shows_run(Access::High, deny, json!({"command": "find", "args": ["."]})).0);
 }
 
 #[test]
@@ -119,7 +120,7 @@ fn a_diff_is_judged_by_the_file_that_it_changes() {
 
 /// An approver and an auditor see which file would be changed, whatever the input says.
 #[test]
-fn who_is_asked_sees_the_diff_and_so_does_the_log() {
+fn approvers_and_the_log_see_the_diff() {
     for is_v2 in [false, true] {
         let diff = |text: &str| match is_v2 {
             false => json!([{"type": "diff", "path": "/w/a/x", "newText": text}]),
@@ -131,75 +132,78 @@ fn who_is_asked_sees_the_diff_and_so_does_the_log() {
             json!({"toolCallId": "1", "kind": "read", "rawInput": {"path": "/w/a/README.md"},
             "content": content})
         };
-        let mut scene = Scene::at_work();
-        scene.gate.is_v2 = is_v2;
+        let mut fixture = Fixture::with_turn();
+        fixture.gate.is_v2 = is_v2;
         let options =
             json!([{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]);
-        let asks = |scene: &mut Scene, id: u64| {
+        let asks = |fixture: &mut Fixture, id: u64| {
             let mut params =
                 json!({"sessionId": "s", "toolCall": call(diff("one")), "options": options.clone()});
             if is_v2 {
                 params["subject"] = json!({"type": "tool_call", "toolCall": params["toolCall"].take()});
             }
-            scene.wants(id, "session/request_permission", &params);
-            scene.seen()
+            fixture.agent_requests(id, "session/request_permission", &params);
+            fixture.take_seen()
         };
-        let seen = asks(&mut scene, 7);
+        let seen = asks(&mut fixture, 7);
         let question = seen.lines().find(|line| line.contains("aip44:n:1")).expect(&seen);
         assert!(question.contains(&format!("\"content\":{}", diff("one"))), "{question}");
         assert!(question.contains("it changes `/w/a/x`"), "{question}");
-        let logged = |scene: &Scene, action: &str| {
-            let event = scene.sight.events.iter().rfind(|event| event.action == action).expect("an event");
+        let logged = |fixture: &Fixture, action: &str| {
+            let event = fixture.output.events.iter().rfind(|event| event.action == action).expect("an event");
             event.input.clone().unwrap_or_default()
         };
         let expected =
             json!({"locations": [], "content": diff("one"), "rawInput": {"path": "/w/a/README.md"}});
-        assert_eq!(logged(&scene, "policy.resolved"), expected);
+        assert_eq!(logged(&fixture, "policy.resolved"), expected);
         // What is approved is the change that was shown.
-        scene
-            .update(&json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "content": diff("two")}));
-        let seen = scene.seen();
+        fixture.agent_updates(
+            &json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "content": diff("two")}),
+        );
+        let seen = fixture.take_seen();
         assert!(seen.contains("changed while it waited") && seen.contains(r#""optionId":"n""#), "{seen}");
-        scene.client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
+        fixture.send_client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
             {"outcome": {"outcome": "selected", "optionId": "allow_once"}}}));
-        assert!(!scene.seen().contains(r#""optionId":"y""#));
+        assert!(!fixture.take_seen().contains(r#""optionId":"y""#));
 
-        let mut scene = Scene::at_work();
-        scene.gate.is_v2 = is_v2;
-        asks(&mut scene, 7);
-        scene.client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
+        let mut fixture = Fixture::with_turn();
+        fixture.gate.is_v2 = is_v2;
+        asks(&mut fixture, 7);
+        fixture.send_client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
             {"outcome": {"outcome": "selected", "optionId": "allow_once"}}}));
-        assert!(scene.seen().contains(r#""optionId":"y""#));
-        assert_eq!(logged(&scene, "policy.resolved"), expected);
+        assert!(fixture.take_seen().contains(r#""optionId":"y""#));
+        assert_eq!(logged(&fixture, "policy.resolved"), expected);
         // Agents show the change that was made with other lines around it.
-        scene.update(
+        fixture.agent_updates(
             &json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "content": diff("1\n2")}),
         );
         // Of another file nobody was asked.
         let other = diff("one").to_string().replace("/w/a/x", "/w/a/y");
         let other: Value = serde_json::from_str(&other).unwrap();
         let update = json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "status": "in_progress"});
-        scene.update(&update);
-        assert!(!scene.seen().contains("operator.interrupted"));
-        scene.update(&json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "content": other}));
-        assert!(scene.seen().contains("operator.interrupted"));
+        fixture.agent_updates(&update);
+        assert!(!fixture.take_seen().contains("operator.interrupted"));
+        fixture.agent_updates(
+            &json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "content": other}),
+        );
+        assert!(fixture.take_seen().contains("operator.interrupted"));
     }
 }
 
 /// A call that was allowed is judged again when it shows that it changes another file.
 #[test]
-fn a_diff_that_is_told_later_is_judged_too() {
+fn a_later_diff_is_judged_too() {
     for update in [
         json!({"sessionUpdate": "tool_call_update", "toolCallId": "1",
             "content": [{"type": "diff", "path": "/etc/x", "newText": ""}]}),
         json!({"sessionUpdate": "tool_call_content_chunk", "toolCallId": "1",
             "content": {"type": "diff", "changes": [{"operation": "add", "path": "/etc/x"}]}}),
     ] {
-        let mut scene = at_work(Access::Medium, "");
-        scene.tool("1", "Edit", "in_progress", &json!({"path": "/w/a/b"}));
-        assert!(scene.seen().contains("policy.resolved allow"));
-        scene.update(&update);
-        let seen = scene.seen();
+        let mut fixture = turn_with_access(Access::Medium, "");
+        fixture.agent_calls("1", "Edit", "in_progress", &json!({"path": "/w/a/b"}));
+        assert!(fixture.take_seen().contains("policy.resolved allow"));
+        fixture.agent_updates(&update);
+        let seen = fixture.take_seen();
         assert!(seen.contains("policy.resolved deny") && seen.contains("operator.interrupted"), "{seen}");
     }
 }
@@ -223,12 +227,12 @@ fn a_path_is_judged_by_where_its_links_lead() {
 
 /// Behind a gate an agent asks first, whatever its client decides itself.
 #[test]
-fn an_agent_is_not_told_that_the_client_decides_about_commands() {
+fn the_authorizes_capability_is_not_passed_on() {
     for place in ["clientCapabilities", "capabilities"] {
-        let mut scene = Scene::new();
+        let mut fixture = Fixture::new();
         let can = json!({"terminal": true, "_meta": {"narrows/authorizes": true, "other": 1}});
-        scene.ask(0, "initialize", &json!({"protocolVersion": 1, place: can}));
-        let seen = scene.seen();
+        fixture.client_requests(0, "initialize", &json!({"protocolVersion": 1, place: can}));
+        let seen = fixture.take_seen();
         assert!(seen.contains(r#""_meta":{"other":1}"#) && !seen.contains("authorizes"), "{place}: {seen}");
     }
 }

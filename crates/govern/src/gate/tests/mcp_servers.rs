@@ -25,18 +25,18 @@ fn in_client(name: &str, id: &str) -> Value {
     json!({"type": "acp", "name": name, "serverId": id})
 }
 
-fn open(scene: &mut Scene, id: u64, servers: &[Value]) -> String {
-    scene.ask(id, "session/new", &json!({"cwd": "/w/a", "mcpServers": servers}));
-    scene.seen()
+fn open(fixture: &mut Fixture, id: u64, servers: &[Value]) -> String {
+    fixture.client_requests(id, "session/new", &json!({"cwd": "/w/a", "mcpServers": servers}));
+    fixture.take_seen()
 }
 
 /// A session with a server in the client, which is called `db-1`.
-fn with_db() -> Scene {
-    let mut scene = Scene::with(listed(), &["lead"]);
-    open(&mut scene, 1, &[in_client("db", "db-1")]);
-    scene.answer(1, &json!({"sessionId": "s"}));
-    scene.seen();
-    scene
+fn with_db() -> Fixture {
+    let mut fixture = Fixture::with_config(listed(), &["lead"]);
+    open(&mut fixture, 1, &[in_client("db", "db-1")]);
+    fixture.agent_answers(1, &json!({"sessionId": "s"}));
+    fixture.take_seen();
+    fixture
 }
 
 fn call(by: &str, id: &str) -> Value {
@@ -48,13 +48,13 @@ fn a_client_names_only_servers_of_the_operator() {
     let check = |server: Value, code: Option<&str>| {
         for method in ["session/new", "session/load", "session/resume", "session/fork"] {
             let capabilities = Capabilities { mcp_http: true, mcp_sse: false, ..config().capabilities };
-            let mut scene = Scene::with(GateConfig { capabilities, ..listed() }, &[]);
+            let mut fixture = Fixture::with_config(GateConfig { capabilities, ..listed() }, &[]);
             let mut params = json!({"sessionId": "s", "cwd": "/w", "mcpServers": [server]});
             if method == "session/new" {
                 params.as_object_mut().unwrap().remove("sessionId");
             }
-            scene.ask(1, method, &params);
-            let seen = scene.seen();
+            fixture.client_requests(1, method, &params);
+            let seen = fixture.take_seen();
             match code {
                 None => assert!(seen.starts_with("a < "), "{method} {server} {seen}"),
                 Some(code) => {
@@ -97,32 +97,32 @@ fn lists_of_servers_and_directories_are_arrays() {
         json!({"cwd": "/w", "mcpServers": "x"}),
         json!({"cwd": "/w", "mcpServers": [], "additionalDirectories": "/etc"}),
     ] {
-        let mut scene = Scene::with(listed(), &[]);
-        scene.ask(1, "session/new", &params);
-        let seen = scene.seen();
+        let mut fixture = Fixture::with_config(listed(), &[]);
+        fixture.client_requests(1, "session/new", &params);
+        let seen = fixture.take_seen();
         assert!(seen.contains("-32602") && !seen.contains("a < "), "{params} {seen}");
     }
 }
 
 #[test]
-fn what_a_client_describes_is_replaced_by_what_the_manifest_does() {
-    let mut scene = Scene::with(listed(), &[]);
-    assert_snapshot!(open(&mut scene, 1, &[json!({"name": "web", "command": "rm", "args": ["-rf"]}), in_client("db", "1")]), @r#"
+fn descriptions_of_the_manifest_replace_those_of_the_client() {
+    let mut fixture = Fixture::with_config(listed(), &[]);
+    assert_snapshot!(open(&mut fixture, 1, &[json!({"name": "web", "command": "rm", "args": ["-rf"]}), in_client("db", "1")]), @r#"
     a < {"jsonrpc":"2.0","id":1,"method":"session/new","params":{"cwd":"/w/a","mcpServers":[{"type":"acp","name":"db","serverId":"1"},{"name":"web","command":"web","args":[],"env":[]}]}}
     "#);
 }
 
 #[test]
-fn all_that_a_server_could_act_on_is_judged_shown_and_recorded() {
+fn all_members_of_a_server_call_are_judged_and_recorded() {
     let with = |more: Value| {
-        let mut scene = with_db();
+        let mut fixture = with_db();
         let mut params = call("serverId", "db-1");
         params["params"].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        scene.wants(5, "mcp/message", &params);
-        let question = scene.sight.raw.last().cloned().unwrap_or_default();
+        fixture.agent_requests(5, "mcp/message", &params);
+        let question = fixture.output.raw.last().cloned().unwrap_or_default();
         assert!(question.contains("session/request_permission"), "{question}");
         let question: Value = serde_json::from_str(&question).unwrap();
-        (question["params"]["toolCall"]["rawInput"].clone(), scene.gate.pending_approvals()[0].digest)
+        (question["params"]["toolCall"]["rawInput"].clone(), fixture.gate.pending_approvals()[0].digest)
     };
     let (plain, digest) = with(json!({}));
     assert_eq!(plain, json!({"q": 1}));
@@ -143,37 +143,37 @@ fn all_that_a_server_could_act_on_is_judged_shown_and_recorded() {
 }
 
 #[test]
-fn an_id_means_one_server() {
-    let mut scene = with_db();
+fn a_server_id_is_unique() {
+    let mut fixture = with_db();
     for servers in [
         vec![in_client("db", "db-1")],
         vec![in_client("db", "x"), in_client("web", "x")],
         vec![in_client("db", "")],
     ] {
-        assert!(open(&mut scene, 2, &servers).contains("server_id_taken"), "{servers:?}");
+        assert!(open(&mut fixture, 2, &servers).contains("server_id_taken"), "{servers:?}");
     }
     // In the session itself it may be named again, and when that is closed by others.
-    scene.ask(
+    fixture.client_requests(
         3,
         "session/load",
         &json!({"sessionId": "s", "cwd": "/w/a", "mcpServers": [in_client("db", "db-1")]}),
     );
-    scene.answer(3, &json!({}));
-    scene.ask(4, "session/close", &json!({"sessionId": "s"}));
-    scene.answer(4, &json!({}));
-    scene.seen();
-    assert!(open(&mut scene, 5, &[in_client("db", "db-1")]).starts_with("a < "));
+    fixture.agent_answers(3, &json!({}));
+    fixture.client_requests(4, "session/close", &json!({"sessionId": "s"}));
+    fixture.agent_answers(4, &json!({}));
+    fixture.take_seen();
+    assert!(open(&mut fixture, 5, &[in_client("db", "db-1")]).starts_with("a < "));
 }
 
 #[test]
-fn what_is_no_call_passes_as_it_is() {
-    let mut scene = with_db();
+fn other_server_requests_pass_unchanged() {
+    let mut fixture = with_db();
     let list = r#"{"jsonrpc":"2.0","id":5,"method":"mcp/message","params":{"serverId":"db-1","requestId":"r","method":"tools/list","params":{"a": 1.0}}}"#;
-    scene.gate.handle_agent_message(scene.now, View::parse(list.as_bytes()), &mut scene.sight);
-    scene.client(&json!({"jsonrpc": "2.0", "id": 5, "result": {"result": {"tools": [{"name": "query"}, {"name": "drop"}]}}}));
-    scene.client(&json!({"jsonrpc": "2.0", "method": "mcp/message", "params":
+    fixture.gate.handle_agent_message(fixture.now, View::parse(list.as_bytes()), &mut fixture.output);
+    fixture.send_client(&json!({"jsonrpc": "2.0", "id": 5, "result": {"result": {"tools": [{"name": "query"}, {"name": "drop"}]}}}));
+    fixture.send_client(&json!({"jsonrpc": "2.0", "method": "mcp/message", "params":
         {"serverId": "db-1", "requestId": "r", "method": "notifications/progress"}}));
-    assert_snapshot!(scene.seen(), @r#"
+    assert_snapshot!(fixture.take_seen(), @r#"
     c < {"jsonrpc":"2.0","id":5,"method":"mcp/message","params":{"serverId":"db-1","requestId":"r","method":"tools/list","params":{"a":1.0}}}
     a < {"jsonrpc":"2.0","id":5,"result":{"result":{"tools":[{"name":"query"},{"name":"drop"}]}}}
     a < {"jsonrpc":"2.0","method":"mcp/message","params":{"serverId":"db-1","requestId":"r","method":"notifications/progress"}}
@@ -182,27 +182,27 @@ fn what_is_no_call_passes_as_it_is() {
 
 #[test]
 fn connections_lead_to_the_server_they_were_opened_to() {
-    let mut scene = with_db();
-    scene.wants(5, "mcp/connect", &json!({"serverId": "db-1"}));
-    scene.client(&json!({"jsonrpc": "2.0", "id": 5, "result": {"connectionId": "c"}}));
-    scene.wants(6, "mcp/message", &json!({"connectionId": "c", "method": "tools/list"}));
-    scene.client(&json!({"jsonrpc": "2.0", "id": 6, "result": {"tools": []}}));
-    assert_snapshot!(scene.seen(), @r#"
+    let mut fixture = with_db();
+    fixture.agent_requests(5, "mcp/connect", &json!({"serverId": "db-1"}));
+    fixture.send_client(&json!({"jsonrpc": "2.0", "id": 5, "result": {"connectionId": "c"}}));
+    fixture.agent_requests(6, "mcp/message", &json!({"connectionId": "c", "method": "tools/list"}));
+    fixture.send_client(&json!({"jsonrpc": "2.0", "id": 6, "result": {"tools": []}}));
+    assert_snapshot!(fixture.take_seen(), @r#"
     c < {"jsonrpc":"2.0","id":5,"method":"mcp/connect","params":{"serverId":"db-1"}}
     a < {"jsonrpc":"2.0","id":5,"result":{"connectionId":"c"}}
     c < {"jsonrpc":"2.0","id":6,"method":"mcp/message","params":{"connectionId":"c","method":"tools/list"}}
     a < {"jsonrpc":"2.0","id":6,"result":{"tools":[]}}
     "#);
-    scene.wants(7, "mcp/message", &call("connectionId", "c"));
-    let id = scene.gate.pending_approvals()[0].id.clone();
+    fixture.agent_requests(7, "mcp/message", &call("connectionId", "c"));
+    let id = fixture.gate.pending_approvals()[0].id.clone();
     let signer = Principal { id: "user:lead".into(), roles: vec!["lead".into()], ..Principal::default() };
     let vote = ApprovalVote { id, signer, approves: true, reason: None, signature: None };
-    scene.gate.vote(scene.now, vote, &mut scene.sight).unwrap();
-    scene.commit();
-    scene.client(&json!({"jsonrpc": "2.0", "id": 7, "result": {"content": []}}));
-    scene.wants(8, "mcp/disconnect", &json!({"connectionId": "c"}));
-    scene.client(&json!({"jsonrpc": "2.0", "id": 8, "result": {}}));
-    assert_snapshot!(scene.seen(), @r#"
+    fixture.gate.vote(fixture.now, vote, &mut fixture.output).unwrap();
+    fixture.settle_events();
+    fixture.send_client(&json!({"jsonrpc": "2.0", "id": 7, "result": {"content": []}}));
+    fixture.agent_requests(8, "mcp/disconnect", &json!({"connectionId": "c"}));
+    fixture.send_client(&json!({"jsonrpc": "2.0", "id": 8, "result": {}}));
+    assert_snapshot!(fixture.take_seen(), @r#"
     log policy.resolved require-approval tool="db/query" approval="pending" reason="require-approval: no policy matches"
     log operator.suspended reason="n-1"
     c < {"jsonrpc":"2.0","id":"aip44:n:1","method":"session/request_permission","params":{"sessionId":"s","toolCall":{"toolCallId":"request 7","title":"db/query","kind":"other","status":"pending","rawInput":{"q":1}},"options":[{"optionId":"allow_once","name":"Allow once","kind":"allow_once"},{"optionId":"reject_once","name":"Reject","kind":"reject_once"}],"_meta":{"aip44":{"approval":"n-1","reason":"require-approval: no policy matches"}}}}
@@ -215,16 +215,16 @@ fn connections_lead_to_the_server_they_were_opened_to() {
     c < {"jsonrpc":"2.0","id":8,"method":"mcp/disconnect","params":{"connectionId":"c"}}
     a < {"jsonrpc":"2.0","id":8,"result":{}}
     "#);
-    scene.wants(9, "mcp/message", &call("connectionId", "c"));
-    assert!(scene.seen().contains("unknown_mcp_server"));
+    fixture.agent_requests(9, "mcp/message", &call("connectionId", "c"));
+    assert!(fixture.take_seen().contains("unknown_mcp_server"));
 }
 
 #[test]
-fn whoever_names_no_server_reaches_none() {
-    let mut scene = with_db();
-    scene.wants(5, "mcp/connect", &json!({"serverId": "db-1"}));
-    scene.client(&json!({"jsonrpc": "2.0", "id": 5, "result": {"connectionId": "c"}}));
-    scene.seen();
+fn a_message_without_a_server_is_refused() {
+    let mut fixture = with_db();
+    fixture.agent_requests(5, "mcp/connect", &json!({"serverId": "db-1"}));
+    fixture.send_client(&json!({"jsonrpc": "2.0", "id": 5, "result": {"connectionId": "c"}}));
+    fixture.take_seen();
     let mut id = 10;
     for (method, params) in [
         ("mcp/connect", json!({"serverId": "other"})),
@@ -248,103 +248,111 @@ fn whoever_names_no_server_reaches_none() {
         ("mcp/disconnect", json!({"connectionId": "other"})),
     ] {
         id += 1;
-        scene.wants(id, method, &params);
-        let seen = scene.seen();
+        fixture.agent_requests(id, method, &params);
+        let seen = fixture.take_seen();
         assert!(!seen.contains("c < ") && seen.contains("\"code\":-32602"), "{method} {params} {seen}");
     }
     let agreed = json!({"serverId": "db-1", "acpId": "db-1", "connectionId": "c", "method": "tools/list"});
-    scene.wants(30, "mcp/message", &agreed);
-    assert!(scene.seen().starts_with("c < "), "all names of one server");
+    fixture.agent_requests(30, "mcp/message", &agreed);
+    assert!(fixture.take_seen().starts_with("c < "), "all names of one server");
     // What one is told and not asked passes, but not to others, and a call is nothing that is told.
     let told = json!({"serverId": "db-1", "method": "notifications/cancelled"});
-    scene.agent(&json!({"jsonrpc": "2.0", "method": "mcp/message", "params": told}));
-    assert!(scene.seen().starts_with("c < "));
+    fixture.send_agent(&json!({"jsonrpc": "2.0", "method": "mcp/message", "params": told}));
+    assert!(fixture.take_seen().starts_with("c < "));
     for (params, code) in [
         (json!({"serverId": "other", "method": "notifications/x"}), "unknown_mcp_server"),
         (json!({"serverId": "db-1", "method": "x"}), "not_a_notification"),
         (call("serverId", "db-1"), "not_a_notification"),
     ] {
-        scene.gate.recorded_names.clear();
-        scene.agent(&json!({"jsonrpc": "2.0", "method": "mcp/message", "params": params}));
-        assert_eq!(scene.seen(), format!("log method.refused deny code=\"{code}\""));
+        fixture.gate.recorded_names.clear();
+        fixture.send_agent(&json!({"jsonrpc": "2.0", "method": "mcp/message", "params": params}));
+        assert_eq!(fixture.take_seen(), format!("log method.refused deny code=\"{code}\""));
     }
 }
 
 #[test]
-fn what_is_asked_for_without_end_is_refused_in_the_end() {
-    let mut scene = with_db();
+fn endless_server_requests_are_refused_at_a_limit() {
+    let mut fixture = with_db();
     for id in 0..5_000 {
-        scene.wants(id, "mcp/connect", &json!({"serverId": "db-1"}));
+        fixture.agent_requests(id, "mcp/connect", &json!({"serverId": "db-1"}));
     }
-    assert!(scene.seen().contains("too many requests are unanswered"));
+    assert!(fixture.take_seen().contains("too many requests are unanswered"));
 }
 
 #[test]
-fn all_is_dropped_with_the_session() {
-    let mut scene = with_db();
-    scene.wants(5, "mcp/connect", &json!({"serverId": "db-1"}));
-    scene.client(&json!({"jsonrpc": "2.0", "id": 5, "result": {"connectionId": "c"}}));
-    scene.ask(6, "session/close", &json!({"sessionId": "s"}));
-    scene.answer(6, &json!({}));
-    scene.seen();
+fn connections_are_forgotten_with_the_session() {
+    let mut fixture = with_db();
+    fixture.agent_requests(5, "mcp/connect", &json!({"serverId": "db-1"}));
+    fixture.send_client(&json!({"jsonrpc": "2.0", "id": 5, "result": {"connectionId": "c"}}));
+    fixture.client_requests(6, "session/close", &json!({"sessionId": "s"}));
+    fixture.agent_answers(6, &json!({}));
+    fixture.take_seen();
     for (id, params) in [(7, call("serverId", "db-1")), (8, call("connectionId", "c"))] {
-        scene.wants(id, "mcp/message", &params);
-        assert!(scene.seen().contains("unknown_mcp_server"), "{params}");
+        fixture.agent_requests(id, "mcp/message", &params);
+        assert!(fixture.take_seen().contains("unknown_mcp_server"), "{params}");
     }
-    assert!(scene.gate.mcp_connections.is_empty());
+    assert!(fixture.gate.mcp_connections.is_empty());
 }
 
 #[test]
-fn servers_are_there_while_their_session_is_created_and_nothing_is_called() {
-    let mut scene = Scene::with(listed(), &["lead"]);
-    open(&mut scene, 1, &[in_client("db", "db-1")]);
-    scene.wants(5, "mcp/message", &json!({"serverId": "db-1", "requestId": "r", "method": "tools/list"}));
-    assert!(scene.seen().starts_with("c < "));
-    scene.wants(6, "mcp/message", &call("serverId", "db-1"));
-    let seen = scene.seen();
+fn servers_can_connect_but_not_run_tools_while_a_session_is_created() {
+    let mut fixture = Fixture::with_config(listed(), &["lead"]);
+    open(&mut fixture, 1, &[in_client("db", "db-1")]);
+    fixture.agent_requests(
+        5,
+        "mcp/message",
+        &json!({"serverId": "db-1", "requestId": "r", "method": "tools/list"}),
+    );
+    assert!(fixture.take_seen().starts_with("c < "));
+    fixture.agent_requests(6, "mcp/message", &call("serverId", "db-1"));
+    let seen = fixture.take_seen();
     assert!(seen.starts_with("a < ") && seen.contains("-32600"), "{seen}");
 }
 
 #[test]
-fn what_is_not_declared_is_not_there() {
+fn undeclared_servers_do_not_exist() {
     let capabilities = Capabilities { mcp_acp: false, ..config().capabilities };
-    let mut scene = Scene::with(GateConfig { capabilities, ..listed() }, &["lead"]);
-    assert!(open(&mut scene, 1, &[in_client("db", "db-1")]).contains("undeclared_capability"));
+    let mut fixture = Fixture::with_config(GateConfig { capabilities, ..listed() }, &["lead"]);
+    assert!(open(&mut fixture, 1, &[in_client("db", "db-1")]).contains("undeclared_capability"));
     for (id, method) in [(2, "mcp/connect"), (3, "mcp/message"), (4, "mcp/disconnect")] {
-        scene.wants(id, method, &call("serverId", "db-1"));
-        let seen = scene.seen();
+        fixture.agent_requests(id, method, &call("serverId", "db-1"));
+        let seen = fixture.take_seen();
         assert!(seen.starts_with("a < ") && seen.contains("\"code\":-32601"), "{method} {seen}");
     }
-    scene.agent(
+    fixture.send_agent(
         &json!({"jsonrpc": "2.0", "method": "mcp/message", "params": {"serverId": "db-1", "method": "x"}}),
     );
-    assert_eq!(scene.seen(), "log method.refused deny code=\"not_a_notification\"");
+    assert_eq!(fixture.take_seen(), "log method.refused deny code=\"not_a_notification\"");
 }
 
 /// The operator may have everything shown of one server, and of another what is named.
-fn showing(allow: Option<&[&str]>) -> Scene {
+fn with_allowed_reads(allow: Option<&[&str]>) -> Fixture {
     let allow = allow.map(|names| names.iter().map(|name| (*name).to_owned()).collect());
     let tools = Some(ToolSet { servers: [("db".to_owned(), allow)].into(), ..ToolSet::default() });
     let config = GateConfig { tools, servers: Some(vec!["db".into()]), ..config() };
-    let mut scene = Scene::with(config, &["lead"]);
-    open(&mut scene, 1, &[in_client("db", "db-1")]);
-    scene.answer(1, &json!({"sessionId": "s"}));
-    scene.seen();
-    scene
+    let mut fixture = Fixture::with_config(config, &["lead"]);
+    open(&mut fixture, 1, &[in_client("db", "db-1")]);
+    fixture.agent_answers(1, &json!({"sessionId": "s"}));
+    fixture.take_seen();
+    fixture
 }
 
-fn inner(method: &str, params: &Value) -> Value {
+fn inner_request(method: &str, params: &Value) -> Value {
     json!({"serverId": "db-1", "requestId": "r", "method": method, "params": params})
 }
 
 #[test]
-fn what_a_server_shows_is_decided_as_reading() {
-    let mut scene = showing(None);
-    scene.wants(5, "mcp/message", &inner("resources/read", &json!({"uri": "db://rows/1"})));
-    scene.client(&json!({"jsonrpc": "2.0", "id": 5, "result": {"contents": []}}));
-    scene.wants(6, "mcp/message", &inner("prompts/get", &json!({"name": "greet"})));
-    scene.client(&json!({"jsonrpc": "2.0", "id": 6, "result": {"messages": []}}));
-    assert_snapshot!(scene.seen(), @r#"
+fn server_reads_are_decided_as_reads() {
+    let mut fixture = with_allowed_reads(None);
+    fixture.agent_requests(
+        5,
+        "mcp/message",
+        &inner_request("resources/read", &json!({"uri": "db://rows/1"})),
+    );
+    fixture.send_client(&json!({"jsonrpc": "2.0", "id": 5, "result": {"contents": []}}));
+    fixture.agent_requests(6, "mcp/message", &inner_request("prompts/get", &json!({"name": "greet"})));
+    fixture.send_client(&json!({"jsonrpc": "2.0", "id": 6, "result": {"messages": []}}));
+    assert_snapshot!(fixture.take_seen(), @r#"
     log policy.resolved allow tool="db/resources/read" approval="auto" reason="allow: no policy matches"
     c < {"jsonrpc":"2.0","id":5,"method":"mcp/message","params":{"serverId":"db-1","requestId":"r","method":"resources/read","params":{"uri":"db://rows/1"}}}
     log tool.call allow tool="db/resources/read" approval="auto"
@@ -355,32 +363,32 @@ fn what_a_server_shows_is_decided_as_reading() {
     a < {"jsonrpc":"2.0","id":6,"result":{"messages":[]}}
     "#);
     // What nobody knows may do anything.
-    scene.wants(7, "mcp/message", &inner("tasks/result", &json!({"taskId": "t"})));
-    let seen = scene.seen();
+    fixture.agent_requests(7, "mcp/message", &inner_request("tasks/result", &json!({"taskId": "t"})));
+    let seen = fixture.take_seen();
     assert!(seen.contains("policy.resolved require-approval tool=\"db/tasks/result\""), "{seen}");
 }
 
 #[test]
-fn what_is_not_granted_is_neither_shown_nor_listed() {
-    let mut scene = showing(Some(&["query", "prompts/get"]));
+fn denied_reads_are_neither_shown_nor_listed() {
+    let mut fixture = with_allowed_reads(Some(&["query", "prompts/get"]));
     for (id, method) in
         [(5, "resources/read"), (6, "resources/subscribe"), (7, "completion/complete"), (8, "x/y")]
     {
-        scene.wants(id, "mcp/message", &inner(method, &json!({"uri": "db://rows/1"})));
-        let seen = scene.seen();
+        fixture.agent_requests(id, "mcp/message", &inner_request(method, &json!({"uri": "db://rows/1"})));
+        let seen = fixture.take_seen();
         assert!(
             seen.contains("deny") && seen.contains("\"code\":-32015") && !seen.contains("c < "),
             "{method} {seen}"
         );
     }
-    scene.wants(10, "mcp/message", &inner("resources/list", &json!({})));
-    scene.client(&json!({"jsonrpc": "2.0", "id": 10, "result": {"resources": [{"uri": "db://rows/1"}], "nextCursor": "n"}}));
-    scene.wants(11, "mcp/message", &inner("resources/templates/list", &json!({})));
-    scene.client(&json!({"jsonrpc": "2.0", "id": 11, "result": {"result": {"resourceTemplates": [{"uriTemplate": "db://{x}"}]}}}));
-    scene.wants(12, "mcp/message", &inner("prompts/list", &json!({})));
+    fixture.agent_requests(10, "mcp/message", &inner_request("resources/list", &json!({})));
+    fixture.send_client(&json!({"jsonrpc": "2.0", "id": 10, "result": {"resources": [{"uri": "db://rows/1"}], "nextCursor": "n"}}));
+    fixture.agent_requests(11, "mcp/message", &inner_request("resources/templates/list", &json!({})));
+    fixture.send_client(&json!({"jsonrpc": "2.0", "id": 11, "result": {"result": {"resourceTemplates": [{"uriTemplate": "db://{x}"}]}}}));
+    fixture.agent_requests(12, "mcp/message", &inner_request("prompts/list", &json!({})));
     let prompts = r#"{"jsonrpc":"2.0","id":12,"result":{"prompts":[{"name":"greet","n":1.0}]}}"#;
-    scene.gate.handle_client_message(scene.now, View::parse(prompts.as_bytes()), &mut scene.sight);
-    assert_snapshot!(scene.seen(), @r#"
+    fixture.gate.handle_client_message(fixture.now, View::parse(prompts.as_bytes()), &mut fixture.output);
+    assert_snapshot!(fixture.take_seen(), @r#"
     c < {"jsonrpc":"2.0","id":10,"method":"mcp/message","params":{"serverId":"db-1","requestId":"r","method":"resources/list","params":{}}}
     a < {"jsonrpc":"2.0","id":10,"result":{"resources":[],"nextCursor":"n"}}
     c < {"jsonrpc":"2.0","id":11,"method":"mcp/message","params":{"serverId":"db-1","requestId":"r","method":"resources/templates/list","params":{}}}
@@ -389,31 +397,35 @@ fn what_is_not_granted_is_neither_shown_nor_listed() {
     a < {"jsonrpc":"2.0","id":12,"result":{"prompts":[{"name":"greet","n":1.0}]}}
     "#);
     // What can be read in two ways is no list.
-    scene.wants(13, "mcp/message", &inner("resources/list", &json!({})));
+    fixture.agent_requests(13, "mcp/message", &inner_request("resources/list", &json!({})));
     let twice = r#"{"jsonrpc":"2.0","id":13,"result":{"resources":[],"resources":[{"uri":"x:y"}]}}"#;
-    scene.gate.handle_client_message(scene.now, View::parse(twice.as_bytes()), &mut scene.sight);
-    let seen = scene.seen();
+    fixture.gate.handle_client_message(fixture.now, View::parse(twice.as_bytes()), &mut fixture.output);
+    let seen = fixture.take_seen();
     assert!(seen.contains("-32602") && !seen.contains("x:y"), "{seen}");
     // Nor is what asks for something told as news.
-    scene.agent(&json!({"jsonrpc": "2.0", "method": "mcp/message", "params": inner("resources/read", &json!({"uri": "x:y"}))}));
-    assert_eq!(scene.seen(), "log method.refused deny code=\"not_a_notification\"");
+    fixture.send_agent(&json!({"jsonrpc": "2.0", "method": "mcp/message", "params": inner_request("resources/read", &json!({"uri": "x:y"}))}));
+    assert_eq!(fixture.take_seen(), "log method.refused deny code=\"not_a_notification\"");
 }
 
 #[test]
-fn a_file_that_a_policy_denies_is_in_no_list() {
-    let mut scene = showing(None);
-    scene.wants(5, "mcp/message", &inner("resources/list", &json!({})));
+fn a_denied_file_is_in_no_list() {
+    let mut fixture = with_allowed_reads(None);
+    fixture.agent_requests(5, "mcp/message", &inner_request("resources/list", &json!({})));
     let entries = json!([{"uri": "file:///w/a/b"}, {"uri": "file:///w/a/secret/key"}, {"uri": "db://rows"}]);
-    scene.client(&json!({"jsonrpc": "2.0", "id": 5, "result": {"resources": entries}}));
-    let seen = scene.seen();
+    fixture.send_client(&json!({"jsonrpc": "2.0", "id": 5, "result": {"resources": entries}}));
+    let seen = fixture.take_seen();
     assert!(seen.contains("db://rows") && seen.contains("/w/a/b") && !seen.contains("secret"), "{seen}");
-    scene.wants(6, "mcp/message", &inner("resources/read", &json!({"uri": "file:///w/a/secret/key"})));
-    let seen = scene.seen();
+    fixture.agent_requests(
+        6,
+        "mcp/message",
+        &inner_request("resources/read", &json!({"uri": "file:///w/a/secret/key"})),
+    );
+    let seen = fixture.take_seen();
     assert!(seen.contains("deny") && !seen.contains("c < "), "{seen}");
 }
 
 #[test]
-fn a_file_that_a_policy_denies_is_read_by_no_spelling_of_its_address() {
+fn a_denied_file_is_refused_in_every_spelling() {
     for uri in [
         " file:///w/a/secret/key",
         "\tfile:///w/a/secret/key",
@@ -430,15 +442,15 @@ fn a_file_that_a_policy_denies_is_read_by_no_spelling_of_its_address() {
         "view-source:file:///w/a/secret/key",
     ] {
         for method in ["resources/read", "resources/subscribe"] {
-            let mut scene = showing(None);
-            scene.wants(6, "mcp/message", &inner(method, &json!({"uri": uri})));
-            let seen = scene.seen();
+            let mut fixture = with_allowed_reads(None);
+            fixture.agent_requests(6, "mcp/message", &inner_request(method, &json!({"uri": uri})));
+            let seen = fixture.take_seen();
             assert!(seen.contains(" deny ") && seen.contains("policy `keys`"), "{uri:?} {seen}");
             assert!(!seen.contains("c < "), "{uri:?} {seen}");
         }
     }
     // An address that may mean a file, but no denied one, is asked about.
-    let mut scene = showing(None);
-    scene.wants(6, "mcp/message", &inner("resources/read", &json!({"uri": "/w/a/b"})));
-    assert!(scene.seen().contains("require-approval"));
+    let mut fixture = with_allowed_reads(None);
+    fixture.agent_requests(6, "mcp/message", &inner_request("resources/read", &json!({"uri": "/w/a/b"})));
+    assert!(fixture.take_seen().contains("require-approval"));
 }

@@ -19,11 +19,11 @@ const UNLISTED: [&str; 7] = [
 fn a_client_request_that_is_not_listed_is_refused_and_recorded() {
     for is_v2 in [false, true] {
         for method in UNLISTED {
-            let mut scene = Scene::at_work();
-            scene.gate.is_v2 = is_v2;
+            let mut fixture = Fixture::with_turn();
+            fixture.gate.is_v2 = is_v2;
             for params in [json!({"sessionId": "s", "prompt": []}), json!({})] {
-                scene.ask(7, method, &params);
-                let seen = scene.seen();
+                fixture.client_requests(7, method, &params);
+                let seen = fixture.take_seen();
                 assert!(seen.starts_with("log method.refused deny code=\"method_not_listed\""), "{seen}");
                 assert!(seen.contains("c < ") && seen.contains("-32015"), "{seen}");
                 assert!(!seen.contains("a < "), "{method} {seen}");
@@ -34,24 +34,24 @@ fn a_client_request_that_is_not_listed_is_refused_and_recorded() {
 
 #[test]
 fn a_method_name_with_escapes_is_the_name_it_spells() {
-    let mut scene = Scene::at_work();
+    let mut fixture = Fixture::with_turn();
     let line = br#"{"jsonrpc":"2.0","id":7,"method":"\u005fsession\/steering","params":{"sessionId":"s"}}"#;
-    scene.gate.handle_client_message(scene.now, View::parse(line), &mut scene.sight);
-    scene.commit();
-    let seen = scene.seen();
+    fixture.gate.handle_client_message(fixture.now, View::parse(line), &mut fixture.output);
+    fixture.settle_events();
+    let seen = fixture.take_seen();
     assert!(seen.contains("-32015") && !seen.contains("a < "), "{seen}");
-    let event = scene.sight.events.last().unwrap();
+    let event = fixture.output.events.last().unwrap();
     assert_eq!(event.input.as_ref().unwrap()["method"], "_session/steering");
 }
 
 #[test]
 fn a_client_notification_that_is_not_listed_is_dropped_and_recorded() {
     for method in UNLISTED {
-        let mut scene = Scene::at_work();
-        scene.client(&json!({"jsonrpc": "2.0", "method": method, "params": {"sessionId": "s"}}));
+        let mut fixture = Fixture::with_turn();
+        fixture.send_client(&json!({"jsonrpc": "2.0", "method": method, "params": {"sessionId": "s"}}));
         let is_known = matches!(method, "providers/set" | "session/set_title");
         let code = if is_known { "wrong_form" } else { "method_not_listed" };
-        assert_eq!(scene.seen(), format!("log method.refused deny code=\"{code}\""), "{method}");
+        assert_eq!(fixture.take_seen(), format!("log method.refused deny code=\"{code}\""), "{method}");
     }
 }
 
@@ -74,11 +74,11 @@ fn a_method_in_another_form_or_direction_is_refused_and_recorded() {
         if forms.contains(&form) || is_tolerated {
             continue;
         }
-        let mut scene = Scene::at_work();
-        scene.gate.is_v2 = is_v2;
+        let mut fixture = Fixture::with_turn();
+        fixture.gate.is_v2 = is_v2;
         if is_listed {
-            scene.gate.config.client_methods.push(name.into());
-            scene.gate.config.agent_methods.push(name.into());
+            fixture.gate.config.client_methods.push(name.into());
+            fixture.gate.config.agent_methods.push(name.into());
         }
         let mut message = json!({"jsonrpc": "2.0", "method": name, "params": {"sessionId": "s"}});
         if is_request {
@@ -86,10 +86,10 @@ fn a_method_in_another_form_or_direction_is_refused_and_recorded() {
         }
         let code = if forms.is_empty() { "wrong_direction" } else { "wrong_form" };
         match of_agent {
-            true => scene.agent(&message),
-            false => scene.client(&message),
+            true => fixture.send_agent(&message),
+            false => fixture.send_client(&message),
         }
-        let seen = scene.seen();
+        let seen = fixture.take_seen();
         assert!(seen.starts_with(&format!("log method.refused deny code=\"{code}\"")), "{message} {seen}");
         assert!(!seen.contains(&format!("\"method\":\"{name}\"")), "{message} {seen}");
         let (sender, receiver) = if of_agent { ("a", "c") } else { ("c", "a") };
@@ -108,11 +108,11 @@ fn an_update_with_an_id_is_not_shown_and_stops_the_turn() {
             json!({"sessionUpdate": "subagent_update", "sessionId": "other"}),
             json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "done"}}),
         ] {
-            let mut scene = child_sessions::scene(is_v2);
-            scene.agent(&child_sessions::announce("s", "kid"));
-            scene.seen();
-            scene.wants(9, "session/update", &json!({"sessionId": session, "update": update}));
-            let seen = scene.seen();
+            let mut fixture = child_sessions::new_fixture(is_v2);
+            fixture.send_agent(&child_sessions::announce("s", "kid"));
+            fixture.take_seen();
+            fixture.agent_requests(9, "session/update", &json!({"sessionId": session, "update": update}));
+            let seen = fixture.take_seen();
             assert!(!seen.contains("c < "), "{seen}");
             assert!(seen.starts_with("log method.refused deny code=\"wrong_form\"\n"), "{seen}");
             assert!(seen.contains("log operator.interrupted") && seen.contains("-32600"), "{seen}");
@@ -125,38 +125,38 @@ fn an_update_with_an_id_is_not_shown_and_stops_the_turn() {
 fn an_update_with_an_id_in_a_session_that_is_not_open_stops_the_agent() {
     let begun = json!({"sessionUpdate": "tool_call", "toolCallId": "1", "status": "in_progress"});
     for opening in [false, true] {
-        let mut scene = Scene::at_work();
+        let mut fixture = Fixture::with_turn();
         if opening {
-            scene.ask(8, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
+            fixture.client_requests(8, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
         } else {
-            scene.ask(8, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
-            scene.answer(8, &json!({"sessionId": "t"}));
-            scene.ask(9, "session/close", &json!({"sessionId": "t"}));
-            scene.answer(9, &json!({}));
+            fixture.client_requests(8, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
+            fixture.agent_answers(8, &json!({"sessionId": "t"}));
+            fixture.client_requests(9, "session/close", &json!({"sessionId": "t"}));
+            fixture.agent_answers(9, &json!({}));
         }
-        scene.seen();
-        scene.wants(9, "session/update", &json!({"sessionId": "t", "update": begun}));
-        let seen = scene.seen();
+        fixture.take_seen();
+        fixture.agent_requests(9, "session/update", &json!({"sessionId": "t", "update": begun}));
+        let seen = fixture.take_seen();
         assert!(seen.starts_with("log agent.violation deny code=\"unknown_session\""), "{seen}");
         assert!(seen.contains("session/cancel") && !seen.contains("c < "), "{seen}");
     }
 }
 
 #[test]
-fn nothing_of_the_project_itself_passes_from_the_agent_unlisted() {
-    let mut scene = Scene::at_work();
-    scene.wants(9, "_narrows/cursor_gap", &json!({"sessionId": "s"}));
-    scene.agent(&json!({"jsonrpc": "2.0", "method": "_narrows/cursor_gap", "params": {"missing": 1}}));
-    let seen = scene.seen();
+fn extension_methods_of_narrows_need_a_listing_too() {
+    let mut fixture = Fixture::with_turn();
+    fixture.agent_requests(9, "_narrows/cursor_gap", &json!({"sessionId": "s"}));
+    fixture.send_agent(&json!({"jsonrpc": "2.0", "method": "_narrows/cursor_gap", "params": {"missing": 1}}));
+    let seen = fixture.take_seen();
     assert!(!seen.contains("c < ") && seen.matches("method_not_listed").count() == 3, "{seen}");
 }
 
 #[test]
-fn a_form_that_is_not_declared_is_refused_and_recorded() {
+fn an_undeclared_form_is_refused_and_recorded() {
     for params in [json!({"sessionId": "s", "message": "password?"}), json!({"message": "password?"})] {
-        let mut scene = Scene::at_work();
-        scene.wants(9, "elicitation/create", &params);
-        let seen = scene.seen();
+        let mut fixture = Fixture::with_turn();
+        fixture.agent_requests(9, "elicitation/create", &params);
+        let seen = fixture.take_seen();
         assert!(seen.starts_with("log method.refused deny code=\"method_not_listed\""), "{seen}");
         assert!(seen.contains("a < ") && seen.contains("-32601") && !seen.contains("c < "), "{seen}");
     }
@@ -164,77 +164,85 @@ fn a_form_that_is_not_declared_is_refused_and_recorded() {
 
 #[test]
 fn an_agent_method_that_is_not_listed_is_refused_and_recorded() {
-    let mut scene = Scene::at_work();
-    scene.wants(9, "_x/ask", &json!({"sessionId": "s"}));
-    let seen = scene.seen();
+    let mut fixture = Fixture::with_turn();
+    fixture.agent_requests(9, "_x/ask", &json!({"sessionId": "s"}));
+    let seen = fixture.take_seen();
     assert!(
         seen.contains("log method.refused") && seen.contains("-32601") && !seen.contains("c < "),
         "{seen}"
     );
     let news = json!({"jsonrpc": "2.0", "method": "_x/news", "params": {"sessionId": "s"}});
-    scene.agent(&news);
-    assert_eq!(scene.seen(), "log method.refused deny code=\"method_not_listed\"");
+    fixture.send_agent(&news);
+    assert_eq!(fixture.take_seen(), "log method.refused deny code=\"method_not_listed\"");
     // The log has each name once, however often the agent repeats it.
-    scene.agent(&news);
-    assert_eq!(scene.seen(), "");
+    fixture.send_agent(&news);
+    assert_eq!(fixture.take_seen(), "");
 }
 
 #[test]
 fn a_listed_method_is_recorded_before_it_is_passed_on() {
     for is_v2 in [false, true] {
-        let mut scene = Scene::at_work();
-        scene.gate.is_v2 = is_v2;
-        scene.records = false;
-        scene.ask(7, "_x/y", &json!({"sessionId": "s", "text": "go on"}));
-        scene.client(&json!({"jsonrpc": "2.0", "method": "_x/y", "params": {"sessionId": "s"}}));
-        assert_eq!(scene.seen(), "log method.allowed allow\nlog method.allowed allow");
-        scene.records = true;
-        scene.commit();
-        let seen = scene.seen();
+        let mut fixture = Fixture::with_turn();
+        fixture.gate.is_v2 = is_v2;
+        fixture.settles_at_once = false;
+        fixture.client_requests(7, "_x/y", &json!({"sessionId": "s", "text": "go on"}));
+        fixture.send_client(&json!({"jsonrpc": "2.0", "method": "_x/y", "params": {"sessionId": "s"}}));
+        assert_eq!(fixture.take_seen(), "log method.allowed allow\nlog method.allowed allow");
+        fixture.settles_at_once = true;
+        fixture.settle_events();
+        let seen = fixture.take_seen();
         assert_eq!((seen.matches("a < ").count(), seen.matches("_x/y").count()), (2, 2), "{seen}");
-        let event = scene.sight.events.last().unwrap();
+        let event = fixture.output.events.last().unwrap();
         assert_eq!(event.facts.get("session").unwrap().clone().into_value(), "s");
         assert_eq!(event.facts.get("sender").unwrap().clone().into_value(), "client");
-        scene.answer(7, &json!({"outcome": "injected"}));
-        assert!(scene.seen().starts_with("c < "));
+        fixture.agent_answers(7, &json!({"outcome": "injected"}));
+        assert!(fixture.take_seen().starts_with("c < "));
     }
 }
 
 #[test]
 fn a_listed_method_needs_an_open_session_if_it_names_one() {
-    let mut scene = Scene::at_work();
-    scene.ask(7, "_x/y", &json!({"sessionId": "other"}));
-    assert!(scene.seen().contains("-32002"));
-    scene.client(&json!({"jsonrpc": "2.0", "method": "_x/y", "params": {"sessionId": "other"}}));
-    assert_eq!(scene.seen(), "log method.refused deny code=\"unknown_session\"");
+    let mut fixture = Fixture::with_turn();
+    fixture.client_requests(7, "_x/y", &json!({"sessionId": "other"}));
+    assert!(fixture.take_seen().contains("-32002"));
+    fixture.send_client(&json!({"jsonrpc": "2.0", "method": "_x/y", "params": {"sessionId": "other"}}));
+    assert_eq!(fixture.take_seen(), "log method.refused deny code=\"unknown_session\"");
     // Content that the manifest does not declare is not smuggled in by another name.
-    scene.ask(8, "_x/y", &json!({"sessionId": "s", "prompt": [{"type": "image", "data": "AA=="}]}));
-    assert!(scene.seen().contains("log prompt.refused deny code=\"undeclared_capability\""));
+    fixture.client_requests(
+        8,
+        "_x/y",
+        &json!({"sessionId": "s", "prompt": [{"type": "image", "data": "AA=="}]}),
+    );
+    assert!(fixture.take_seen().contains("log prompt.refused deny code=\"undeclared_capability\""));
     let params = json!({"sessionId": "s", "prompt": [{"type": "image", "data": "AA=="}]});
-    scene.client(&json!({"jsonrpc": "2.0", "method": "_x/y", "params": params}));
-    assert_eq!(scene.seen(), "log method.refused deny code=\"undeclared_capability\"");
+    fixture.send_client(&json!({"jsonrpc": "2.0", "method": "_x/y", "params": params}));
+    assert_eq!(fixture.take_seen(), "log method.refused deny code=\"undeclared_capability\"");
 }
 
 #[test]
 fn a_listed_method_of_a_gated_operator_is_approved_like_a_turn() {
     let gated = GateConfig { autonomy: crate::config::Autonomy::Gated, ..config() };
     for (answer, passes) in [("allow_once", true), ("reject_once", false)] {
-        let mut scene = Scene::with(gated.clone(), &[]);
-        scene.ask(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
-        scene.answer(1, &json!({"sessionId": "s"}));
-        scene.seen();
-        scene.ask(7, "_x/y", &json!({"sessionId": "s", "prompt": [{"type": "text", "text": "steer"}]}));
-        let seen = scene.seen();
+        let mut fixture = Fixture::with_config(gated.clone(), &[]);
+        fixture.client_requests(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
+        fixture.agent_answers(1, &json!({"sessionId": "s"}));
+        fixture.take_seen();
+        fixture.client_requests(
+            7,
+            "_x/y",
+            &json!({"sessionId": "s", "prompt": [{"type": "text", "text": "steer"}]}),
+        );
+        let seen = fixture.take_seen();
         assert!(seen.contains("session/request_permission") && !seen.contains("a < "), "{seen}");
-        scene.client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
+        fixture.send_client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
             {"outcome": {"outcome": "selected", "optionId": answer}}}));
-        let seen = scene.seen();
+        let seen = fixture.take_seen();
         assert_eq!(seen.contains("\"method\":\"_x/y\""), passes, "{seen}");
         assert_eq!(seen.contains("-32015"), !passes, "{seen}");
         // What names no session cannot be asked about, and a notification cannot be answered.
-        scene.ask(8, "_x/y", &json!({}));
-        scene.client(&json!({"jsonrpc": "2.0", "method": "_x/y", "params": {"sessionId": "s"}}));
-        let seen = scene.seen();
+        fixture.client_requests(8, "_x/y", &json!({}));
+        fixture.send_client(&json!({"jsonrpc": "2.0", "method": "_x/y", "params": {"sessionId": "s"}}));
+        let seen = fixture.take_seen();
         assert!(seen.contains("code=\"no_session\"") && seen.contains("code=\"needs_approval\""), "{seen}");
         assert!(!seen.contains("a < "), "{seen}");
     }
@@ -247,24 +255,24 @@ fn a_declared_form_is_recorded_and_only_then_offered_to_the_agent() {
         (false, json!({"protocolVersion": 1, "clientCapabilities": {"elicitation": {"form": {}}}})),
         (false, json!({"protocolVersion": 2, "capabilities": {"elicitation": {"form": {}}}})),
     ] {
-        let mut scene = Scene::new();
+        let mut fixture = Fixture::new();
         if is_listed {
-            scene.gate.config.agent_methods.push("elicitation/create".into());
+            fixture.gate.config.agent_methods.push("elicitation/create".into());
         }
-        scene.ask(0, "initialize", &offers);
-        assert_eq!(scene.seen().contains("elicitation"), is_listed);
+        fixture.client_requests(0, "initialize", &offers);
+        assert_eq!(fixture.take_seen().contains("elicitation"), is_listed);
     }
-    let mut scene = Scene::at_work();
-    scene.gate.config.agent_methods.push("elicitation/create".into());
-    scene.wants(9, "elicitation/create", &json!({"sessionId": "s", "message": "name?"}));
-    let seen = scene.seen();
+    let mut fixture = Fixture::with_turn();
+    fixture.gate.config.agent_methods.push("elicitation/create".into());
+    fixture.agent_requests(9, "elicitation/create", &json!({"sessionId": "s", "message": "name?"}));
+    let seen = fixture.take_seen();
     assert!(seen.starts_with("log method.allowed allow\nc < "), "{seen}");
-    scene.client(&json!({"jsonrpc": "2.0", "id": 9, "result": {"action": "accept"}}));
-    assert!(scene.seen().starts_with("a < "));
-    scene.agent(
+    fixture.send_client(&json!({"jsonrpc": "2.0", "id": 9, "result": {"action": "accept"}}));
+    assert!(fixture.take_seen().starts_with("a < "));
+    fixture.send_agent(
         &json!({"jsonrpc": "2.0", "method": "elicitation/complete", "params": {"elicitationId": "e"}}),
     );
-    assert!(scene.seen().contains("c < "));
+    assert!(fixture.take_seen().contains("c < "));
 }
 
 #[test]
@@ -281,9 +289,9 @@ fn methods_the_gate_knows_pass_as_before_and_what_changes_something_is_recorded(
         ("session/list", json!({}), false),
         ("session/cancel", json!({"sessionId": "s"}), false),
     ] {
-        let mut scene = Scene::at_work();
-        scene.ask(7, method, &params);
-        let seen = scene.seen();
+        let mut fixture = Fixture::with_turn();
+        fixture.client_requests(7, method, &params);
+        let seen = fixture.take_seen();
         assert_eq!(seen.contains("log method.allowed allow"), is_recorded, "{method} {seen}");
         assert!(
             seen.contains(&format!("a < {{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"{method}\"")),
@@ -295,32 +303,36 @@ fn methods_the_gate_knows_pass_as_before_and_what_changes_something_is_recorded(
         ("$/cancel_request", json!({"requestId": 2})),
         ("mcp/message", json!({"serverId": "db", "method": "notifications/progress"})),
     ] {
-        let mut scene = Scene::at_work();
-        scene.client(&json!({"jsonrpc": "2.0", "method": method, "params": params}));
-        assert!(scene.seen().contains(&format!("\"method\":\"{method}\"")), "{method}");
+        let mut fixture = Fixture::with_turn();
+        fixture.send_client(&json!({"jsonrpc": "2.0", "method": method, "params": params}));
+        assert!(fixture.take_seen().contains(&format!("\"method\":\"{method}\"")), "{method}");
     }
 }
 
 #[test]
 fn a_listed_name_does_not_replace_a_rule_of_the_gate() {
-    let mut scene = Scene::at_work();
+    let mut fixture = Fixture::with_turn();
     for method in ["session/prompt", "session/delete"] {
-        scene.gate.config.client_methods.push(method.into());
-        scene.client(&json!({"jsonrpc": "2.0", "method": method, "params": {"sessionId": "s"}}));
-        assert_eq!(scene.seen(), "log method.refused deny code=\"wrong_form\"");
+        fixture.gate.config.client_methods.push(method.into());
+        fixture.send_client(&json!({"jsonrpc": "2.0", "method": method, "params": {"sessionId": "s"}}));
+        assert_eq!(fixture.take_seen(), "log method.refused deny code=\"wrong_form\"");
     }
-    scene.gate.config.agent_methods.push("fs/write_text_file".into());
-    scene.wants(9, "fs/write_text_file", &json!({"sessionId": "s", "path": "/etc/x", "content": ""}));
-    assert!(scene.seen().contains("path_outside_root"));
+    fixture.gate.config.agent_methods.push("fs/write_text_file".into());
+    fixture.agent_requests(
+        9,
+        "fs/write_text_file",
+        &json!({"sessionId": "s", "path": "/etc/x", "content": ""}),
+    );
+    assert!(fixture.take_seen().contains("path_outside_root"));
 }
 
 #[test]
 fn answers_pass_whatever_the_request_was_called() {
-    let mut scene = Scene::at_work();
-    scene.wants(9, "_ask", &json!({"sessionId": "s"}));
-    scene.seen();
-    scene.client(&json!({"jsonrpc": "2.0", "id": 9, "result": {"method": "_session/steering"}}));
-    assert!(scene.seen().starts_with("a < "));
+    let mut fixture = Fixture::with_turn();
+    fixture.agent_requests(9, "_ask", &json!({"sessionId": "s"}));
+    fixture.take_seen();
+    fixture.send_client(&json!({"jsonrpc": "2.0", "id": 9, "result": {"method": "_session/steering"}}));
+    assert!(fixture.take_seen().starts_with("a < "));
 }
 
 /// A session that is named in a way which not every reader sees is not one that nobody names.
@@ -337,20 +349,22 @@ fn a_listed_method_shows_plainly_which_session_it_means() {
         r#"{"sessionId":"s","sessionId":"t"}"#,
     ] {
         for (id, of_agent) in [("\"id\":7,", false), ("", false), ("\"id\":7,", true), ("", true)] {
-            let mut scene = Scene::at_work();
+            let mut fixture = Fixture::with_turn();
             let line = raw(id, params);
             match of_agent {
-                true => {
-                    scene.gate.handle_agent_message(scene.now, View::parse(line.as_bytes()), &mut scene.sight)
-                }
-                false => scene.gate.handle_client_message(
-                    scene.now,
+                true => fixture.gate.handle_agent_message(
+                    fixture.now,
                     View::parse(line.as_bytes()),
-                    &mut scene.sight,
+                    &mut fixture.output,
+                ),
+                false => fixture.gate.handle_client_message(
+                    fixture.now,
+                    View::parse(line.as_bytes()),
+                    &mut fixture.output,
                 ),
             }
-            scene.commit();
-            let seen = scene.seen();
+            fixture.settle_events();
+            let seen = fixture.take_seen();
             assert!(!seen.contains("_x/y"), "{line} {seen}");
             // What cannot be read at all is refused before that.
             assert!(
@@ -360,14 +374,14 @@ fn a_listed_method_shows_plainly_which_session_it_means() {
         }
     }
     for params in [r#"{"sessionId":"s"}"#, "{}", r#"{"sessionId":null}"#] {
-        let mut scene = Scene::at_work();
-        scene.gate.handle_client_message(
-            scene.now,
+        let mut fixture = Fixture::with_turn();
+        fixture.gate.handle_client_message(
+            fixture.now,
             View::parse(raw("", params).as_bytes()),
-            &mut scene.sight,
+            &mut fixture.output,
         );
-        scene.commit();
-        assert!(scene.seen().contains("log method.allowed"), "{params}");
+        fixture.settle_events();
+        assert!(fixture.take_seen().contains("log method.allowed"), "{params}");
     }
 }
 
@@ -378,30 +392,30 @@ fn names_without_effect_are_those_that_the_manifest_check_knows() {
         for (of_agent, key) in [(false, "client_methods"), (true, "agent_methods")] {
             let seen = |is_listed: bool| {
                 ["\"id\":77,", ""].map(|id| {
-                    let mut scene = Scene::at_work();
+                    let mut fixture = Fixture::with_turn();
                     if is_listed && of_agent {
-                        scene.gate.config.agent_methods.push(row.name.into());
+                        fixture.gate.config.agent_methods.push(row.name.into());
                     } else if is_listed {
-                        scene.gate.config.client_methods.push(row.name.into());
+                        fixture.gate.config.client_methods.push(row.name.into());
                     }
                     let line = format!(
                         r#"{{"jsonrpc":"2.0",{id}"method":"{}","params":{{"sessionId":"s"}}}}"#,
                         row.name
                     );
                     match of_agent {
-                        true => scene.gate.handle_agent_message(
-                            scene.now,
+                        true => fixture.gate.handle_agent_message(
+                            fixture.now,
                             View::parse(line.as_bytes()),
-                            &mut scene.sight,
+                            &mut fixture.output,
                         ),
-                        false => scene.gate.handle_client_message(
-                            scene.now,
+                        false => fixture.gate.handle_client_message(
+                            fixture.now,
                             View::parse(line.as_bytes()),
-                            &mut scene.sight,
+                            &mut fixture.output,
                         ),
                     }
-                    scene.commit();
-                    scene.seen()
+                    fixture.settle_events();
+                    fixture.take_seen()
                 })
             };
             let has_effect = seen(true) != seen(false);
@@ -421,19 +435,19 @@ fn a_message_of_the_client_with_a_key_in_another_case_reaches_no_agent() {
         ("session/set_mode", json!({"sessionId": "s", "modeId": "a", "ModeId": "b"})),
         ("session/prompt", json!({"sessionId": "s", "prompt": [], "Prompt": []})),
     ] {
-        let mut scene = Scene::at_work();
-        scene.ask(7, method, &params);
-        let seen = scene.seen();
+        let mut fixture = Fixture::with_turn();
+        fixture.client_requests(7, method, &params);
+        let seen = fixture.take_seen();
         assert!(seen.contains("-32602") && seen.contains("ambiguous_params"), "{seen}");
         assert!(!seen.contains("a < "), "{method} {seen}");
     }
-    let mut scene = Scene::at_work();
-    scene.client(&json!({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": "s", "SessionId": "t"}}));
-    assert_eq!(scene.seen(), "log method.refused deny code=\"ambiguous_params\"");
+    let mut fixture = Fixture::with_turn();
+    fixture.send_client(&json!({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": "s", "SessionId": "t"}}));
+    assert_eq!(fixture.take_seen(), "log method.refused deny code=\"ambiguous_params\"");
     for key in ["Method", "Params", "ID"] {
         let line = json!({"jsonrpc": "2.0", "id": 7, "method": "_narrows/x", "params": {"sessionId": "s"}, key: "session/prompt"});
-        scene.client(&line);
-        let seen = scene.seen();
+        fixture.send_client(&line);
+        let seen = fixture.take_seen();
         assert!(seen.contains("-32600") && !seen.contains("a < "), "{key} {seen}");
     }
 }
@@ -442,16 +456,16 @@ fn a_message_of_the_client_with_a_key_in_another_case_reaches_no_agent() {
 fn a_message_of_the_agent_with_a_key_in_another_case_reaches_no_client() {
     let update = json!({"sessionUpdate": "agent_message_chunk", "SessionUpdate": "tool_call", "toolCallId": "z",
         "content": {"type": "text", "text": "x"}, "kind": "execute", "status": "completed"});
-    let mut scene = Scene::at_work();
-    scene.agent(&json!({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": "s", "update": update}}));
-    let seen = scene.seen();
+    let mut fixture = Fixture::with_turn();
+    fixture.send_agent(&json!({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": "s", "update": update}}));
+    let seen = fixture.take_seen();
     assert!(seen.contains("ambiguous_params") && seen.contains("interrupted"), "{seen}");
     assert!(!seen.contains("tool_call"), "{seen}");
-    let mut scene = Scene::at_work();
+    let mut fixture = Fixture::with_turn();
     let call = json!({"toolCallId": "q", "kind": "read", "Kind": "execute", "rawInput": {"Path": "x"}});
-    scene.agent(&json!({"jsonrpc": "2.0", "id": 7, "method": "session/request_permission",
+    fixture.send_agent(&json!({"jsonrpc": "2.0", "id": 7, "method": "session/request_permission",
         "params": {"sessionId": "s", "toolCall": call, "options": []}}));
-    let seen = scene.seen();
+    let seen = fixture.take_seen();
     assert!(seen.contains("a < ") && seen.contains("-32602") && !seen.contains("c < "), "{seen}");
 }
 
@@ -459,26 +473,30 @@ fn a_message_of_the_agent_with_a_key_in_another_case_reaches_no_client() {
 fn members_of_meta_that_are_not_listed_do_not_reach_the_agent() {
     let claude =
         json!({"claudeCode": {"options": {"permissionMode": "bypassPermissions"}}, "traceparent": "00"});
-    let mut scene = Scene::new();
-    scene.ask(1, "session/new", &json!({"cwd": "/w/a", "mcpServers": [], "_meta": claude}));
-    let seen = scene.seen();
+    let mut fixture = Fixture::new();
+    fixture.client_requests(1, "session/new", &json!({"cwd": "/w/a", "mcpServers": [], "_meta": claude}));
+    let seen = fixture.take_seen();
     assert!(seen.contains("log meta.refused") && seen.contains("traceparent"), "{seen}");
     assert!(!seen.contains("bypassPermissions"), "{seen}");
-    let refused = scene.sight.events.iter().find(|event| event.action == "meta.refused").unwrap();
+    let refused = fixture.output.events.iter().find(|event| event.action == "meta.refused").unwrap();
     assert_eq!(refused.input, Some(json!({"method": "session/new", "keys": ["claudeCode"]})));
 
-    let mut scene = Scene::at_work();
-    scene.ask(3, "_x/y", &json!({"sessionId": "s", "deep": {"_meta": {"x": "bypassPermissions"}}}));
-    let seen = scene.seen();
+    let mut fixture = Fixture::with_turn();
+    fixture.client_requests(
+        3,
+        "_x/y",
+        &json!({"sessionId": "s", "deep": {"_meta": {"x": "bypassPermissions"}}}),
+    );
+    let seen = fixture.take_seen();
     assert!(seen.contains("a < ") && !seen.contains("bypassPermissions"), "{seen}");
 
-    let mut scene = Scene::new();
-    scene.gate.config.client_meta = vec!["claudeCode".into()];
-    scene.ask(1, "session/new", &json!({"cwd": "/w/a", "mcpServers": [], "_meta": claude}));
-    let seen = scene.seen();
+    let mut fixture = Fixture::new();
+    fixture.gate.config.client_meta = vec!["claudeCode".into()];
+    fixture.client_requests(1, "session/new", &json!({"cwd": "/w/a", "mcpServers": [], "_meta": claude}));
+    let seen = fixture.take_seen();
     assert!(seen.contains("bypassPermissions") && !seen.contains("meta.refused"), "{seen}");
     // Some readers do not tell cases apart.
-    scene.ask(2, "session/new", &json!({"cwd": "/w/a", "mcpServers": [], "_Meta": claude}));
-    let seen = scene.seen();
+    fixture.client_requests(2, "session/new", &json!({"cwd": "/w/a", "mcpServers": [], "_Meta": claude}));
+    let seen = fixture.take_seen();
     assert!(seen.contains("-32602") && !seen.contains("a < "), "{seen}");
 }

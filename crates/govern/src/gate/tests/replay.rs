@@ -3,33 +3,33 @@
 use super::*;
 
 /// A session that is being opened with its history.
-fn opening(is_v2: bool) -> Scene {
-    let mut scene = Scene::new();
-    scene.gate.is_v2 = is_v2;
-    replay(&mut scene, 1);
-    scene.seen();
-    scene
+fn replaying_session(is_v2: bool) -> Fixture {
+    let mut fixture = Fixture::new();
+    fixture.gate.is_v2 = is_v2;
+    replay_update(&mut fixture, 1);
+    fixture.take_seen();
+    fixture
 }
 
 /// Asks for the history of a session as either version does.
-fn replay(scene: &mut Scene, id: u64) {
+fn replay_update(fixture: &mut Fixture, id: u64) {
     let mut params = json!({"sessionId": "s", "cwd": "/w", "mcpServers": []});
-    if scene.gate.is_v2 {
+    if fixture.gate.is_v2 {
         params["replayFrom"] = json!({"type": "start"});
     }
-    scene.ask(id, if scene.gate.is_v2 { "session/resume" } else { "session/load" }, &params);
+    fixture.client_requests(id, if fixture.gate.is_v2 { "session/resume" } else { "session/load" }, &params);
 }
 
 /// A call as either version tells of it.
-fn tell(scene: &mut Scene, name: &str, kind: &str, status: &str) {
-    let update = if scene.gate.is_v2 { "tool_call_update" } else { "tool_call" };
-    scene.update(
+fn announce_call(fixture: &mut Fixture, name: &str, kind: &str, status: &str) {
+    let update = if fixture.gate.is_v2 { "tool_call_update" } else { "tool_call" };
+    fixture.agent_updates(
         &json!({"sessionUpdate": update, "toolCallId": "1", "name": name, "kind": kind, "status": status,
         "title": "x", "rawInput": {"path": "/w/a"}}),
     );
 }
 
-fn permission(is_v2: bool) -> Value {
+fn ask_permission(is_v2: bool) -> Value {
     let call = json!({"toolCallId": "1", "name": "Bash", "kind": "execute", "rawInput": {"command": "make"}});
     let mut params = json!({"sessionId": "s", "options": [{"optionId": "y", "kind": "allow_once"}]});
     if is_v2 {
@@ -44,42 +44,46 @@ fn permission(is_v2: bool) -> Value {
 #[test]
 fn history_is_flagged_and_never_acted_on() {
     for is_v2 in [false, true] {
-        let mut scene = opening(is_v2);
-        tell(&mut scene, "Rm", "delete", "completed");
-        scene.update(
+        let mut fixture = replaying_session(is_v2);
+        announce_call(&mut fixture, "Rm", "delete", "completed");
+        fixture.agent_updates(
             &json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "hi"}}),
         );
-        let shown = std::mem::take(&mut scene.sight.seen);
+        let shown = std::mem::take(&mut fixture.output.seen);
         assert!(shown.iter().all(|line| line.starts_with("c < ")) && shown.len() == 2, "{shown:?}");
-        assert!(scene.sight.events.is_empty());
-        let raw = std::mem::take(&mut scene.sight.raw);
+        assert!(fixture.output.events.is_empty());
+        let raw = std::mem::take(&mut fixture.output.raw);
         let flags = raw.iter().filter(|line| line.contains("session/update"));
         assert!(flags.clone().all(|line| line.contains("\"replay\":true")) && flags.count() == 2, "{raw:?}");
-        scene.answer(1, &json!({}));
-        scene.seen();
+        fixture.agent_answers(1, &json!({}));
+        fixture.take_seen();
         // What comes now is no history.
-        scene.sight.raw.clear();
-        scene.update(
+        fixture.output.raw.clear();
+        fixture.agent_updates(
             &json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "hi"}}),
         );
-        assert!(!scene.sight.raw.concat().contains("replay"));
-        tell(&mut scene, "Rm", "delete", "completed");
-        assert!(scene.seen().contains("log policy.resolved deny"));
+        assert!(!fixture.output.raw.concat().contains("replay"));
+        announce_call(&mut fixture, "Rm", "delete", "completed");
+        assert!(fixture.take_seen().contains("log policy.resolved deny"));
     }
 }
 
 #[test]
-fn nothing_that_history_wants_is_done() {
+fn requests_during_a_replay_are_refused() {
     for is_v2 in [false, true] {
-        let mut scene = opening(is_v2);
-        scene.wants(5, "session/request_permission", &permission(is_v2));
-        let seen = scene.seen();
+        let mut fixture = replaying_session(is_v2);
+        fixture.agent_requests(5, "session/request_permission", &ask_permission(is_v2));
+        let seen = fixture.take_seen();
         assert!(
-            seen.starts_with("a < ") && seen.contains("cancelled") && scene.sight.events.is_empty(),
+            seen.starts_with("a < ") && seen.contains("cancelled") && fixture.output.events.is_empty(),
             "{seen}"
         );
-        scene.wants(6, "fs/write_text_file", &json!({"sessionId": "s", "path": "/w/a", "content": "x"}));
-        let seen = scene.seen();
+        fixture.agent_requests(
+            6,
+            "fs/write_text_file",
+            &json!({"sessionId": "s", "path": "/w/a", "content": "x"}),
+        );
+        let seen = fixture.take_seen();
         assert!(seen.contains("log tool.refused deny code=\"replay\"") && !seen.contains("c < "), "{seen}");
         let request = ToolCheck {
             session: "s".into(),
@@ -89,10 +93,10 @@ fn nothing_that_history_wants_is_done() {
             name: "Read".into(),
             arguments: json!({}),
         };
-        scene.gate.check_tool(scene.now, 1, request, &mut scene.sight);
-        assert_eq!(scene.seen(), "advice 1: nothing is done while history is replayed");
-        let calls = scene
-            .sight
+        fixture.gate.check_tool(fixture.now, 1, request, &mut fixture.output);
+        assert_eq!(fixture.take_seen(), "advice 1: nothing is done while history is replayed");
+        let calls = fixture
+            .output
             .events
             .iter()
             .filter(|event| event.action == "tool.call" || event.action == "policy.resolved");
@@ -103,56 +107,62 @@ fn nothing_that_history_wants_is_done() {
 #[test]
 fn a_turn_cannot_pass_for_history() {
     for is_v2 in [false, true] {
-        let mut scene = opening(is_v2);
-        scene.ask(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
-        let seen = scene.seen();
+        let mut fixture = replaying_session(is_v2);
+        fixture.client_requests(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
+        let seen = fixture.take_seen();
         assert!(seen.starts_with("c < ") && seen.contains("-32600"), "{seen}");
-        scene.answer(1, &json!({}));
-        scene.ask(3, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
-        scene.seen();
-        replay(&mut scene, 4);
-        let seen = scene.seen();
+        fixture.agent_answers(1, &json!({}));
+        fixture.client_requests(3, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
+        fixture.take_seen();
+        replay_update(&mut fixture, 4);
+        let seen = fixture.take_seen();
         assert!(seen.starts_with("c < ") && seen.contains("a turn is under way"), "{seen}");
         // Without history it may be opened again, and is judged all the same.
-        scene.ask(5, "session/resume", &json!({"sessionId": "s", "cwd": "/w", "mcpServers": []}));
-        assert!(scene.seen().starts_with("a < "));
-        tell(&mut scene, "Rm", "delete", "in_progress");
-        assert!(scene.seen().contains("operator.interrupted"));
+        fixture.client_requests(
+            5,
+            "session/resume",
+            &json!({"sessionId": "s", "cwd": "/w", "mcpServers": []}),
+        );
+        assert!(fixture.take_seen().starts_with("a < "));
+        announce_call(&mut fixture, "Rm", "delete", "in_progress");
+        assert!(fixture.take_seen().contains("operator.interrupted"));
     }
 }
 
 #[test]
-fn a_session_that_could_not_be_opened_is_none() {
-    let mut scene = opening(false);
-    tell(&mut scene, "Rm", "delete", "completed");
-    scene.agent(&json!({"jsonrpc": "2.0", "id": 1, "error": {"code": -32002, "message": "no such session"}}));
-    scene.seen();
-    scene.gate.handle_client_lost(scene.now, &mut scene.sight);
-    assert_eq!(scene.seen(), "");
+fn a_session_that_failed_to_open_is_unknown() {
+    let mut fixture = replaying_session(false);
+    announce_call(&mut fixture, "Rm", "delete", "completed");
+    fixture.send_agent(
+        &json!({"jsonrpc": "2.0", "id": 1, "error": {"code": -32002, "message": "no such session"}}),
+    );
+    fixture.take_seen();
+    fixture.gate.handle_client_lost(fixture.now, &mut fixture.output);
+    assert_eq!(fixture.take_seen(), "");
 }
 
 #[test]
-fn version_2_has_no_history_that_was_not_asked_for() {
-    let mut scene = Scene::new();
-    scene.gate.is_v2 = true;
-    scene.ask(1, "session/resume", &json!({"sessionId": "s", "cwd": "/w", "mcpServers": []}));
-    scene.seen();
-    tell(&mut scene, "Rm", "delete", "in_progress");
-    let raw = std::mem::take(&mut scene.sight.raw);
+fn version_2_replays_history_only_on_request() {
+    let mut fixture = Fixture::new();
+    fixture.gate.is_v2 = true;
+    fixture.client_requests(1, "session/resume", &json!({"sessionId": "s", "cwd": "/w", "mcpServers": []}));
+    fixture.take_seen();
+    announce_call(&mut fixture, "Rm", "delete", "in_progress");
+    let raw = std::mem::take(&mut fixture.output.raw);
     assert!(raw.iter().all(|line| !line.contains("\"replay\":true")), "{raw:?}");
-    assert!(!scene.sight.events.is_empty());
+    assert!(!fixture.output.events.is_empty());
 }
 
 #[test]
 fn an_agent_of_version_1_cannot_end_its_stop_by_an_update() {
-    let mut scene = Scene::at_work();
-    scene.update(
+    let mut fixture = Fixture::with_turn();
+    fixture.agent_updates(
         &json!({"sessionUpdate": "tool_call", "toolCallId": "1", "name": "Rm", "kind": "delete", "title": "x",
         "status": "in_progress", "rawInput": {"path": "/w/a"}}),
     );
     let is_stopped =
-        |scene: &Scene| scene.gate.sessions.get("s").is_some_and(|session| session.halted.is_some());
-    assert!(is_stopped(&scene), "{}", scene.seen());
-    scene.update(&json!({"sessionUpdate": "state_update", "state": "idle"}));
-    assert!(is_stopped(&scene));
+        |fixture: &Fixture| fixture.gate.sessions.get("s").is_some_and(|session| session.halted.is_some());
+    assert!(is_stopped(&fixture), "{}", fixture.take_seen());
+    fixture.agent_updates(&json!({"sessionUpdate": "state_update", "state": "idle"}));
+    assert!(is_stopped(&fixture));
 }

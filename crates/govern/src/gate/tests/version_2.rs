@@ -6,49 +6,55 @@ use super::*;
 use crate::config::Autonomy;
 
 /// A scene in version 2 with a turn under way.
-fn at_work(config: GateConfig) -> Scene {
-    let mut scene = Scene::with(config, &["lead"]);
-    scene.ask(0, "initialize", &json!({"protocolVersion": 2, "info": {"name": "c", "version": "1"}}));
-    scene.answer(0, &json!({"protocolVersion": 2, "info": {"name": "a", "version": "1"}, "capabilities": {"session": {"mcp": {"acp": {}}}}}));
-    scene.ask(1, "session/new", &json!({"cwd": "/w/a"}));
-    scene.answer(1, &json!({"sessionId": "s"}));
-    scene.seen();
-    prompt(&mut scene);
-    scene
+fn v2_turn(config: GateConfig) -> Fixture {
+    let mut fixture = Fixture::with_config(config, &["lead"]);
+    fixture.client_requests(
+        0,
+        "initialize",
+        &json!({"protocolVersion": 2, "info": {"name": "c", "version": "1"}}),
+    );
+    fixture.agent_answers(0, &json!({"protocolVersion": 2, "info": {"name": "a", "version": "1"}, "capabilities": {"session": {"mcp": {"acp": {}}}}}));
+    fixture.client_requests(1, "session/new", &json!({"cwd": "/w/a"}));
+    fixture.agent_answers(1, &json!({"sessionId": "s"}));
+    fixture.take_seen();
+    send_prompt(&mut fixture);
+    fixture
 }
 
-fn prompt(scene: &mut Scene) {
-    scene.ask(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
-    scene.answer(2, &json!({"messageId": "m"}));
-    state(scene, json!({"state": "running"}));
-    scene.seen();
+fn send_prompt(fixture: &mut Fixture) {
+    fixture.client_requests(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
+    fixture.agent_answers(2, &json!({"messageId": "m"}));
+    send_state(fixture, json!({"state": "running"}));
+    fixture.take_seen();
 }
 
-fn state(scene: &mut Scene, state: Value) {
+fn send_state(fixture: &mut Fixture, state: Value) {
     let mut update = state;
     update["sessionUpdate"] = json!("state_update");
-    scene.update(&update);
+    fixture.agent_updates(&update);
 }
 
-fn tell(scene: &mut Scene, name: &str, kind: &str, status: &str) {
-    scene.update(&json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "name": name, "kind": kind,
-        "status": status, "title": "x", "rawInput": {"path": "/w/a/b"}}));
+fn announce_call(fixture: &mut Fixture, name: &str, kind: &str, status: &str) {
+    fixture.agent_updates(
+        &json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "name": name, "kind": kind,
+        "status": status, "title": "x", "rawInput": {"path": "/w/a/b"}}),
+    );
 }
 
 #[test]
 fn a_turn_runs_from_its_state_to_its_state() {
-    let mut scene = Scene::with(config(), &[]);
-    scene.ask(0, "initialize", &json!({"protocolVersion": 2}));
-    scene.answer(0, &json!({"protocolVersion": 2, "capabilities": {"session": {"prompt": {"image": {}}, "mcp": {"http": {}, "acp": {}}}}}));
-    scene.ask(1, "session/new", &json!({"cwd": "/w/a"}));
-    scene.answer(1, &json!({"sessionId": "s"}));
-    scene.ask(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
-    scene.answer(2, &json!({"messageId": "m"}));
-    state(&mut scene, json!({"state": "running"}));
-    tell(&mut scene, "Read", "read", "completed");
-    state(&mut scene, json!({"state": "idle", "stopReason": "end_turn"}));
-    state(&mut scene, json!({"state": "idle"}));
-    assert_snapshot!(scene.seen(), @r#"
+    let mut fixture = Fixture::with_config(config(), &[]);
+    fixture.client_requests(0, "initialize", &json!({"protocolVersion": 2}));
+    fixture.agent_answers(0, &json!({"protocolVersion": 2, "capabilities": {"session": {"prompt": {"image": {}}, "mcp": {"http": {}, "acp": {}}}}}));
+    fixture.client_requests(1, "session/new", &json!({"cwd": "/w/a"}));
+    fixture.agent_answers(1, &json!({"sessionId": "s"}));
+    fixture.client_requests(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
+    fixture.agent_answers(2, &json!({"messageId": "m"}));
+    send_state(&mut fixture, json!({"state": "running"}));
+    announce_call(&mut fixture, "Read", "read", "completed");
+    send_state(&mut fixture, json!({"state": "idle", "stopReason": "end_turn"}));
+    send_state(&mut fixture, json!({"state": "idle"}));
+    assert_snapshot!(fixture.take_seen(), @r#"
     a < {"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":2}}
     c < {"jsonrpc":"2.0","id":0,"result":{"protocolVersion":2,"capabilities":{"session":{"prompt":{},"mcp":{"acp":{}}}}}}
     a < {"jsonrpc":"2.0","id":1,"method":"session/new","params":{"cwd":"/w/a"}}
@@ -68,26 +74,26 @@ fn a_turn_runs_from_its_state_to_its_state() {
 }
 
 #[test]
-fn what_is_declared_and_not_there_is_no_start() {
+fn a_missing_declared_capability_fails_initialize() {
     let capabilities = Capabilities { image: true, ..config().capabilities };
     for offers in [json!({}), json!({"session": {}}), json!({"session": {"prompt": {"image": null}}})] {
-        let mut scene = Scene::with(GateConfig { capabilities, ..config() }, &[]);
-        scene.ask(0, "initialize", &json!({"protocolVersion": 2}));
-        scene.answer(0, &json!({"protocolVersion": 2, "capabilities": offers}));
-        assert!(scene.seen().contains("unmet-capability"), "{offers}");
+        let mut fixture = Fixture::with_config(GateConfig { capabilities, ..config() }, &[]);
+        fixture.client_requests(0, "initialize", &json!({"protocolVersion": 2}));
+        fixture.agent_answers(0, &json!({"protocolVersion": 2, "capabilities": offers}));
+        assert!(fixture.take_seen().contains("unmet-capability"), "{offers}");
     }
 }
 
 #[test]
 fn a_denied_call_is_not_shown_and_one_that_runs_ends_the_turn_with_a_refusal() {
-    let mut scene = at_work(config());
-    tell(&mut scene, "Rm", "delete", "pending");
-    assert_snapshot!(scene.seen(), @r#"
+    let mut fixture = v2_turn(config());
+    announce_call(&mut fixture, "Rm", "delete", "pending");
+    assert_snapshot!(fixture.take_seen(), @r#"
     log policy.resolved deny tool="Rm" approval={"refused":"deny `/w/a/b`: policy `never` says so"} reason="deny `/w/a/b`: policy `never` says so"
     "#);
-    tell(&mut scene, "Rm", "delete", "in_progress");
-    state(&mut scene, json!({"state": "idle", "stopReason": "cancelled"}));
-    assert_snapshot!(scene.seen(), @r#"
+    announce_call(&mut fixture, "Rm", "delete", "in_progress");
+    send_state(&mut fixture, json!({"state": "idle", "stopReason": "cancelled"}));
+    assert_snapshot!(fixture.take_seen(), @r#"
     log operator.interrupted reason="it ran `Rm`, which was refused (deny `/w/a/b`: policy `never` says so)"
     a < {"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s"}}
     c < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"state_update","state":"idle","stopReason":"refusal"},"_meta":{"aip44":{"interrupted":"it ran `Rm`, which was refused (deny `/w/a/b`: policy `never` says so)"}}}}
@@ -96,21 +102,21 @@ fn a_denied_call_is_not_shown_and_one_that_runs_ends_the_turn_with_a_refusal() {
 
 #[test]
 fn an_approval_is_asked_for_in_words_of_this_version() {
-    let mut scene = at_work(config());
-    tell(&mut scene, "Bash", "execute", "pending");
-    state(&mut scene, json!({"state": "requires_action"}));
+    let mut fixture = v2_turn(config());
+    announce_call(&mut fixture, "Bash", "execute", "pending");
+    send_state(&mut fixture, json!({"state": "requires_action"}));
     let options = json!([{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]);
     let subject = json!({"type": "tool_call", "toolCall": {"toolCallId": "1"}});
     let params = json!({"sessionId": "s", "title": "May I?", "subject": subject, "options": options});
-    scene.wants(7, "session/request_permission", &params);
+    fixture.agent_requests(7, "session/request_permission", &params);
     // It waits, whatever it says.
-    state(&mut scene, json!({"state": "running"}));
-    scene.client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
+    send_state(&mut fixture, json!({"state": "running"}));
+    fixture.send_client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
         {"outcome": {"outcome": "selected", "optionId": "allow_once"}}}));
-    state(&mut scene, json!({"state": "running"}));
-    tell(&mut scene, "Bash", "execute", "failed");
-    state(&mut scene, json!({"state": "idle", "stopReason": "end_turn"}));
-    assert_snapshot!(scene.seen(), @r#"
+    send_state(&mut fixture, json!({"state": "running"}));
+    announce_call(&mut fixture, "Bash", "execute", "failed");
+    send_state(&mut fixture, json!({"state": "idle", "stopReason": "end_turn"}));
+    assert_snapshot!(fixture.take_seen(), @r#"
     log policy.resolved require-approval tool="Bash" approval="pending" reason="require-approval `/w/a/b`: policy `runs` says so"
     c < {"jsonrpc":"2.0","method":"session/update","params":{"update":{"sessionUpdate":"tool_call_update","toolCallId":"1","name":"Bash","kind":"execute","status":"pending","title":"x","rawInput":{"path":"/w/a/b"}},"sessionId":"s"}}
     c < {"jsonrpc":"2.0","method":"session/update","params":{"update":{"state":"requires_action","sessionUpdate":"state_update"},"sessionId":"s"}}
@@ -129,11 +135,11 @@ fn an_approval_is_asked_for_in_words_of_this_version() {
 }
 
 /// Asks for permission, and returns what follows from that.
-fn asks(scene: &mut Scene, subject: &Value) -> String {
+fn ask_permission(fixture: &mut Fixture, subject: &Value) -> String {
     let options = json!([{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]);
     let params = json!({"sessionId": "s", "title": "May I?", "subject": subject, "options": options});
-    scene.wants(7, "session/request_permission", &params);
-    scene.seen()
+    fixture.agent_requests(7, "session/request_permission", &params);
+    fixture.take_seen()
 }
 
 /// The id of a call that was decided decides nothing about a command that is asked about under it.
@@ -141,58 +147,58 @@ fn asks(scene: &mut Scene, subject: &Value) -> String {
 fn a_command_that_names_a_known_call_is_judged_itself() {
     let command =
         |command: &str| json!({"type": "command", "command": command, "cwd": "/w/a", "toolCallId": "1"});
-    let mut scene = at_work(config());
-    tell(&mut scene, "Read", "read", "pending");
-    assert!(scene.seen().contains("policy.resolved allow"));
-    let seen = asks(&mut scene, &command("rm -rf /"));
+    let mut fixture = v2_turn(config());
+    announce_call(&mut fixture, "Read", "read", "pending");
+    assert!(fixture.take_seen().contains("policy.resolved allow"));
+    let seen = ask_permission(&mut fixture, &command("rm -rf /"));
     assert!(seen.contains("log policy.resolved require-approval") && !seen.contains("a < "), "{seen}");
     // Both the call and the command are shown and recorded.
     assert!(
         seen.contains(r#""rawInput":{"input":{"path":"/w/a/b"},"command":{"command":"rm -rf /""#),
         "{seen}"
     );
-    let event = scene.sight.events.iter().rfind(|event| event.action == "policy.resolved").unwrap();
+    let event = fixture.output.events.iter().rfind(|event| event.action == "policy.resolved").unwrap();
     assert_eq!(event.input.as_ref().unwrap()["command"]["command"], "rm -rf /");
     assert_eq!(event.facts.get("toolCallId").unwrap().clone().into_value(), "1");
-    scene.client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
+    fixture.send_client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
         {"outcome": {"outcome": "selected", "optionId": "allow_once"}}}));
-    assert!(scene.seen().contains(r#""optionId":"y""#));
+    assert!(fixture.take_seen().contains(r#""optionId":"y""#));
     // What was agreed to is this command, once, and no other.
-    let seen = asks(&mut scene, &command("rm -rf /"));
+    let seen = ask_permission(&mut fixture, &command("rm -rf /"));
     assert!(seen.contains("require-approval") && !seen.contains("a < "), "{seen}");
-    scene.client(&json!({"jsonrpc": "2.0", "id": "aip44:n:2", "result":
+    fixture.send_client(&json!({"jsonrpc": "2.0", "id": "aip44:n:2", "result":
         {"outcome": {"outcome": "selected", "optionId": "allow_once"}}}));
-    assert!(scene.seen().contains(r#""optionId":"y""#));
-    let seen = asks(&mut scene, &command("rm -rf /x"));
+    assert!(fixture.take_seen().contains(r#""optionId":"y""#));
+    let seen = ask_permission(&mut fixture, &command("rm -rf /x"));
     assert!(seen.contains("require-approval") && !seen.contains("a < "), "{seen}");
 
     // A command that is allowed does not lift what was decided about its call.
-    let mut scene = at_work(config());
-    scene.gate.authorizer = crate::authorizer::Authorizer::new(
+    let mut fixture = v2_turn(config());
+    fixture.gate.authorizer = crate::authorizer::Authorizer::new(
         Policy::new(Access::High, Narrowing::default()).with_charter(Charter::new(vec![
             Clause::new("never", "tool.call", Class::Deny).on("Rm").unwrap(),
             Clause::new("shell", "command.execute", Class::Allow),
         ])),
         "n",
     );
-    tell(&mut scene, "Rm", "delete", "pending");
-    assert!(scene.seen().contains("policy.resolved deny"));
-    let seen = asks(&mut scene, &command("ls"));
+    announce_call(&mut fixture, "Rm", "delete", "pending");
+    assert!(fixture.take_seen().contains("policy.resolved deny"));
+    let seen = ask_permission(&mut fixture, &command("ls"));
     assert!(seen.contains(r#""optionId":"n""#), "{seen}");
 
     // The command that the call was told with is decided already.
-    let mut scene = at_work(config());
-    scene.update(
+    let mut fixture = v2_turn(config());
+    fixture.agent_updates(
         &json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "name": "Run", "kind": "execute",
         "status": "pending", "rawInput": {"command": "make", "cwd": "/w/a"}}),
     );
-    assert!(scene.seen().contains("policy.resolved require-approval"));
-    let seen = asks(&mut scene, &command("make"));
+    assert!(fixture.take_seen().contains("policy.resolved require-approval"));
+    let seen = ask_permission(&mut fixture, &command("make"));
     assert!(seen.contains("aip44:n:1") && !seen.contains("policy.resolved"), "{seen}");
 }
 
 #[test]
-fn what_cannot_be_judged_is_not_granted_and_recorded() {
+fn unreadable_requests_are_rejected_and_recorded() {
     let read = json!({"toolCallId": "1", "kind": "read", "rawInput": {"path": "/w/a/b"}});
     for (subject, code) in [
         (Value::Null, "no_subject"),
@@ -211,10 +217,10 @@ fn what_cannot_be_judged_is_not_granted_and_recorded() {
         (json!({"type": "tool_call", "toolCall": read, "command": "rm x"}), "unreadable_subject"),
         (json!({"type": "tool_call", "toolCall": read, "argv": ["rm", "x"]}), "unreadable_subject"),
     ] {
-        let mut scene = at_work(config());
-        tell(&mut scene, "Read", "read", "pending");
-        scene.seen();
-        let seen = asks(&mut scene, &subject);
+        let mut fixture = v2_turn(config());
+        announce_call(&mut fixture, "Read", "read", "pending");
+        fixture.take_seen();
+        let seen = ask_permission(&mut fixture, &subject);
         assert!(
             seen.starts_with(&format!("log tool.refused deny code=\"{code}\"\na < ")),
             "{subject} {seen}"
@@ -222,34 +228,37 @@ fn what_cannot_be_judged_is_not_granted_and_recorded() {
         assert!(seen.contains(r#""optionId":"n""#), "{subject} {seen}");
     }
     for call in [Value::Null, json!([]), json!("x")] {
-        let mut scene = Scene::at_work();
+        let mut fixture = Fixture::with_turn();
         let options = json!([{"optionId": "n", "kind": "reject_once"}]);
         let params = json!({"sessionId": "s", "toolCall": call, "options": options});
-        scene.wants(7, "session/request_permission", &params);
-        let seen = scene.seen();
+        fixture.agent_requests(7, "session/request_permission", &params);
+        let seen = fixture.take_seen();
         assert!(seen.starts_with("log tool.refused deny code=\"unreadable_subject\"\na < "), "{seen}");
     }
 }
 
 #[test]
 fn a_command_is_asked_about_as_itself_or_as_its_call() {
-    let mut scene = at_work(config());
-    let seen = asks(&mut scene, &json!({"type": "command", "command": "make", "cwd": "/w/a"}));
+    let mut fixture = v2_turn(config());
+    let seen = ask_permission(&mut fixture, &json!({"type": "command", "command": "make", "cwd": "/w/a"}));
     assert!(seen.contains("tool=\"kind:execute\"") && seen.contains("\"command\":\"make\""), "{seen}");
-    let mut scene = at_work(config());
-    tell(&mut scene, "Bash", "execute", "pending");
-    scene.seen();
-    let seen =
-        asks(&mut scene, &json!({"type": "command", "command": "true", "cwd": "/w/a", "toolCallId": "1"}));
+    let mut fixture = v2_turn(config());
+    announce_call(&mut fixture, "Bash", "execute", "pending");
+    fixture.take_seen();
+    let seen = ask_permission(
+        &mut fixture,
+        &json!({"type": "command", "command": "true", "cwd": "/w/a", "toolCallId": "1"}),
+    );
     assert!(seen.contains("\"path\":\"/w/a/b\"") && seen.contains("\"true\""), "{seen}");
     // One that belongs to no call is asked about each time, also under an id that was used before.
-    let mut scene = at_work(config());
+    let mut fixture = v2_turn(config());
     for number in 1..=2 {
-        let seen = asks(&mut scene, &json!({"type": "command", "command": "make", "cwd": "/w/a"}));
+        let seen =
+            ask_permission(&mut fixture, &json!({"type": "command", "command": "make", "cwd": "/w/a"}));
         assert!(seen.contains(&format!("aip44:n:{number}")) && !seen.contains("a < "), "{seen}");
-        scene.client(&json!({"jsonrpc": "2.0", "id": format!("aip44:n:{number}"), "result":
+        fixture.send_client(&json!({"jsonrpc": "2.0", "id": format!("aip44:n:{number}"), "result":
             {"outcome": {"outcome": "selected", "optionId": "allow_once"}}}));
-        assert!(scene.seen().contains(r#""optionId":"y""#));
+        assert!(fixture.take_seen().contains(r#""optionId":"y""#));
     }
 }
 
@@ -264,15 +273,17 @@ fn everything_beside_a_command_is_judged_and_shown_with_it() {
             ("more", json!({"script": "rm x"})),
             ("toolCall", json!({"rawInput": {"command": "rm x"}})),
         ] {
-            let mut scene = at_work(config());
+            let mut fixture = v2_turn(config());
             if is_told {
-                scene.update(&json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "name": "Run",
-                    "kind": "execute", "status": "pending", "rawInput": {"command": "ls", "cwd": "/w/a"}}));
-                scene.seen();
+                fixture.agent_updates(
+                    &json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "name": "Run",
+                    "kind": "execute", "status": "pending", "rawInput": {"command": "ls", "cwd": "/w/a"}}),
+                );
+                fixture.take_seen();
             }
             let mut subject = json!({"type": "command", "command": "ls", "cwd": "/w/a", "toolCallId": "1"});
             subject[name] = value.clone();
-            let seen = asks(&mut scene, &subject);
+            let seen = ask_permission(&mut fixture, &subject);
             // It is another command than the one that was told of.
             assert!(seen.contains("log policy.resolved require-approval"), "{is_told} {subject}: {seen}");
             assert!(seen.contains(&format!("\"{name}\":{value}")), "{is_told} {subject}: {seen}");
@@ -281,8 +292,8 @@ fn everything_beside_a_command_is_judged_and_shown_with_it() {
 }
 
 #[test]
-fn what_our_own_agent_is_not_told_the_client_is() {
-    let mut scene = at_work(config());
+fn the_client_of_a_built_in_agent_gets_the_waiting_state() {
+    let mut fixture = v2_turn(config());
     let request = ToolCheck {
         session: "s".into(),
         call: "c".into(),
@@ -291,12 +302,12 @@ fn what_our_own_agent_is_not_told_the_client_is() {
         name: "Bash".into(),
         arguments: json!({"command": "make"}),
     };
-    scene.gate.check_tool(scene.now, 1, request, &mut scene.sight);
-    scene.commit();
-    scene.client(
+    fixture.gate.check_tool(fixture.now, 1, request, &mut fixture.output);
+    fixture.settle_events();
+    fixture.send_client(
         &json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result": {"outcome": {"outcome": "cancelled"}}}),
     );
-    assert_snapshot!(scene.seen(), @r#"
+    assert_snapshot!(fixture.take_seen(), @r#"
     log policy.resolved require-approval tool="Bash" approval="pending" reason="require-approval `make`: policy `runs` says so"
     log operator.suspended reason="n-1"
     c < {"jsonrpc":"2.0","method":"session/update","params":{"update":{"sessionUpdate":"state_update","state":"requires_action"},"sessionId":"s"}}
@@ -309,7 +320,7 @@ fn what_our_own_agent_is_not_told_the_client_is() {
 }
 
 #[test]
-fn how_a_turn_ended_is_how_it_is_recorded() {
+fn the_end_of_a_turn_is_recorded_with_its_reason() {
     for (reason, expected) in [
         ("end_turn", "log operator.completed"),
         ("max_tokens", "log operator.completed"),
@@ -317,18 +328,18 @@ fn how_a_turn_ended_is_how_it_is_recorded() {
         ("refusal", "log operator.interrupted reason=\"refusal\""),
         ("error", "log operator.interrupted reason=\"error\""),
     ] {
-        let mut scene = at_work(config());
-        state(&mut scene, json!({"state": "idle", "stopReason": reason}));
-        assert!(scene.seen().starts_with(expected), "{reason}");
-        prompt(&mut scene);
-        scene.gate.handle_client_lost(scene.now, &mut scene.sight);
-        assert!(scene.seen().starts_with("log operator.interrupted reason=\"the client has gone\""));
+        let mut fixture = v2_turn(config());
+        send_state(&mut fixture, json!({"state": "idle", "stopReason": reason}));
+        assert!(fixture.take_seen().starts_with(expected), "{reason}");
+        send_prompt(&mut fixture);
+        fixture.gate.handle_client_lost(fixture.now, &mut fixture.output);
+        assert!(fixture.take_seen().starts_with("log operator.interrupted reason=\"the client has gone\""));
     }
-    let mut scene = at_work(config());
-    scene.ask(3, "session/close", &json!({"sessionId": "s"}));
-    state(&mut scene, json!({"state": "idle", "stopReason": "cancelled"}));
-    scene.answer(3, &json!({}));
-    assert_snapshot!(scene.seen(), @r#"
+    let mut fixture = v2_turn(config());
+    fixture.client_requests(3, "session/close", &json!({"sessionId": "s"}));
+    send_state(&mut fixture, json!({"state": "idle", "stopReason": "cancelled"}));
+    fixture.agent_answers(3, &json!({}));
+    assert_snapshot!(fixture.take_seen(), @r#"
     a < {"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s"}}
     a < {"jsonrpc":"2.0","id":3,"method":"session/close","params":{"sessionId":"s"}}
     log operator.interrupted reason="cancelled"
@@ -339,23 +350,23 @@ fn how_a_turn_ended_is_how_it_is_recorded() {
 }
 
 #[test]
-fn a_prompt_that_is_not_taken_is_an_error() {
-    let mut scene = at_work(GateConfig { autonomy: Autonomy::Gated, ..config() });
-    scene.client(
+fn a_rejected_prompt_is_an_error() {
+    let mut fixture = v2_turn(GateConfig { autonomy: Autonomy::Gated, ..config() });
+    fixture.send_client(
         &json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result": {"outcome": {"outcome": "cancelled"}}}),
     );
-    assert_snapshot!(scene.seen(), @r#"
+    assert_snapshot!(fixture.take_seen(), @r#"
     log policy.resolved deny tool="turn" approval={"refused":"user:ada rejected it"} reason="require-approval: no policy matches"
     log operator.resumed
     log operator.interrupted reason="user:ada rejected it"
     c < {"jsonrpc":"2.0","id":2,"error":{"code":-32015,"message":"user:ada rejected it","data":{"condition":"policy_denied","retryable":false,"effects":"none","code":"interrupted"}}}
     "#);
-    let mut scene = at_work(config());
-    state(&mut scene, json!({"state": "idle", "stopReason": "end_turn"}));
-    scene.ask(3, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
-    scene.seen();
-    scene.agent(&json!({"jsonrpc": "2.0", "id": 3, "error": {"code": -32603, "message": "no"}}));
-    assert_snapshot!(scene.seen(), @r#"
+    let mut fixture = v2_turn(config());
+    send_state(&mut fixture, json!({"state": "idle", "stopReason": "end_turn"}));
+    fixture.client_requests(3, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
+    fixture.take_seen();
+    fixture.send_agent(&json!({"jsonrpc": "2.0", "id": 3, "error": {"code": -32603, "message": "no"}}));
+    assert_snapshot!(fixture.take_seen(), @r#"
     log operator.interrupted reason="no"
     c < {"jsonrpc":"2.0","id":3,"error":{"code":-32603,"message":"no"}}
     "#);
