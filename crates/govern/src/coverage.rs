@@ -141,11 +141,7 @@ mod tests {
         };
         check("tool.call", "deny", None);
         check("workspace.*", "deny", None);
-        check(
-            "tool.cal",
-            "deny",
-            Some("denies nothing: whatever it was to stop is not stopped by it; did you mean tool.call?"),
-        );
+        check("tool.cal", "deny", Some("denies nothing; did you mean tool.call?"));
         check("payment.send", "deny", Some("denies nothing"));
         check("payment.send", "allow", Some("decides nothing"));
     }
