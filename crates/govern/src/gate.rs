@@ -8,6 +8,7 @@
 mod api;
 mod approval;
 mod approval_notice;
+mod approvers;
 mod child_sessions;
 mod client_services;
 mod deadlines;
@@ -57,7 +58,7 @@ pub use api::{
     ApprovalRequest, ApprovalVote, AuditSeq, GateOutput, GateStart, GateTime, SessionSlot, SessionSlots,
     SignatureValidity, ToolCheck, VoteError, VoteSignature,
 };
-pub use approval::is_signer;
+pub use approvers::is_signer;
 pub(crate) use retained::value_bytes;
 
 use approval::PendingApproval;

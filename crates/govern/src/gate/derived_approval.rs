@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::GateCtx;
 use super::api::{AuditSeq, GateOutput};
-use super::approval::satisfies_approvals;
+use super::approvers::satisfies_approvals;
 use super::session::{CallRecord, Session};
 use crate::audit_events::ApprovalOutcome;
 use crate::authorizer::CallDecision;
