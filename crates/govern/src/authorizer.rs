@@ -228,7 +228,7 @@ impl Authorizer {
         if supervised {
             ruling.class = Class::RequireApproval;
             ruling.reason = Reason::Default;
-            let override_reason = Some("a supervised operator asks before it changes anything".into());
+            let override_reason = Some("a supervised operator needs approval for changes".into());
             return CallDecision { ruling, override_reason, amount };
         }
         CallDecision { ruling, override_reason: None, amount }
@@ -346,7 +346,7 @@ fn missing_grant(call: &Call, config: &GateConfig, principal: &Principal) -> Opt
     }
     let is_within = |doer: &&str| principal.may_use(&Call::new(None, doer, call.kind(), call.input.clone()));
     if !principal.may_use(call) && !doers.iter().any(is_within) {
-        return Some(format!("`{}` is beyond what {} may cause", call.tool(), principal.id));
+        return Some(format!("`{}` is not in the scopes of {}", call.tool(), principal.id));
     }
     None
 }

@@ -47,7 +47,7 @@ impl OpenBatch {
                 BatchStep::Answer { answer, .. } => _ = self.batch.answer(answer),
                 BatchStep::Deliver(frame) => {
                     if let Some(id) = frame.id().filter(|_| frame.kind() == Kind::Request) {
-                        let error = RpcError::new(Code::Backpressure, "too many bytes wait in batches");
+                        let error = RpcError::new(Code::Backpressure, "too many bytes waiting in batches");
                         _ = self.batch.answer(message::error(id, &error));
                     }
                 }

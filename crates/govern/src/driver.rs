@@ -26,9 +26,9 @@ const MAX_STDERR_CHARS: usize = 1000;
 const NO_DEADLINE_SLEEP: Duration = Duration::from_secs(86_400);
 
 /// Answer to requests that were pending when the client ended its input and the grace period passed.
-const UNANSWERED: &str = "it was not done in time after the end of the input";
+const UNANSWERED: &str = "not done in time after the end of input";
 /// Answer to requests that were pending when the gate was stopped.
-const STOPPED: &str = "nothing is served any more";
+const STOPPED: &str = "the server is shutting down";
 
 /// Reason why a gate ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -202,7 +202,7 @@ impl GateDriver {
                 }
                 () = sleep_until(linger_until.unwrap_or(due)), if linger_until.is_some() => break GateExit::ClientClosed,
                 () = &mut flushed, if linger_until.is_some() => break GateExit::ClientClosed,
-                () = &mut stalled => break GateExit::AgentUnresponsive("it reads nothing of what it is told".to_owned()),
+                () = &mut stalled => break GateExit::AgentUnresponsive("it does not read its input".to_owned()),
                 gate_request = requests.recv(), if requests_open => match gate_request {
                     Some(GateRequest::Stop) => break GateExit::Stopped,
                     Some(gate_request) => self.handle_request(gate_request),

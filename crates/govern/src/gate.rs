@@ -73,7 +73,7 @@ type Raw = Box<[u8]>;
 const MAX_OPEN: usize = 4_096;
 
 /// Reason for refusing work while history is replayed: the agent describes past actions then.
-const REPLAYING: &str = "nothing is done while history is replayed";
+const REPLAYING: &str = "history is being replayed";
 
 /// Reason for stopping a turn whose actions could not be recorded.
 const UNRECORDED: &str = "the audit log could not be written";
@@ -263,7 +263,7 @@ impl Gate {
     pub fn handle_client_lost<O: GateOutput>(&mut self, now: GateTime, out: &mut O) {
         let mut ctx = self.ctx(now, out);
         ctx.record_omitted();
-        ctx.close_all_sessions("the client has gone");
+        ctx.close_all_sessions("client disconnected");
     }
 
     /// Closes all sessions of a client that may still read. Its unanswered requests are answered with `why`.

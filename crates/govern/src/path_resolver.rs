@@ -21,13 +21,13 @@ pub enum PathRefusal {
     #[error("the path is not absolute")]
     Relative,
     /// The path contains `..` or a NUL.
-    #[error("the path has `..` or a NUL in it")]
+    #[error("the path contains `..` or a NUL")]
     NotPlain,
     /// An existing part of the path could not be read.
-    #[error("the path could not be resolved")]
+    #[error("cannot resolve the path")]
     Unresolved,
     /// The path leads outside the roots.
-    #[error("the path lies outside the directories of the operator")]
+    #[error("the path is outside the operator's directories")]
     OutsideRoots,
 }
 
@@ -315,7 +315,7 @@ mod tests {
         let roots = ["/w".into(), "/v".into()];
         assert_eq!(
             PathRefusal::OutsideRoots.describe(Path::new("/a\n\"b"), &roots),
-            "the path lies outside the directories of the operator: \"/a\\n\"b\" is not in \"/w\" or \"/v\""
+            "the path is outside the operator's directories: \"/a\\n\"b\" is not in \"/w\" or \"/v\""
         );
         assert!(
             PathRefusal::OutsideRoots.describe(Path::new(&"/é".repeat(5000)), &roots).len()

@@ -36,14 +36,14 @@ pub(crate) fn protected_violation(
         for candidate in candidates {
             let shown = path.display().to_string();
             let Some(real) = resolve_path(&candidate, resolver) else {
-                return Some(format!("nobody can tell where {shown:?} leads"));
+                return Some(format!("cannot resolve {shown:?}"));
             };
             let is_in = |protected: &PathBuf| {
                 [&real, &candidate].iter().any(|at| at.starts_with(protected))
                     || (takes_along && protected.starts_with(&real))
             };
             if config.protected.iter().any(is_in) || resolver.is_linked_to(&real, &config.protected) {
-                return Some(format!("{shown:?} decides about the agent, and is not for it to change"));
+                return Some(format!("{shown:?} is protected because it governs the agent"));
             }
         }
     }

@@ -107,14 +107,13 @@ impl ProxyCore {
         let taken = if self.conductor_requests.contains_key(id) {
             Err(RpcError::new(Code::DuplicateId, "a request with this id is still unanswered"))
         } else if self.conductor_requests.len() >= MAX_OPEN_REQUESTS {
-            Err(RpcError::new(Code::Backpressure, "too many requests are unanswered"))
+            Err(RpcError::new(Code::Backpressure, "too many unanswered requests"))
         } else {
             match &*method {
                 method::PROXY_INITIALIZE => Ok((Neighbor::Predecessor, to_initialize(frame))),
-                method::INITIALIZE => Err(RpcError::new(
-                    Code::InvalidRequest,
-                    "this is a proxy in a chain, which begins with proxy/initialize",
-                )),
+                method::INITIALIZE => {
+                    Err(RpcError::new(Code::InvalidRequest, "a proxy in a chain expects proxy/initialize"))
+                }
                 method::PROXY_SUCCESSOR => open_envelope(frame).map(|line| (Neighbor::Successor, line)),
                 _ => Ok((Neighbor::Predecessor, frame.bytes().clone())),
             }
@@ -160,7 +159,7 @@ impl ProxyCore {
     fn send_request(&mut self, to: Neighbor, frame: &Frame, output: &mut ProxyOutput) {
         let Some(id) = frame.id() else { return };
         if self.sent_requests.len() >= MAX_OPEN_REQUESTS {
-            let error = RpcError::new(Code::Backpressure, "too many requests are unanswered");
+            let error = RpcError::new(Code::Backpressure, "too many unanswered requests");
             return output.from.push((to, message::error(id, &error)));
         }
         self.serial += 1;
@@ -226,14 +225,14 @@ fn wrap_in_envelope(id: Option<&str>, frame: &Frame) -> Bytes {
 /// Returns the message in an envelope, with the envelope's id. Other members of the envelope are dropped.
 fn open_envelope(frame: &Frame) -> Result<Bytes, RpcError> {
     let fault = |words: &'static str| RpcError::new(Code::InvalidParams, words);
-    let doubled = |_| fault("the envelope can be read in two ways");
+    let doubled = |_| fault("ambiguous envelope");
     let envelope = frame.params().unwrap_or_default();
     if envelope.first() != Some(&b'{') {
-        return Err(fault("the envelope is no object"));
+        return Err(fault("the envelope is not an object"));
     }
     let method = member(envelope, "method").map_err(doubled)?.map(|place| &envelope[place]);
     let method = method.filter(|method| method.first() == Some(&b'"') && method.len() > 2);
-    let method = method.ok_or_else(|| fault("the envelope has no method in it"))?;
+    let method = method.ok_or_else(|| fault("the envelope has no method"))?;
     let params = member(envelope, "params").map_err(doubled)?.map(|place| &envelope[place]);
     let params = params.filter(|params| *params != b"null");
     if params.is_some_and(|params| !matches!(params.first(), Some(b'{' | b'['))) {

@@ -79,24 +79,24 @@ fn check_scope(
         return Ok(());
     }
     if action.command.is_some() {
-        return Err("nobody can tell what a command touches".to_owned());
+        return Err("the effects of a command are unknown".to_owned());
     }
     let mut is_shown = false;
     if let Some(place) = workspace {
         let below =
-            scope_directory(place).ok_or_else(|| format!("`{}` is no such place", quoted(place, 200)))?;
+            scope_directory(place).ok_or_else(|| format!("`{}` is not a valid scope", quoted(place, 200)))?;
         let places: Vec<PathBuf> = roots.iter().map(|root| root.join(&below)).collect();
         for path in &action.paths {
             let path = roots.first().map_or_else(|| path.clone(), |root| root.join(path));
             resolve_in_roots(&path, &places, resolver)
-                .map_err(|_| format!("{:?} lies elsewhere", path.display().to_string()))?;
+                .map_err(|_| format!("{:?} is outside of it", path.display().to_string()))?;
             is_shown = true;
         }
     }
     if let Some(hosts) = network {
         for url in &action.urls {
             let host = url_host(url).filter(|host| hosts.iter().any(|named| host_matches(named, host)));
-            host.ok_or_else(|| format!("`{}` is elsewhere", quoted(url, 200)))?;
+            host.ok_or_else(|| format!("`{}` is outside of it", quoted(url, 200)))?;
             is_shown = true;
         }
     }

@@ -36,7 +36,7 @@ pub trait BudgetSource: Debug + Send {
 
 /// Reason why the budget use is unknown.
 #[derive(Debug, thiserror::Error)]
-#[error("it is not known what was spent: {0}")]
+#[error("budget use unknown: {0}")]
 pub struct BudgetError(#[from] ReadError);
 
 /// Reads the budget use from an audit log.

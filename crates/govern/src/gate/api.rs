@@ -147,13 +147,13 @@ pub struct ApprovalVote {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VoteError {
     /// No approval of this name is pending.
-    #[error("nothing of this name waits for an approval")]
+    #[error("no pending approval of this name")]
     NotFound,
     /// The signer is not an approver of this action.
-    #[error("it is not for this signer to approve")]
+    #[error("not an approver of this action")]
     NotASigner,
     /// The signer has already approved.
-    #[error("this signer has approved it already")]
+    #[error("already approved by this signer")]
     AlreadyApproved,
     /// The key of an earlier vote was revoked, so the quorum cannot be completed.
     #[error("{0}; reject it, or let it expire")]

@@ -31,10 +31,10 @@ const REJECT: &str = "reject_once";
 const MAX_NAMED_FILES: usize = 8;
 
 /// Reason for refusing an approval whose call has changed.
-const CHANGED: &str = "the call was changed while it waited";
+const CHANGED: &str = "the call changed while it waited for approval";
 
 /// Reason for refusing an approval beyond the byte budget.
-const NO_ROOM: &str = "too much waits for an approval";
+const NO_ROOM: &str = "too many pending approvals";
 
 /// An action that waits for an approval.
 #[derive(Debug)]
@@ -198,7 +198,10 @@ impl<O: GateOutput> GateCtx<'_, O> {
             self.unix_seconds(),
         );
         decision.ruling.class = narrows_policy::Class::RequireApproval;
-        CallDecision { override_reason: Some("a gated operator asks for every turn".to_owned()), ..decision }
+        CallDecision {
+            override_reason: Some("a gated operator needs approval for every turn".to_owned()),
+            ..decision
+        }
     }
 
     /// Creates an approval for a call, and asks the client if its vote counts.
@@ -267,13 +270,14 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let seq = self.set_operator_state(name, OperatorState::Suspended, Some(&approval_id)).or(after);
         if has_no_approvers {
             return self
-                .settle_approval(number, ApprovalOutcome::Refused("nobody may approve it".to_owned()));
+                .settle_approval(number, ApprovalOutcome::Refused("no approver may approve it".to_owned()));
         }
         if !has_room {
             return self.settle_approval(number, ApprovalOutcome::Refused(NO_ROOM.to_owned()));
         }
         if is_stopped {
-            return self.settle_approval(number, ApprovalOutcome::Refused("the turn is to end".to_owned()));
+            return self
+                .settle_approval(number, ApprovalOutcome::Refused("the turn is being stopped".to_owned()));
         }
         if let Some(refused) = self.client_closed_refusal().filter(|_| asks) {
             return self.settle_approval(number, refused);
@@ -310,8 +314,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
             }
         } else {
             let why = match result["_meta"]["narrows/by"].as_str() {
-                Some("nobody to ask") => format!("nobody could be asked at the client of {}", principal.id),
-                Some("timed out") => format!("nobody answered at the client of {}", principal.id),
+                Some("nobody to ask") => format!("no user to ask at the client of {}", principal.id),
+                Some("timed out") => format!("no answer at the client of {}", principal.id),
                 _ => format!("{} rejected it", principal.id),
             };
             self.settle_approval(number, ApprovalOutcome::Refused(why));

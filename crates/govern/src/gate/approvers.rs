@@ -32,7 +32,7 @@ impl ApproverGroup {
             let is_said = signer.role.as_ref().is_some_and(|role| names.contains(role));
             names.extend(signer.user_id.clone().or(role.filter(|_| !is_said)));
         }
-        let whom = if names.is_empty() { "those who are asked".to_owned() } else { names.join(", ") };
+        let whom = if names.is_empty() { "the clients asked".to_owned() } else { names.join(", ") };
         format!("{} of {whom}", self.quorum.max(1))
     }
 

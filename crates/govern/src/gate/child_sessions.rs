@@ -32,7 +32,7 @@ const MAX_CLOSED: usize = 4_096;
 const MAX_EARLY_BYTES: usize = 16 << 20;
 
 /// Reason for stopping a turn whose agent uses a foreign session.
-const FOREIGN: &str = "it spoke in a session that the client did not open";
+const FOREIGN: &str = "it used a session that the client did not open";
 
 /// Ancestors of a child session.
 #[derive(Clone, Debug)]
@@ -175,7 +175,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             RpcError::new(Code::InvalidRequest, "the session is not open yet")
         } else {
             self.stop_stray_agent(&name, &method);
-            RpcError::new(Code::NotFound, "there is no such session")
+            RpcError::new(Code::NotFound, "session not found")
         };
         if let Some(id) = message.id().filter(|_| is_request) {
             self.refuse_agent(id, &error);
@@ -329,7 +329,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let mut idle: Vec<Box<str>> = idle.map(|(name, _)| name.clone()).collect();
         idle.sort_unstable();
         for name in idle {
-            self.close_session(&name, "it gave way to other child sessions");
+            self.close_session(&name, "closed to make room for other child sessions");
         }
     }
 

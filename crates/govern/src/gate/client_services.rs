@@ -18,7 +18,7 @@ use crate::path_resolver::resolve_in_roots;
 use crate::unique_keys;
 
 /// Reason and code for refusing a request whose path leads elsewhere than when it was decided.
-pub(super) const MOVED: &str = "the path leads elsewhere by now";
+pub(super) const MOVED: &str = "the path now leads elsewhere";
 const PATH_MOVED: &str = "path_moved";
 
 impl<O: GateOutput> GateCtx<'_, O> {
@@ -93,11 +93,11 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
         let real = admitted.map_err(|outside| ("path_outside_root", outside.to_string()))?;
         if kind == "edit" && self.gate.config.is_read_only(&real) {
-            return Err(("sandbox_read_only", "the sandbox shows this path read-only".to_owned()));
+            return Err(("sandbox_read_only", "the sandbox mounts this path read-only".to_owned()));
         }
         // The client gets this path as text.
         if real.to_str().is_none() {
-            return Err(("path_not_text", "the path leads to a name without text".to_owned()));
+            return Err(("path_not_text", "the resolved path is not valid UTF-8".to_owned()));
         }
         Ok(Some(real))
     }
@@ -149,7 +149,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         // The call is stored in both tables.
         let bytes = call.retained_bytes() + 2 * id.len();
         if is_stopping || is_full || !self.has_room_for_call(name, &key, bytes) {
-            let error = RpcError::new(Code::Cancelled, "the turn is to end");
+            let error = RpcError::new(Code::Cancelled, "the turn is being stopped");
             return self.refuse_agent(id, &error);
         }
         if is_replaying {

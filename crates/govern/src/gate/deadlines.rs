@@ -140,11 +140,11 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let name = approval.session();
         let id = approval_name(&self.gate.start, number);
         let why =
-            format!("nobody approved {id} within {}", format_duration(self.gate.config.timeouts.approval));
+            format!("{id} was not approved within {}", format_duration(self.gate.config.timeouts.approval));
         let event =
             self.parties(&name).deadline_passed("request.expired", method::SESSION_REQUEST_PERMISSION, &why);
         self.record(event);
-        self.settle_approval(number, ApprovalOutcome::Refused("nobody approved in time".to_owned()));
+        self.settle_approval(number, ApprovalOutcome::Refused("not approved in time".to_owned()));
     }
 
     /// Answers a request that the agent has not answered in time. A later answer is dropped.
@@ -184,7 +184,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             session.replays = session.replays.saturating_sub(1);
         }
         let session = pending.kind.session().unwrap_or_default();
-        let why = "the agent answered after its time, and the answer was dropped";
+        let why = "the agent answered after the deadline, and the answer was dropped";
         let event = self.parties(session).deadline_passed("request.late", &pending.method, why);
         self.record(event);
     }
@@ -214,7 +214,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
 
     /// Records that an answer of the client came after the deadline, and drops it.
     pub(super) fn drop_late_client_answer(&mut self, name: &str) {
-        let why = "the client answered after its time, and the answer was dropped";
+        let why = "the client answered after the deadline, and the answer was dropped";
         let event = self.parties(name).deadline_passed("request.late", "", why);
         self.record(event);
     }
@@ -232,7 +232,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             gate.sessions.keys().filter(|name| is_silent(name).is_some()).cloned().collect();
         names.sort_unstable();
         for name in names {
-            let reason = format!("the agent said nothing for {}", format_duration(silence));
+            let reason = format!("the agent was silent for {}", format_duration(silence));
             let event =
                 self.parties(&name).deadline_passed("request.expired", method::SESSION_PROMPT, &reason);
             self.record(event);
@@ -254,7 +254,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             any = true;
         }
         if any {
-            self.out.end_agent("it went on with a turn that was stopped");
+            self.out.end_agent("it continued a stopped turn");
         }
     }
 

@@ -136,7 +136,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let has_room =
             self.gate.pending_at_client.len() < super::MAX_OPEN && self.has_room_for(&session, bytes);
         if !has_room {
-            let error = RpcError::new(Code::Backpressure, "too many requests are unanswered");
+            let error = RpcError::new(Code::Backpressure, "too many unanswered requests");
             self.refuse_agent(id, &error);
         }
         has_room

@@ -82,7 +82,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
     /// Returns an error if the agent lacks a declared capability.
     pub(super) fn unmet_error(&self) -> Option<RpcError> {
         let words =
-            format!("the agent lacks what the manifest declares: {}", self.gate.unmet_capabilities.as_ref()?);
+            format!("the agent lacks declared capabilities: {}", self.gate.unmet_capabilities.as_ref()?);
         Some(RpcError::new(Code::Internal, words).with("code", json!("unmet-capability")))
     }
 
@@ -112,7 +112,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         } else if self.gate.pending_at_agent.len() >= super::MAX_OPEN
             || !is_close && !self.has_room_for(&session, bytes)
         {
-            RpcError::new(Code::Backpressure, "too many requests are unanswered")
+            RpcError::new(Code::Backpressure, "too many unanswered requests")
         } else {
             let due = self.gate.config.timeouts.for_method(&method).map(|timeouts| self.now + timeouts);
             if let Some(due) = due {

@@ -92,7 +92,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let mut pending: Vec<(Raw, PendingAtAgent)> =
             self.gate.pending_at_agent.drain().filter(|(_, pending)| !pending.is_late).collect();
         pending.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
-        let seq = self.close_all_sessions("the client has gone");
+        let seq = self.close_all_sessions("client disconnected");
         for (id, pending) in pending {
             let is_turn = matches!(pending.kind, ClientRequestKind::Prompt { .. }) && !self.gate.is_v2;
             let meta = json!({"aip44": {"interrupted": why}});

@@ -91,7 +91,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             return self.refuse_agent(id, &ambiguous_params());
         };
         let Some(found) = self.find_mcp_server(&params) else {
-            let error = RpcError::new(Code::InvalidParams, "no session has such an MCP server")
+            let error = RpcError::new(Code::InvalidParams, "unknown MCP server")
                 .with("code", json!("unknown_mcp_server"));
             return self.refuse_agent(id, &error);
         };

@@ -361,7 +361,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             }
         }
         if let Some(name) = message.session().filter(|_| method == method::SESSION_UPDATE) {
-            self.halt_turn(&name, "it sent an update that can be read in two ways");
+            self.halt_turn(&name, "it sent an ambiguous update");
         }
         true
     }
@@ -435,7 +435,7 @@ fn is_unclear(message: View<'_>, spelling: Spelling) -> bool {
 }
 
 fn lookalike_error() -> RpcError {
-    let words = "params have a key of the protocol in another case";
+    let words = "params contain a lookalike of a protocol key";
     RpcError::new(Code::InvalidParams, words).with("code", json!(UNCLEAR))
 }
 
@@ -456,8 +456,8 @@ fn form_of(message: View<'_>) -> method::Kind {
 fn misuse_error(method: &str, code: &'static str) -> RpcError {
     let words = match code {
         "wrong_form" => "this method is a notification",
-        _ if is_envelope(method) => "only a conductor and its proxies say this",
-        _ => "this method goes the other way",
+        _ if is_envelope(method) => "method reserved for conductors and proxies",
+        _ => "method not valid in this direction",
     };
     RpcError::new(Code::InvalidRequest, words).with("code", json!(code))
 }

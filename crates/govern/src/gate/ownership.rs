@@ -93,7 +93,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let event =
             self.parties(&name).refused("session.refused", "unknown_session", json!({"method": method}));
         let seq = self.record(event);
-        let error = RpcError::new(Code::NotFound, format!("there is no session {name:?}"))
+        let error = RpcError::new(Code::NotFound, format!("session {name:?} not found"))
             .with("sessionId", json!(name));
         let line = message::error(id, &error);
         self.send(
@@ -107,15 +107,15 @@ impl<O: GateOutput> GateCtx<'_, O> {
     /// Stores the client as the owner of a session.
     pub(super) fn store_owner(&self, name: &str) -> io::Result<()> {
         if name.len() > MAX_SESSION_NAME_BYTES {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the agent's name for it is too long"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the session id is too long"));
         }
         self.gate.owners.as_ref().map_or(Ok(()), |owners| owners.set_owner(&self.gate.principal.id, name))
     }
 
     /// Closes a new session whose owner could not be stored: it could never be opened again.
     pub(super) fn handle_owner_failure(&mut self, id: &[u8], name: &str, error: &io::Error) {
-        self.close_unusable_session(name, "whose it is could not be kept");
-        let words = format!("whose the session is could not be kept: {error}");
+        self.close_unusable_session(name, "its owner could not be stored");
+        let words = format!("cannot store the session owner: {error}");
         let error = RpcError::new(Code::AuditUnavailable, words).effects(Effects::Possible);
         let line = message::error(id, &error);
         self.send(GateDirection::ToClient, &[&line], None, OnAuditFailure::Drop);

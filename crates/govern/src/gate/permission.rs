@@ -144,7 +144,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let input = json!({"method": method, "bytes": params.len(), "sha256": secret_safe_digest(params)});
         let event = self.parties(name).refused("tool.refused", code, input);
         let seq = self.record(event);
-        self.reject_permission(id, name, options, "what it is about cannot be judged", Some(seq));
+        self.reject_permission(id, name, options, "its subject cannot be judged", Some(seq));
     }
 
     /// Rejects a permission request, with the reason in `_meta`.

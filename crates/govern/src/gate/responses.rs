@@ -28,7 +28,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
                 && let Some(name) = message.session().filter(|_| message.result().is_some())
                 && !self.gate.sessions.get(&*name).is_some_and(|session| session.is_admitted)
             {
-                self.close_unusable_session(&name, "it was opened too late");
+                self.close_unusable_session(&name, "it was opened after the deadline");
             }
             self.drop_early();
             return self.drop_late_agent_answer(&pending);

@@ -20,7 +20,7 @@ use crate::unique_keys;
 pub(super) const UNDECLARED: &str = "the manifest does not declare this capability";
 
 /// Reason for refusing params with duplicate keys.
-pub(super) const AMBIGUOUS: &str = "the parameters can be read in two ways";
+pub(super) const AMBIGUOUS: &str = "ambiguous parameters";
 
 /// Bound for directories and MCP servers of a session: all are resolved before the next message is read.
 const MAX_ENTRIES: usize = 64;
@@ -76,7 +76,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             matches!(pending.kind, ClientRequestKind::Initialize) && !pending.is_late
         };
         if self.gate.is_initialized || self.gate.pending_at_agent.values().any(is_open) {
-            let error = RpcError::new(Code::InvalidRequest, "`initialize` was sent before");
+            let error = RpcError::new(Code::InvalidRequest, "`initialize` was already sent");
             return self.refuse_client(id, &error);
         }
         let Some(params) = self.fitting_initialize(message) else { return };
@@ -147,7 +147,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let is_replay_asked = is_load || !parse_object(message.params())["replayFrom"].is_null();
         if is_busy && is_replay_asked {
             // A replay could not be distinguished from the work of the turn.
-            let error = RpcError::new(Code::InvalidRequest, "a turn is under way in this session");
+            let error = RpcError::new(Code::InvalidRequest, "a turn is active in this session");
             return self.refuse_client(id, &error);
         }
         match self.admit_opening(message, Some(&name)) {
@@ -228,7 +228,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             if path.as_os_str().len() > MAX_PATH_BYTES {
                 return Err(OpeningRefusal::new(
                     Code::InvalidParams,
-                    "path of a directory too long",
+                    "directory path too long",
                     "invalid_params",
                 ));
             }
@@ -276,11 +276,11 @@ impl<O: GateOutput> GateCtx<'_, O> {
         // An agent that does not know the type could take it for a server of another type.
         let members = server.as_object().into_iter().flatten();
         if server["type"] == "acp" && members.map(|(key, _)| key).any(|key| !OF_ACP.contains(&key.as_str())) {
-            let words = "an MCP server in the client has a name and an id only";
+            let words = "an MCP server in the client takes only a name and an id";
             return Err(OpeningRefusal::new(Code::InvalidParams, words, "unknown_member"));
         }
         if !is_declared {
-            let words = "the manifest does not declare this kind of MCP servers";
+            let words = "the manifest does not declare this MCP transport";
             return Err(OpeningRefusal::new(Code::InvalidParams, words, "undeclared_capability"));
         }
         let Some(listed) = &config.servers else { return Ok(()) };
@@ -312,7 +312,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
                 || found.iter().any(|(other, _)| *other == id)
                 || self.is_server_id_taken(&id, session)
             {
-                let words = "the id of an MCP server is missing, or that of another";
+                let words = "missing or duplicate MCP server id";
                 return Err(OpeningRefusal::new(Code::InvalidParams, words, "server_id_taken"));
             }
             found.push((id, text(&server["name"])));
@@ -360,15 +360,12 @@ impl<O: GateOutput> GateCtx<'_, O> {
 
 /// The error for an action that could not be recorded, and was not done.
 pub(super) fn audit_unavailable(id: &[u8]) -> bytes::Bytes {
-    message::error(
-        id,
-        &RpcError::new(Code::AuditUnavailable, "the audit log could not be written, so nothing was done"),
-    )
+    message::error(id, &RpcError::new(Code::AuditUnavailable, "audit log unavailable, nothing was done"))
 }
 
 /// The error for an action that was done, but whose outcome could not be recorded.
 pub(super) fn outcome_unrecorded(id: &[u8]) -> bytes::Bytes {
-    let words = "it was carried out, but the audit log could not be written";
+    let words = "done, but the audit log could not be written";
     let error = RpcError::new(Code::AuditUnavailable, words).effects(Effects::Possible);
     message::error(id, &error.with("retryable", json!(false)))
 }

@@ -37,16 +37,16 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let bytes = call.retained_bytes();
         let (is_stopping, is_replaying) = (self.gate.is_stopping(&name), self.gate.is_replaying(&name));
         let Some(session) = self.session(&name) else {
-            return self.out.answer_tool_check(number, Some("there is no such session".to_owned()));
+            return self.out.answer_tool_check(number, Some("session not found".to_owned()));
         };
         if is_replaying {
             return self.out.answer_tool_check(number, Some(REPLAYING.to_owned()));
         }
         if session.calls.contains_key(&key) {
-            return self.out.answer_tool_check(number, Some("another call has this id".to_owned()));
+            return self.out.answer_tool_check(number, Some("duplicate call id".to_owned()));
         }
         if is_stopping || !self.has_room_for_call(&name, &key, bytes) {
-            return self.out.answer_tool_check(number, Some("the turn is to end".to_owned()));
+            return self.out.answer_tool_check(number, Some("the turn is being stopped".to_owned()));
         }
         if let Some(session) = self.gate.sessions.get_mut(&*name) {
             session.add_call(&self.gate.retained, &key, CallRecord { call, ..CallRecord::default() });

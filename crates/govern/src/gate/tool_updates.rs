@@ -43,7 +43,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             return;
         };
         let Ok((kind, update)) = update_kind(message) else {
-            return self.halt_turn(&name, "it sent an update that can be read in two ways");
+            return self.halt_turn(&name, "it sent an ambiguous update");
         };
         if kind == "subagent_update" {
             return self.handle_subagent_update(&name, update, message);
@@ -189,7 +189,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
     ) {
         let Some(session) = self.session(name) else { return };
         if !session.has_room_for(id) {
-            return self.halt_turn(name, "it has too many tool calls open");
+            return self.halt_turn(name, "it has too many open tool calls");
         }
         // The line may be held with the call.
         if !self.has_room_for_call(
@@ -219,7 +219,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             let has_room = record.hold_line(message.bytes());
             self.charge_call(name, id);
             if !has_room {
-                self.halt_turn(name, "it says too much about a tool call before it says what that is");
+                self.halt_turn(name, "it sent too many updates before the input of a tool call");
             }
             return;
         }
@@ -256,7 +256,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let input = json!({"bytes": update.len(), "sha256": audit_events::secret_safe_digest(update)});
         let event = self.parties(name).refused("tool.refused", "ambiguous_call", input);
         self.record(event);
-        self.halt_turn(name, "it told of a tool call that can be read in two ways");
+        self.halt_turn(name, "it sent an ambiguous tool call");
     }
 
     /// Excuses a call that failed because a client request it needs was refused; each refusal excuses one
@@ -364,7 +364,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         );
         // The paths of an action that is too large to judge are not resolved.
         let beyond = if action.is_too_large() {
-            Some("there is more in it than can be judged".to_owned())
+            Some("the input is too large to judge".to_owned())
         } else {
             scope::scope_violation(call, &gate.config, &*gate.resolver).or_else(|| {
                 protected_files::protected_violation(call, &gate.config, &session.roots, &*gate.resolver)

@@ -100,7 +100,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let error = if is_asked || session.calls.contains_key(key) {
             RpcError::new(Code::DuplicateId, "a request with this id is still unanswered")
         } else if !self.has_room_for_call(name, key, call.retained_bytes()) {
-            RpcError::new(Code::Backpressure, "too many requests are unanswered")
+            RpcError::new(Code::Backpressure, "too many unanswered requests")
         } else {
             if let Some(session) = self.gate.sessions.get_mut(name) {
                 session.add_call(&self.gate.retained, key, CallRecord { call, ..CallRecord::default() });
@@ -408,7 +408,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         let mut pending: Vec<(Raw, PendingAtAgent)> =
             self.gate.pending_at_agent.drain().filter(|(_, pending)| !pending.is_late).collect();
         pending.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
-        let words = how.map_or("the agent has gone".to_owned(), |how| format!("the agent has gone: {how}"));
+        let words = how.map_or("agent lost".to_owned(), |how| format!("agent lost: {how}"));
         let gone = RpcError::new(Code::WorkerLost, words).effects(Effects::Possible);
         for (id, pending) in pending {
             let halted =
@@ -419,7 +419,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             };
             self.send(GateDirection::ToClient, &[&line], None, OnAuditFailure::Drop);
         }
-        self.close_all_sessions("the agent has gone");
+        self.close_all_sessions("agent lost");
     }
 }
 

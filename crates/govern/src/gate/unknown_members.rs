@@ -264,12 +264,12 @@ fn replace_range(message: View<'_>, place: Range<usize>, text: &[u8]) -> Vec<u8>
 
 /// Returns the error that replaces an answer which is not a result of its method.
 fn unfit_answer(message: View<'_>) -> Vec<u8> {
-    let error = RpcError::new(Code::Internal, "the answer is not a result of its method");
+    let error = RpcError::new(Code::Internal, "the result does not fit its method");
     let error = error.effects(Effects::Possible).with("code", json!("unfit_result"));
     message::error(message.id().unwrap_or(b"null"), &error).to_vec()
 }
 
 fn unknown_member_error(name: &str) -> RpcError {
-    let error = RpcError::new(Code::InvalidParams, "unknown member in params, or another type");
+    let error = RpcError::new(Code::InvalidParams, "unknown or mistyped member in params");
     error.with("code", json!(UNKNOWN_MEMBER)).with("member", json!(name))
 }

@@ -192,15 +192,15 @@ fn invalid_envelopes_are_refused() {
     fixture.send_conductor(r#"{"jsonrpc":"2.0","id":2,"method":"initialize","params":{}}"#);
     fixture.send_conductor("nonsense");
     assert_snapshot!(fixture.take_seen(), @r#"
-    conductor < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"the envelope is no object","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
-    conductor < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"the envelope has no method in it","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
-    conductor < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"the envelope has no method in it","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
-    conductor < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"the envelope has no method in it","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
+    conductor < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"the envelope is not an object","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
+    conductor < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"the envelope has no method","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
+    conductor < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"the envelope has no method","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
+    conductor < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"the envelope has no method","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
     conductor < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"params in the envelope are neither an object nor an array","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
-    conductor < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"the envelope can be read in two ways","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
-    conductor < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"the envelope can be read in two ways","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
-    conductor < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"the envelope is no object","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
-    conductor < {"jsonrpc":"2.0","id":2,"error":{"code":-32600,"message":"this is a proxy in a chain, which begins with proxy/initialize","data":{"condition":"invalid_request","retryable":false,"effects":"none"}}}
+    conductor < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"ambiguous envelope","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
+    conductor < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"ambiguous envelope","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
+    conductor < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"the envelope is not an object","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}}
+    conductor < {"jsonrpc":"2.0","id":2,"error":{"code":-32600,"message":"a proxy in a chain expects proxy/initialize","data":{"condition":"invalid_request","retryable":false,"effects":"none"}}}
     conductor < {"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"not valid JSON","data":{"condition":"parse_error","retryable":false,"effects":"none"}}}
     "#);
 }
@@ -239,7 +239,7 @@ fn batches_are_split_and_answered_as_one() {
     assert_snapshot!(fixture.take_seen(), @r#"
     predecessor > {"jsonrpc":"2.0","id":2,"method":"a"}
     successor > {"jsonrpc":"2.0","id":3,"method":"b"}
-    conductor < [{"jsonrpc":"2.0","id":1,"result":1},{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"not a JSON-RPC message","data":{"condition":"invalid_request","retryable":false,"effects":"none"}}},{"jsonrpc":"2.0","id":4,"error":{"code":-32602,"message":"the envelope has no method in it","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}},{"jsonrpc":"2.0","id":3,"result":3},{"jsonrpc":"2.0","id":2,"result":2}]
+    conductor < [{"jsonrpc":"2.0","id":1,"result":1},{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"not a JSON-RPC message","data":{"condition":"invalid_request","retryable":false,"effects":"none"}}},{"jsonrpc":"2.0","id":4,"error":{"code":-32602,"message":"the envelope has no method","data":{"condition":"invalid_params","retryable":false,"effects":"none"}}},{"jsonrpc":"2.0","id":3,"result":3},{"jsonrpc":"2.0","id":2,"result":2}]
     "#);
     fixture.send_conductor("[]");
     assert_snapshot!(fixture.take_seen(), @r#"

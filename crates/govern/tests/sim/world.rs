@@ -194,7 +194,7 @@ impl World {
                 break;
             }
         }
-        self.log("end", "the agent has gone");
+        self.log("end", "agent lost");
         self.gate.handle_agent_lost(self.now, Some("killed"), &mut self.outputs);
         self.collect();
         while !self.unsettled.is_empty() {

@@ -41,10 +41,10 @@ fn a_call_that_changes_while_it_waits_is_not_approved() {
     );
     assert_snapshot!(fixture.take_seen(), @r#"
     c < {"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":"aip44:n:1"}}
-    log policy.resolved deny tool="Bash" approval={"refused":"the call was changed while it waited"} reason="require-approval `make`: policy `runs` says so"
+    log policy.resolved deny tool="Bash" approval={"refused":"the call changed while it waited for approval"} reason="require-approval `make`: policy `runs` says so"
     log operator.resumed
     log policy.resolved deny tool="Rm" approval={"refused":"deny `/w/a`: policy `never` says so"} reason="deny `/w/a`: policy `never` says so"
-    a < {"jsonrpc":"2.0","id":7,"result":{"outcome":{"outcome":"selected","optionId":"n"},"_meta":{"aip44":{"refused":"the call was changed while it waited"}}}}
+    a < {"jsonrpc":"2.0","id":7,"result":{"outcome":{"outcome":"selected","optionId":"n"},"_meta":{"aip44":{"refused":"the call changed while it waited for approval"}}}}
     "#);
     answer_approval(&mut fixture, &json!("aip44:n:1"), "allow_once");
     assert_eq!(approve(&mut fixture, 1), Err(VoteError::NotFound));
@@ -173,7 +173,7 @@ fn endless_requests_are_refused_at_a_limit() {
     for id in 0..5_000 {
         fixture.agent_requests(id, "_ask", &json!({"sessionId": "s"}));
     }
-    assert!(fixture.take_seen().contains("too many requests are unanswered"));
+    assert!(fixture.take_seen().contains("too many unanswered requests"));
     assert_eq!(fixture.gate.pending_at_client.len(), crate::gate::MAX_OPEN);
 }
 

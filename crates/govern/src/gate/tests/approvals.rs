@@ -92,12 +92,12 @@ fn an_expired_approval_is_a_refusal() {
     assert_eq!(fixture.gate.next_deadline(), Some(Duration::from_secs(300)));
     fixture.advance_clock(1);
     assert_snapshot!(fixture.take_seen(), @r#"
-    log request.expired reason="nobody approved n-1 within 5 min"
+    log request.expired reason="n-1 was not approved within 5 min"
     c < {"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":"aip44:n:1"}}
-    log policy.resolved deny tool="Bash" approval={"refused":"nobody approved in time"} reason="require-approval `make`: policy `runs` says so"
+    log policy.resolved deny tool="Bash" approval={"refused":"not approved in time"} reason="require-approval `make`: policy `runs` says so"
     log operator.resumed
-    c < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"agent_thought_chunk","content":{"type":"text","text":"\napproval n-1 of `Bash` was refused: nobody approved in time (require-approval `make`: policy `runs` says so)\n"}}}}
-    a < {"jsonrpc":"2.0","id":7,"result":{"outcome":{"outcome":"selected","optionId":"n"},"_meta":{"aip44":{"refused":"nobody approved in time"}}}}
+    c < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"agent_thought_chunk","content":{"type":"text","text":"\napproval n-1 of `Bash` was refused: not approved in time (require-approval `make`: policy `runs` says so)\n"}}}}
+    a < {"jsonrpc":"2.0","id":7,"result":{"outcome":{"outcome":"selected","optionId":"n"},"_meta":{"aip44":{"refused":"not approved in time"}}}}
     "#);
 }
 
@@ -166,7 +166,7 @@ fn a_gated_operator_asks_for_every_turn() {
     fixture.client_requests(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
     assert_snapshot!(fixture.take_seen(), @r#"
     log operator.suspended reason="n-1"
-    c < {"jsonrpc":"2.0","id":"aip44:n:1","method":"session/request_permission","params":{"sessionId":"s","toolCall":{"toolCallId":"turn 2","title":"turn","kind":"other","status":"pending","rawInput":{"prompt":"","bytes":2,"sha256":"4f53cda18c2baa0c0354bb5f9a3ecbe5ed12ab4d8e11ba873c2f11161202b945"}},"options":[{"optionId":"allow_once","name":"Allow once","kind":"allow_once"},{"optionId":"reject_once","name":"Reject","kind":"reject_once"}],"_meta":{"aip44":{"approval":"n-1","reason":"a gated operator asks for every turn"}}}}
+    c < {"jsonrpc":"2.0","id":"aip44:n:1","method":"session/request_permission","params":{"sessionId":"s","toolCall":{"toolCallId":"turn 2","title":"turn","kind":"other","status":"pending","rawInput":{"prompt":"","bytes":2,"sha256":"4f53cda18c2baa0c0354bb5f9a3ecbe5ed12ab4d8e11ba873c2f11161202b945"}},"options":[{"optionId":"allow_once","name":"Allow once","kind":"allow_once"},{"optionId":"reject_once","name":"Reject","kind":"reject_once"}],"_meta":{"aip44":{"approval":"n-1","reason":"a gated operator needs approval for every turn"}}}}
     "#);
     answer_approval(&mut fixture, "allow_once");
     assert_snapshot!(fixture.take_seen(), @r#"
@@ -201,7 +201,7 @@ fn an_unrecorded_approval_has_no_effect() {
     assert_snapshot!(fixture.take_seen(), @r#"
     log policy.resolved allow tool="Bash" approval="user:ada" reason="require-approval `make`: policy `runs` says so"
     log operator.resumed
-    a < {"jsonrpc":"2.0","id":7,"error":{"code":-32017,"message":"the audit log could not be written, so nothing was done","data":{"condition":"audit_unavailable","retryable":true,"effects":"none"}}}
+    a < {"jsonrpc":"2.0","id":7,"error":{"code":-32017,"message":"audit log unavailable, nothing was done","data":{"condition":"audit_unavailable","retryable":true,"effects":"none"}}}
     log operator.interrupted reason="the audit log could not be written"
     a < {"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s"}}
     "#);
@@ -361,8 +361,8 @@ fn an_unanswerable_request_is_not_reported_as_rejected() {
     };
     check(json!(null), "user:ada rejected it");
     check(json!({"narrows/by": "answer"}), "user:ada rejected it");
-    check(json!({"narrows/by": "nobody to ask"}), "nobody could be asked at the client of user:ada");
-    check(json!({"narrows/by": "timed out"}), "nobody answered at the client of user:ada");
+    check(json!({"narrows/by": "nobody to ask"}), "no user to ask at the client of user:ada");
+    check(json!({"narrows/by": "timed out"}), "no answer at the client of user:ada");
 }
 
 #[test]

@@ -57,7 +57,7 @@ fn approve(fixture: &mut Fixture, question: u64) {
 #[track_caller]
 fn is_refused(seen: &str) {
     assert!(!seen.contains(r#""method":"fs/"#) && !seen.contains(r#""method":"terminal/"#), "{seen}");
-    assert!(seen.contains("the path leads elsewhere by now"), "{seen}");
+    assert!(seen.contains("the path now leads elsewhere"), "{seen}");
 }
 
 const REQUESTS: [(&str, &str, &str); 3] = [
@@ -184,7 +184,7 @@ fn files_are_served_within_the_roots_and_the_declared_capabilities() {
     fixture.agent_requests(3, "terminal/create", &json!({"sessionId": "s", "command": "ls"}));
     assert_snapshot!(fixture.take_seen(), @r#"
     log tool.refused deny code="path_outside_root"
-    a < {"jsonrpc":"2.0","id":2,"error":{"code":-32602,"message":"the path lies outside the directories of the operator","data":{"condition":"invalid_params","retryable":false,"effects":"none","code":"path_outside_root"}}}
+    a < {"jsonrpc":"2.0","id":2,"error":{"code":-32602,"message":"the path is outside the operator's directories","data":{"condition":"invalid_params","retryable":false,"effects":"none","code":"path_outside_root"}}}
     a < {"jsonrpc":"2.0","id":3,"error":{"code":-32601,"message":"the manifest does not declare this capability","data":{"condition":"method_not_found","retryable":false,"effects":"none"}}}
     "#);
 }
@@ -274,5 +274,5 @@ fn a_written_file_is_judged_by_its_path_and_not_by_its_text() {
     let params = json!({"sessionId": "s", "path": "/w/a/GOVERNANCE.md", "content": "x", "_meta": meta});
     fixture.agent_requests(3, "fs/write_text_file", &params);
     let seen = fixture.take_seen();
-    assert!(seen.contains("decides about the agent") && !seen.contains("c < "), "{seen}");
+    assert!(seen.contains("governs the agent") && !seen.contains("c < "), "{seen}");
 }

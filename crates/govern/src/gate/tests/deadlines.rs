@@ -137,13 +137,13 @@ fn a_silent_turn_is_stopped_and_answered_with_an_error() {
     assert_snapshot!(fixture.take_seen(), @"");
     fixture.advance_clock(1);
     assert_snapshot!(fixture.take_seen(), @r#"
-    log request.expired reason="the agent said nothing for 10 min"
-    log operator.interrupted reason="the agent said nothing for 10 min"
+    log request.expired reason="the agent was silent for 10 min"
+    log operator.interrupted reason="the agent was silent for 10 min"
     a < {"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s"}}
     "#);
     fixture.agent_answers(2, &json!({"stopReason": "cancelled"}));
     assert_snapshot!(fixture.take_seen(), @r#"
-    c < {"jsonrpc":"2.0","id":2,"error":{"code":-32011,"message":"the agent said nothing for 10 min","data":{"condition":"deadline","retryable":true,"effects":"possible"}}}
+    c < {"jsonrpc":"2.0","id":2,"error":{"code":-32011,"message":"the agent was silent for 10 min","data":{"condition":"deadline","retryable":true,"effects":"possible"}}}
     "#);
     // The session lives on, and so does its agent.
     fixture.client_requests(3, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
@@ -164,12 +164,12 @@ fn a_silent_agent_that_does_not_stop_is_ended() {
     fixture.advance_clock(9);
     assert_eq!(fixture.take_seen(), "");
     fixture.advance_clock(1);
-    assert_eq!(fixture.take_seen(), "end the agent: it went on with a turn that was stopped");
+    assert_eq!(fixture.take_seen(), "end the agent: it continued a stopped turn");
     fixture.gate.handle_agent_lost(fixture.now, None, &mut fixture.output);
     fixture.settle_events();
     assert_snapshot!(fixture.take_seen(), @r#"
-    c < {"jsonrpc":"2.0","id":2,"error":{"code":-32011,"message":"the agent said nothing for 10 min","data":{"condition":"deadline","retryable":true,"effects":"possible"}}}
-    log session.closed reason="the agent has gone"
+    c < {"jsonrpc":"2.0","id":2,"error":{"code":-32011,"message":"the agent was silent for 10 min","data":{"condition":"deadline","retryable":true,"effects":"possible"}}}
+    log session.closed reason="agent lost"
     "#);
 }
 
@@ -186,7 +186,7 @@ fn silence_of_version_2_ends_with_the_state() {
     fixture
         .agent_updates(&json!({"sessionUpdate": "state_update", "state": "idle", "stopReason": "cancelled"}));
     assert_snapshot!(fixture.take_seen(), @r#"
-    c < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"state_update","state":"idle","stopReason":"error","error":{"code":-32011,"message":"the agent said nothing for 10 min","data":{"condition":"deadline","retryable":true,"effects":"possible"}}},"_meta":{"aip44":{"interrupted":"the agent said nothing for 10 min"}}}}
+    c < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"state_update","state":"idle","stopReason":"error","error":{"code":-32011,"message":"the agent was silent for 10 min","data":{"condition":"deadline","retryable":true,"effects":"possible"}}},"_meta":{"aip44":{"interrupted":"the agent was silent for 10 min"}}}}
     "#);
     fixture.advance_clock(2000);
     assert_eq!(fixture.take_seen(), "");
@@ -218,7 +218,7 @@ fn waiting_for_an_approval_is_not_silence() {
     fixture.advance_clock(599);
     assert_eq!(fixture.take_seen(), "");
     fixture.advance_clock(1);
-    assert!(fixture.take_seen().contains("said nothing for 10 min"));
+    assert!(fixture.take_seen().contains("was silent for 10 min"));
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn waiting_for_the_client_is_not_silence() {
         fixture.advance_clock(599);
         assert_eq!(fixture.take_seen(), "", "{method}");
         fixture.advance_clock(1);
-        assert!(fixture.take_seen().contains("said nothing for 10 min"), "{method}");
+        assert!(fixture.take_seen().contains("was silent for 10 min"), "{method}");
     }
 }
 
@@ -262,7 +262,7 @@ fn a_client_request_times_out() {
     "#);
     fixture.send_client(&json!({"jsonrpc": "2.0", "id": 7, "result": {"content": "x"}}));
     assert_snapshot!(fixture.take_seen(), @r#"
-    log request.late reason="the client answered after its time, and the answer was dropped"
+    log request.late reason="the client answered after the deadline, and the answer was dropped"
     "#);
 }
 
@@ -284,7 +284,7 @@ fn a_turn_that_the_client_cancels_ends_soon_or_its_agent_does() {
     fixture.send_client(&cancel);
     fixture.take_seen();
     fixture.advance_clock(5);
-    assert_eq!(fixture.take_seen(), "end the agent: it went on with a turn that was stopped");
+    assert_eq!(fixture.take_seen(), "end the agent: it continued a stopped turn");
 
     // Where no turn goes on there is nothing to wait for.
     let mut fixture = Fixture::with_turn();

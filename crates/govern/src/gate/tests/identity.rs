@@ -73,7 +73,7 @@ fn changes_while_an_approval_is_pending_need_a_new_one() {
         fixture.take_seen();
         fixture.agent_updates(&call_update(&other));
         let seen = fixture.take_seen();
-        assert!(seen.contains("the call was changed while it waited"), "{other} {seen}");
+        assert!(seen.contains("the call changed while it waited for approval"), "{other} {seen}");
         approve(&mut fixture, 1);
         assert_eq!(fixture.take_seen(), "", "{other}");
         ask_permission(&mut fixture, 8, &json!({"toolCallId": "1"}));

@@ -94,7 +94,7 @@ fn requests_during_a_replay_are_refused() {
             arguments: json!({}),
         };
         fixture.gate.check_tool(fixture.now, 1, request, &mut fixture.output);
-        assert_eq!(fixture.take_seen(), "advice 1: nothing is done while history is replayed");
+        assert_eq!(fixture.take_seen(), "advice 1: history is being replayed");
         let calls = fixture
             .output
             .events
@@ -116,7 +116,7 @@ fn a_turn_cannot_pass_for_history() {
         fixture.take_seen();
         replay_update(&mut fixture, 4);
         let seen = fixture.take_seen();
-        assert!(seen.starts_with("c < ") && seen.contains("a turn is under way"), "{seen}");
+        assert!(seen.starts_with("c < ") && seen.contains("a turn is active"), "{seen}");
         // Without history it may be opened again, and is judged all the same.
         fixture.client_requests(
             5,

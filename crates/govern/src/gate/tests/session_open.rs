@@ -34,7 +34,7 @@ fn a_missing_declared_capability_fails_initialize() {
     assert_snapshot!(fixture.take_seen(), @r#"
     a < {"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":1}}
     log session.refused deny code="unmet-capability"
-    c < {"jsonrpc":"2.0","id":0,"error":{"code":-32603,"message":"the agent lacks what the manifest declares: loadSession","data":{"condition":"internal_error","retryable":false,"effects":"none","code":"unmet-capability"}}}
+    c < {"jsonrpc":"2.0","id":0,"error":{"code":-32603,"message":"the agent lacks declared capabilities: loadSession","data":{"condition":"internal_error","retryable":false,"effects":"none","code":"unmet-capability"}}}
     "#);
     // Nor does anything begin afterwards.
     fixture.client_requests(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
@@ -66,11 +66,11 @@ fn sessions_live_in_the_roots_and_their_beginning_is_recorded() {
     );
     assert_snapshot!(fixture.take_seen(), @r#"
     log session.refused deny code="cwd_outside_root"
-    c < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"the path lies outside the directories of the operator: \"/etc\" is not in \"/w\"","data":{"condition":"invalid_params","retryable":false,"effects":"none","code":"cwd_outside_root"}}}
+    c < {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"the path is outside the operator's directories: \"/etc\" is not in \"/w\"","data":{"condition":"invalid_params","retryable":false,"effects":"none","code":"cwd_outside_root"}}}
     log session.refused deny code="cwd_outside_root"
-    c < {"jsonrpc":"2.0","id":2,"error":{"code":-32602,"message":"the path has `..` or a NUL in it: \"/w/../etc\" is not in \"/w\"","data":{"condition":"invalid_params","retryable":false,"effects":"none","code":"cwd_outside_root"}}}
+    c < {"jsonrpc":"2.0","id":2,"error":{"code":-32602,"message":"the path contains `..` or a NUL: \"/w/../etc\" is not in \"/w\"","data":{"condition":"invalid_params","retryable":false,"effects":"none","code":"cwd_outside_root"}}}
     log session.refused deny code="cwd_outside_root"
-    c < {"jsonrpc":"2.0","id":3,"error":{"code":-32602,"message":"the path lies outside the directories of the operator: \"/x\" is not in \"/w\"","data":{"condition":"invalid_params","retryable":false,"effects":"none","code":"cwd_outside_root"}}}
+    c < {"jsonrpc":"2.0","id":3,"error":{"code":-32602,"message":"the path is outside the operator's directories: \"/x\" is not in \"/w\"","data":{"condition":"invalid_params","retryable":false,"effects":"none","code":"cwd_outside_root"}}}
     "#);
     // Where things lie here is nothing for who is somewhere else.
     for (method, id) in [
@@ -83,7 +83,7 @@ fn sessions_live_in_the_roots_and_their_beginning_is_recorded() {
         fixture.gate.principal = Principal { id: id.into(), method, ..Principal::default() };
         fixture.client_requests(1, "session/new", &json!({"cwd": "/etc", "mcpServers": []}));
         let seen = fixture.take_seen();
-        assert!(seen.contains("\"the path lies outside the directories of the operator\""), "{seen}");
+        assert!(seen.contains("\"the path is outside the operator's directories\""), "{seen}");
     }
     fixture.client_requests(4, "session/new", &json!({"cwd": "/w/a", "mcpServers": []}));
     fixture.agent_answers(4, &json!({"sessionId": "s"}));
@@ -126,7 +126,7 @@ fn a_session_whose_beginning_is_not_recorded_is_not_given_to_the_client() {
     fixture.gate.handle_audit_result(fixture.now, AuditSeq(2), false, &mut fixture.output);
     assert_snapshot!(fixture.take_seen(), @r#"
     log operator.invoked
-    c < {"jsonrpc":"2.0","id":1,"error":{"code":-32017,"message":"it was carried out, but the audit log could not be written","data":{"condition":"audit_unavailable","retryable":false,"effects":"possible"}}}
+    c < {"jsonrpc":"2.0","id":1,"error":{"code":-32017,"message":"done, but the audit log could not be written","data":{"condition":"audit_unavailable","retryable":false,"effects":"possible"}}}
     "#);
 }
 
@@ -151,8 +151,8 @@ fn every_session_is_closed_in_the_log() {
     let mut fixture = Fixture::with_turn();
     fixture.gate.handle_client_lost(fixture.now, &mut fixture.output);
     assert_snapshot!(fixture.take_seen(), @r#"
-    log operator.interrupted reason="the client has gone"
-    log session.closed reason="the client has gone"
+    log operator.interrupted reason="client disconnected"
+    log session.closed reason="client disconnected"
     "#);
 }
 

@@ -114,7 +114,7 @@ fn a_call_that_needs_an_approval_and_does_not_wait_for_it_ends_the_turn() {
     "#);
     fixture.advance_clock(11);
     assert_snapshot!(fixture.take_seen(), @"
-    end the agent: it went on with a turn that was stopped
+    end the agent: it continued a stopped turn
     ");
 }
 
@@ -173,7 +173,7 @@ fn ambiguous_updates_are_not_passed_on() {
     fixture.gate.handle_agent_message(fixture.now, View::parse(line.as_bytes()), &mut fixture.output);
     fixture.settle_events();
     assert_snapshot!(fixture.take_seen(), @r#"
-    log operator.interrupted reason="it sent an update that can be read in two ways"
+    log operator.interrupted reason="it sent an ambiguous update"
     a < {"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s"}}
     "#);
 }
@@ -305,7 +305,7 @@ fn protected_files_cannot_be_changed() {
         }
         fixture.agent_requests(id, method, &params);
         let seen = fixture.take_seen();
-        assert_eq!(seen.contains("decides about the agent"), seen.contains(" deny"), "{seen}");
+        assert_eq!(seen.contains("governs the agent"), seen.contains(" deny"), "{seen}");
         seen.contains(" deny")
     };
     assert!(is_denied(2, "fs/write_text_file", "/w/a/GOVERNANCE.md"));
@@ -317,7 +317,7 @@ fn protected_files_cannot_be_changed() {
         "locations": [{"path": "/w/a/audit"}]});
     fixture.agent_updates(&told);
     let seen = fixture.take_seen();
-    assert!(seen.contains(" deny") && seen.contains("decides about the agent"), "{seen}");
+    assert!(seen.contains(" deny") && seen.contains("governs the agent"), "{seen}");
 }
 
 #[test]
@@ -441,7 +441,7 @@ fn parameters_that_can_be_read_in_two_ways_are_refused() {
     fixture.gate.handle_client_message(fixture.now, View::parse(new.as_bytes()), &mut fixture.output);
     fixture.settle_events();
     let seen = fixture.take_seen();
-    assert_eq!(seen.matches("can be read in two ways").count(), 2, "{seen}");
+    assert_eq!(seen.matches("ambiguous parameters").count(), 2, "{seen}");
     assert!(!seen.contains("/etc/passwd"), "{seen}");
 }
 

@@ -333,7 +333,7 @@ fn the_end_of_a_turn_is_recorded_with_its_reason() {
         assert!(fixture.take_seen().starts_with(expected), "{reason}");
         send_prompt(&mut fixture);
         fixture.gate.handle_client_lost(fixture.now, &mut fixture.output);
-        assert!(fixture.take_seen().starts_with("log operator.interrupted reason=\"the client has gone\""));
+        assert!(fixture.take_seen().starts_with("log operator.interrupted reason=\"client disconnected\""));
     }
     let mut fixture = v2_turn(config());
     fixture.client_requests(3, "session/close", &json!({"sessionId": "s"}));
