@@ -87,7 +87,7 @@ impl Setup {
         say(&self.agent, json!({"jsonrpc": "2.0", "id": 1, "result": {"sessionId": "s"}})).await;
         let answer = hear(&mut self.client).await;
         assert_eq!(answer["result"]["_meta"]["aip44"]["operator"], "notes");
-        // It was on the disk before it was told.
+        // It was durable before it was sent.
         assert_eq!(actions(&self.log), ["operator.invoked"]);
     }
 
@@ -249,7 +249,7 @@ async fn a_stopped_gate_closes_its_sessions_first() {
     assert_eq!(actions[1..], ["operator.interrupted", "session.closed"]);
 }
 
-/// A line that nobody has to answer.
+/// A notification.
 fn note() -> Value {
     json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": "x".repeat(3000)}})
 }

@@ -25,7 +25,7 @@ fn chain(options: &Options) -> (Link, JoinHandle<GateExit>) {
     let gate = Gate::new(config, Principal::default(), policy, Box::new(Disk), setting);
     let (conductor, ours) = memory::pair(options);
     let (predecessor, successor) = split_proxy_link(ours, options);
-    // Nobody asks anything of the gate.
+    // No requests to the gate.
     let (_, asked) = mpsc::channel(1);
     (conductor, tokio::spawn(run_gate(gate, predecessor, successor, None, asked)))
 }
@@ -66,7 +66,7 @@ async fn both_neighbors_are_reached_through_the_conductor() {
         (&answer["id"], &answer["result"]["_meta"]["aip44"]["operator"]),
         (&json!(7), &json!("notes"))
     );
-    // An array is answered as one, whoever answers its entries.
+    // A batch is answered as one, whichever neighbor answers its entries.
     let wrapped = request(9, "proxy/successor", &json!({"method": "_b", "params": {}}));
     say(&conductor, json!([request(8, "_a", &json!({})), wrapped])).await;
     let mut numbers = Vec::new();

@@ -1,5 +1,5 @@
-//! Every rule that a governance can have, from the words in its files to what the gate says: what each is about, and what
-//! it is not.
+//! Every rule that a governance can have, from its files to the decision: what it matches, and what it does
+//! not.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};

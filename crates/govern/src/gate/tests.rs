@@ -1,4 +1,4 @@
-//! Whole conversations through the gate, as what everybody gets to see.
+//! Whole conversations through the gate, as both peers and the audit log see them.
 
 mod approval_bypass;
 mod approvals;
@@ -46,19 +46,19 @@ impl PathResolver for PlainPaths {
     }
 }
 
-/// A gate with nobody but the test around it.
+/// A gate, played by the test.
 struct Fixture {
     gate: Gate,
     now: GateTime,
     output: RecordedOutput,
-    /// Whether what is to be recorded is at once.
+    /// Events are durable at once.
     settles_at_once: bool,
 }
 
 #[derive(Default)]
 struct RecordedOutput {
     seen: Vec<String>,
-    /// What the client got, with our mark.
+    /// Messages to the client, with the mark.
     raw: Vec<String>,
     events: Vec<Event>,
     /// Those that precede every session and prompt, which only tests of them look at.

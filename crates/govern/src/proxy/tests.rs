@@ -1,11 +1,11 @@
-//! Whole conversations in a chain, as what everybody gets to see.
+//! Whole conversations in a chain, as the conductor and both neighbors see them.
 
 use insta::assert_snapshot;
 use proptest::prelude::*;
 
 use super::*;
 
-/// A place with nobody but the test around it.
+/// A proxy, played by the test.
 #[derive(Default)]
 struct Fixture {
     core: ProxyCore,
@@ -279,7 +279,7 @@ fn any_json() -> impl Strategy<Value = serde_json::Value> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// What was put into an envelope comes out of it byte by byte.
+    /// A message in an envelope is unchanged, byte by byte.
     #[test]
     fn messages_survive_wrapping_and_unwrapping(method in "[a-z/_\"\\\\\u{e9}]{1,12}", params in any_json(), pretty: bool, asks: bool) {
         let method = serde_json::Value::from(method).to_string();
@@ -292,7 +292,7 @@ proptest! {
         prop_assert_eq!(open_envelope(&Frame::parse(wrapped)).unwrap(), line.as_bytes());
     }
 
-    /// Whatever a conductor sends, each request of it is answered at most once and nothing else is.
+    /// Whatever a conductor sends, each of its requests is answered at most once, and nothing else is.
     #[test]
     fn no_envelope_causes_a_panic(envelope in any_json(), id in prop::option::of(0_u8..3)) {
         let id = id.map(|id| format!("\"id\":{id},")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Points 19, 20, 22 and 30: what is in the log, when, and what is not.
+//! Points 19, 20, 22 and 30: content and order of the audit log.
 
 use narrows_audit::Decision;
 use serde_json::{Value, json};
@@ -115,7 +115,7 @@ fn point_30_history_is_shown_and_not_acted_on() {
     );
     fixture.agent_answers(1, &json!({}));
     assert_eq!(fixture.recorded_actions(), ["operator.invoked"]);
-    // Once it is open, what is told is news.
+    // Once the session is open, updates are current.
     fixture.client_prompts(2);
     fixture.agent_calls("new", "Rm", "delete", "pending");
     assert!(!fixture.shows_call("new"));

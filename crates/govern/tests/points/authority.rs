@@ -1,4 +1,4 @@
-//! Points 23 to 28: who may do what, for whom, where, and with which servers.
+//! Points 23 to 28: permissions by identity, directory and server.
 
 use narrows_govern::{GateConfig, Principal, VoteError};
 use narrows_manifest::ToolSet;
@@ -25,7 +25,7 @@ fn point_23_an_unauthorised_tool_is_neither_announced_nor_run() {
     check("Read", "read", true);
     check("Rm", "delete", false);
     check("Write", "edit", false);
-    // What is wanted of the client is told why it is not done.
+    // The answer to a refused client request has the reason.
     let mut fixture = Fixture::with_config(GateConfig { tools, ..config() }, &["lead"]).with_turn();
     fixture.agent_requests(6, "fs/read_text_file", &json!({"sessionId": "s", "path": "/w/a/x"}));
     assert_eq!(fixture.answer_to_agent(6)["error"]["data"]["code"], "policy-denied");

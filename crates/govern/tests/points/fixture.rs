@@ -1,4 +1,4 @@
-//! A gate with nobody but the test around it.
+//! A gate, played by the test.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -59,7 +59,7 @@ pub(crate) struct Fixture {
     pub(crate) gate: Gate,
     pub(crate) now: GateTime,
     pub(crate) output: RecordedOutput,
-    /// Whether what is to be recorded is at once.
+    /// Events are durable at once.
     pub(crate) settles_at_once: bool,
 }
 
@@ -188,7 +188,7 @@ impl Fixture {
             {"outcome": {"outcome": "selected", "optionId": option}}}));
     }
 
-    /// What the agent was answered to its request.
+    /// Returns the answer that the agent got to its request.
     pub(crate) fn answer_to_agent(&self, id: u64) -> Value {
         self.output
             .agent
@@ -198,13 +198,13 @@ impl Fixture {
             .unwrap_or_default()
     }
 
-    /// What the client was answered to its request.
+    /// Returns the answer that the client got to its request.
     pub(crate) fn answer_to_client(&self, id: u64) -> Value {
         let found = self.output.client.iter().find(|line| line["id"] == id && line.get("method").is_none());
         found.cloned().unwrap_or_default()
     }
 
-    /// Whether the client was shown this call.
+    /// Returns `true` if the client was shown this call.
     pub(crate) fn shows_call(&self, call: &str) -> bool {
         self.output.client.iter().any(|line| line["params"]["update"]["toolCallId"] == call)
     }
@@ -223,7 +223,8 @@ impl Fixture {
         counted
     }
 
-    /// What was recorded: the actions, with what was decided, without those that precede every session and prompt.
+    /// Returns the recorded actions with their decisions, without those that precede every session and
+    /// prompt.
     pub(crate) fn recorded_actions(&self) -> Vec<String> {
         let told = |event: &Event| {
             let decision = event.policy.as_ref().and_then(|policy| Some(format!(" {}", policy.decision?)));
@@ -233,7 +234,7 @@ impl Fixture {
         self.output.events.iter().filter(is_told).map(told).collect()
     }
 
-    /// The same in a real log, which must verify.
+    /// Writes the events to a real log, which must verify, and returns its entries.
     pub(crate) fn verified_log(&self) -> Vec<Value> {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("audit-log.jsonl");

@@ -1,5 +1,5 @@
-//! The points of AIP-44, each with what it is for and what it is not. Those that need a process of their own are in
-//! `narrows/tests/cli/serve_points.rs`.
+//! The points of AIP-44, each with what it allows and what it does not. Those that need a process of their
+//! own are in `narrows/tests/cli/serve_points.rs`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod audit;

@@ -1,4 +1,4 @@
-//! Points 1 to 8, 12, 13 and 21: what a manifest says, and what of it is refused.
+//! Points 1 to 8, 12, 13 and 21: content of a manifest, and what is refused.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ fn files() -> Memory {
         .with("notes/GOVERNANCE.md", GOVERNANCE)
 }
 
-/// With the ACP.md in which `old` stands as `new`.
+/// Returns the files with `old` replaced by `new` in ACP.md.
 fn changed(old: &str, new: &str) -> Memory {
     assert!(ACP.contains(old), "{old}");
     files().with("notes/ACP.md", ACP.replacen(old, new, 1))

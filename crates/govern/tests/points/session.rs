@@ -1,4 +1,4 @@
-//! Points 9, 11, 14 to 17 and 29: roles, capabilities, states, and how long anything takes.
+//! Points 9, 11, 14 to 17 and 29: roles, capabilities, states and deadlines.
 
 use narrows_govern::{Autonomy, GateConfig};
 use narrows_manifest::{Capabilities, ToolSet};
@@ -188,7 +188,7 @@ fn point_17_a_cancel_is_passed_on_and_a_close_or_a_loss_closes_the_audit() {
 
 #[test]
 fn point_29_nothing_is_waited_for_without_an_end() {
-    // An approval that nobody gives is none.
+    // An approval that is not given expires.
     let mut fixture = Fixture::new().with_turn();
     fixture.agent_asks_permission(5, "1", "Bash", "execute");
     assert!(fixture.gate.next_deadline().is_some());
@@ -196,7 +196,7 @@ fn point_29_nothing_is_waited_for_without_an_end() {
     assert!(fixture.answer_to_agent(5).is_null());
     fixture.advance_clock(1);
     assert_eq!(fixture.answer_to_agent(5)["result"]["outcome"]["optionId"], "n");
-    // An agent that does not stop when it is told to is ended.
+    // An agent that does not stop on request is ended.
     fixture.agent_calls("2", "Rm", "delete", "in_progress");
     assert!(fixture.output.ended.is_none());
     fixture.advance_clock(10);

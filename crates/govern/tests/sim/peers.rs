@@ -1,4 +1,4 @@
-//! A client and an agent that mostly keep to the protocol, and often enough do not.
+//! A client and an agent that mostly follow the protocol, and often violate it.
 
 use narrows_audit::Event;
 use narrows_govern::ToolCheck;
@@ -23,7 +23,7 @@ fn request(id: u64, method: &str, params: &Value) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
 }
 
-/// What one side was asked and has not answered.
+/// A request that one side has not answered.
 #[derive(Clone, Debug)]
 struct PendingAtAgent {
     id: Value,
@@ -79,7 +79,7 @@ impl Client {
             10 => request(id, "session/set_mode", &json!({"sessionId": session, "modeId": "m"})),
             11 => request(id, random.pick(&["_x/listed", "_x/other"]), &json!({"sessionId": session})),
             12 => request(id, "session/new", &json!({"cwd": "/etc", "mcpServers": []})),
-            // An id that is in use, or an answer that nobody waits for.
+            // An id in use, or an unsolicited answer.
             _ if random.one_in(2) => request(id.saturating_sub(2), "session/list", &json!({})),
             _ => json!({"jsonrpc": "2.0", "id": 4_000, "result": {}}),
         };
@@ -116,7 +116,7 @@ pub(crate) struct Agent {
     owed: Vec<PendingAtAgent>,
     /// Sessions that it was asked to open, as it calls them.
     sessions: Vec<String>,
-    /// What it told last about a call: most updates are about that.
+    /// The latest update about a call; most updates continue it.
     told: Option<(String, &'static str, &'static str)>,
 }
 
@@ -138,7 +138,7 @@ impl Agent {
     }
 
     fn session(&self, random: &mut Random) -> String {
-        // An agent that speaks in a session of nobody is ended, and so is the run.
+        // An agent that uses a foreign session is ended, and so is the run.
         match self.sessions.is_empty() || random.one_in(80) {
             true => random.pick(&SESSIONS).to_owned(),
             false => self.sessions[random.below(self.sessions.len())].clone(),

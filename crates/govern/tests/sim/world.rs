@@ -1,4 +1,4 @@
-//! One run: the gate, what waits for its log, and both peers.
+//! One run: the gate, its pending events, and both peers.
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -20,7 +20,7 @@ use crate::oracle::Oracle;
 use crate::peers::{self, Agent, Client};
 use crate::random::Random;
 
-/// What the runs of a test have in common.
+/// Settings of the runs of a test.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Family {
     pub(crate) name: &'static str,
@@ -30,7 +30,7 @@ pub(crate) struct Family {
     pub(crate) asks_first: bool,
 }
 
-/// What came of a run.
+/// Result of a run.
 pub(crate) struct RunOutcome {
     pub(crate) digest: u64,
     pub(crate) violations: Vec<String>,

@@ -1,4 +1,4 @@
-//! What an agent or a client may try so that something is done that nobody has approved.
+//! Attempts of an agent or a client to do something that was not approved.
 
 use insta::assert_snapshot;
 
@@ -146,7 +146,7 @@ fn an_answer_is_known_however_its_id_is_spelled() {
     fixture.take_seen();
     answer_approval(&mut fixture, &json!("é"), "x");
     assert!(fixture.take_seen().starts_with("a < "));
-    // Nor is one of ours anybody else's.
+    // An id of the gate's own requests cannot be used by the agent.
     let line = r#"{"jsonrpc":"2.0","id":"\u0061ip44:n:1","method":"_ask","params":{"sessionId":"s"}}"#;
     fixture.gate.handle_agent_message(fixture.now, View::parse(line.as_bytes()), &mut fixture.output);
     let seen = fixture.take_seen();
@@ -196,7 +196,7 @@ fn a_permission_request_about_an_ended_call_is_a_further_call() {
     answer_approval(&mut fixture, &json!("aip44:n:2"), "allow_once");
     ends(&mut fixture);
     assert!(fixture.take_seen().contains("log tool.call allow"));
-    // The same where nobody has to be asked, and whatever it says of how far it is.
+    // The same for allowed calls, whatever status they report.
     for (id, status) in [(10, "pending"), (11, "completed")] {
         let read = json!({"toolCallId": "2", "name": "Read", "kind": "read", "status": status,
             "rawInput": {"path": "/w/a/b"}});
@@ -228,7 +228,7 @@ fn ids_of_client_requests_do_not_collide_with_calls() {
         );
     }
     assert_eq!(fixture.gate.pending_approvals()[0].input["path"], "/w/a/b");
-    // The id is taken while somebody is asked.
+    // The id is in use while the approval is pending.
     fixture.agent_requests(5, "fs/read_text_file", &json!({"sessionId": "s", "path": "/w/a/c"}));
     ask_permission(&mut fixture, 5, &make_command());
     let seen = fixture.take_seen();

@@ -1,4 +1,4 @@
-//! Who approves, and what comes of it.
+//! Approvals: who may give them, and what follows.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,7 +8,7 @@ use super::*;
 use crate::config::Autonomy;
 use crate::gate::{ApprovalVote, SignatureValidity, VoteError, VoteSignature};
 
-/// What the keys say of a signature that was counted: valid, or why not.
+/// State of the key of a counted signature: valid, or the reason why not.
 #[derive(Clone, Debug, Default)]
 struct KeyState(Arc<Mutex<Option<&'static str>>>);
 

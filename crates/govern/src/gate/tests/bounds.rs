@@ -1,4 +1,4 @@
-//! What an agent or a client could try to get around the gate with.
+//! Attempts of an agent or a client to evade the gate.
 
 use super::*;
 use crate::config::Autonomy;
@@ -317,7 +317,7 @@ fn a_denied_call_that_failed_with_a_result_was_attempted() {
         true,
     );
     check(true, json!({"rawOutput": "the user said no"}), false);
-    // Of this it was told nothing.
+    // The agent was not told this decision.
     check(true, json!({"rawOutput": "x", "rawInput": {"path": "/w/b"}}), true);
 }
 

@@ -26,7 +26,7 @@ fn payment(amount: u64, to: &str) -> Value {
     json!({"amount_cents": amount, "to": to})
 }
 
-/// The agent tells of the call `id`. Returns `true` if that was shown and the turn goes on.
+/// Announces the call `id`. Returns `true` if it was shown and the turn continues.
 fn announce_payment(fixture: &mut Fixture, id: &str, status: &str, input: &Value) -> bool {
     fixture.agent_updates(
         &json!({"sessionUpdate": "tool_call_update", "toolCallId": id, "name": "Pay", "kind": "other",
@@ -113,7 +113,7 @@ fn each_change_of_a_call_is_one_more_call() {
         announce_payment(&mut fixture, "1", status, &payment(1, "d"));
         assert!(!announce_payment(&mut fixture, "1", "in_progress", &payment(1, "d")));
     }
-    // The last call of a budget may be told of again.
+    // The last call of a budget may be reported again.
     let mut fixture = daily_budget(1);
     assert!(announce_payment(&mut fixture, "1", "pending", &json!({"path": "/w/a/x"})));
     let places = json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "status": "in_progress",

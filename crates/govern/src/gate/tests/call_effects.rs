@@ -1,4 +1,4 @@
-//! What a call would do, as far as its agent shows it: variables, arguments, diffs, links.
+//! Effects of calls, as far as the agent shows them: variables, arguments, diffs, links.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ fn turn_with_access(access: Access, rules: &str) -> Fixture {
     fixture
 }
 
-/// Whether a permission is given for a call that is told so.
+/// Returns `true` if a call reported like this is permitted.
 fn is_permitted(access: Access, rules: &str, call: Value) -> bool {
     let mut fixture = turn_with_access(access, rules);
     let options = json!([{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]);
@@ -58,7 +58,7 @@ fn is_permitted(access: Access, rules: &str, call: Value) -> bool {
     seen.contains(r#""optionId":"y""#)
 }
 
-/// Whether a command reaches the client, and what is recorded of it.
+/// Returns `true` if a command reaches the client, and what is recorded about it.
 fn shows_run(access: Access, rules: &str, params: Value) -> (bool, Value) {
     let mut fixture = turn_with_access(access, rules);
     let mut params = params;
@@ -177,7 +177,7 @@ fn approvers_and_the_log_see_the_diff() {
         fixture.agent_updates(
             &json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "content": diff("1\n2")}),
         );
-        // Of another file nobody was asked.
+        // A diff of another file was not approved.
         let other = diff("one").to_string().replace("/w/a/x", "/w/a/y");
         let other: Value = serde_json::from_str(&other).unwrap();
         let update = json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "status": "in_progress"});

@@ -51,7 +51,7 @@ fn nothing_is_granted_in_a_foreign_session() {
     }
 }
 
-/// A gate with a turn, whose client understands child sessions.
+/// A gate with a turn, whose client supports child sessions.
 pub(super) fn new_fixture(is_v2: bool) -> Fixture {
     let mut fixture = Fixture::new();
     let offers = json!({"subagents": {}, "fs": {"readTextFile": true, "writeTextFile": true}});
@@ -168,7 +168,7 @@ fn an_approval_in_a_child_is_asked_of_the_client_and_ends_with_the_turn() {
     let ask = json!({"sessionId": "c", "toolCall": call, "options": options});
     fixture.agent_requests(9, "session/request_permission", &ask);
     assert!(fixture.take_seen().contains("session/request_permission"));
-    // The turn is not silent while somebody is asked.
+    // Waiting for an approval is not silence.
     fixture.gate.config.timeouts.silence = Duration::from_secs(60);
     fixture.advance_clock(120);
     assert!(!fixture.take_seen().contains("operator.interrupted"));
@@ -318,7 +318,7 @@ fn early_messages_wait_for_the_session_name() {
         let seen = fixture.take_seen();
         assert_eq!((seen.contains("\"hi\""), seen.contains("log agent.violation")), (fits, !fits), "{seen}");
     }
-    // What came to nothing is nobody's.
+    // A session that was not opened stays unknown.
     let mut fixture = Fixture::new();
     fixture.client_requests(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
     fixture.send_agent(&child_message("s", &chunk));

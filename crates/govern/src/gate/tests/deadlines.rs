@@ -1,4 +1,4 @@
-//! Who does not answer in time, and what comes of it: each deadline when it has come, and just before.
+//! Deadlines: the effect of each when it passes, and none just before.
 
 use insta::assert_snapshot;
 
@@ -44,7 +44,7 @@ fn check(method: &str, params: &Value, seconds: u64) {
     let told = lines[2].starts_with(r#"c < {"jsonrpc":"2.0","id":1,"error":{"code":-32011,"#);
     assert!(told && lines[2].contains(r#""effects":"possible""#), "{seen}");
     assert_eq!(lines[1], r#"a < {"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":1}}"#);
-    // The id is taken until the agent has answered, and then nobody hears it.
+    // The id is in use until the agent has answered; that answer is dropped.
     fixture.client_requests(1, "session/list", &json!({}));
     assert!(fixture.take_seen().contains("-32014"), "{method}");
     fixture.agent_answers(1, &json!({"ok": true}));

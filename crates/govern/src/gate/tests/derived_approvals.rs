@@ -1,10 +1,10 @@
-//! What an approved call of our own agent leads to.
+//! Client requests that an approved call of the built-in agent covers.
 
 use insta::assert_snapshot;
 
 use super::*;
 
-/// Our own agent asks about a call, somebody approves, and it tells of the call.
+/// The built-in agent checks a call, an approver approves it, and the agent announces it.
 fn approve_check(fixture: &mut Fixture, tool: &str, input: &Value) {
     let request = ToolCheck {
         session: "s".into(),
@@ -75,7 +75,7 @@ fn an_approval_ends_with_its_call() {
     let mut fixture = Fixture::with_turn();
     let input = json!({"path": "/w/a/b.txt", "content": "hi"});
     approve_check(&mut fixture, "write_file", &input);
-    // Not before the call is told of, and not when it is over.
+    // Neither before the call is announced nor after it has ended.
     assert!(request_write(&mut fixture, 8, "/w/a/b.txt", "hi").contains("session/request_permission"));
     announce_call(&mut fixture, "write_file", &input);
     fixture

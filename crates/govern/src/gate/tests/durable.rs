@@ -1,4 +1,4 @@
-//! Nothing reaches the agent before it is recorded, and whoever asked is told the truth about it.
+//! Nothing reaches the agent before it is recorded, and errors tell whether the action was done.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What an approval is for: all that was judged and shown, once.
+//! Scope of an approval: everything that was judged and shown, once.
 
 use super::*;
 
@@ -19,7 +19,7 @@ fn diff(path: &str, text: &str) -> Value {
     json!([{"type": "diff", "path": path, "oldText": "a", "newText": text}])
 }
 
-/// An edit of which everything is told at once.
+/// An edit whose update has everything at once.
 fn edit_call() -> Value {
     json!({"sessionUpdate": "tool_call", "toolCallId": "1", "name": "Write", "kind": "edit", "status": "pending",
         "rawInput": {"note": "x", "cwd": "/w/a", "env": []}, "locations": [{"path": "/w/a/one"}],

@@ -1,4 +1,4 @@
-//! MCP servers: whose they are, and what passes to those in the client.
+//! MCP servers: which ones a session has, and which messages pass to those in the client.
 
 use insta::assert_snapshot;
 
@@ -69,7 +69,7 @@ fn a_client_names_only_servers_of_the_operator() {
     let started = |name: &str| json!({"type": "stdio", "name": name, "command": "sh"});
     check(in_client("db", "1"), None);
     check(in_client("other", "1"), Some("server_not_listed"));
-    // Those that run or are reached elsewhere are ours to describe.
+    // Only the manifest describes servers outside the client.
     check(stdio("web"), None);
     check(started("web"), None);
     check(typed("http", "web"), None);
@@ -255,7 +255,7 @@ fn a_message_without_a_server_is_refused() {
     let agreed = json!({"serverId": "db-1", "acpId": "db-1", "connectionId": "c", "method": "tools/list"});
     fixture.agent_requests(30, "mcp/message", &agreed);
     assert!(fixture.take_seen().starts_with("c < "), "all names of one server");
-    // What one is told and not asked passes, but not to others, and a call is nothing that is told.
+    // A notification passes to its own server only, and a call cannot be a notification.
     let told = json!({"serverId": "db-1", "method": "notifications/cancelled"});
     fixture.send_agent(&json!({"jsonrpc": "2.0", "method": "mcp/message", "params": told}));
     assert!(fixture.take_seen().starts_with("c < "));
@@ -362,7 +362,7 @@ fn server_reads_are_decided_as_reads() {
     log tool.call allow tool="db/prompts/get" approval="auto"
     a < {"jsonrpc":"2.0","id":6,"result":{"messages":[]}}
     "#);
-    // What nobody knows may do anything.
+    // An unknown method may do anything.
     fixture.agent_requests(7, "mcp/message", &inner_request("tasks/result", &json!({"taskId": "t"})));
     let seen = fixture.take_seen();
     assert!(seen.contains("policy.resolved require-approval tool=\"db/tasks/result\""), "{seen}");
@@ -402,7 +402,7 @@ fn denied_reads_are_neither_shown_nor_listed() {
     fixture.gate.handle_client_message(fixture.now, View::parse(twice.as_bytes()), &mut fixture.output);
     let seen = fixture.take_seen();
     assert!(seen.contains("-32602") && !seen.contains("x:y"), "{seen}");
-    // Nor is what asks for something told as news.
+    // A request cannot be sent as a notification.
     fixture.send_agent(&json!({"jsonrpc": "2.0", "method": "mcp/message", "params": inner_request("resources/read", &json!({"uri": "x:y"}))}));
     assert_eq!(fixture.take_seen(), "log method.refused deny code=\"not_a_notification\"");
 }

@@ -1,4 +1,4 @@
-//! Methods that the gate has no rule for: refused unless the manifest lists them, and recorded either way.
+//! Methods without a rule of their own: refused unless the manifest lists them, and recorded either way.
 
 use narrows_acp::method::{Direction, Kind as Form, METHODS};
 
@@ -335,7 +335,7 @@ fn answers_pass_whatever_the_request_was_called() {
     assert!(fixture.take_seen().starts_with("a < "));
 }
 
-/// A session that is named in a way which not every reader sees is not one that nobody names.
+/// A session that only some readers see must not pass as no session.
 #[test]
 fn a_listed_method_shows_plainly_which_session_it_means() {
     let raw =

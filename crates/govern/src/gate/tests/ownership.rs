@@ -1,4 +1,4 @@
-//! Sessions of others: as invisible as those that there are not.
+//! Sessions of other identities: indistinguishable from missing ones.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -25,7 +25,7 @@ impl Book {
 }
 
 impl SessionOwners for Book {
-    /// As where a gate is served: a name that two identities have is nobody's.
+    /// As in a server: a name with two owners belongs to neither.
     fn is_owner(&self, owner: &str, session: &str) -> bool {
         let entries = lock(&self.entries);
         let mut owners = entries.iter().filter(|(_, other)| other == session);
@@ -47,7 +47,7 @@ impl SessionOwners for Book {
     }
 }
 
-/// A gate for `user:ada` beside a session of somebody else's.
+/// A gate for `user:ada` beside a session of another identity.
 fn new_fixture(book: &Arc<Book>) -> Fixture {
     lock(&book.entries).insert(("user:eve".into(), "hers".into()));
     let mut fixture = Fixture::new();
@@ -200,7 +200,7 @@ fn two_users_with_sessions_of_one_name_never_meet() {
             assert_eq!(identity, Some(json!(user)), "{}", event.action);
         }
     }
-    // On another connection nobody can tell whose it is: neither has it, and neither is told of it.
+    // On another connection the owner is unclear, so neither user has the session or sees it.
     for user in users {
         let mut fixture = new_fixture(&book);
         user.clone_into(&mut fixture.gate.principal.id);

@@ -1,4 +1,4 @@
-//! History that is replayed: shown as such, and nothing else.
+//! Replayed history: shown as such, without any effect.
 
 use super::*;
 
@@ -20,7 +20,7 @@ fn replay_update(fixture: &mut Fixture, id: u64) {
     fixture.client_requests(id, if fixture.gate.is_v2 { "session/resume" } else { "session/load" }, &params);
 }
 
-/// A call as either version tells of it.
+/// A call, announced in the form of either version.
 fn announce_call(fixture: &mut Fixture, name: &str, kind: &str, status: &str) {
     let update = if fixture.gate.is_v2 { "tool_call_update" } else { "tool_call" };
     fixture.agent_updates(

@@ -10,7 +10,7 @@ use crate::gate::{SessionSlot, SessionSlots};
 
 /// The budget in these tests.
 const MAX_BYTES: usize = 1 << 20;
-/// What the text of a gate has beside the bytes that are charged: field names, escapes, messages on their way.
+/// Size of the debug text of a gate beyond the charged bytes: field names, escapes, messages on their way.
 const SLACK_BYTES: usize = 1 << 18;
 
 /// Counts the bytes of a text without keeping it.

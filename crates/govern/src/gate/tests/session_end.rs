@@ -1,4 +1,4 @@
-//! Sessions that end, in every state that an operator can be in.
+//! The end of sessions, in every state of the operator.
 
 use super::*;
 
@@ -48,7 +48,7 @@ fn new_fixture(at: At) -> Fixture {
     fixture
 }
 
-/// What is in the log of a session that ends there: the calls, the operator, and the session.
+/// Returns the log entries about the end of a session: calls, operator, session.
 fn log_lines(seen: &str) -> Vec<String> {
     let lines = seen.lines().filter_map(|line| line.strip_prefix("log "));
     lines.map(|line| line.split(' ').take(2).collect::<Vec<_>>().join(" ")).collect()

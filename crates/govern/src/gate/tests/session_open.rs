@@ -1,4 +1,4 @@
-//! What is offered, and where sessions may live.
+//! Offered capabilities, and the directories of sessions.
 
 use insta::assert_snapshot;
 
@@ -99,7 +99,7 @@ fn servers_are_those_of_the_operator() {
     let mut fixture = Fixture::with_config(GateConfig { servers: Some(vec!["db".into()]), ..config() }, &[]);
     let own = json!({"type": "acp", "name": "db", "serverId": "1"});
     fixture.client_requests(1, "session/new", &json!({"cwd": "/w", "mcpServers": [own.clone()]}));
-    // A name does not make a command one of ours.
+    // The name of a server in the manifest does not allow another command.
     fixture.client_requests(
         3,
         "session/new",

@@ -275,7 +275,7 @@ fn an_update_of_an_unknown_kind_is_not_shown() {
     assert!(seen.lines().all(|line| line.starts_with("log method.refused")), "{seen}");
 }
 
-/// What the protocol has today passes, or is decided about.
+/// Every update of the current protocol passes or is decided.
 #[test]
 fn all_known_kinds_are_known_here() {
     for kind in [

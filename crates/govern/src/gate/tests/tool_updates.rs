@@ -1,4 +1,4 @@
-//! Tool calls as an agent tells of them.
+//! Tool calls in updates of an agent.
 
 use insta::assert_snapshot;
 
@@ -312,7 +312,7 @@ fn protected_files_cannot_be_changed() {
     assert!(is_denied(3, "fs/write_text_file", "/w/a/audit/audit-log.jsonl"));
     assert!(!is_denied(4, "fs/write_text_file", "/w/a/notes"));
     assert!(!is_denied(5, "fs/read_text_file", "/w/a/GOVERNANCE.md"));
-    // A call that is only told of is stopped by the places it names.
+    // An announced call is stopped because of its locations.
     let told = json!({"sessionUpdate": "tool_call", "toolCallId": "9", "kind": "delete", "status": "pending", "title": "t",
         "locations": [{"path": "/w/a/audit"}]});
     fixture.agent_updates(&told);
@@ -494,7 +494,7 @@ fn an_ended_call_that_is_reported_again_is_a_further_call() {
     };
     let mut fixture = Fixture::with_turn();
     fixture.agent_updates(&told("tool_call", "first"));
-    // The same once more, as a client may need it.
+    // The same update again, as a client may need it.
     fixture.agent_updates(&told("tool_call_update", "first"));
     assert_eq!(fixture.take_seen().matches("log tool.call").count(), 1);
     fixture.agent_updates(&told("tool_call_update", "second"));

@@ -1,4 +1,4 @@
-//! Members that the protocol does not have: nobody but their sender ever sees them.
+//! Members that the protocol does not have never reach the other peer.
 
 use super::*;
 

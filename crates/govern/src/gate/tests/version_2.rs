@@ -1,4 +1,4 @@
-//! The same conversations in version 2.
+//! Conversations in version 2 of the protocol.
 
 use insta::assert_snapshot;
 
@@ -186,7 +186,7 @@ fn a_command_that_names_a_known_call_is_judged_itself() {
     let seen = ask_permission(&mut fixture, &command("ls"));
     assert!(seen.contains(r#""optionId":"n""#), "{seen}");
 
-    // The command that the call was told with is decided already.
+    // The command of the announced call is decided already.
     let mut fixture = v2_turn(config());
     fixture.agent_updates(
         &json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "name": "Run", "kind": "execute",
@@ -284,7 +284,7 @@ fn everything_beside_a_command_is_judged_and_shown_with_it() {
             let mut subject = json!({"type": "command", "command": "ls", "cwd": "/w/a", "toolCallId": "1"});
             subject[name] = value.clone();
             let seen = ask_permission(&mut fixture, &subject);
-            // It is another command than the one that was told of.
+            // It differs from the announced command.
             assert!(seen.contains("log policy.resolved require-approval"), "{is_told} {subject}: {seen}");
             assert!(seen.contains(&format!("\"{name}\":{value}")), "{is_told} {subject}: {seen}");
         }
