@@ -17,7 +17,7 @@ const MAX_VALUE_BYTES: usize = 256 << 10;
 /// Action of an entry about a decision.
 pub(crate) const DECISION: &str = "policy.resolved";
 /// Policy name of decisions that no rule made.
-const UNNAMED: &str = "default";
+const DEFAULT_POLICY: &str = "default";
 
 /// The operator, client and session of an event. Every entry names them.
 #[derive(Clone, Copy, Debug)]
@@ -79,7 +79,7 @@ impl AuditContext<'_> {
         let about = [("kind", Some("refusal".into())), ("code", Some(text_fact(code)))];
         Event {
             input: Some(shorten_value(input)),
-            policy: Some(PolicyRef { reference: UNNAMED.to_owned(), decision: Some(Decision::Deny) }),
+            policy: Some(PolicyRef { reference: DEFAULT_POLICY.to_owned(), decision: Some(Decision::Deny) }),
             ..self.event(what, self.session_subject(), about)
         }
     }
@@ -97,7 +97,7 @@ impl AuditContext<'_> {
         };
         Event {
             input: Some(shorten_value(input)),
-            policy: Some(PolicyRef { reference: UNNAMED.to_owned(), decision: Some(decision) }),
+            policy: Some(PolicyRef { reference: DEFAULT_POLICY.to_owned(), decision: Some(decision) }),
             ..self.event(action, self.session_subject(), about)
         }
     }
@@ -268,7 +268,7 @@ fn decision(class: Class) -> Decision {
 }
 
 fn policy_name(ruling: &Ruling) -> String {
-    ruling.decided_by().unwrap_or(UNNAMED).to_owned()
+    ruling.decided_by().unwrap_or(DEFAULT_POLICY).to_owned()
 }
 
 fn clip(text: &str, most: usize) -> String {

@@ -129,7 +129,7 @@ impl CountedCall {
     fn usage_without(&self, policy: &str, digest: &Digest, at: u64, usage: Usage) -> Usage {
         let is_same = self.is_for(digest);
         let is_counted = self.at / DAY == at / DAY && self.policies.iter().any(|counted| counted == policy);
-        if !is_counted || usage == ALL || self.is_used && !is_same {
+        if !is_counted || usage == EXHAUSTED || self.is_used && !is_same {
             return usage;
         }
         let amount_cents = usage.amount_cents.saturating_sub(self.cents);
@@ -147,7 +147,7 @@ pub(crate) struct DecisionContext<'a> {
 }
 
 /// More than any budget.
-const ALL: Usage = Usage { hour: u64::MAX, day: u64::MAX, amount_cents: u64::MAX };
+const EXHAUSTED: Usage = Usage { hour: u64::MAX, day: u64::MAX, amount_cents: u64::MAX };
 
 impl Authorizer {
     pub(crate) fn new(policy: Policy, name: &str) -> Self {
@@ -274,7 +274,7 @@ impl Authorizer {
 
     fn usage(&self, clause: &str, at: u64) -> Usage {
         match self.used.get(clause) {
-            _ if self.budgets_unknown => ALL,
+            _ if self.budgets_unknown => EXHAUSTED,
             Some(used) => used.usage_at(at),
             None => Usage::default(),
         }

@@ -235,14 +235,15 @@ impl Call {
     }
 
     /// Merges an update. Returns `true` if the call must be decided again.
-    pub(crate) fn apply_update(&mut self, said: CallUpdate<'_>) -> bool {
-        let is_pending = said.is_pending();
-        let known = said.name.as_deref().map(str::to_owned).or_else(|| known_name(said.meta.as_ref()));
+    pub(crate) fn apply_update(&mut self, call_update: CallUpdate<'_>) -> bool {
+        let is_pending = call_update.is_pending();
+        let known =
+            call_update.name.as_deref().map(str::to_owned).or_else(|| known_name(call_update.meta.as_ref()));
         // The server's own name and the reported one mean the same tool.
         let known = known.filter(|told| self.reported_name.as_ref() != Some(told));
         let renamed = self.set_reported_name(known.as_deref());
         let mut changed = renamed;
-        if let Some(kind) = said
+        if let Some(kind) = call_update
             .kind
             .as_deref()
             .filter(|kind| !kind.is_empty() && *kind != self.kind.as_deref().unwrap_or_default())
@@ -250,22 +251,23 @@ impl Call {
             self.kind = Some(kind.to_owned());
             changed = true;
         }
-        if let Some(UnambiguousJson(input)) = said.raw_input
+        if let Some(UnambiguousJson(input)) = call_update.raw_input
             && input != self.input
         {
             self.input = input;
             changed = true;
         }
-        if let Some(locations) = said.locations {
+        if let Some(locations) = call_update.locations {
             let unusual: Vec<Value> =
                 locations.iter().filter_map(|location| location.unusual.clone()).collect();
             let paths: Vec<PathBuf> = locations.into_iter().map(|location| location.path).collect();
             changed |= paths != self.locations || unusual != self.unusual_locations;
             (self.locations, self.unusual_locations) = (paths, unusual);
         }
-        let has_ended = [Some(self.progress), said.status].iter().flatten().any(|progress| progress.is_end());
+        let has_ended =
+            [Some(self.progress), call_update.status].iter().flatten().any(|progress| progress.is_end());
         let can_be_result = has_ended || self.is_allowed && !is_pending && !self.has_no_input();
-        changed |= said
+        changed |= call_update
             .content
             .as_ref()
             .is_some_and(|UnambiguousJson(content)| self.apply_changes(content, can_be_result));
@@ -273,20 +275,21 @@ impl Call {
             // The next decision is about what was shown last.
             self.adopt_reported();
         }
-        if let Some(status) = said.status {
+        if let Some(status) = call_update.status {
             self.progress = self.progress.max(status);
             self.began |= !matches!(status, CallStatus::Pending | CallStatus::Failed);
         }
         // Before the end, content may show what the call is going to do.
-        let content = said.content.as_ref().filter(|_| self.progress == CallStatus::Failed);
+        let content = call_update.content.as_ref().filter(|_| self.progress == CallStatus::Failed);
         self.yielded |=
-            [said.raw_output.as_ref(), content].into_iter().flatten().any(|told| !is_empty(&told.0));
+            [call_update.raw_output.as_ref(), content].into_iter().flatten().any(|told| !is_empty(&told.0));
         // A call with a result has run, whatever its status. A failed one may have been refused by the agent.
         self.began |= self.progress != CallStatus::Failed
-            && said.raw_output.as_ref().is_some_and(|UnambiguousJson(output)| !is_empty(output));
+            && call_update.raw_output.as_ref().is_some_and(|UnambiguousJson(output)| !is_empty(output));
         // A single content block is not the whole output.
-        if let Some(UnambiguousJson(output)) =
-            said.raw_output.or(said.content.filter(|UnambiguousJson(content)| !content.is_object()))
+        if let Some(UnambiguousJson(output)) = call_update
+            .raw_output
+            .or(call_update.content.filter(|UnambiguousJson(content)| !content.is_object()))
         {
             self.output = output;
         }
@@ -355,10 +358,10 @@ impl Call {
         is_among(self.kind()) && self.action().kinds().into_iter().map(Kind::name).all(is_among)
     }
 
-    /// Returns a fresh call of the same tool if this one has ended and `said` is about a further run: other
-    /// input, or a running status. The caller applies `said` to it. Reusing an id does not make two calls
+    /// Returns a fresh call of the same tool if this one has ended and `call_update` is about a further run: other
+    /// input, or a running status. The caller applies `call_update` to it. Reusing an id does not make two calls
     /// one.
-    pub(crate) fn new_run(&self, said: &CallUpdate<'_>) -> Option<Self> {
+    pub(crate) fn new_run(&self, call_update: &CallUpdate<'_>) -> Option<Self> {
         let mut fresh = Self {
             progress: CallStatus::Pending,
             began: false,
@@ -370,17 +373,21 @@ impl Call {
             ..self.clone()
         };
         // A different text alone may still be the result of the ended call.
-        let changed = Self { is_allowed: true, ..fresh.clone() }.apply_update(said.clone());
-        let runs = matches!(said.status, Some(CallStatus::Pending | CallStatus::Running));
-        let is_other_result = said.status.is_some_and(CallStatus::is_end) && self.is_unrecorded_output(said);
+        let changed = Self { is_allowed: true, ..fresh.clone() }.apply_update(call_update.clone());
+        let runs = matches!(call_update.status, Some(CallStatus::Pending | CallStatus::Running));
+        let is_other_result =
+            call_update.status.is_some_and(CallStatus::is_end) && self.is_unrecorded_output(call_update);
         fresh.adopt_reported();
-        (changed || runs || said.is_announcement() || is_other_result).then_some(fresh)
+        (changed || runs || call_update.is_announcement() || is_other_result).then_some(fresh)
     }
 
     /// Returns `true` if the update has an output that differs from the recorded one.
-    pub(crate) fn is_unrecorded_output(&self, said: &CallUpdate<'_>) -> bool {
-        let output =
-            said.raw_output.as_ref().map(|UnambiguousJson(output)| output).filter(|output| !is_empty(output));
+    pub(crate) fn is_unrecorded_output(&self, call_update: &CallUpdate<'_>) -> bool {
+        let output = call_update
+            .raw_output
+            .as_ref()
+            .map(|UnambiguousJson(output)| output)
+            .filter(|output| !is_empty(output));
         output.is_some_and(|output| self.recorded.is_some_and(|recorded| recorded != value_digest(output)))
     }
 

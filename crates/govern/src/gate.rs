@@ -341,25 +341,25 @@ impl<O: GateOutput> GateCtx<'_, O> {
     /// Sends a line once the event that it depends on is recorded.
     fn send(
         &mut self,
-        way: GateDirection,
+        direction: GateDirection,
         parts: &[&[u8]],
         after: Option<AuditSeq>,
         on_failure: OnAuditFailure,
     ) {
-        let outbox = match way {
+        let outbox = match direction {
             GateDirection::ToClient => &mut self.gate.to_client,
             GateDirection::ToAgent => &mut self.gate.to_agent,
         };
         let after = after.filter(|seq| *seq != AuditSeq::UNRECORDED);
         if after.is_none() && outbox.is_empty() {
-            self.send_now(way, parts);
+            self.send_now(direction, parts);
         } else {
             outbox.push(parts.concat().into(), after, on_failure);
         }
     }
 
-    fn send_now(&mut self, way: GateDirection, parts: &[&[u8]]) {
-        match way {
+    fn send_now(&mut self, direction: GateDirection, parts: &[&[u8]]) {
+        match direction {
             GateDirection::ToClient => self.out.to_client(parts),
             GateDirection::ToAgent => self.out.to_agent(parts),
         }
@@ -368,8 +368,8 @@ impl<O: GateOutput> GateCtx<'_, O> {
     fn apply_audit_result(&mut self, seq: AuditSeq, written: bool) {
         self.gate.last_settled = self.gate.last_settled.max(seq);
         self.release_check_results(seq, written);
-        for way in [GateDirection::ToClient, GateDirection::ToAgent] {
-            let outbox = match way {
+        for direction in [GateDirection::ToClient, GateDirection::ToAgent] {
+            let outbox = match direction {
                 GateDirection::ToClient => &mut self.gate.to_client,
                 GateDirection::ToAgent => &mut self.gate.to_agent,
             };
@@ -382,7 +382,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             for on_failure in failed {
                 self.apply_audit_failure(on_failure);
             }
-            self.flush(way);
+            self.flush(direction);
         }
     }
 
@@ -390,7 +390,9 @@ impl<O: GateOutput> GateCtx<'_, O> {
     fn apply_audit_failure(&mut self, on_failure: OnAuditFailure) {
         match on_failure {
             OnAuditFailure::Drop => {}
-            OnAuditFailure::SendInstead(way, line) => self.send(way, &[&line], None, OnAuditFailure::Drop),
+            OnAuditFailure::SendInstead(direction, line) => {
+                self.send(direction, &[&line], None, OnAuditFailure::Drop)
+            }
             OnAuditFailure::FailClientRequest(line, id) => {
                 let Some(pending) = self.gate.pending_at_agent.remove(&id) else { return };
                 match pending.kind {
@@ -430,9 +432,9 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    fn flush(&mut self, way: GateDirection) {
+    fn flush(&mut self, direction: GateDirection) {
         loop {
-            let outbox = match way {
+            let outbox = match direction {
                 GateDirection::ToClient => &mut self.gate.to_client,
                 GateDirection::ToAgent => &mut self.gate.to_agent,
             };
@@ -442,7 +444,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             {
                 continue;
             }
-            self.send_now(way, &[&line]);
+            self.send_now(direction, &[&line]);
         }
     }
 }

@@ -19,10 +19,11 @@ use serde_json::{Value, json};
 const REASON: &str = "the gate was killed";
 
 /// Fields that every entry of a session has.
-const COMMON: [&str; 6] = ["operator", "session", "parentSessionId", "identity", "identity_method", "tier"];
+const SESSION_FIELDS: [&str; 6] =
+    ["operator", "session", "parentSessionId", "identity", "identity_method", "tier"];
 
 /// Further fields that the result of a call copies from its decision.
-const OF_CALL: [&str; 5] = ["tool", "toolCallId", "claimedTool", "toolKinds", "approval"];
+const CALL_FIELDS: [&str; 5] = ["tool", "toolCallId", "claimedTool", "toolKinds", "approval"];
 
 /// Reason why the log could not be recovered.
 #[derive(Debug, thiserror::Error)]
@@ -160,7 +161,7 @@ impl OpenSession {
 
 /// Returns the result of a call that this entry allowed.
 fn interrupted_call(decision: &Entry) -> Event {
-    let mut event = event_like(decision, "tool.call", decision.subject.clone(), &OF_CALL);
+    let mut event = event_like(decision, "tool.call", decision.subject.clone(), &CALL_FIELDS);
     event.facts.insert("kind", "tool-call");
     event.facts.insert("reason", REASON);
     Event {
@@ -176,7 +177,7 @@ fn interrupted_call(decision: &Entry) -> Event {
 fn event_like(entry: &Entry, action: &str, subject: Subject, more: &[&'static str]) -> Event {
     let mut event =
         Event { actor: entry.actor.clone(), action: action.to_owned(), subject, ..Event::default() };
-    for name in COMMON.iter().chain(more) {
+    for name in SESSION_FIELDS.iter().chain(more) {
         if let Some(value) = entry.aip44(name) {
             event.facts.insert(name, Fact::from(value.clone()));
         }

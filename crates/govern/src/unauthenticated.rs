@@ -25,7 +25,7 @@ impl UnauthenticatedGate {
     /// Returns the answer to a message, if it gets one.
     #[must_use]
     pub fn answer(&self, message: View<'_>) -> Option<Bytes> {
-        let Self { id: way, name, description } = self;
+        let Self { id: method_id, name, description } = self;
         let id = match message.kind() {
             Kind::Request => message.id()?,
             Kind::Batch => b"null",
@@ -36,7 +36,7 @@ impl UnauthenticatedGate {
             let result = json!({
                 "protocolVersion": 1,
                 "agentCapabilities": {},
-                "authMethods": [{"id": way, "name": name, "description": description}],
+                "authMethods": [{"id": method_id, "name": name, "description": description}],
             });
             return message::response(id, &result).ok();
         }

@@ -32,7 +32,7 @@ const MAX_CLOSED: usize = 4_096;
 const MAX_EARLY_BYTES: usize = 16 << 20;
 
 /// Reason for stopping a turn whose agent uses a foreign session.
-const FOREIGN: &str = "it used a session that the client did not open";
+const FOREIGN_SESSION: &str = "it used a session that the client did not open";
 
 /// Ancestors of a child session.
 #[derive(Clone, Debug)]
@@ -236,10 +236,10 @@ impl<O: GateOutput> GateCtx<'_, O> {
         self.record(event);
         if is_idle {
             self.gate.is_ending = true;
-            return self.out.end_agent(FOREIGN);
+            return self.out.end_agent(FOREIGN_SESSION);
         }
         for name in turns {
-            self.halt_turn(&name, FOREIGN);
+            self.halt_turn(&name, FOREIGN_SESSION);
         }
     }
 

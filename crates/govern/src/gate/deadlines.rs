@@ -259,10 +259,10 @@ impl<O: GateOutput> GateCtx<'_, O> {
     }
 
     /// Tells a peer that its answer is no longer needed.
-    pub(super) fn cancel_request(&mut self, way: GateDirection, id: &[u8]) {
+    pub(super) fn cancel_request(&mut self, direction: GateDirection, id: &[u8]) {
         let id: Value = serde_json::from_slice(id).unwrap_or_default();
         if let Ok(line) = message::notification(method::CANCEL_REQUEST, &json!({"requestId": id})) {
-            self.send(way, &[&line], None, OnAuditFailure::Drop);
+            self.send(direction, &[&line], None, OnAuditFailure::Drop);
         }
     }
 }

@@ -12,7 +12,7 @@ use super::{Gate, GateCtx, Raw};
 use crate::audit_events::ApprovalOutcome;
 
 /// Reason for refusing what the client would have to answer.
-const MUTE: &str = "the client has ended its input, so it cannot answer";
+const CLIENT_INPUT_CLOSED: &str = "the client has ended its input, so it cannot answer";
 
 impl Gate {
     /// Returns `true` if no client request is unanswered, no turn is active, and no line waits for the audit
@@ -38,7 +38,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             .filter(|(_, approval)| approval.can_be_approved_by(&self.gate.principal));
         let approvals: Vec<u64> = approvals.map(|(number, _)| *number).collect();
         for number in approvals {
-            self.settle_approval(number, ApprovalOutcome::Refused(MUTE.to_owned()));
+            self.settle_approval(number, ApprovalOutcome::Refused(CLIENT_INPUT_CLOSED.to_owned()));
         }
         let mut served: Vec<(Raw, PendingAtClient)> = self.gate.pending_at_client.drain().collect();
         served.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
@@ -47,8 +47,9 @@ impl<O: GateOutput> GateCtx<'_, O> {
                 PendingAtClient::Service { session: name, call, .. } => {
                     let record =
                         self.gate.sessions.get_mut(&*name).and_then(|session| session.calls.remove(&*call));
-                    let event = record
-                        .and_then(|record| self.outcome_event(&name, &call, &record, json!({"error": MUTE})));
+                    let event = record.and_then(|record| {
+                        self.outcome_event(&name, &call, &record, json!({"error": CLIENT_INPUT_CLOSED}))
+                    });
                     let seq = event.map(|event| self.record(event));
                     let line = message::error(&id, &client_closed_error());
                     self.send(
@@ -84,7 +85,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
 
     /// Returns the refusal for an approval that the client would have to give, if it has ended its input.
     pub(super) fn client_closed_refusal(&self) -> Option<ApprovalOutcome> {
-        self.gate.is_client_input_closed.then(|| ApprovalOutcome::Refused(MUTE.to_owned()))
+        self.gate.is_client_input_closed.then(|| ApprovalOutcome::Refused(CLIENT_INPUT_CLOSED.to_owned()))
     }
 
     /// Closes all sessions, and answers the pending client requests once that is recorded.
@@ -113,5 +114,5 @@ impl<O: GateOutput> GateCtx<'_, O> {
 
 /// Error for agent requests to a client that has ended its input.
 fn client_closed_error() -> RpcError {
-    RpcError::new(Code::Cancelled, MUTE)
+    RpcError::new(Code::Cancelled, CLIENT_INPUT_CLOSED)
 }

@@ -19,15 +19,15 @@ use crate::call::Call;
 use crate::unique_keys;
 
 /// The method that calls a tool.
-const CALL: &str = "tools/call";
+const TOOL_CALL_METHOD: &str = "tools/call";
 
 /// Methods that manage a connection or describe a server, and show none of its data.
-const PLAIN: [&str; 6] =
+const UNJUDGED_METHODS: [&str; 6] =
     ["initialize", "server/discover", "ping", "tools/list", "logging/setLevel", "resources/unsubscribe"];
 
 /// Members of `_meta` about the caller, progress and tracing. They do not change what the call does, and the
 /// official client sends some of them with each request.
-const OF_THE_CARRIER: [&str; 8] = [
+const CARRIER_META_KEYS: [&str; 8] = [
     "progressToken",
     "traceparent",
     "tracestate",
@@ -39,7 +39,8 @@ const OF_THE_CARRIER: [&str; 8] = [
 ];
 
 /// Methods that make a server show something.
-const READS: [&str; 4] = ["resources/read", "resources/subscribe", "prompts/get", "completion/complete"];
+const READ_METHODS: [&str; 4] =
+    ["resources/read", "resources/subscribe", "prompts/get", "completion/complete"];
 
 /// A list method of a server.
 #[derive(Debug)]
@@ -52,7 +53,7 @@ pub(super) struct McpList {
     name: &'static str,
 }
 
-static LISTS: [McpList; 3] = [
+static LIST_METHODS: [McpList; 3] = [
     McpList { method: "resources/list", entries: "resources", by: "resources/read", name: "uri" },
     McpList {
         method: "resources/templates/list",
@@ -76,7 +77,7 @@ fn extra_members(params: &Value) -> Map<String, Value> {
     let mut members = params.as_object().cloned().unwrap_or_default();
     members.retain(|name, _| name != "name" && name != "arguments");
     let is_carried = |meta: &Value| {
-        meta.as_object().is_some_and(|meta| meta.keys().all(|key| OF_THE_CARRIER.contains(&key.as_str())))
+        meta.as_object().is_some_and(|meta| meta.keys().all(|key| CARRIER_META_KEYS.contains(&key.as_str())))
     };
     if members.get("_meta").is_some_and(is_carried) {
         members.remove("_meta");
@@ -103,9 +104,9 @@ impl<O: GateOutput> GateCtx<'_, O> {
             }
             _ => {
                 let inner = params["method"].as_str().unwrap_or_default();
-                if PLAIN.contains(&inner) {
+                if UNJUDGED_METHODS.contains(&inner) {
                     PendingAtClient::PassThrough { method: method.into() }
-                } else if let Some(list) = LISTS.iter().find(|list| list.method == inner) {
+                } else if let Some(list) = LIST_METHODS.iter().find(|list| list.method == inner) {
                     PendingAtClient::McpList { session: found.session, server: found.name, list }
                 } else {
                     return self.mcp_call(id, found, &params, message);
@@ -122,11 +123,11 @@ impl<O: GateOutput> GateCtx<'_, O> {
         };
         let method = params["method"].as_str().unwrap_or_default();
         let input = |value: Option<&Value>| value.cloned().unwrap_or_else(|| json!({}));
-        let call = if method == CALL {
+        let call = if method == TOOL_CALL_METHOD {
             let tool = params["params"]["name"].as_str().unwrap_or_default();
             let call = Call::new(Some(found.name), tool, "other", input(params["params"].get("arguments")));
             call.with_extra_members(extra_members(&params["params"]))
-        } else if READS.contains(&method) {
+        } else if READ_METHODS.contains(&method) {
             Call::mcp_read(found.name, method, input(params.get("params")))
         } else {
             Call::new(Some(found.name), method, "other", input(params.get("params")))

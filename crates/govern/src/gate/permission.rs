@@ -28,31 +28,31 @@ impl<O: GateOutput> GateCtx<'_, O> {
             Err(code) => return self.refuse_subject(id, &name, &options, code, message),
         };
         let told = told.to_string();
-        let Ok(mut said) = serde_json::from_str::<CallUpdate<'_>>(&told) else {
+        let Ok(mut call_update) = serde_json::from_str::<CallUpdate<'_>>(&told) else {
             return self.refuse_subject(id, &name, &options, "unreadable_subject", message);
         };
-        let call = said.tool_call_id.as_deref().map_or_else(|| request_key(id), call_key);
+        let call = call_update.tool_call_id.as_deref().map_or_else(|| request_key(id), call_key);
         // A replay and a stopped turn grant nothing.
         let is_over = self.gate.is_stopping(&name) || self.gate.is_replaying(&name);
-        let bytes = said.retained_bytes() + command.as_ref().map_or(0, value_bytes);
+        let bytes = call_update.retained_bytes() + command.as_ref().map_or(0, value_bytes);
         if is_over || !self.has_room_for_call(&name, &call, bytes) {
             return self.answer_permission(id, &name, None, None);
         }
         let Some(record) = self.gate.call_record_or_new(&name, &call) else { return };
-        if said.tool_call_id.is_none() {
+        if call_update.tool_call_id.is_none() {
             // Without an id, only this request describes the call.
             **record = CallRecord::default();
         } else if record.is_recorded {
             // A request about an ended call is about a further run.
-            if !matches!(said.status, Some(CallStatus::Pending | CallStatus::Running)) {
-                said.status = Some(CallStatus::Pending);
+            if !matches!(call_update.status, Some(CallStatus::Pending | CallStatus::Running)) {
+                call_update.status = Some(CallStatus::Pending);
             }
-            if let Some(call) = record.call.new_run(&said) {
+            if let Some(call) = record.call.new_run(&call_update) {
                 **record = CallRecord { call, ..CallRecord::default() };
             }
         }
         let needs_judging = record.set_asked();
-        let mut changed = record.call.apply_update(said);
+        let mut changed = record.call.apply_update(call_update);
         changed |= command.is_some_and(|command| record.call.set_asked_command(command));
         let is_new = record.decision.is_none();
         self.charge_call(&name, &call);

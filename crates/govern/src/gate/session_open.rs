@@ -29,7 +29,7 @@ const MAX_ENTRIES: usize = 64;
 const MAX_PATH_BYTES: usize = 4096;
 
 /// Members of the description of an MCP server in the client.
-const OF_ACP: [&str; 5] = ["type", "name", "id", "serverId", "_meta"];
+const CLIENT_SERVER_MEMBERS: [&str; 5] = ["type", "name", "id", "serverId", "_meta"];
 
 /// Services that the client offered in `initialize`.
 #[derive(Clone, Copy, Debug)]
@@ -275,7 +275,9 @@ impl<O: GateOutput> GateCtx<'_, O> {
         };
         // An agent that does not know the type could take it for a server of another type.
         let members = server.as_object().into_iter().flatten();
-        if server["type"] == "acp" && members.map(|(key, _)| key).any(|key| !OF_ACP.contains(&key.as_str())) {
+        if server["type"] == "acp"
+            && members.map(|(key, _)| key).any(|key| !CLIENT_SERVER_MEMBERS.contains(&key.as_str()))
+        {
             let words = "an MCP server in the client takes only a name and an id";
             return Err(OpeningRefusal::new(Code::InvalidParams, words, "unknown_member"));
         }

@@ -65,15 +65,15 @@ impl<O: GateOutput> GateCtx<'_, O> {
             }
             // More content of a call: shown if the call is, and needs no decision.
             "tool_call_content_chunk" => {
-                let Ok(said) = serde_json::from_slice::<CallUpdate<'_>>(update) else {
+                let Ok(call_update) = serde_json::from_slice::<CallUpdate<'_>>(update) else {
                     return self.halt_unreadable(&name, update);
                 };
                 // A file change needs a decision, however it is reported.
-                if said.is_change() {
-                    return self.apply_tool_update(&name, said, message);
+                if call_update.is_change() {
+                    return self.apply_tool_update(&name, call_update, message);
                 }
-                self.join_shown_terminals(&name, &said);
-                let id = said.tool_call_id;
+                self.join_shown_terminals(&name, &call_update);
+                let id = call_update.tool_call_id;
                 let record = self.call_record(&name, &call_key(id.as_deref().unwrap_or_default()));
                 if record.is_some_and(|record| record.outcome.is_given()) {
                     self.send_marked(message, None, OnAuditFailure::Drop);
@@ -113,7 +113,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
     /// Handles an update about a tool call.
     fn handle_call_update(&mut self, name: &str, update: &[u8], message: View<'_>) {
         match serde_json::from_slice::<CallUpdate<'_>>(update) {
-            Ok(said) => self.apply_tool_update(name, said, message),
+            Ok(call_update) => self.apply_tool_update(name, call_update, message),
             Err(_) => self.halt_unreadable(name, update),
         }
     }
@@ -174,9 +174,9 @@ impl<O: GateOutput> GateCtx<'_, O> {
         }
     }
 
-    fn apply_tool_update(&mut self, name: &str, said: CallUpdate<'_>, message: View<'_>) {
-        let id = call_key(said.tool_call_id.as_deref().unwrap_or_default());
-        self.apply_call_update(name, &id, said, message);
+    fn apply_tool_update(&mut self, name: &str, call_update: CallUpdate<'_>, message: View<'_>) {
+        let id = call_key(call_update.tool_call_id.as_deref().unwrap_or_default());
+        self.apply_call_update(name, &id, call_update, message);
     }
 
     /// Decides about a call with this update, and shows the update if allowed.
@@ -184,7 +184,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
         &mut self,
         name: &str,
         id: &str,
-        said: CallUpdate<'_>,
+        call_update: CallUpdate<'_>,
         message: View<'_>,
     ) {
         let Some(session) = self.session(name) else { return };
@@ -195,25 +195,25 @@ impl<O: GateOutput> GateCtx<'_, O> {
         if !self.has_room_for_call(
             name,
             id,
-            said.retained_bytes() + message.bytes().len().min(MAX_HELD_BYTES),
+            call_update.retained_bytes() + message.bytes().len().min(MAX_HELD_BYTES),
         ) {
             return self.halt_turn(name, NO_ROOM);
         }
         let Some(record) = self.gate.call_record_or_new(name, id) else { return };
         if record.is_recorded
-            && let Some(call) = record.call.new_run(&said)
+            && let Some(call) = record.call.new_run(&call_update)
         {
             **record = CallRecord { call, ..CallRecord::default() };
         }
         // Terminals must join the call before this update can end it.
         let Some(session) = self.gate.sessions.get_mut(name) else { return };
-        for terminal in said.terminals() {
+        for terminal in call_update.terminals() {
             session.join_terminal(&self.gate.retained, &terminal, id);
         }
         let Some(record) = session.calls.get_mut(id) else { return };
         // An output that arrives after the end is recorded as well.
-        record.is_recorded &= !record.call.is_unrecorded_output(&said);
-        let changed = record.call.apply_update(said);
+        record.is_recorded &= !record.call.is_unrecorded_output(&call_update);
+        let changed = record.call.apply_update(call_update);
         let mut seq = None;
         if record.decision.is_none() && record.call.is_bare() {
             let has_room = record.hold_line(message.bytes());
