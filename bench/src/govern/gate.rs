@@ -10,7 +10,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use narrows_audit::Log;
-use narrows_govern::{Disk, Gate, Mandate, Principal, Setting, stand};
+use narrows_govern::{Disk, Gate, GateConfig, GateStart, Principal, run_gate};
 use narrows_link::{Link, Options, Receiver, Sender, memory};
 use narrows_policy::{Access, Class, DefaultApproval, GovernanceRule, GovernanceRuleset, Narrowing, Policy};
 use serde_json::{Value, json};
@@ -90,9 +90,15 @@ fn gate() -> io::Result<Gate> {
     let ruleset = GovernanceRuleset::new(clauses).with_level(Some(2)).with_default(DefaultApproval::OnMutate);
     let policy = Policy::new(Access::High, Narrowing::default()).with_ruleset(ruleset);
     let root = std::env::temp_dir().canonicalize()?;
-    let mandate = Mandate { operator: "notes".into(), roots: vec![root], ..Mandate::default() };
+    let mandate = GateConfig { operator: "notes".into(), roots: vec![root], ..GateConfig::default() };
     let who = Principal { id: "user:ada".into(), ..Principal::default() };
-    Ok(Gate::new(mandate, who, policy, Box::new(Disk), Setting { began: 1_700_000_000, nonce: "n".into() }))
+    Ok(Gate::new(
+        mandate,
+        who,
+        policy,
+        Box::new(Disk),
+        GateStart { started_at: 1_700_000_000, nonce: "n".into() },
+    ))
 }
 
 /// The processor time in seconds that the lines of an agent take to its client.
@@ -105,7 +111,7 @@ async fn pass(lines: &[Bytes], log: Option<&Path>) -> io::Result<f64> {
             let log = Log::open(path, narrows_audit::Options::default()).map_err(io::Error::other)?;
             tokio::spawn(async move {
                 // Whichever end goes first, the log is closed.
-                let _ = stand(gate()?, outer, inner, log.clone(), asked).await;
+                let _ = run_gate(gate()?, outer, inner, log.clone(), asked).await;
                 log.close();
                 Ok(())
             })

@@ -1,4 +1,4 @@
-//! A call of a tool as an agent tells of it, bit by bit.
+//! A tool call, assembled from the messages of an agent about it.
 
 mod changes;
 mod content;
@@ -15,47 +15,47 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use self::content::{blocks, change_blocks, is_empty};
-use self::request::shown;
+use self::request::mcp_read_action;
+use crate::coverage::NON_TOOL_ACTIONS;
 use crate::gate::value_bytes;
-use crate::once::Once;
-use crate::reach::OTHERS;
+use crate::unique_keys::UnambiguousJson;
 
-/// What stands in front of a kind where a name could be.
-const KIND: &str = "kind:";
+/// Prefix of a kind where a tool name could be.
+const KIND_PREFIX: &str = "kind:";
 
 /// A SHA-256.
 pub(crate) type Digest = [u8; 32];
 
-/// How far a call is.
+/// Progress of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Progress {
-    /// It has not begun.
+pub(crate) enum CallStatus {
+    /// Not started.
     #[default]
     Pending,
-    /// It is under way.
+    /// Running.
     #[serde(rename = "in_progress")]
     Running,
-    /// It has ended well.
+    /// Ended successfully.
     Completed,
-    /// It has ended otherwise.
+    /// Ended with an error.
     Failed,
-    /// Something that nobody knows: then it may have begun.
+    /// An unknown status. The call may have started.
     #[serde(other)]
     Unknown,
 }
 
-impl Progress {
+impl CallStatus {
     fn is_end(self) -> bool {
         matches!(self, Self::Completed | Self::Failed)
     }
 }
 
-/// What one message says about a call. A member that stands there twice makes it unreadable, and so does whatever in it is
-/// read by some in one way and by others in another, or not at all.
+/// The content of one message about a call. Duplicate members, and values that two readers may read
+/// differently, make it invalid.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Said<'a> {
+pub(crate) struct CallUpdate<'a> {
     #[serde(borrow, default)]
     session_update: Option<Cow<'a, str>>,
     #[serde(borrow)]
@@ -65,32 +65,32 @@ pub(crate) struct Said<'a> {
     #[serde(borrow, default)]
     kind: Option<Cow<'a, str>>,
     #[serde(default)]
-    pub(crate) status: Option<Progress>,
+    pub(crate) status: Option<CallStatus>,
     #[serde(default)]
-    raw_input: Option<Once>,
+    raw_input: Option<UnambiguousJson>,
     #[serde(default)]
-    raw_output: Option<Once>,
+    raw_output: Option<UnambiguousJson>,
     #[serde(default)]
-    content: Option<Once>,
+    content: Option<UnambiguousJson>,
     #[serde(default)]
     locations: Option<Vec<Location>>,
     #[serde(rename = "_meta", default)]
-    meta: Option<Once>,
+    meta: Option<UnambiguousJson>,
 }
 
-impl Said<'_> {
-    /// What is told of a call that runs a command, by somebody who has no message about it.
-    pub(crate) fn about_command(
+impl CallUpdate<'_> {
+    /// Returns the update about a call that runs a command, for a command without a tool call message.
+    pub(crate) fn for_command(
         kind: &'static str,
         input: Option<Value>,
-        status: Option<Progress>,
-        output: Option<Once>,
-    ) -> Said<'static> {
-        let (kind, raw_input) = (Some(Cow::Borrowed(kind)), input.map(Once));
-        Said { kind, raw_input, status, raw_output: output, ..Said::default() }
+        status: Option<CallStatus>,
+        output: Option<UnambiguousJson>,
+    ) -> CallUpdate<'static> {
+        let (kind, raw_input) = (Some(Cow::Borrowed(kind)), input.map(UnambiguousJson));
+        CallUpdate { kind, raw_input, status, raw_output: output, ..CallUpdate::default() }
     }
 
-    /// Estimates the memory that a call takes for it at most.
+    /// Returns an upper bound of the memory that this takes in a call.
     pub(crate) fn retained_bytes(&self) -> usize {
         let texts = [&self.tool_call_id, &self.name, &self.kind].into_iter().flatten();
         let values = [&self.raw_input, &self.raw_output, &self.content, &self.meta].into_iter().flatten();
@@ -99,49 +99,49 @@ impl Said<'_> {
             size_of::<Location>() + location.path.as_os_str().len() + unusual
         });
         texts.map(|text| text.len()).sum::<usize>()
-            + values.map(|Once(value)| value_bytes(value)).sum::<usize>()
+            + values.map(|UnambiguousJson(value)| value_bytes(value)).sum::<usize>()
             + locations.sum::<usize>()
     }
 
-    /// The ids of the terminals that its content shows.
+    /// Returns the ids of the terminals in its content.
     pub(crate) fn terminals(&self) -> Vec<String> {
-        let Some(Once(content)) = &self.content else { return Vec::new() };
+        let Some(UnambiguousJson(content)) = &self.content else { return Vec::new() };
         let shown = blocks(content).into_iter().filter(|block| block["type"] == "terminal");
         shown.filter_map(|block| block["terminalId"].as_str().map(str::to_owned)).collect()
     }
 
-    /// Returns `true` if its content shows a change of files.
+    /// Returns `true` if its content contains a diff.
     pub(crate) fn is_change(&self) -> bool {
-        self.content.as_ref().is_some_and(|Once(content)| !change_blocks(content).is_empty())
+        self.content.as_ref().is_some_and(|UnambiguousJson(content)| !change_blocks(content).is_empty())
     }
 
-    /// Returns `true` if it says that the call has not begun: an announcement without a status does.
+    /// Returns `true` if the call has not started: an announcement without a status says so.
     fn is_pending(&self) -> bool {
         match self.status {
-            Some(status) => status == Progress::Pending,
+            Some(status) => status == CallStatus::Pending,
             None => self.is_announcement(),
         }
     }
 
-    /// Returns `true` if it announces a call, which version 1 does once for each.
+    /// Returns `true` if it announces a call. Version 1 announces each call once.
     fn is_announcement(&self) -> bool {
         self.session_update.as_deref() == Some("tool_call")
     }
 }
 
-/// A place that a call names. A member in it that the protocol does not have may name another.
+/// A location of a call. A member that the protocol does not have may name another location.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(try_from = "Once")]
+#[serde(try_from = "UnambiguousJson")]
 struct Location {
     path: PathBuf,
-    /// All of it, if it has such members.
+    /// The whole location, if it has unknown members.
     unusual: Option<Value>,
 }
 
-impl TryFrom<Once> for Location {
+impl TryFrom<UnambiguousJson> for Location {
     type Error = &'static str;
 
-    fn try_from(Once(value): Once) -> Result<Self, Self::Error> {
+    fn try_from(UnambiguousJson(value): UnambiguousJson) -> Result<Self, Self::Error> {
         let path = value["path"].as_str().map(PathBuf::from).ok_or("a location has no path")?;
         let is_known = |name: &String| matches!(name.as_str(), "path" | "line" | "_meta");
         let is_usual = value.as_object().is_some_and(|members| members.keys().all(is_known));
@@ -149,78 +149,81 @@ impl TryFrom<Once> for Location {
     }
 }
 
-/// A call of a tool.
+/// A tool call.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Call {
     name: Option<String>,
-    /// What an agent calls it that would pass for something which only we say of a call.
-    posed: Option<String>,
+    /// A reported name that is reserved, such as a kind. It proves nothing and is only recorded.
+    claimed: Option<String>,
     kind: Option<String>,
     server: Option<String>,
-    /// By which name an agent tells of it that says so beforehand.
-    told_as: Option<String>,
-    pub(crate) progress: Progress,
-    /// Whether it was ever said to run, whatever was said about it before or after.
+    /// Name under which the built-in agent will announce the call.
+    reported_name: Option<String>,
+    pub(crate) progress: CallStatus,
+    /// The call was ever reported as running.
     began: bool,
-    /// Whether something was told to have come of it, and not only to be wanted of it.
+    /// The agent reported a result, and not only what the call would do.
     yielded: bool,
     pub(crate) input: Value,
     pub(crate) output: Value,
-    /// A digest of the output that was recorded.
+    /// Digest of the recorded output.
     recorded: Option<Digest>,
     locations: Vec<PathBuf>,
-    /// Those of its locations that have members which the protocol does not have.
+    /// Locations with members that the protocol does not have.
     unusual_locations: Vec<Value>,
-    /// The blocks of its content that show a change of files.
+    /// The diffs in its content.
     changes: Vec<Value>,
-    /// The command that its agent last asked about as a part of it, if its input is another: an object with `command` and `cwd`.
+    /// The command of the last permission request within this call, if it differs from the input: `command`
+    /// and `cwd`.
     asked: Option<Value>,
-    /// The changes that were last shown as the result of an allowed call, if their text is another than that of `changes`.
+    /// The diffs that were last shown as the result of an allowed call, if their text differs from `changes`.
     reported: Option<Vec<Value>>,
-    /// It was allowed as it is: another text of the same change reports what it does, and replaces nothing that was shown.
+    /// The call is allowed as it is. Another text of the same diff then reports the result and replaces
+    /// nothing.
     is_allowed: bool,
-    /// It is a wish of the client's about its session, and no tool of the operator.
-    is_wish: bool,
-    /// It has an MCP server show something, and does no more.
+    /// A session change of the client, and no tool of the operator.
+    is_session_change: bool,
+    /// The call makes an MCP server show something, and does nothing else.
     reads: bool,
-    /// Where the file or the directory of a request to the client really is.
+    /// Resolved path of the file or directory, for a client request.
     real: Option<PathBuf>,
-    /// What a request for a tool of an MCP server has beside the name and the arguments: an object. A server may act on it.
+    /// Further members of an MCP tool request, as an object. A server may act on them.
     beside: Option<Value>,
 }
 
 impl Call {
-    /// Something that the client wants of its session and that no tool does.
-    pub(crate) fn wish(name: &str, kind: &str, input: Value) -> Self {
-        Self { is_wish: true, ..Self::known(None, name, kind, input) }
+    /// Creates a change of the session by the client.
+    pub(crate) fn session_change(name: &str, kind: &str, input: Value) -> Self {
+        Self { is_session_change: true, ..Self::new(None, name, kind, input) }
     }
 
-    /// A call of a known tool with all of its input.
-    pub(crate) fn known(server: Option<String>, name: &str, kind: &str, input: Value) -> Self {
+    /// Creates a call of a known tool with its complete input.
+    pub(crate) fn new(server: Option<String>, name: &str, kind: &str, input: Value) -> Self {
         let (name, kind) = (Some(name.to_owned()), Some(kind.to_owned()));
         Self { name, kind, server, input, ..Self::default() }
     }
 
-    /// Something that an MCP server is to show: a resource, a prompt.
-    pub(crate) fn reading(server: String, method: &str, input: Value) -> Self {
-        Self { reads: true, ..Self::known(Some(server), method, "read", input) }
+    /// Creates a read of an MCP server, such as a resource or a prompt.
+    pub(crate) fn mcp_read(server: String, method: &str, input: Value) -> Self {
+        Self { reads: true, ..Self::new(Some(server), method, "read", input) }
     }
 
-    /// A call as another agent would tell of it: by a name if it tells one, and by its kind.
-    pub(crate) fn told(name: Option<&str>, kind: &str, input: Value) -> Self {
+    /// Creates a call as a foreign agent reports it: by its kind, and by a name if it has one.
+    pub(crate) fn reported(name: Option<&str>, kind: &str, input: Value) -> Self {
         let mut call = Self { kind: Some(kind.to_owned()), input, ..Self::default() };
-        call.take_name(name);
+        call.set_reported_name(name);
         call
     }
 
-    /// The same call, of which an agent will tell by this name.
-    pub(crate) fn told_as(self, name: String) -> Self {
-        Self { told_as: Some(name), ..self }
+    /// Sets the name under which the agent will announce the call.
+    pub(crate) fn with_reported_name(self, name: String) -> Self {
+        Self { reported_name: Some(name), ..self }
     }
 
-    /// Estimates the memory that it takes.
+    /// Estimates the memory of the call.
     pub(crate) fn retained_bytes(&self) -> usize {
-        let texts = [&self.name, &self.posed, &self.kind, &self.server, &self.told_as].into_iter().flatten();
+        let texts =
+            [&self.name, &self.claimed, &self.kind, &self.server, &self.reported_name].into_iter().flatten();
         let lists = [&self.unusual_locations, &self.changes].into_iter().chain(&self.reported).flatten();
         let values =
             [&self.input, &self.output].into_iter().chain(&self.asked).chain(&self.beside).chain(lists);
@@ -231,15 +234,16 @@ impl Call {
             + paths.map(|path| size_of::<PathBuf>() + path.as_os_str().len()).sum::<usize>()
     }
 
-    /// Takes in what is said about it. Tells whether that changes what is to be decided.
-    pub(crate) fn hear(&mut self, said: Said<'_>) -> bool {
-        let is_pending = said.is_pending();
-        let known = said.name.as_deref().map(str::to_owned).or_else(|| known_name(said.meta.as_ref()));
-        // By whichever of its names a tool of a server is told of, it is the same.
-        let known = known.filter(|told| self.told_as.as_ref() != Some(told));
-        let renamed = self.take_name(known.as_deref());
+    /// Merges an update. Returns `true` if the call must be decided again.
+    pub(crate) fn apply_update(&mut self, call_update: CallUpdate<'_>) -> bool {
+        let is_pending = call_update.is_pending();
+        let known =
+            call_update.name.as_deref().map(str::to_owned).or_else(|| known_name(call_update.meta.as_ref()));
+        // The server's own name and the reported one mean the same tool.
+        let known = known.filter(|told| self.reported_name.as_ref() != Some(told));
+        let renamed = self.set_reported_name(known.as_deref());
         let mut changed = renamed;
-        if let Some(kind) = said
+        if let Some(kind) = call_update
             .kind
             .as_deref()
             .filter(|kind| !kind.is_empty() && *kind != self.kind.as_deref().unwrap_or_default())
@@ -247,49 +251,54 @@ impl Call {
             self.kind = Some(kind.to_owned());
             changed = true;
         }
-        if let Some(Once(input)) = said.raw_input
+        if let Some(UnambiguousJson(input)) = call_update.raw_input
             && input != self.input
         {
             self.input = input;
             changed = true;
         }
-        if let Some(locations) = said.locations {
+        if let Some(locations) = call_update.locations {
             let unusual: Vec<Value> =
                 locations.iter().filter_map(|location| location.unusual.clone()).collect();
             let paths: Vec<PathBuf> = locations.into_iter().map(|location| location.path).collect();
             changed |= paths != self.locations || unusual != self.unusual_locations;
             (self.locations, self.unusual_locations) = (paths, unusual);
         }
-        let has_ended = [Some(self.progress), said.status].iter().flatten().any(|progress| progress.is_end());
+        let has_ended =
+            [Some(self.progress), call_update.status].iter().flatten().any(|progress| progress.is_end());
         let can_be_result = has_ended || self.is_allowed && !is_pending && !self.has_no_input();
-        changed |=
-            said.content.as_ref().is_some_and(|Once(content)| self.take_changes(content, can_be_result));
+        changed |= call_update
+            .content
+            .as_ref()
+            .is_some_and(|UnambiguousJson(content)| self.apply_changes(content, can_be_result));
         if changed {
-            // It is judged anew, and by what was last shown of it.
-            self.take_reported();
+            // The next decision is about what was shown last.
+            self.adopt_reported();
         }
-        if let Some(status) = said.status {
+        if let Some(status) = call_update.status {
             self.progress = self.progress.max(status);
-            self.began |= !matches!(status, Progress::Pending | Progress::Failed);
+            self.began |= !matches!(status, CallStatus::Pending | CallStatus::Failed);
         }
-        // Before it has ended the content of a call may show what it is going to do.
-        let content = said.content.as_ref().filter(|_| self.progress == Progress::Failed);
+        // Before the end, content may show what the call is going to do.
+        let content = call_update.content.as_ref().filter(|_| self.progress == CallStatus::Failed);
         self.yielded |=
-            [said.raw_output.as_ref(), content].into_iter().flatten().any(|told| !is_empty(&told.0));
-        // What has a result has run, whatever its status is said to be. One that failed may have been refused by the agent.
-        self.began |= self.progress != Progress::Failed
-            && said.raw_output.as_ref().is_some_and(|Once(output)| !is_empty(output));
-        // A piece of content that is told by itself is not all of it.
-        if let Some(Once(output)) =
-            said.raw_output.or(said.content.filter(|Once(content)| !content.is_object()))
+            [call_update.raw_output.as_ref(), content].into_iter().flatten().any(|told| !is_empty(&told.0));
+        // A call with a result has run, whatever its status. A failed one may have been refused by the agent.
+        self.began |= self.progress != CallStatus::Failed
+            && call_update.raw_output.as_ref().is_some_and(|UnambiguousJson(output)| !is_empty(output));
+        // A single content block is not the whole output.
+        if let Some(UnambiguousJson(output)) = call_update
+            .raw_output
+            .or(call_update.content.filter(|UnambiguousJson(content)| !content.is_object()))
         {
             self.output = output;
         }
         changed
     }
 
-    /// Takes in a command that its agent asks about as a part of it. Tells whether that changes what is to be decided.
-    pub(crate) fn ask_command(&mut self, command: Value) -> bool {
+    /// Sets the command of a permission request within this call. Returns `true` if the call must be decided
+    /// again.
+    pub(crate) fn set_asked_command(&mut self, command: Value) -> bool {
         let asked = Self { kind: Some("execute".to_owned()), input: command.clone(), ..Self::default() };
         let (told, asked) = (self.action(), asked.action());
         let is_told = asked.command.is_some()
@@ -305,16 +314,17 @@ impl Call {
         changed
     }
 
-    /// The command that its agent asks about as a part of it, as a call of the same tool.
+    /// Returns the command of the last permission request as a call of the same tool.
     pub(crate) fn asked_command(&self) -> Option<Self> {
         let input = self.asked.clone()?;
         let name = self.name.clone().filter(|_| self.server.is_none());
-        let posed = self.posed.clone();
-        Some(Self { name, posed, kind: Some("execute".to_owned()), input, ..Self::default() })
+        let claimed = self.claimed.clone();
+        Some(Self { name, claimed, kind: Some("execute".to_owned()), input, ..Self::default() })
     }
 
-    /// Returns `true` if it runs the command of `wanted` in the same directory: the one it names, or `usual`.
-    pub(crate) fn runs(&self, wanted: &Action, usual: Option<&Path>) -> bool {
+    /// Returns `true` if it runs the command of `wanted` in the same directory. `usual` applies where none is
+    /// named.
+    pub(crate) fn runs_command(&self, wanted: &Action, usual: Option<&Path>) -> bool {
         let is_same = |told: Action| {
             let (there, here) = (wanted.cwd.as_deref().or(usual), told.cwd.as_deref().or(usual));
             told.command.is_some() && told.command == wanted.command && there == here
@@ -322,37 +332,38 @@ impl Call {
         is_same(self.action()) || self.asked_command().is_some_and(|asked| is_same(asked.action()))
     }
 
-    /// Takes in by which name it is told of. One that looks like a kind, or like a tool of a server, proves nothing: then it is
-    /// a call without a name. Tells whether it is another than before.
-    fn take_name(&mut self, told: Option<&str>) -> bool {
+    /// Sets the reported name. A reserved name proves nothing, so the call counts as unnamed then. Returns
+    /// `true` if the name has changed.
+    fn set_reported_name(&mut self, told: Option<&str>) -> bool {
         let Some(told) = told.filter(|told| !told.is_empty()) else { return false };
-        let before = if self.posed.is_some() { &self.posed } else { &self.name };
+        let before = if self.claimed.is_some() { &self.claimed } else { &self.name };
         if before.as_deref() == Some(told) {
             return false;
         }
-        if poses(told) {
-            (self.name, self.server, self.posed) = (None, None, Some(told.to_owned()));
+        if imitates_reserved_name(told) {
+            (self.name, self.server, self.claimed) = (None, None, Some(told.to_owned()));
         } else {
-            (self.name, self.posed) = (Some(told.to_owned()), None);
+            (self.name, self.claimed) = (Some(told.to_owned()), None);
         }
         true
     }
 
-    /// The name it was told of by, if that is none that a tool of an agent can have.
-    pub(crate) fn posed(&self) -> Option<&str> {
-        self.posed.as_deref()
+    /// Returns the reported name, if it is a reserved one.
+    pub(crate) fn claimed_name(&self) -> Option<&str> {
+        self.claimed.as_deref()
     }
 
-    /// Whether all that it is, as it is said and as it turns out, is among these kinds.
+    /// Returns `true` if the reported kind and all kinds that the input shows satisfy `is_among`.
     pub(crate) fn is_only(&self, is_among: impl Fn(&str) -> bool) -> bool {
         is_among(self.kind()) && self.action().kinds().into_iter().map(Kind::name).all(is_among)
     }
 
-    /// The call that this is if something is said about one that has ended: a call of the same tool that has not begun and is
-    /// not allowed, if what is said is another or says that it runs. The caller has it [`Self::hear`] what is said. An id that is used again does not make two calls one.
-    pub(crate) fn again(&self, said: &Said<'_>) -> Option<Self> {
+    /// Returns a fresh call of the same tool if this one has ended and `call_update` is about a further run: other
+    /// input, or a running status. The caller applies `call_update` to it. Reusing an id does not make two calls
+    /// one.
+    pub(crate) fn new_run(&self, call_update: &CallUpdate<'_>) -> Option<Self> {
         let mut fresh = Self {
-            progress: Progress::Pending,
+            progress: CallStatus::Pending,
             began: false,
             yielded: false,
             output: Value::Null,
@@ -361,45 +372,51 @@ impl Call {
             is_allowed: false,
             ..self.clone()
         };
-        // Another text alone may still be the result of the call that has ended.
-        let changed = Self { is_allowed: true, ..fresh.clone() }.hear(said.clone());
-        let runs = matches!(said.status, Some(Progress::Pending | Progress::Running));
-        let is_other_result = said.status.is_some_and(Progress::is_end) && self.is_unrecorded_output(said);
-        fresh.take_reported();
-        (changed || runs || said.is_announcement() || is_other_result).then_some(fresh)
+        // A different text alone may still be the result of the ended call.
+        let changed = Self { is_allowed: true, ..fresh.clone() }.apply_update(call_update.clone());
+        let runs = matches!(call_update.status, Some(CallStatus::Pending | CallStatus::Running));
+        let is_other_result =
+            call_update.status.is_some_and(CallStatus::is_end) && self.is_unrecorded_output(call_update);
+        fresh.adopt_reported();
+        (changed || runs || call_update.is_announcement() || is_other_result).then_some(fresh)
     }
 
-    /// Returns `true` if another output was recorded of it than what is said.
-    pub(crate) fn is_unrecorded_output(&self, said: &Said<'_>) -> bool {
-        let output = said.raw_output.as_ref().map(|Once(output)| output).filter(|output| !is_empty(output));
+    /// Returns `true` if the update has an output that differs from the recorded one.
+    pub(crate) fn is_unrecorded_output(&self, call_update: &CallUpdate<'_>) -> bool {
+        let output = call_update
+            .raw_output
+            .as_ref()
+            .map(|UnambiguousJson(output)| output)
+            .filter(|output| !is_empty(output));
         output.is_some_and(|output| self.recorded.is_some_and(|recorded| recorded != value_digest(output)))
     }
 
-    /// Takes out what came of it, to be recorded.
+    /// Takes the output, to record it.
     pub(crate) fn take_output(&mut self) -> Value {
         let output = std::mem::take(&mut self.output);
         self.recorded = Some(value_digest(&output));
         output
     }
 
-    /// Whether it was ever said to run.
+    /// Returns `true` if the call was ever reported as running.
     pub(crate) fn has_begun(&self) -> bool {
         self.began
     }
 
-    /// Whether it is said to have failed and something came of it all the same: then it was tried.
+    /// Returns `true` if the call failed but has a result, so it was attempted.
     pub(crate) fn was_tried(&self) -> bool {
-        self.progress == Progress::Failed && self.yielded
+        self.progress == CallStatus::Failed && self.yielded
     }
 
-    /// Goes on with a call that was decided before it is told of: what is told is how far it is, and where.
-    pub(crate) fn go_on(&mut self, told: Self) {
+    /// Takes over status, output and locations from the announced call. This call was decided before.
+    pub(crate) fn continue_decided(&mut self, told: Self) {
         (self.progress, self.began, self.yielded) = (told.progress, told.began, told.yielded);
         (self.output, self.locations, self.changes) = (told.output, told.locations, told.changes);
         (self.unusual_locations, self.reported) = (told.unusual_locations, told.reported);
     }
 
-    /// The tool: by its name, or where an agent tells none by its kind. Never by its title, which an agent words.
+    /// Returns the tool name, or the kind if there is no name. Never the title, which the agent chooses
+    /// freely.
     pub(crate) fn tool(&self) -> String {
         match (&self.server, &self.name) {
             (Some(server), Some(name)) => format!("{server}/{name}"),
@@ -408,54 +425,54 @@ impl Call {
         }
     }
 
-    /// The name of the tool, and the MCP server that it belongs to.
-    pub(crate) fn parts(&self) -> (Option<&str>, Option<&str>) {
+    /// Returns the tool name and the MCP server that it belongs to.
+    pub(crate) fn name_and_server(&self) -> (Option<&str>, Option<&str>) {
         (self.name.as_deref(), self.server.as_deref())
     }
 
-    /// Whether it is no tool, but something that the client wants of its session.
-    pub(crate) fn is_wish(&self) -> bool {
-        self.is_wish
+    /// Returns `true` for a session change of the client.
+    pub(crate) fn is_session_change(&self) -> bool {
+        self.is_session_change
     }
 
-    /// Whether another call, as it is told of, can be of the same tool: one that has no name can be any.
+    /// Returns `true` if an announced call may be of the same tool. A call without a name may be of any.
     pub(crate) fn is_named_like(&self, told: &Self) -> bool {
-        let name = if told.posed.is_some() { &told.posed } else { &told.name };
-        name.is_none() || *name == self.told_as
+        let name = if told.claimed.is_some() { &told.claimed } else { &told.name };
+        name.is_none() || *name == self.reported_name
     }
 
-    /// The kind it is said to be.
+    /// Returns the reported kind.
     pub(crate) fn kind(&self) -> &str {
         self.kind.as_deref().unwrap_or("other")
     }
 
-    /// Whether nothing is known yet of what it is called with, and it has not begun.
+    /// Returns `true` if the call has not started and nothing is known about its input.
     pub(crate) fn is_bare(&self) -> bool {
         self.has_no_input()
             && self.locations.is_empty()
             && self.changes.is_empty()
-            && self.progress == Progress::Pending
+            && self.progress == CallStatus::Pending
     }
 
     fn has_no_input(&self) -> bool {
         matches!(self.input, Value::Null | Value::Object(_)) && is_empty(&self.input)
     }
 
-    /// What it is called with, as it is approved and recorded: its input, and the places and changes that the agent tells of
-    /// beside it. A place that the input names is not repeated.
-    pub(crate) fn matter(&self) -> Cow<'_, Value> {
+    /// Returns the input as it is approved and recorded: with the locations and diffs that the agent reports
+    /// beside it. Locations that the input names are left out.
+    pub(crate) fn approval_input(&self) -> Cow<'_, Value> {
         match &self.asked {
-            Some(asked) => Cow::Owned(json!({"input": self.told_matter(), "command": asked})),
-            None => self.told_matter(),
+            Some(asked) => Cow::Owned(json!({"input": self.reported_input(), "command": asked})),
+            None => self.reported_input(),
         }
     }
 
-    /// The files that its content shows changes of.
+    /// Returns the files that its diffs change.
     pub(crate) fn changed_files(&self) -> BTreeSet<PathBuf> {
         Action::default().with_content(&self.changes).paths.into_iter().collect()
     }
 
-    fn told_matter(&self) -> Cow<'_, Value> {
+    fn reported_input(&self) -> Cow<'_, Value> {
         if let Some(beside) = &self.beside {
             let mut matter = beside.clone();
             matter["arguments"] = self.input.clone();
@@ -463,7 +480,7 @@ impl Call {
         }
         let (has_no_input, shows_nothing) = (self.has_no_input(), self.changes.is_empty());
         let is_in_input = || {
-            let told = self.told_action(&[]).paths;
+            let told = self.reported_action(&[]).paths;
             self.unusual_locations.is_empty() && self.locations.iter().all(|path| told.contains(path))
         };
         if shows_nothing && (self.locations.is_empty() || !has_no_input && is_in_input()) {
@@ -482,10 +499,10 @@ impl Call {
         Cow::Owned(matter)
     }
 
-    /// The call as it is asked about: in the members that a client reads, and judges by itself.
-    pub(crate) fn question(&self, id: &str) -> Value {
+    /// Returns the tool call of a permission request to the client.
+    pub(crate) fn permission_tool_call(&self, id: &str) -> Value {
         let input = match self.has_no_input() || self.asked.is_some() || self.beside.is_some() {
-            true => self.matter(),
+            true => self.approval_input(),
             false => Cow::Borrowed(&self.input),
         };
         let mut question = json!({
@@ -501,7 +518,8 @@ impl Call {
         question
     }
 
-    /// All kinds that it is of. A kind that the agent has not said adds none to those that its input shows.
+    /// Returns all kinds of the call. A kind that the agent did not report adds none to those that the input
+    /// shows.
     pub(crate) fn kinds(&self) -> Vec<&'static str> {
         let mut kinds = self.action().kinds();
         if self.kind.is_none() && kinds.len() > 1 {
@@ -510,11 +528,11 @@ impl Call {
         kinds.into_iter().map(Kind::name).collect()
     }
 
-    /// A digest of all that is judged and shown of it. An approval is for this, and for nothing else.
+    /// Returns a digest of everything that is judged and shown. An approval holds for this digest only.
     pub(crate) fn digest(&self) -> Digest {
         let paths: BTreeSet<PathBuf> = self.action().paths.into_iter().collect();
         let mut all = json!({
-            "tool": self.tool(), "claimed": self.posed, "kinds": self.kinds(), "input": self.input,
+            "tool": self.tool(), "claimed": self.claimed, "kinds": self.kinds(), "input": self.input,
             "paths": paths, "changes": self.changes, "asked": self.asked,
         });
         if !self.unusual_locations.is_empty() {
@@ -529,23 +547,23 @@ impl Call {
         Sha256::digest(jcs::to_vec(&all).unwrap_or_else(|_| all.to_string().into_bytes())).into()
     }
 
-    /// What it does, as far as its input shows.
+    /// Returns the effects of the call, as far as its input shows them.
     pub(crate) fn action(&self) -> Action {
         if let (Some(server), Some(name)) = (&self.server, &self.name) {
             return match self.reads {
-                true => shown(server, name, &self.input),
+                true => mcp_read_action(server, name, &self.input),
                 false => Action::mcp(server, name, &self.input).with_locations(self.beside.as_slice()),
             };
         }
         if let Some(action) = self.client_request() {
             return action;
         }
-        let read = self.told_action(&self.locations);
+        let read = self.reported_action(&self.locations);
         let read = read.with_content(&self.changes).with_locations(&self.unusual_locations);
-        Action { claimed: self.posed.iter().cloned().collect(), ..read }
+        Action { claimed: self.claimed.iter().cloned().collect(), ..read }
     }
 
-    fn told_action(&self, locations: &[PathBuf]) -> Action {
+    fn reported_action(&self, locations: &[PathBuf]) -> Action {
         Action::read(self.kind.as_deref(), self.name.as_deref(), &self.input, locations)
     }
 }
@@ -554,16 +572,16 @@ fn value_digest(value: &Value) -> Digest {
     Sha256::digest(jcs::to_vec(value).unwrap_or_else(|_| value.to_string().into_bytes())).into()
 }
 
-/// Whether the name that an agent has for a tool is of the shape of something which only we say: a kind, a tool of a server, a
-/// request to the client, a wish about a session.
-fn poses(name: &str) -> bool {
-    let is_kind = name.get(..KIND.len()).is_some_and(|start| start.eq_ignore_ascii_case(KIND));
-    is_kind || name.contains('/') || OTHERS.contains(&name)
+/// Returns `true` for a tool name that has the form of a reserved name: a kind, a tool of a server, a client
+/// request or a session change.
+fn imitates_reserved_name(name: &str) -> bool {
+    let is_kind = name.get(..KIND_PREFIX.len()).is_some_and(|start| start.eq_ignore_ascii_case(KIND_PREFIX));
+    is_kind || name.contains('/') || NON_TOOL_ACTIONS.contains(&name)
 }
 
-/// The tool's name, where agents without a place for it are known to put it.
-fn known_name(meta: Option<&Once>) -> Option<String> {
-    let Once(meta) = meta?;
+/// Returns the tool name from the places in `_meta` where known agents put it.
+fn known_name(meta: Option<&UnambiguousJson>) -> Option<String> {
+    let UnambiguousJson(meta) = meta?;
     let places = ["/toolName", "/tool_name", "/claudeCode/toolName"];
     let name = places.iter().find_map(|place| meta.pointer(place)?.as_str())?;
     (!name.is_empty()).then(|| name.to_owned())

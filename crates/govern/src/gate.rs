@@ -1,39 +1,41 @@
 //! The gate as a pure state machine between one client and one agent.
 //!
-//! Messages go in by [`Gate::client`] and [`Gate::agent`], messages and events come out through an [`Out`]. What has to be
-//! recorded first waits for [`Gate::settled`], and everything behind it on the same way waits too, so order is kept. There
-//! is no clock, no disk and no task in here but the [`Ground`] that paths are looked up on.
+//! Messages enter through [`Gate::handle_client_message`] and [`Gate::handle_agent_message`]; messages and
+//! audit events leave through a [`GateOutput`]. A line that depends on an audit event waits until
+//! [`Gate::handle_audit_result`] confirms the event, and later lines of the same direction wait behind it, so
+//! order is kept. The gate has no clock, no disk and no task; it resolves paths through a [`PathResolver`].
 
-mod answer;
 mod api;
-mod change;
-mod children;
-mod clear;
-mod consult;
-mod deadline;
-mod fit;
+mod approval;
+mod approval_notice;
+mod approvers;
+mod child_sessions;
+mod client_services;
+mod deadlines;
+mod derived_approval;
 mod from_agent;
 mod from_client;
-mod grant;
-mod hearing;
-mod lane;
+mod half_closed;
 mod mcp;
-mod method;
-mod mute;
-mod notice;
-mod opening;
-mod ours;
+mod method_rules;
+mod outbox;
+mod ownership;
 mod permission;
-mod prompt;
-mod refusals;
+mod prompt_content;
+mod refusal_log;
+mod responses;
 mod retained;
-mod service;
 mod session;
-mod terminal;
+mod session_config;
+mod session_open;
+mod strip_meta;
+mod terminals;
 #[cfg(test)]
 mod tests;
-mod tool;
+mod tool_check;
+mod tool_updates;
 mod turn;
+mod unknown_members;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -43,152 +45,153 @@ use narrows_audit::Event;
 use narrows_policy::Policy;
 use narrows_wire::View;
 
-use crate::desk::Desk;
-use crate::identity::{Owners, Principal};
-use crate::mandate::Mandate;
-use crate::meta::Mark;
-use crate::patience::Patience;
-use crate::record::Parties;
-use crate::roots::Ground;
-use crate::till::Till;
+use crate::audit_events::AuditContext;
+use crate::authorizer::Authorizer;
+use crate::config::GateConfig;
+use crate::identity::{Principal, SessionOwners};
+use crate::meta::MetaMark;
+use crate::path_resolver::PathResolver;
+use crate::shared_budget::BudgetSource;
+use crate::timeouts::GateTimeouts;
 
 pub use api::{
-    Ballot, BallotError, Open, Out, Request, SessionSlot, SessionSlots, Setting, SignatureValidity, Ticket,
-    Time, VoteSignature,
+    ApprovalRequest, ApprovalVote, AuditSeq, GateOutput, GateStart, GateTime, SessionSlot, SessionSlots,
+    SignatureValidity, ToolCheck, VoteError, VoteSignature,
 };
-pub use hearing::is_signer;
+pub use approvers::is_signer;
 pub(crate) use retained::value_bytes;
 
-use hearing::Hearing;
-use lane::{Lane, Otherwise, Way};
-use retained::{Charge, ChargedMap, RetainedBytes};
-use session::{Asked, Owed, Served, Session};
+use approval::PendingApproval;
+use outbox::{GateDirection, OnAuditFailure, OrderedOutbox};
+use retained::{ByteCharge, ChargedMap, RetainedBytes};
+use session::{ClientRequestKind, PendingAtAgent, PendingAtClient, Session};
 
-/// Raw JSON that waits in a table: an id.
+/// A raw JSON request id, stored in a table.
 type Raw = Box<[u8]>;
 
-/// How many sessions, calls of one, and requests may be open.
-const MOST_OPEN: usize = 4_096;
+/// Bound for sessions, for calls of one session, and for requests in flight of one side.
+const MAX_OPEN: usize = 4_096;
 
-/// Why nothing is done while a session is opened: what is told then was done before.
-const REPLAYING: &str = "nothing is done while history is replayed";
+/// Reason for refusing work while history is replayed: the agent describes past actions then.
+const REPLAYING: &str = "history is being replayed";
 
-/// Why a turn is stopped whose acts could not be recorded.
+/// Reason for stopping a turn whose actions could not be recorded.
 const UNRECORDED: &str = "the audit log could not be written";
 
-/// Stands between one client and one agent.
+/// Enforces a governance between one client and one agent.
 #[derive(Debug)]
 pub struct Gate {
-    mandate: Mandate,
-    who: Principal,
-    desk: Desk,
-    ground: Box<dyn Ground>,
-    /// Whose sessions are; if nobody keeps that, all are the client's.
-    owners: Option<Arc<dyn Owners>>,
-    /// Limits the sessions of all gates together. `None`: only those of this gate are limited.
+    config: GateConfig,
+    principal: Principal,
+    authorizer: Authorizer,
+    resolver: Box<dyn PathResolver>,
+    /// Owners of sessions. `None`: every session belongs to the client.
+    owners: Option<Arc<dyn SessionOwners>>,
+    /// Limits the sessions of all gates together. `None`: only the sessions of this gate are limited.
     session_slots: Option<Arc<dyn SessionSlots>>,
-    cursors: ours::Cursors,
-    mark: Mark,
-    setting: Setting,
-    /// Whether version 2 is spoken.
+    cursors: ownership::Cursors,
+    mark: MetaMark,
+    start: GateStart,
+    /// `true` for version 2 of the protocol.
     is_v2: bool,
     /// The agent has answered `initialize`.
-    is_introduced: bool,
-    /// What is declared and the agent does not have, as it has introduced itself: nothing is begun with it.
-    unmet: Option<String>,
-    /// The client says nothing more.
-    is_mute: bool,
-    /// What the client said it does for the agent.
-    offered: Option<opening::Offered>,
+    is_initialized: bool,
+    /// Declared capabilities that the agent lacks, according to its answer to `initialize`. If set, no
+    /// session is opened.
+    unmet_capabilities: Option<String>,
+    /// The client has ended its input.
+    is_client_input_closed: bool,
+    /// Services that the client offered in `initialize`.
+    client_offer: Option<session_open::ClientOffer>,
     sessions: HashMap<Box<str>, Session>,
     /// Sessions that were open, the oldest first.
-    closed: VecDeque<children::Closed>,
-    /// What the agent said in sessions that are not open yet.
-    early: Vec<(Bytes, Charge)>,
-    /// The agent is being ended because of what it did between turns.
+    closed_sessions: VecDeque<child_sessions::ClosedSession>,
+    /// Messages of the agent in sessions that are not open yet.
+    early_messages: Vec<(Bytes, ByteCharge)>,
+    /// The agent is being ended because of a violation between turns.
     is_ending: bool,
-    /// Requests of the client that the agent has not answered, of those that matter here.
-    asked: ChargedMap<Raw, Owed>,
-    /// Requests of the agent that the client has not answered, of those that matter here.
-    served: ChargedMap<Raw, Served>,
-    /// Connections to MCP servers in the client, and the ids of those.
-    connections: ChargedMap<String, String>,
-    /// Names of unknown notifications of the agent that are in the log.
+    /// Client requests that the agent has not answered.
+    pending_at_agent: ChargedMap<Raw, PendingAtAgent>,
+    /// Agent requests that the client has not answered.
+    pending_at_client: ChargedMap<Raw, PendingAtClient>,
+    /// Connections to MCP servers in the client, mapped to the ids of the servers.
+    mcp_connections: ChargedMap<String, String>,
+    /// Names of unlisted agent notifications that this connection has already recorded.
     recorded_names: BTreeSet<Box<str>>,
-    refusals: refusals::RefusalLog,
+    refusals: refusal_log::RefusalLog,
     /// The byte budget of the tables.
     retained: RetainedBytes,
-    /// What waits for an approval.
-    hearings: BTreeMap<u64, Hearing>,
-    to_client: Lane,
-    to_agent: Lane,
-    /// Answers to our own agent that wait until they are recorded.
-    advice: VecDeque<consult::Advice>,
-    /// When something may be due.
-    due: Option<Time>,
-    tickets: u64,
-    /// The last of which it is known what became of it.
-    settled: Ticket,
+    /// Pending approvals by number.
+    approvals: BTreeMap<u64, PendingApproval>,
+    to_client: OrderedOutbox,
+    to_agent: OrderedOutbox,
+    /// Results of tool checks that wait for their audit events.
+    held_check_results: VecDeque<tool_check::HeldCheckResult>,
+    /// Earliest time at which [`Self::tick`] may have work. `None`: never.
+    next_due: Option<GateTime>,
+    last_seq: u64,
+    /// The last event whose fate is known.
+    last_settled: AuditSeq,
     serial: u64,
 }
 
-/// One event on its way through the gate.
-struct Pass<'a, O> {
+/// One input on its way through the gate, with the time and the output.
+struct GateCtx<'a, O> {
     gate: &'a mut Gate,
-    now: Time,
+    now: GateTime,
     out: &'a mut O,
 }
 
 impl Gate {
-    /// One through which nothing has gone yet.
+    /// Creates a gate that has not seen any message.
     #[must_use]
     pub fn new(
-        mandate: Mandate,
-        who: Principal,
+        config: GateConfig,
+        principal: Principal,
         policy: Policy,
-        ground: Box<dyn Ground>,
-        setting: Setting,
+        resolver: Box<dyn PathResolver>,
+        start: GateStart,
     ) -> Self {
-        let mark = Mark::new(&mandate);
+        let mark = MetaMark::new(&config);
         Self {
-            mandate,
-            who,
-            desk: Desk::new(policy, &setting.nonce),
-            ground,
+            config,
+            principal,
+            authorizer: Authorizer::new(policy, &start.nonce),
+            resolver,
             owners: None,
             session_slots: None,
-            cursors: ours::Cursors::default(),
+            cursors: ownership::Cursors::default(),
             mark,
-            setting,
+            start,
             is_v2: false,
-            is_introduced: false,
-            unmet: None,
-            is_mute: false,
-            offered: None,
+            is_initialized: false,
+            unmet_capabilities: None,
+            is_client_input_closed: false,
+            client_offer: None,
             sessions: HashMap::new(),
-            closed: VecDeque::new(),
-            early: Vec::new(),
+            closed_sessions: VecDeque::new(),
+            early_messages: Vec::new(),
             is_ending: false,
-            asked: ChargedMap::default(),
-            served: ChargedMap::default(),
-            connections: ChargedMap::default(),
+            pending_at_agent: ChargedMap::default(),
+            pending_at_client: ChargedMap::default(),
+            mcp_connections: ChargedMap::default(),
             recorded_names: BTreeSet::new(),
-            refusals: refusals::RefusalLog::default(),
+            refusals: refusal_log::RefusalLog::default(),
             retained: RetainedBytes::default(),
-            hearings: BTreeMap::new(),
-            to_client: Lane::default(),
-            to_agent: Lane::default(),
-            advice: VecDeque::new(),
-            due: None,
-            tickets: 0,
-            settled: Ticket(0),
+            approvals: BTreeMap::new(),
+            to_client: OrderedOutbox::default(),
+            to_agent: OrderedOutbox::default(),
+            held_check_results: VecDeque::new(),
+            next_due: None,
+            last_seq: 0,
+            last_settled: AuditSeq(0),
             serial: 0,
         }
     }
 
-    /// The same for a client that sees no sessions but its own: those that `owners` says it has made.
+    /// Restricts the client to the sessions that `owners` says it created.
     #[must_use]
-    pub fn with_owners(self, owners: Arc<dyn Owners>) -> Self {
+    pub fn with_owners(self, owners: Arc<dyn SessionOwners>) -> Self {
         Self { owners: Some(owners), ..self }
     }
 
@@ -198,230 +201,250 @@ impl Gate {
         Self { session_slots: Some(slots), ..self }
     }
 
-    /// The same, which shares its budgets with others that this tells of.
+    /// Shares the budgets with other gates, whose use `budget_source` reports.
     #[must_use]
-    pub fn with_till(mut self, till: Box<dyn Till>) -> Self {
-        self.desk = self.desk.with_till(till);
+    pub fn with_budget_source(mut self, budget_source: Box<dyn BudgetSource>) -> Self {
+        self.authorizer = self.authorizer.with_budget_source(budget_source);
         self
     }
 
-    fn pass<'a, O: Out>(&'a mut self, now: Time, out: &'a mut O) -> Pass<'a, O> {
-        Pass { gate: self, now, out }
+    fn ctx<'a, O: GateOutput>(&'a mut self, now: GateTime, out: &'a mut O) -> GateCtx<'a, O> {
+        GateCtx { gate: self, now, out }
     }
 
-    /// The client has said something: a message, and no batch of them.
-    pub fn client<O: Out>(&mut self, now: Time, message: View<'_>, out: &mut O) {
-        self.pass(now, out).said_by_client(message);
+    /// Handles one message of the client. Batches must be split before.
+    pub fn handle_client_message<O: GateOutput>(&mut self, now: GateTime, message: View<'_>, out: &mut O) {
+        self.ctx(now, out).screen_client_message(message);
     }
 
-    /// The agent has said something: a message, and no batch of them.
-    pub fn agent<O: Out>(&mut self, now: Time, message: View<'_>, out: &mut O) {
-        self.pass(now, out).said_by_agent(message);
+    /// Handles one message of the agent. Batches must be split before.
+    pub fn handle_agent_message<O: GateOutput>(&mut self, now: GateTime, message: View<'_>, out: &mut O) {
+        self.ctx(now, out).screen_agent_message(message);
     }
 
-    /// What was to be recorded is on the disk, or could not be written.
-    pub fn settled<O: Out>(&mut self, now: Time, ticket: Ticket, written: bool, out: &mut O) {
-        self.pass(now, out).settled(ticket, written);
+    /// Reports that the event `seq` is durable, or that it could not be written.
+    pub fn handle_audit_result<O: GateOutput>(
+        &mut self,
+        now: GateTime,
+        seq: AuditSeq,
+        written: bool,
+        out: &mut O,
+    ) {
+        self.ctx(now, out).apply_audit_result(seq, written);
     }
 
-    /// An agent of our own asks whether it may call a tool, before it tells of the call. The answer is [`Out::advise`]d once
-    /// the decision is recorded.
-    pub fn consult<O: Out>(&mut self, now: Time, number: u64, request: Request, out: &mut O) {
-        self.pass(now, out).consult(number, request);
+    /// Decides whether the built-in agent may call a tool, before it announces the call. The answer follows
+    /// through [`GateOutput::answer_tool_check`] once the decision is recorded.
+    pub fn check_tool<O: GateOutput>(&mut self, now: GateTime, number: u64, request: ToolCheck, out: &mut O) {
+        self.ctx(now, out).check_tool(number, request);
     }
 
-    /// Somebody approves or rejects from elsewhere.
+    /// Counts an approval or a rejection of an approver who is not the client.
     ///
     /// # Errors
-    /// When nothing of this name is open, or it is not theirs to approve.
-    pub fn ballot<O: Out>(&mut self, now: Time, ballot: Ballot, out: &mut O) -> Result<(), BallotError> {
-        self.pass(now, out).ballot(ballot)
+    ///
+    /// If no such approval is pending, or the signer may not decide it.
+    pub fn vote<O: GateOutput>(
+        &mut self,
+        now: GateTime,
+        vote: ApprovalVote,
+        out: &mut O,
+    ) -> Result<(), VoteError> {
+        self.ctx(now, out).vote(vote)
     }
 
-    /// The client says nothing more, and may still read: nothing is asked of it from now on.
-    pub fn client_mute<O: Out>(&mut self, now: Time, out: &mut O) {
-        self.pass(now, out).mute();
+    /// Handles the end of the client's input. The client may still read, but it can no longer be asked for an
+    /// approval.
+    pub fn close_client_input<O: GateOutput>(&mut self, now: GateTime, out: &mut O) {
+        self.ctx(now, out).close_client_input();
     }
 
-    /// Whether all that the client has asked is answered, and no turn of its goes on.
+    /// Closes all sessions of a client that has disconnected.
+    pub fn handle_client_lost<O: GateOutput>(&mut self, now: GateTime, out: &mut O) {
+        let mut ctx = self.ctx(now, out);
+        ctx.record_omitted();
+        ctx.close_all_sessions("client disconnected");
+    }
+
+    /// Closes all sessions of a client that may still read. Its unanswered requests are answered with `why`.
+    pub fn handle_client_closed<O: GateOutput>(&mut self, now: GateTime, why: &str, out: &mut O) {
+        let mut ctx = self.ctx(now, out);
+        ctx.record_omitted();
+        ctx.answer_pending_and_close(why);
+    }
+
+    /// Closes all sessions after the agent exited. `how` describes the exit to the client and must be safe to
+    /// show.
+    pub fn handle_agent_lost<O: GateOutput>(&mut self, now: GateTime, how: Option<&str>, out: &mut O) {
+        let mut ctx = self.ctx(now, out);
+        ctx.record_omitted();
+        ctx.handle_agent_lost(how);
+    }
+
+    /// Handles everything that is due at `now`.
+    pub fn tick<O: GateOutput>(&mut self, now: GateTime, out: &mut O) {
+        self.ctx(now, out).tick();
+    }
+
+    /// Returns the configured timeouts.
     #[must_use]
-    pub fn is_settled(&self) -> bool {
-        self.owes_nothing()
+    pub fn timeouts(&self) -> &GateTimeouts {
+        &self.config.timeouts
     }
 
-    /// The client is gone: its sessions are over.
-    pub fn client_gone<O: Out>(&mut self, now: Time, out: &mut O) {
-        let mut pass = self.pass(now, out);
-        pass.record_omitted();
-        pass.all_over("the client has gone");
-    }
-
-    /// The same of one that may still read: what it has asked and nobody has answered is answered with `why`.
-    pub fn client_left<O: Out>(&mut self, now: Time, why: &str, out: &mut O) {
-        let mut pass = self.pass(now, out);
-        pass.record_omitted();
-        pass.leave(why);
-    }
-
-    /// The agent is gone: its sessions are over. `how` it ended is for the client, made safe to show.
-    pub fn agent_gone<O: Out>(&mut self, now: Time, how: Option<&str>, out: &mut O) {
-        let mut pass = self.pass(now, out);
-        pass.record_omitted();
-        pass.agent_gone(how);
-    }
-
-    /// Does what is due.
-    pub fn tick<O: Out>(&mut self, now: Time, out: &mut O) {
-        self.pass(now, out).tick();
-    }
-
-    /// How long anything may take.
+    /// Returns the earliest time at which something may be due; [`Self::tick`] checks.
     #[must_use]
-    pub fn patience(&self) -> &Patience {
-        &self.mandate.patience
+    pub fn next_deadline(&self) -> Option<GateTime> {
+        self.next_due
     }
 
-    /// When something may be due: [`Self::tick`] finds out.
+    /// Returns the pending approvals.
     #[must_use]
-    pub fn deadline(&self) -> Option<Time> {
-        self.due
-    }
-
-    /// What waits for an approval.
-    #[must_use]
-    pub fn open(&self) -> Vec<Open> {
-        self.hearings
+    pub fn pending_approvals(&self) -> Vec<ApprovalRequest> {
+        self.approvals
             .iter()
-            .map(|(number, hearing)| hearing.open(&self.setting, &self.who, *number))
+            .map(|(number, approval)| approval.to_request(&self.start, &self.principal, *number))
             .collect()
     }
 }
 
-impl<O: Out> Pass<'_, O> {
-    /// The time in seconds since 1970.
-    fn unix(&self) -> u64 {
-        self.gate.setting.began + self.now.as_secs()
+impl<O: GateOutput> GateCtx<'_, O> {
+    /// Returns the time in seconds since 1970.
+    fn unix_seconds(&self) -> u64 {
+        self.gate.start.started_at + self.now.as_secs()
     }
 
-    fn parties<'a>(&'a self, session: &'a str) -> Parties<'a> {
+    fn parties<'a>(&'a self, session: &'a str) -> AuditContext<'a> {
         let lineage = self.gate.sessions.get(session).and_then(|session| session.lineage.as_ref());
         let parent = lineage.map(|lineage| &*lineage.parent);
-        Parties { mandate: &self.gate.mandate, who: &self.gate.who, session, parent }
+        AuditContext { config: &self.gate.config, principal: &self.gate.principal, session, parent }
     }
 
-    /// Has something recorded. Of refusals beyond the rate only the number is: then nothing has to be waited for.
-    fn record(&mut self, event: Event) -> Ticket {
+    /// Records an event. A refusal beyond the rate limit is only counted; nothing waits for it.
+    fn record(&mut self, event: Event) -> AuditSeq {
         match self.gate.refusals.admit(self.now, event) {
             Ok(event) => self.record_always(event),
             Err(due) => {
-                self.gate.arm(due);
-                Ticket::UNRECORDED
+                self.gate.arm_timer(due);
+                AuditSeq::UNRECORDED
             }
         }
     }
 
-    fn record_always(&mut self, event: Event) -> Ticket {
-        self.gate.tickets += 1;
-        let ticket = Ticket(self.gate.tickets);
-        self.out.record(ticket, event);
-        ticket
+    fn record_always(&mut self, event: Event) -> AuditSeq {
+        self.gate.last_seq += 1;
+        let seq = AuditSeq(self.gate.last_seq);
+        self.out.record(seq, event);
+        seq
     }
 
-    /// Sends a line, once what it follows from is recorded.
-    fn send(&mut self, way: Way, parts: &[&[u8]], after: Option<Ticket>, otherwise: Otherwise) {
-        let lane = match way {
-            Way::ToClient => &mut self.gate.to_client,
-            Way::ToAgent => &mut self.gate.to_agent,
+    /// Sends a line once the event that it depends on is recorded.
+    fn send(
+        &mut self,
+        direction: GateDirection,
+        parts: &[&[u8]],
+        after: Option<AuditSeq>,
+        on_failure: OnAuditFailure,
+    ) {
+        let outbox = match direction {
+            GateDirection::ToClient => &mut self.gate.to_client,
+            GateDirection::ToAgent => &mut self.gate.to_agent,
         };
-        let after = after.filter(|ticket| *ticket != Ticket::UNRECORDED);
-        if after.is_none() && lane.is_empty() {
-            self.write(way, parts);
+        let after = after.filter(|seq| *seq != AuditSeq::UNRECORDED);
+        if after.is_none() && outbox.is_empty() {
+            self.send_now(direction, parts);
         } else {
-            lane.push(parts.concat().into(), after, otherwise);
+            outbox.push(parts.concat().into(), after, on_failure);
         }
     }
 
-    fn write(&mut self, way: Way, parts: &[&[u8]]) {
-        match way {
-            Way::ToClient => self.out.to_client(parts),
-            Way::ToAgent => self.out.to_agent(parts),
+    fn send_now(&mut self, direction: GateDirection, parts: &[&[u8]]) {
+        match direction {
+            GateDirection::ToClient => self.out.to_client(parts),
+            GateDirection::ToAgent => self.out.to_agent(parts),
         }
     }
 
-    fn settled(&mut self, ticket: Ticket, written: bool) {
-        self.gate.settled = self.gate.settled.max(ticket);
-        self.give_advice(ticket, written);
-        for way in [Way::ToClient, Way::ToAgent] {
-            let lane = match way {
-                Way::ToClient => &mut self.gate.to_client,
-                Way::ToAgent => &mut self.gate.to_agent,
+    fn apply_audit_result(&mut self, seq: AuditSeq, written: bool) {
+        self.gate.last_settled = self.gate.last_settled.max(seq);
+        self.release_check_results(seq, written);
+        for direction in [GateDirection::ToClient, GateDirection::ToAgent] {
+            let outbox = match direction {
+                GateDirection::ToClient => &mut self.gate.to_client,
+                GateDirection::ToAgent => &mut self.gate.to_agent,
             };
             let failed = if written {
-                lane.recorded(ticket);
+                outbox.release_until(seq);
                 Vec::new()
             } else {
-                lane.unrecorded(ticket)
+                outbox.fail_from(seq)
             };
-            for otherwise in failed {
-                self.instead(otherwise);
+            for on_failure in failed {
+                self.apply_audit_failure(on_failure);
             }
-            self.flush(way);
+            self.flush(direction);
         }
     }
 
-    /// What is done because something could not be recorded.
-    fn instead(&mut self, otherwise: Otherwise) {
-        match otherwise {
-            Otherwise::Nothing => {}
-            Otherwise::Say(way, line) => self.send(way, &[&line], None, Otherwise::Nothing),
-            Otherwise::Unbegun(line, id) => {
-                let Some(owed) = self.gate.asked.remove(&id) else { return };
-                match owed.what {
-                    Asked::Prompt { session } => {
+    /// Handles a line whose event could not be recorded.
+    fn apply_audit_failure(&mut self, on_failure: OnAuditFailure) {
+        match on_failure {
+            OnAuditFailure::Drop => {}
+            OnAuditFailure::SendInstead(direction, line) => {
+                self.send(direction, &[&line], None, OnAuditFailure::Drop)
+            }
+            OnAuditFailure::FailClientRequest(line, id) => {
+                let Some(pending) = self.gate.pending_at_agent.remove(&id) else { return };
+                match pending.kind {
+                    ClientRequestKind::Prompt { session } => {
                         if let Some(session) = self.gate.sessions.get_mut(&session) {
                             session.prompts.retain(|prompt| *prompt != id);
-                            session.runs = false;
-                            session.heard = None;
+                            session.is_running = false;
+                            session.last_activity = None;
                         }
                     }
-                    Asked::Open { session, replays } => self.unopened(&session, replays),
+                    ClientRequestKind::Open { session, replays } => {
+                        self.handle_open_failure(&session, replays)
+                    }
                     _ => {}
                 }
-                // After a deadline the client has its answer.
-                if !owed.is_late {
-                    self.send(Way::ToClient, &[&line], None, Otherwise::Nothing);
+                // After a deadline the client has its answer already.
+                if !pending.is_late {
+                    self.send(GateDirection::ToClient, &[&line], None, OnAuditFailure::Drop);
                 }
             }
-            Otherwise::Unserved(line, id) => {
-                self.send(Way::ToAgent, &[&line], None, Otherwise::Nothing);
-                if let Some(Served::Service { session, call, .. }) = self.gate.served.remove(&id) {
+            OnAuditFailure::FailAgentRequest(line, id) => {
+                self.send(GateDirection::ToAgent, &[&line], None, OnAuditFailure::Drop);
+                if let Some(PendingAtClient::Service { session, call, .. }) =
+                    self.gate.pending_at_client.remove(&id)
+                {
                     if let Some(session) = self.gate.sessions.get_mut(&session) {
                         session.calls.remove(&call);
                     }
-                    self.halt_unrecorded(&session);
+                    self.halt_unaudited_turn(&session);
                 }
             }
-            Otherwise::Halt(session) => self.halt_unrecorded(&session),
-            Otherwise::Fail(line, session) => {
-                self.send(Way::ToAgent, &[&line], None, Otherwise::Nothing);
-                self.halt_unrecorded(&session);
+            OnAuditFailure::HaltTurn(session) => self.halt_unaudited_turn(&session),
+            OnAuditFailure::FailAndHalt(line, session) => {
+                self.send(GateDirection::ToAgent, &[&line], None, OnAuditFailure::Drop);
+                self.halt_unaudited_turn(&session);
             }
         }
     }
 
-    fn flush(&mut self, way: Way) {
+    fn flush(&mut self, direction: GateDirection) {
         loop {
-            let lane = match way {
-                Way::ToClient => &mut self.gate.to_client,
-                Way::ToAgent => &mut self.gate.to_agent,
+            let outbox = match direction {
+                GateDirection::ToClient => &mut self.gate.to_client,
+                GateDirection::ToAgent => &mut self.gate.to_agent,
             };
-            let Some((line, otherwise)) = lane.pop() else { return };
-            if let Otherwise::Unserved(_, id) = &otherwise
-                && !self.may_be_sent(id)
+            let Some((line, on_failure)) = outbox.pop() else { return };
+            if let OnAuditFailure::FailAgentRequest(_, id) = &on_failure
+                && !self.admit_forwarding(id)
             {
                 continue;
             }
-            self.write(way, &[&line]);
+            self.send_now(direction, &[&line]);
         }
     }
 }

@@ -1,50 +1,50 @@
-//! Who is at the other end, how that is known, what they may cause, and whose a session is.
+//! Identities of clients and approvers: name, proof, scopes, and ownership of sessions.
 
 use std::fmt;
 use std::io;
 
 use crate::call::Call;
 
-/// Who is at the other end.
+/// The identity of a client or an approver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Principal {
-    /// Such as `user:ada` or `uid:1000`.
+    /// Name, such as `user:ada` or `uid:1000`.
     pub id: String,
-    /// How that is known.
-    pub method: Method,
-    /// What it is in this governance.
+    /// Proof of the name.
+    pub method: IdentityMethod,
+    /// Roles in the governance.
     pub roles: Vec<String>,
-    /// The tools it may cause to be used: `read_file`, `notes/add`, `notes/*`, `kind:read`. Of the operator's tools only
-    /// those are left. `None`: all of them.
+    /// Tools that the agent may use for this identity, such as `read_file`, `notes/add`, `notes/*` or
+    /// `kind:read`. They only narrow the tools of the operator. `None`: no restriction.
     pub scopes: Option<Vec<String>>,
-    /// What the proof of who it is narrows that to besides, such as the scopes of a token: a call has to be in both.
+    /// Further restriction by the proof, such as the scopes of a token. A call must be in both lists.
     pub narrowed: Option<Vec<String>>,
 }
 
-/// How it is known who somebody is.
+/// Proof of an identity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Method {
-    /// They have started this process.
+pub enum IdentityMethod {
+    /// The user that started this process.
     #[default]
     Process,
-    /// The system names the user at the other end of a unix socket.
+    /// The operating system names the user of the peer of a unix socket.
     UnixPeer,
-    /// The system names the user whose the other socket of a loopback connection is.
+    /// The operating system names the owner of the peer socket of a loopback connection.
     SocketOwner,
-    /// They have shown a token of ours.
+    /// A bearer token that this server accepts.
     Token,
-    /// They have shown a certificate of an authority that we trust.
+    /// A certificate of a trusted authority.
     Certificate,
-    /// A bus that has started this process says so.
+    /// The name that the bus which started this process reports.
     Bus,
-    /// They have signed with a key that the governance names.
+    /// A signature by a key that the governance names.
     Signature,
-    /// It is not known.
+    /// No proof.
     Unauthenticated,
 }
 
-impl Method {
-    /// The name by which a log calls it.
+impl IdentityMethod {
+    /// Returns the name of the method in the audit log.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -60,45 +60,49 @@ impl Method {
     }
 }
 
-/// Whose a session is, on whichever connection and in whichever process it was made.
-pub trait Owners: fmt::Debug + Send + Sync {
-    /// Whether `session` is the one of `owner`. One that nobody is known to have made is nobody's.
-    fn has(&self, owner: &str, session: &str) -> bool;
+/// Owners of sessions, across all connections and processes.
+pub trait SessionOwners: fmt::Debug + Send + Sync {
+    /// Returns `true` if `owner` owns `session`. A session without a known owner belongs to no identity.
+    fn is_owner(&self, owner: &str, session: &str) -> bool;
 
-    /// Returns `true` if any identity is known to have made `session`.
-    fn is_taken(&self, session: &str) -> bool;
+    /// Returns `true` if any identity owns `session`.
+    fn has_owner(&self, session: &str) -> bool;
 
-    /// Notes that `owner` has made `session`, so that it is known after a restart too.
+    /// Stores `owner` as the owner of `session`, for later processes too.
     ///
     /// # Errors
-    /// When that cannot be kept.
-    fn enter(&self, owner: &str, session: &str) -> io::Result<()>;
+    ///
+    /// If the owner cannot be stored.
+    fn set_owner(&self, owner: &str, session: &str) -> io::Result<()>;
 }
 
 impl Principal {
-    /// Whether it is a user of this machine, who may know where things lie here.
+    /// Returns `true` for users of this machine, who may see paths in error messages.
     pub(crate) fn is_local(&self) -> bool {
         match self.method {
-            Method::Process | Method::UnixPeer | Method::SocketOwner => true,
-            // A bus names users whom it knows by its unix socket, and others as `bus:…`.
-            Method::Bus => self.id.starts_with("user:") || self.id.starts_with("uid:"),
-            Method::Token | Method::Certificate | Method::Signature | Method::Unauthenticated => false,
+            IdentityMethod::Process | IdentityMethod::UnixPeer | IdentityMethod::SocketOwner => true,
+            // A bus reports users of its unix socket by their own name, and others as `bus:…`.
+            IdentityMethod::Bus => self.id.starts_with("user:") || self.id.starts_with("uid:"),
+            IdentityMethod::Token
+            | IdentityMethod::Certificate
+            | IdentityMethod::Signature
+            | IdentityMethod::Unauthenticated => false,
         }
     }
 
-    /// Whether it may cause this call, as far as its scopes go. A kind is that which the call turns out to be: whatever an
-    /// agent calls it, each of them has to be in scope.
-    pub(crate) fn may_cause(&self, call: &Call) -> bool {
-        [&self.scopes, &self.narrowed].into_iter().flatten().all(|scopes| is_within(call, scopes))
+    /// Returns `true` if the scopes allow this call. Each kind that the input shows must be in scope,
+    /// whatever kind the agent reports.
+    pub(crate) fn may_use(&self, call: &Call) -> bool {
+        [&self.scopes, &self.narrowed].into_iter().flatten().all(|scopes| is_in_scope(call, scopes))
     }
 }
 
-fn is_within(call: &Call, scopes: &[String]) -> bool {
+fn is_in_scope(call: &Call, scopes: &[String]) -> bool {
     let names = |wanted: &str| scopes.iter().any(|scope| scope == wanted);
     if names(&call.tool()) {
         return true;
     }
-    if let (_, Some(server)) = call.parts() {
+    if let (_, Some(server)) = call.name_and_server() {
         return names(&format!("{server}/*"));
     }
     call.is_only(|kind| names(&format!("kind:{kind}")))
@@ -112,14 +116,14 @@ mod tests {
     use super::*;
 
     fn call(server: Option<&str>, name: &str, kind: &str, input: serde_json::Value) -> Call {
-        Call::known(server.map(str::to_owned), name, kind, input)
+        Call::new(server.map(str::to_owned), name, kind, input)
     }
 
     #[track_caller]
     fn check(scopes: &[&str], call: &Call, expected: bool) {
         let scopes = scopes.iter().map(|scope| (*scope).to_owned()).collect();
-        let who = Principal { scopes: Some(scopes), ..Principal::default() };
-        assert_eq!(who.may_cause(call), expected, "{} {:?}", call.tool(), who.scopes);
+        let principal = Principal { scopes: Some(scopes), ..Principal::default() };
+        assert_eq!(principal.may_use(call), expected, "{} {:?}", call.tool(), principal.scopes);
     }
 
     #[test]
@@ -146,15 +150,15 @@ mod tests {
     #[test]
     fn a_name_that_poses_as_a_kind_or_a_tool_of_a_server_is_not_in_scope() {
         let rm = json!({"command": "rm -rf x"});
-        let posed = |name: &str| Call::told(Some(name), "execute", rm.clone());
-        check(&["kind:read"], &posed("kind:read"), false);
-        check(&["notes/add", "notes/*"], &posed("notes/add"), false);
-        check(&["fs/read_text_file"], &posed("fs/read_text_file"), false);
-        check(&["kind:execute"], &posed("kind:read"), true);
+        let claimed = |name: &str| Call::reported(Some(name), "execute", rm.clone());
+        check(&["kind:read"], &claimed("kind:read"), false);
+        check(&["notes/add", "notes/*"], &claimed("notes/add"), false);
+        check(&["fs/read_text_file"], &claimed("fs/read_text_file"), false);
+        check(&["kind:execute"], &claimed("kind:read"), true);
     }
 
     proptest! {
-        /// A call is in both or it is in none.
+        /// A call must be in both lists.
         #[test]
         fn two_lists_are_narrower_than_one(
             scopes in prop::option::of(prop::collection::vec("kind:(read|edit)|Read", 0..3)),
@@ -164,12 +168,12 @@ mod tests {
             let call = call(None, "Read", &kind, json!({}));
             let may = |scopes: &Option<Vec<String>>, narrowed: &Option<Vec<String>>| {
                 let (scopes, narrowed) = (scopes.clone(), narrowed.clone());
-                Principal { scopes, narrowed, ..Principal::default() }.may_cause(&call)
+                Principal { scopes, narrowed, ..Principal::default() }.may_use(&call)
             };
             prop_assert_eq!(may(&scopes, &narrowed), may(&scopes, &None) && may(&None, &narrowed));
         }
 
-        /// Whatever the scopes are, more of them allow at least as much, and none allows nothing.
+        /// More scopes never allow less, and an empty list allows nothing.
         #[test]
         fn scopes_only_narrow(
             scopes in prop::collection::vec("(kind:)?(read|edit|notes/\\*|notes/add|Read)", 0..4),
@@ -178,7 +182,7 @@ mod tests {
             server in prop::option::of("notes|db"),
         ) {
             let call = call(server.as_deref(), "Read", &kind, json!({}));
-            let with = |scopes: Option<Vec<String>>| Principal { scopes, ..Principal::default() }.may_cause(&call);
+            let with = |scopes: Option<Vec<String>>| Principal { scopes, ..Principal::default() }.may_use(&call);
             let mut both = scopes.clone();
             both.push(more);
             prop_assert!(with(None) && !with(Some(Vec::new())));

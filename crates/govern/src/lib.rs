@@ -1,30 +1,31 @@
-//! The gate between a client and an agent: who may do what, decided, recorded, and only then done.
+//! The gate between a client and an agent: every action is decided, recorded, and only then done.
 //!
-//! A [`Gate`] stands on one connection. It is a pure state machine: messages of both sides go in, and messages, events for
-//! the audit log and, at worst, the order to end the agent come out. What a [`Mandate`] does not grant and what the policy
-//! does not allow is neither shown nor done; whatever is, was recorded before. [`stand`] puts one on two links and a log.
+//! A [`Gate`] serves one connection. It is a pure state machine: messages of both peers go in; messages, audit events
+//! and, at worst, the order to end the agent come out. An action that its [`GateConfig`] does not grant or the policy
+//! does not allow is neither shown nor done; an allowed one is recorded first. [`run_gate`] runs a gate on two links
+//! and an audit log.
 //!
-//! # A manifest, an operator, and any link
+//! # Example
 //!
-//! A manifest is loaded by [`narrows_manifest::load`], or as here from memory by [`narrows_manifest::resolve`].
-//! [`Mandate::of`] and [`policy_of`] say what comes of it. Which links the gate stands on is all the same to it: here both
-//! are pairs in memory, and the agent is played by hand.
+//! A manifest is loaded by [`narrows_manifest::load`], or from memory by [`narrows_manifest::resolve`] as here.
+//! [`GateConfig::from_bundle`] and [`bundle_policy`] derive the settings and the policy from it. Any link will do: here
+//! both are pairs in memory, and the test plays the client and the agent.
 //!
 //! ```
 //! use std::path::Path;
 //!
 //! use narrows_audit::{Log, Options, verify};
-//! use narrows_govern::{Disk, Gate, Mandate, Principal, Setting, policy_of, stand};
+//! use narrows_govern::{Disk, Gate, GateConfig, GateStart, Principal, bundle_policy, run_gate};
 //! use narrows_link::{Link, memory};
 //! use narrows_manifest::{Memory, resolve};
 //! use serde_json::{Value, json};
 //!
-//! async fn say(link: &Link, message: Value) {
-//!     link.sender.send(message.to_string().into()).await.expect("somebody listens");
+//! async fn send(link: &Link, message: Value) {
+//!     link.sender.send(message.to_string().into()).await.expect("an open link");
 //! }
 //!
-//! async fn hear(link: &mut Link) -> Value {
-//!     let frame = link.receiver.recv().await.expect("somebody speaks");
+//! async fn receive(link: &mut Link) -> Value {
+//!     let frame = link.receiver.recv().await.expect("an open link");
 //!     serde_json::from_slice(frame.bytes()).expect("a message")
 //! }
 //!
@@ -41,41 +42,41 @@
 //!         description: Looking is free.\nversion: 1.0.0\n---\n");
 //! let bundle = resolve(&files, Path::new("notes/ACP.md"))?;
 //!
-//! let place = tempfile::tempdir()?;
-//! let root = place.path().canonicalize()?;
+//! let directory = tempfile::tempdir()?;
+//! let root = directory.path().canonicalize()?;
 //! let log = Log::open(&root.join("audit-log.jsonl"), Options::default())?;
-//! let who = Principal { id: "user:ada".into(), ..Principal::default() };
-//! let setting = Setting { began: 1_700_000_000, nonce: "unguessable".into() };
-//! let mandate = Mandate::of(&bundle, vec![root.clone()]);
-//! let gate = Gate::new(mandate, who, policy_of(&bundle), Box::new(Disk), setting);
+//! let principal = Principal { id: "user:ada".into(), ..Principal::default() };
+//! let start = GateStart { started_at: 1_700_000_000, nonce: "unguessable".into() };
+//! let config = GateConfig::from_bundle(&bundle, vec![root.clone()]);
+//! let gate = Gate::new(config, principal, bundle_policy(&bundle), Box::new(Disk), start);
 //!
 //! let (mut client, outer) = memory::pair(&narrows_link::Options::default());
 //! let (inner, mut agent) = memory::pair(&narrows_link::Options::default());
-//! let (_inquiries, asked) = tokio::sync::mpsc::channel(1);
-//! let standing = tokio::spawn(stand(gate, outer, inner, log.clone(), asked));
+//! let (_sender, requests) = tokio::sync::mpsc::channel(1);
+//! let running = tokio::spawn(run_gate(gate, outer, inner, log.clone(), requests));
 //!
 //! // A session outside the workspace never reaches the agent.
 //! let new = |id: u8, cwd: &Path| json!({"jsonrpc": "2.0", "id": id, "method": "session/new",
 //!     "params": {"cwd": cwd, "mcpServers": []}});
-//! say(&client, new(1, Path::new("/"))).await;
-//! assert_eq!(hear(&mut client).await["error"]["data"]["code"], "cwd_outside_root");
+//! send(&client, new(1, Path::new("/"))).await;
+//! assert_eq!(receive(&mut client).await["error"]["data"]["code"], "cwd_outside_root");
 //!
-//! // One inside does, and what the agent says in it comes back, as far as it may.
-//! say(&client, new(2, &root)).await;
-//! assert_eq!(hear(&mut agent).await["method"], "session/new");
-//! say(&agent, json!({"jsonrpc": "2.0", "id": 2, "result": {"sessionId": "s"}})).await;
-//! assert_eq!(hear(&mut client).await["result"]["sessionId"], "s");
+//! // One inside does, and the client gets the updates in it that are allowed.
+//! send(&client, new(2, &root)).await;
+//! assert_eq!(receive(&mut agent).await["method"], "session/new");
+//! send(&agent, json!({"jsonrpc": "2.0", "id": 2, "result": {"sessionId": "s"}})).await;
+//! assert_eq!(receive(&mut client).await["result"]["sessionId"], "s");
 //! for (id, kind) in [("one", "delete"), ("two", "read")] {
 //!     let call = json!({"sessionUpdate": "tool_call", "toolCallId": id, "title": "Look", "kind": kind,
 //!         "status": "pending", "rawInput": {"path": "a.txt"}});
-//!     say(&agent, json!({"jsonrpc": "2.0", "method": "session/update",
+//!     send(&agent, json!({"jsonrpc": "2.0", "method": "session/update",
 //!         "params": {"sessionId": "s", "update": call}})).await;
 //! }
-//! // The operator has no tool that deletes, so the first is not shown.
-//! assert_eq!(hear(&mut client).await["params"]["update"]["toolCallId"], "two");
+//! // The operator has no tool that deletes, so the first call is not shown.
+//! assert_eq!(receive(&mut client).await["params"]["update"]["toolCallId"], "two");
 //!
 //! client.sender.close();
-//! standing.await?;
+//! running.await?;
 //! log.close();
 //! let report = verify::log(&root.join("audit-log.jsonl"), &verify::Options::default())?;
 //! assert!(report.bad.is_none() && report.entries > 3);
@@ -83,49 +84,49 @@
 //! # }
 //! ```
 //!
-//! # What a gate would say
+//! # Other uses
 //!
-//! [`foresee`] tells what would be decided about a call, without a conversation. Whoever keeps a gate without [`stand`],
-//! such as a simulation with a clock of its own, implements [`Out`].
+//! [`preview_decision`] returns the decision about a call without a conversation. A driver other than [`run_gate`], such
+//! as a simulation with its own clock, implements [`GateOutput`].
 
+mod audit_events;
+mod authorizer;
 mod batches;
 mod call;
-mod chain;
-mod desk;
+mod config;
+mod coverage;
+mod driver;
 mod gate;
-mod guard;
 mod identity;
-mod ids;
-mod life;
-mod lobby;
-mod lookalike;
-mod mandate;
+mod lifecycle;
+mod lookalike_keys;
 mod meta;
-mod once;
-mod patience;
+mod path_resolver;
+mod protected_files;
 mod proxy;
-mod reach;
-mod record;
+mod proxy_driver;
 mod recovery;
-mod resource;
-mod roots;
+mod request_ids;
+mod resource_uri;
 mod scope;
-mod sealed;
-mod till;
+mod shared_budget;
+mod timeouts;
+mod unauthenticated;
+mod unique_keys;
 
-pub use chain::join;
-pub use desk::foresee;
+pub use authorizer::preview_decision;
+pub use config::{Autonomy, GateConfig, bundle_policy, mcp_server_config};
+pub use coverage::{BUILT_IN_TOOLS, PolicyCoverage};
+pub use driver::{GateExit, GateRequest, run_gate};
 pub use gate::{
-    Ballot, BallotError, Gate, Open, Out, Request, SessionSlot, SessionSlots, Setting, SignatureValidity,
-    Ticket, Time, VoteSignature, is_signer,
+    ApprovalRequest, ApprovalVote, AuditSeq, Gate, GateOutput, GateStart, GateTime, SessionSlot,
+    SessionSlots, SignatureValidity, ToolCheck, VoteError, VoteSignature, is_signer,
 };
-pub use guard::{Ended, Inquiry, stand};
-pub use identity::{Method, Owners, Principal};
-pub use lobby::Lobby;
-pub use mandate::{Autonomy, Mandate, policy_of, provided};
-pub use patience::Patience;
-pub use proxy::{Moves, Neighbour, Place, is_for_proxy};
-pub use reach::{BUILT_IN, Reach};
-pub use recovery::{Presence, RecoveryError};
-pub use roots::{Disk, Ground, Outside, admit};
-pub use till::{LogTill, Spent, Till, TillError};
+pub use identity::{IdentityMethod, Principal, SessionOwners};
+pub use path_resolver::{Disk, PathRefusal, PathResolver, resolve_in_roots};
+pub use proxy::{Neighbor, ProxyCore, ProxyOutput, is_for_proxy};
+pub use proxy_driver::split_proxy_link;
+pub use recovery::{GatePresence, RecoveryError};
+pub use shared_budget::{AuditLogBudget, BudgetError, BudgetSource, BudgetUse};
+pub use timeouts::GateTimeouts;
+pub use unauthenticated::UnauthenticatedGate;

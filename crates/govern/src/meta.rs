@@ -1,4 +1,4 @@
-//! `_meta.aip44` on what passes, beside what others have put there.
+//! Writes `_meta.aip44` into messages, and removes it from messages of the peers.
 
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -6,26 +6,26 @@ use std::sync::LazyLock;
 use narrows_wire::{View, member};
 use serde_json::{Value, json};
 
+use crate::config::GateConfig;
 use crate::identity::Principal;
-use crate::mandate::Mandate;
 
-/// The member of `_meta` that is ours.
+/// Member of `_meta` that only the gate sets.
 const KEY: &str = "aip44";
-/// Where it stands.
+/// The metadata member of params and results.
 const META: &str = "_meta";
-/// The member of that which tells history from what happens now.
+/// Member of the mark that distinguishes history from current messages.
 const REPLAY: &str = "replay";
 
-/// What is put into `_meta`, ready to be written.
+/// The mark for `_meta`, in all serialized forms.
 #[derive(Clone, Debug)]
-pub(crate) struct Mark {
-    plain: Words,
-    /// The same for what is history.
-    replayed: Words,
+pub(crate) struct MetaMark {
+    plain: MarkText,
+    /// The mark of a replayed message.
+    replayed: MarkText,
 }
 
 #[derive(Clone, Debug)]
-struct Words {
+struct MarkText {
     key: &'static str,
     /// `{…}`
     value: Vec<u8>,
@@ -37,7 +37,7 @@ struct Words {
     whole: Vec<u8>,
 }
 
-impl Words {
+impl MarkText {
     fn new(key: &'static str, value: &Value) -> Self {
         let value = value.to_string().into_bytes();
         let member = [format!("\"{key}\":").as_bytes(), &value].concat();
@@ -47,89 +47,89 @@ impl Words {
     }
 }
 
-/// What asks a client to refuse a path with links in it.
-static NO_LINKS: LazyLock<Words> = LazyLock::new(|| Words::new("narrows", &json!({"noLinks": true})));
+/// Asks a client to refuse a path with symbolic links.
+static NO_LINKS: LazyLock<MarkText> = LazyLock::new(|| MarkText::new("narrows", &json!({"noLinks": true})));
 
-/// A line in parts: up to where something is put in, what is put in, and the rest.
-pub(crate) type Marked<'a> = [&'a [u8]; 4];
+/// A line in parts: before the insertion, the insertion, a comma if needed, and the rest.
+pub(crate) type MarkedParts<'a> = [&'a [u8]; 4];
 
-impl Mark {
-    pub(crate) fn new(mandate: &Mandate) -> Self {
-        let mut value = about(mandate);
-        let plain = Words::new(KEY, &value);
+impl MetaMark {
+    pub(crate) fn new(config: &GateConfig) -> Self {
+        let mut value = mark_fields(config);
+        let plain = MarkText::new(KEY, &value);
         value[REPLAY] = json!(true);
-        Self { plain, replayed: Words::new(KEY, &value) }
+        Self { plain, replayed: MarkText::new(KEY, &value) }
     }
 
-    /// A message with the mark in the object that is its params or its result, whatever it said of itself. As it is if there
-    /// is no such object. `None`: it can be read in two ways.
-    pub(crate) fn put<'a>(&'a self, message: View<'a>) -> Option<Marked<'a>> {
-        write(message, &self.plain)
+    /// Sets the mark in the params or the result of a message, replacing any present one. Other messages stay
+    /// unchanged. Returns `None` if two readers may read the message differently.
+    pub(crate) fn insert<'a>(&'a self, message: View<'a>) -> Option<MarkedParts<'a>> {
+        insert_mark(message, &self.plain)
     }
 
-    /// The same for a message that is history, which says so.
-    pub(crate) fn put_replayed<'a>(&'a self, message: View<'a>) -> Option<Marked<'a>> {
-        write(message, &self.replayed)
+    /// Sets the mark of a replayed message, which says that the message is history.
+    pub(crate) fn insert_replayed<'a>(&'a self, message: View<'a>) -> Option<MarkedParts<'a>> {
+        insert_mark(message, &self.replayed)
     }
 }
 
-/// Returns a request to the client that asks it not to follow links: its path has none, and one that appears until the client
-/// uses it leads elsewhere. `None`: it can be read in two ways.
+/// Adds the order not to follow links to a client request. Its path has none, so a link that appears before
+/// the client uses the path leads elsewhere. Returns `None` if two readers may read the message differently.
 pub(crate) fn refuse_links(message: View<'_>) -> Option<Vec<u8>> {
-    write(message, &NO_LINKS).map(|marked| marked.concat())
+    insert_mark(message, &NO_LINKS).map(|marked| marked.concat())
 }
 
-fn write<'a>(message: View<'a>, words: &'a Words) -> Option<Marked<'a>> {
+fn insert_mark<'a>(message: View<'a>, words: &'a MarkText) -> Option<MarkedParts<'a>> {
     let bytes = message.bytes();
-    let Some((start, text)) = holder(message) else { return Some([bytes, b"", b"", b""]) };
+    let Some((start, text)) = params_or_result(message) else { return Some([bytes, b"", b"", b""]) };
     let replaced = |place: Range<usize>, by: &'a [u8]| [&bytes[..place.start], by, b"", &bytes[place.end..]];
     let Some(meta) = member(text, META).ok()? else {
-        return Some(insert(bytes, start + 1, &words.whole));
+        return Some(insert_at(bytes, start + 1, &words.whole));
     };
     let (inner, at) = (&text[meta.clone()], start + meta.start);
     if inner.first() != Some(&b'{') {
         return Some(replaced(at..at + inner.len(), &words.object));
     }
     Some(match member(inner, words.key).ok()? {
-        None => insert(bytes, at + 1, &words.member),
+        None => insert_at(bytes, at + 1, &words.member),
         Some(mark) => replaced(at + mark.start..at + mark.end, &words.value),
     })
 }
 
-/// What a message is without a mark that is not ours.
+/// A message without a foreign mark.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Cleared {
-    /// It has none.
-    Clean,
-    /// This.
+pub(crate) enum StrippedMark {
+    /// The message has no mark.
+    Unmarked,
+    /// The message without its mark.
     Line(Vec<u8>),
-    /// It can be read in two ways.
-    Doubled,
+    /// Two readers may read the message differently.
+    Ambiguous,
 }
 
-/// Takes our member out of a message of somebody else's: nobody but us says what stands there.
-pub(crate) fn clear(message: View<'_>) -> Cleared {
-    let Some((start, text)) = holder(message) else { return Cleared::Clean };
+/// Removes the mark from a message of a peer: only the gate may set it.
+pub(crate) fn strip_mark(message: View<'_>) -> StrippedMark {
+    let Some((start, text)) = params_or_result(message) else { return StrippedMark::Unmarked };
     let meta = match member(text, META) {
         Ok(Some(meta)) => meta,
-        Ok(None) => return Cleared::Clean,
-        Err(_) => return Cleared::Doubled,
+        Ok(None) => return StrippedMark::Unmarked,
+        Err(_) => return StrippedMark::Ambiguous,
     };
     let inner = &text[meta.clone()];
     let mark = match member(inner, KEY) {
         Ok(Some(mark)) => mark,
-        Ok(None) => return Cleared::Clean,
-        Err(_) => return Cleared::Doubled,
+        Ok(None) => return StrippedMark::Unmarked,
+        Err(_) => return StrippedMark::Ambiguous,
     };
-    let cut = whole(inner, mark);
+    let cut = member_with_comma(inner, mark);
     let (bytes, at) = (message.bytes(), start + meta.start);
-    Cleared::Line([&bytes[..at + cut.start], &bytes[at + cut.end..]].concat())
+    StrippedMark::Line([&bytes[..at + cut.start], &bytes[at + cut.end..]].concat())
 }
 
-/// The whole of a member of an object whose value stands at `value`: with its key, and with one of the commas beside it.
-fn whole(object: &[u8], value: Range<usize>) -> Range<usize> {
+/// Returns the range of a member whose value is at `value`: with its key and one adjacent comma.
+fn member_with_comma(object: &[u8], value: Range<usize>) -> Range<usize> {
     let is_quote = |byte: &u8| *byte == b'"';
-    // Our key has no quotes in it, so the two last before the value are its own.
+    // The key has no quotes in it, so the last two quotes before the value delimit it.
     let end = object[..value.start].iter().rposition(is_quote).unwrap_or(0);
     let key = object[..end].iter().rposition(is_quote).unwrap_or(0);
     let is_ink = |byte: &u8| !byte.is_ascii_whitespace();
@@ -143,33 +143,33 @@ fn whole(object: &[u8], value: Range<usize>) -> Range<usize> {
     }
 }
 
-/// The object that is a message's params or its result, and where it begins.
-fn holder(message: View<'_>) -> Option<(usize, &[u8])> {
+/// Returns the object in params or result of a message, and its offset.
+fn params_or_result(message: View<'_>) -> Option<(usize, &[u8])> {
     let envelope = message.envelope();
     let span = if envelope.params.is_some() { envelope.params } else { envelope.result };
     let text = span.slice(message.bytes())?;
     (text.first() == Some(&b'{')).then(|| (span.range().start, text))
 }
 
-fn about(mandate: &Mandate) -> Value {
-    json!({"operator": mandate.operator, "tier": mandate.tier, "acp_rev": mandate.revision})
+fn mark_fields(config: &GateConfig) -> Value {
+    json!({"operator": config.operator, "tier": config.tier, "acp_rev": config.revision})
 }
 
-/// The mark, and what else is to be told beside it.
-pub(crate) fn with(mandate: &Mandate, more: Value) -> Value {
-    let mut mark = about(mandate);
+/// Returns the mark with further fields.
+pub(crate) fn mark_with(config: &GateConfig, more: Value) -> Value {
+    let mut mark = mark_fields(config);
     if let (Some(mark), Value::Object(more)) = (mark.as_object_mut(), more) {
         mark.extend(more);
     }
     mark
 }
 
-/// Marks the answer to `initialize`, which also tells the client who we take it for.
-pub(crate) fn introduce(result: &mut Value, mandate: &Mandate, who: &Principal) {
-    let mut mark = about(mandate);
-    mark["identity"] = json!(who.id);
-    mark["identity_method"] = json!(who.method.name());
-    if let Some(notice) = &mandate.notice {
+/// Marks the answer to `initialize`, which also tells the client its identity.
+pub(crate) fn mark_initialize_answer(result: &mut Value, config: &GateConfig, principal: &Principal) {
+    let mut mark = mark_fields(config);
+    mark["identity"] = json!(principal.id);
+    mark["identity_method"] = json!(principal.method.name());
+    if let Some(notice) = &config.notice {
         mark["notice"] = json!(notice);
     }
     let Some(result) = result.as_object_mut() else { return };
@@ -182,8 +182,8 @@ pub(crate) fn introduce(result: &mut Value, mandate: &Mandate, who: &Principal) 
     }
 }
 
-/// `what` behind the bracket that ends at `at`, with a comma if something follows.
-fn insert<'a>(bytes: &'a [u8], at: usize, what: &'a [u8]) -> Marked<'a> {
+/// Inserts `what` after the bracket that ends at `at`, with a comma if something follows.
+fn insert_at<'a>(bytes: &'a [u8], at: usize, what: &'a [u8]) -> MarkedParts<'a> {
     let next = bytes[at..].iter().find(|byte| !byte.is_ascii_whitespace());
     let comma: &[u8] = if next == Some(&b'}') { b"" } else { b"," };
     [&bytes[..at], what, comma, &bytes[at..]]
@@ -195,9 +195,9 @@ mod tests {
 
     #[track_caller]
     fn check(line: &str, expected: Option<&str>) {
-        let mandate = Mandate { operator: "o".into(), tier: "basic".into(), ..Mandate::default() };
-        let mark = Mark::new(&mandate);
-        let written = String::from_utf8(mark.put(View::parse(line.as_bytes())).unwrap().concat()).unwrap();
+        let config = GateConfig { operator: "o".into(), tier: "basic".into(), ..GateConfig::default() };
+        let mark = MetaMark::new(&config);
+        let written = String::from_utf8(mark.insert(View::parse(line.as_bytes())).unwrap().concat()).unwrap();
         let value: Value = serde_json::from_str(&written).unwrap();
         match expected {
             None => assert_eq!(written, line),
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mark_stands_beside_what_others_say() {
+    fn the_mark_is_added_beside_other_members() {
         check(r#"{"jsonrpc":"2.0","method":"m","params":{"a":1}}"#, Some("/params/_meta/aip44"));
         check(r#"{"jsonrpc":"2.0","method":"m","params":{ }}"#, Some("/params/_meta/aip44"));
         check(
@@ -233,10 +233,10 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_tells_the_client_who_it_is_taken_for() {
-        let who = Principal { id: "user:ada".into(), ..Principal::default() };
+    fn the_initialize_answer_names_the_identity() {
+        let principal = Principal { id: "user:ada".into(), ..Principal::default() };
         let check = |mut result: Value, expected: &str| {
-            introduce(&mut result, &Mandate::default(), &who);
+            mark_initialize_answer(&mut result, &GateConfig::default(), &principal);
             assert_eq!(result["_meta"][KEY]["identity"], expected, "{result}");
         };
         check(json!({"a": 1}), "user:ada");
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_place_for_it_passes_as_it_is() {
+    fn messages_without_params_or_result_stay_unchanged() {
         check(r#"{"jsonrpc":"2.0","method":"m"}"#, None);
         check(r#"{"jsonrpc":"2.0","method":"m","params":[1]}"#, None);
         check(r#"{"jsonrpc":"2.0","id":1,"result":null}"#, None);
@@ -254,11 +254,11 @@ mod tests {
     }
 
     #[test]
-    fn history_says_so_whatever_it_said_of_itself() {
-        let mark = Mark::new(&Mandate { operator: "o".into(), ..Mandate::default() });
+    fn replayed_messages_are_marked_as_history() {
+        let mark = MetaMark::new(&GateConfig { operator: "o".into(), ..GateConfig::default() });
         let check = |params: &str, operator: Option<&str>| {
             let line = format!(r#"{{"jsonrpc":"2.0","method":"m","params":{params}}}"#);
-            let marked = mark.put_replayed(View::parse(line.as_bytes())).map(|parts| parts.concat());
+            let marked = mark.insert_replayed(View::parse(line.as_bytes())).map(|parts| parts.concat());
             let value = marked.map(|line| serde_json::from_slice::<Value>(&line).unwrap());
             let said = value.as_ref().map(|value| &value["params"]["_meta"][KEY]);
             assert_eq!(said.map(|said| &said[REPLAY]), operator.map(|_| &Value::Bool(true)), "{params}");
@@ -278,11 +278,11 @@ mod tests {
     }
 
     #[test]
-    fn the_mark_is_ours_whatever_stood_there() {
-        let mark = Mark::new(&Mandate { operator: "o".into(), ..Mandate::default() });
+    fn a_present_mark_is_replaced() {
+        let mark = MetaMark::new(&GateConfig { operator: "o".into(), ..GateConfig::default() });
         let check = |params: &str, puts: bool| {
             let line = format!(r#"{{"jsonrpc":"2.0","method":"m","params":{params}}}"#);
-            let marked = mark.put(View::parse(line.as_bytes())).map(|parts| parts.concat());
+            let marked = mark.insert(View::parse(line.as_bytes())).map(|parts| parts.concat());
             let value = marked.map(|line| serde_json::from_slice::<Value>(&line).unwrap());
             let said = value.map(|value| value["params"]["_meta"][KEY]["operator"].clone());
             assert_eq!(said, puts.then(|| json!("o")), "{params}");
@@ -296,16 +296,16 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_of_somebody_else_is_taken_out_and_nothing_else() {
+    fn only_the_foreign_mark_is_removed() {
         let check = |params: &str, expected: Option<&str>| {
             let line = |params: &str| format!(r#"{{"jsonrpc":"2.0","method":"m","params":{params}}}"#);
             let text = line(params);
             let expected = match expected {
-                None => Cleared::Doubled,
-                Some(same) if same == params => Cleared::Clean,
-                Some(other) => Cleared::Line(line(other).into_bytes()),
+                None => StrippedMark::Ambiguous,
+                Some(same) if same == params => StrippedMark::Unmarked,
+                Some(other) => StrippedMark::Line(line(other).into_bytes()),
             };
-            assert_eq!(clear(View::parse(text.as_bytes())), expected, "{params}");
+            assert_eq!(strip_mark(View::parse(text.as_bytes())), expected, "{params}");
         };
         check(r#"{"a":1}"#, Some(r#"{"a":1}"#));
         check(r#"{"_meta":{"x":{"aip44":1}}}"#, Some(r#"{"_meta":{"x":{"aip44":1}}}"#));

@@ -1,8 +1,8 @@
-//! A place in a chain: both neighbours of a proxy on the one line that leads to their conductor.
+//! A proxy in a chain: both neighbors share the one link to the conductor.
 //!
-//! What the predecessor says comes as it is, what the successor says in an envelope (`proxy/successor`), and the same the
-//! other way. A [`Place`] takes envelopes off and puts them on without touching what is in them, so that a gate stands
-//! between two ends as it does anywhere else. It is a pure state machine.
+//! Messages of the predecessor arrive as they are, those of the successor in an envelope (`proxy/successor`),
+//! and likewise in the other direction. A [`ProxyCore`] removes and adds envelopes without touching their
+//! content, so that a gate sees two ordinary peers. It is a pure state machine.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -14,41 +14,41 @@ use narrows_wire::{
 
 use crate::batches::Batches;
 
-/// How many requests of either side may be open.
-const MOST_OPEN: usize = 8_192;
+/// Bound for the unanswered requests of each side.
+const MAX_OPEN_REQUESTS: usize = 8_192;
 
-/// Who is next to a proxy.
+/// A neighbor of a proxy in the chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Neighbour {
+pub enum Neighbor {
     /// Towards the client.
     Predecessor,
     /// Towards the agent.
     Successor,
 }
 
-/// What is to be sent.
+/// Lines that a [`ProxyCore`] wants to send.
 #[derive(Debug, Default)]
-pub struct Moves {
+pub struct ProxyOutput {
     /// Lines to the conductor.
     pub to_conductor: Vec<Bytes>,
-    /// Messages to whoever stands between, and from which neighbour they are.
-    pub from: Vec<(Neighbour, Bytes)>,
+    /// Messages to the gate, with the neighbor that sent them.
+    pub from: Vec<(Neighbor, Bytes)>,
 }
 
-/// A proxy's place in a chain.
+/// Routes messages between the conductor and the two neighbors.
 #[derive(Debug, Default)]
-pub struct Place {
-    /// Requests of the conductor's that are not answered: whose they are, by their ids.
-    asked: HashMap<Box<[u8]>, Neighbour>,
-    /// Our requests at the conductor: to whom they are, and which ids they had before they got ours.
-    asking: HashMap<u64, (Neighbour, Box<[u8]>)>,
+pub struct ProxyCore {
+    /// Unanswered requests of the conductor by id, with the neighbor that sent them.
+    conductor_requests: HashMap<Box<[u8]>, Neighbor>,
+    /// Unanswered requests at the conductor by our id, with the addressee and the original id.
+    sent_requests: HashMap<u64, (Neighbor, Box<[u8]>)>,
     serial: u64,
     batches: Batches,
-    /// Entries of arrays whose turn has come.
-    next: VecDeque<Frame>,
+    /// Batch entries that are ready to be handled.
+    queue: VecDeque<Frame>,
 }
 
-/// Whether this is how a conductor begins with a proxy.
+/// Returns `true` if this is the first message of a conductor to a proxy.
 #[must_use]
 pub fn is_for_proxy(frame: &Frame) -> bool {
     let is_it = |frame: &Frame| {
@@ -62,151 +62,152 @@ pub fn is_for_proxy(frame: &Frame) -> bool {
     steps.iter().any(|step| matches!(step, BatchStep::Deliver(entry) if is_it(entry)))
 }
 
-impl Place {
-    /// The conductor has said something.
-    pub fn conductor(&mut self, frame: Frame, moves: &mut Moves) {
-        self.next.push_back(frame);
-        self.go_on(moves);
+impl ProxyCore {
+    /// Handles a message of the conductor.
+    pub fn handle_conductor(&mut self, frame: Frame, output: &mut ProxyOutput) {
+        self.queue.push_back(frame);
+        self.process_queue(output);
     }
 
-    /// Whoever stands between says something to a neighbour: one message, and no array of them.
-    pub fn say(&mut self, to: Neighbour, frame: &Frame, moves: &mut Moves) {
+    /// Sends one message to a neighbor. Batches must be split before.
+    pub fn send(&mut self, to: Neighbor, frame: &Frame, output: &mut ProxyOutput) {
         match frame.kind() {
-            Kind::Request => self.ask(to, frame, moves),
-            Kind::Notification => self.tell(to, frame, moves),
+            Kind::Request => self.send_request(to, frame, output),
+            Kind::Notification => self.send_notification(to, frame, output),
             Kind::Response => {
                 let Some(id) = frame.id() else { return };
-                if self.asked.get(id) == Some(&to) {
-                    self.asked.remove(id);
-                    self.respond(frame.bytes().clone(), moves);
+                if self.conductor_requests.get(id) == Some(&to) {
+                    self.conductor_requests.remove(id);
+                    self.send_response(frame.bytes().clone(), output);
                 }
             }
             Kind::Batch | Kind::Invalid(_) => {}
         }
-        self.go_on(moves);
+        self.process_queue(output);
     }
 
-    fn go_on(&mut self, moves: &mut Moves) {
-        while let Some(frame) = self.next.pop_front() {
+    fn process_queue(&mut self, output: &mut ProxyOutput) {
+        while let Some(frame) = self.queue.pop_front() {
             match frame.kind() {
                 Kind::Batch => {
-                    let outcome = self.batches.take(&frame);
-                    moves.to_conductor.extend(outcome.line);
-                    self.next.extend(outcome.deliver);
+                    let outcome = self.batches.split(&frame);
+                    output.to_conductor.extend(outcome.line);
+                    self.queue.extend(outcome.deliver);
                 }
-                Kind::Request => self.requested(&frame, moves),
-                Kind::Notification => self.notified(&frame, moves),
-                Kind::Response => self.answered(&frame, moves),
-                Kind::Invalid(_) => moves.to_conductor.extend(frame.refusal()),
+                Kind::Request => self.handle_request(&frame, output),
+                Kind::Notification => self.handle_notification(&frame, output),
+                Kind::Response => self.handle_response(&frame, output),
+                Kind::Invalid(_) => output.to_conductor.extend(frame.refusal()),
             }
         }
     }
 
-    fn requested(&mut self, frame: &Frame, moves: &mut Moves) {
+    fn handle_request(&mut self, frame: &Frame, output: &mut ProxyOutput) {
         let (Some(id), Some(method)) = (frame.id(), frame.method()) else { return };
-        let taken = if self.asked.contains_key(id) {
+        let taken = if self.conductor_requests.contains_key(id) {
             Err(RpcError::new(Code::DuplicateId, "a request with this id is still unanswered"))
-        } else if self.asked.len() >= MOST_OPEN {
-            Err(RpcError::new(Code::Backpressure, "too many requests are unanswered"))
+        } else if self.conductor_requests.len() >= MAX_OPEN_REQUESTS {
+            Err(RpcError::new(Code::Backpressure, "too many unanswered requests"))
         } else {
             match &*method {
-                method::PROXY_INITIALIZE => Ok((Neighbour::Predecessor, as_initialize(frame))),
-                method::INITIALIZE => Err(RpcError::new(
-                    Code::InvalidRequest,
-                    "this is a proxy in a chain, which begins with proxy/initialize",
-                )),
-                method::PROXY_SUCCESSOR => unwrap(frame).map(|line| (Neighbour::Successor, line)),
-                _ => Ok((Neighbour::Predecessor, frame.bytes().clone())),
+                method::PROXY_INITIALIZE => Ok((Neighbor::Predecessor, to_initialize(frame))),
+                method::INITIALIZE => {
+                    Err(RpcError::new(Code::InvalidRequest, "a proxy in a chain expects proxy/initialize"))
+                }
+                method::PROXY_SUCCESSOR => open_envelope(frame).map(|line| (Neighbor::Successor, line)),
+                _ => Ok((Neighbor::Predecessor, frame.bytes().clone())),
             }
         };
         match taken {
             Ok((from, line)) => {
-                self.asked.insert(id.into(), from);
-                moves.from.push((from, line));
+                self.conductor_requests.insert(id.into(), from);
+                output.from.push((from, line));
             }
-            Err(error) => self.respond(message::error(id, &error), moves),
+            Err(error) => self.send_response(message::error(id, &error), output),
         }
     }
 
-    /// Nobody answers a notification, so one that cannot be understood comes to nothing.
-    fn notified(&mut self, frame: &Frame, moves: &mut Moves) {
+    /// A notification has no answer, so an invalid one is dropped.
+    fn handle_notification(&mut self, frame: &Frame, output: &mut ProxyOutput) {
         match frame.method().as_deref() {
             Some(method::CANCEL_REQUEST) => {
-                // It is about a request on this line, whoever made that.
-                let whose = frame.request_id().and_then(|id| self.asked.get(id));
-                moves.from.extend(whose.map(|whose| (*whose, frame.bytes().clone())));
+                // The cancelled request was received on this link, whichever neighbor sent it.
+                let neighbor = frame.request_id().and_then(|id| self.conductor_requests.get(id));
+                output.from.extend(neighbor.map(|neighbor| (*neighbor, frame.bytes().clone())));
             }
             Some(method::PROXY_SUCCESSOR) => {
-                let Ok(line) = unwrap(frame) else { return };
-                // Cancelling goes from hop to hop and in no envelope.
+                let Ok(line) = open_envelope(frame) else { return };
+                // Cancellation is sent hop by hop, never in an envelope.
                 if Frame::parse(line.clone()).method().as_deref() != Some(method::CANCEL_REQUEST) {
-                    moves.from.push((Neighbour::Successor, line));
+                    output.from.push((Neighbor::Successor, line));
                 }
             }
             Some(method::PROXY_INITIALIZE | method::INITIALIZE) => {}
-            _ => moves.from.push((Neighbour::Predecessor, frame.bytes().clone())),
+            _ => output.from.push((Neighbor::Predecessor, frame.bytes().clone())),
         }
     }
 
-    /// The conductor has answered: its answer gets the id back that the request had.
-    fn answered(&mut self, frame: &Frame, moves: &mut Moves) {
+    /// Restores the original id of an answer of the conductor.
+    fn handle_response(&mut self, frame: &Frame, output: &mut ProxyOutput) {
         let number = frame.id().and_then(|id| std::str::from_utf8(id).ok()?.parse().ok());
-        let Some((whose, id)) = number.and_then(|number: u64| self.asking.remove(&number)) else { return };
-        moves.from.extend(frame.splice(Part::Id, &id).map(|line| (whose, line)));
+        let Some((neighbor, id)) = number.and_then(|number: u64| self.sent_requests.remove(&number)) else {
+            return;
+        };
+        output.from.extend(frame.splice(Part::Id, &id).map(|line| (neighbor, line)));
     }
 
-    fn ask(&mut self, to: Neighbour, frame: &Frame, moves: &mut Moves) {
+    fn send_request(&mut self, to: Neighbor, frame: &Frame, output: &mut ProxyOutput) {
         let Some(id) = frame.id() else { return };
-        if self.asking.len() >= MOST_OPEN {
-            let error = RpcError::new(Code::Backpressure, "too many requests are unanswered");
-            return moves.from.push((to, message::error(id, &error)));
+        if self.sent_requests.len() >= MAX_OPEN_REQUESTS {
+            let error = RpcError::new(Code::Backpressure, "too many unanswered requests");
+            return output.from.push((to, message::error(id, &error)));
         }
         self.serial += 1;
         let number = self.serial.to_string();
         let line = match to {
-            Neighbour::Predecessor => frame.splice(Part::Id, number.as_bytes()),
-            Neighbour::Successor => Some(wrap(Some(&number), frame)),
+            Neighbor::Predecessor => frame.splice(Part::Id, number.as_bytes()),
+            Neighbor::Successor => Some(wrap_in_envelope(Some(&number), frame)),
         };
-        self.asking.insert(self.serial, (to, id.into()));
-        moves.to_conductor.extend(line);
+        self.sent_requests.insert(self.serial, (to, id.into()));
+        output.to_conductor.extend(line);
     }
 
-    fn tell(&mut self, to: Neighbour, frame: &Frame, moves: &mut Moves) {
+    fn send_notification(&mut self, to: Neighbor, frame: &Frame, output: &mut ProxyOutput) {
         if frame.method().as_deref() == Some(method::CANCEL_REQUEST) {
-            let is_it = |(_, (whose, id)): &(&u64, &(Neighbour, Box<[u8]>))| {
-                *whose == to && Some(&**id) == frame.request_id()
+            let is_it = |(_, (neighbor, id)): &(&u64, &(Neighbor, Box<[u8]>))| {
+                *neighbor == to && Some(&**id) == frame.request_id()
             };
-            let number = self.asking.iter().find(is_it).map(|(number, _)| number.to_string());
+            let number = self.sent_requests.iter().find(is_it).map(|(number, _)| number.to_string());
             let line = number.and_then(|number| frame.splice(Part::RequestId, number.as_bytes()));
-            return moves.to_conductor.extend(line);
+            return output.to_conductor.extend(line);
         }
-        moves.to_conductor.push(match to {
-            Neighbour::Predecessor => frame.bytes().clone(),
-            Neighbour::Successor => wrap(None, frame),
+        output.to_conductor.push(match to {
+            Neighbor::Predecessor => frame.bytes().clone(),
+            Neighbor::Successor => wrap_in_envelope(None, frame),
         });
     }
 
-    /// Answers the conductor, in an array if it asked in one.
-    fn respond(&mut self, line: Bytes, moves: &mut Moves) {
-        let outcome = if self.batches.is_empty() { None } else { self.batches.answer(&line) };
+    /// Answers the conductor, within its batch if the request was in one.
+    fn send_response(&mut self, line: Bytes, output: &mut ProxyOutput) {
+        let outcome = if self.batches.is_empty() { None } else { self.batches.collect_answer(&line) };
         match outcome {
-            None => moves.to_conductor.push(line),
+            None => output.to_conductor.push(line),
             Some(outcome) => {
-                moves.to_conductor.extend(outcome.line);
-                self.next.extend(outcome.deliver);
+                output.to_conductor.extend(outcome.line);
+                self.queue.extend(outcome.deliver);
             }
         }
     }
 }
 
-/// What a conductor says to a proxy, as it would say it to an agent.
-fn as_initialize(frame: &Frame) -> Bytes {
+/// Turns `proxy/initialize` into the `initialize` that an agent expects.
+fn to_initialize(frame: &Frame) -> Bytes {
     let (bytes, place) = (frame.bytes(), frame.envelope().method.range());
     [&bytes[..place.start], b"\"initialize\"", &bytes[place.end..]].concat().into()
 }
 
-/// A message in an envelope.
-fn wrap(id: Option<&str>, frame: &Frame) -> Bytes {
+/// Wraps a message in an envelope.
+fn wrap_in_envelope(id: Option<&str>, frame: &Frame) -> Bytes {
     let id = id.map(|id| format!("\"id\":{id},")).unwrap_or_default();
     let method = frame.envelope().method.slice(frame.bytes()).unwrap_or(b"\"\"");
     let mut line =
@@ -221,17 +222,17 @@ fn wrap(id: Option<&str>, frame: &Frame) -> Bytes {
     line.into()
 }
 
-/// What is in an envelope, with the id that is on it. What else is on it was for us.
-fn unwrap(frame: &Frame) -> Result<Bytes, RpcError> {
+/// Returns the message in an envelope, with the envelope's id. Other members of the envelope are dropped.
+fn open_envelope(frame: &Frame) -> Result<Bytes, RpcError> {
     let fault = |words: &'static str| RpcError::new(Code::InvalidParams, words);
-    let doubled = |_| fault("the envelope can be read in two ways");
+    let doubled = |_| fault("ambiguous envelope");
     let envelope = frame.params().unwrap_or_default();
     if envelope.first() != Some(&b'{') {
-        return Err(fault("the envelope is no object"));
+        return Err(fault("the envelope is not an object"));
     }
     let method = member(envelope, "method").map_err(doubled)?.map(|place| &envelope[place]);
     let method = method.filter(|method| method.first() == Some(&b'"') && method.len() > 2);
-    let method = method.ok_or_else(|| fault("the envelope has no method in it"))?;
+    let method = method.ok_or_else(|| fault("the envelope has no method"))?;
     let params = member(envelope, "params").map_err(doubled)?.map(|place| &envelope[place]);
     let params = params.filter(|params| *params != b"null");
     if params.is_some_and(|params| !matches!(params.first(), Some(b'{' | b'['))) {

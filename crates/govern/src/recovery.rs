@@ -1,10 +1,9 @@
-//! What gates that were killed left open in their log: calls without a result, turns without an end, sessions that were never
-//! closed.
+//! Completes the audit log after gates were killed: adds results of calls, ends of turns, and ends of sessions.
 //!
-//! Lines do not name the process that wrote them. So each process that serves gates holds a shared lock beside the log for as
-//! long as it lives; the system takes the lock from a process that is killed. Whoever gets that lock for itself alone knows
-//! that no gate of the log is alive, and that everything in it that is open was interrupted. While other gates are there,
-//! nothing is closed: that is left to the next process that starts alone.
+//! Audit entries do not name the process that wrote them. So each process with gates holds a shared lock on a file
+//! beside the log while it lives; the system releases the lock of a killed process. A process that gets the lock
+//! exclusively knows that no gate of the log is alive, and that everything unfinished was interrupted. While other
+//! gates live, nothing is closed; that is left to the next process that starts alone.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
@@ -16,39 +15,40 @@ use std::path::{Path, PathBuf};
 use narrows_audit::{AppendError, Decision, Entry, Event, Fact, Filter, Log, ReadError, Reader, Subject};
 use serde_json::{Value, json};
 
-/// The reason that the lines give.
+/// The reason in all added entries.
 const REASON: &str = "the gate was killed";
 
-/// What every line of a session says.
-const COMMON: [&str; 6] = ["operator", "session", "parentSessionId", "identity", "identity_method", "tier"];
+/// Fields that every entry of a session has.
+const SESSION_FIELDS: [&str; 6] =
+    ["operator", "session", "parentSessionId", "identity", "identity_method", "tier"];
 
-/// What the result of a call says besides, as its decision did.
-const OF_CALL: [&str; 5] = ["tool", "toolCallId", "claimedTool", "toolKinds", "approval"];
+/// Further fields that the result of a call copies from its decision.
+const CALL_FIELDS: [&str; 5] = ["tool", "toolCallId", "claimedTool", "toolKinds", "approval"];
 
-/// Why a log could not be looked after.
+/// Reason why the log could not be recovered.
 #[derive(Debug, thiserror::Error)]
 pub enum RecoveryError {
-    /// The lock cannot be had.
+    /// The lock failed.
     #[error(transparent)]
     Lock(#[from] io::Error),
     /// The log cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// The log cannot be written to.
+    /// The log cannot be written.
     #[error(transparent)]
     Append(#[from] AppendError),
 }
 
-/// Says that a process serves gates of a log, until this is dropped or the process ends.
+/// Marks a process as serving gates of a log, until this is dropped or the process ends.
 #[derive(Debug)]
-pub struct Presence {
+pub struct GatePresence {
     _lock: File,
-    /// How many lines were added for gates that were killed.
+    /// Number of entries that were added for killed gates.
     pub closed: usize,
 }
 
-impl Presence {
-    /// Returns the file that is locked for the log at this path.
+impl GatePresence {
+    /// Returns the path of the lock file of the log at this path.
     #[must_use]
     pub fn path(log: &Path) -> PathBuf {
         let mut name = log.file_name().map(OsString::from).unwrap_or_default();
@@ -56,11 +56,12 @@ impl Presence {
         log.with_file_name(name)
     }
 
-    /// Announces this process. If it is the only one, closes first what others left open. Blocks while another process does
-    /// that.
+    /// Takes the shared lock. If no other process holds it, first adds the entries that killed gates left
+    /// out. Blocks while another process does that.
     ///
     /// # Errors
-    /// When the lock cannot be had, or the log cannot be read or written.
+    ///
+    /// If the lock fails, or the log cannot be read or written.
     pub fn announce(log: &Log, path: &Path) -> Result<Self, RecoveryError> {
         let lock = OpenOptions::new()
             .read(true)
@@ -72,7 +73,7 @@ impl Presence {
         let mut closed = 0;
         match lock.try_lock() {
             Ok(()) => {
-                for event in left_open(path)? {
+                for event in missing_events(path)? {
                     log.append(event).wait()?;
                     closed += 1;
                 }
@@ -85,18 +86,18 @@ impl Presence {
     }
 }
 
-/// A session that was not closed.
+/// A session without an entry about its end.
 #[derive(Debug)]
 struct OpenSession {
-    /// The line that began it.
+    /// The entry about its start.
     first: Entry,
     is_working: bool,
-    /// Decisions that allowed a call which has no result, by its id.
+    /// Decisions that allowed a call without a result, by call id.
     calls: BTreeMap<String, Entry>,
 }
 
-/// Returns the lines that are missing in a log of which no gate is alive.
-fn left_open(path: &Path) -> Result<Vec<Event>, ReadError> {
+/// Returns the entries that are missing in a log without a live gate.
+fn missing_events(path: &Path) -> Result<Vec<Event>, ReadError> {
     if !path.exists() {
         return Ok(Vec::new());
     }
@@ -132,35 +133,35 @@ fn left_open(path: &Path) -> Result<Vec<Event>, ReadError> {
     }
     let mut sessions: Vec<OpenSession> = sessions.into_values().collect();
     sessions.sort_by_key(|session| session.first.seq);
-    Ok(sessions.iter().flat_map(OpenSession::ending).collect())
+    Ok(sessions.iter().flat_map(OpenSession::closing_events).collect())
 }
 
 impl OpenSession {
-    /// What a gate would have written if it had been asked to end.
-    fn ending(&self) -> Vec<Event> {
+    /// Returns the events that the gate would have recorded at a regular end.
+    fn closing_events(&self) -> Vec<Event> {
         let mut calls: Vec<&Entry> = self.calls.values().collect();
         calls.sort_by_key(|call| call.seq);
-        let mut events: Vec<Event> = calls.into_iter().map(interrupted).collect();
+        let mut events: Vec<Event> = calls.into_iter().map(interrupted_call).collect();
         if self.is_working {
-            events.push(self.step("operator.interrupted"));
+            events.push(self.state_event("operator.interrupted"));
         }
-        events.push(self.step("session.closed"));
+        events.push(self.state_event("session.closed"));
         events
     }
 
-    fn step(&self, action: &str) -> Event {
+    fn state_event(&self, action: &str) -> Event {
         let reference = self.first.subject.reference.clone();
         let subject = Subject { kind: "session".to_owned(), reference, path: None };
-        let mut event = like(&self.first, action, subject, &[]);
+        let mut event = event_like(&self.first, action, subject, &[]);
         event.facts.insert("kind", "state");
         event.facts.insert("reason", REASON);
         event
     }
 }
 
-/// Returns the result of a call that was allowed by this line.
-fn interrupted(decision: &Entry) -> Event {
-    let mut event = like(decision, "tool.call", decision.subject.clone(), &OF_CALL);
+/// Returns the result of a call that this entry allowed.
+fn interrupted_call(decision: &Entry) -> Event {
+    let mut event = event_like(decision, "tool.call", decision.subject.clone(), &CALL_FIELDS);
     event.facts.insert("kind", "tool-call");
     event.facts.insert("reason", REASON);
     Event {
@@ -172,11 +173,11 @@ fn interrupted(decision: &Entry) -> Event {
     }
 }
 
-/// Returns an event of the same session as a line, which says these things as the line does.
-fn like(entry: &Entry, action: &str, subject: Subject, more: &[&'static str]) -> Event {
+/// Returns an event of the same session as `entry`, with the common fields and those in `more` copied.
+fn event_like(entry: &Entry, action: &str, subject: Subject, more: &[&'static str]) -> Event {
     let mut event =
         Event { actor: entry.actor.clone(), action: action.to_owned(), subject, ..Event::default() };
-    for name in COMMON.iter().chain(more) {
+    for name in SESSION_FIELDS.iter().chain(more) {
         if let Some(value) = entry.aip44(name) {
             event.facts.insert(name, Fact::from(value.clone()));
         }
@@ -190,7 +191,7 @@ mod tests {
 
     use super::*;
 
-    /// A line of a gate: `action[=decision] [call]`.
+    /// An entry of a gate: `action[=decision] [call]`.
     fn line(identity: &'static str, text: &'static str) -> Event {
         let (what, call) = text.split_once(' ').unwrap_or((text, ""));
         let (action, decision) = what.split_once('=').unwrap_or((what, ""));
@@ -215,7 +216,7 @@ mod tests {
         }
     }
 
-    /// The lines that are added behind `before`, as `identity action [call] [output]`.
+    /// Expects these added entries after `before`, as `identity action [call] [output]`.
     #[track_caller]
     fn check(before: &[(&'static str, &'static str)], expected: &[&str]) {
         let home = tempfile::tempdir().unwrap();
@@ -224,12 +225,12 @@ mod tests {
         for (identity, text) in before {
             log.append(line(identity, text)).wait().unwrap();
         }
-        let presence = Presence::announce(&log, &path).unwrap();
+        let presence = GatePresence::announce(&log, &path).unwrap();
         assert_eq!(presence.closed, expected.len());
         // Another process that starts meanwhile closes nothing, and one that starts afterwards finds nothing.
-        assert_eq!(Presence::announce(&log, &path).unwrap().closed, 0);
+        assert_eq!(GatePresence::announce(&log, &path).unwrap().closed, 0);
         drop(presence);
-        assert_eq!(Presence::announce(&log, &path).unwrap().closed, 0);
+        assert_eq!(GatePresence::announce(&log, &path).unwrap().closed, 0);
         log.close();
         let mut reader = Reader::open(&path, Filter::default()).unwrap();
         let mut found = Vec::new();
@@ -245,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_gate_left_open_is_closed_once() {
+    fn unfinished_work_of_a_killed_gate_is_closed_once() {
         check(
             &[
                 ("ada", "operator.invoked"),
@@ -260,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_closed_or_denied_or_never_allowed_stays_as_it_is() {
+    fn closed_denied_and_undecided_calls_stay_unchanged() {
         check(
             &[
                 ("ada", "operator.invoked"),
@@ -292,16 +293,16 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_closed_while_another_gate_is_there() {
+    fn nothing_is_closed_while_another_gate_lives() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("audit-log.jsonl");
         let log = Log::open(&path, Options::default()).unwrap();
-        let other = Presence::announce(&log, &path).unwrap();
+        let other = GatePresence::announce(&log, &path).unwrap();
         for text in ["operator.invoked", "policy.resolved=allow a"] {
             log.append(line("ada", text)).wait().unwrap();
         }
-        assert_eq!(Presence::announce(&log, &path).unwrap().closed, 0);
+        assert_eq!(GatePresence::announce(&log, &path).unwrap().closed, 0);
         drop(other);
-        assert_eq!(Presence::announce(&log, &path).unwrap().closed, 2);
+        assert_eq!(GatePresence::announce(&log, &path).unwrap().closed, 2);
     }
 }

@@ -1,4 +1,4 @@
-//! What single tools of an operator may touch: less than the operator itself.
+//! Scopes of single tools: directories and hosts, within the limits of the operator.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -8,11 +8,12 @@ use narrows_manifest::types::operator::{Operator, Scope, ToolRef};
 use narrows_policy::{Action, Kind};
 
 use crate::call::Call;
-use crate::mandate::Mandate;
-use crate::roots::{Ground, admit};
+use crate::config::GateConfig;
+use crate::path_resolver::{PathResolver, resolve_in_roots};
 
-/// The scopes of an operator's tools by their ids. A tool that is also named without one has none.
-pub(crate) fn of(operator: &Operator) -> BTreeMap<String, Vec<Scope>> {
+/// Returns the scopes of an operator's tools, by tool id. A tool that is also listed without a scope is not
+/// limited.
+pub(crate) fn tool_scopes(operator: &Operator) -> BTreeMap<String, Vec<Scope>> {
     let mut named: BTreeMap<String, Option<Vec<Scope>>> = BTreeMap::new();
     for tool in &operator.tools {
         let (id, scope) = match tool {
@@ -29,65 +30,81 @@ pub(crate) fn of(operator: &Operator) -> BTreeMap<String, Vec<Scope>> {
     named.into_iter().filter_map(|(id, scopes)| Some((id, scopes?))).collect()
 }
 
-/// Why a call is beyond the scope of its tool. What cannot be told from its input is.
-pub(crate) fn beyond(call: &Call, mandate: &Mandate, ground: &dyn Ground) -> Option<String> {
-    let (name, None) = call.parts() else { return None };
-    let is_granted = |name: &str| mandate.tools.as_ref().is_some_and(|tools| tools.has(None, name));
-    if let Some(scopes) = name.and_then(|name| mandate.scopes.get(name)) {
-        return beyond_all(call, scopes, mandate, ground);
+/// Returns the reason why a call is beyond the scope of its tool. A call whose input does not show what it
+/// touches is beyond it.
+pub(crate) fn scope_violation(
+    call: &Call,
+    config: &GateConfig,
+    resolver: &dyn PathResolver,
+) -> Option<String> {
+    let (name, None) = call.name_and_server() else { return None };
+    let is_granted = |name: &str| config.tools.as_ref().is_some_and(|tools| tools.has(None, name));
+    if let Some(scopes) = name.and_then(|name| config.scopes.get(name)) {
+        return violation_of_all(call, scopes, config, resolver);
     }
-    // By its kind it is granted only if it is not by its name.
+    // The kind's scope applies only if the tool is not granted by its name.
     if name.is_some_and(is_granted) {
         return None;
     }
-    // What it is said to be, and all that it turns out to be: the scope of each has to admit it.
+    // The scope of each kind must admit the call: the reported one, and all that the input shows.
     let mut kinds: Vec<&str> = call.action().kinds().into_iter().map(Kind::name).collect();
     kinds.push(call.kind());
-    let scopes = kinds.iter().filter_map(|kind| mandate.scopes.get(&format!("kind:{kind}")));
-    scopes.into_iter().find_map(|scopes| beyond_all(call, scopes, mandate, ground))
+    let scopes = kinds.iter().filter_map(|kind| config.scopes.get(&format!("kind:{kind}")));
+    scopes.into_iter().find_map(|scopes| violation_of_all(call, scopes, config, resolver))
 }
 
-/// Why a call is beyond every one of these scopes.
-fn beyond_all(call: &Call, scopes: &[Scope], mandate: &Mandate, ground: &dyn Ground) -> Option<String> {
+/// Returns a reason if the call is beyond every one of these scopes.
+fn violation_of_all(
+    call: &Call,
+    scopes: &[Scope],
+    config: &GateConfig,
+    resolver: &dyn PathResolver,
+) -> Option<String> {
     let action = call.action();
     let mut why = None;
     for scope in scopes {
-        why = Some(within(scope, &action, &mandate.roots, ground).err()?);
+        why = Some(check_scope(scope, &action, &config.roots, resolver).err()?);
     }
     why.map(|why| format!("`{}` is beyond the scope of this tool: {why}", call.tool()))
 }
 
-fn within(scope: &Scope, action: &Action, roots: &[PathBuf], ground: &dyn Ground) -> Result<(), String> {
+fn check_scope(
+    scope: &Scope,
+    action: &Action,
+    roots: &[PathBuf],
+    resolver: &dyn PathResolver,
+) -> Result<(), String> {
     let Scope { workspace, network, .. } = scope;
     if workspace.is_none() && network.is_none() {
         return Ok(());
     }
     if action.command.is_some() {
-        return Err("nobody can tell what a command touches".to_owned());
+        return Err("the effects of a command are unknown".to_owned());
     }
     let mut is_shown = false;
     if let Some(place) = workspace {
-        let below = directory(place).ok_or_else(|| format!("`{}` is no such place", quoted(place, 200)))?;
+        let below =
+            scope_directory(place).ok_or_else(|| format!("`{}` is not a valid scope", quoted(place, 200)))?;
         let places: Vec<PathBuf> = roots.iter().map(|root| root.join(&below)).collect();
         for path in &action.paths {
             let path = roots.first().map_or_else(|| path.clone(), |root| root.join(path));
-            admit(&path, &places, ground)
-                .map_err(|_| format!("{:?} lies elsewhere", path.display().to_string()))?;
+            resolve_in_roots(&path, &places, resolver)
+                .map_err(|_| format!("{:?} is outside of it", path.display().to_string()))?;
             is_shown = true;
         }
     }
     if let Some(hosts) = network {
         for url in &action.urls {
-            let host = host(url).filter(|host| hosts.iter().any(|named| is_host(named, host)));
-            host.ok_or_else(|| format!("`{}` is elsewhere", quoted(url, 200)))?;
+            let host = url_host(url).filter(|host| hosts.iter().any(|named| host_matches(named, host)));
+            host.ok_or_else(|| format!("`{}` is outside of it", quoted(url, 200)))?;
             is_shown = true;
         }
     }
     if is_shown { Ok(()) } else { Err("its input does not show what it touches".to_owned()) }
 }
 
-/// The directory or file that is meant by `docs`, `/docs`, `/docs/*` or `docs/**`, from the root of the workspace on.
-fn directory(place: &str) -> Option<PathBuf> {
+/// Returns the path below the workspace that `docs`, `/docs`, `/docs/*` or `docs/**` means.
+fn scope_directory(place: &str) -> Option<PathBuf> {
     let place = place.strip_prefix('/').unwrap_or(place);
     let place = match place {
         "*" | "**" => "",
@@ -98,8 +115,8 @@ fn directory(place: &str) -> Option<PathBuf> {
     (is_plain && !place.contains(['*', '?', '[', '{', '\0'])).then(|| path.to_owned())
 }
 
-/// The host of an address, if there is no doubt about it.
-fn host(url: &str) -> Option<String> {
+/// Returns the host of an HTTP URL, if it is unambiguous.
+fn url_host(url: &str) -> Option<String> {
     let url = url.to_ascii_lowercase();
     let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"))?;
     let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);
@@ -108,8 +125,8 @@ fn host(url: &str) -> Option<String> {
     (!host.is_empty() && host.bytes().all(is_plain) && port.parse::<u16>().is_ok()).then(|| host.to_owned())
 }
 
-/// Whether a host is the one that is named, or below `*.named`.
-fn is_host(named: &str, host: &str) -> bool {
+/// Returns `true` if `host` equals `named`, or is a subdomain for `*.named`.
+fn host_matches(named: &str, host: &str) -> bool {
     let named = named.to_ascii_lowercase();
     match named.strip_prefix("*.") {
         Some(parent) => host.strip_suffix(parent).is_some_and(|rest| rest.len() > 1 && rest.ends_with('.')),
@@ -124,7 +141,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::roots::Disk;
+    use crate::path_resolver::Disk;
 
     fn scope(workspace: Option<&str>, network: Option<&[&str]>) -> Scope {
         Scope {
@@ -146,9 +163,10 @@ mod tests {
         }
         let tools =
             ToolSet { names: ["plain".to_owned(), "kind:read".to_owned()].into(), ..ToolSet::default() };
-        let mandate = Mandate { tools: Some(tools), scopes: all, roots: vec![home], ..Mandate::default() };
-        let told = Call::known(None, call.0, call.1, input.clone());
-        let found = beyond(&told, &mandate, &Disk);
+        let config =
+            GateConfig { tools: Some(tools), scopes: all, roots: vec![home], ..GateConfig::default() };
+        let told = Call::new(None, call.0, call.1, input.clone());
+        let found = scope_violation(&told, &config, &Disk);
         assert_eq!(found.is_none(), allowed, "{scopes:?} {call:?} {input} {found:?}");
     }
 
@@ -229,17 +247,17 @@ mod tests {
                 {"kind": "mcp", "server": "s"}],
         }))
         .unwrap();
-        let scopes = of(&operator);
+        let scopes = tool_scopes(&operator);
         assert_eq!(scopes.keys().collect::<Vec<_>>(), ["write"]);
     }
 
     proptest! {
         #[test]
-        fn whatever_stands_there_is_no_harm(place in "\\PC{0,20}", url in "(https?://)?[a-z.:@/\\\\\\[\\]]{0,20}") {
-            if let Some(path) = directory(&place) {
+        fn any_scope_is_safe(place in "\\PC{0,20}", url in "(https?://)?[a-z.:@/\\\\\\[\\]]{0,20}") {
+            if let Some(path) = scope_directory(&place) {
                 prop_assert!(Path::new("/w").join(path).starts_with("/w"));
             }
-            let _ = host(&url);
+            let _ = url_host(&url);
         }
     }
 }

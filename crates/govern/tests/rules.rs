@@ -1,10 +1,10 @@
-//! Every rule that a governance can have, from the words in its files to what the gate says: what each is about, and what
-//! it is not.
+//! Every rule that a governance can have, from its files to the decision: what it matches, and what it does
+//! not.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};
 
-use narrows_govern::{Mandate, Principal, foresee, policy_of};
+use narrows_govern::{GateConfig, Principal, bundle_policy, preview_decision};
 use narrows_manifest::{Bundle, Memory, resolve};
 use narrows_policy::Class::{self, Allow, Deny, Escalate, RequireApproval};
 use narrows_policy::{Budget, GovernanceDecision};
@@ -95,8 +95,8 @@ impl Written {
 
     fn ruling(&self, (name, kind): (Option<&str>, &str), input: &Value) -> GovernanceDecision {
         let bundle = self.bundle();
-        let mandate = Mandate::of(&bundle, vec![PathBuf::from("/ws")]);
-        foresee(&mandate, &Principal::default(), &policy_of(&bundle), (name, kind), input)
+        let config = GateConfig::from_bundle(&bundle, vec![PathBuf::from("/ws")]);
+        preview_decision(&config, &Principal::default(), &bundle_policy(&bundle), (name, kind), input)
     }
 
     fn class(&self, tool: &str, path: &str) -> Class {
@@ -286,7 +286,7 @@ fn a_ceiling_escalates_and_a_level_bounds() {
 }
 
 #[test]
-fn budgets_are_read_and_their_absence_bounds_nothing() {
+fn a_budget_limits_and_a_missing_one_does_not() {
     let budget = |text: &str| {
         let written = Written::with(
             "rule",
@@ -303,7 +303,7 @@ fn budgets_are_read_and_their_absence_bounds_nothing() {
 }
 
 #[test]
-fn what_no_policy_is_about_is_left_to_the_default() {
+fn unmatched_calls_are_decided_by_the_default() {
     let written = |default: &str| Written {
         governance: format!("autonomy: {{level: 3{default}}}"),
         ..Written::with("night", "match: {action: deploy.night}\ndecision: escalate\nautonomy: 4")
@@ -321,7 +321,7 @@ fn what_no_policy_is_about_is_left_to_the_default() {
 }
 
 #[test]
-fn what_is_inherited_is_merged_leaf_by_leaf_and_policy_by_policy() {
+fn inherited_governances_are_merged_by_leaf_and_by_policy() {
     let deny = |slug: &str, subject: &str| {
         policy(slug, &format!("match: {{action: tool.call, subject: {subject}}}\ndecision: deny"))
     };

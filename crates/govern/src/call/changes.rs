@@ -1,7 +1,9 @@
-//! The changes of files that a call shows: what is judged and approved, and what only reports a result.
+//! File changes in the content of a call: those that are judged and approved, and those that only report a
+//! result.
 //!
-//! Agents show the text of a change anew once they have written it, with other lines around it. Such a report replaces nothing
-//! that was approved. It is kept all the same: if the call is judged again, it is judged by what was last shown of it.
+//! Agents send the text of a change again after they have written it, with other context lines. Such a report
+//! replaces nothing that was approved. It is kept: if the call is decided again, the text that was shown last
+//! counts.
 
 use std::collections::BTreeSet;
 
@@ -11,9 +13,9 @@ use super::Call;
 use super::content::change_blocks;
 
 impl Call {
-    /// Takes in the changes of files that `content`, a list of blocks or one more of them, shows. Returns `true` if that
-    /// changes what is to be decided: another file, or another text, unless that `can_be_result`.
-    pub(super) fn take_changes(&mut self, content: &Value, can_be_result: bool) -> bool {
+    /// Merges the diffs of `content`, a list of blocks or one further block. Returns `true` if the call must
+    /// be decided again: another file, or another text, unless `can_be_result`.
+    pub(super) fn apply_changes(&mut self, content: &Value, can_be_result: bool) -> bool {
         let shown: Vec<Value> = match content {
             Value::Array(_) => change_blocks(content),
             block => match change_blocks(block) {
@@ -30,18 +32,18 @@ impl Call {
         if shown == self.changes {
             return false;
         }
-        let before = self.touched();
+        let before = self.kinds_and_files();
         let approved = std::mem::replace(&mut self.changes, shown);
-        if can_be_result && before == self.touched() {
+        if can_be_result && before == self.kinds_and_files() {
             self.reported = Some(std::mem::replace(&mut self.changes, approved));
             return false;
         }
         true
     }
 
-    /// Makes the text that was last reported as a result what is judged, shown and recorded from now on. Returns `true` if
-    /// there was one.
-    pub(super) fn take_reported(&mut self) -> bool {
+    /// Makes the text that was last reported as a result the text that is judged, shown and recorded. Returns
+    /// `true` if there was one.
+    pub(super) fn adopt_reported(&mut self) -> bool {
         let reported = self.reported.take();
         let has_reported = reported.is_some();
         if let Some(reported) = reported {
@@ -50,20 +52,20 @@ impl Call {
         has_reported
     }
 
-    /// Notes that its agent asks whether it may be done: what it last showed is what it asks about. Returns `true` if that is
-    /// another text than what was judged.
+    /// Records that the agent asks for permission; this is about the text that was shown last. Returns `true`
+    /// if that text differs from the judged one.
     pub(crate) fn set_asked(&mut self) -> bool {
         self.is_allowed = false;
-        self.take_reported()
+        self.adopt_reported()
     }
 
-    /// Notes whether it may be done as it is now.
+    /// Records whether the call is allowed as it is now.
     pub(crate) fn set_allowed(&mut self, is_allowed: bool) {
         self.is_allowed = is_allowed;
     }
 
-    /// The kinds of the call and the files that it is about.
-    fn touched(&self) -> (Vec<narrows_policy::Kind>, BTreeSet<std::path::PathBuf>) {
+    /// Returns the kinds of the call and its files.
+    fn kinds_and_files(&self) -> (Vec<narrows_policy::Kind>, BTreeSet<std::path::PathBuf>) {
         let action = self.action();
         (action.kinds(), action.paths.into_iter().collect())
     }

@@ -1,12 +1,12 @@
-//! The content of a call: its blocks, and those that show a change of files.
+//! Content blocks of a call, and those that show a file change.
 
 use narrows_policy::Action;
 use serde_json::Value;
 
-/// How deep blocks of content are looked for in lists.
+/// Depth to which nested lists are searched.
 const MAX_CONTENT_DEPTH: usize = 8;
 
-/// The blocks in the content of a call, which is a list of them, or one more of them. Lists in lists are looked through too.
+/// Returns the content blocks of a list, nested lists included, or of a single block.
 pub(super) fn blocks(content: &Value) -> Vec<&Value> {
     let mut found = Vec::new();
     let mut open = vec![(content, 0)];
@@ -21,12 +21,12 @@ pub(super) fn blocks(content: &Value) -> Vec<&Value> {
     found
 }
 
-/// The blocks in the content of a call that show a change of files.
+/// Returns the content blocks that show a file change.
 pub(super) fn change_blocks(content: &Value) -> Vec<Value> {
     blocks(content).into_iter().filter(|block| Action::is_change(block)).cloned().collect()
 }
 
-/// Whether a value says nothing.
+/// Returns `true` if a value carries no information.
 pub(super) fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,

@@ -1,4 +1,4 @@
-//! Calls that are requests of the agent: for a file or a command of the client, and for what an MCP server there has.
+//! Calls that an agent requests from the client: files, commands, and what an MCP server in the client has.
 
 use std::path::{Path, PathBuf};
 
@@ -7,36 +7,36 @@ use narrows_policy::{Action, Kind};
 use serde_json::{Map, Value};
 
 use super::Call;
-use crate::resource::Resource;
+use crate::resource_uri::ResourceUri;
 
 impl Call {
-    /// The same request to the client, whose file or directory was found at `real`, a path without links. The client gets that
-    /// path; the one that the agent named is judged as well.
-    pub(crate) fn found_at(self, real: PathBuf) -> Self {
+    /// Sets the resolved path of a client request, which must have no symbolic links. The client gets this
+    /// path; the path that the agent named is judged as well.
+    pub(crate) fn with_real_path(self, real: PathBuf) -> Self {
         let named = ["path", "cwd"].iter().find_map(|member| self.input[member].as_str());
         let is_named = named.is_none_or(|named| Path::new(named) == real);
         let locations = if is_named { Vec::new() } else { vec![real.clone()] };
         Self { locations, real: Some(real), ..self }
     }
 
-    /// Returns where its file or directory was found, if it is a request to the client.
+    /// Returns the resolved path of a client request.
     pub(crate) fn real(&self) -> Option<&Path> {
         self.real.as_deref()
     }
 
-    /// The same call of a tool of an MCP server with these members of its request beside the arguments, if there are any.
-    pub(crate) fn beside(self, members: Map<String, Value>) -> Self {
+    /// Adds further members of an MCP tool request, if there are any.
+    pub(crate) fn with_extra_members(self, members: Map<String, Value>) -> Self {
         let beside = (!members.is_empty()).then(|| Value::Object(members));
         Self { beside, ..self }
     }
 
-    /// Returns `true` if it is all that its input shows.
+    /// Returns `true` if the request has nothing beside its input.
     pub(crate) fn is_whole_input(&self) -> bool {
         self.beside.is_none()
     }
 
-    /// What a request to the client does. Its method says which members count: a text for a file is no patch, and no
-    /// command either, whatever stands in it.
+    /// Returns the effects of a client request. Only the members of its method count: the text of a file is
+    /// neither a patch nor a command, whatever it contains.
     pub(super) fn client_request(&self) -> Option<Action> {
         let method = self.name.as_deref().filter(|_| self.server.is_none())?;
         let members = client_members(method)?;
@@ -55,7 +55,7 @@ impl Call {
     }
 }
 
-/// The members that a request to the client has beside `sessionId` and `_meta`. `None`: it is no request that is judged.
+/// Returns the members of a client request beside `sessionId` and `_meta`. `None` for other methods.
 fn client_members(method: &str) -> Option<&'static [&'static str]> {
     match method {
         method::FS_READ_TEXT_FILE => Some(&["path", "line", "limit"]),
@@ -65,17 +65,17 @@ fn client_members(method: &str) -> Option<&'static [&'static str]> {
     }
 }
 
-/// What it is to have a server show something. A file is one of this machine; of any other address only the server knows what it
-/// means. An address that can be read in several ways may do anything with all of the files that it may name.
-pub(super) fn shown(server: &str, method: &str, input: &Value) -> Action {
+/// Returns the effects of an MCP read. A file URI names a file of this machine; any other URI is opaque. An
+/// ambiguous URI may do anything to every file that it may name.
+pub(super) fn mcp_read_action(server: &str, method: &str, input: &Value) -> Action {
     let all = [input.get("uri"), input.pointer("/ref/uri")];
     let mut action =
         Action { server: Some(server.to_owned()), tool: Some(method.to_owned()), ..Action::new(Kind::Read) };
     for uri in all.into_iter().flatten() {
-        match uri.as_str().map(Resource::read) {
-            Some(Resource::Elsewhere) => {}
-            Some(Resource::File(path)) => action.paths.push(path),
-            Some(Resource::Unclear(paths)) => {
+        match uri.as_str().map(ResourceUri::parse) {
+            Some(ResourceUri::OtherScheme) => {}
+            Some(ResourceUri::File(path)) => action.paths.push(path),
+            Some(ResourceUri::Unclear(paths)) => {
                 action.kind = Kind::Other;
                 action.paths.extend(paths);
             }

@@ -1,9 +1,9 @@
 use super::*;
 
 #[test]
-fn what_a_server_shows_is_read_and_a_file_is_known_by_its_path() {
+fn mcp_reads_are_reads_and_file_uris_are_paths() {
     let check = |input: Value, kind: Kind, paths: &[&str]| {
-        let action = Call::reading("db".into(), "resources/read", input.clone()).action();
+        let action = Call::mcp_read("db".into(), "resources/read", input.clone()).action();
         let paths: Vec<PathBuf> = paths.iter().map(PathBuf::from).collect();
         assert_eq!((action.kind, action.paths), (kind, paths), "{input}");
     };
@@ -15,7 +15,7 @@ fn what_a_server_shows_is_read_and_a_file_is_known_by_its_path() {
     check(json!({"name": "greet"}), Kind::Read, &[]);
     for doubtful in ["file://host/w", "file:w", "file:///w?b", " file:///w", "/w", "fi\nle:/w"] {
         for input in [json!({"uri": doubtful}), json!({"ref": {"type": "ref/resource", "uri": doubtful}})] {
-            let action = Call::reading("db".into(), "resources/read", input).action();
+            let action = Call::mcp_read("db".into(), "resources/read", input).action();
             assert_eq!(action.kind, Kind::Other, "{doubtful}");
             assert!(action.paths.contains(&"/w".into()), "{doubtful} {action:?}");
         }
@@ -26,11 +26,11 @@ fn what_a_server_shows_is_read_and_a_file_is_known_by_its_path() {
 }
 
 #[test]
-fn a_location_with_members_that_the_protocol_does_not_have_may_mean_more() {
+fn unknown_members_of_a_location_are_judged() {
     let call = |locations: &str| {
         let mut call = Call::default();
         let told = format!(r#"{{"kind":"read","rawInput":{{"path":"/a"}},"locations":{locations}}}"#);
-        assert!(call.hear(serde_json::from_str(&told).unwrap()));
+        assert!(call.apply_update(serde_json::from_str(&told).unwrap()));
         call
     };
     let usual = call(r#"[{"path":"/a","line":3,"_meta":{"x":1}}]"#);
@@ -40,13 +40,13 @@ fn a_location_with_members_that_the_protocol_does_not_have_may_mean_more() {
         unusual.action().kinds().contains(&Kind::Other) && unusual.action().paths.contains(&"/etc/x".into())
     );
     assert_ne!(usual.digest(), unusual.digest());
-    assert!(unusual.question("1")["locations"].to_string().contains("/etc/x"));
-    assert!(unusual.matter().to_string().contains("/etc/x"));
+    assert!(unusual.permission_tool_call("1")["locations"].to_string().contains("/etc/x"));
+    assert!(unusual.approval_input().to_string().contains("/etc/x"));
     let mut changed = usual.clone();
     let told = r#"{"locations":[{"path":"/a","newPath":"/etc/x"}]}"#;
-    assert!(changed.hear(serde_json::from_str(told).unwrap()));
+    assert!(changed.apply_update(serde_json::from_str(told).unwrap()));
     for unreadable in [r#"{"locations":[{"line":1}]}"#, r#"{"locations":[{"path":"/a","path":"/b"}]}"#] {
-        assert!(serde_json::from_str::<Said<'_>>(unreadable).is_err(), "{unreadable}");
+        assert!(serde_json::from_str::<CallUpdate<'_>>(unreadable).is_err(), "{unreadable}");
     }
 }
 
@@ -54,7 +54,7 @@ fn a_location_with_members_that_the_protocol_does_not_have_may_mean_more() {
 fn check(texts: &[&str], tool: &str, bare: bool) {
     let mut call = Call::default();
     for text in texts {
-        call.hear(serde_json::from_str(text).unwrap());
+        call.apply_update(serde_json::from_str(text).unwrap());
     }
     assert_eq!((call.tool().as_str(), call.is_bare()), (tool, bare), "{texts:?}");
 }
@@ -71,24 +71,24 @@ fn a_tool_is_known_by_name_or_kind_and_never_by_title() {
 }
 
 #[test]
-fn a_name_that_only_we_give_is_none() {
+fn a_reserved_name_does_not_count() {
     for name in
         ["kind:read", "KIND:read", "kind:", "notes/add", "/", "fs/read_text_file", "turn", "session.set_mode"]
     {
         let told = format!(r#"{{"name":"{name}","kind":"execute"}}"#);
         let mut call = Call::default();
-        assert!(call.hear(serde_json::from_str(&told).unwrap()));
-        assert_eq!((call.tool().as_str(), call.posed()), ("kind:execute", Some(name)));
-        assert!(!call.hear(serde_json::from_str(&told).unwrap()), "nothing new");
+        assert!(call.apply_update(serde_json::from_str(&told).unwrap()));
+        assert_eq!((call.tool().as_str(), call.claimed_name()), ("kind:execute", Some(name)));
+        assert!(!call.apply_update(serde_json::from_str(&told).unwrap()), "nothing new");
         // Nor does it take the place of one that was decided.
-        let decided =
-            Call::known(Some("notes".into()), "add", "other", json!({})).told_as("notes__add".into());
+        let decided = Call::new(Some("notes".into()), "add", "other", json!({}))
+            .with_reported_name("notes__add".into());
         assert!(!decided.is_named_like(&call), "{name}");
         // Another name is another call.
-        assert!(call.hear(serde_json::from_str(r#"{"name":"Bash"}"#).unwrap()));
-        assert_eq!((call.tool().as_str(), call.posed()), ("Bash", None));
-        assert!(call.hear(serde_json::from_str(&told).unwrap()));
-        assert_eq!((call.tool().as_str(), call.posed()), ("kind:execute", Some(name)));
+        assert!(call.apply_update(serde_json::from_str(r#"{"name":"Bash"}"#).unwrap()));
+        assert_eq!((call.tool().as_str(), call.claimed_name()), ("Bash", None));
+        assert!(call.apply_update(serde_json::from_str(&told).unwrap()));
+        assert_eq!((call.tool().as_str(), call.claimed_name()), ("kind:execute", Some(name)));
     }
     let meta = r#"{"_meta":{"toolName":"kind:read"},"kind":"edit"}"#;
     check(&[meta], "kind:edit", true);
@@ -98,16 +98,17 @@ fn a_name_that_only_we_give_is_none() {
 }
 
 #[test]
-fn a_tool_of_a_server_is_told_of_as_it_was_said_to_be() {
-    let decided = Call::known(Some("notes".into()), "add", "other", json!({})).told_as("notes__add".into());
+fn a_server_tool_keeps_its_reported_name() {
+    let decided =
+        Call::new(Some("notes".into()), "add", "other", json!({})).with_reported_name("notes__add".into());
     let check = |told: Option<&str>, same: bool| {
         let mut call = Call::default();
         let said = told.map(|told| format!(r#"{{"name":"{told}"}}"#)).unwrap_or_else(|| "{}".to_owned());
-        call.hear(serde_json::from_str(&said).unwrap());
+        call.apply_update(serde_json::from_str(&said).unwrap());
         assert_eq!(decided.is_named_like(&call), same, "{told:?}");
         // It stays the tool that it is.
         let mut decided = decided.clone();
-        assert_eq!(decided.hear(serde_json::from_str(&said).unwrap()), !same, "{told:?}");
+        assert_eq!(decided.apply_update(serde_json::from_str(&said).unwrap()), !same, "{told:?}");
     };
     check(Some("notes__add"), true);
     check(None, true);
@@ -115,23 +116,23 @@ fn a_tool_of_a_server_is_told_of_as_it_was_said_to_be() {
 }
 
 #[test]
-fn what_changes_a_decision_is_told() {
+fn updates_that_affect_the_decision_are_reported() {
     let mut call = Call::default();
-    let mut hear = |text: &str| call.hear(serde_json::from_str(text).unwrap());
+    let mut hear = |text: &str| call.apply_update(serde_json::from_str(text).unwrap());
     assert!(hear(r#"{"kind":"edit","rawInput":{"path":"/a"}}"#));
     assert!(!hear(r#"{"kind":"edit","title":"","rawInput":{"path":"/a"},"status":"completed"}"#));
     assert!(hear(r#"{"rawInput":{"path":"/b"}}"#));
     assert!(hear(r#"{"name":"x"}"#));
     assert!(!hear(r#"{"rawOutput":{"ok":true}}"#));
-    assert_eq!((call.progress, call.output), (Progress::Completed, json!({"ok": true})));
+    assert_eq!((call.progress, call.output), (CallStatus::Completed, json!({"ok": true})));
 }
 
 #[test]
-fn what_has_run_has_begun_whatever_was_said_before() {
+fn a_call_with_a_result_has_run() {
     let check = |statuses: &[&str], begun: bool| {
         let mut call = Call::default();
         for status in statuses {
-            call.hear(serde_json::from_str(&format!(r#"{{"status":"{status}"}}"#)).unwrap());
+            call.apply_update(serde_json::from_str(&format!(r#"{{"status":"{status}"}}"#)).unwrap());
         }
         assert_eq!(call.has_begun(), begun, "{statuses:?}");
     };
@@ -143,13 +144,13 @@ fn what_has_run_has_begun_whatever_was_said_before() {
 }
 
 #[test]
-fn a_call_that_has_ended_is_another_if_it_runs_again() {
+fn an_ended_call_that_runs_again_is_a_further_call() {
     let mut call = Call::default();
-    call.hear(
+    call.apply_update(
         serde_json::from_str(r#"{"kind":"edit","rawInput":{"path":"/a"},"status":"completed"}"#).unwrap(),
     );
     let check = |text: &str, is_another: bool| {
-        let again = call.again(&serde_json::from_str(text).unwrap());
+        let again = call.new_run(&serde_json::from_str(text).unwrap());
         assert_eq!(again.is_some(), is_another, "{text}");
         assert!(again.is_none_or(|again| again.output.is_null()));
     };
@@ -166,7 +167,7 @@ fn a_change_that_is_shown_counts_for_the_decision() {
     let diff = |path: &str, new: &str| json!({"type": "diff", "path": path, "newText": new});
     let mut call = Call::default();
     let mut hear = |said: Value| {
-        let changed = call.hear(serde_json::from_str(&said.to_string()).unwrap());
+        let changed = call.apply_update(serde_json::from_str(&said.to_string()).unwrap());
         (changed, call.action().kinds(), call.action().paths.len())
     };
     assert_eq!(hear(json!({"kind": "read", "rawInput": {"path": "/a"}})), (true, vec![Kind::Read], 1));
@@ -185,23 +186,23 @@ fn a_change_that_is_shown_counts_for_the_decision() {
 }
 
 #[test]
-fn where_there_is_no_input_another_text_is_another_call() {
+fn without_input_another_text_is_another_call() {
     let diff = |new: &str| json!({"content": [{"type": "diff", "path": "/a", "newText": new}]}).to_string();
     let mut call = Call::default();
-    assert!(call.hear(serde_json::from_str(&diff("x")).unwrap()));
-    let matter = call.matter().into_owned();
+    assert!(call.apply_update(serde_json::from_str(&diff("x")).unwrap()));
+    let matter = call.approval_input().into_owned();
     assert!(!call.is_bare());
-    assert!(!call.hear(serde_json::from_str(&diff("x")).unwrap()));
-    assert!(call.hear(serde_json::from_str(&diff("y")).unwrap()));
-    assert_ne!(*call.matter(), matter);
+    assert!(!call.apply_update(serde_json::from_str(&diff("x")).unwrap()));
+    assert!(call.apply_update(serde_json::from_str(&diff("y")).unwrap()));
+    assert_ne!(*call.approval_input(), matter);
 }
 
 #[test]
-fn the_places_that_no_input_names_are_what_it_is_about_too() {
+fn locations_beside_the_input_are_judged_too() {
     let check = |text: &str, expected: Value| {
         let mut call = Call::default();
-        call.hear(serde_json::from_str(text).unwrap());
-        assert_eq!(*call.matter(), expected, "{text}");
+        call.apply_update(serde_json::from_str(text).unwrap());
+        assert_eq!(*call.approval_input(), expected, "{text}");
     };
     check(r#"{"locations":[{"path":"/a"}]}"#, json!({"locations": ["/a"]}));
     check(r#"{"locations":[{"path":"/a"}],"rawInput":{}}"#, json!({"locations": ["/a"]}));
@@ -212,9 +213,9 @@ fn the_places_that_no_input_names_are_what_it_is_about_too() {
 }
 
 #[test]
-fn what_can_be_read_in_two_ways_or_not_at_all_is_not_read() {
+fn ambiguous_and_invalid_updates_are_not_read() {
     let check = |text: &str, reads: bool| {
-        let said = serde_json::from_str::<Said<'_>>(text);
+        let said = serde_json::from_str::<CallUpdate<'_>>(text);
         assert_eq!(said.is_ok(), reads, "{text}");
     };
     let deep = |depth: usize| format!(r#"{{"rawInput":{}{}}}"#, "[".repeat(depth), "]".repeat(depth));
@@ -230,11 +231,11 @@ fn what_can_be_read_in_two_ways_or_not_at_all_is_not_read() {
 }
 
 #[test]
-fn what_failed_and_shows_a_result_was_tried() {
+fn a_failed_call_with_a_result_was_attempted() {
     let check = |texts: &[&str], tried: bool| {
         let mut call = Call::default();
         for text in texts {
-            call.hear(serde_json::from_str(text).unwrap());
+            call.apply_update(serde_json::from_str(text).unwrap());
         }
         assert_eq!(call.was_tried(), tried, "{texts:?}");
     };

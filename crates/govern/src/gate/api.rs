@@ -1,4 +1,4 @@
-//! What goes into the gate and what comes out of it.
+//! Input and output types of the gate.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -9,59 +9,61 @@ use serde_json::Value;
 
 use crate::identity::Principal;
 
-/// A moment, as the time since the gate was made: it has no clock.
-pub type Time = Duration;
+/// Time since the gate was created. The gate has no clock of its own.
+pub type GateTime = Duration;
 
-/// Something that is to be recorded, in the order in which it came.
+/// Number of an audit event. Events are numbered in the order in which they must be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ticket(pub u64);
+pub struct AuditSeq(pub u64);
 
-impl Ticket {
+impl AuditSeq {
     /// Stands for a refusal that is only counted. Nothing waits for it.
     pub(super) const UNRECORDED: Self = Self(0);
 }
 
-/// Where messages, events and orders go.
-pub trait Out {
-    /// One message to the client: the parts in a row, without a line end.
+/// Receives the messages, audit events and orders of a gate.
+pub trait GateOutput {
+    /// Sends one message to the client. The parts are concatenated and have no line end.
     fn to_client(&mut self, parts: &[&[u8]]);
-    /// The same to the agent.
+    /// Sends one message to the agent. The parts are concatenated and have no line end.
     fn to_agent(&mut self, parts: &[&[u8]]);
-    /// Records an event. [`Gate::settled`](super::Gate::settled) tells what became of it.
-    fn record(&mut self, ticket: Ticket, event: Event);
-    /// Answers a question of [`Gate::consult`](super::Gate::consult): why not, or nothing if it may.
-    fn advise(&mut self, number: u64, refusal: Option<String>);
-    /// Ends the agent, which does not do as it is told.
+    /// Records an event. [`Gate::handle_audit_result`](super::Gate::handle_audit_result) must report the
+    /// result.
+    fn record(&mut self, seq: AuditSeq, event: Event);
+    /// Answers [`Gate::check_tool`](super::Gate::check_tool) with the reason of a refusal; `None` if the tool
+    /// may run.
+    fn answer_tool_check(&mut self, number: u64, refusal: Option<String>);
+    /// Ends the agent because it violated the governance.
     fn end_agent(&mut self, why: &str);
-    /// Ends the agent, which does not come to an end by itself. It may be given more time than one that is unruly.
-    fn release_agent(&mut self, why: &str) {
+    /// Ends the agent because it does not respond. It may get more time to exit than after a violation.
+    fn end_agent_gracefully(&mut self, why: &str) {
         self.end_agent(why);
     }
 }
 
-/// Where and when a gate stands.
+/// Start time and nonce of a gate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Setting {
-    /// When it was made, in seconds since 1970.
-    pub began: u64,
-    /// A word that nobody can guess: ids of our own requests have it in them.
+pub struct GateStart {
+    /// Creation time, in seconds since 1970.
+    pub started_at: u64,
+    /// An unguessable string. Ids of requests that the gate sends contain it, so no peer can predict them.
     pub nonce: String,
 }
 
-/// A call of a tool that an agent of our own wants to make.
+/// A tool call that the built-in agent wants to make.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Request {
-    /// The session.
+pub struct ToolCheck {
+    /// The session of the call.
     pub session: String,
-    /// The id by which the agent will announce the call.
+    /// The id under which the agent will announce the call.
     pub call: String,
-    /// The MCP server, or nothing for a tool of the client's own files and terminals.
+    /// The MCP server. `None`: a built-in tool for files or terminals of the client.
     pub server: Option<String>,
-    /// The tool.
+    /// Name of the tool at its server.
     pub tool: String,
-    /// By which name the agent tells of it.
+    /// The tool name that the agent will report.
     pub name: String,
-    /// What it is called with.
+    /// Arguments of the call.
     pub arguments: Value,
 }
 
@@ -74,85 +76,86 @@ pub trait SessionSlots: Debug + Send + Sync {
     fn take(&self, identity: &str) -> Option<SessionSlot>;
 }
 
-/// Something that waits for an approval.
+/// A pending approval, as an approver sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Open {
-    /// Its name.
+pub struct ApprovalRequest {
+    /// Name of the approval, for use with [`ApprovalVote`].
     pub id: String,
-    /// The session.
+    /// The session of the call.
     pub session: String,
-    /// The tool.
+    /// The tool that would be called.
     pub tool: String,
-    /// What it is to be called with.
+    /// The input that would be passed.
     pub input: Value,
-    /// The kinds that it is of, separated by commas.
+    /// Action kinds of the call, separated by commas.
     pub kinds: String,
-    /// The SHA-256 of all that is judged and shown of it.
+    /// SHA-256 of everything about the call that was judged and is shown.
     pub digest: [u8; 32],
-    /// What the agent shows of it beside that, such as a change of a file; null if nothing.
+    /// Content that the agent shows beside the input, such as a diff; null if there is none.
     pub content: Value,
-    /// Why it needs one.
+    /// The reason why an approval is required.
     pub reason: String,
-    /// Whose, in words.
+    /// Description of the approvals that are required.
     pub needs: String,
-    /// Who has given theirs.
+    /// Ids of the approvers who have approved.
     pub given: Vec<String>,
-    /// For whom it is to be done.
+    /// Id of the client that the agent works for.
     pub client: String,
-    /// Until when.
-    pub due: Time,
-    /// The same in seconds since 1970.
+    /// Deadline, on the clock of the gate.
+    pub due: GateTime,
+    /// Deadline, in seconds since 1970.
     pub until: u64,
-    /// Whether the client was asked and has not answered.
+    /// `true` if the client was asked and has not answered.
     pub asked: bool,
 }
 
-/// The present validity of a signature that was counted: its key may have been revoked since.
+/// Current validity of a counted signature. Its key may have been revoked after the vote.
 pub trait SignatureValidity: Debug + Send + Sync {
-    /// Blocks while the keys are read.
+    /// Checks the key. Blocks while the keys are read.
     ///
     /// # Errors
-    /// The reason, if the key was revoked since or the keys cannot be read.
+    ///
+    /// The reason, if the key was revoked or the keys cannot be read.
     fn check(&self) -> Result<(), String>;
 }
 
 /// The signature of an approval.
 #[derive(Clone, Debug)]
 pub struct VoteSignature {
-    /// The path of the file that it is kept in.
+    /// Path of the signature file.
     pub file: String,
-    /// Asked before each further approval is counted.
+    /// Checked before each further vote is counted.
     pub validity: Arc<dyn SignatureValidity>,
 }
 
-/// What somebody says about it.
+/// An approval or a rejection of a pending action.
 #[derive(Clone, Debug)]
-pub struct Ballot {
-    /// The name of what it is about.
+pub struct ApprovalVote {
+    /// The [`ApprovalRequest::id`] that this vote is about.
     pub id: String,
-    /// Who.
+    /// The identity that votes.
     pub signer: Principal,
-    /// Whether it may be done.
+    /// `true` for an approval.
     pub approves: bool,
-    /// Why not.
+    /// Reason of a rejection.
     pub reason: Option<String>,
-    /// `None`: nothing was signed, so there is no key that can be revoked.
+    /// `None` if the vote is not signed, so no key can be revoked.
     pub signature: Option<VoteSignature>,
 }
 
-/// Why a ballot does not count.
+/// Reason why a vote does not count.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BallotError {
-    /// Nothing of this name is open.
-    #[error("nothing of this name waits for an approval")]
-    Unknown,
-    /// It is not theirs to approve.
-    #[error("it is not for this signer to approve")]
+pub enum VoteError {
+    /// No approval of this name is pending.
+    #[error("no pending approval of this name")]
+    NotFound,
+    /// The signer is not an approver of this action.
+    #[error("not an approver of this action")]
     NotASigner,
-    /// They have said so already.
-    #[error("this signer has approved it already")]
-    Twice,
-    /// A signature that was counted is not valid any more, so nothing can complete the quorum.
+    /// The signer has already approved.
+    #[error("already approved by this signer")]
+    AlreadyApproved,
+    /// The key of an earlier vote was revoked, so the quorum cannot be completed.
     #[error("{0}; reject it, or let it expire")]
     SignatureInvalid(String),
 }

@@ -1,60 +1,60 @@
-//! What the agent says.
+//! Dispatches messages of the agent.
 
 use narrows_acp::method;
 use narrows_wire::{Code, Kind, RpcError, View, message};
 use serde_json::{Value, json};
 
-use super::api::Out;
-use super::lane::{Otherwise, Way};
-use super::opening::{UNDECLARED, unrecorded};
-use super::service::ambiguous;
-use super::session::{Served, key_of, request_key};
-use super::{Gate, Pass};
-use crate::ids::comparable_id;
-use crate::once;
+use super::api::GateOutput;
+use super::client_services::ambiguous_params;
+use super::outbox::{GateDirection, OnAuditFailure};
+use super::session::{PendingAtClient, call_key, request_key};
+use super::session_open::{UNDECLARED, audit_unavailable};
+use super::{Gate, GateCtx};
+use crate::request_ids::comparable_id;
+use crate::unique_keys;
 
-impl<O: Out> Pass<'_, O> {
-    pub(super) fn agent(&mut self, message: View<'_>) {
-        if !self.admits(message) || self.is_unclear_of_agent(message) {
+impl<O: GateOutput> GateCtx<'_, O> {
+    pub(super) fn dispatch_agent_message(&mut self, message: View<'_>) {
+        if !self.admit_agent_message(message) || self.refuse_unclear_agent_message(message) {
             return;
         }
         match message.kind() {
-            Kind::Notification => self.agent_notification(message),
-            Kind::Request => self.agent_request(message),
-            Kind::Response => self.agent_response(message),
+            Kind::Notification => self.handle_agent_notification(message),
+            Kind::Request => self.handle_agent_request(message),
+            Kind::Response => self.handle_agent_response(message),
             Kind::Batch | Kind::Invalid(_) => {
                 if let Some(line) = message.refusal() {
-                    self.send(Way::ToAgent, &[&line], None, Otherwise::Nothing);
+                    self.send(GateDirection::ToAgent, &[&line], None, OnAuditFailure::Drop);
                 }
             }
         }
     }
 
-    fn agent_notification(&mut self, message: View<'_>) {
+    fn handle_agent_notification(&mut self, message: View<'_>) {
         let Some(method) = message.method() else { return };
-        if self.is_misused_by_agent(&method, message) {
+        if self.refuse_misused_agent_message(&method, message) {
             return;
         }
         match &*method {
-            method::SESSION_UPDATE => self.update(message),
-            method::MCP_MESSAGE => self.mcp_news(message),
-            method => self.other_agent_notification(method, message),
+            method::SESSION_UPDATE => self.handle_update(message),
+            method::MCP_MESSAGE => self.handle_mcp_notification(message),
+            method => self.handle_other_agent_notification(method, message),
         }
     }
 
-    fn agent_request(&mut self, message: View<'_>) {
+    fn handle_agent_request(&mut self, message: View<'_>) {
         let (Some(id), Some(method)) = (message.id(), message.method()) else { return };
-        let Some(compared) = comparable_id(id) else { return self.refuse_agent(id, &unclear_id()) };
+        let Some(compared) = comparable_id(id) else { return self.refuse_agent(id, &unclear_id_error()) };
         let id = &*compared;
-        let is_held = self.gate.hearings.values().any(|hearing| hearing.holds(id));
-        if is_held || self.gate.served.contains_key(id) || self.is_own(id) {
+        let is_held = self.gate.approvals.values().any(|approval| approval.holds_request(id));
+        if is_held || self.gate.pending_at_client.contains_key(id) || self.is_gate_request_id(id) {
             let error = RpcError::new(Code::DuplicateId, "a request with this id is still unanswered");
             return self.refuse_agent(id, &error);
         }
-        if self.is_misused_by_agent(&method, message) {
+        if self.refuse_misused_agent_message(&method, message) {
             return;
         }
-        let offers = self.gate.offers();
+        let offers = self.gate.client_capabilities();
         let is_offered = match &*method {
             method::FS_READ_TEXT_FILE => offers.read_text_file,
             method::FS_WRITE_TEXT_FILE => offers.write_text_file,
@@ -70,69 +70,80 @@ impl<O: Out> Pass<'_, O> {
             let error = RpcError::new(Code::MethodNotFound, UNDECLARED);
             return self.refuse_agent(id, &error);
         }
-        if self.is_unlisted_request(id, &method, message) {
+        if self.refuse_unlisted_agent_request(id, &method, message) {
             return;
         }
-        if self.is_unfit_of_agent(&method, message) {
+        if self.refuse_unfit_agent_message(&method, message) {
             if is_service(&method) {
-                self.note_refused(id, message);
+                self.count_refusal(id, message);
             }
             return;
         }
-        // What is decided here needs no client.
-        if method != method::SESSION_REQUEST_PERMISSION && self.is_beyond_asking(id) {
+        // Permission requests may be decided without the client.
+        if method != method::SESSION_REQUEST_PERMISSION && self.refuse_if_client_closed(id) {
             return;
         }
         match &*method {
-            method::SESSION_REQUEST_PERMISSION => match once::read(message.params()) {
+            method::SESSION_REQUEST_PERMISSION => match unique_keys::read(message.params()) {
                 Some(params) => {
-                    self.permission(id, message);
-                    self.note_asked(&params, message);
+                    self.handle_permission_request(id, message);
+                    self.mark_call_told(&params, message);
                 }
-                None => self.refuse_unread(id, message),
+                None => self.refuse_unreadable_permission(id, message),
             },
             service if is_service(service) => {
-                self.service(id, &method, message);
-                self.note_refused(id, message);
+                self.handle_service_request(id, &method, message);
+                self.count_refusal(id, message);
             }
             method::MCP_MESSAGE | method::MCP_CONNECT | method::MCP_DISCONNECT => {
-                self.mcp(id, &method, message);
+                self.handle_mcp_request(id, &method, message);
             }
             method::TERMINAL_WAIT_FOR_EXIT => {
                 let served = match message.session() {
-                    Some(name) => Served::Wait { session: (&*name).into() },
-                    None => Served::Shown { method: (&*method).into() },
+                    Some(name) => PendingAtClient::TerminalWait { session: (&*name).into() },
+                    None => PendingAtClient::PassThrough { method: (&*method).into() },
                 };
-                self.show_request(id, served, message);
+                self.forward_agent_request(id, served, message);
             }
             method::TERMINAL_OUTPUT | method::TERMINAL_KILL | method::TERMINAL_RELEASE => {
-                self.show_request(id, Served::Shown { method: (&*method).into() }, message);
+                self.forward_agent_request(
+                    id,
+                    PendingAtClient::PassThrough { method: (&*method).into() },
+                    message,
+                );
             }
-            _ => self.other_agent_request(id, &method, message),
+            _ => self.handle_other_agent_request(id, &method, message),
         }
     }
 
-    /// Passes a request on as it is, and remembers that it may be answered. Not if there are too many.
-    pub(super) fn show_request(&mut self, id: &[u8], served: Served, message: View<'_>) {
-        if self.has_room_to_serve(id, &served, message) {
-            self.gate.add_served(id, served);
-            self.show(message);
+    /// Passes a request on unchanged and tracks it. Refuses it if too many are pending.
+    pub(super) fn forward_agent_request(&mut self, id: &[u8], served: PendingAtClient, message: View<'_>) {
+        if self.require_room_for_request(id, &served, message) {
+            self.gate.track_agent_request(id, served);
+            self.forward_to_client(message);
         }
     }
 
-    /// Returns `true` if another request may wait for the client. Else the agent is told.
-    pub(super) fn has_room_to_serve(&mut self, id: &[u8], served: &Served, message: View<'_>) -> bool {
+    /// Returns `true` if another request may wait for the client. Otherwise the request is refused.
+    pub(super) fn require_room_for_request(
+        &mut self,
+        id: &[u8],
+        served: &PendingAtClient,
+        message: View<'_>,
+    ) -> bool {
         let session = message.session().unwrap_or_default();
         let bytes = id.len() + served.retained_bytes();
-        let has_room = self.gate.served.len() < super::MOST_OPEN && self.has_room_for(&session, bytes);
+        let has_room =
+            self.gate.pending_at_client.len() < super::MAX_OPEN && self.has_room_for(&session, bytes);
         if !has_room {
-            let error = RpcError::new(Code::Backpressure, "too many requests are unanswered");
+            let error = RpcError::new(Code::Backpressure, "too many unanswered requests");
             self.refuse_agent(id, &error);
         }
         has_room
     }
 
-    /// Whether a request is one of a session that is being opened. One that names no session may be of any.
+    /// Returns `true` if the session of a request is being replayed. A request without a session may belong
+    /// to any.
     pub(super) fn is_replayed(&self, message: View<'_>) -> bool {
         match message.session() {
             Some(name) => self.gate.is_replaying(&name),
@@ -140,28 +151,33 @@ impl<O: Out> Pass<'_, O> {
         }
     }
 
-    /// The agent has asked about a call: so it is told what is decided of it.
-    fn note_asked(&mut self, params: &Value, message: View<'_>) {
+    /// Marks the call of a permission request: the agent gets to know its decision.
+    fn mark_call_told(&mut self, params: &Value, message: View<'_>) {
         let Some(name) = message.session() else { return };
         let places = ["/toolCall/toolCallId", "/subject/toolCall/toolCallId", "/subject/toolCallId"];
         let call = places.iter().find_map(|place| params.pointer(place)?.as_str());
-        if let Some(case) = call.and_then(|call| self.case(&name, &key_of(call))) {
-            case.tell();
+        if let Some(record) = call.and_then(|call| self.call_record(&name, &call_key(call))) {
+            record.set_told();
         }
     }
 
-    /// Refuses to ask about what can be read in two ways, or not at all.
-    fn refuse_unread(&mut self, id: &[u8], message: View<'_>) {
+    /// Refuses a permission request that two readers may read differently.
+    fn refuse_unreadable_permission(&mut self, id: &[u8], message: View<'_>) {
         let name = message.session().unwrap_or_default();
         let input = json!({"method": method::SESSION_REQUEST_PERMISSION});
         let event = self.parties(&name).refused("tool.refused", "ambiguous_call", input);
-        let ticket = self.record(event);
-        let line = message::error(id, &ambiguous());
-        self.send(Way::ToAgent, &[&line], Some(ticket), Otherwise::Say(Way::ToAgent, unrecorded(id)));
+        let seq = self.record(event);
+        let line = message::error(id, &ambiguous_params());
+        self.send(
+            GateDirection::ToAgent,
+            &[&line],
+            Some(seq),
+            OnAuditFailure::SendInstead(GateDirection::ToAgent, audit_unavailable(id)),
+        );
     }
 
-    /// Notes that the agent was refused what it wanted of the client, if it was: nothing waits for it then.
-    fn note_refused(&mut self, id: &[u8], message: View<'_>) {
+    /// Counts a refused client request, unless it is pending.
+    fn count_refusal(&mut self, id: &[u8], message: View<'_>) {
         let Some(name) = message.session() else { return };
         if let Some(session) = self.gate.sessions.get_mut(&*name)
             && !session.calls.contains_key(&request_key(id))
@@ -170,31 +186,31 @@ impl<O: Out> Pass<'_, O> {
         }
     }
 
-    /// Answers the agent with an error.
+    /// Answers an agent request with an error.
     pub(super) fn refuse_agent(&mut self, id: &[u8], error: &RpcError) {
         let line = message::error(id, error);
-        self.send(Way::ToAgent, &[&line], None, Otherwise::Nothing);
+        self.send(GateDirection::ToAgent, &[&line], None, OnAuditFailure::Drop);
     }
 
-    /// Passes a message on as it is.
-    pub(super) fn show(&mut self, message: View<'_>) {
-        self.send(Way::ToClient, &[message.bytes()], None, Otherwise::Nothing);
+    /// Passes a message on unchanged.
+    pub(super) fn forward_to_client(&mut self, message: View<'_>) {
+        self.send(GateDirection::ToClient, &[message.bytes()], None, OnAuditFailure::Drop);
     }
 }
 
 impl Gate {
-    /// Remembers a request at the client.
-    pub(super) fn add_served(&mut self, id: &[u8], served: Served) {
+    /// Tracks a request at the client.
+    pub(super) fn track_agent_request(&mut self, id: &[u8], served: PendingAtClient) {
         let bytes = id.len() + served.retained_bytes();
-        self.served.insert(&self.retained, id.into(), served, bytes);
+        self.pending_at_client.insert(&self.retained, id.into(), served, bytes);
     }
 }
 
-/// Returns `true` for files and commands that the agent wants of the client.
+/// Returns `true` for file and command requests.
 fn is_service(method: &str) -> bool {
     matches!(method, method::FS_READ_TEXT_FILE | method::FS_WRITE_TEXT_FILE | method::TERMINAL_CREATE)
 }
 
-pub(super) fn unclear_id() -> RpcError {
+pub(super) fn unclear_id_error() -> RpcError {
     RpcError::new(Code::InvalidRequest, "the id must be a string or a whole number")
 }

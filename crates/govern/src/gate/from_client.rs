@@ -1,199 +1,209 @@
-//! What the client says.
+//! Dispatches messages of the client.
 
 use narrows_acp::method;
 use narrows_wire::{Code, Kind, RpcError, View, message};
 use serde_json::json;
 
-use super::Pass;
-use super::api::Out;
-use super::from_agent::unclear_id;
-use super::hearing::Hearing;
-use super::lane::{Otherwise, Way};
-use super::method::is_plain_notification;
-use super::opening::read;
-use super::session::{Asked, Owed, Served};
-use crate::ids::comparable_id;
-use crate::record::Sender;
+use super::GateCtx;
+use super::api::GateOutput;
+use super::approval::PendingApproval;
+use super::from_agent::unclear_id_error;
+use super::method_rules::is_plain_notification;
+use super::outbox::{GateDirection, OnAuditFailure};
+use super::session::{ClientRequestKind, PendingAtAgent, PendingAtClient};
+use super::session_open::parse_object;
+use crate::audit_events::MessageSender;
+use crate::request_ids::comparable_id;
 
-/// Memory of a request that is accepted although the byte budget is used up.
+/// Size up to which a close request is accepted although the byte budget is used up.
 const MAX_CLOSE_BYTES: usize = 4096;
 
-impl<O: Out> Pass<'_, O> {
-    pub(super) fn client(&mut self, message: View<'_>) {
-        if self.is_unclear_of_client(message) {
+impl<O: GateOutput> GateCtx<'_, O> {
+    pub(super) fn dispatch_client_message(&mut self, message: View<'_>) {
+        if self.refuse_unclear_client_message(message) {
             return;
         }
         match message.kind() {
-            Kind::Request => self.client_request(message),
-            Kind::Notification => self.client_notification(message),
-            Kind::Response => self.client_response(message),
+            Kind::Request => self.handle_client_request(message),
+            Kind::Notification => self.handle_client_notification(message),
+            Kind::Response => self.handle_client_response(message),
             Kind::Batch | Kind::Invalid(_) => {
                 if let Some(line) = message.refusal() {
-                    self.send(Way::ToClient, &[&line], None, Otherwise::Nothing);
+                    self.send(GateDirection::ToClient, &[&line], None, OnAuditFailure::Drop);
                 }
             }
         }
     }
 
-    fn client_request(&mut self, message: View<'_>) {
+    fn handle_client_request(&mut self, message: View<'_>) {
         let (Some(id), Some(method)) = (message.id(), message.method()) else { return };
-        let Some(compared) = comparable_id(id) else { return self.refuse_client(id, &unclear_id()) };
+        let Some(compared) = comparable_id(id) else { return self.refuse_client(id, &unclear_id_error()) };
         let id = &*compared;
-        if !self.is_ours(message) {
-            return self.refuse_unknown(id, &method, message);
+        if !self.may_access_session(message) {
+            return self.refuse_unknown_session(id, &method, message);
         }
-        if self.is_misused_by_client(&method, message) {
+        if self.refuse_misused_client_message(&method, message) {
             return;
         }
         let may_name_child =
             matches!(&*method, method::SESSION_CANCEL | method::TOOL_CALL_CANCEL | method::TERMINAL_CANCEL);
         if !may_name_child && message.session().is_some_and(|name| self.gate.is_child(&name)) {
-            return self.refuse_unknown(id, &method, message);
+            return self.refuse_unknown_session(id, &method, message);
         }
-        // Whoever goes on all the same is not served by half of what was promised.
+        // A client that ignores the failed `initialize` gets no partial service.
         if method != method::INITIALIZE
-            && let Some(error) = self.unmet()
+            && let Some(error) = self.unmet_error()
         {
             return self.refuse_client(id, &error);
         }
-        if self.is_unfit_of_client(&method, message) {
+        if self.refuse_unfit_client_message(&method, message) {
             return;
         }
         match &*method {
-            method::INITIALIZE => self.initialize(id, message),
-            method::SESSION_NEW => self.create(id, message),
-            method::SESSION_FORK => self.create(id, message),
-            method::SESSION_LOAD | method::SESSION_RESUME => self.reopen(id, message),
-            method::SESSION_PROMPT => self.prompt(id, message),
+            method::INITIALIZE => self.handle_initialize(id, message),
+            method::SESSION_NEW => self.create_session(id, message),
+            method::SESSION_FORK => self.create_session(id, message),
+            method::SESSION_LOAD | method::SESSION_RESUME => self.open_existing_session(id, message),
+            method::SESSION_PROMPT => self.handle_prompt(id, message),
             method::SESSION_SET_MODE | method::SESSION_SET_MODEL | method::SESSION_SET_CONFIG_OPTION => {
-                self.change(id, &method, message);
+                self.handle_session_config(id, &method, message);
             }
-            method::SESSION_CLOSE | method::SESSION_DELETE => self.close(id, message),
-            method::SESSION_LIST => self.list(id, message),
+            method::SESSION_CLOSE | method::SESSION_DELETE => self.handle_close(id, message),
+            method::SESSION_LIST => self.handle_list(id, message),
             // Some clients send it with an id.
             method::SESSION_CANCEL => {
-                self.cancelled_by_client(&message.session().unwrap_or_default());
-                self.ask(id, message);
+                self.handle_client_cancel(&message.session().unwrap_or_default());
+                self.forward_client_request(id, message);
             }
-            _ => self.other_request(id, &method, message),
+            _ => self.handle_other_client_request(id, &method, message),
         }
     }
 
-    /// Why nothing is begun, if the agent is not what the manifest says.
-    pub(super) fn unmet(&self) -> Option<RpcError> {
-        let words = format!("the agent lacks what the manifest declares: {}", self.gate.unmet.as_ref()?);
+    /// Returns an error if the agent lacks a declared capability.
+    pub(super) fn unmet_error(&self) -> Option<RpcError> {
+        let words =
+            format!("the agent lacks declared capabilities: {}", self.gate.unmet_capabilities.as_ref()?);
         Some(RpcError::new(Code::Internal, words).with("code", json!("unmet-capability")))
     }
 
-    /// Asks something of the agent that changes nothing here.
-    pub(super) fn ask(&mut self, id: &[u8], message: View<'_>) {
-        if self.await_answer(id, message, Asked::Other) {
-            self.forward(message);
+    /// Passes a request on that changes no state of the gate.
+    pub(super) fn forward_client_request(&mut self, id: &[u8], message: View<'_>) {
+        if self.track_client_request(id, message, ClientRequestKind::Other) {
+            self.forward_to_agent(message);
         }
     }
 
-    /// Remembers what an answer will be about. Not if there are too many, or another of this id is open.
-    pub(super) fn await_answer(&mut self, id: &[u8], message: View<'_>, what: Asked) -> bool {
+    /// Tracks a request at the agent. Refuses it and returns `false` if too many are pending, or its id is in
+    /// use.
+    pub(super) fn track_client_request(
+        &mut self,
+        id: &[u8],
+        message: View<'_>,
+        kind: ClientRequestKind,
+    ) -> bool {
         let method = message.method().unwrap_or_default();
         let session = message.session().unwrap_or_default();
-        // A prompt has its id in its session, too.
-        let bytes = 2 * id.len() + method.len() + what.retained_bytes();
-        // Closing a session releases what it retains.
-        let is_close = matches!(what, Asked::Close { .. }) && bytes <= MAX_CLOSE_BYTES;
-        let error = if self.gate.asked.contains_key(id) {
+        // The id of a prompt is also stored in its session.
+        let bytes = 2 * id.len() + method.len() + kind.retained_bytes();
+        // Closing a session releases memory.
+        let is_close = matches!(kind, ClientRequestKind::Close { .. }) && bytes <= MAX_CLOSE_BYTES;
+        let error = if self.gate.pending_at_agent.contains_key(id) {
             RpcError::new(Code::DuplicateId, "a request with this id is still unanswered")
-        } else if self.gate.asked.len() >= super::MOST_OPEN
+        } else if self.gate.pending_at_agent.len() >= super::MAX_OPEN
             || !is_close && !self.has_room_for(&session, bytes)
         {
-            RpcError::new(Code::Backpressure, "too many requests are unanswered")
+            RpcError::new(Code::Backpressure, "too many unanswered requests")
         } else {
-            let due = self.gate.mandate.patience.of(&method).map(|patience| self.now + patience);
+            let due = self.gate.config.timeouts.for_method(&method).map(|timeouts| self.now + timeouts);
             if let Some(due) = due {
-                self.gate.arm(due);
+                self.gate.arm_timer(due);
             }
-            let owed = Owed { what, method: (&*method).into(), due, is_late: false };
-            self.gate.asked.insert(&self.gate.retained, id.into(), owed, bytes);
+            let pending = PendingAtAgent { kind, method: (&*method).into(), due, is_late: false };
+            self.gate.pending_at_agent.insert(&self.gate.retained, id.into(), pending, bytes);
             return true;
         };
         self.refuse_client(id, &error);
         false
     }
 
-    /// Answers the client with an error.
+    /// Answers a client request with an error.
     pub(super) fn refuse_client(&mut self, id: &[u8], error: &RpcError) {
         let line = message::error(id, error);
-        self.send(Way::ToClient, &[&line], None, Otherwise::Nothing);
+        self.send(GateDirection::ToClient, &[&line], None, OnAuditFailure::Drop);
     }
 
-    fn client_notification(&mut self, message: View<'_>) {
+    fn handle_client_notification(&mut self, message: View<'_>) {
         let Some(method) = message.method() else { return };
-        if !self.is_ours(message) {
-            self.record_method(Sender::Client, &method, message, Some("unknown_session"));
+        if !self.may_access_session(message) {
+            self.record_method(MessageSender::Client, &method, message, Some("unknown_session"));
             return;
         }
-        if self.is_misused_by_client(&method, message) {
+        if self.refuse_misused_client_message(&method, message) {
             return;
         }
-        if self.is_unfit_of_client(&method, message) {
+        if self.refuse_unfit_client_message(&method, message) {
             return;
         }
         if method == method::MCP_MESSAGE {
-            let is_offered = self.gate.offers().mcp_acp;
+            let is_offered = self.gate.client_capabilities().mcp_acp;
             let refused = if is_offered { "unmet-capability" } else { "method_not_listed" };
-            if !is_offered || self.gate.unmet.is_some() {
-                self.record_method(Sender::Client, &method, message, Some(refused));
+            if !is_offered || self.gate.unmet_capabilities.is_some() {
+                self.record_method(MessageSender::Client, &method, message, Some(refused));
                 return;
             }
         }
         if !is_plain_notification(&method) {
-            return self.other_notification(&method, message);
+            return self.handle_other_client_notification(&method, message);
         }
         if method == method::SESSION_CANCEL
             && let Some(name) = message.session()
         {
-            self.cancelled_by_client(&name);
+            self.handle_client_cancel(&name);
         }
-        self.forward(message);
+        self.forward_to_agent(message);
     }
 
-    fn client_response(&mut self, message: View<'_>) {
+    fn handle_client_response(&mut self, message: View<'_>) {
         let Some(compared) = message.id().and_then(comparable_id) else { return };
         let id = &*compared;
-        let served = self.gate.served.remove(id);
+        let served = self.gate.pending_at_client.remove(id);
         let fitting = served.as_ref().and_then(|served| self.fitting_client_answer(served, message));
         let message = fitting.as_deref().map_or(message, View::parse);
         match served {
-            Some(Served::Service { session, call, .. }) => {
-                self.resume(&session);
-                self.service_done(&session, &call, message);
+            Some(PendingAtClient::Service { session, call, .. }) => {
+                self.restart_silence_timer(&session);
+                self.handle_service_answer(&session, &call, message);
             }
-            Some(Served::Wait { session }) => {
-                self.resume(&session);
-                self.forward(message);
+            Some(PendingAtClient::TerminalWait { session }) => {
+                self.restart_silence_timer(&session);
+                self.forward_to_agent(message);
             }
-            Some(Served::Late { session }) => self.client_too_late(&session),
-            Some(Served::Question(number)) => self.answered(number, message),
-            Some(Served::Connect { server }) => self.mcp_connected(server, message),
-            Some(Served::Listed { session, server, list }) => {
-                self.mcp_listed(session.as_deref(), &server, list, message);
+            Some(PendingAtClient::AlreadyAnswered { session }) => self.drop_late_client_answer(&session),
+            Some(PendingAtClient::Approval(number)) => self.handle_client_vote(number, message),
+            Some(PendingAtClient::McpConnect { server }) => self.handle_mcp_connected(server, message),
+            Some(PendingAtClient::McpList { session, server, list }) => {
+                self.handle_mcp_list(session.as_deref(), &server, list, message);
             }
-            Some(Served::Shown { .. }) => self.forward(message),
-            // What nobody asked is nobody's answer, least of all one to a permission.
-            None => self.unasked(id),
+            Some(PendingAtClient::PassThrough { .. }) => self.forward_to_agent(message),
+            // An unsolicited answer is dropped; it must never count for a permission.
+            None => self.record_unasked_answer(id),
         }
     }
 
-    /// The client answers what it was not asked. If the agent did ask, that waits for somebody else, and it is recorded.
-    fn unasked(&mut self, id: &[u8]) {
-        let held = self.gate.hearings.values().find(|hearing| hearing.holds(id));
-        let Some(name) = held.map(Hearing::session) else { return };
-        let event =
-            self.parties(&name).refused("tool.refused", "unasked_answer", json!({"id": read(Some(id))}));
+    /// Records an answer to an agent request that the gate did not pass on, because it waits for an approval.
+    fn record_unasked_answer(&mut self, id: &[u8]) {
+        let held = self.gate.approvals.values().find(|approval| approval.holds_request(id));
+        let Some(name) = held.map(PendingApproval::session) else { return };
+        let event = self.parties(&name).refused(
+            "tool.refused",
+            "unasked_answer",
+            json!({"id": parse_object(Some(id))}),
+        );
         self.record(event);
     }
 
-    /// Passes a message on as it is.
-    pub(super) fn forward(&mut self, message: View<'_>) {
-        self.send(Way::ToAgent, &[message.bytes()], None, Otherwise::Nothing);
+    /// Passes a message on unchanged.
+    pub(super) fn forward_to_agent(&mut self, message: View<'_>) {
+        self.send(GateDirection::ToAgent, &[message.bytes()], None, OnAuditFailure::Drop);
     }
 }

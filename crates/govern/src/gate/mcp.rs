@@ -1,33 +1,33 @@
-//! MCP over ACP: what the agent says to servers that live in the client.
+//! MCP over ACP: messages of the agent to MCP servers in the client.
 //!
-//! A message names its server, or in the older form a connection that was opened to one. Whatever names neither is nobody's.
-//! Calls of tools are judged, and so is whatever has a server show something, or does nobody knows what; lists of what can be
-//! shown are shortened to what may be. The rest passes as it is, and nothing is ever added to what a server itself would show.
+//! A message names its server, or in the older form a connection to one; any other message is refused. Tool
+//! calls, reads and unknown methods are judged. Lists of readable entries are reduced to those that may be
+//! read. All other messages pass unchanged, and nothing is ever added to what a server would show.
 
 use narrows_acp::method;
 use narrows_policy::Class;
 use narrows_wire::{Code, RpcError, View, message};
 use serde_json::{Map, Value, json};
 
-use super::Pass;
-use super::api::Out;
-use super::lane::{Otherwise, Way};
-use super::opening::read;
-use super::service::ambiguous;
-use super::session::{Asked, Served};
+use super::GateCtx;
+use super::api::GateOutput;
+use super::client_services::ambiguous_params;
+use super::outbox::{GateDirection, OnAuditFailure};
+use super::session::{ClientRequestKind, PendingAtClient};
+use super::session_open::parse_object;
 use crate::call::Call;
-use crate::once;
+use crate::unique_keys;
 
-/// The method by which a tool is called.
-const CALL: &str = "tools/call";
+/// The method that calls a tool.
+const TOOL_CALL_METHOD: &str = "tools/call";
 
-/// What begins or ends something, or tells what a server is, and shows nothing of what it has.
-const PLAIN: [&str; 6] =
+/// Methods that manage a connection or describe a server, and show none of its data.
+const UNJUDGED_METHODS: [&str; 6] =
     ["initialize", "server/discover", "ping", "tools/list", "logging/setLevel", "resources/unsubscribe"];
 
-/// Members of `_meta` that say who calls, who hears of a call, and which trace it is a part of. They change nothing about what
-/// the call does, and the official client sends some of them with each request.
-const OF_THE_CARRIER: [&str; 8] = [
+/// Members of `_meta` about the caller, progress and tracing. They do not change what the call does, and the
+/// official client sends some of them with each request.
+const CARRIER_META_KEYS: [&str; 8] = [
     "progressToken",
     "traceparent",
     "tracestate",
@@ -38,45 +38,46 @@ const OF_THE_CARRIER: [&str; 8] = [
     "io.modelcontextprotocol/logLevel",
 ];
 
-/// What has a server show something.
-const READS: [&str; 4] = ["resources/read", "resources/subscribe", "prompts/get", "completion/complete"];
+/// Methods that make a server show something.
+const READ_METHODS: [&str; 4] =
+    ["resources/read", "resources/subscribe", "prompts/get", "completion/complete"];
 
-/// A list of what a server can show.
+/// A list method of a server.
 #[derive(Debug)]
-pub(super) struct List {
+pub(super) struct McpList {
     method: &'static str,
-    /// Where its entries are.
+    /// Member of the result that has the entries.
     entries: &'static str,
-    /// By which method an entry is shown, and what names it: in the entry, and in the request.
+    /// The method that shows an entry, and the name of its key member, in the entry and in the request.
     by: &'static str,
     name: &'static str,
 }
 
-static LISTS: [List; 3] = [
-    List { method: "resources/list", entries: "resources", by: "resources/read", name: "uri" },
-    List {
+static LIST_METHODS: [McpList; 3] = [
+    McpList { method: "resources/list", entries: "resources", by: "resources/read", name: "uri" },
+    McpList {
         method: "resources/templates/list",
         entries: "resourceTemplates",
         by: "resources/read",
         name: "uriTemplate",
     },
-    List { method: "prompts/list", entries: "prompts", by: "prompts/get", name: "name" },
+    McpList { method: "prompts/list", entries: "prompts", by: "prompts/get", name: "name" },
 ];
 
 /// An MCP server in the client.
-struct Found {
+struct McpServer {
     id: String,
     name: String,
-    /// Nothing while the session is being created.
+    /// `None` while the session is being created.
     session: Option<Box<str>>,
 }
 
-/// Returns the members of a call of a tool that may change what the server does, beside its name and arguments.
-fn beside(params: &Value) -> Map<String, Value> {
+/// Returns the members of a tool call beside name and arguments that may change what the server does.
+fn extra_members(params: &Value) -> Map<String, Value> {
     let mut members = params.as_object().cloned().unwrap_or_default();
     members.retain(|name, _| name != "name" && name != "arguments");
     let is_carried = |meta: &Value| {
-        meta.as_object().is_some_and(|meta| meta.keys().all(|key| OF_THE_CARRIER.contains(&key.as_str())))
+        meta.as_object().is_some_and(|meta| meta.keys().all(|key| CARRIER_META_KEYS.contains(&key.as_str())))
     };
     if members.get("_meta").is_some_and(is_carried) {
         members.remove("_meta");
@@ -84,96 +85,106 @@ fn beside(params: &Value) -> Map<String, Value> {
     members
 }
 
-impl<O: Out> Pass<'_, O> {
-    /// The agent wants something of an MCP server in the client.
-    pub(super) fn mcp(&mut self, id: &[u8], method: &str, message: View<'_>) {
-        let Some(params) = once::read(message.params()) else {
-            return self.refuse_agent(id, &ambiguous());
+impl<O: GateOutput> GateCtx<'_, O> {
+    /// Handles a request of the agent to an MCP server in the client.
+    pub(super) fn handle_mcp_request(&mut self, id: &[u8], method: &str, message: View<'_>) {
+        let Some(params) = unique_keys::read(message.params()) else {
+            return self.refuse_agent(id, &ambiguous_params());
         };
-        let Some(found) = self.server_of(&params) else {
-            let error = RpcError::new(Code::InvalidParams, "no session has such an MCP server")
+        let Some(found) = self.find_mcp_server(&params) else {
+            let error = RpcError::new(Code::InvalidParams, "unknown MCP server")
                 .with("code", json!("unknown_mcp_server"));
             return self.refuse_agent(id, &error);
         };
         let served = match method {
-            method::MCP_CONNECT => Served::Connect { server: found.id },
+            method::MCP_CONNECT => PendingAtClient::McpConnect { server: found.id },
             method::MCP_DISCONNECT => {
-                self.gate.connections.remove(params["connectionId"].as_str().unwrap_or_default());
-                Served::Shown { method: method.into() }
+                self.gate.mcp_connections.remove(params["connectionId"].as_str().unwrap_or_default());
+                PendingAtClient::PassThrough { method: method.into() }
             }
             _ => {
                 let inner = params["method"].as_str().unwrap_or_default();
-                if PLAIN.contains(&inner) {
-                    Served::Shown { method: method.into() }
-                } else if let Some(list) = LISTS.iter().find(|list| list.method == inner) {
-                    Served::Listed { session: found.session, server: found.name, list }
+                if UNJUDGED_METHODS.contains(&inner) {
+                    PendingAtClient::PassThrough { method: method.into() }
+                } else if let Some(list) = LIST_METHODS.iter().find(|list| list.method == inner) {
+                    PendingAtClient::McpList { session: found.session, server: found.name, list }
                 } else {
                     return self.mcp_call(id, found, &params, message);
                 }
             }
         };
-        self.show_request(id, served, message);
+        self.forward_agent_request(id, served, message);
     }
 
-    fn mcp_call(&mut self, id: &[u8], found: Found, params: &Value, message: View<'_>) {
+    fn mcp_call(&mut self, id: &[u8], found: McpServer, params: &Value, message: View<'_>) {
         let Some(session) = found.session else {
             let error = RpcError::new(Code::InvalidRequest, "the session is not open yet");
             return self.refuse_agent(id, &error);
         };
         let method = params["method"].as_str().unwrap_or_default();
         let input = |value: Option<&Value>| value.cloned().unwrap_or_else(|| json!({}));
-        let call = if method == CALL {
+        let call = if method == TOOL_CALL_METHOD {
             let tool = params["params"]["name"].as_str().unwrap_or_default();
-            let call = Call::known(Some(found.name), tool, "other", input(params["params"].get("arguments")));
-            call.beside(beside(&params["params"]))
-        } else if READS.contains(&method) {
-            Call::reading(found.name, method, input(params.get("params")))
+            let call = Call::new(Some(found.name), tool, "other", input(params["params"].get("arguments")));
+            call.with_extra_members(extra_members(&params["params"]))
+        } else if READ_METHODS.contains(&method) {
+            Call::mcp_read(found.name, method, input(params.get("params")))
         } else {
-            Call::known(Some(found.name), method, "other", input(params.get("params")))
+            Call::new(Some(found.name), method, "other", input(params.get("params")))
         };
-        self.want(id, &session, call, message);
+        self.request_service(id, &session, call, message);
     }
 
-    /// A server has listed what it can show: the agent hears of that which it may have shown.
-    pub(super) fn mcp_listed(&mut self, session: Option<&str>, server: &str, list: &List, message: View<'_>) {
-        let (Some(id), Some(_)) = (message.id(), message.result()) else { return self.forward(message) };
-        let Some(mut result) = once::read(message.result()) else {
-            return self.refuse_agent(id, &ambiguous());
+    /// Reduces a list of a server to the entries that the agent may read.
+    pub(super) fn handle_mcp_list(
+        &mut self,
+        session: Option<&str>,
+        server: &str,
+        list: &McpList,
+        message: View<'_>,
+    ) {
+        let (Some(id), Some(_)) = (message.id(), message.result()) else {
+            return self.forward_to_agent(message);
+        };
+        let Some(mut result) = unique_keys::read(message.result()) else {
+            return self.refuse_agent(id, &ambiguous_params());
         };
         let mut is_shorter = false;
         for place in [format!("/{}", list.entries), format!("/result/{}", list.entries)] {
             let Some(entries) = result.pointer_mut(&place).and_then(Value::as_array_mut) else { continue };
             let before = entries.len();
-            entries.retain(|entry| self.may_show(session, server, list, entry));
+            entries.retain(|entry| self.may_list_entry(session, server, list, entry));
             is_shorter |= entries.len() < before;
         }
         if !is_shorter {
-            return self.forward(message);
+            return self.forward_to_agent(message);
         }
         if let Ok(line) = message::response(id, &result) {
-            self.send(Way::ToAgent, &[&line], None, Otherwise::Nothing);
+            self.send(GateDirection::ToAgent, &[&line], None, OnAuditFailure::Drop);
         }
     }
 
-    /// Whether an entry of a list might be shown, now or once somebody has agreed.
-    fn may_show(&self, session: Option<&str>, server: &str, list: &List, entry: &Value) -> bool {
+    /// Returns `true` if an entry may be read, now or after an approval.
+    fn may_list_entry(&self, session: Option<&str>, server: &str, list: &McpList, entry: &Value) -> bool {
         let gate = &self.gate;
         let input = json!({list.name: entry.get(list.name).cloned().unwrap_or_default()});
-        let call = Call::reading(server.to_owned(), list.by, input);
+        let call = Call::mcp_read(server.to_owned(), list.by, input);
         let session = session.and_then(|session| gate.sessions.get(session));
-        let roots = session.map_or(&gate.mandate.roots, |session| &session.roots);
-        let verdict = gate.desk.rule(&call, &gate.mandate, &gate.who, roots, self.unix());
-        verdict.class() != Class::Deny
+        let roots = session.map_or(&gate.config.roots, |session| &session.roots);
+        let decision =
+            gate.authorizer.decide(&call, &gate.config, &gate.principal, roots, self.unix_seconds());
+        decision.class() != Class::Deny
     }
 
-    /// The agent tells such a server something. What asks for something is no news: nobody could be told what came of it.
-    pub(super) fn mcp_news(&mut self, message: View<'_>) {
-        let params = once::read(message.params()).unwrap_or_default();
-        let is_declared = self.gate.mandate.capabilities.mcp_acp;
+    /// Handles a notification of the agent to an MCP server. A request in this form is dropped: its result
+    /// could not be reported.
+    pub(super) fn handle_mcp_notification(&mut self, message: View<'_>) {
+        let params = unique_keys::read(message.params()).unwrap_or_default();
+        let is_declared = self.gate.config.capabilities.mcp_acp;
         let is_news = params["method"].as_str().is_some_and(|method| method.starts_with("notifications/"));
-        if is_declared && is_news && self.server_of(&params).is_some() {
-            if !self.is_unfit_of_agent(method::MCP_MESSAGE, message) {
-                self.show(message);
+        if is_declared && is_news && self.find_mcp_server(&params).is_some() {
+            if !self.refuse_unfit_agent_message(method::MCP_MESSAGE, message) {
+                self.forward_to_client(message);
             }
             return;
         }
@@ -181,58 +192,58 @@ impl<O: Out> Pass<'_, O> {
         self.record_name_once(method::MCP_MESSAGE, message, Some(code));
     }
 
-    /// The client has opened a connection to a server, or not.
-    pub(super) fn mcp_connected(&mut self, server: String, message: View<'_>) {
-        let result = read(message.result());
+    /// Handles the client's answer to a connection request.
+    pub(super) fn handle_mcp_connected(&mut self, server: String, message: View<'_>) {
+        let result = parse_object(message.result());
         if let Some(connection) = result["connectionId"].as_str()
-            && self.gate.connections.len() < super::MOST_OPEN
+            && self.gate.mcp_connections.len() < super::MAX_OPEN
             && self.has_room_for("", connection.len() + server.len())
         {
             let bytes = connection.len() + server.len();
-            self.gate.connections.insert(&self.gate.retained, connection.to_owned(), server, bytes);
+            self.gate.mcp_connections.insert(&self.gate.retained, connection.to_owned(), server, bytes);
         }
-        self.forward(message);
+        self.forward_to_agent(message);
     }
 
-    /// Forgets the connections to servers that no session has any more.
+    /// Forgets connections to servers without a session.
     pub(super) fn forget_connections(&mut self) {
-        let mut connections = std::mem::take(&mut self.gate.connections);
-        connections.retain(|_, server| self.server(server).is_some());
-        self.gate.connections = connections;
+        let mut connections = std::mem::take(&mut self.gate.mcp_connections);
+        connections.retain(|_, server| self.mcp_server(server).is_some());
+        self.gate.mcp_connections = connections;
     }
 
-    /// The server that a message means. Whatever it names, it must mean the same by all.
-    fn server_of(&self, params: &Value) -> Option<Found> {
+    /// Returns the server that a message names. All members that name one must agree.
+    fn find_mcp_server(&self, params: &Value) -> Option<McpServer> {
         let named = ["serverId", "acpId"].iter().filter_map(|key| params.get(key)).map(Value::as_str);
         let by_connection = params.get("connectionId").map(|connection| {
             connection
                 .as_str()
-                .and_then(|connection| self.gate.connections.get(connection))
+                .and_then(|connection| self.gate.mcp_connections.get(connection))
                 .map(String::as_str)
         });
         let mut meant = named.chain(by_connection);
         let first = meant.next()??;
-        meant.all(|other| other == Some(first)).then(|| self.server(first))?
+        meant.all(|other| other == Some(first)).then(|| self.mcp_server(first))?
     }
 
-    /// The server of this id in a session, or in one that is being opened.
-    fn server(&self, id: &str) -> Option<Found> {
-        let found = |name: &String, session| Found { id: id.to_owned(), name: name.clone(), session };
+    /// Returns the server of this id in a session, or in one that is being opened.
+    fn mcp_server(&self, id: &str) -> Option<McpServer> {
+        let found = |name: &String, session| McpServer { id: id.to_owned(), name: name.clone(), session };
         let in_session = self.gate.sessions.iter().find_map(|(session, known)| {
             let (_, name) = known.servers.iter().find(|(server, _)| server == id)?;
             Some(found(name, Some(session.clone())))
         });
         in_session.or_else(|| {
-            self.gate.asked.values().find_map(|owed| {
-                let Asked::Create { place } = &owed.what else { return None };
+            self.gate.pending_at_agent.values().find_map(|pending| {
+                let ClientRequestKind::Create { place } = &pending.kind else { return None };
                 let (_, name) = place.servers.iter().find(|(server, _)| server == id)?;
                 Some(found(name, None))
             })
         })
     }
 
-    /// Whether a server of this id is there already, in a session of another name.
-    pub(super) fn is_taken(&self, id: &str, but: Option<&str>) -> bool {
-        self.server(id).is_some_and(|found| found.session.is_none() || found.session.as_deref() != but)
+    /// Returns `true` if a session other than `but` has a server of this id.
+    pub(super) fn is_server_id_taken(&self, id: &str, but: Option<&str>) -> bool {
+        self.mcp_server(id).is_some_and(|found| found.session.is_none() || found.session.as_deref() != but)
     }
 }

@@ -1,8 +1,8 @@
-//! Bounds the bytes that the tables of one gate retain. Every table charges [`RetainedBytes`] for an entry. The charge is a
-//! part of the entry, so it is released on whichever path the entry is dropped.
+//! Bounds the memory of the tables of one gate. Every table charges [`RetainedBytes`] for an entry. The
+//! charge is part of the entry, so every way of dropping the entry releases it.
 //!
-//! What does not fit is refused, after calls that are over have been forgotten. A forgotten call is decided again if the agent
-//! reports it again, so nothing is allowed because it was forgotten.
+//! If the budget is exceeded, finished calls are forgotten, then further entries are refused. A forgotten
+//! call is decided again if the agent reports it again, so nothing is allowed because it was forgotten.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 
-use super::api::Out;
-use super::{Gate, Pass};
+use super::api::GateOutput;
+use super::{Gate, GateCtx};
 
 /// A call retains its input once, and up to three times while it waits for an approval.
 const MAX_RETAINED_BYTES: usize = 128 << 20;
@@ -22,10 +22,10 @@ const MAX_RETAINED_BYTES: usize = 128 << 20;
 /// Memory of an entry beside its key and its value.
 const ENTRY_BYTES: usize = 64;
 
-/// The reason why a turn is stopped whose calls do not fit.
+/// Reason for stopping a turn whose calls exceed the budget.
 pub(super) const NO_ROOM: &str = "its open tool calls take too much memory";
 
-/// The code of a refusal in the log.
+/// Code of a refusal in the log.
 const TOO_MUCH: &str = "too_much_retained";
 
 /// The byte budget of one gate.
@@ -54,9 +54,9 @@ impl RetainedBytes {
         self.used().saturating_add(bytes) <= self.max
     }
 
-    /// Charges `bytes`, whether there is room for them or not.
-    pub(super) fn charge(&self, bytes: usize) -> Charge {
-        let mut charge = Charge { bytes: 0, budget: Some(self.clone()) };
+    /// Charges `bytes`, even beyond the budget.
+    pub(super) fn charge(&self, bytes: usize) -> ByteCharge {
+        let mut charge = ByteCharge { bytes: 0, budget: Some(self.clone()) };
         charge.resize(bytes);
         charge
     }
@@ -64,12 +64,12 @@ impl RetainedBytes {
 
 /// Bytes of one entry. Released when dropped.
 #[derive(Debug, Default)]
-pub(super) struct Charge {
+pub(super) struct ByteCharge {
     bytes: usize,
     budget: Option<RetainedBytes>,
 }
 
-impl Charge {
+impl ByteCharge {
     fn resize(&mut self, bytes: usize) {
         let Some(budget) = &self.budget else { return };
         budget.used.fetch_add(bytes, Ordering::Relaxed);
@@ -78,7 +78,7 @@ impl Charge {
     }
 }
 
-impl Drop for Charge {
+impl Drop for ByteCharge {
     fn drop(&mut self) {
         self.resize(0);
     }
@@ -87,7 +87,7 @@ impl Drop for Charge {
 /// A table whose entries are charged.
 #[derive(Debug)]
 pub(super) struct ChargedMap<K, V> {
-    entries: HashMap<K, (V, Charge)>,
+    entries: HashMap<K, (V, ByteCharge)>,
 }
 
 impl<K, V> Default for ChargedMap<K, V> {
@@ -102,7 +102,7 @@ impl<K: Eq + Hash, V> ChargedMap<K, V> {
         self.entries.insert(key, (value, budget.charge(bytes + ENTRY_BYTES)));
     }
 
-    /// Notes that an entry has `bytes` now.
+    /// Sets the size of an entry.
     pub(super) fn resize<Q: Eq + Hash + ?Sized>(&mut self, key: &Q, bytes: usize)
     where
         K: Borrow<Q>,
@@ -150,7 +150,7 @@ impl<K: Eq + Hash, V> ChargedMap<K, V> {
     }
 
     /// Removes an entry and returns its charge with it, for another table.
-    pub(super) fn remove_charged<Q: Eq + Hash + ?Sized>(&mut self, key: &Q) -> Option<(V, Charge)>
+    pub(super) fn remove_charged<Q: Eq + Hash + ?Sized>(&mut self, key: &Q) -> Option<(V, ByteCharge)>
     where
         K: Borrow<Q>,
     {
@@ -177,7 +177,7 @@ impl<K: Eq + Hash, V> ChargedMap<K, V> {
 /// Removes all entries of a [`ChargedMap`] and their charges.
 #[derive(Debug)]
 pub(super) struct DrainValues<'a, K, V> {
-    entries: Drain<'a, K, (V, Charge)>,
+    entries: Drain<'a, K, (V, ByteCharge)>,
 }
 
 impl<K, V> Iterator for DrainValues<'_, K, V> {
@@ -188,7 +188,7 @@ impl<K, V> Iterator for DrainValues<'_, K, V> {
     }
 }
 
-/// Estimates the memory of a value. A number of one digit takes many times as much in memory as on the wire.
+/// Estimates the memory of a value. A one-digit number takes far more memory than bytes on the wire.
 pub(crate) fn value_bytes(value: &Value) -> usize {
     let inside = match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 0,
@@ -202,7 +202,8 @@ pub(crate) fn value_bytes(value: &Value) -> usize {
 }
 
 impl Gate {
-    /// Forgets calls that are over, and names of closed sessions, if there is no room for `bytes`. Returns `true` if there is.
+    /// Forgets finished calls and closed sessions if there is no room for `bytes`. Returns `true` if there is
+    /// room.
     pub(super) fn make_room(&mut self, bytes: usize) -> bool {
         if self.retained.has_room_for(bytes) {
             return true;
@@ -210,7 +211,7 @@ impl Gate {
         for session in self.sessions.values_mut() {
             session.forget_calls_over();
         }
-        while !self.retained.has_room_for(bytes) && self.closed.pop_front().is_some() {}
+        while !self.retained.has_room_for(bytes) && self.closed_sessions.pop_front().is_some() {}
         self.retained.has_room_for(bytes)
     }
 
@@ -223,7 +224,7 @@ impl Gate {
     }
 }
 
-impl<O: Out> Pass<'_, O> {
+impl<O: GateOutput> GateCtx<'_, O> {
     /// Returns `true` if there is room for `bytes` more. Otherwise that is recorded.
     pub(super) fn has_room_for(&mut self, session: &str, bytes: usize) -> bool {
         let has_room = self.gate.make_room(bytes);
@@ -234,16 +235,16 @@ impl<O: Out> Pass<'_, O> {
         has_room
     }
 
-    /// Returns `true` if there is room for a call of this key and `bytes` more of it.
+    /// Returns `true` if there is room for a call of this key with `bytes` more.
     pub(super) fn has_room_for_call(&mut self, session: &str, key: &str, bytes: usize) -> bool {
         let has_entry = self.session(session).is_some_and(|session| session.has_room_for(key));
         has_entry && self.has_room_for(session, bytes + key.len() + ENTRY_BYTES)
     }
 
-    /// Charges a call for what is known of it now.
+    /// Updates the charge of a call.
     pub(super) fn charge_call(&mut self, session: &str, key: &str) {
         let Some(session) = self.gate.sessions.get_mut(session) else { return };
-        let Some(bytes) = session.calls.get(key).map(|case| case.retained_bytes()) else { return };
+        let Some(bytes) = session.calls.get(key).map(|record| record.retained_bytes()) else { return };
         session.calls.resize(key, key.len() + bytes);
     }
 }

@@ -1,204 +1,206 @@
-//! What is known of each session, each call, and each request that matters here.
+//! State of sessions, calls, and requests in flight.
 
 use std::path::PathBuf;
 
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::api::{SessionSlot, Ticket, Time};
-use super::children::Lineage;
-use super::mcp::List;
-use super::retained::{Charge, ChargedMap, RetainedBytes};
-use super::terminal::CallTerminal;
-use super::{Gate, MOST_OPEN, Raw};
+use super::api::{AuditSeq, GateTime, SessionSlot};
+use super::child_sessions::Lineage;
+use super::mcp::McpList;
+use super::retained::{ByteCharge, ChargedMap, RetainedBytes};
+use super::terminals::CallTerminal;
+use super::{Gate, MAX_OPEN, Raw};
+use crate::audit_events::ApprovalOutcome;
+use crate::authorizer::{CallDecision, CountedCall};
 use crate::call::{Call, Digest};
-use crate::desk::{Counted, Verdict};
 use crate::identity::Principal;
-use crate::life::Life;
-use crate::record::Approved;
+use crate::lifecycle::OperatorState;
 
-/// How much of what is said about a call is kept until it is decided.
+/// Bytes of updates that are held for a call until it is decided.
 pub(super) const MAX_HELD_BYTES: usize = 1 << 20;
 
-/// How the keys of calls begin that nobody tells of, and of those that are told of by ids which begin so.
+/// Prefixes of call keys that the gate generates; a key for an agent's id with such a prefix gets `call ` in
+/// front.
 const RESERVED: [&str; 5] = ["request ", "turn ", "change ", "call ", "terminal "];
 
-/// The key of a call that an agent tells of by this id. An agent may choose any: it is never the key of anything else.
-pub(super) fn key_of(id: &str) -> Box<str> {
+/// Returns the key of a call with this id. An agent may choose any id, and it never collides with a generated
+/// key.
+pub(super) fn call_key(id: &str) -> Box<str> {
     match RESERVED.iter().any(|reserved| id.starts_with(reserved)) {
         true => format!("call {id}").into(),
         false => id.into(),
     }
 }
 
-/// The key of what a request of the agent's wants.
+/// Returns the key of an agent request.
 pub(super) fn request_key(id: &[u8]) -> Box<str> {
     format!("request {}", String::from_utf8_lossy(id)).into()
 }
 
-/// What is known of a session.
+/// State of a session.
 #[derive(Debug, Default)]
 pub(super) struct Session {
-    pub(super) life: Life,
-    /// The client may use it: it has made it, or opened one that is its own.
+    pub(super) operator_state: OperatorState,
+    /// The client may use it: it created the session, or opened one of its own.
     pub(super) is_admitted: bool,
-    /// Those above it, if the agent announced it as a child.
+    /// The ancestors of a child session.
     pub(super) lineage: Option<Lineage>,
     pub(super) roots: Vec<PathBuf>,
-    /// Its turns that have not ended, by the ids of their prompts.
+    /// Ids of the prompts of unfinished turns.
     pub(super) prompts: Vec<Raw>,
-    /// Whether one runs that has been answered already, as in version 2.
-    pub(super) runs: bool,
-    /// How many requests replay its history just now.
+    /// A turn is active whose prompt was answered already, as in version 2.
+    pub(super) is_running: bool,
+    /// Number of requests that are replaying its history.
     pub(super) replays: u32,
-    /// Each in a place of its own: there may be many, and they are large.
-    pub(super) calls: ChargedMap<Box<str>, Box<Case>>,
-    /// The terminals that are parts of calls, by their ids.
+    /// Boxed: there may be many, and they are large.
+    pub(super) calls: ChargedMap<Box<str>, Box<CallRecord>>,
+    /// Terminals that are part of calls, by id.
     pub(super) terminals: ChargedMap<Box<str>, CallTerminal>,
-    /// Its MCP servers in the client: their ids and their names.
+    /// MCP servers in the client: ids and names.
     pub(super) servers: Vec<(String, String)>,
-    /// Calls that were decided before they are told of, by their ids.
-    pub(super) decided: Vec<(Box<str>, Case, Charge)>,
-    /// Why its turn was stopped by us, if it was.
-    pub(super) halted: Option<Halt>,
-    /// What records that.
-    pub(super) halted_at: Option<Ticket>,
-    /// When its agent is ended if it has not stopped.
-    pub(super) stop_by: Option<Time>,
-    /// When something was last heard of the turn that goes on, if one does.
-    pub(super) heard: Option<Time>,
-    /// How many requests of its agent were refused: each may let one call fail.
+    /// Calls that were decided before they were announced, by id.
+    pub(super) decided_calls: Vec<(Box<str>, CallRecord, ByteCharge)>,
+    /// The reason why the gate stopped its turn.
+    pub(super) halted: Option<TurnHalt>,
+    /// The audit event about that.
+    pub(super) halt_seq: Option<AuditSeq>,
+    /// Time at which the agent is ended if the turn has not stopped.
+    pub(super) stop_deadline: Option<GateTime>,
+    /// Last activity of the active turn.
+    pub(super) last_activity: Option<GateTime>,
+    /// Number of refused client requests of the agent. Each excuses one failed call.
     pub(super) refusals: u32,
-    /// For its name, directories and servers.
-    pub(super) charge: Charge,
-    /// `None`: the sessions of all gates together are not limited, or it is a child.
+    /// Charge for its name, directories and servers.
+    pub(super) charge: ByteCharge,
+    /// `None`: the number of sessions is not limited, or this is a child.
     pub(super) slot: Option<SessionSlot>,
 }
 
-/// Why a turn was stopped.
+/// The reason why a turn was stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Halt {
+pub(super) struct TurnHalt {
     pub(super) reason: String,
-    /// Because of a deadline: that is a fault, and not a refusal.
+    /// A deadline passed. This is reported as a failure, not as a refusal.
     pub(super) is_late: bool,
 }
 
-/// A request of the client's that the agent has not answered.
+/// A client request that the agent has not answered.
 #[derive(Debug)]
-pub(super) struct Owed {
-    pub(super) what: Asked,
+pub(super) struct PendingAtAgent {
+    pub(super) kind: ClientRequestKind,
     pub(super) method: Box<str>,
-    /// Until when, if there is a bound.
-    pub(super) due: Option<Time>,
-    /// It was answered by us.
+    /// `None`: no deadline.
+    pub(super) due: Option<GateTime>,
+    /// The gate has answered after the deadline.
     pub(super) is_late: bool,
 }
 
-/// A call and what was decided about it.
+/// A call and the decision about it.
 #[derive(Debug, Default)]
-pub(super) struct Case {
+pub(super) struct CallRecord {
     pub(super) call: Call,
-    /// What was decided about it as it is now.
-    pub(super) verdict: Option<Verdict>,
-    /// A digest of where its paths led then.
-    pub(super) leads: Option<Digest>,
-    pub(super) approved: Approved,
-    /// The digest of the call that somebody has approved.
-    pub(super) agreed: Option<Digest>,
-    /// A permission request about it was received: an approval answers one.
-    pub(super) is_asked: bool,
-    /// What it has taken of the budgets of its clauses.
-    pub(super) counted: Option<Counted>,
-    /// What the agent said about it before it was decided.
-    pub(super) held: Vec<Bytes>,
-    /// What came of it is recorded.
-    pub(super) is_closed: bool,
-    /// Who has agreed to it.
-    pub(super) signers: Vec<Principal>,
-    /// Whether what our own agent then wants of the client is a part of it.
-    pub(super) leads_on: bool,
-    /// What the agent has asked about: then it was told, or will be, whether it may.
-    pub(super) told: Option<Digest>,
-    /// The terminal that is a part of it: the first that it showed, or that ran its command. There is no second one.
+    /// The decision about the call as it is now.
+    pub(super) decision: Option<CallDecision>,
+    /// Digest of its resolved paths at the time of the decision.
+    pub(super) resolved_digest: Option<Digest>,
+    pub(super) outcome: ApprovalOutcome,
+    /// Digest of the approved call.
+    pub(super) approved_digest: Option<Digest>,
+    /// A permission request about it was received. Each approval answers one request.
+    pub(super) has_request: bool,
+    /// Its use of budgets.
+    pub(super) counted: Option<CountedCall>,
+    /// Messages about the call that arrived before the decision.
+    pub(super) held_lines: Vec<Bytes>,
+    /// Its outcome is recorded.
+    pub(super) is_recorded: bool,
+    /// The approvers of the call.
+    pub(super) approvers: Vec<Principal>,
+    /// Its approval covers the client request that performs it.
+    pub(super) covers_effects: bool,
+    /// Digest of the call when the agent asked about it and was, or will be, told the decision.
+    pub(super) told_digest: Option<Digest>,
+    /// The terminal of the call: the first one that it showed, or that ran its command. A call has one at
+    /// most.
     pub(super) terminal: Option<Box<str>>,
-    /// What it makes of a file, as a digest, once that is known.
-    pub(super) makes: Option<Digest>,
+    /// Digest of the file after its edit, once that is known.
+    pub(super) edit_result: Option<Digest>,
 }
 
-impl Case {
-    /// Whether it can be forgotten: if it is told of again it is decided again.
+impl CallRecord {
+    /// Returns `true` if it can be forgotten. If it is reported again, it is decided again.
     fn is_over(&self) -> bool {
-        self.is_closed || matches!(self.approved, Approved::Refused(_))
+        self.is_recorded || matches!(self.outcome, ApprovalOutcome::Refused(_))
     }
 
-    /// Notes that its agent knows what is said of it as it is now.
-    pub(super) fn tell(&mut self) {
-        self.told = Some(self.call.digest());
+    /// Notes that the agent knows the decision about the call as it is now.
+    pub(super) fn set_told(&mut self) {
+        self.told_digest = Some(self.call.digest());
     }
 
-    /// Returns `true` if it was not allowed and tried all the same by an agent that was not told so of it as it is now.
+    /// Returns `true` if the agent attempted a call that is not allowed, without having been told so.
     pub(super) fn was_tried_untold(&self) -> bool {
-        !self.approved.is_given()
+        !self.outcome.is_given()
             && self.call.was_tried()
-            && self.told.is_none_or(|told| told != self.call.digest())
+            && self.told_digest.is_none_or(|told| told != self.call.digest())
     }
 
-    /// Notes that this was decided about it as it is now: an approval holds for that.
-    pub(super) fn settle(&mut self, approved: Approved) {
-        self.call.set_allowed(approved.is_given());
-        self.agreed = approved.is_given().then(|| self.call.digest());
-        self.approved = approved;
+    /// Sets the outcome for the call as it is now.
+    pub(super) fn set_outcome(&mut self, outcome: ApprovalOutcome) {
+        self.call.set_allowed(outcome.is_given());
+        self.approved_digest = outcome.is_given().then(|| self.call.digest());
+        self.outcome = outcome;
     }
 
-    /// Notes that a permission request about it was received. After the first of them nobody has agreed to it any more:
-    /// an approval answers one. Returns `true` if it has to be judged again: this is not the first, or the agent has shown
-    /// another text since it was judged.
-    pub(super) fn ask(&mut self) -> bool {
+    /// Notes a permission request. Approvals hold for one request, so a further request voids them. Returns
+    /// `true` if the call must be decided again: for a further request, or if the shown text has changed.
+    pub(super) fn set_asked(&mut self) -> bool {
         let is_changed = self.call.set_asked();
-        let is_first = !std::mem::replace(&mut self.is_asked, true);
+        let is_first = !std::mem::replace(&mut self.has_request, true);
         if !is_first {
-            (self.agreed, self.counted) = (None, None);
-            self.signers.clear();
+            (self.approved_digest, self.counted) = (None, None);
+            self.approvers.clear();
         }
         is_changed || !is_first
     }
 
-    /// Notes that its agent was granted it as it is now, or that it runs.
-    pub(super) fn use_up(&mut self) {
+    /// Marks the call as granted or running.
+    pub(super) fn mark_used(&mut self) {
         if let Some(counted) = &mut self.counted {
             counted.set_used();
         }
     }
 
-    /// Estimates the memory that it takes.
+    /// Estimates the memory of the record.
     pub(super) fn retained_bytes(&self) -> usize {
-        let held: usize = self.held.iter().map(|line| size_of::<Bytes>() + line.len()).sum();
+        let held: usize = self.held_lines.iter().map(|line| size_of::<Bytes>() + line.len()).sum();
         let terminal = self.terminal.as_ref().map_or(0, |terminal| terminal.len());
         size_of::<Self>() + self.call.retained_bytes() + held + terminal
     }
 
-    /// Keeps what was said about it until it is decided. Tells whether there was room for it.
-    pub(super) fn hold(&mut self, line: &[u8]) -> bool {
-        let held: usize = self.held.iter().map(Bytes::len).sum();
+    /// Holds a message until the call is decided. Returns `false` if there is no room.
+    pub(super) fn hold_line(&mut self, line: &[u8]) -> bool {
+        let held: usize = self.held_lines.iter().map(Bytes::len).sum();
         if held + line.len() > MAX_HELD_BYTES {
             return false;
         }
-        self.held.push(Bytes::copy_from_slice(line));
+        self.held_lines.push(Bytes::copy_from_slice(line));
         true
     }
 }
 
-/// Where a session lives, and what its client has for it.
+/// Directories and MCP servers of a session that is being opened.
 #[derive(Debug, Default)]
-pub(super) struct Place {
+pub(super) struct SessionSetup {
     pub(super) roots: Vec<PathBuf>,
     pub(super) servers: Vec<(String, String)>,
-    /// `None` if the session has one, or needs none.
+    /// `None` if the session has a slot already, or needs none.
     pub(super) slot: Option<SessionSlot>,
 }
 
-impl Place {
-    /// Estimates the memory that it takes.
+impl SessionSetup {
+    /// Estimates the memory of the entry.
     pub(super) fn retained_bytes(&self) -> usize {
         place_bytes(&self.roots, &self.servers)
     }
@@ -210,15 +212,15 @@ fn place_bytes(roots: &[PathBuf], servers: &[(String, String)]) -> usize {
     roots + servers.sum::<usize>()
 }
 
-/// A request of the client's at the agent.
+/// Purpose of a client request at the agent.
 #[derive(Debug)]
-pub(super) enum Asked {
+pub(super) enum ClientRequestKind {
     Initialize,
-    /// Opens a session that gets its name by the answer.
+    /// Creates a session, which is named by the answer.
     Create {
-        place: Place,
+        place: SessionSetup,
     },
-    /// Opens a session of this name, and may replay its history.
+    /// Opens a stored session, and may replay its history.
     Open {
         session: Box<str>,
         replays: bool,
@@ -229,20 +231,20 @@ pub(super) enum Asked {
     Close {
         session: Box<str>,
     },
-    /// Which sessions there are.
+    /// Lists sessions.
     List,
-    /// Anything that changes nothing here.
+    /// Changes no state of the gate.
     Other,
 }
 
-impl Asked {
-    /// Estimates the memory that it takes.
+impl ClientRequestKind {
+    /// Estimates the memory of the entry.
     pub(super) fn retained_bytes(&self) -> usize {
         let place = if let Self::Create { place } = self { place.retained_bytes() } else { 0 };
-        size_of::<Owed>() + place + self.session().map_or(0, str::len)
+        size_of::<PendingAtAgent>() + place + self.session().map_or(0, str::len)
     }
 
-    /// The session it is about, if that has a name.
+    /// Returns the session that it is about, if it has a name.
     pub(super) fn session(&self) -> Option<&str> {
         match self {
             Self::Open { session, .. } | Self::Prompt { session } | Self::Close { session } => Some(session),
@@ -251,55 +253,55 @@ impl Asked {
     }
 }
 
-/// A request of the agent's, or of our own, at the client.
+/// A request at the client, of the agent or of the gate.
 #[derive(Debug)]
-pub(super) enum Served {
-    /// Something that was allowed, whose outcome is recorded.
-    Service { session: Box<str>, call: Box<str>, method: Box<str>, due: Time },
-    /// The end of something that was allowed, which takes as long as it takes.
-    Wait { session: Box<str> },
-    /// It was answered by us.
-    Late { session: Box<str> },
-    /// A question about this hearing.
-    Question(u64),
-    /// A connection to the MCP server of this id.
-    Connect { server: String },
-    /// A list of what an MCP server has: in its answer stands only what may be read.
-    Listed { session: Option<Box<str>>, server: String, list: &'static List },
-    /// Anything else that was shown: its answer is passed back.
-    Shown { method: Box<str> },
+pub(super) enum PendingAtClient {
+    /// An allowed request whose outcome is recorded.
+    Service { session: Box<str>, call: Box<str>, method: Box<str>, due: GateTime },
+    /// Waits for the exit of an allowed command, without a deadline.
+    TerminalWait { session: Box<str> },
+    /// The gate has answered after the deadline.
+    AlreadyAnswered { session: Box<str> },
+    /// A permission request about this approval.
+    Approval(u64),
+    /// Opens a connection to the MCP server of this id.
+    McpConnect { server: String },
+    /// Lists the data of an MCP server. The answer is reduced to what may be read.
+    McpList { session: Option<Box<str>>, server: String, list: &'static McpList },
+    /// Any other request. Its answer is passed back.
+    PassThrough { method: Box<str> },
 }
 
-impl Served {
-    /// Estimates the memory that it takes.
+impl PendingAtClient {
+    /// Estimates the memory of the entry.
     pub(super) fn retained_bytes(&self) -> usize {
         let text = match self {
             Self::Service { session, call, method, .. } => session.len() + call.len() + method.len(),
-            Self::Wait { session } | Self::Late { session } => session.len(),
-            Self::Question(_) => 0,
-            Self::Connect { server } => server.len(),
-            Self::Listed { session, server, .. } => session.as_ref().map_or(0, |it| it.len()) + server.len(),
-            Self::Shown { method } => method.len(),
+            Self::TerminalWait { session } | Self::AlreadyAnswered { session } => session.len(),
+            Self::Approval(_) => 0,
+            Self::McpConnect { server } => server.len(),
+            Self::McpList { session, server, .. } => session.as_ref().map_or(0, |it| it.len()) + server.len(),
+            Self::PassThrough { method } => method.len(),
         };
         size_of::<Self>() + text
     }
 }
 
-/// The options of a permission request that can be chosen here.
+/// The options of a permission request that the gate may choose.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Options {
+pub(super) struct PermissionOptions {
     pub(super) allow: Option<String>,
     pub(super) reject: Option<String>,
 }
 
-impl Options {
-    /// Of those that an agent offers, only what holds once.
-    pub(super) fn read(offered: &Value) -> Self {
+impl PermissionOptions {
+    /// Reads the offered options. Only those that hold once are used.
+    pub(super) fn from_offered(offered: &Value) -> Self {
         let options = offered.as_array().map(Vec::as_slice).unwrap_or_default();
         let of = |kind: &str| {
             let mut found = options.iter().filter(|option| option["kind"] == kind);
             let id = found.next()?.get("optionId")?.as_str()?;
-            // One that stands there twice may mean either.
+            // A duplicate id is ambiguous.
             let times = options.iter().filter(|option| option["optionId"] == id).count();
             (times == 1).then(|| id.to_owned())
         };
@@ -307,84 +309,84 @@ impl Options {
     }
 }
 
-/// Where the answer to a hearing goes.
+/// The request that waits for an approval.
 #[derive(Debug)]
-pub(super) enum Origin {
-    /// The agent has asked for permission.
-    Permission { id: Raw, options: Options },
-    /// The agent wants something of the client.
+pub(super) enum ApprovalOrigin {
+    /// A permission request of the agent.
+    Permission { id: Raw, options: PermissionOptions },
+    /// A client request of the agent.
     Service { line: Bytes, id: Raw },
-    /// Our own agent asks.
-    Consult { number: u64 },
-    /// The client wants a turn of an operator that asks for each.
+    /// A tool check of the built-in agent.
+    ToolCheck { number: u64 },
+    /// A prompt of the client to a gated operator.
     Turn { line: Bytes, id: Raw },
-    /// The client wants its session run in another way.
-    Change { line: Bytes, id: Raw },
+    /// A session change of the client.
+    SessionConfig { line: Bytes, id: Raw },
 }
 
-impl Origin {
-    /// Estimates the memory of the message that it keeps.
+impl ApprovalOrigin {
+    /// Estimates the memory of the held message.
     pub(super) fn retained_bytes(&self) -> usize {
         match self {
             Self::Permission { id, options } => {
                 let options = [&options.allow, &options.reject].into_iter().flatten();
                 id.len() + options.map(String::len).sum::<usize>()
             }
-            Self::Service { line, id } | Self::Turn { line, id } | Self::Change { line, id } => {
+            Self::Service { line, id } | Self::Turn { line, id } | Self::SessionConfig { line, id } => {
                 line.len() + id.len()
             }
-            Self::Consult { .. } => 0,
+            Self::ToolCheck { .. } => 0,
         }
     }
 
-    /// Returns `true` if the agent has asked.
+    /// Returns `true` for requests of the agent.
     pub(super) fn is_of_agent(&self) -> bool {
-        matches!(self, Self::Permission { .. } | Self::Service { .. } | Self::Consult { .. })
+        matches!(self, Self::Permission { .. } | Self::Service { .. } | Self::ToolCheck { .. })
     }
 
-    /// Whether the agent does not know that somebody is asked.
+    /// Returns `true` if the agent does not know that an approval is pending.
     pub(super) fn is_unannounced(&self) -> bool {
-        matches!(self, Self::Service { .. } | Self::Consult { .. })
+        matches!(self, Self::Service { .. } | Self::ToolCheck { .. })
     }
 }
 
 impl Gate {
-    /// Returns the call of this key in a session, which is new if it was not known. The caller has made sure that there is
-    /// room for it, and charges it once it has content.
-    pub(super) fn case_or_new(&mut self, session: &str, key: &str) -> Option<&mut Box<Case>> {
+    /// Returns the call of this key, or a new one. The caller makes sure that there is room, and charges the
+    /// call once it has content.
+    pub(super) fn call_record_or_new(&mut self, session: &str, key: &str) -> Option<&mut Box<CallRecord>> {
         let session = self.sessions.get_mut(session)?;
         if !session.calls.contains_key(key) {
-            session.add_call(&self.retained, key, Case::default());
+            session.add_call(&self.retained, key, CallRecord::default());
         }
         session.calls.get_mut(key)
     }
 }
 
 impl Session {
-    pub(super) fn settle(&mut self, place: Place) {
+    pub(super) fn set_up(&mut self, place: SessionSetup) {
         self.roots = place.roots;
         self.servers = place.servers;
         self.slot = place.slot.or(self.slot.take());
     }
 
-    /// Whether there is room for a call of this id: those that are over give way.
+    /// Returns `true` if there is room for a call of this id. Finished calls are forgotten for it.
     pub(super) fn has_room_for(&mut self, id: &str) -> bool {
-        if self.calls.len() < MOST_OPEN || self.calls.contains_key(id) {
+        if self.calls.len() < MAX_OPEN || self.calls.contains_key(id) {
             return true;
         }
         self.forget_calls_over();
-        self.calls.len() < MOST_OPEN
+        self.calls.len() < MAX_OPEN
     }
 
     /// Forgets calls that have ended or were refused.
     pub(super) fn forget_calls_over(&mut self) {
-        self.calls.retain(|_, case| !case.is_over());
+        self.calls.retain(|_, record| !record.is_over());
     }
 
-    /// Adds a call. The caller has made sure that there is room for it.
-    pub(super) fn add_call(&mut self, budget: &RetainedBytes, key: &str, case: Case) {
-        let bytes = key.len() + case.retained_bytes();
-        self.calls.insert(budget, key.into(), case.into(), bytes);
+    /// Adds a call. The caller makes sure that there is room.
+    pub(super) fn add_call(&mut self, budget: &RetainedBytes, key: &str, record: CallRecord) {
+        let bytes = key.len() + record.retained_bytes();
+        self.calls.insert(budget, key.into(), record.into(), bytes);
     }
 
     /// Estimates the memory of its directories and servers.
@@ -392,15 +394,18 @@ impl Session {
         size_of::<Self>() + place_bytes(&self.roots, &self.servers)
     }
 
-    /// Whether a turn is under way.
+    /// Returns `true` if a turn is active.
     pub(super) fn is_working(&self) -> bool {
-        self.runs || !self.prompts.is_empty()
+        self.is_running || !self.prompts.is_empty()
     }
 
-    /// Returns `true` if nothing goes on in it: no turn, and no call that is not over.
+    /// Returns `true` if there is no active turn and no unfinished call.
     pub(super) fn is_idle(&self) -> bool {
         !self.is_working()
-            && !matches!(self.life, Life::Running | Life::Suspended | Life::Resumed)
-            && self.calls.values().all(|case| case.is_over())
+            && !matches!(
+                self.operator_state,
+                OperatorState::Running | OperatorState::Suspended | OperatorState::Resumed
+            )
+            && self.calls.values().all(|record| record.is_over())
     }
 }

@@ -1,27 +1,27 @@
-//! Whole conversations through the gate, as what everybody gets to see.
+//! Whole conversations through the gate, as both peers and the audit log see them.
 
+mod approval_bypass;
 mod approvals;
 mod bounds;
 mod budgets;
-mod children;
+mod call_effects;
+mod child_sessions;
 mod client_files;
 mod deadlines;
-mod described;
+mod derived_approvals;
 mod durable;
-mod endings;
-mod grants;
-mod history;
 mod identity;
-mod members;
-mod methods;
-mod openings;
+mod mcp_servers;
+mod method_rules;
 mod ownership;
+mod replay;
 mod retained;
-mod second;
-mod servers;
+mod session_end;
+mod session_open;
 mod terminals;
-mod tools;
-mod tricks;
+mod tool_updates;
+mod unknown_members;
+mod version_2;
 
 use std::time::Duration;
 
@@ -33,42 +33,42 @@ use narrows_policy::{
 use narrows_wire::View;
 use serde_json::{Value, json};
 
-use super::{Gate, Out, Request, Setting, Ticket, Time};
-use crate::identity::{Method, Principal};
-use crate::mandate::Mandate;
-use crate::roots::Ground;
+use super::{AuditSeq, Gate, GateOutput, GateStart, GateTime, ToolCheck};
+use crate::config::GateConfig;
+use crate::identity::{IdentityMethod, Principal};
+use crate::path_resolver::PathResolver;
 
 /// A disk on which everything is where it is said to be.
 #[derive(Debug)]
-struct Plain;
+struct PlainPaths;
 
-impl Ground for Plain {
-    fn real(&self, path: &std::path::Path) -> std::io::Result<std::path::PathBuf> {
+impl PathResolver for PlainPaths {
+    fn canonicalize(&self, path: &std::path::Path) -> std::io::Result<std::path::PathBuf> {
         Ok(path.to_path_buf())
     }
 }
 
-/// A gate with nobody but the test around it.
-struct Scene {
+/// A gate, played by the test.
+struct Fixture {
     gate: Gate,
-    now: Time,
-    sight: Sight,
-    /// Whether what is to be recorded is at once.
-    records: bool,
+    now: GateTime,
+    output: RecordedOutput,
+    /// Events are durable at once.
+    settles_at_once: bool,
 }
 
 #[derive(Default)]
-struct Sight {
+struct RecordedOutput {
     seen: Vec<String>,
-    /// What the client got, with our mark.
+    /// Messages to the client, with the mark.
     raw: Vec<String>,
     events: Vec<Event>,
     /// Those that precede every session and prompt, which only tests of them look at.
     accepted: Vec<Event>,
-    tickets: Vec<Ticket>,
+    unsettled: Vec<AuditSeq>,
 }
 
-impl Out for Sight {
+impl GateOutput for RecordedOutput {
     fn to_client(&mut self, parts: &[&[u8]]) {
         self.seen.push(format!("c < {}", plain(parts)));
         self.raw.push(String::from_utf8(parts.concat()).unwrap());
@@ -78,9 +78,9 @@ impl Out for Sight {
         self.seen.push(format!("a < {}", plain(parts)));
     }
 
-    fn record(&mut self, ticket: Ticket, event: Event) {
+    fn record(&mut self, seq: AuditSeq, event: Event) {
         if matches!(&*event.action, "prompt.accepted" | "session.requested") {
-            self.tickets.push(ticket);
+            self.unsettled.push(seq);
             return self.accepted.push(event);
         }
         let decision = event.policy.as_ref().and_then(|policy| Some(format!(" {}", policy.decision?)));
@@ -89,11 +89,11 @@ impl Out for Sight {
             .filter_map(|key| Some(format!(" {key}={}", event.facts.get(key)?.clone().into_value())))
             .collect();
         self.seen.push(format!("log {}{}{}", event.action, decision.unwrap_or_default(), more.concat()));
-        self.tickets.push(ticket);
+        self.unsettled.push(seq);
         self.events.push(event);
     }
 
-    fn advise(&mut self, number: u64, refusal: Option<String>) {
+    fn answer_tool_check(&mut self, number: u64, refusal: Option<String>) {
         self.seen.push(format!("advice {number}: {}", refusal.unwrap_or_else(|| "go on".to_owned())));
     }
 
@@ -101,7 +101,7 @@ impl Out for Sight {
         self.seen.push(format!("end the agent: {why}"));
     }
 
-    fn release_agent(&mut self, why: &str) {
+    fn end_agent_gracefully(&mut self, why: &str) {
         self.seen.push(format!("release the agent: {why}"));
     }
 }
@@ -142,8 +142,8 @@ fn policy() -> Policy {
     Policy::new(Access::High, Narrowing::default()).with_ruleset(ruleset)
 }
 
-fn mandate() -> Mandate {
-    Mandate {
+fn config() -> GateConfig {
+    GateConfig {
         operator: "notes".into(),
         tier: "governance-aware".into(),
         revision: "abc1234".into(),
@@ -157,94 +157,100 @@ fn mandate() -> Mandate {
         roots: vec!["/w".into()],
         client_methods: ["_x/y", "_vendor/thing"].map(str::to_owned).to_vec(),
         agent_methods: ["_ask", "_x/y", "_x/z"].map(str::to_owned).to_vec(),
-        ..Mandate::default()
+        ..GateConfig::default()
     }
 }
 
-impl Scene {
+impl Fixture {
     fn new() -> Self {
-        Self::with(mandate(), &["lead"])
+        Self::with_config(config(), &["lead"])
     }
 
-    fn with(mandate: Mandate, roles: &[&str]) -> Self {
+    fn with_config(config: GateConfig, roles: &[&str]) -> Self {
         let who = Principal {
             id: "user:ada".into(),
-            method: Method::Process,
+            method: IdentityMethod::Process,
             roles: roles.iter().map(|role| (*role).to_owned()).collect(),
             ..Principal::default()
         };
-        let setting = Setting { began: 1_000_000, nonce: "n".into() };
-        let gate = Gate::new(mandate, who, policy(), Box::new(Plain), setting);
-        Self { gate, now: Time::ZERO, sight: Sight::default(), records: true }
+        let start = GateStart { started_at: 1_000_000, nonce: "n".into() };
+        let gate = Gate::new(config, who, policy(), Box::new(PlainPaths), start);
+        Self { gate, now: GateTime::ZERO, output: RecordedOutput::default(), settles_at_once: true }
     }
 
     /// One with a session and a turn in it.
-    fn at_work() -> Self {
-        let mut scene = Self::new();
-        scene.opened();
-        scene
+    fn with_turn() -> Self {
+        let mut fixture = Self::new();
+        fixture.open_turn();
+        fixture
     }
 
-    fn opened(&mut self) {
-        self.ask(1, "session/new", &json!({"cwd": "/w/a", "mcpServers": []}));
-        self.answer(1, &json!({"sessionId": "s"}));
-        self.ask(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
-        self.sight.seen.clear();
+    fn open_turn(&mut self) {
+        self.client_requests(1, "session/new", &json!({"cwd": "/w/a", "mcpServers": []}));
+        self.agent_answers(1, &json!({"sessionId": "s"}));
+        self.client_requests(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
+        self.output.seen.clear();
     }
 
-    fn client(&mut self, value: &Value) {
-        self.gate.client(self.now, View::parse(value.to_string().as_bytes()), &mut self.sight);
-        self.commit();
+    fn send_client(&mut self, value: &Value) {
+        self.gate.handle_client_message(
+            self.now,
+            View::parse(value.to_string().as_bytes()),
+            &mut self.output,
+        );
+        self.settle_events();
     }
 
-    fn agent(&mut self, value: &Value) {
-        self.gate.agent(self.now, View::parse(value.to_string().as_bytes()), &mut self.sight);
-        self.commit();
+    fn send_agent(&mut self, value: &Value) {
+        self.gate.handle_agent_message(self.now, View::parse(value.to_string().as_bytes()), &mut self.output);
+        self.settle_events();
     }
 
-    fn commit(&mut self) {
-        while self.records && !self.sight.tickets.is_empty() {
-            for ticket in std::mem::take(&mut self.sight.tickets) {
-                self.gate.settled(self.now, ticket, true, &mut self.sight);
+    fn settle_events(&mut self) {
+        while self.settles_at_once && !self.output.unsettled.is_empty() {
+            for seq in std::mem::take(&mut self.output.unsettled) {
+                self.gate.handle_audit_result(self.now, seq, true, &mut self.output);
             }
         }
     }
 
-    fn ask(&mut self, id: u64, method: &str, params: &Value) {
-        self.client(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
+    fn client_requests(&mut self, id: u64, method: &str, params: &Value) {
+        self.send_client(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
     }
 
-    fn answer(&mut self, id: u64, result: &Value) {
-        self.agent(&json!({"jsonrpc": "2.0", "id": id, "result": result}));
+    fn agent_answers(&mut self, id: u64, result: &Value) {
+        self.send_agent(&json!({"jsonrpc": "2.0", "id": id, "result": result}));
     }
 
-    fn wants(&mut self, id: u64, method: &str, params: &Value) {
-        self.agent(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
+    fn agent_requests(&mut self, id: u64, method: &str, params: &Value) {
+        self.send_agent(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
     }
 
-    fn update(&mut self, update: &Value) {
+    fn agent_updates(&mut self, update: &Value) {
         let params = json!({"sessionId": "s", "update": update});
-        self.agent(&json!({"jsonrpc": "2.0", "method": "session/update", "params": params}));
+        self.send_agent(&json!({"jsonrpc": "2.0", "method": "session/update", "params": params}));
     }
 
-    fn tool(&mut self, id: &str, name: &str, status: &str, input: &Value) {
+    fn agent_calls(&mut self, id: &str, name: &str, status: &str, input: &Value) {
         let kind = match name {
             "Read" => "read",
             "Bash" => "execute",
             "Rm" => "delete",
             _ => "edit",
         };
-        self.update(&json!({"sessionUpdate": "tool_call", "toolCallId": id, "name": name, "kind": kind,
-            "status": status, "title": "harmless", "rawInput": input}));
+        self.agent_updates(
+            &json!({"sessionUpdate": "tool_call", "toolCallId": id, "name": name, "kind": kind,
+            "status": status, "title": "harmless", "rawInput": input}),
+        );
     }
 
-    fn pass(&mut self, seconds: u64) {
+    fn advance_clock(&mut self, seconds: u64) {
         self.now += Duration::from_secs(seconds);
-        self.gate.tick(self.now, &mut self.sight);
-        self.commit();
+        self.gate.tick(self.now, &mut self.output);
+        self.settle_events();
     }
 
-    fn seen(&mut self) -> String {
-        std::mem::take(&mut self.sight.seen).join("\n")
+    fn take_seen(&mut self) -> String {
+        std::mem::take(&mut self.output.seen).join("\n")
     }
 }

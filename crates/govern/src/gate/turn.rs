@@ -1,4 +1,4 @@
-//! Turns: begun, ended, cut short, and whole sessions that are over.
+//! Start and end of turns, and the end of sessions.
 
 use std::borrow::Cow;
 
@@ -6,98 +6,104 @@ use narrows_acp::method;
 use narrows_wire::{Code, Effects, RpcError, View, message};
 use serde_json::{Value, json};
 
-use super::api::{Out, Ticket};
-use super::deadline::late;
-use super::lane::{Otherwise, Way};
-use super::opening::{UNDECLARED, crowded, unnamed, unrecorded, unrecorded_outcome};
-use super::service::ambiguous;
-use super::session::{Asked, Case, Halt, Origin, Owed, Session};
-use super::{Pass, Raw, UNRECORDED, prompt};
+use super::api::{AuditSeq, GateOutput};
+use super::client_services::ambiguous_params;
+use super::deadlines::deadline_error;
+use super::outbox::{GateDirection, OnAuditFailure};
+use super::session::{ApprovalOrigin, CallRecord, ClientRequestKind, PendingAtAgent, Session, TurnHalt};
+use super::session_open::{
+    UNDECLARED, audit_unavailable, missing_session_id, outcome_unrecorded, too_many_sessions,
+};
+use super::{GateCtx, Raw, UNRECORDED, prompt_content};
+use crate::audit_events::{self, MessageSender};
 use crate::call::Call;
-use crate::life::Life;
-use crate::mandate::Autonomy;
-use crate::once;
-use crate::record::{self, Sender};
+use crate::config::Autonomy;
+use crate::lifecycle::OperatorState;
+use crate::unique_keys;
 
-/// Why what waits for an approval in a turn is not done once its client has cancelled it.
+/// Reason for refusing approvals of a turn that the client has cancelled.
 pub(super) const CANCELLED: &str = "the turn was cancelled";
 
-impl<O: Out> Pass<'_, O> {
-    /// The client wants a turn.
-    pub(super) fn prompt(&mut self, id: &[u8], message: View<'_>) {
-        let Some(name) = self.ready(id, message) else { return };
-        let Some(params) = once::read(message.params()) else {
-            return self.refuse_client(id, &ambiguous());
+impl<O: GateOutput> GateCtx<'_, O> {
+    /// Handles a prompt.
+    pub(super) fn handle_prompt(&mut self, id: &[u8], message: View<'_>) {
+        let Some(name) = self.require_open_session(id, message) else { return };
+        let Some(params) = unique_keys::read(message.params()) else {
+            return self.refuse_client(id, &ambiguous_params());
         };
-        // The gate cannot check the capabilities of anything else, nor show it to an approver.
+        // The gate can neither check nor show any other form.
         if params.get("prompt").is_some_and(|prompt| !prompt.is_array()) {
             let error = RpcError::new(Code::InvalidParams, "prompt is not an array");
             return self.refuse_client(id, &error);
         }
-        if let Some(kind) = prompt::undeclared(&params, self.gate.mandate.capabilities) {
+        if let Some(kind) = prompt_content::undeclared_block(&params, self.gate.config.capabilities) {
             return self.refuse_block(id, &name, kind);
         }
-        if self.gate.mandate.autonomy != Autonomy::Gated {
+        if self.gate.config.autonomy != Autonomy::Gated {
             return self.begin_turn(id, &name, message, None);
         }
         let key = format!("turn {}", String::from_utf8_lossy(id));
-        let call = Call::known(None, "turn", "other", prompt::matter(&params, message.params()));
-        let verdict = self.turn_verdict(&call);
-        if !self.open_wish(id, &name, &key, call) {
+        let call =
+            Call::new(None, "turn", "other", prompt_content::approval_input(&params, message.params()));
+        let decision = self.turn_decision(&call);
+        if !self.add_client_call(id, &name, &key, call) {
             return;
         }
-        if let Some(case) = self.case(&name, &key) {
-            case.verdict = Some(verdict);
+        if let Some(record) = self.call_record(&name, &key) {
+            record.decision = Some(decision);
         }
-        let origin = Origin::Turn { line: message.bytes().to_vec().into(), id: id.into() };
-        self.hear(&name, &key, origin, None);
+        let origin = ApprovalOrigin::Turn { line: message.bytes().to_vec().into(), id: id.into() };
+        self.request_approval(&name, &key, origin, None);
     }
 
     /// Refuses a prompt with a content block that the manifest does not declare.
     pub(super) fn refuse_block(&mut self, id: &[u8], name: &str, kind: &str) {
         let event =
             self.parties(name).refused("prompt.refused", "undeclared_capability", json!({"type": kind}));
-        let ticket = self.record(event);
+        let seq = self.record(event);
         let error =
             RpcError::new(Code::InvalidParams, UNDECLARED).with("code", json!("undeclared_capability"));
         let line = message::error(id, &error);
-        let otherwise = Otherwise::Say(Way::ToClient, unrecorded(id));
-        self.send(Way::ToClient, &[&line], Some(ticket), otherwise);
+        let on_failure = OnAuditFailure::SendInstead(GateDirection::ToClient, audit_unavailable(id));
+        self.send(GateDirection::ToClient, &[&line], Some(seq), on_failure);
     }
 
-    /// The session that a request of the client's is about, if something can be begun in it: one that was opened here, and
-    /// not still being opened. Else the client is told.
-    pub(super) fn ready<'a>(&mut self, id: &[u8], message: View<'a>) -> Option<Cow<'a, str>> {
+    /// Returns the session of a client request, if it is open and not being replayed. Otherwise the request
+    /// is refused.
+    pub(super) fn require_open_session<'a>(&mut self, id: &[u8], message: View<'a>) -> Option<Cow<'a, str>> {
         let Some(name) = message.session() else {
-            self.refuse_client(id, &unnamed());
+            self.refuse_client(id, &missing_session_id());
             return None;
         };
         match self.gate.sessions.get(&*name) {
             Some(session) if session.replays > 0 => {
-                // What the agent did in it would pass for history.
+                // The work of the agent would pass for history.
                 let error = RpcError::new(Code::InvalidRequest, "the session is still being opened")
                     .with("condition", json!("session_busy"))
                     .with("retryable", json!(true));
                 self.refuse_client(id, &error);
             }
             Some(session) if session.is_admitted => return Some(name),
-            None if self.gate.sessions.len() >= super::MOST_OPEN => self.refuse_client(id, &crowded()),
-            _ => self.refuse_unknown(id, &message.method().unwrap_or_default(), message),
+            None if self.gate.sessions.len() >= super::MAX_OPEN => {
+                self.refuse_client(id, &too_many_sessions())
+            }
+            _ => self.refuse_unknown_session(id, &message.method().unwrap_or_default(), message),
         }
         None
     }
 
-    /// Notes what the client wants and has to be decided. Not twice by the same id, and not if there is no room for it.
-    pub(super) fn open_wish(&mut self, id: &[u8], name: &str, key: &str, call: Call) -> bool {
-        let is_asked = self.gate.asked.contains_key(id);
+    /// Adds a call that the client requests. Refuses the request and returns `false` if its id is in use, or
+    /// there is no room.
+    pub(super) fn add_client_call(&mut self, id: &[u8], name: &str, key: &str, call: Call) -> bool {
+        let is_asked = self.gate.pending_at_agent.contains_key(id);
         let Some(session) = self.gate.sessions.get(name) else { return false };
         let error = if is_asked || session.calls.contains_key(key) {
             RpcError::new(Code::DuplicateId, "a request with this id is still unanswered")
         } else if !self.has_room_for_call(name, key, call.retained_bytes()) {
-            RpcError::new(Code::Backpressure, "too many requests are unanswered")
+            RpcError::new(Code::Backpressure, "too many unanswered requests")
         } else {
             if let Some(session) = self.gate.sessions.get_mut(name) {
-                session.add_call(&self.gate.retained, key, Case { call, ..Case::default() });
+                session.add_call(&self.gate.retained, key, CallRecord { call, ..CallRecord::default() });
             }
             return true;
         };
@@ -105,9 +111,9 @@ impl<O: Out> Pass<'_, O> {
         false
     }
 
-    /// Sends a prompt on, once what lets it begin is recorded.
-    pub(super) fn begin_turn(&mut self, id: &[u8], name: &str, message: View<'_>, after: Option<Ticket>) {
-        if !self.await_answer(id, message, Asked::Prompt { session: name.into() }) {
+    /// Passes a prompt on, once its start is recorded.
+    pub(super) fn begin_turn(&mut self, id: &[u8], name: &str, message: View<'_>, after: Option<AuditSeq>) {
+        if !self.track_client_request(id, message, ClientRequestKind::Prompt { session: name.into() }) {
             return;
         }
         let is_v2 = self.gate.is_v2;
@@ -116,286 +122,315 @@ impl<O: Out> Pass<'_, O> {
                 session.forget_terminals();
             }
             session.prompts.push(id.into());
-            session.runs = is_v2;
+            session.is_running = is_v2;
         }
-        self.listen(name);
-        // An approval of the turn has recorded what it is about.
+        self.start_silence_timer(name);
+        // The approval of a turn is the record of its start.
         let after = after.unwrap_or_else(|| {
             let params = message.params().unwrap_or_default();
-            let event = self.parties(name).accepted("prompt.accepted", method::SESSION_PROMPT, params);
+            let event =
+                self.parties(name).request_accepted("prompt.accepted", method::SESSION_PROMPT, params);
             self.record(event)
         });
-        let otherwise = Otherwise::Unbegun(unrecorded(id), id.into());
-        self.send(Way::ToAgent, &[message.bytes()], Some(after), otherwise);
+        let on_failure = OnAuditFailure::FailClientRequest(audit_unavailable(id), id.into());
+        self.send(GateDirection::ToAgent, &[message.bytes()], Some(after), on_failure);
     }
 
-    /// The client stops a turn: what waits for an approval in it is not done.
-    pub(super) fn cancelled_by_client(&mut self, name: &str) {
-        for number in self.hearings_within(name) {
-            self.decide(number, record::Approved::Refused(CANCELLED.to_owned()));
+    /// Handles a cancellation by the client: pending approvals of the turn are refused.
+    pub(super) fn handle_client_cancel(&mut self, name: &str) {
+        for number in self.approvals_in_tree(name) {
+            self.settle_approval(number, audit_events::ApprovalOutcome::Refused(CANCELLED.to_owned()));
         }
-        let goes_on = |session: &Session| session.heard.is_some() && session.stop_by.is_none();
+        let goes_on = |session: &Session| session.last_activity.is_some() && session.stop_deadline.is_none();
         if self.gate.sessions.get(name).is_some_and(goes_on) {
-            self.stop_soon(name);
+            self.start_stop_timer(name);
         }
     }
 
-    /// The client closes a session: what goes on in it is to end first.
-    pub(super) fn close(&mut self, id: &[u8], message: View<'_>) {
-        let Some(name) = message.session() else { return self.refuse_client(id, &unnamed()) };
-        if !self.await_answer(id, message, Asked::Close { session: (&*name).into() }) {
+    /// Handles a request to close a session. Its turn is cancelled first.
+    pub(super) fn handle_close(&mut self, id: &[u8], message: View<'_>) {
+        let Some(name) = message.session() else { return self.refuse_client(id, &missing_session_id()) };
+        if !self.track_client_request(id, message, ClientRequestKind::Close { session: (&*name).into() }) {
             return;
         }
-        for number in self.hearings_within(&name) {
-            self.decide(number, record::Approved::Refused("the session is being closed".to_owned()));
+        for number in self.approvals_in_tree(&name) {
+            self.settle_approval(
+                number,
+                audit_events::ApprovalOutcome::Refused("the session is being closed".to_owned()),
+            );
         }
-        if self.gate.sessions.get(&*name).is_some_and(|session| session.heard.is_some()) {
-            self.cancel(&name);
+        if self.gate.sessions.get(&*name).is_some_and(|session| session.last_activity.is_some()) {
+            self.cancel_agent_turn(&name);
         }
         let is_delete = message.method().is_some_and(|method| method == method::SESSION_DELETE);
         if !is_delete && self.gate.sessions.contains_key(&*name) {
-            // That it is over is recorded when the agent says so.
-            return self.forward(message);
+            // The end is recorded when the agent answers.
+            return self.forward_to_agent(message);
         }
-        let ticket = self.record_method(Sender::Client, &message.method().unwrap_or_default(), message, None);
-        let otherwise = Otherwise::Unbegun(unrecorded(id), id.into());
-        self.send(Way::ToAgent, &[message.bytes()], Some(ticket), otherwise);
+        let seq =
+            self.record_method(MessageSender::Client, &message.method().unwrap_or_default(), message, None);
+        let on_failure = OnAuditFailure::FailClientRequest(audit_unavailable(id), id.into());
+        self.send(GateDirection::ToAgent, &[message.bytes()], Some(seq), on_failure);
     }
 
     /// Tells the agent to end a turn.
-    fn cancel(&mut self, name: &str) {
+    fn cancel_agent_turn(&mut self, name: &str) {
         if let Ok(line) = message::notification(method::SESSION_CANCEL, &json!({"sessionId": name})) {
-            self.send(Way::ToAgent, &[&line], None, Otherwise::Nothing);
+            self.send(GateDirection::ToAgent, &[&line], None, OnAuditFailure::Drop);
         }
     }
 
-    /// Answers the prompts of a session that is over and whose agent has not.
-    pub(super) fn settle_prompts(&mut self, name: &str) {
+    /// Answers the unanswered prompts of a closed session.
+    pub(super) fn answer_open_prompts(&mut self, name: &str) {
         let prompts = self.gate.sessions.get_mut(name).map(|session| std::mem::take(&mut session.prompts));
         for id in prompts.unwrap_or_default() {
-            if let Some(owed) = self.gate.asked.get_mut(&id) {
-                owed.is_late = true;
+            if let Some(pending) = self.gate.pending_at_agent.get_mut(&id) {
+                pending.is_late = true;
             }
-            let ticket = self.step(name, Life::Interrupted, Some("it was closed"));
+            let seq = self.set_operator_state(name, OperatorState::Interrupted, Some("it was closed"));
             if let Ok(line) = message::response(&id, &json!({"stopReason": "cancelled"})) {
-                let otherwise = Otherwise::Say(Way::ToClient, unrecorded_outcome(&id));
-                self.send(Way::ToClient, &[&line], ticket, otherwise);
+                let on_failure =
+                    OnAuditFailure::SendInstead(GateDirection::ToClient, outcome_unrecorded(&id));
+                self.send(GateDirection::ToClient, &[&line], seq, on_failure);
             }
         }
     }
 
-    /// A turn is over, and nothing more has to be heard of it.
-    pub(super) fn rest(&mut self, name: &str) {
+    /// Stops the silence timeout after a turn.
+    pub(super) fn stop_silence_timer(&mut self, name: &str) {
         if let Some(session) = self.gate.sessions.get_mut(name) {
-            session.heard = None;
+            session.last_activity = None;
         }
     }
 
-    /// The agent has answered a prompt: in version 1 the turn is over.
-    pub(super) fn turn_answered(&mut self, id: &[u8], name: &str, message: View<'_>) {
+    /// Handles the answer to a prompt. In version 1 it ends the turn.
+    pub(super) fn handle_prompt_answer(&mut self, id: &[u8], name: &str, message: View<'_>) {
         if let Some(session) = self.gate.sessions.get_mut(name) {
             session.prompts.retain(|prompt| **prompt != *id);
             let is_over = session.prompts.is_empty() && (!self.gate.is_v2 || message.result().is_none());
-            session.heard = session.heard.filter(|_| !is_over);
+            session.last_activity = session.last_activity.filter(|_| !is_over);
         }
         if self.gate.is_v2 {
-            return self.turn_accepted(id, name, message);
+            return self.handle_prompt_accepted(id, name, message);
         }
-        if let Some((Halt { reason, is_late }, ticket)) = self.unhalt(name) {
+        if let Some((TurnHalt { reason, is_late }, seq)) = self.take_halt(name) {
             if is_late {
-                let line = message::error(id, &late(&reason));
-                let otherwise = Otherwise::Say(Way::ToClient, line.clone());
-                return self.send(Way::ToClient, &[&line], ticket, otherwise);
+                let line = message::error(id, &deadline_error(&reason));
+                let on_failure = OnAuditFailure::SendInstead(GateDirection::ToClient, line.clone());
+                return self.send(GateDirection::ToClient, &[&line], seq, on_failure);
             }
             let meta = json!({"aip44": {"interrupted": reason}});
             let Ok(line) = message::response(id, &json!({"stopReason": "refusal", "_meta": meta})) else {
                 return;
             };
-            let otherwise = Otherwise::Say(Way::ToClient, unrecorded_outcome(id));
-            return self.send(Way::ToClient, &[&line], ticket, otherwise);
+            let on_failure = OnAuditFailure::SendInstead(GateDirection::ToClient, outcome_unrecorded(id));
+            return self.send(GateDirection::ToClient, &[&line], seq, on_failure);
         }
         let result: Value =
             message.result().and_then(|it| serde_json::from_slice(it).ok()).unwrap_or_default();
-        let ticket = match (message.error(), failure(&result), result["stopReason"].as_str()) {
-            (Some(error), ..) => self.step(name, Life::Interrupted, Some(&error.message)),
-            (None, Some(failed), _) => self.step(name, Life::Interrupted, Some(&failed)),
+        let seq = match (message.error(), embedded_failure(&result), result["stopReason"].as_str()) {
+            (Some(error), ..) => {
+                self.set_operator_state(name, OperatorState::Interrupted, Some(&error.message))
+            }
+            (None, Some(failed), _) => {
+                self.set_operator_state(name, OperatorState::Interrupted, Some(&failed))
+            }
             (None, None, Some(reason @ ("cancelled" | "refusal"))) => {
-                self.step(name, Life::Interrupted, Some(reason))
+                self.set_operator_state(name, OperatorState::Interrupted, Some(reason))
             }
-            _ => self.step(name, Life::Completed, None),
+            _ => self.set_operator_state(name, OperatorState::Completed, None),
         };
-        self.send_marked(message, ticket, Otherwise::Say(Way::ToClient, unrecorded_outcome(id)));
+        self.send_marked(
+            message,
+            seq,
+            OnAuditFailure::SendInstead(GateDirection::ToClient, outcome_unrecorded(id)),
+        );
     }
 
-    /// The agent has answered a prompt of version 2: a turn has begun, or there is none.
-    fn turn_accepted(&mut self, id: &[u8], name: &str, message: View<'_>) {
+    /// Handles the answer to a prompt in version 2: the turn has begun, or failed.
+    fn handle_prompt_accepted(&mut self, id: &[u8], name: &str, message: View<'_>) {
         let Some(error) = message.error() else {
-            return self.send_marked(message, None, Otherwise::Nothing);
+            return self.send_marked(message, None, OnAuditFailure::Drop);
         };
-        self.unhalt(name);
+        self.take_halt(name);
         if let Some(session) = self.gate.sessions.get_mut(name) {
-            session.runs = false;
+            session.is_running = false;
         }
-        let ticket = self.step(name, Life::Interrupted, Some(&error.message));
-        self.send_marked(message, ticket, Otherwise::Say(Way::ToClient, unrecorded_outcome(id)));
+        let seq = self.set_operator_state(name, OperatorState::Interrupted, Some(&error.message));
+        self.send_marked(
+            message,
+            seq,
+            OnAuditFailure::SendInstead(GateDirection::ToClient, outcome_unrecorded(id)),
+        );
     }
 
-    /// A session that was halted has stopped. Why it was, and what is still to be recorded of that.
-    pub(super) fn unhalt(&mut self, name: &str) -> Option<(Halt, Option<Ticket>)> {
-        let settled = self.gate.settled;
-        for child in self.gate.below(name) {
+    /// Takes the halt of a session whose turn has stopped, with the audit event that is not yet durable.
+    pub(super) fn take_halt(&mut self, name: &str) -> Option<(TurnHalt, Option<AuditSeq>)> {
+        let settled = self.gate.last_settled;
+        for child in self.gate.descendants(name) {
             if let Some(child) = self.gate.sessions.get_mut(&child) {
-                (child.halted, child.stop_by) = (None, None);
+                (child.halted, child.stop_deadline) = (None, None);
             }
         }
         let session = self.gate.sessions.get_mut(name)?;
-        session.stop_by = None;
-        let ticket = session.halted_at.take().filter(|ticket| *ticket > settled);
-        Some((session.halted.take()?, ticket))
+        session.stop_deadline = None;
+        let seq = session.halt_seq.take().filter(|seq| *seq > settled);
+        Some((session.halted.take()?, seq))
     }
 
-    /// Takes the operator a step on, which is recorded if it is one.
-    pub(super) fn step(&mut self, name: &str, next: Life, reason: Option<&str>) -> Option<Ticket> {
+    /// Sets the state of the operator, and records a transition.
+    pub(super) fn set_operator_state(
+        &mut self,
+        name: &str,
+        next: OperatorState,
+        reason: Option<&str>,
+    ) -> Option<AuditSeq> {
         let session = self.gate.sessions.get_mut(name)?;
-        if !session.life.step(next) {
+        if !session.operator_state.advance(next) {
             return None;
         }
-        let event = self.parties(name).step(next, reason);
+        let event = self.parties(name).state_changed(next, reason);
         Some(self.record(event))
     }
 
-    /// Records that a session runs, if a turn goes on in it. What an agent sends after a turn, or while it is stopped, begins
-    /// none, and nothing would record its end.
-    pub(super) fn step_to_running(&mut self, name: &str) -> Option<Ticket> {
+    /// Records that a session runs, if it has an active turn. Messages after a turn, or while it is stopped,
+    /// start none: its end would never be recorded.
+    pub(super) fn set_running(&mut self, name: &str) -> Option<AuditSeq> {
         let session = self.gate.sessions.get(name)?;
-        let is_turn = session.lineage.is_some() || session.heard.is_some() || session.is_working();
+        let is_turn = session.lineage.is_some() || session.last_activity.is_some() || session.is_working();
         if !is_turn || self.gate.is_stopping(name) {
             return None;
         }
-        self.step(name, Life::Running, None)
+        self.set_operator_state(name, OperatorState::Running, None)
     }
 
-    /// Stops a turn in which the agent does what it may not.
-    pub(super) fn halt(&mut self, name: &str, reason: &str) {
-        self.stop(name, Halt { reason: reason.to_owned(), is_late: false });
+    /// Stops a turn because of a violation.
+    pub(super) fn halt_turn(&mut self, name: &str, reason: &str) {
+        self.stop_turn(name, TurnHalt { reason: reason.to_owned(), is_late: false });
     }
 
-    /// Stops a turn whose acts cannot be recorded. One that is over already has nothing to be stopped, and nothing to be
-    /// waited for.
-    pub(super) fn halt_unrecorded(&mut self, name: &str) {
-        let root = self.gate.sessions.get(self.gate.root_of(name));
-        if root.is_some_and(|session| session.heard.is_some()) {
-            self.halt(name, UNRECORDED);
+    /// Stops a turn whose actions cannot be recorded. A turn that is over needs no stop and no deadline.
+    pub(super) fn halt_unaudited_turn(&mut self, name: &str) {
+        let root = self.gate.sessions.get(self.gate.root_session(name));
+        if root.is_some_and(|session| session.last_activity.is_some()) {
+            self.halt_turn(name, UNRECORDED);
         } else {
-            self.cancel(name);
+            self.cancel_agent_turn(name);
         }
     }
 
-    /// Stops a turn: that of the session at the top, if a child does what it may not. If the agent does not stop, it is ended.
-    pub(super) fn stop(&mut self, name: &str, halt: Halt) {
+    /// Stops a turn. A violation of a child stops the turn of the session at the top. An agent that does not
+    /// stop is ended.
+    pub(super) fn stop_turn(&mut self, name: &str, halt: TurnHalt) {
         if self.gate.is_stopping(name) {
             return;
         }
-        let root: Box<str> = self.gate.root_of(name).into();
-        let is_turn = |session: &Session| session.heard.is_some() || session.is_working();
+        let root: Box<str> = self.gate.root_session(name).into();
+        let is_turn = |session: &Session| session.last_activity.is_some() || session.is_working();
         if *root != *name && self.gate.sessions.get(&root).is_some_and(is_turn) {
             if let Some(session) = self.session(name) {
                 session.halted = Some(halt.clone());
             }
-            self.step(name, Life::Interrupted, Some(&halt.reason));
-            self.cancel(name);
-            return self.stop(&root, halt);
+            self.set_operator_state(name, OperatorState::Interrupted, Some(&halt.reason));
+            self.cancel_agent_turn(name);
+            return self.stop_turn(&root, halt);
         }
         let Some(session) = self.session(name) else { return };
         let reason = halt.reason.clone();
         session.halted = Some(halt);
-        self.stop_soon(name);
-        let ticket = self.step(name, Life::Interrupted, Some(&reason));
+        self.start_stop_timer(name);
+        let seq = self.set_operator_state(name, OperatorState::Interrupted, Some(&reason));
         if let Some(session) = self.session(name) {
-            session.halted_at = ticket;
+            session.halt_seq = seq;
         }
-        for number in self.hearings_within(name) {
-            self.decide(number, record::Approved::Refused(reason.clone()));
+        for number in self.approvals_in_tree(name) {
+            self.settle_approval(number, audit_events::ApprovalOutcome::Refused(reason.clone()));
         }
-        self.cancel(name);
+        self.cancel_agent_turn(name);
     }
 
-    /// A session is over: what never finished is recorded as such. The last thing that is.
-    pub(super) fn over(&mut self, name: &str, reason: &str) -> Option<Ticket> {
-        for number in self.hearings_within(name) {
-            self.decide(number, record::Approved::Refused(reason.to_owned()));
+    /// Closes a session. Unfinished calls are recorded as interrupted. Returns the last event.
+    pub(super) fn close_session(&mut self, name: &str, reason: &str) -> Option<AuditSeq> {
+        for number in self.approvals_in_tree(name) {
+            self.settle_approval(number, audit_events::ApprovalOutcome::Refused(reason.to_owned()));
         }
-        for child in self.gate.below(name) {
-            self.over_alone(&child, reason);
+        for child in self.gate.descendants(name) {
+            self.close_one_session(&child, reason);
         }
-        self.over_alone(name, reason)
+        self.close_one_session(name, reason)
     }
 
-    fn over_alone(&mut self, name: &str, reason: &str) -> Option<Ticket> {
+    fn close_one_session(&mut self, name: &str, reason: &str) -> Option<AuditSeq> {
         let session = self.gate.sessions.get_mut(name)?;
-        let is_interrupted = session.is_working() && session.life.step(Life::Interrupted);
-        let mut open: Vec<(Box<str>, Box<Case>)> =
-            session.calls.drain().filter(|(_, case)| !case.is_closed && case.approved.is_given()).collect();
+        let is_interrupted =
+            session.is_working() && session.operator_state.advance(OperatorState::Interrupted);
+        let mut open: Vec<(Box<str>, Box<CallRecord>)> = session
+            .calls
+            .drain()
+            .filter(|(_, record)| !record.is_recorded && record.outcome.is_given())
+            .collect();
         open.sort_by(|(one, _), (other, _)| one.cmp(other));
-        for (id, case) in open {
-            let event = self.called(name, &id, &case, json!({"error": "interrupted"}));
-            self.record_maybe(event);
+        for (id, record) in open {
+            let event = self.outcome_event(name, &id, &record, json!({"error": "interrupted"}));
+            self.record_if_some(event);
         }
         if is_interrupted {
-            let event = self.parties(name).step(Life::Interrupted, Some(reason));
+            let event = self.parties(name).state_changed(OperatorState::Interrupted, Some(reason));
             self.record(event);
         }
-        let event = self.parties(name).closed(reason);
+        let event = self.parties(name).session_closed(reason);
         let is_child = self.gate.is_child(name);
         self.gate.sessions.remove(name);
-        self.gate.note_closed(name, is_child);
+        self.gate.remember_closed(name, is_child);
         self.forget_connections();
         Some(self.record(event))
     }
 
-    fn record_maybe(&mut self, event: Option<narrows_audit::Event>) {
+    fn record_if_some(&mut self, event: Option<narrows_audit::Event>) {
         if let Some(event) = event {
             self.record(event);
         }
     }
 
-    /// All sessions are over. The last thing that is recorded of it.
-    pub(super) fn all_over(&mut self, reason: &str) -> Option<Ticket> {
+    /// Closes all sessions. Returns the last event.
+    pub(super) fn close_all_sessions(&mut self, reason: &str) -> Option<AuditSeq> {
         let mut names: Vec<Box<str>> = self.gate.sessions.keys().cloned().collect();
         names.sort_unstable();
         let mut last = None;
         for name in names {
-            last = self.over(&name, reason).or(last);
+            last = self.close_session(&name, reason).or(last);
         }
         last
     }
 
-    /// The agent is gone: what it owes it will not answer.
-    pub(super) fn agent_gone(&mut self, how: Option<&str>) {
-        let mut owed: Vec<(Raw, Owed)> = self.gate.asked.drain().filter(|(_, owed)| !owed.is_late).collect();
-        owed.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
-        let words = how.map_or("the agent has gone".to_owned(), |how| format!("the agent has gone: {how}"));
+    /// Answers all pending client requests, and closes all sessions.
+    pub(super) fn handle_agent_lost(&mut self, how: Option<&str>) {
+        let mut pending: Vec<(Raw, PendingAtAgent)> =
+            self.gate.pending_at_agent.drain().filter(|(_, pending)| !pending.is_late).collect();
+        pending.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        let words = how.map_or("agent lost".to_owned(), |how| format!("agent lost: {how}"));
         let gone = RpcError::new(Code::WorkerLost, words).effects(Effects::Possible);
-        for (id, owed) in owed {
-            let halted = owed.what.session().and_then(|name| self.gate.sessions.get(name)?.halted.as_ref());
+        for (id, pending) in pending {
+            let halted =
+                pending.kind.session().and_then(|name| self.gate.sessions.get(name)?.halted.as_ref());
             let line = match halted.filter(|halt| halt.is_late) {
-                Some(halt) => message::error(&id, &late(&halt.reason)),
+                Some(halt) => message::error(&id, &deadline_error(&halt.reason)),
                 None => message::error(&id, &gone),
             };
-            self.send(Way::ToClient, &[&line], None, Otherwise::Nothing);
+            self.send(GateDirection::ToClient, &[&line], None, OnAuditFailure::Drop);
         }
-        self.all_over("the agent has gone");
+        self.close_all_sessions("agent lost");
     }
 }
 
-/// Why a turn failed that ended all the same: agents that tell of a failure in the place of an answer say so in `_meta`.
-pub(super) fn failure(holder: &Value) -> Option<String> {
+/// Returns the failure of a turn that ended without an error: some agents report it in `_meta` of the result.
+pub(super) fn embedded_failure(holder: &Value) -> Option<String> {
     let error = holder["_meta"].get("narrows/error").filter(|error| !error.is_null())?;
     Some(failure_sentence(error).unwrap_or_else(|| "the turn failed".to_owned()))
 }
 
-/// The sentence for a failed model call with these fields, the same in both versions of the protocol: its kind, the HTTP status,
-/// the endpoint, and the words of that. `None` if there is neither a kind nor words.
+/// Returns a sentence about a failed model call, for both versions of the protocol: kind, HTTP status,
+/// endpoint and message. `None` if there is neither a kind nor a message.
 pub(super) fn failure_sentence(fields: &Value) -> Option<String> {
     let text = |key: &str| fields[key].as_str().filter(|text| !text.is_empty());
     let Some(kind) = text("kind") else { return text("message").map(str::to_owned) };

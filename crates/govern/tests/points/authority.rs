@@ -1,67 +1,72 @@
-//! Points 23 to 28: who may do what, for whom, where, and with which servers.
+//! Points 23 to 28: permissions by identity, directory and server.
 
-use narrows_govern::{BallotError, Mandate, Principal};
+use narrows_govern::{GateConfig, Principal, VoteError};
 use narrows_manifest::ToolSet;
 use serde_json::{Value, json};
 
-use crate::scene::{Scene, mandate, policy};
+use crate::fixture::{Fixture, config, policy};
 
 #[test]
 fn point_23_an_unauthorised_tool_is_neither_announced_nor_run() {
     let tools = Some(ToolSet { names: ["Read".to_owned(), "Rm".to_owned()].into(), ..ToolSet::default() });
     let check = |name: &str, kind: &str, authorised: bool| {
-        let mut scene = Scene::with(Mandate { tools: tools.clone(), ..mandate() }, &["lead"]).at_work();
-        scene.tool("1", name, kind, "pending");
-        assert_eq!(scene.shows("1"), authorised, "{name}");
-        scene.asks(5, "1", name, kind);
-        let chosen = scene.told_agent(5)["result"]["outcome"]["optionId"].clone();
+        let mut fixture =
+            Fixture::with_config(GateConfig { tools: tools.clone(), ..config() }, &["lead"]).with_turn();
+        fixture.agent_calls("1", name, kind, "pending");
+        assert_eq!(fixture.shows_call("1"), authorised, "{name}");
+        fixture.agent_asks_permission(5, "1", name, kind);
+        let chosen = fixture.answer_to_agent(5)["result"]["outcome"]["optionId"].clone();
         assert_eq!(chosen, if authorised { json!("y") } else { json!("n") }, "{name}");
-        let asked = scene.sight.client.iter().any(|line| line["method"] == "session/request_permission");
+        let asked = fixture.output.client.iter().any(|line| line["method"] == "session/request_permission");
         assert!(!asked, "{name}: nobody can make it allowed");
         let decided = if authorised { "policy.resolved allow" } else { "policy.resolved deny" };
-        assert_eq!(scene.recorded()[0], decided, "{name}");
+        assert_eq!(fixture.recorded_actions()[0], decided, "{name}");
     };
     check("Read", "read", true);
     check("Rm", "delete", false);
     check("Write", "edit", false);
-    // What is wanted of the client is told why it is not done.
-    let mut scene = Scene::with(Mandate { tools, ..mandate() }, &["lead"]).at_work();
-    scene.wants(6, "fs/read_text_file", &json!({"sessionId": "s", "path": "/w/a/x"}));
-    assert_eq!(scene.told_agent(6)["error"]["data"]["code"], "policy-denied");
+    // The answer to a refused client request has the reason.
+    let mut fixture = Fixture::with_config(GateConfig { tools, ..config() }, &["lead"]).with_turn();
+    fixture.agent_requests(6, "fs/read_text_file", &json!({"sessionId": "s", "path": "/w/a/x"}));
+    assert_eq!(fixture.answer_to_agent(6)["error"]["data"]["code"], "policy-denied");
 }
 
 #[test]
 fn point_24_nothing_is_approved_because_it_asked() {
     for (wanted, asks) in [("Read", false), ("Bash", true), ("Write", true)] {
-        let mut scene = Scene::new().at_work();
+        let mut fixture = Fixture::new().with_turn();
         let kind = if wanted == "Read" { "read" } else { "edit" };
-        scene.asks(5, "1", wanted, kind);
-        let asked = scene.sight.client.iter().any(|line| line["method"] == "session/request_permission");
-        assert_eq!((asked, scene.told_agent(5).is_null()), (asks, asks), "{wanted}");
+        fixture.agent_asks_permission(5, "1", wanted, kind);
+        let asked = fixture.output.client.iter().any(|line| line["method"] == "session/request_permission");
+        assert_eq!((asked, fixture.answer_to_agent(5).is_null()), (asks, asks), "{wanted}");
     }
     // Files of the client pass the same way, and without a governance what changes something is not done.
     let low = narrows_policy::Policy::new(narrows_policy::Access::Low, narrows_policy::Narrowing::default());
     let who = Principal { id: "user:ada".into(), ..Principal::default() };
-    let mut declared = mandate();
+    let mut declared = config();
     declared.capabilities.write_text_file = true;
-    let mut scene = Scene::of(declared, who, low).at_work();
-    scene.wants(5, "fs/write_text_file", &json!({"sessionId": "s", "path": "/w/a/x", "content": "y"}));
-    assert_eq!(scene.told_agent(5)["error"]["code"], -32015);
-    scene.wants(6, "fs/read_text_file", &json!({"sessionId": "s", "path": "/w/a/x"}));
-    assert_eq!(scene.sight.client.last().unwrap()["method"], "fs/read_text_file");
+    let mut fixture = Fixture::with_policy(declared, who, low).with_turn();
+    fixture.agent_requests(
+        5,
+        "fs/write_text_file",
+        &json!({"sessionId": "s", "path": "/w/a/x", "content": "y"}),
+    );
+    assert_eq!(fixture.answer_to_agent(5)["error"]["code"], -32015);
+    fixture.agent_requests(6, "fs/read_text_file", &json!({"sessionId": "s", "path": "/w/a/x"}));
+    assert_eq!(fixture.output.client.last().unwrap()["method"], "fs/read_text_file");
 }
 
 #[test]
 fn point_25_a_tool_is_never_known_by_its_title() {
     let told = |more: Value| {
-        let mut scene = Scene::new().at_work();
+        let mut fixture = Fixture::new().with_turn();
         let mut update = json!({"sessionUpdate": "tool_call", "toolCallId": "1", "title": "Read", "status": "in_progress",
             "rawInput": {"path": "/w/a/x"}});
         update.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        scene.update(&update);
-        let stopped = scene.sight.agent.iter().any(|line| line["method"] == "session/cancel");
-        scene.answer(2, &json!({"stopReason": "end_turn"}));
-        (scene.shows("1"), stopped, scene.told_client(2)["result"]["stopReason"].clone())
+        fixture.agent_updates(&update);
+        let stopped = fixture.output.agent.iter().any(|line| line["method"] == "session/cancel");
+        fixture.agent_answers(2, &json!({"stopReason": "end_turn"}));
+        (fixture.shows_call("1"), stopped, fixture.answer_to_client(2)["result"]["stopReason"].clone())
     };
     let runs = (true, false, json!("end_turn"));
     let stopped = (false, true, json!("refusal"));
@@ -76,34 +81,34 @@ fn point_25_a_tool_is_never_known_by_its_title() {
 fn point_26_the_identity_is_in_every_line_and_bounds_what_is_done() {
     let scopes = Some(vec!["Read".to_owned()]);
     let who = Principal { id: "user:eve".into(), scopes, ..Principal::default() };
-    let mut scene = Scene::of(mandate(), who, policy()).at_work();
-    scene.tool("1", "Read", "read", "in_progress");
-    scene.tool("2", "Grep", "search", "pending");
-    assert_eq!((scene.shows("1"), scene.shows("2")), (true, false));
-    scene.answer(2, &json!({"stopReason": "end_turn"}));
-    assert!(scene.log().iter().all(|entry| entry["metadata"]["aip44"]["identity"] == "user:eve"));
+    let mut fixture = Fixture::with_policy(config(), who, policy()).with_turn();
+    fixture.agent_calls("1", "Read", "read", "in_progress");
+    fixture.agent_calls("2", "Grep", "search", "pending");
+    assert_eq!((fixture.shows_call("1"), fixture.shows_call("2")), (true, false));
+    fixture.agent_answers(2, &json!({"stopReason": "end_turn"}));
+    assert!(fixture.verified_log().iter().all(|entry| entry["metadata"]["aip44"]["identity"] == "user:eve"));
     // Who is no signer is not asked, and does not count if they answer all the same.
-    let mut scene = Scene::with(mandate(), &["intern"]).at_work();
-    scene.asks(5, "1", "Bash", "execute");
-    scene.says(1, "allow_once");
-    assert!(scene.told_agent(5).is_null());
-    assert_eq!(scene.ballot("n-1", "user:bob", "intern"), Err(BallotError::NotASigner));
-    assert_eq!(scene.ballot("n-1", "user:bob", "lead"), Ok(()));
-    assert_eq!(scene.told_agent(5)["result"]["outcome"]["optionId"], "y");
+    let mut fixture = Fixture::with_config(config(), &["intern"]).with_turn();
+    fixture.agent_asks_permission(5, "1", "Bash", "execute");
+    fixture.client_answers(1, "allow_once");
+    assert!(fixture.answer_to_agent(5).is_null());
+    assert_eq!(fixture.vote("n-1", "user:bob", "intern"), Err(VoteError::NotASigner));
+    assert_eq!(fixture.vote("n-1", "user:bob", "lead"), Ok(()));
+    assert_eq!(fixture.answer_to_agent(5)["result"]["outcome"]["optionId"], "y");
 }
 
 #[test]
 fn point_27_nothing_happens_outside_the_roots() {
-    let mut scene = Scene::new();
+    let mut fixture = Fixture::new();
     let mut check = |id: u64, method: &str, mut params: Value, admitted: bool| {
         if method == "session/new" {
             params.as_object_mut().unwrap().remove("sessionId");
         }
-        scene.ask(id, method, &params);
-        let passed = scene.sight.agent.iter().any(|line| line["id"] == id);
+        fixture.client_requests(id, method, &params);
+        let passed = fixture.output.agent.iter().any(|line| line["id"] == id);
         assert_eq!(passed, admitted, "{method} {params}");
         if !admitted {
-            let error = scene.told_client(id)["error"].clone();
+            let error = fixture.answer_to_client(id)["error"].clone();
             assert_eq!(
                 (&error["code"], &error["data"]["code"]),
                 (&json!(-32602), &json!("cwd_outside_root"))
@@ -126,32 +131,36 @@ fn point_27_nothing_happens_outside_the_roots() {
     check(12, "session/load", at("/etc"), false);
     check(13, "session/resume", at("/etc"), false);
     check(14, "session/fork", at("/etc"), false);
-    let refused = scene.recorded().iter().filter(|told| *told == "session.refused deny").count();
+    let refused = fixture.recorded_actions().iter().filter(|told| *told == "session.refused deny").count();
     assert_eq!(refused, 11);
-    let mut scene = Scene::new().at_work();
-    scene.wants(5, "fs/read_text_file", &json!({"sessionId": "s", "path": "/w/other"}));
-    assert_eq!(scene.told_agent(5)["error"]["data"]["code"], "path_outside_root", "the session is in /w/a");
+    let mut fixture = Fixture::new().with_turn();
+    fixture.agent_requests(5, "fs/read_text_file", &json!({"sessionId": "s", "path": "/w/other"}));
+    assert_eq!(
+        fixture.answer_to_agent(5)["error"]["data"]["code"],
+        "path_outside_root",
+        "the session is in /w/a"
+    );
 }
 
 #[test]
 fn point_28_calls_over_acp_pass_the_same_gate() {
     let allow = Some(["query".to_owned()].into());
     let tools = Some(ToolSet { servers: [("db".to_owned(), allow)].into(), ..ToolSet::default() });
-    let mut declared = Mandate { tools, servers: Some(vec!["db".into()]), ..mandate() };
+    let mut declared = GateConfig { tools, servers: Some(vec!["db".into()]), ..config() };
     declared.capabilities.mcp_acp = true;
-    let mut scene = Scene::with(declared, &["lead"]);
+    let mut fixture = Fixture::with_config(declared, &["lead"]);
     let server = |name: &str| json!({"type": "acp", "name": name, "serverId": "db-1"});
-    scene.ask(1, "session/new", &json!({"cwd": "/w", "mcpServers": [server("mine")]}));
-    assert_eq!(scene.told_client(1)["error"]["data"]["code"], "server_not_listed");
-    scene.ask(2, "session/new", &json!({"cwd": "/w", "mcpServers": [server("db")]}));
-    scene.answer(2, &json!({"sessionId": "s"}));
+    fixture.client_requests(1, "session/new", &json!({"cwd": "/w", "mcpServers": [server("mine")]}));
+    assert_eq!(fixture.answer_to_client(1)["error"]["data"]["code"], "server_not_listed");
+    fixture.client_requests(2, "session/new", &json!({"cwd": "/w", "mcpServers": [server("db")]}));
+    fixture.agent_answers(2, &json!({"sessionId": "s"}));
     let call = |server: &str, tool: &str| json!({"serverId": server, "method": "tools/call", "params": {"name": tool, "arguments": {"q": 1}}});
-    scene.wants(5, "mcp/message", &call("db-1", "drop"));
-    assert_eq!(scene.told_agent(5)["error"]["code"], -32015);
-    scene.wants(6, "mcp/message", &call("unknown", "query"));
-    assert!(scene.told_agent(6)["error"].is_object(), "nobody knows this server");
-    scene.wants(7, "mcp/message", &call("db-1", "query"));
-    scene.says(1, "allow_once");
-    let passed = scene.sight.client.iter().filter(|line| line["method"] == "mcp/message").count();
+    fixture.agent_requests(5, "mcp/message", &call("db-1", "drop"));
+    assert_eq!(fixture.answer_to_agent(5)["error"]["code"], -32015);
+    fixture.agent_requests(6, "mcp/message", &call("unknown", "query"));
+    assert!(fixture.answer_to_agent(6)["error"].is_object(), "nobody knows this server");
+    fixture.agent_requests(7, "mcp/message", &call("db-1", "query"));
+    fixture.client_answers(1, "allow_once");
+    let passed = fixture.output.client.iter().filter(|line| line["method"] == "mcp/message").count();
     assert_eq!(passed, 1, "only what the operator has, and only once somebody has agreed");
 }

@@ -1,19 +1,19 @@
-//! The points of AIP-44, each with what it is for and what it is not. Those that need a process of their own are in
-//! `narrows/tests/cli/serve_points.rs`.
+//! The points of AIP-44, each with what it allows and what it does not. Those that need a process of their
+//! own are in `narrows/tests/cli/serve_points.rs`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod audit;
 mod authority;
+mod fixture;
 mod manifest;
-mod poison;
-mod record;
-mod scene;
 mod session;
+mod untrusted_output;
 
 /// Where the tests of points are.
 const SOURCES: [&str; 5] = [
     include_str!("manifest.rs"),
     include_str!("session.rs"),
-    include_str!("record.rs"),
+    include_str!("audit.rs"),
     include_str!("authority.rs"),
     include_str!("../../../narrows/tests/cli/serve_points.rs"),
 ];

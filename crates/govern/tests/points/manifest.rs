@@ -1,11 +1,11 @@
-//! Points 1 to 8, 12, 13 and 21: what a manifest says, and what of it is refused.
+//! Points 1 to 8, 12, 13 and 21: content of a manifest, and what is refused.
 
 use std::path::Path;
 
 use narrows_manifest::{AuditTarget, Bundle, Code, Memory, Severity, resolve};
 use serde_json::json;
 
-use crate::scene::{Scene, mandate};
+use crate::fixture::{Fixture, config};
 
 const ACP: &str = "---\nname: notes\nid: notes\ndescription: d\nversion: 1.0.0\nkind: server\ntransport: stdio\n\
     metadata:\n  aip44:\n    acp_rev: \"272bf79\"\n    tier: governance-aware\n    operator: ./OPERATOR.md\n---\nbody\n";
@@ -22,7 +22,7 @@ fn files() -> Memory {
         .with("notes/GOVERNANCE.md", GOVERNANCE)
 }
 
-/// With the ACP.md in which `old` stands as `new`.
+/// Returns the files with `old` replaced by `new` in ACP.md.
 fn changed(old: &str, new: &str) -> Memory {
     assert!(ACP.contains(old), "{old}");
     files().with("notes/ACP.md", ACP.replacen(old, new, 1))
@@ -44,10 +44,10 @@ fn refused(files: &Memory, code: Code) {
 #[test]
 fn point_01_what_is_declared_is_really_there() {
     let initialize = |can: serde_json::Value| {
-        let mut scene = Scene::new();
-        scene.ask(0, "initialize", &json!({"protocolVersion": 1}));
-        scene.answer(0, &json!({"protocolVersion": 1, "agentCapabilities": can}));
-        (scene.told_client(0), scene.recorded())
+        let mut fixture = Fixture::new();
+        fixture.client_requests(0, "initialize", &json!({"protocolVersion": 1}));
+        fixture.agent_answers(0, &json!({"protocolVersion": 1, "agentCapabilities": can}));
+        (fixture.answer_to_client(0), fixture.recorded_actions())
     };
     let (answer, recorded) = initialize(json!({"loadSession": true}));
     assert!(answer["result"].is_object() && recorded.is_empty(), "{answer}");
@@ -60,15 +60,17 @@ fn point_01_what_is_declared_is_really_there() {
 
 #[test]
 fn point_02_peers_that_know_nothing_of_it_get_on() {
-    let mut scene = Scene::new().at_work();
-    scene.update(&json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "hi"}}));
-    scene.answer(2, &json!({"stopReason": "end_turn"}));
-    assert_eq!(scene.sight.client[0]["params"]["update"]["content"]["text"], "hi");
-    assert_eq!(scene.told_client(2)["result"]["stopReason"], "end_turn");
+    let mut fixture = Fixture::new().with_turn();
+    fixture.agent_updates(
+        &json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "hi"}}),
+    );
+    fixture.agent_answers(2, &json!({"stopReason": "end_turn"}));
+    assert_eq!(fixture.output.client[0]["params"]["update"]["content"]["text"], "hi");
+    assert_eq!(fixture.answer_to_client(2)["result"]["stopReason"], "end_turn");
     // And what only others know passes as it is, where the manifest lists it.
     let theirs = json!({"jsonrpc": "2.0", "id": 3, "method": "_theirs/thing", "params": {"x": [1]}});
-    scene.client(&theirs);
-    assert_eq!(scene.sight.agent.last(), Some(&theirs));
+    fixture.send_client(&theirs);
+    assert_eq!(fixture.output.agent.last(), Some(&theirs));
 }
 
 #[test]
@@ -137,12 +139,12 @@ fn point_12_a_tier_implies_and_what_is_said_wins() {
     let offered = |more: &str| {
         let bundle = loads(&changed("    operator:", &format!("{more}    operator:")));
         let capabilities = bundle.capabilities;
-        let mut scene = Scene::with(narrows_govern::Mandate { capabilities, ..mandate() }, &[]);
-        scene.ask(0, "initialize", &json!({"protocolVersion": 1}));
+        let mut fixture = Fixture::with_config(narrows_govern::GateConfig { capabilities, ..config() }, &[]);
+        fixture.client_requests(0, "initialize", &json!({"protocolVersion": 1}));
         let everything = json!({"loadSession": true, "promptCapabilities": {"image": true, "audio": true,
             "embeddedContext": true}, "mcpCapabilities": {"http": true, "sse": true, "acp": true}});
-        scene.answer(0, &json!({"protocolVersion": 1, "agentCapabilities": everything}));
-        scene.told_client(0)["result"]["agentCapabilities"].clone()
+        fixture.agent_answers(0, &json!({"protocolVersion": 1, "agentCapabilities": everything}));
+        fixture.answer_to_client(0)["result"]["agentCapabilities"].clone()
     };
     let usual = offered("");
     assert_eq!((&usual["loadSession"], &usual["promptCapabilities"]["image"]), (&json!(true), &json!(false)));

@@ -1,37 +1,40 @@
-//! Points 9, 11, 14 to 17 and 29: roles, capabilities, states, and how long anything takes.
+//! Points 9, 11, 14 to 17 and 29: roles, capabilities, states and deadlines.
 
-use narrows_govern::{Autonomy, Mandate};
+use narrows_govern::{Autonomy, GateConfig};
 use narrows_manifest::{Capabilities, ToolSet};
 use serde_json::{Value, json};
 
-use crate::scene::{Scene, mandate};
+use crate::fixture::{Fixture, config};
 
 #[test]
 fn point_09_prompts_go_to_the_agent_and_updates_to_the_client() {
-    let mut scene = Scene::new().at_work();
-    scene.prompt(3);
-    assert_eq!((&scene.sight.agent[0]["method"], scene.sight.client.len()), (&json!("session/prompt"), 0));
-    scene.update(&json!({"sessionUpdate": "plan", "entries": []}));
-    assert_eq!(scene.sight.client[0]["method"], "session/update");
-    assert_eq!(scene.sight.agent.len(), 1, "what one says the other hears, and not itself");
+    let mut fixture = Fixture::new().with_turn();
+    fixture.client_prompts(3);
+    assert_eq!(
+        (&fixture.output.agent[0]["method"], fixture.output.client.len()),
+        (&json!("session/prompt"), 0)
+    );
+    fixture.agent_updates(&json!({"sessionUpdate": "plan", "entries": []}));
+    assert_eq!(fixture.output.client[0]["method"], "session/update");
+    assert_eq!(fixture.output.agent.len(), 1, "what one says the other hears, and not itself");
 }
 
 #[test]
 fn point_11_what_was_not_advertised_is_not_executed() {
     let offers = |read: bool| json!({"fs": {"readTextFile": read, "writeTextFile": true}, "terminal": true});
     let check = |declared: bool, advertised: bool, method: &str, reaches: bool| {
-        let capabilities = Capabilities { read_text_file: declared, ..mandate().capabilities };
-        let mut scene = Scene::with(Mandate { capabilities, ..mandate() }, &[]);
+        let capabilities = Capabilities { read_text_file: declared, ..config().capabilities };
+        let mut fixture = Fixture::with_config(GateConfig { capabilities, ..config() }, &[]);
         let params = json!({"protocolVersion": 1, "clientCapabilities": offers(advertised)});
-        scene.ask(0, "initialize", &params);
-        scene.answer(0, &json!({"protocolVersion": 1, "agentCapabilities": {"loadSession": true}}));
-        let mut scene = scene.at_work();
+        fixture.client_requests(0, "initialize", &params);
+        fixture.agent_answers(0, &json!({"protocolVersion": 1, "agentCapabilities": {"loadSession": true}}));
+        let mut fixture = fixture.with_turn();
         let (key, value) = if method.starts_with("fs/") { ("path", "/w/a/x") } else { ("command", "ls") };
-        scene.wants(5, method, &json!({"sessionId": "s", key: value}));
-        let reached = scene.sight.client.iter().any(|line| line["method"] == method);
+        fixture.agent_requests(5, method, &json!({"sessionId": "s", key: value}));
+        let reached = fixture.output.client.iter().any(|line| line["method"] == method);
         assert_eq!(reached, reaches, "{declared} {advertised} {method}");
         if !reaches {
-            assert_eq!(scene.told_agent(5)["error"]["code"], -32601);
+            assert_eq!(fixture.answer_to_agent(5)["error"]["code"], -32601);
         }
     };
     check(true, true, "fs/read_text_file", true);
@@ -44,21 +47,21 @@ fn point_11_what_was_not_advertised_is_not_executed() {
 
 #[test]
 fn point_14_what_is_ours_stands_beside_what_is_theirs() {
-    let mut scene = Scene::new();
-    scene.ask(0, "initialize", &json!({"protocolVersion": 1, "_meta": {"traceparent": 1}}));
-    assert_eq!(scene.sight.agent[0]["params"]["_meta"]["traceparent"], 1);
-    assert_eq!(scene.sight.agent[0]["params"]["_meta"]["aip44"]["tier"], "governance-aware");
-    scene.answer(
+    let mut fixture = Fixture::new();
+    fixture.client_requests(0, "initialize", &json!({"protocolVersion": 1, "_meta": {"traceparent": 1}}));
+    assert_eq!(fixture.output.agent[0]["params"]["_meta"]["traceparent"], 1);
+    assert_eq!(fixture.output.agent[0]["params"]["_meta"]["aip44"]["tier"], "governance-aware");
+    fixture.agent_answers(
         0,
         &json!({"protocolVersion": 1, "agentCapabilities": {"loadSession": true}, "_meta": {"a": [2]}}),
     );
-    let meta = scene.told_client(0)["result"]["_meta"].clone();
+    let meta = fixture.answer_to_client(0)["result"]["_meta"].clone();
     assert_eq!((&meta["a"], &meta["aip44"]["acp_rev"]), (&json!([2]), &json!("abc1234")));
-    scene.ask(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
-    scene.answer(1, &json!({"sessionId": "s"}));
-    assert_eq!(scene.told_client(1)["result"]["_meta"]["aip44"]["operator"], "notes");
-    scene.update(&json!({"sessionUpdate": "plan", "entries": [], "_meta": {"aip44": "theirs"}}));
-    let update = &scene.sight.client.last().unwrap()["params"];
+    fixture.client_requests(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
+    fixture.agent_answers(1, &json!({"sessionId": "s"}));
+    assert_eq!(fixture.answer_to_client(1)["result"]["_meta"]["aip44"]["operator"], "notes");
+    fixture.agent_updates(&json!({"sessionUpdate": "plan", "entries": [], "_meta": {"aip44": "theirs"}}));
+    let update = &fixture.output.client.last().unwrap()["params"];
     assert_eq!(
         (&update["update"]["_meta"]["aip44"], &update["_meta"]["aip44"]["operator"]),
         (&json!("theirs"), &json!("notes"))
@@ -69,122 +72,139 @@ fn point_14_what_is_ours_stands_beside_what_is_theirs() {
 fn point_15_the_operators_tools_and_autonomy_are_honoured() {
     let tools =
         Some(ToolSet { names: ["Read".to_owned(), "kind:edit".to_owned()].into(), ..ToolSet::default() });
-    let mut scene = Scene::with(Mandate { tools, ..mandate() }, &["lead"]).at_work();
-    scene.tool("1", "Read", "read", "in_progress");
-    scene.tool("2", "Search", "search", "pending");
-    scene.tool("3", "Write", "edit", "pending");
-    assert_eq!([scene.shows("1"), scene.shows("2"), scene.shows("3")], [true, false, true]);
+    let mut fixture = Fixture::with_config(GateConfig { tools, ..config() }, &["lead"]).with_turn();
+    fixture.agent_calls("1", "Read", "read", "in_progress");
+    fixture.agent_calls("2", "Search", "search", "pending");
+    fixture.agent_calls("3", "Write", "edit", "pending");
+    assert_eq!(
+        [fixture.shows_call("1"), fixture.shows_call("2"), fixture.shows_call("3")],
+        [true, false, true]
+    );
     // Who is supervised asks before anything is changed, and who is gated before every turn.
-    let supervised = Mandate { autonomy: Autonomy::Supervised, ..mandate() };
+    let supervised = GateConfig { autonomy: Autonomy::Supervised, ..config() };
     let policy =
         narrows_policy::Policy::new(narrows_policy::Access::High, narrows_policy::Narrowing::default());
     let who = narrows_govern::Principal { id: "user:ada".into(), ..Default::default() };
-    let mut scene = Scene::of(supervised, who, policy).at_work();
-    scene.tool("1", "Read", "read", "in_progress");
-    assert_eq!(scene.recorded()[0], "policy.resolved allow");
-    scene.tool("2", "Write", "edit", "pending");
-    assert_eq!(scene.recorded().last().map(String::as_str), Some("policy.resolved require-approval"));
-    let mut scene = Scene::with(Mandate { autonomy: Autonomy::Gated, ..mandate() }, &[]);
-    scene.ask(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
-    scene.answer(1, &json!({"sessionId": "s"}));
-    scene.prompt(2);
+    let mut fixture = Fixture::with_policy(supervised, who, policy).with_turn();
+    fixture.agent_calls("1", "Read", "read", "in_progress");
+    assert_eq!(fixture.recorded_actions()[0], "policy.resolved allow");
+    fixture.agent_calls("2", "Write", "edit", "pending");
+    assert_eq!(
+        fixture.recorded_actions().last().map(String::as_str),
+        Some("policy.resolved require-approval")
+    );
+    let mut fixture = Fixture::with_config(GateConfig { autonomy: Autonomy::Gated, ..config() }, &[]);
+    fixture.client_requests(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
+    fixture.agent_answers(1, &json!({"sessionId": "s"}));
+    fixture.client_prompts(2);
     let is_prompt = |line: &Value| line["method"] == "session/prompt";
-    assert!(!scene.sight.agent.iter().any(is_prompt));
-    scene.says(1, "allow_once");
-    assert!(scene.sight.agent.iter().any(is_prompt));
+    assert!(!fixture.output.agent.iter().any(is_prompt));
+    fixture.client_answers(1, "allow_once");
+    assert!(fixture.output.agent.iter().any(is_prompt));
 }
 
 /// The steps of the operator that were recorded.
-fn states(scene: &Scene) -> Vec<String> {
-    let states =
-        scene.recorded().into_iter().filter_map(|told| told.strip_prefix("operator.").map(str::to_owned));
+fn states(fixture: &Fixture) -> Vec<String> {
+    let states = fixture
+        .recorded_actions()
+        .into_iter()
+        .filter_map(|told| told.strip_prefix("operator.").map(str::to_owned));
     states.collect()
 }
 
 #[test]
 fn point_16_each_transition_is_recorded_once() {
     let text = json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "x"}});
-    let check = |act: &dyn Fn(&mut Scene), expected: &[&str]| {
-        let mut scene = Scene::new().at_work();
-        act(&mut scene);
-        assert_eq!(states(&scene), expected);
+    let check = |act: &dyn Fn(&mut Fixture), expected: &[&str]| {
+        let mut fixture = Fixture::new().with_turn();
+        act(&mut fixture);
+        assert_eq!(states(&fixture), expected);
     };
-    let end = |scene: &mut Scene, reason: &str| scene.answer(2, &json!({"stopReason": reason}));
-    check(&|scene| [(); 3].iter().for_each(|()| scene.update(&text)), &["running"]);
-    check(&|scene| end(scene, "end_turn"), &["completed"]);
-    check(&|scene| scene.tool("1", "Read", "read", "in_progress"), &["running"]);
+    let end = |fixture: &mut Fixture, reason: &str| fixture.agent_answers(2, &json!({"stopReason": reason}));
+    check(&|fixture| [(); 3].iter().for_each(|()| fixture.agent_updates(&text)), &["running"]);
+    check(&|fixture| end(fixture, "end_turn"), &["completed"]);
+    check(&|fixture| fixture.agent_calls("1", "Read", "read", "in_progress"), &["running"]);
     check(
-        &|scene| {
-            scene.asks(5, "1", "Bash", "execute");
-            scene.says(1, "allow_once");
-            scene.tool("1", "Bash", "execute", "in_progress");
-            end(scene, "end_turn");
+        &|fixture| {
+            fixture.agent_asks_permission(5, "1", "Bash", "execute");
+            fixture.client_answers(1, "allow_once");
+            fixture.agent_calls("1", "Bash", "execute", "in_progress");
+            end(fixture, "end_turn");
         },
         &["suspended", "resumed", "completed"],
     );
-    check(&|scene| end(scene, "cancelled"), &["interrupted"]);
-    check(&|scene| end(scene, "refusal"), &["interrupted"]);
+    check(&|fixture| end(fixture, "cancelled"), &["interrupted"]);
+    check(&|fixture| end(fixture, "refusal"), &["interrupted"]);
     check(
-        &|scene| scene.agent(&json!({"jsonrpc": "2.0", "id": 2, "error": {"code": -32603, "message": "x"}})),
+        &|fixture| {
+            fixture.send_agent(&json!({"jsonrpc": "2.0", "id": 2, "error": {"code": -32603, "message": "x"}}))
+        },
         &["interrupted"],
     );
     check(
-        &|scene| {
-            scene.tool("1", "Rm", "delete", "in_progress");
-            end(scene, "end_turn");
-            scene.prompt(3);
-            scene.update(&text);
+        &|fixture| {
+            fixture.agent_calls("1", "Rm", "delete", "in_progress");
+            end(fixture, "end_turn");
+            fixture.client_prompts(3);
+            fixture.agent_updates(&text);
         },
         &["interrupted", "running"],
     );
-    let mut scene = Scene::new();
-    scene.ask(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
-    scene.answer(1, &json!({"sessionId": "s"}));
-    assert_eq!(states(&scene), ["invoked"]);
+    let mut fixture = Fixture::new();
+    fixture.client_requests(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
+    fixture.agent_answers(1, &json!({"sessionId": "s"}));
+    assert_eq!(states(&fixture), ["invoked"]);
 }
 
 #[test]
 fn point_17_a_cancel_is_passed_on_and_a_close_or_a_loss_closes_the_audit() {
-    let mut scene = Scene::new().at_work();
-    scene.asks(5, "1", "Bash", "execute");
-    scene.client(&json!({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": "s"}}));
-    assert_eq!(scene.told_agent(5)["result"]["outcome"]["optionId"], "n", "nothing is approved any more");
-    assert!(scene.sight.agent.iter().any(|line| line["method"] == "session/cancel"));
-    scene.answer(2, &json!({"stopReason": "cancelled"}));
-    assert_eq!(scene.told_client(2)["result"]["stopReason"], "cancelled");
-    scene.ask(3, "session/close", &json!({"sessionId": "s"}));
-    assert!(!scene.recorded().contains(&"session.closed".to_owned()), "it is closed when the agent says so");
-    scene.answer(3, &json!({}));
-    assert_eq!(scene.recorded().last().map(String::as_str), Some("session.closed"));
+    let mut fixture = Fixture::new().with_turn();
+    fixture.agent_asks_permission(5, "1", "Bash", "execute");
+    fixture.send_client(&json!({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": "s"}}));
+    assert_eq!(
+        fixture.answer_to_agent(5)["result"]["outcome"]["optionId"],
+        "n",
+        "nothing is approved any more"
+    );
+    assert!(fixture.output.agent.iter().any(|line| line["method"] == "session/cancel"));
+    fixture.agent_answers(2, &json!({"stopReason": "cancelled"}));
+    assert_eq!(fixture.answer_to_client(2)["result"]["stopReason"], "cancelled");
+    fixture.client_requests(3, "session/close", &json!({"sessionId": "s"}));
+    assert!(
+        !fixture.recorded_actions().contains(&"session.closed".to_owned()),
+        "it is closed when the agent says so"
+    );
+    fixture.agent_answers(3, &json!({}));
+    assert_eq!(fixture.recorded_actions().last().map(String::as_str), Some("session.closed"));
     for who in ["client", "agent"] {
-        let mut scene = Scene::new().at_work();
+        let mut fixture = Fixture::new().with_turn();
         match who {
-            "client" => scene.gate.client_gone(scene.now, &mut scene.sight),
-            _ => scene.gate.agent_gone(scene.now, None, &mut scene.sight),
+            "client" => fixture.gate.handle_client_lost(fixture.now, &mut fixture.output),
+            _ => fixture.gate.handle_agent_lost(fixture.now, None, &mut fixture.output),
         }
-        assert_eq!(scene.recorded(), ["operator.interrupted", "session.closed"], "{who}");
+        assert_eq!(fixture.recorded_actions(), ["operator.interrupted", "session.closed"], "{who}");
     }
 }
 
 #[test]
 fn point_29_nothing_is_waited_for_without_an_end() {
-    // An approval that nobody gives is none.
-    let mut scene = Scene::new().at_work();
-    scene.asks(5, "1", "Bash", "execute");
-    assert!(scene.gate.deadline().is_some());
-    scene.pass(299);
-    assert!(scene.told_agent(5).is_null());
-    scene.pass(1);
-    assert_eq!(scene.told_agent(5)["result"]["outcome"]["optionId"], "n");
-    // An agent that does not stop when it is told to is ended.
-    scene.tool("2", "Rm", "delete", "in_progress");
-    assert!(scene.sight.ended.is_none());
-    scene.pass(10);
-    assert!(scene.sight.ended.is_some());
+    // An approval that is not given expires.
+    let mut fixture = Fixture::new().with_turn();
+    fixture.agent_asks_permission(5, "1", "Bash", "execute");
+    assert!(fixture.gate.next_deadline().is_some());
+    fixture.advance_clock(299);
+    assert!(fixture.answer_to_agent(5).is_null());
+    fixture.advance_clock(1);
+    assert_eq!(fixture.answer_to_agent(5)["result"]["outcome"]["optionId"], "n");
+    // An agent that does not stop on request is ended.
+    fixture.agent_calls("2", "Rm", "delete", "in_progress");
+    assert!(fixture.output.ended.is_none());
+    fixture.advance_clock(10);
+    assert!(fixture.output.ended.is_some());
     // One that does stop is not.
-    let mut scene = Scene::new().at_work();
-    scene.tool("2", "Rm", "delete", "in_progress");
-    scene.answer(2, &json!({"stopReason": "cancelled"}));
-    scene.pass(11);
-    assert!(scene.sight.ended.is_none());
+    let mut fixture = Fixture::new().with_turn();
+    fixture.agent_calls("2", "Rm", "delete", "in_progress");
+    fixture.agent_answers(2, &json!({"stopReason": "cancelled"}));
+    fixture.advance_clock(11);
+    assert!(fixture.output.ended.is_none());
 }

@@ -23,7 +23,7 @@ pub(crate) struct Oracle {
     /// Sessions that the client asked to open, or that the agent made for it.
     known: HashSet<String>,
     /// Calls of the built-in agent that wait for advice.
-    consulted: HashMap<u64, String>,
+    open_checks: HashMap<u64, String>,
     /// Events that are on disk.
     written: Vec<Event>,
     unsettled: HashMap<u64, Event>,
@@ -40,7 +40,7 @@ impl Oracle {
             agent_asked: HashMap::new(),
             shown: HashSet::new(),
             known: HashSet::new(),
-            consulted: HashMap::new(),
+            open_checks: HashMap::new(),
             written: Vec::new(),
             unsettled: HashMap::new(),
         }
@@ -80,29 +80,29 @@ impl Oracle {
         }
     }
 
-    pub(crate) fn consulted(&mut self, number: u64, tool: &str) {
-        self.consulted.insert(number, tool.to_owned());
+    pub(crate) fn record_tool_check(&mut self, number: u64, tool: &str) {
+        self.open_checks.insert(number, tool.to_owned());
     }
 
-    pub(crate) fn settled(&mut self, ticket: u64, is_written: bool) {
-        let event = self.unsettled.remove(&ticket);
+    pub(crate) fn record_audit_result(&mut self, seq: u64, is_written: bool) {
+        let event = self.unsettled.remove(&seq);
         self.written.extend(event.filter(|_| is_written));
     }
 
-    pub(crate) fn output(&mut self, output: &Output) {
+    pub(crate) fn check_output(&mut self, output: &Output) {
         match output {
-            Output::Recorded(ticket, event) => {
-                self.unsettled.insert(*ticket, (**event).clone());
+            Output::Recorded(seq, event) => {
+                self.unsettled.insert(*seq, (**event).clone());
             }
-            Output::Advised(number, refusal) => self.advised(*number, refusal.as_deref()),
+            Output::ToolCheckAnswered(number, refusal) => self.check_tool_answer(*number, refusal.as_deref()),
             Output::ToClient(message) => self.check_sent_to_client(message),
             Output::ToAgent(message) => self.check_sent_to_agent(message),
             Output::AgentEnded(_) => {}
         }
     }
 
-    fn advised(&mut self, number: u64, refusal: Option<&str>) {
-        let Some(tool) = self.consulted.remove(&number) else {
+    fn check_tool_answer(&mut self, number: u64, refusal: Option<&str>) {
+        let Some(tool) = self.open_checks.remove(&number) else {
             return self.violation(format!("advice {number} that nobody waits for"));
         };
         match refusal {
@@ -246,7 +246,7 @@ impl Oracle {
             open.map(|(id, (_, method))| format!("request {id} ({method}) was never answered")).collect();
         left.sort();
         self.violations.append(&mut left);
-        let advice: Vec<u64> = self.consulted.keys().copied().collect();
+        let advice: Vec<u64> = self.open_checks.keys().copied().collect();
         for number in advice {
             self.violation(format!("question {number} of the built-in agent was never answered"));
         }

@@ -1,7 +1,7 @@
-//! A client and an agent that mostly keep to the protocol, and often enough do not.
+//! A client and an agent that mostly follow the protocol, and often violate it.
 
 use narrows_audit::Event;
-use narrows_govern::Request;
+use narrows_govern::ToolCheck;
 use serde_json::{Map, Value, json};
 
 use crate::random::Random;
@@ -23,25 +23,25 @@ fn request(id: u64, method: &str, params: &Value) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
 }
 
-/// What one side was asked and has not answered.
+/// A request that one side has not answered.
 #[derive(Clone, Debug)]
-struct Owed {
+struct PendingAtAgent {
     id: Value,
     method: String,
     params: Value,
 }
 
-fn owed(message: &Value) -> Option<Owed> {
+fn owed_answer(message: &Value) -> Option<PendingAtAgent> {
     let method = message.get("method")?.as_str()?.to_owned();
     let id = message.get("id")?.clone();
-    Some(Owed { id, method, params: message.get("params").cloned().unwrap_or_default() })
+    Some(PendingAtAgent { id, method, params: message.get("params").cloned().unwrap_or_default() })
 }
 
 pub(crate) struct Client {
     version: u8,
     next: u64,
     is_initialized: bool,
-    owed: Vec<Owed>,
+    owed: Vec<PendingAtAgent>,
 }
 
 impl Client {
@@ -50,7 +50,7 @@ impl Client {
     }
 
     pub(crate) fn receive(&mut self, message: &Value) {
-        self.owed.extend(owed(message));
+        self.owed.extend(owed_answer(message));
         if message["result"]["protocolVersion"].is_u64() {
             self.is_initialized = true;
         }
@@ -79,7 +79,7 @@ impl Client {
             10 => request(id, "session/set_mode", &json!({"sessionId": session, "modeId": "m"})),
             11 => request(id, random.pick(&["_x/listed", "_x/other"]), &json!({"sessionId": session})),
             12 => request(id, "session/new", &json!({"cwd": "/etc", "mcpServers": []})),
-            // An id that is in use, or an answer that nobody waits for.
+            // An id in use, or an unsolicited answer.
             _ if random.one_in(2) => request(id.saturating_sub(2), "session/list", &json!({})),
             _ => json!({"jsonrpc": "2.0", "id": 4_000, "result": {}}),
         };
@@ -87,7 +87,7 @@ impl Client {
     }
 }
 
-fn answer_of_client(owed: &Owed, random: &mut Random) -> Value {
+fn answer_of_client(owed: &PendingAtAgent, random: &mut Random) -> Value {
     let result = match owed.method.as_str() {
         "session/request_permission" => {
             let options = owed.params["options"].as_array().cloned().unwrap_or_default();
@@ -111,12 +111,12 @@ fn answer_of_client(owed: &Owed, random: &mut Random) -> Value {
 pub(crate) struct Agent {
     version: u8,
     next: u64,
-    consulted: u64,
+    open_checks: u64,
     created: usize,
-    owed: Vec<Owed>,
+    owed: Vec<PendingAtAgent>,
     /// Sessions that it was asked to open, as it calls them.
     sessions: Vec<String>,
-    /// What it told last about a call: most updates are about that.
+    /// The latest update about a call; most updates continue it.
     told: Option<(String, &'static str, &'static str)>,
 }
 
@@ -125,7 +125,7 @@ impl Agent {
         Self {
             version,
             next: 0,
-            consulted: 0,
+            open_checks: 0,
             created: 0,
             owed: Vec::new(),
             sessions: Vec::new(),
@@ -134,21 +134,21 @@ impl Agent {
     }
 
     pub(crate) fn receive(&mut self, message: &Value) {
-        self.owed.extend(owed(message));
+        self.owed.extend(owed_answer(message));
     }
 
     fn session(&self, random: &mut Random) -> String {
-        // An agent that speaks in a session of nobody is ended, and so is the run.
+        // An agent that uses a foreign session is ended, and so is the run.
         match self.sessions.is_empty() || random.one_in(80) {
             true => random.pick(&SESSIONS).to_owned(),
             false => self.sessions[random.below(self.sessions.len())].clone(),
         }
     }
 
-    pub(crate) fn consult(&mut self, random: &mut Random) -> (u64, Request) {
-        self.consulted += 1;
+    pub(crate) fn check_tool(&mut self, random: &mut Random) -> (u64, ToolCheck) {
+        self.open_checks += 1;
         let tool = random.pick(&["read_file", "write_file", "run_command", "Rm"]).to_owned();
-        let request = Request {
+        let request = ToolCheck {
             session: self.session(random),
             call: random.pick(&CALLS).to_owned(),
             server: None,
@@ -156,7 +156,7 @@ impl Agent {
             arguments: json!({"path": random.pick(&PATHS), "command": "ls"}),
             tool,
         };
-        (self.consulted, request)
+        (self.open_checks, request)
     }
 
     pub(crate) fn act(&mut self, random: &mut Random) -> Option<Value> {
@@ -219,7 +219,7 @@ impl Agent {
             "status": status, "rawInput": {"path": random.pick(&PATHS)}})
     }
 
-    fn answer(&mut self, owed: &Owed, random: &mut Random) -> Value {
+    fn answer(&mut self, owed: &PendingAtAgent, random: &mut Random) -> Value {
         let session = owed.params["sessionId"].as_str().unwrap_or_default().to_owned();
         let result = match owed.method.as_str() {
             "initialize" if self.version == 2 => {

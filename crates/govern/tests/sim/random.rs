@@ -1,4 +1,4 @@
-//! Chance that a seed fixes.
+//! Random numbers, determined by a seed.
 
 /// A xorshift generator.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! One run: the gate, what waits for its log, and both peers.
+//! One run: the gate, its pending events, and both peers.
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use narrows_audit::Event;
 use narrows_govern::{
-    Autonomy, Ballot, Gate, Ground, Mandate, Method, Out, Principal, Setting, Ticket, Time,
+    ApprovalVote, AuditSeq, Autonomy, Gate, GateConfig, GateOutput, GateStart, GateTime, IdentityMethod,
+    PathResolver, Principal,
 };
 use narrows_manifest::Capabilities;
 use narrows_policy::{
@@ -21,7 +22,7 @@ use crate::oracle::Oracle;
 use crate::peers::{self, Agent, Client};
 use crate::random::Random;
 
-/// What the runs of a test have in common.
+/// Settings of the runs of a test.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Family {
     pub(crate) name: &'static str,
@@ -31,7 +32,7 @@ pub(crate) struct Family {
     pub(crate) asks_first: bool,
 }
 
-/// What came of a run.
+/// Result of a run.
 pub(crate) struct RunOutcome {
     pub(crate) digest: u64,
     pub(crate) violations: Vec<String>,
@@ -54,8 +55,8 @@ impl LinkDisk {
     }
 }
 
-impl Ground for LinkDisk {
-    fn real(&self, path: &Path) -> std::io::Result<PathBuf> {
+impl PathResolver for LinkDisk {
+    fn canonicalize(&self, path: &Path) -> std::io::Result<PathBuf> {
         Ok(self.resolve(path))
     }
 }
@@ -65,7 +66,7 @@ impl Ground for LinkDisk {
 struct Outputs {
     to_client: VecDeque<Value>,
     to_agent: VecDeque<Value>,
-    events: VecDeque<(Ticket, Event)>,
+    events: VecDeque<(AuditSeq, Event)>,
     advice: VecDeque<(u64, Option<String>)>,
     agent_ended: bool,
     order: Vec<Output>,
@@ -76,7 +77,7 @@ pub(crate) enum Output {
     ToClient(Value),
     ToAgent(Value),
     Recorded(u64, Box<Event>),
-    Advised(u64, Option<String>),
+    ToolCheckAnswered(u64, Option<String>),
     AgentEnded(String),
 }
 
@@ -84,7 +85,7 @@ fn value_of(parts: &[&[u8]]) -> Value {
     serde_json::from_slice(&parts.concat()).expect("the gate writes JSON")
 }
 
-impl Out for Outputs {
+impl GateOutput for Outputs {
     fn to_client(&mut self, parts: &[&[u8]]) {
         self.to_client.push_back(value_of(parts));
         self.order.push(Output::ToClient(value_of(parts)));
@@ -95,13 +96,13 @@ impl Out for Outputs {
         self.order.push(Output::ToAgent(value_of(parts)));
     }
 
-    fn record(&mut self, ticket: Ticket, event: Event) {
-        self.order.push(Output::Recorded(ticket.0, Box::new(event.clone())));
-        self.events.push_back((ticket, event));
+    fn record(&mut self, seq: AuditSeq, event: Event) {
+        self.order.push(Output::Recorded(seq.0, Box::new(event.clone())));
+        self.events.push_back((seq, event));
     }
 
-    fn advise(&mut self, number: u64, refusal: Option<String>) {
-        self.order.push(Output::Advised(number, refusal.clone()));
+    fn answer_tool_check(&mut self, number: u64, refusal: Option<String>) {
+        self.order.push(Output::ToolCheckAnswered(number, refusal.clone()));
         self.advice.push_back((number, refusal));
     }
 
@@ -127,7 +128,7 @@ fn policy() -> Policy {
 }
 
 fn gate(family: Family, disk: LinkDisk) -> Gate {
-    let mandate = Mandate {
+    let config = GateConfig {
         operator: "notes".into(),
         tier: "governance-aware".into(),
         revision: "abc1234".into(),
@@ -143,16 +144,16 @@ fn gate(family: Family, disk: LinkDisk) -> Gate {
         agent_methods: vec!["_x/listed".into()],
         autonomy: family.autonomy,
         asks_first: family.asks_first,
-        ..Mandate::default()
+        ..GateConfig::default()
     };
     let client = Principal {
         id: "user:ada".into(),
-        method: Method::Process,
+        method: IdentityMethod::Process,
         roles: vec!["lead".to_owned()],
         ..Principal::default()
     };
-    let setting = Setting { began: 1_000_000, nonce: "n".into() };
-    Gate::new(mandate, client, policy(), Box::new(disk), setting)
+    let setting = GateStart { started_at: 1_000_000, nonce: "n".into() };
+    Gate::new(config, client, policy(), Box::new(disk), setting)
 }
 
 pub(crate) struct World {
@@ -160,12 +161,12 @@ pub(crate) struct World {
     random: Random,
     gate: Gate,
     disk: LinkDisk,
-    now: Time,
+    now: GateTime,
     outputs: Outputs,
     client: Client,
     agent: Agent,
     /// Recorded and not settled, oldest first.
-    unsettled: VecDeque<Ticket>,
+    unsettled: VecDeque<AuditSeq>,
     oracle: Oracle,
     hasher: DefaultHasher,
     trace: Vec<String>,
@@ -180,7 +181,7 @@ impl World {
             gate: gate(family, disk.clone()),
             oracle: Oracle::new(disk.clone()),
             disk,
-            now: Time::ZERO,
+            now: GateTime::ZERO,
             outputs: Outputs::default(),
             client: Client::new(family.version),
             agent: Agent::new(family.version),
@@ -197,8 +198,8 @@ impl World {
                 break;
             }
         }
-        self.log("end", "the agent has gone");
-        self.gate.agent_gone(self.now, Some("killed"), &mut self.outputs);
+        self.log("end", "agent lost");
+        self.gate.handle_agent_lost(self.now, Some("killed"), &mut self.outputs);
         self.collect();
         while !self.unsettled.is_empty() {
             self.settle(true);
@@ -235,7 +236,7 @@ impl World {
                 self.settle(!fails);
             }
             18 => self.pass_time(),
-            _ => self.vote_or_consult(),
+            _ => self.vote_or_check_tool(),
         }
         // A disk is faster than people: most records are settled at once.
         while self.random.one_in(2) && !self.unsettled.is_empty() {
@@ -246,22 +247,30 @@ impl World {
     fn send_from_client(&mut self, message: &Value) {
         self.log("client", &message.to_string());
         self.oracle.record_client_message(message);
-        self.gate.client(self.now, View::parse(message.to_string().as_bytes()), &mut self.outputs);
+        self.gate.handle_client_message(
+            self.now,
+            View::parse(message.to_string().as_bytes()),
+            &mut self.outputs,
+        );
         self.collect();
     }
 
     fn send_from_agent(&mut self, message: &Value) {
         self.log("agent", &message.to_string());
         self.oracle.record_agent_message(message);
-        self.gate.agent(self.now, View::parse(message.to_string().as_bytes()), &mut self.outputs);
+        self.gate.handle_agent_message(
+            self.now,
+            View::parse(message.to_string().as_bytes()),
+            &mut self.outputs,
+        );
         self.collect();
     }
 
     fn settle(&mut self, is_written: bool) {
-        let Some(ticket) = self.unsettled.pop_front() else { return };
+        let Some(seq) = self.unsettled.pop_front() else { return };
         self.log("disk", if is_written { "written" } else { "failed" });
-        self.oracle.settled(ticket.0, is_written);
-        self.gate.settled(self.now, ticket, is_written, &mut self.outputs);
+        self.oracle.record_audit_result(seq.0, is_written);
+        self.gate.handle_audit_result(self.now, seq, is_written, &mut self.outputs);
         self.collect();
     }
 
@@ -273,26 +282,30 @@ impl World {
         self.collect();
     }
 
-    fn vote_or_consult(&mut self) {
+    fn vote_or_check_tool(&mut self) {
         if self.family.asks_first && self.random.one_in(2) {
-            let (number, request) = self.agent.consult(&mut self.random);
+            let (number, request) = self.agent.check_tool(&mut self.random);
             self.log("consult", &format!("{number} {} {}", request.tool, request.arguments));
-            self.oracle.consulted(number, &request.tool);
-            self.gate.consult(self.now, number, request, &mut self.outputs);
+            self.oracle.record_tool_check(number, &request.tool);
+            self.gate.check_tool(self.now, number, request, &mut self.outputs);
             return self.collect();
         }
-        let open = self.gate.open();
+        let open = self.gate.pending_approvals();
         if open.is_empty() {
             return;
         }
         let chosen = &open[self.random.below(open.len())];
         let roles = if self.random.one_in(3) { vec![] } else { vec!["lead".to_owned()] };
-        let signer =
-            Principal { id: "user:bob".into(), method: Method::Process, roles, ..Principal::default() };
+        let signer = Principal {
+            id: "user:bob".into(),
+            method: IdentityMethod::Process,
+            roles,
+            ..Principal::default()
+        };
         let approves = self.random.one_in(2);
-        let ballot = Ballot { id: chosen.id.clone(), signer, approves, reason: None, signature: None };
-        self.log("vote", &format!("{} {approves}", ballot.id));
-        let counted = self.gate.ballot(self.now, ballot, &mut self.outputs);
+        let vote = ApprovalVote { id: chosen.id.clone(), signer, approves, reason: None, signature: None };
+        self.log("vote", &format!("{} {approves}", vote.id));
+        let counted = self.gate.vote(self.now, vote, &mut self.outputs);
         self.log("vote", if counted.is_ok() { "counted" } else { "not counted" });
         self.collect();
     }
@@ -303,16 +316,16 @@ impl World {
             let line = match &output {
                 Output::ToClient(value) => format!("to client {value}"),
                 Output::ToAgent(value) => format!("to agent {value}"),
-                Output::Recorded(ticket, event) => format!("record {ticket} {}", peers::event_json(event)),
-                Output::Advised(number, refusal) => format!("advice {number} {}", json!(refusal)),
+                Output::Recorded(seq, event) => format!("record {seq} {}", peers::event_json(event)),
+                Output::ToolCheckAnswered(number, refusal) => format!("advice {number} {}", json!(refusal)),
                 Output::AgentEnded(why) => format!("end agent {why}"),
             };
             line.hash(&mut self.hasher);
             self.trace.push(format!("    {line}"));
-            self.oracle.output(&output);
+            self.oracle.check_output(&output);
         }
-        for (ticket, _) in self.outputs.events.drain(..) {
-            self.unsettled.push_back(ticket);
+        for (seq, _) in self.outputs.events.drain(..) {
+            self.unsettled.push_back(seq);
         }
         for value in self.outputs.to_client.drain(..) {
             self.client.receive(&value);

@@ -154,7 +154,7 @@ pub(crate) struct Approve {
 
 #[cfg(test)]
 mod tests {
-    use narrows_govern::Patience;
+    use narrows_govern::GateTimeouts;
 
     use super::*;
 
@@ -163,11 +163,11 @@ mod tests {
         let help = Serve::augment_args(clap::Command::new("serve")).render_long_help().to_string();
         let (_, rest) = help.split_once("[defaults:").expect("they are told");
         let (told, _) = rest.split_once(']').expect("they end");
-        let mut patience = Patience::default();
+        let mut patience = GateTimeouts::default();
         let told: Vec<Deadline> = told.split_whitespace().map(|word| deadline(word).expect(word)).collect();
-        assert_eq!(told.iter().map(|it| it.name).collect::<Vec<_>>(), Patience::NAMES);
+        assert_eq!(told.iter().map(|it| it.name).collect::<Vec<_>>(), GateTimeouts::NAMES);
         for Deadline { name, time } in told {
-            assert_eq!(patience.named(name).copied(), Some(time), "{name}");
+            assert_eq!(patience.by_name_mut(name).copied(), Some(time), "{name}");
         }
     }
 }

@@ -170,7 +170,7 @@ pub(crate) struct Deadline {
 /// Reads `NAME=TIME`.
 pub(crate) fn deadline(text: &str) -> Result<Deadline, String> {
     let (name, time) = text.split_once('=').ok_or("it is a name and a time, such as `silence=20m`")?;
-    let known = narrows_govern::Patience::NAMES;
+    let known = narrows_govern::GateTimeouts::NAMES;
     let Some(name) = known.into_iter().find(|known| *known == name) else {
         return Err(format!("there is none of this name; there are {}", known.join(", ")));
     };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use narrows_base::suggest::nearest;
 use narrows_config::{Findings, Item, Node, Table};
-use narrows_govern::Patience;
+use narrows_govern::GateTimeouts;
 use narrows_model::{Effort, Provider};
 use narrows_remote::client::Target;
 
@@ -271,9 +271,9 @@ fn agents(node: Item<'_>, paths: Paths<'_>) -> Option<(Vec<AgentEntry>, WrongAge
 
 fn deadlines(node: Item<'_>) -> Option<Vec<(&'static str, Duration)>> {
     let table = node.table()?;
-    table.only(&Patience::NAMES, &[]);
+    table.only(&GateTimeouts::NAMES, &[]);
     let named = |name| Some((name, table.read(name, Item::positive_duration)?));
-    Some(Patience::NAMES.into_iter().filter_map(named).collect())
+    Some(GateTimeouts::NAMES.into_iter().filter_map(named).collect())
 }
 
 fn acp(node: Item<'_>, paths: Paths<'_>) -> Option<Acp> {

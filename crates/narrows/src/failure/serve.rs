@@ -6,7 +6,7 @@ use std::path::Path;
 use narrows_audit::{AppendError, OpenError};
 use narrows_bus::config::Web;
 use narrows_bus::listen::ListenError;
-use narrows_govern::Outside;
+use narrows_govern::PathRefusal;
 use narrows_link::CloseReason;
 use narrows_manifest::version::VersionError;
 use narrows_remote::server::BindError;
@@ -199,7 +199,7 @@ impl Failure {
     }
 
     /// The audit log would be outside of the workspace.
-    pub(crate) fn audit_log_outside_workspace(path: &Path, outside: &Outside) -> Self {
+    pub(crate) fn audit_log_outside_workspace(path: &Path, outside: &PathRefusal) -> Self {
         Self::new(
             ExitStatus::Usage,
             line(&format!("the audit log {:?} cannot be used", path.display().to_string())),

@@ -74,7 +74,7 @@ fn a_preset_of_the_client_approves_nothing() {
     let told = run(&governed, "", &["--access", "high", "go"]).finish();
     assert!(told.starts_with("rejected") && told.ends_with("--- exit 9 ---\n"), "{told}");
     let shown = governed.dir.output_beside_others(governed.dir.narrows(["audit", "show", "ws/audit"]));
-    assert!(shown.contains("nobody could be asked"), "{shown}");
+    assert!(shown.contains("no user to ask"), "{shown}");
     // A rule does, which somebody wrote.
     governed.file("rules.toml", "[[rule]]\nname = \"leave\"\neffect = \"allow\"\nkind = \"delete\"\n");
     let told = run(&governed, "", &["--policy", "rules.toml", "go"]).finish();
@@ -106,13 +106,13 @@ fn an_expired_approval_is_reported_and_recorded() {
     let governed = governed();
     let told = run(&governed, "--deadline permission=300ms", &["go"]).finish();
     assert!(
-        told.contains("was refused: nobody approved in time") && told.ends_with("--- exit 9 ---\n"),
+        told.contains("was refused: not approved in time") && told.ends_with("--- exit 9 ---\n"),
         "{told}"
     );
     assert!(governed.actions().contains(&"request.expired".to_owned()));
     let shown = governed.dir.output_beside_others(governed.dir.narrows(["audit", "show", "ws/audit"]));
-    assert!(shown.contains("request.expired") && shown.contains("because nobody approved "), "{shown}");
-    assert!(shown.contains("refused: nobody approved in time") && shown.contains("for user:"), "{shown}");
+    assert!(shown.contains("request.expired") && shown.contains("was not approved within"), "{shown}");
+    assert!(shown.contains("refused: not approved in time") && shown.contains("for user:"), "{shown}");
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn an_unasked_denial_is_not_attributed_to_a_user() {
     assert!(told.starts_with("rejected"), "{told}");
     assert!(told.contains("nobody can be asked") && !told.contains("you said no"), "{told}");
     let log = std::fs::read_to_string(governed.log()).expect("a log");
-    assert!(log.contains("nobody could be asked at the client of user:"), "{log}");
+    assert!(log.contains("no user to ask at the client of user:"), "{log}");
     assert!(told.ends_with("--- exit 9 ---\n"), "{told}");
 }
 
@@ -172,8 +172,7 @@ fn a_prompt_shows_policy_and_approval_and_a_denial_sets_the_exit_code() {
 fn a_session_outside_the_root_is_refused_with_a_hint() {
     let governed = Governed::bridge(&asks("delete"));
     let told = run(&governed, "", &["--cwd", "/", "go"]).finish();
-    let because =
-        "the path lies outside the directories of the operator: \"/\" is not in \"[DIR]/ws\" (-32602)";
+    let because = "the path is outside the operator's directories: \"/\" is not in \"[DIR]/ws\" (-32602)";
     assert!(told.contains(because), "{told}");
     assert!(told.contains("hint: a session lives where you are, or where --cwd DIR says"), "{told}");
 }

@@ -83,7 +83,7 @@ fn a_quorum_counts_people_and_not_signatures() {
     let (stdio, id) = waiting(&governed);
     assert!(output(&governed, &[&id, "--key", "ada.key"]).contains("--- exit 0 ---"));
     let again = output(&governed, &[&id, "--key", "ada.key"]);
-    assert!(again.contains("has approved it already") && again.contains("--- exit 9 ---"), "{again}");
+    assert!(again.contains("already approved by this signer") && again.contains("--- exit 9 ---"), "{again}");
     assert!(output(&governed, &["--list"]).contains(&id), "one is not enough");
     assert!(output(&governed, &[&id, "--key", "bob.key"]).contains("--- exit 0 ---"));
     assert_eq!(outcome(stdio), "allowed");

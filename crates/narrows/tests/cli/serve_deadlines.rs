@@ -28,13 +28,13 @@ fn a_silent_turn_ends_with_an_error() {
     let id = session(&mut stdio, &governed);
     let answer = stdio.prompt(&id, "go");
     assert_eq!(answer["error"]["code"], -32011, "{answer}");
-    assert_eq!(answer["error"]["message"], "the agent said nothing for 700 ms");
+    assert_eq!(answer["error"]["message"], "the agent was silent for 700 ms");
     // The agent has stopped, and the next turn is one like any other.
     let answer = stdio.prompt(&id, "again");
     assert_eq!(answer["error"]["code"], -32011, "{answer}");
     assert_eq!(stdio.end().status.code(), Some(0));
     governed.actions();
-    assert_eq!(reasons(&governed, "operator.interrupted"), ["the agent said nothing for 700 ms"; 2]);
+    assert_eq!(reasons(&governed, "operator.interrupted"), ["the agent was silent for 700 ms"; 2]);
 }
 
 #[test]
@@ -43,10 +43,10 @@ fn a_silent_agent_that_does_not_stop_is_ended() {
     let mut stdio = stdio(&governed, &["--deadline", "silence=500ms", "--deadline", "cancel=500ms"]);
     let id = session(&mut stdio, &governed);
     let answer = stdio.prompt(&id, "go");
-    assert_eq!(answer["error"]["message"], "the agent said nothing for 500 ms", "{answer}");
+    assert_eq!(answer["error"]["message"], "the agent was silent for 500 ms", "{answer}");
     let ended = stdio.wait();
     assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
-    assert!(ended.stderr.contains("it went on with a turn that was stopped"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("it continued a stopped turn"), "{}", ended.stderr);
     governed.actions();
 }
 

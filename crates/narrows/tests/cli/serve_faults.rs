@@ -169,7 +169,7 @@ fn a_log_outside_the_workspace_is_refused() {
     let governed = Governed::bridge(QUIET);
     std::os::unix::fs::symlink(governed.dir.path(), governed.root().join("audit")).expect("a link");
     let said = output(&governed, &[]);
-    assert!(said.contains("lies outside") && said.contains("--- exit 2 ---"), "{said}");
+    assert!(said.contains("outside the operator's directories") && said.contains("--- exit 2 ---"), "{said}");
     assert!(!governed.dir.path().join("audit-log.jsonl").exists());
 }
 
@@ -207,7 +207,7 @@ fn an_exited_agent_is_reported() {
     assert_eq!(answer["error"]["code"], -32010, "{answer}");
     // The client learns what became of its agent, in one line.
     let message = answer["error"]["message"].as_str().expect("a text");
-    assert_eq!(message, "the agent has gone: exited with status 3; stderr: first | no \\u{1b}[2J room");
+    assert_eq!(message, "agent lost: exited with status 3; stderr: first | no \\u{1b}[2J room");
     let ended = stdio.wait();
     assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
     assert!(ended.stderr.contains("the agent \"tidy-agent\" has gone"), "{}", ended.stderr);
@@ -226,7 +226,7 @@ fn an_agent_that_does_not_stop_is_ended() {
     assert_eq!(answer["error"]["code"], -32010, "{answer}");
     let ended = stdio.wait();
     assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
-    assert!(ended.stderr.contains("it went on with a turn that was stopped"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("it continued a stopped turn"), "{}", ended.stderr);
     governed.actions();
 }
 

@@ -1,17 +1,17 @@
-//! What an agent or a client could try to get around the gate with.
+//! Attempts of an agent or a client to evade the gate.
 
 use super::*;
-use crate::gate::MOST_OPEN;
-use crate::mandate::Autonomy;
+use crate::config::Autonomy;
+use crate::gate::MAX_OPEN;
 
-fn gated() -> Mandate {
-    Mandate { autonomy: Autonomy::Gated, ..mandate() }
+fn gated() -> GateConfig {
+    GateConfig { autonomy: Autonomy::Gated, ..config() }
 }
 
 /// A line of the agent's that no value can be made of.
-fn raw(scene: &mut Scene, line: &str) {
-    scene.gate.agent(scene.now, View::parse(line.as_bytes()), &mut scene.sight);
-    scene.commit();
+fn raw(fixture: &mut Fixture, line: &str) {
+    fixture.gate.handle_agent_message(fixture.now, View::parse(line.as_bytes()), &mut fixture.output);
+    fixture.settle_events();
 }
 
 fn call(update: &str) -> String {
@@ -19,110 +19,121 @@ fn call(update: &str) -> String {
 }
 
 #[test]
-fn where_there_is_no_room_no_session_opens_and_no_turn_begins() {
-    for mandate in [mandate(), gated()] {
-        let mut scene = Scene::with(mandate, &[]);
-        for number in 0..MOST_OPEN {
-            if number == MOST_OPEN - 1 {
-                scene.ask(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
+fn no_session_opens_and_no_turn_starts_beyond_the_limits() {
+    for config in [config(), gated()] {
+        let mut fixture = Fixture::with_config(config, &[]);
+        for number in 0..MAX_OPEN {
+            if number == MAX_OPEN - 1 {
+                fixture.client_requests(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
             }
             let name = format!("n{number}");
-            scene.ask(1_000, "session/resume", &json!({"sessionId": name, "cwd": "/w", "mcpServers": []}));
-            scene.answer(1_000, &json!({}));
+            fixture.client_requests(
+                1_000,
+                "session/resume",
+                &json!({"sessionId": name, "cwd": "/w", "mcpServers": []}),
+            );
+            fixture.agent_answers(1_000, &json!({}));
         }
-        scene.seen();
-        scene.answer(1, &json!({"sessionId": "s"}));
-        let seen = scene.seen();
+        fixture.take_seen();
+        fixture.agent_answers(1, &json!({"sessionId": "s"}));
+        let seen = fixture.take_seen();
         assert!(seen.contains("log session.refused deny code=\"too_many_sessions\""), "{seen}");
         assert!(seen.contains("\"method\":\"session/close\",\"params\":{\"sessionId\":\"s\"}"), "{seen}");
         assert!(seen.contains("c < ") && seen.contains("-32012") && !seen.contains("invoked"), "{seen}");
-        scene.ask(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
-        scene.ask(3, "session/set_mode", &json!({"sessionId": "s", "modeId": "x"}));
-        scene.ask(4, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
-        let seen = scene.seen();
+        fixture.client_requests(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
+        fixture.client_requests(3, "session/set_mode", &json!({"sessionId": "s", "modeId": "x"}));
+        fixture.client_requests(4, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
+        let seen = fixture.take_seen();
         assert_eq!((seen.matches("-32012").count(), seen.contains("a < ")), (3, false), "{seen}");
-        scene.gate.client_gone(scene.now, &mut scene.sight);
-        assert_eq!(scene.seen().matches("log session.closed").count(), MOST_OPEN);
+        fixture.gate.handle_client_lost(fixture.now, &mut fixture.output);
+        assert_eq!(fixture.take_seen().matches("log session.closed").count(), MAX_OPEN);
     }
 }
 
 #[test]
 fn a_session_that_was_not_opened_here_gets_no_turn() {
-    for mandate in [mandate(), gated()] {
-        let mut scene = Scene::with(mandate, &[]);
-        scene.ask(1, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
-        scene.update(&json!({"sessionUpdate": "plan", "entries": []}));
-        scene.ask(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
-        let seen = scene.seen();
+    for config in [config(), gated()] {
+        let mut fixture = Fixture::with_config(config, &[]);
+        fixture.client_requests(1, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
+        fixture.agent_updates(&json!({"sessionUpdate": "plan", "entries": []}));
+        fixture.client_requests(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
+        let seen = fixture.take_seen();
         assert_eq!((seen.matches("-32002").count(), seen.contains("a < ")), (2, false), "{seen}");
     }
 }
 
 #[test]
 fn a_session_that_opens_too_late_is_closed_again() {
-    let mut scene = Scene::new();
-    scene.ask(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
-    scene.pass(3_600);
-    scene.seen();
-    scene.answer(1, &json!({"sessionId": "s"}));
-    let seen = scene.seen();
+    let mut fixture = Fixture::new();
+    fixture.client_requests(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
+    fixture.advance_clock(3_600);
+    fixture.take_seen();
+    fixture.agent_answers(1, &json!({"sessionId": "s"}));
+    let seen = fixture.take_seen();
     assert!(seen.contains("session/close") && seen.contains("log request.late"), "{seen}");
-    scene.ask(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
-    assert!(!scene.seen().contains("a < "));
+    fixture.client_requests(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
+    assert!(!fixture.take_seen().contains("a < "));
 }
 
 #[test]
-fn what_cannot_be_read_in_one_way_only_is_not_passed_on() {
+fn ambiguous_messages_are_not_passed_on() {
     for input in [
         r#"{"command":"rm -rf /","n":1e999}"#,
         r#"{"command":"rm -rf /","path":"/w/a","path":"/w/b"}"#,
         r#"{"command":"rm -rf /","c\u006fmmand":"ls"}"#,
     ] {
-        let mut scene = Scene::at_work();
+        let mut fixture = Fixture::with_turn();
         raw(
-            &mut scene,
+            &mut fixture,
             &call(&format!(
                 r#"{{"sessionUpdate":"tool_call","toolCallId":"1","kind":"read","title":"x","status":"pending","rawInput":{input}}}"#
             )),
         );
-        let seen = scene.seen();
+        let seen = fixture.take_seen();
         assert!(seen.contains("log tool.refused deny code=\"ambiguous_call\""), "{seen}");
         assert!(seen.contains("log operator.interrupted") && seen.contains("session/cancel"), "{seen}");
         assert!(!seen.contains("c < ") && !seen.contains("policy.resolved"), "{seen}");
     }
-    let mut scene = Scene::at_work();
+    let mut fixture = Fixture::with_turn();
     raw(
-        &mut scene,
+        &mut fixture,
         r#"{"jsonrpc":"2.0","id":7,"method":"session/request_permission","params":{"sessionId":"s","toolCall":{"toolCallId":"1","kind":"read","rawInput":{"path":"/w/a","path":"/w/b"}},"options":[{"optionId":"y","kind":"allow_once"}]}}"#,
     );
-    let seen = scene.seen();
+    let seen = fixture.take_seen();
     assert!(seen.contains("log tool.refused") && seen.contains("-32602") && !seen.contains("c < "), "{seen}");
     // What is deeper than anybody reads is no message.
-    let mut scene = Scene::at_work();
+    let mut fixture = Fixture::with_turn();
     let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
-    raw(&mut scene, &call(&format!(r#"{{"sessionUpdate":"tool_call","toolCallId":"1","rawInput":{deep}}}"#)));
-    assert!(!scene.seen().contains("c < "));
+    raw(
+        &mut fixture,
+        &call(&format!(r#"{{"sessionUpdate":"tool_call","toolCallId":"1","rawInput":{deep}}}"#)),
+    );
+    assert!(!fixture.take_seen().contains("c < "));
 }
 
 #[test]
-fn nobody_but_the_gate_says_what_its_mark_says() {
+fn foreign_marks_are_replaced() {
     let forged =
         json!({"aip44": {"operator": "x", "tier": "sandboxed", "identity": "user:root"}, "their": 1});
-    let mut scene = Scene::new();
+    let mut fixture = Fixture::new();
     let offers = json!({"fs": {"readTextFile": true}});
-    scene.ask(0, "initialize", &json!({"protocolVersion": 1, "clientCapabilities": offers}));
-    scene.answer(
+    fixture.client_requests(0, "initialize", &json!({"protocolVersion": 1, "clientCapabilities": offers}));
+    fixture.agent_answers(
         0,
         &json!({"protocolVersion": 1, "agentCapabilities": {"loadSession": true}, "_meta": forged}),
     );
-    scene.ask(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
-    scene.answer(1, &json!({"sessionId": "s", "_meta": forged}));
+    fixture.client_requests(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
+    fixture.agent_answers(1, &json!({"sessionId": "s", "_meta": forged}));
     let plan = json!({"sessionId": "s", "update": {"sessionUpdate": "plan", "entries": []}, "_meta": forged});
-    scene.agent(&json!({"jsonrpc": "2.0", "method": "session/update", "params": plan}));
-    scene.ask(5, "_x/y", &json!({"sessionId": "s"}));
-    scene.answer(5, &json!({"_meta": forged}));
-    scene.wants(6, "fs/read_text_file", &json!({"sessionId": "s", "path": "/w/a", "_meta": forged}));
-    let raw = std::mem::take(&mut scene.sight.raw);
+    fixture.send_agent(&json!({"jsonrpc": "2.0", "method": "session/update", "params": plan}));
+    fixture.client_requests(5, "_x/y", &json!({"sessionId": "s"}));
+    fixture.agent_answers(5, &json!({"_meta": forged}));
+    fixture.agent_requests(
+        6,
+        "fs/read_text_file",
+        &json!({"sessionId": "s", "path": "/w/a", "_meta": forged}),
+    );
+    let raw = std::mem::take(&mut fixture.output.raw);
     assert_eq!(raw.len(), 5, "{raw:?}");
     for (line, is_marked) in raw.iter().zip([true, true, true, false, false]) {
         let value: Value = serde_json::from_str(line).unwrap();
@@ -132,26 +143,26 @@ fn nobody_but_the_gate_says_what_its_mark_says() {
     }
     assert!(raw[0].contains("\"identity\":\"user:ada\""), "{}", raw[0]);
     // Nor does a client say it to the agent.
-    scene.seen();
-    scene.ask(7, "_x/y", &json!({"sessionId": "s", "_meta": forged}));
-    assert!(!scene.seen().contains("sandboxed"));
+    fixture.take_seen();
+    fixture.client_requests(7, "_x/y", &json!({"sessionId": "s", "_meta": forged}));
+    assert!(!fixture.take_seen().contains("sandboxed"));
 }
 
 #[test]
-fn a_mark_that_stands_there_twice_is_nobodys() {
-    let mut scene = Scene::at_work();
+fn duplicate_marks_are_refused() {
+    let mut fixture = Fixture::with_turn();
     let meta = r#""_meta":{"aip44":{"tier":"sandboxed"}},"_meta":{}"#;
-    scene.ask(5, "_x/y", &json!({"sessionId": "s"}));
-    scene.seen();
-    raw(&mut scene, &format!(r#"{{"jsonrpc":"2.0","id":5,"result":{{{meta}}}}}"#));
-    let seen = scene.seen();
+    fixture.client_requests(5, "_x/y", &json!({"sessionId": "s"}));
+    fixture.take_seen();
+    raw(&mut fixture, &format!(r#"{{"jsonrpc":"2.0","id":5,"result":{{{meta}}}}}"#));
+    let seen = fixture.take_seen();
     assert!(seen.contains("c < ") && seen.contains("-32603") && !seen.contains("sandboxed"), "{seen}");
-    raw(&mut scene, &format!(r#"{{"jsonrpc":"2.0","id":6,"method":"_x/z","params":{{{meta}}}}}"#));
-    let seen = scene.seen();
+    raw(&mut fixture, &format!(r#"{{"jsonrpc":"2.0","id":6,"method":"_x/z","params":{{{meta}}}}}"#));
+    let seen = fixture.take_seen();
     assert!(seen.starts_with("a < ") && seen.contains("-32602"), "{seen}");
     let update = format!(r#""sessionId":"s","update":{{"sessionUpdate":"plan"}},{meta}"#);
-    raw(&mut scene, &format!(r#"{{"jsonrpc":"2.0","method":"session/update","params":{{{update}}}}}"#));
-    let seen = scene.seen();
+    raw(&mut fixture, &format!(r#"{{"jsonrpc":"2.0","method":"session/update","params":{{{update}}}}}"#));
+    let seen = fixture.take_seen();
     assert!(seen.contains("log operator.interrupted") && !seen.contains("c < "), "{seen}");
 }
 
@@ -165,137 +176,137 @@ fn a_mode_a_model_and_an_option_are_decided_and_recorded_before_they_change() {
         let mut params = input.clone();
         params["sessionId"] = json!("s");
         for (answer, passes) in [("allow_once", true), ("reject_once", false)] {
-            let mut scene = Scene::at_work();
-            scene.ask(5, method, &params);
-            let seen = scene.seen();
+            let mut fixture = Fixture::with_turn();
+            fixture.client_requests(5, method, &params);
+            let seen = fixture.take_seen();
             assert!(
                 seen.contains(&format!("log policy.resolved require-approval tool=\"{tool}\"")),
                 "{seen}"
             );
             assert!(!seen.contains("a < "), "{seen}");
-            assert_eq!(scene.sight.events[1].input, Some(input.clone()));
+            assert_eq!(fixture.output.events[1].input, Some(input.clone()));
             // Not again by the same id.
-            scene.ask(5, method, &params);
-            assert!(scene.seen().contains("-32014"));
-            scene.client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
+            fixture.client_requests(5, method, &params);
+            assert!(fixture.take_seen().contains("-32014"));
+            fixture.send_client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
                 {"outcome": {"outcome": "selected", "optionId": answer}}}));
-            let seen = scene.seen();
+            let seen = fixture.take_seen();
             assert_eq!(
                 seen.contains(&format!("a < {{\"jsonrpc\":\"2.0\",\"id\":5,\"method\":\"{method}\"")),
                 passes
             );
             assert_eq!(seen.contains("-32015"), !passes, "{seen}");
-            scene.answer(5, &json!({}));
-            assert_eq!(scene.seen().contains("c < "), passes);
+            fixture.agent_answers(5, &json!({}));
+            assert_eq!(fixture.take_seen().contains("c < "), passes);
         }
-        let mut scene = Scene::at_work();
-        scene.client(&json!({"jsonrpc": "2.0", "method": method, "params": params}));
-        assert_eq!(scene.seen(), "log method.refused deny code=\"wrong_form\"");
+        let mut fixture = Fixture::with_turn();
+        fixture.send_client(&json!({"jsonrpc": "2.0", "method": method, "params": params}));
+        assert_eq!(fixture.take_seen(), "log method.refused deny code=\"wrong_form\"");
     }
 }
 
 #[test]
 fn a_policy_may_allow_or_deny_a_mode_and_what_cannot_be_recorded_does_not_change() {
     for (class, passes) in [(Class::Allow, true), (Class::Deny, false)] {
-        let mut scene = Scene::at_work();
+        let mut fixture = Fixture::with_turn();
         let clause =
             GovernanceRule::new("modes", "tool.call", class).with_subject("session.set_mode").unwrap();
         let policy = Policy::new(Access::High, Narrowing::default())
             .with_ruleset(GovernanceRuleset::new(vec![clause]));
-        scene.gate.desk = crate::desk::Desk::new(policy, "n");
-        scene.ask(5, "session/set_mode", &json!({"sessionId": "s", "modeId": "x"}));
-        let seen = scene.seen();
+        fixture.gate.authorizer = crate::authorizer::Authorizer::new(policy, "n");
+        fixture.client_requests(5, "session/set_mode", &json!({"sessionId": "s", "modeId": "x"}));
+        let seen = fixture.take_seen();
         assert_eq!((seen.contains("a < "), seen.contains("-32015")), (passes, !passes), "{seen}");
         if passes {
-            scene.records = false;
-            scene.ask(6, "session/set_mode", &json!({"sessionId": "s", "modeId": "y"}));
-            for ticket in std::mem::take(&mut scene.sight.tickets) {
-                scene.gate.settled(scene.now, ticket, false, &mut scene.sight);
+            fixture.settles_at_once = false;
+            fixture.client_requests(6, "session/set_mode", &json!({"sessionId": "s", "modeId": "y"}));
+            for seq in std::mem::take(&mut fixture.output.unsettled) {
+                fixture.gate.handle_audit_result(fixture.now, seq, false, &mut fixture.output);
             }
-            let seen = scene.seen();
+            let seen = fixture.take_seen();
             assert!(seen.contains("-32017") && !seen.contains("a < "), "{seen}");
         }
     }
 }
 
 #[test]
-fn what_is_not_declared_is_not_said_to_the_agent() {
+fn undeclared_content_does_not_reach_the_agent() {
     for kind in ["image", "audio", "resource"] {
-        let mut scene = Scene::at_work();
+        let mut fixture = Fixture::with_turn();
         let prompt = json!([{"type": "text", "text": "x"}, {"type": kind}]);
-        scene.ask(3, "session/prompt", &json!({"sessionId": "s", "prompt": prompt}));
-        let seen = scene.seen();
+        fixture.client_requests(3, "session/prompt", &json!({"sessionId": "s", "prompt": prompt}));
+        let seen = fixture.take_seen();
         assert!(seen.contains("log prompt.refused deny code=\"undeclared_capability\""), "{seen}");
         assert!(seen.contains("-32602") && !seen.contains("a < "), "{seen}");
     }
 }
 
 #[test]
-fn nothing_is_asked_while_history_is_replayed() {
-    let mut scene = Scene::new();
-    scene.gate.mandate.agent_methods.push("elicitation/create".into());
-    scene.ask(1, "session/load", &json!({"sessionId": "s", "cwd": "/w", "mcpServers": []}));
-    scene.seen();
+fn permission_requests_during_a_replay_are_refused() {
+    let mut fixture = Fixture::new();
+    fixture.gate.config.agent_methods.push("elicitation/create".into());
+    fixture.client_requests(1, "session/load", &json!({"sessionId": "s", "cwd": "/w", "mcpServers": []}));
+    fixture.take_seen();
     for (id, method, params) in [
         (5, "elicitation/create", json!({"sessionId": "s", "message": "password?"})),
         (6, "elicitation/create", json!({"message": "password?"})),
         (7, "_x/y", json!({"sessionId": "s"})),
     ] {
-        scene.wants(id, method, &params);
-        let seen = scene.seen();
+        fixture.agent_requests(id, method, &params);
+        let seen = fixture.take_seen();
         assert!(seen.contains("log tool.refused deny code=\"replay\"") && seen.contains("-32015"), "{seen}");
         assert!(!seen.contains("c < "), "{seen}");
     }
-    scene.answer(1, &json!({}));
-    scene.seen();
-    scene.wants(8, "elicitation/create", &json!({"sessionId": "s", "message": "name?"}));
-    let seen = scene.seen();
+    fixture.agent_answers(1, &json!({}));
+    fixture.take_seen();
+    fixture.agent_requests(8, "elicitation/create", &json!({"sessionId": "s", "message": "name?"}));
+    let seen = fixture.take_seen();
     assert!(seen.starts_with("log method.allowed allow\nc < "), "{seen}");
 }
 
 #[test]
-fn who_is_asked_for_a_turn_sees_what_it_is_about() {
-    let mut scene = Scene::with(gated(), &[]);
-    scene.ask(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
-    scene.answer(1, &json!({"sessionId": "s"}));
+fn approvers_of_a_turn_see_its_prompt() {
+    let mut fixture = Fixture::with_config(gated(), &[]);
+    fixture.client_requests(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
+    fixture.agent_answers(1, &json!({"sessionId": "s"}));
     let prompt = json!([{"type": "text", "text": "delete it all"}]);
-    scene.ask(2, "session/prompt", &json!({"sessionId": "s", "prompt": prompt}));
-    let open = scene.gate.open();
+    fixture.client_requests(2, "session/prompt", &json!({"sessionId": "s", "prompt": prompt}));
+    let open = fixture.gate.pending_approvals();
     assert_eq!(open[0].input["prompt"], "delete it all");
     assert_eq!(open[0].input["sha256"].as_str().map(str::len), Some(64));
-    assert!(scene.seen().contains("\"rawInput\":{\"prompt\":\"delete it all\""));
+    assert!(fixture.take_seen().contains("\"rawInput\":{\"prompt\":\"delete it all\""));
     // One id is one turn.
     let other = json!([{"type": "text", "text": "something else"}]);
-    scene.ask(2, "session/prompt", &json!({"sessionId": "s", "prompt": other}));
-    assert!(scene.seen().contains("-32014"));
-    scene.client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
+    fixture.client_requests(2, "session/prompt", &json!({"sessionId": "s", "prompt": other}));
+    assert!(fixture.take_seen().contains("-32014"));
+    fixture.send_client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
         {"outcome": {"outcome": "selected", "optionId": "allow_once"}}}));
-    let seen = scene.seen();
+    let seen = fixture.take_seen();
     assert!(seen.contains("a < ") && seen.contains("delete it all"), "{seen}");
-    let logged = scene.sight.events.iter().find(|event| event.action == "policy.resolved").unwrap();
+    let logged = fixture.output.events.iter().find(|event| event.action == "policy.resolved").unwrap();
     assert_eq!(logged.input, Some(open[0].input.clone()));
 }
 
 #[test]
-fn a_denied_call_that_failed_with_a_result_was_tried() {
+fn a_denied_call_that_failed_with_a_result_was_attempted() {
     let failed = |more: &Value| {
         let mut update = json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "status": "failed"});
         update.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         update
     };
     let check = |told: bool, more: Value, halts: bool| {
-        let mut scene = Scene::at_work();
-        scene.tool("1", "Rm", "pending", &json!({"path": "/w/a"}));
+        let mut fixture = Fixture::with_turn();
+        fixture.agent_calls("1", "Rm", "pending", &json!({"path": "/w/a"}));
         if told {
             let call =
                 json!({"toolCallId": "1", "name": "Rm", "kind": "delete", "rawInput": {"path": "/w/a"}});
             let options = json!([{"optionId": "n", "kind": "reject_once"}]);
             let params = json!({"sessionId": "s", "toolCall": call, "options": options});
-            scene.wants(7, "session/request_permission", &params);
+            fixture.agent_requests(7, "session/request_permission", &params);
         }
-        scene.seen();
-        scene.update(&failed(&more));
-        let seen = scene.seen();
+        fixture.take_seen();
+        fixture.agent_updates(&failed(&more));
+        let seen = fixture.take_seen();
         assert_eq!(seen.contains("it tried `Rm`, which was refused"), halts, "{told} {more} {seen}");
         assert!(!seen.contains("c < "), "{seen}");
     };
@@ -308,49 +319,53 @@ fn a_denied_call_that_failed_with_a_result_was_tried() {
         true,
     );
     check(true, json!({"rawOutput": "the user said no"}), false);
-    // Of this it was told nothing.
+    // The agent was not told this decision.
     check(true, json!({"rawOutput": "x", "rawInput": {"path": "/w/b"}}), true);
 }
 
 #[test]
-fn a_refusal_of_what_a_call_needs_lets_one_call_fail() {
-    let mut scene = Scene::at_work();
-    scene.wants(7, "fs/write_text_file", &json!({"sessionId": "s", "path": "/etc/x", "content": ""}));
+fn a_refused_client_request_excuses_one_failed_call() {
+    let mut fixture = Fixture::with_turn();
+    fixture.agent_requests(
+        7,
+        "fs/write_text_file",
+        &json!({"sessionId": "s", "path": "/etc/x", "content": ""}),
+    );
     for (id, halts) in [("1", false), ("2", true)] {
-        scene.tool(id, "Rm", "pending", &json!({"path": "/w/a"}));
-        scene.seen();
+        fixture.agent_calls(id, "Rm", "pending", &json!({"path": "/w/a"}));
+        fixture.take_seen();
         let update = json!({"sessionUpdate": "tool_call_update", "toolCallId": id, "status": "failed",
             "rawOutput": "refused"});
-        scene.update(&update);
+        fixture.agent_updates(&update);
         // Said again it is the same.
-        scene.update(&update);
-        assert_eq!(scene.seen().contains("interrupted"), halts);
+        fixture.agent_updates(&update);
+        assert_eq!(fixture.take_seen().contains("interrupted"), halts);
     }
-    let mut scene = Scene::at_work();
-    scene.gate.mandate.asks_first = true;
-    scene.tool("1", "Rm", "failed", &json!({"path": "/w/a"}));
-    scene.update(
+    let mut fixture = Fixture::with_turn();
+    fixture.gate.config.asks_first = true;
+    fixture.agent_calls("1", "Rm", "failed", &json!({"path": "/w/a"}));
+    fixture.agent_updates(
         &json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "rawOutput": "no such tool"}),
     );
-    assert!(!scene.seen().contains("interrupted"));
+    assert!(!fixture.take_seen().contains("interrupted"));
 }
 
 #[test]
 fn a_message_with_too_many_values_is_refused_before_it_is_read() {
     let many = format!("[{}0]", "0,".repeat(100_000));
-    let mut scene = Scene::at_work();
+    let mut fixture = Fixture::with_turn();
     let line = format!(
         r#"{{"jsonrpc":"2.0","id":7,"method":"session/prompt","params":{{"sessionId":"s","prompt":{many}}}}}"#
     );
-    scene.gate.client(scene.now, View::parse(line.as_bytes()), &mut scene.sight);
-    let seen = scene.seen();
+    fixture.gate.handle_client_message(fixture.now, View::parse(line.as_bytes()), &mut fixture.output);
+    let seen = fixture.take_seen();
     assert!(seen.starts_with("c < ") && seen.contains("too many JSON values"), "{seen}");
     let line = format!(
         r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":"s","update":{{"sessionUpdate":"tool_call","toolCallId":"1","title":"x","rawInput":{many}}}}}}}"#
     );
-    scene.gate.agent(scene.now, View::parse(line.as_bytes()), &mut scene.sight);
-    scene.commit();
-    let seen = scene.seen();
+    fixture.gate.handle_agent_message(fixture.now, View::parse(line.as_bytes()), &mut fixture.output);
+    fixture.settle_events();
+    let seen = fixture.take_seen();
     assert!(seen.contains("log operator.interrupted") && !seen.contains("rawInput"), "{seen}");
 }
 
@@ -359,11 +374,11 @@ fn a_session_has_a_bounded_number_of_directories_and_servers() {
     let directory = json!("/w/a");
     let server = json!({"type": "acp", "name": "x", "serverId": "y"});
     for (key, entry) in [("additionalDirectories", directory), ("mcpServers", server)] {
-        let mut scene = Scene::new();
+        let mut fixture = Fixture::new();
         let mut params = json!({"cwd": "/w/a", "mcpServers": []});
         params[key] = vec![entry; 65].into();
-        scene.ask(1, "session/new", &params);
-        let seen = scene.seen();
+        fixture.client_requests(1, "session/new", &params);
+        let seen = fixture.take_seen();
         assert!(seen.contains("has more than 64 entries") && !seen.contains("a < "), "{key}: {seen}");
     }
 }

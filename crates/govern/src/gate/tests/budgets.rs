@@ -5,7 +5,7 @@ use narrows_policy::Budget;
 use super::*;
 
 /// A turn in which `Pay` is allowed within this budget.
-fn scene(budget: Budget) -> Scene {
+fn new_fixture(budget: Budget) -> Fixture {
     let clause = GovernanceRule::new("few", "tool.call", Class::Allow)
         .with_subject("Pay")
         .unwrap()
@@ -13,116 +13,116 @@ fn scene(budget: Budget) -> Scene {
         .with_budget(budget);
     let ruleset = GovernanceRuleset::new(vec![clause]).with_default(DefaultApproval::Auto);
     let policy = Policy::new(Access::High, Narrowing::default()).with_ruleset(ruleset);
-    let mut scene = Scene::at_work();
-    scene.gate.desk = crate::desk::Desk::new(policy, "g");
-    scene
+    let mut fixture = Fixture::with_turn();
+    fixture.gate.authorizer = crate::authorizer::Authorizer::new(policy, "g");
+    fixture
 }
 
-fn cents(bound: u64) -> Scene {
-    scene(Budget { amount_cents: Some(bound), ..Budget::default() })
+fn cents_budget(bound: u64) -> Fixture {
+    new_fixture(Budget { amount_cents: Some(bound), ..Budget::default() })
 }
 
-fn per_day(bound: u64) -> Scene {
-    scene(Budget { per_day: Some(bound), ..Budget::default() })
+fn daily_budget(bound: u64) -> Fixture {
+    new_fixture(Budget { per_day: Some(bound), ..Budget::default() })
 }
 
-fn pay(amount: u64, to: &str) -> Value {
+fn payment(amount: u64, to: &str) -> Value {
     json!({"amount_cents": amount, "to": to})
 }
 
-/// The agent tells of the call `id`. Returns `true` if that was shown and the turn goes on.
-fn tells(scene: &mut Scene, id: &str, status: &str, input: &Value) -> bool {
-    scene.update(
+/// Announces the call `id`. Returns `true` if it was shown and the turn continues.
+fn announce_payment(fixture: &mut Fixture, id: &str, status: &str, input: &Value) -> bool {
+    fixture.agent_updates(
         &json!({"sessionUpdate": "tool_call_update", "toolCallId": id, "name": "Pay", "kind": "other",
         "status": status, "rawInput": input}),
     );
-    let seen = scene.seen();
+    let seen = fixture.take_seen();
     seen.contains("c < ") && !seen.contains("without an approval")
 }
 
 /// The agent asks for the call `id`. Returns `true` if it is granted at once.
-fn is_granted(scene: &mut Scene, request: u64, id: &str, input: &Value) -> bool {
+fn is_granted(fixture: &mut Fixture, request: u64, id: &str, input: &Value) -> bool {
     let options = json!([{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]);
     let call = json!({"toolCallId": id, "name": "Pay", "kind": "other", "rawInput": input});
     let params = json!({"sessionId": "s", "toolCall": call, "options": options});
-    scene.wants(request, "session/request_permission", &params);
-    scene.seen().contains(r#""optionId":"y""#)
+    fixture.agent_requests(request, "session/request_permission", &params);
+    fixture.take_seen().contains(r#""optionId":"y""#)
 }
 
-fn spent(scene: &Scene) -> u64 {
+fn budget_use(fixture: &Fixture) -> u64 {
     let event = |event: &Event| event.facts.get("spent").map(|spent| spent.clone().into_value());
-    scene.sight.events.iter().filter_map(event).filter_map(|spent| spent["cents"].as_u64()).sum()
+    fixture.output.events.iter().filter_map(event).filter_map(|spent| spent["cents"].as_u64()).sum()
 }
 
 #[test]
-fn a_call_that_is_asked_for_with_a_larger_amount_than_announced_costs_that() {
-    let mut scene = cents(1000);
-    assert!(tells(&mut scene, "1", "pending", &pay(1, "m")));
-    assert!(is_granted(&mut scene, 10, "1", &pay(990, "m")));
-    assert!(tells(&mut scene, "2", "pending", &pay(1, "m")));
-    assert!(!is_granted(&mut scene, 11, "2", &pay(990, "m")));
-    assert!(is_granted(&mut scene, 12, "3", &pay(9, "m")));
-    assert!(!is_granted(&mut scene, 13, "4", &pay(1, "m")));
+fn the_larger_amount_of_announcement_and_request_counts() {
+    let mut fixture = cents_budget(1000);
+    assert!(announce_payment(&mut fixture, "1", "pending", &payment(1, "m")));
+    assert!(is_granted(&mut fixture, 10, "1", &payment(990, "m")));
+    assert!(announce_payment(&mut fixture, "2", "pending", &payment(1, "m")));
+    assert!(!is_granted(&mut fixture, 11, "2", &payment(990, "m")));
+    assert!(is_granted(&mut fixture, 12, "3", &payment(9, "m")));
+    assert!(!is_granted(&mut fixture, 13, "4", &payment(1, "m")));
 }
 
 #[test]
-fn each_change_of_a_running_call_costs_all_that_it_says() {
-    let mut scene = cents(2000);
-    assert!(tells(&mut scene, "1", "in_progress", &pay(1, "m")));
-    assert!(tells(&mut scene, "1", "in_progress", &pay(900, "a")));
-    assert!(tells(&mut scene, "1", "in_progress", &pay(900, "b")));
-    assert!(!tells(&mut scene, "1", "in_progress", &pay(900, "c")));
+fn each_change_of_a_running_call_costs_its_full_amount() {
+    let mut fixture = cents_budget(2000);
+    assert!(announce_payment(&mut fixture, "1", "in_progress", &payment(1, "m")));
+    assert!(announce_payment(&mut fixture, "1", "in_progress", &payment(900, "a")));
+    assert!(announce_payment(&mut fixture, "1", "in_progress", &payment(900, "b")));
+    assert!(!announce_payment(&mut fixture, "1", "in_progress", &payment(900, "c")));
 }
 
 #[test]
-fn a_change_after_the_grant_costs_all_that_it_says() {
-    let mut scene = cents(1000);
-    assert!(is_granted(&mut scene, 10, "1", &pay(900, "a")));
-    tells(&mut scene, "1", "pending", &pay(900, "b"));
-    assert!(!tells(&mut scene, "1", "in_progress", &pay(900, "b")));
+fn a_change_after_the_grant_costs_its_full_amount() {
+    let mut fixture = cents_budget(1000);
+    assert!(is_granted(&mut fixture, 10, "1", &payment(900, "a")));
+    announce_payment(&mut fixture, "1", "pending", &payment(900, "b"));
+    assert!(!announce_payment(&mut fixture, "1", "in_progress", &payment(900, "b")));
 }
 
 #[test]
 fn a_call_costs_its_amount_once_if_it_is_only_repeated() {
-    let mut scene = cents(1000);
+    let mut fixture = cents_budget(1000);
     for _ in 0..3 {
-        assert!(tells(&mut scene, "1", "pending", &pay(900, "m")));
+        assert!(announce_payment(&mut fixture, "1", "pending", &payment(900, "m")));
     }
-    assert!(is_granted(&mut scene, 10, "1", &pay(900, "m")));
-    assert!(tells(&mut scene, "1", "in_progress", &pay(900, "m")));
-    assert!(tells(&mut scene, "1", "completed", &pay(900, "m")));
-    assert!(is_granted(&mut scene, 11, "2", &pay(100, "m")));
-    assert_eq!(spent(&scene), 1000);
+    assert!(is_granted(&mut fixture, 10, "1", &payment(900, "m")));
+    assert!(announce_payment(&mut fixture, "1", "in_progress", &payment(900, "m")));
+    assert!(announce_payment(&mut fixture, "1", "completed", &payment(900, "m")));
+    assert!(is_granted(&mut fixture, 11, "2", &payment(100, "m")));
+    assert_eq!(budget_use(&fixture), 1000);
 }
 
 #[test]
-fn what_is_changed_before_it_is_granted_costs_the_difference() {
-    let mut scene = cents(1000);
-    assert!(tells(&mut scene, "1", "pending", &pay(600, "m")));
-    assert!(tells(&mut scene, "1", "pending", &pay(900, "m")));
-    assert!(tells(&mut scene, "1", "pending", &pay(100, "m")));
-    assert!(is_granted(&mut scene, 10, "1", &pay(900, "m")));
-    assert!(is_granted(&mut scene, 11, "2", &pay(100, "m")));
-    assert!(!is_granted(&mut scene, 12, "3", &pay(1, "m")));
-    assert_eq!(spent(&scene), 1000);
+fn a_change_before_the_grant_costs_the_difference() {
+    let mut fixture = cents_budget(1000);
+    assert!(announce_payment(&mut fixture, "1", "pending", &payment(600, "m")));
+    assert!(announce_payment(&mut fixture, "1", "pending", &payment(900, "m")));
+    assert!(announce_payment(&mut fixture, "1", "pending", &payment(100, "m")));
+    assert!(is_granted(&mut fixture, 10, "1", &payment(900, "m")));
+    assert!(is_granted(&mut fixture, 11, "2", &payment(100, "m")));
+    assert!(!is_granted(&mut fixture, 12, "3", &payment(1, "m")));
+    assert_eq!(budget_use(&fixture), 1000);
 }
 
 #[test]
 fn each_change_of_a_call_is_one_more_call() {
     for status in ["pending", "in_progress"] {
-        let mut scene = per_day(3);
-        assert!(tells(&mut scene, "1", status, &pay(1, "a")));
-        assert!(tells(&mut scene, "1", status, &pay(1, "b")));
-        assert!(tells(&mut scene, "1", status, &pay(1, "c")));
-        tells(&mut scene, "1", status, &pay(1, "d"));
-        assert!(!tells(&mut scene, "1", "in_progress", &pay(1, "d")));
+        let mut fixture = daily_budget(3);
+        assert!(announce_payment(&mut fixture, "1", status, &payment(1, "a")));
+        assert!(announce_payment(&mut fixture, "1", status, &payment(1, "b")));
+        assert!(announce_payment(&mut fixture, "1", status, &payment(1, "c")));
+        announce_payment(&mut fixture, "1", status, &payment(1, "d"));
+        assert!(!announce_payment(&mut fixture, "1", "in_progress", &payment(1, "d")));
     }
-    // The last call of a budget may be told of again.
-    let mut scene = per_day(1);
-    assert!(tells(&mut scene, "1", "pending", &json!({"path": "/w/a/x"})));
+    // The last call of a budget may be reported again.
+    let mut fixture = daily_budget(1);
+    assert!(announce_payment(&mut fixture, "1", "pending", &json!({"path": "/w/a/x"})));
     let places = json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "status": "in_progress",
         "locations": [{"path": "/w/a/x"}]});
-    scene.update(&places);
-    let seen = scene.seen();
+    fixture.agent_updates(&places);
+    let seen = fixture.take_seen();
     assert!(seen.contains("c < ") && !seen.contains("without an approval"), "{seen}");
 }

@@ -1,58 +1,58 @@
-//! Who does not answer in time, and what comes of it: each deadline when it has come, and just before.
+//! Deadlines: the effect of each when it passes, and none just before.
 
 use insta::assert_snapshot;
 
 use super::*;
-use crate::patience::Patience;
+use crate::timeouts::GateTimeouts;
 
 /// A request of the client's that the agent answers just in time, and one that it does not.
 #[track_caller]
 /// Where a session is run in another way, it is open and that is allowed.
-fn before(method: &str) -> Scene {
-    let mut scene = Scene::new();
+fn open_before(method: &str) -> Fixture {
+    let mut fixture = Fixture::new();
     if method.starts_with("session/set_") {
         let clause =
             GovernanceRule::new("modes", "tool.call", Class::Allow).with_subject("kind:switch_mode").unwrap();
         let policy = Policy::new(Access::High, Narrowing::default())
             .with_ruleset(GovernanceRuleset::new(vec![clause]));
-        scene.gate.desk = crate::desk::Desk::new(policy, "n");
-        scene.ask(90, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
-        scene.answer(90, &json!({"sessionId": "s"}));
-        scene.pass(0);
+        fixture.gate.authorizer = crate::authorizer::Authorizer::new(policy, "n");
+        fixture.client_requests(90, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
+        fixture.agent_answers(90, &json!({"sessionId": "s"}));
+        fixture.advance_clock(0);
     }
-    scene
+    fixture
 }
 
 fn check(method: &str, params: &Value, seconds: u64) {
-    let mut scene = before(method);
-    scene.ask(1, method, params);
-    scene.seen();
-    assert_eq!(scene.gate.deadline(), Some(Duration::from_secs(seconds)), "{method}");
-    scene.pass(seconds - 1);
-    assert_eq!(scene.seen(), "", "{method}");
-    scene.answer(1, &json!({"ok": true}));
-    assert!(scene.seen().contains(r#"c < {"jsonrpc":"2.0","id":1,"result":{"#), "{method}");
+    let mut fixture = open_before(method);
+    fixture.client_requests(1, method, params);
+    fixture.take_seen();
+    assert_eq!(fixture.gate.next_deadline(), Some(Duration::from_secs(seconds)), "{method}");
+    fixture.advance_clock(seconds - 1);
+    assert_eq!(fixture.take_seen(), "", "{method}");
+    fixture.agent_answers(1, &json!({"ok": true}));
+    assert!(fixture.take_seen().contains(r#"c < {"jsonrpc":"2.0","id":1,"result":{"#), "{method}");
     // What is over is not due any more.
-    scene.pass(seconds);
-    assert_eq!((scene.seen().as_str(), scene.gate.deadline()), ("", None), "{method}");
+    fixture.advance_clock(seconds);
+    assert_eq!((fixture.take_seen().as_str(), fixture.gate.next_deadline()), ("", None), "{method}");
 
-    let mut scene = before(method);
-    scene.ask(1, method, params);
-    scene.seen();
-    scene.pass(seconds);
-    let seen = scene.seen();
+    let mut fixture = open_before(method);
+    fixture.client_requests(1, method, params);
+    fixture.take_seen();
+    fixture.advance_clock(seconds);
+    let seen = fixture.take_seen();
     let lines: Vec<&str> = seen.lines().collect();
     assert!(lines[0].starts_with("log request.expired") && lines[0].contains(method), "{seen}");
     let told = lines[2].starts_with(r#"c < {"jsonrpc":"2.0","id":1,"error":{"code":-32011,"#);
     assert!(told && lines[2].contains(r#""effects":"possible""#), "{seen}");
     assert_eq!(lines[1], r#"a < {"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":1}}"#);
-    // The id is taken until the agent has answered, and then nobody hears it.
-    scene.ask(1, "session/list", &json!({}));
-    assert!(scene.seen().contains("-32014"), "{method}");
-    scene.answer(1, &json!({"ok": true}));
-    assert!(scene.seen().starts_with("log request.late"), "{method}");
-    scene.answer(1, &json!({"ok": true}));
-    assert_eq!(scene.seen(), "", "{method}: nothing is delivered twice");
+    // The id is in use until the agent has answered; that answer is dropped.
+    fixture.client_requests(1, "session/list", &json!({}));
+    assert!(fixture.take_seen().contains("-32014"), "{method}");
+    fixture.agent_answers(1, &json!({"ok": true}));
+    assert!(fixture.take_seen().starts_with("log request.late"), "{method}");
+    fixture.agent_answers(1, &json!({"ok": true}));
+    assert_eq!(fixture.take_seen(), "", "{method}: nothing is delivered twice");
 }
 
 #[test]
@@ -79,77 +79,79 @@ fn every_request_has_its_deadline() {
 }
 
 #[test]
-fn an_agent_that_does_not_introduce_itself_is_told_of() {
-    let mut scene = Scene::new();
-    scene.ask(0, "initialize", &json!({"protocolVersion": 1}));
-    scene.seen();
-    scene.pass(29);
-    assert_eq!(scene.seen(), "");
-    scene.pass(1);
-    assert_snapshot!(scene.seen(), @r#"
+fn a_missing_initialize_answer_times_out() {
+    let mut fixture = Fixture::new();
+    fixture.client_requests(0, "initialize", &json!({"protocolVersion": 1}));
+    fixture.take_seen();
+    fixture.advance_clock(29);
+    assert_eq!(fixture.take_seen(), "");
+    fixture.advance_clock(1);
+    assert_snapshot!(fixture.take_seen(), @r#"
     log request.expired reason="the agent did not answer initialize within 30 s"
     a < {"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":0}}
     c < {"jsonrpc":"2.0","id":0,"error":{"code":-32011,"message":"the agent did not answer initialize within 30 s","data":{"condition":"deadline","retryable":true,"effects":"possible"}}}
     "#);
     // Too late is not at all.
-    scene.answer(0, &json!({"protocolVersion": 2, "capabilities": {}}));
-    assert!(!scene.gate.is_v2);
-    assert!(scene.seen().starts_with("log request.late"));
+    fixture.agent_answers(0, &json!({"protocolVersion": 2, "capabilities": {}}));
+    assert!(!fixture.gate.is_v2);
+    assert!(fixture.take_seen().starts_with("log request.late"));
 }
 
 #[test]
-fn deadlines_are_what_they_are_set_to() {
-    let patience = Patience { new: Duration::from_secs(2), ..Patience::default() };
-    let mut scene = Scene::with(Mandate { patience, ..mandate() }, &[]);
-    scene.ask(1, "session/new", &json!({"cwd": "/w"}));
-    scene.seen();
-    scene.pass(2);
-    assert!(scene.seen().contains("the agent did not answer session/new within 2 s"));
+fn configured_timeouts_apply() {
+    let timeouts = GateTimeouts { new: Duration::from_secs(2), ..GateTimeouts::default() };
+    let mut fixture = Fixture::with_config(GateConfig { timeouts, ..config() }, &[]);
+    fixture.client_requests(1, "session/new", &json!({"cwd": "/w"}));
+    fixture.take_seen();
+    fixture.advance_clock(2);
+    assert!(fixture.take_seen().contains("the agent did not answer session/new within 2 s"));
 }
 
 #[test]
 fn a_history_that_never_ends_stays_history() {
-    let mut scene = Scene::new();
-    scene.ask(1, "session/load", &json!({"sessionId": "s", "cwd": "/w"}));
-    scene.pass(120);
-    scene.seen();
+    let mut fixture = Fixture::new();
+    fixture.client_requests(1, "session/load", &json!({"sessionId": "s", "cwd": "/w"}));
+    fixture.advance_clock(120);
+    fixture.take_seen();
     // No turn can begin in which calls would pass for history.
-    scene.ask(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
-    assert_snapshot!(scene.seen(), @r#"
+    fixture.client_requests(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
+    assert_snapshot!(fixture.take_seen(), @r#"
     c < {"jsonrpc":"2.0","id":2,"error":{"code":-32600,"message":"the session is still being opened","data":{"condition":"session_busy","retryable":true,"effects":"none"}}}
     "#);
-    scene.answer(1, &json!({}));
-    scene.seen();
-    scene.ask(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
-    assert!(scene.seen().starts_with("a < "));
-    scene.tool("1", "Rm", "in_progress", &json!({"path": "/w/x"}));
-    assert!(scene.seen().contains("log policy.resolved deny"));
+    fixture.agent_answers(1, &json!({}));
+    fixture.take_seen();
+    fixture.client_requests(2, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
+    assert!(fixture.take_seen().starts_with("a < "));
+    fixture.agent_calls("1", "Rm", "in_progress", &json!({"path": "/w/x"}));
+    assert!(fixture.take_seen().contains("log policy.resolved deny"));
 }
 
 #[test]
 fn a_silent_turn_is_stopped_and_answered_with_an_error() {
-    let mut scene = Scene::at_work();
-    scene.pass(599);
-    scene.update(&json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "."}}));
-    scene.seen();
+    let mut fixture = Fixture::with_turn();
+    fixture.advance_clock(599);
+    fixture.agent_updates(
+        &json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "."}}),
+    );
+    fixture.take_seen();
     // What was said begins the silence anew.
-    scene.pass(599);
-    assert_snapshot!(scene.seen(), @"");
-    scene.pass(1);
-    assert_snapshot!(scene.seen(), @r#"
-    log request.expired reason="the agent said nothing for 10 min"
-    log operator.interrupted reason="the agent said nothing for 10 min"
+    fixture.advance_clock(599);
+    assert_snapshot!(fixture.take_seen(), @"");
+    fixture.advance_clock(1);
+    assert_snapshot!(fixture.take_seen(), @r#"
+    log request.expired reason="the agent was silent for 10 min"
+    log operator.interrupted reason="the agent was silent for 10 min"
     a < {"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s"}}
     "#);
-    scene.answer(2, &json!({"stopReason": "cancelled"}));
-    assert_snapshot!(scene.seen(), @r#"
-    c < {"jsonrpc":"2.0","id":2,"error":{"code":-32011,"message":"the agent said nothing for 10 min","data":{"condition":"deadline","retryable":true,"effects":"possible"}}}
+    fixture.agent_answers(2, &json!({"stopReason": "cancelled"}));
+    assert_snapshot!(fixture.take_seen(), @r#"
+    c < {"jsonrpc":"2.0","id":2,"error":{"code":-32011,"message":"the agent was silent for 10 min","data":{"condition":"deadline","retryable":true,"effects":"possible"}}}
     "#);
     // The session lives on, and so does its agent.
-    scene.ask(3, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
-    scene.answer(3, &json!({"stopReason": "end_turn"}));
-    scene.pass(2000);
-    let seen = scene.seen();
+    fixture.client_requests(3, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
+    fixture.agent_answers(3, &json!({"stopReason": "end_turn"}));
+    fixture.advance_clock(2000);
+    let seen = fixture.take_seen();
     assert!(
         seen.contains("end_turn") && !seen.contains("interrupted") && !seen.contains("end the agent"),
         "{seen}"
@@ -158,43 +160,44 @@ fn a_silent_turn_is_stopped_and_answered_with_an_error() {
 
 #[test]
 fn a_silent_agent_that_does_not_stop_is_ended() {
-    let mut scene = Scene::at_work();
-    scene.pass(600);
-    scene.seen();
-    scene.pass(9);
-    assert_eq!(scene.seen(), "");
-    scene.pass(1);
-    assert_eq!(scene.seen(), "end the agent: it went on with a turn that was stopped");
-    scene.gate.agent_gone(scene.now, None, &mut scene.sight);
-    scene.commit();
-    assert_snapshot!(scene.seen(), @r#"
-    c < {"jsonrpc":"2.0","id":2,"error":{"code":-32011,"message":"the agent said nothing for 10 min","data":{"condition":"deadline","retryable":true,"effects":"possible"}}}
-    log session.closed reason="the agent has gone"
+    let mut fixture = Fixture::with_turn();
+    fixture.advance_clock(600);
+    fixture.take_seen();
+    fixture.advance_clock(9);
+    assert_eq!(fixture.take_seen(), "");
+    fixture.advance_clock(1);
+    assert_eq!(fixture.take_seen(), "end the agent: it continued a stopped turn");
+    fixture.gate.handle_agent_lost(fixture.now, None, &mut fixture.output);
+    fixture.settle_events();
+    assert_snapshot!(fixture.take_seen(), @r#"
+    c < {"jsonrpc":"2.0","id":2,"error":{"code":-32011,"message":"the agent was silent for 10 min","data":{"condition":"deadline","retryable":true,"effects":"possible"}}}
+    log session.closed reason="agent lost"
     "#);
 }
 
 #[test]
 fn silence_of_version_2_ends_with_the_state() {
-    let mut scene = Scene::new();
-    scene.ask(0, "initialize", &json!({"protocolVersion": 2, "capabilities": {}}));
-    scene.answer(0, &json!({"protocolVersion": 2, "capabilities": {}}));
-    scene.opened();
-    scene.answer(2, &json!({"messageId": "m"}));
-    scene.seen();
-    scene.pass(600);
-    assert!(scene.seen().contains("log operator.interrupted"));
-    scene.update(&json!({"sessionUpdate": "state_update", "state": "idle", "stopReason": "cancelled"}));
-    assert_snapshot!(scene.seen(), @r#"
-    c < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"state_update","state":"idle","stopReason":"error","error":{"code":-32011,"message":"the agent said nothing for 10 min","data":{"condition":"deadline","retryable":true,"effects":"possible"}}},"_meta":{"aip44":{"interrupted":"the agent said nothing for 10 min"}}}}
+    let mut fixture = Fixture::new();
+    fixture.client_requests(0, "initialize", &json!({"protocolVersion": 2, "capabilities": {}}));
+    fixture.agent_answers(0, &json!({"protocolVersion": 2, "capabilities": {}}));
+    fixture.open_turn();
+    fixture.agent_answers(2, &json!({"messageId": "m"}));
+    fixture.take_seen();
+    fixture.advance_clock(600);
+    assert!(fixture.take_seen().contains("log operator.interrupted"));
+    fixture
+        .agent_updates(&json!({"sessionUpdate": "state_update", "state": "idle", "stopReason": "cancelled"}));
+    assert_snapshot!(fixture.take_seen(), @r#"
+    c < {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"state_update","state":"idle","stopReason":"error","error":{"code":-32011,"message":"the agent was silent for 10 min","data":{"condition":"deadline","retryable":true,"effects":"possible"}}},"_meta":{"aip44":{"interrupted":"the agent was silent for 10 min"}}}}
     "#);
-    scene.pass(2000);
-    assert_eq!(scene.seen(), "");
+    fixture.advance_clock(2000);
+    assert_eq!(fixture.take_seen(), "");
 }
 
-fn asks(scene: &mut Scene) {
+fn ask_permission(fixture: &mut Fixture) {
     let call = json!({"toolCallId": "1", "name": "Bash", "rawInput": {"command": "make"}});
     let options = json!([{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]);
-    scene.wants(
+    fixture.agent_requests(
         7,
         "session/request_permission",
         &json!({"sessionId": "s", "toolCall": call, "options": options}),
@@ -202,118 +205,118 @@ fn asks(scene: &mut Scene) {
 }
 
 #[test]
-fn nobody_counts_as_silent_who_waits_for_an_approval() {
-    let patience = Patience { approval: Duration::from_secs(3000), ..Patience::default() };
-    let mut scene = Scene::with(Mandate { patience, ..mandate() }, &["lead"]);
-    scene.opened();
-    asks(&mut scene);
-    scene.seen();
-    scene.pass(2000);
-    assert_eq!(scene.seen(), "");
+fn waiting_for_an_approval_is_not_silence() {
+    let timeouts = GateTimeouts { approval: Duration::from_secs(3000), ..GateTimeouts::default() };
+    let mut fixture = Fixture::with_config(GateConfig { timeouts, ..config() }, &["lead"]);
+    fixture.open_turn();
+    ask_permission(&mut fixture);
+    fixture.take_seen();
+    fixture.advance_clock(2000);
+    assert_eq!(fixture.take_seen(), "");
     let outcome = json!({"outcome": {"outcome": "selected", "optionId": "allow_once"}});
-    scene.client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result": outcome}));
-    scene.seen();
+    fixture.send_client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result": outcome}));
+    fixture.take_seen();
     // From then on it does.
-    scene.pass(599);
-    assert_eq!(scene.seen(), "");
-    scene.pass(1);
-    assert!(scene.seen().contains("said nothing for 10 min"));
+    fixture.advance_clock(599);
+    assert_eq!(fixture.take_seen(), "");
+    fixture.advance_clock(1);
+    assert!(fixture.take_seen().contains("was silent for 10 min"));
 }
 
 #[test]
-fn nobody_counts_as_silent_who_waits_for_the_client() {
+fn waiting_for_the_client_is_not_silence() {
     for (method, more, output) in [
         ("fs/read_text_file", json!({"path": "/w/a"}), json!({"content": "x"})),
         ("terminal/wait_for_exit", json!({"terminalId": "t"}), json!({"exitCode": 0})),
     ] {
-        let patience = Patience { service: Duration::from_secs(5000), ..Patience::default() };
-        let capabilities = Capabilities { terminal: true, ..mandate().capabilities };
-        let mut scene = Scene::with(Mandate { patience, capabilities, ..mandate() }, &[]);
-        scene.opened();
+        let timeouts = GateTimeouts { service: Duration::from_secs(5000), ..GateTimeouts::default() };
+        let capabilities = Capabilities { terminal: true, ..config().capabilities };
+        let mut fixture = Fixture::with_config(GateConfig { timeouts, capabilities, ..config() }, &[]);
+        fixture.open_turn();
         let mut params = more.clone();
         params["sessionId"] = json!("s");
-        scene.wants(7, method, &params);
-        scene.seen();
-        scene.pass(2000);
-        assert_eq!(scene.seen(), "", "{method}");
-        scene.client(&json!({"jsonrpc": "2.0", "id": 7, "result": output}));
-        assert!(scene.seen().contains(r#"a < {"jsonrpc":"2.0","id":7"#), "{method}");
-        scene.pass(599);
-        assert_eq!(scene.seen(), "", "{method}");
-        scene.pass(1);
-        assert!(scene.seen().contains("said nothing for 10 min"), "{method}");
+        fixture.agent_requests(7, method, &params);
+        fixture.take_seen();
+        fixture.advance_clock(2000);
+        assert_eq!(fixture.take_seen(), "", "{method}");
+        fixture.send_client(&json!({"jsonrpc": "2.0", "id": 7, "result": output}));
+        assert!(fixture.take_seen().contains(r#"a < {"jsonrpc":"2.0","id":7"#), "{method}");
+        fixture.advance_clock(599);
+        assert_eq!(fixture.take_seen(), "", "{method}");
+        fixture.advance_clock(1);
+        assert!(fixture.take_seen().contains("was silent for 10 min"), "{method}");
     }
 }
 
 #[test]
-fn a_client_that_does_not_do_it_is_not_waited_for_forever() {
-    let mut scene = Scene::at_work();
-    scene.wants(7, "fs/read_text_file", &json!({"sessionId": "s", "path": "/w/a"}));
-    scene.seen();
-    scene.pass(599);
-    assert_eq!(scene.seen(), "");
-    scene.pass(1);
-    assert_snapshot!(scene.seen(), @r#"
+fn a_client_request_times_out() {
+    let mut fixture = Fixture::with_turn();
+    fixture.agent_requests(7, "fs/read_text_file", &json!({"sessionId": "s", "path": "/w/a"}));
+    fixture.take_seen();
+    fixture.advance_clock(599);
+    assert_eq!(fixture.take_seen(), "");
+    fixture.advance_clock(1);
+    assert_snapshot!(fixture.take_seen(), @r#"
     log request.expired reason="the client did not answer within 10 min"
     log tool.call allow tool="fs/read_text_file" approval="auto"
     c < {"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":7}}
     a < {"jsonrpc":"2.0","id":7,"error":{"code":-32011,"message":"the client did not answer within 10 min","data":{"condition":"deadline","retryable":true,"effects":"possible"}}}
     "#);
-    scene.client(&json!({"jsonrpc": "2.0", "id": 7, "result": {"content": "x"}}));
-    assert_snapshot!(scene.seen(), @r#"
-    log request.late reason="the client answered after its time, and the answer was dropped"
+    fixture.send_client(&json!({"jsonrpc": "2.0", "id": 7, "result": {"content": "x"}}));
+    assert_snapshot!(fixture.take_seen(), @r#"
+    log request.late reason="the client answered after the deadline, and the answer was dropped"
     "#);
 }
 
 #[test]
 fn a_turn_that_the_client_cancels_ends_soon_or_its_agent_does() {
     let cancel = json!({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": "s"}});
-    let mut scene = Scene::at_work();
-    scene.client(&cancel);
-    scene.pass(9);
-    scene.answer(2, &json!({"stopReason": "cancelled"}));
-    scene.pass(100);
-    let seen = scene.seen();
+    let mut fixture = Fixture::with_turn();
+    fixture.send_client(&cancel);
+    fixture.advance_clock(9);
+    fixture.agent_answers(2, &json!({"stopReason": "cancelled"}));
+    fixture.advance_clock(100);
+    let seen = fixture.take_seen();
     assert!(seen.contains("cancelled") && !seen.contains("end the agent"), "{seen}");
 
-    let mut scene = Scene::at_work();
-    scene.client(&cancel);
-    scene.pass(5);
+    let mut fixture = Fixture::with_turn();
+    fixture.send_client(&cancel);
+    fixture.advance_clock(5);
     // Asking again does not give it more time.
-    scene.client(&cancel);
-    scene.seen();
-    scene.pass(5);
-    assert_eq!(scene.seen(), "end the agent: it went on with a turn that was stopped");
+    fixture.send_client(&cancel);
+    fixture.take_seen();
+    fixture.advance_clock(5);
+    assert_eq!(fixture.take_seen(), "end the agent: it continued a stopped turn");
 
     // Where no turn goes on there is nothing to wait for.
-    let mut scene = Scene::at_work();
-    scene.answer(2, &json!({"stopReason": "end_turn"}));
-    scene.client(&cancel);
-    scene.seen();
-    scene.pass(100);
-    assert_eq!(scene.seen(), "");
+    let mut fixture = Fixture::with_turn();
+    fixture.agent_answers(2, &json!({"stopReason": "end_turn"}));
+    fixture.send_client(&cancel);
+    fixture.take_seen();
+    fixture.advance_clock(100);
+    assert_eq!(fixture.take_seen(), "");
 }
 
 #[test]
 fn an_agent_that_does_not_close_a_session_goes_with_it() {
-    let mut scene = Scene::at_work();
-    scene.ask(3, "session/close", &json!({"sessionId": "s"}));
-    scene.pass(4);
-    scene.answer(2, &json!({"stopReason": "cancelled"}));
-    scene.answer(3, &json!({}));
-    let seen = scene.seen();
+    let mut fixture = Fixture::with_turn();
+    fixture.client_requests(3, "session/close", &json!({"sessionId": "s"}));
+    fixture.advance_clock(4);
+    fixture.agent_answers(2, &json!({"stopReason": "cancelled"}));
+    fixture.agent_answers(3, &json!({}));
+    let seen = fixture.take_seen();
     assert!(seen.contains("log session.closed") && !seen.contains("release"), "{seen}");
-    scene.pass(100);
-    assert_eq!(scene.seen(), "");
+    fixture.advance_clock(100);
+    assert_eq!(fixture.take_seen(), "");
 
-    let mut scene = Scene::at_work();
-    scene.ask(3, "session/close", &json!({"sessionId": "s"}));
-    assert_snapshot!(scene.seen(), @r#"
+    let mut fixture = Fixture::with_turn();
+    fixture.client_requests(3, "session/close", &json!({"sessionId": "s"}));
+    assert_snapshot!(fixture.take_seen(), @r#"
     a < {"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s"}}
     a < {"jsonrpc":"2.0","id":3,"method":"session/close","params":{"sessionId":"s"}}
     "#);
-    scene.pass(5);
-    assert_snapshot!(scene.seen(), @r#"
+    fixture.advance_clock(5);
+    assert_snapshot!(fixture.take_seen(), @r#"
     log request.expired reason="the agent did not answer session/close within 5 s"
     log operator.interrupted reason="it was closed"
     log session.closed reason="the agent did not close it in time"
@@ -324,21 +327,21 @@ fn an_agent_that_does_not_close_a_session_goes_with_it() {
 }
 
 #[test]
-fn a_turn_that_is_over_before_its_acts_are_recorded_is_not_waited_for() {
-    let mut scene = Scene::at_work();
-    scene.records = false;
-    scene.tool("1", "Read", "completed", &json!({"path": "/w/a"}));
-    scene.answer(2, &json!({"stopReason": "end_turn"}));
-    scene.seen();
-    for ticket in std::mem::take(&mut scene.sight.tickets) {
-        scene.gate.settled(scene.now, ticket, false, &mut scene.sight);
+fn a_turn_that_ended_before_recording_gets_no_deadline() {
+    let mut fixture = Fixture::with_turn();
+    fixture.settles_at_once = false;
+    fixture.agent_calls("1", "Read", "completed", &json!({"path": "/w/a"}));
+    fixture.agent_answers(2, &json!({"stopReason": "end_turn"}));
+    fixture.take_seen();
+    for seq in std::mem::take(&mut fixture.output.unsettled) {
+        fixture.gate.handle_audit_result(fixture.now, seq, false, &mut fixture.output);
     }
-    let seen = scene.seen();
+    let seen = fixture.take_seen();
     assert!(seen.contains("-32017") && !seen.contains("toolCallId"), "{seen}");
-    scene.records = true;
-    scene.pass(100);
-    assert!(!scene.seen().contains("end the agent"));
-    scene.ask(3, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
-    scene.answer(3, &json!({"stopReason": "end_turn"}));
-    assert!(scene.seen().contains(r#""id":3,"result":{"stopReason":"end_turn"}"#));
+    fixture.settles_at_once = true;
+    fixture.advance_clock(100);
+    assert!(!fixture.take_seen().contains("end the agent"));
+    fixture.client_requests(3, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
+    fixture.agent_answers(3, &json!({"stopReason": "end_turn"}));
+    assert!(fixture.take_seen().contains(r#""id":3,"result":{"stopReason":"end_turn"}"#));
 }

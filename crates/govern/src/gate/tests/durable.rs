@@ -1,44 +1,44 @@
-//! Nothing reaches the agent before it is recorded, and whoever asked is told the truth about it.
+//! Nothing reaches the agent before it is recorded, and errors tell whether the action was done.
 
 use super::*;
 
 /// Every record from now on fails.
-fn fill(scene: &mut Scene) {
-    scene.records = false;
-    scene.sight.tickets.clear();
+fn fill_log(fixture: &mut Fixture) {
+    fixture.settles_at_once = false;
+    fixture.output.unsettled.clear();
 }
 
-fn fail(scene: &mut Scene) -> String {
-    while !scene.sight.tickets.is_empty() {
-        for ticket in std::mem::take(&mut scene.sight.tickets) {
-            scene.gate.settled(scene.now, ticket, false, &mut scene.sight);
+fn fail_log(fixture: &mut Fixture) -> String {
+    while !fixture.output.unsettled.is_empty() {
+        for seq in std::mem::take(&mut fixture.output.unsettled) {
+            fixture.gate.handle_audit_result(fixture.now, seq, false, &mut fixture.output);
         }
     }
-    scene.seen()
+    fixture.take_seen()
 }
 
 #[test]
 fn a_prompt_is_recorded_before_the_agent_gets_it() {
-    let mut scene = Scene::new();
-    scene.ask(1, "session/new", &json!({"cwd": "/w/a", "mcpServers": []}));
-    scene.answer(1, &json!({"sessionId": "s"}));
-    fill(&mut scene);
+    let mut fixture = Fixture::new();
+    fixture.client_requests(1, "session/new", &json!({"cwd": "/w/a", "mcpServers": []}));
+    fixture.agent_answers(1, &json!({"sessionId": "s"}));
+    fill_log(&mut fixture);
     for id in 2..10 {
-        scene.seen();
-        scene.ask(
+        fixture.take_seen();
+        fixture.client_requests(
             id,
             "session/prompt",
             &json!({"sessionId": "s", "prompt": [{"type": "text", "text": "go"}]}),
         );
-        assert_eq!(scene.seen(), "");
-        let seen = fail(&mut scene);
+        assert_eq!(fixture.take_seen(), "");
+        let seen = fail_log(&mut fixture);
         assert!(!seen.contains("a < "), "{seen}");
         assert!(seen.contains("-32017") && seen.contains(r#""effects":"none""#), "{seen}");
     }
-    scene.records = true;
-    scene.ask(10, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
-    assert!(scene.seen().contains("a < "));
-    let event = scene.sight.accepted.last().unwrap();
+    fixture.settles_at_once = true;
+    fixture.client_requests(10, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
+    assert!(fixture.take_seen().contains("a < "));
+    let event = fixture.output.accepted.last().unwrap();
     assert_eq!(event.action, "prompt.accepted");
     assert_eq!(event.input.as_ref().unwrap()["sha256"].as_str().unwrap().len(), 64);
 }
@@ -50,42 +50,42 @@ fn no_session_is_opened_before_that_is_recorded() {
         ("session/load", json!({"sessionId": "s", "cwd": "/w/a", "mcpServers": []})),
         ("session/resume", json!({"sessionId": "s", "cwd": "/w/a", "mcpServers": []})),
     ] {
-        let mut scene = Scene::new();
-        fill(&mut scene);
-        scene.ask(1, method, &params);
-        assert!(!scene.seen().contains("a < "), "{method}");
-        let seen = fail(&mut scene);
+        let mut fixture = Fixture::new();
+        fill_log(&mut fixture);
+        fixture.client_requests(1, method, &params);
+        assert!(!fixture.take_seen().contains("a < "), "{method}");
+        let seen = fail_log(&mut fixture);
         assert!(!seen.contains("a < ") && seen.contains(r#""effects":"none""#), "{method} {seen}");
-        assert!(scene.gate.sessions.is_empty() && scene.gate.asked.is_empty(), "{method}");
+        assert!(fixture.gate.sessions.is_empty() && fixture.gate.pending_at_agent.is_empty(), "{method}");
     }
 }
 
 #[test]
-fn who_asked_is_told_that_something_may_have_been_done() {
+fn an_unrecorded_outcome_is_reported_with_possible_effects() {
     let is_true = |seen: &str| {
         let is_told = seen.contains("-32017") && seen.contains(r#""effects":"possible""#);
         is_told && seen.contains(r#""retryable":false"#)
     };
-    let mut scene = Scene::at_work();
-    fill(&mut scene);
-    scene.answer(2, &json!({"stopReason": "end_turn"}));
-    let seen = fail(&mut scene);
+    let mut fixture = Fixture::with_turn();
+    fill_log(&mut fixture);
+    fixture.agent_answers(2, &json!({"stopReason": "end_turn"}));
+    let seen = fail_log(&mut fixture);
     assert!(seen.contains("c < ") && is_true(&seen), "{seen}");
     // The same of what the client has done for the agent.
-    let mut scene = Scene::at_work();
-    scene.wants(9, "fs/read_text_file", &json!({"sessionId": "s", "path": "/w/a/b"}));
-    fill(&mut scene);
-    scene.seen();
-    scene.client(&json!({"jsonrpc": "2.0", "id": 9, "result": {"content": "x"}}));
-    let seen = fail(&mut scene);
+    let mut fixture = Fixture::with_turn();
+    fixture.agent_requests(9, "fs/read_text_file", &json!({"sessionId": "s", "path": "/w/a/b"}));
+    fill_log(&mut fixture);
+    fixture.take_seen();
+    fixture.send_client(&json!({"jsonrpc": "2.0", "id": 9, "result": {"content": "x"}}));
+    let seen = fail_log(&mut fixture);
     assert!(seen.contains(r#"a < {"jsonrpc":"2.0","id":9,"error""#) && is_true(&seen), "{seen}");
     // And of a session that the agent has made.
-    let mut scene = Scene::new();
-    scene.ask(1, "session/new", &json!({"cwd": "/w/a", "mcpServers": []}));
-    fill(&mut scene);
-    scene.seen();
-    scene.answer(1, &json!({"sessionId": "s"}));
-    let seen = fail(&mut scene);
+    let mut fixture = Fixture::new();
+    fixture.client_requests(1, "session/new", &json!({"cwd": "/w/a", "mcpServers": []}));
+    fill_log(&mut fixture);
+    fixture.take_seen();
+    fixture.agent_answers(1, &json!({"sessionId": "s"}));
+    let seen = fail_log(&mut fixture);
     assert!(is_true(&seen), "{seen}");
 }
 
@@ -95,28 +95,28 @@ fn a_request_of_the_agent_whose_decision_is_not_recorded_is_answered_once() {
         ("fs/read_text_file", json!({"sessionId": "s", "path": "/w/a/b"})),
         ("_x/listed", json!({"sessionId": "s"})),
     ] {
-        let mut scene = Scene::at_work();
-        scene.gate.mandate.agent_methods = vec!["_x/listed".into()];
-        fill(&mut scene);
-        scene.wants(9, method, &params);
-        let seen = fail(&mut scene);
+        let mut fixture = Fixture::with_turn();
+        fixture.gate.config.agent_methods = vec!["_x/listed".into()];
+        fill_log(&mut fixture);
+        fixture.agent_requests(9, method, &params);
+        let seen = fail_log(&mut fixture);
         assert!(seen.contains(r#"a < {"jsonrpc":"2.0","id":9,"error":{"code":-32017"#), "{method}: {seen}");
-        assert!(scene.gate.served.is_empty(), "{method}");
-        scene.records = true;
-        scene.pass(3_600);
-        let seen = scene.seen();
+        assert!(fixture.gate.pending_at_client.is_empty(), "{method}");
+        fixture.settles_at_once = true;
+        fixture.advance_clock(3_600);
+        let seen = fixture.take_seen();
         assert!(!seen.contains(r#""id":9"#), "{method}: {seen}");
     }
 }
 
 #[test]
 fn a_request_of_the_client_that_waited_for_the_log_beyond_its_deadline_is_answered_once() {
-    let mut scene = Scene::new();
-    fill(&mut scene);
-    scene.ask(1, "session/load", &json!({"sessionId": "s", "cwd": "/w/a", "mcpServers": []}));
-    scene.gate.tick(Duration::from_secs(3_600), &mut scene.sight);
-    let seen = fail(&mut scene);
+    let mut fixture = Fixture::new();
+    fill_log(&mut fixture);
+    fixture.client_requests(1, "session/load", &json!({"sessionId": "s", "cwd": "/w/a", "mcpServers": []}));
+    fixture.gate.tick(Duration::from_secs(3_600), &mut fixture.output);
+    let seen = fail_log(&mut fixture);
     assert_eq!(seen.matches(r#"c < {"jsonrpc":"2.0","id":1,"#).count(), 1, "{seen}");
     assert!(!seen.contains("a < {\"jsonrpc\":\"2.0\",\"id\":1"), "{seen}");
-    assert!(scene.gate.sessions.is_empty() && scene.gate.asked.is_empty());
+    assert!(fixture.gate.sessions.is_empty() && fixture.gate.pending_at_agent.is_empty());
 }

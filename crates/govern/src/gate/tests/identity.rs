@@ -1,17 +1,17 @@
-//! What an approval is for: all that was judged and shown, once.
+//! Scope of an approval: everything that was judged and shown, once.
 
 use super::*;
 
 const OPTIONS: &str = r#"[{"optionId":"y","kind":"allow_once"},{"optionId":"n","kind":"reject_once"}]"#;
 
-fn asks(scene: &mut Scene, id: u64, call: &Value) {
+fn ask_permission(fixture: &mut Fixture, id: u64, call: &Value) {
     let options: Value = serde_json::from_str(OPTIONS).unwrap();
     let params = json!({"sessionId": "s", "toolCall": call, "options": options});
-    scene.wants(id, "session/request_permission", &params);
+    fixture.agent_requests(id, "session/request_permission", &params);
 }
 
-fn approves(scene: &mut Scene, number: u64) {
-    scene.client(&json!({"jsonrpc": "2.0", "id": format!("aip44:n:{number}"), "result":
+fn approve(fixture: &mut Fixture, number: u64) {
+    fixture.send_client(&json!({"jsonrpc": "2.0", "id": format!("aip44:n:{number}"), "result":
         {"outcome": {"outcome": "selected", "optionId": "allow_once"}}}));
 }
 
@@ -19,15 +19,15 @@ fn diff(path: &str, text: &str) -> Value {
     json!([{"type": "diff", "path": path, "oldText": "a", "newText": text}])
 }
 
-/// An edit of which everything is told at once.
-fn edit() -> Value {
+/// An edit whose update has everything at once.
+fn edit_call() -> Value {
     json!({"sessionUpdate": "tool_call", "toolCallId": "1", "name": "Write", "kind": "edit", "status": "pending",
         "rawInput": {"note": "x", "cwd": "/w/a", "env": []}, "locations": [{"path": "/w/a/one"}],
         "content": diff("/w/a/one", "harmless")})
 }
 
 /// Each member of a call that is judged or shown, as another than [`edit`] has it.
-fn others() -> [Value; 6] {
+fn changed_calls() -> [Value; 6] {
     [
         json!({"locations": [{"path": "/w/a/two"}]}),
         json!({"kind": "delete"}),
@@ -38,24 +38,24 @@ fn others() -> [Value; 6] {
     ]
 }
 
-fn update(more: &Value) -> Value {
+fn call_update(more: &Value) -> Value {
     let mut update = json!({"sessionUpdate": "tool_call_update", "toolCallId": "1"});
     update.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     update
 }
 
 #[test]
-fn whatever_changes_after_an_approval_needs_another() {
-    for other in others() {
-        let mut scene = Scene::at_work();
-        scene.update(&edit());
-        asks(&mut scene, 7, &json!({"toolCallId": "1"}));
-        approves(&mut scene, 1);
-        assert!(scene.seen().contains(r#""optionId":"y""#));
-        let mut runs = update(&other);
+fn changes_after_an_approval_need_a_new_one() {
+    for other in changed_calls() {
+        let mut fixture = Fixture::with_turn();
+        fixture.agent_updates(&edit_call());
+        ask_permission(&mut fixture, 7, &json!({"toolCallId": "1"}));
+        approve(&mut fixture, 1);
+        assert!(fixture.take_seen().contains(r#""optionId":"y""#));
+        let mut runs = call_update(&other);
         runs["status"] = json!("in_progress");
-        scene.update(&runs);
-        let seen = scene.seen();
+        fixture.agent_updates(&runs);
+        let seen = fixture.take_seen();
         assert!(
             seen.contains("without an approval") && !seen.contains("approval=\"user:ada\""),
             "{other} {seen}"
@@ -64,21 +64,21 @@ fn whatever_changes_after_an_approval_needs_another() {
 }
 
 #[test]
-fn whatever_changes_while_it_waits_is_refused_and_asked_anew() {
+fn changes_while_an_approval_is_pending_need_a_new_one() {
     let text = json!({"content": diff("/w/a/one", "EVIL")});
-    for other in others().into_iter().chain([text]) {
-        let mut scene = Scene::at_work();
-        scene.update(&edit());
-        asks(&mut scene, 7, &json!({"toolCallId": "1"}));
-        scene.seen();
-        scene.update(&update(&other));
-        let seen = scene.seen();
-        assert!(seen.contains("the call was changed while it waited"), "{other} {seen}");
-        approves(&mut scene, 1);
-        assert_eq!(scene.seen(), "", "{other}");
-        asks(&mut scene, 8, &json!({"toolCallId": "1"}));
+    for other in changed_calls().into_iter().chain([text]) {
+        let mut fixture = Fixture::with_turn();
+        fixture.agent_updates(&edit_call());
+        ask_permission(&mut fixture, 7, &json!({"toolCallId": "1"}));
+        fixture.take_seen();
+        fixture.agent_updates(&call_update(&other));
+        let seen = fixture.take_seen();
+        assert!(seen.contains("the call changed while it waited for approval"), "{other} {seen}");
+        approve(&mut fixture, 1);
+        assert_eq!(fixture.take_seen(), "", "{other}");
+        ask_permission(&mut fixture, 8, &json!({"toolCallId": "1"}));
         assert!(
-            scene.seen().contains(r#""id":"aip44:n:2","method":"session/request_permission""#),
+            fixture.take_seen().contains(r#""id":"aip44:n:2","method":"session/request_permission""#),
             "{other}"
         );
     }
@@ -86,22 +86,22 @@ fn whatever_changes_while_it_waits_is_refused_and_asked_anew() {
 
 #[test]
 fn an_approval_answers_one_request_and_every_answer_is_recorded() {
-    let mut scene = Scene::at_work();
-    scene.update(&edit());
-    asks(&mut scene, 7, &json!({"toolCallId": "1"}));
-    approves(&mut scene, 1);
-    assert!(scene.seen().contains(r#"a < {"jsonrpc":"2.0","id":7"#));
-    asks(&mut scene, 8, &json!({"toolCallId": "1"}));
-    let seen = scene.seen();
+    let mut fixture = Fixture::with_turn();
+    fixture.agent_updates(&edit_call());
+    ask_permission(&mut fixture, 7, &json!({"toolCallId": "1"}));
+    approve(&mut fixture, 1);
+    assert!(fixture.take_seen().contains(r#"a < {"jsonrpc":"2.0","id":7"#));
+    ask_permission(&mut fixture, 8, &json!({"toolCallId": "1"}));
+    let seen = fixture.take_seen();
     assert!(seen.contains("policy.resolved require-approval") && !seen.contains("a < "), "{seen}");
-    approves(&mut scene, 2);
-    assert!(scene.seen().contains(r#"a < {"jsonrpc":"2.0","id":8"#));
+    approve(&mut fixture, 2);
+    assert!(fixture.take_seen().contains(r#"a < {"jsonrpc":"2.0","id":8"#));
     // What a policy allows is answered at once, and recorded each time.
-    scene.tool("2", "Read", "pending", &json!({"path": "/w/a/b"}));
-    scene.seen();
+    fixture.agent_calls("2", "Read", "pending", &json!({"path": "/w/a/b"}));
+    fixture.take_seen();
     for id in 10..13 {
-        asks(&mut scene, id, &json!({"toolCallId": "2"}));
-        let seen = scene.seen();
+        ask_permission(&mut fixture, id, &json!({"toolCallId": "2"}));
+        let seen = fixture.take_seen();
         assert!(
             seen.starts_with("log policy.resolved allow tool=\"Read\"") && seen.contains("a < "),
             "{seen}"
@@ -110,19 +110,19 @@ fn an_approval_answers_one_request_and_every_answer_is_recorded() {
 }
 
 #[test]
-fn who_is_asked_sees_all_that_is_judged_and_the_log_has_it() {
-    let mut scene = Scene::at_work();
-    scene.update(&edit());
-    scene.seen();
-    asks(&mut scene, 7, &json!({"toolCallId": "1"}));
-    let question = scene.sight.raw.last().unwrap().clone();
+fn approvers_and_the_log_see_all_that_is_judged() {
+    let mut fixture = Fixture::with_turn();
+    fixture.agent_updates(&edit_call());
+    fixture.take_seen();
+    ask_permission(&mut fixture, 7, &json!({"toolCallId": "1"}));
+    let question = fixture.output.raw.last().unwrap().clone();
     let question: Value = serde_json::from_str(&question).unwrap();
     let shown = &question["params"]["toolCall"];
     assert_eq!(shown["rawInput"]["note"], "x");
     assert_eq!(shown["locations"], json!([{"path": "/w/a/one"}]));
     assert_eq!(shown["content"], diff("/w/a/one", "harmless"));
-    approves(&mut scene, 1);
-    let event = scene.sight.events.iter().rfind(|event| event.action == "policy.resolved").unwrap();
+    approve(&mut fixture, 1);
+    let event = fixture.output.events.iter().rfind(|event| event.action == "policy.resolved").unwrap();
     let input = event.input.as_ref().unwrap();
     assert_eq!((&input["rawInput"]["note"], &input["locations"]), (&json!("x"), &json!(["/w/a/one"])));
     assert_eq!(input["content"], diff("/w/a/one", "harmless"));
@@ -132,44 +132,44 @@ fn who_is_asked_sees_all_that_is_judged_and_the_log_has_it() {
 /// Agents show a change once more when it is made, with other lines around it.
 #[test]
 fn the_text_of_a_change_that_was_made_is_a_result_and_not_what_was_approved() {
-    let mut scene = Scene::at_work();
-    scene.update(&edit());
-    asks(&mut scene, 7, &json!({"toolCallId": "1"}));
-    approves(&mut scene, 1);
-    scene.update(&update(&json!({"content": diff("/w/a/one", "as it was made")})));
-    scene.update(&update(&json!({"status": "completed"})));
-    let seen = scene.seen();
+    let mut fixture = Fixture::with_turn();
+    fixture.agent_updates(&edit_call());
+    ask_permission(&mut fixture, 7, &json!({"toolCallId": "1"}));
+    approve(&mut fixture, 1);
+    fixture.agent_updates(&call_update(&json!({"content": diff("/w/a/one", "as it was made")})));
+    fixture.agent_updates(&call_update(&json!({"status": "completed"})));
+    let seen = fixture.take_seen();
     assert!(!seen.contains("interrupted") && seen.contains("log tool.call allow"), "{seen}");
-    let event = scene.sight.events.iter().rfind(|event| event.action == "tool.call").unwrap();
+    let event = fixture.output.events.iter().rfind(|event| event.action == "tool.call").unwrap();
     assert_eq!(event.input.as_ref().unwrap()["content"], diff("/w/a/one", "harmless"));
     assert_eq!(event.output, Some(diff("/w/a/one", "as it was made")));
     // Where it is all there is, another text is another call.
-    let mut scene = Scene::at_work();
-    let mut bare = edit();
+    let mut fixture = Fixture::with_turn();
+    let mut bare = edit_call();
     bare.as_object_mut().unwrap().remove("rawInput");
-    scene.update(&bare);
-    asks(&mut scene, 7, &json!({"toolCallId": "1"}));
-    approves(&mut scene, 1);
+    fixture.agent_updates(&bare);
+    ask_permission(&mut fixture, 7, &json!({"toolCallId": "1"}));
+    approve(&mut fixture, 1);
     let more = json!({"content": diff("/w/a/one", "EVIL"), "status": "in_progress"});
-    scene.update(&update(&more));
-    assert!(scene.seen().contains("without an approval"));
+    fixture.agent_updates(&call_update(&more));
+    assert!(fixture.take_seen().contains("without an approval"));
 }
 
 /// The last question to the client, and the changes that it and the last decision in the log show.
-fn asked_and_logged(scene: &Scene) -> (Value, Value, Value) {
+fn asked_and_logged(fixture: &Fixture) -> (Value, Value, Value) {
     let is_question = |line: &&String| line.contains("session/request_permission");
     let question: Value =
-        serde_json::from_str(scene.sight.raw.iter().rfind(is_question).expect("a question")).unwrap();
-    let event = scene.sight.events.iter().rfind(|event| event.action == "policy.resolved").unwrap();
+        serde_json::from_str(fixture.output.raw.iter().rfind(is_question).expect("a question")).unwrap();
+    let event = fixture.output.events.iter().rfind(|event| event.action == "policy.resolved").unwrap();
     let logged = event.input.as_ref().unwrap()["content"].clone();
     (question["id"].clone(), question["params"]["toolCall"]["content"].clone(), logged)
 }
 
 #[test]
-fn a_second_question_and_its_log_show_the_text_that_was_told_last() {
+fn a_second_request_and_its_entry_show_the_latest_text() {
     let evil = diff("/w/a/one", "EVIL");
     let announced = |status: &str| {
-        let mut again = edit();
+        let mut again = edit_call();
         (again["content"], again["status"]) = (evil.clone(), json!(status));
         again
     };
@@ -178,44 +178,44 @@ fn a_second_question_and_its_log_show_the_text_that_was_told_last() {
     let told = [
         announced("pending"),
         unsaid,
-        update(&json!({"content": evil})),
-        update(&json!({"content": evil, "status": "pending"})),
+        call_update(&json!({"content": evil})),
+        call_update(&json!({"content": evil, "status": "pending"})),
     ];
     for has_ended in [true, false] {
         for told in &told {
-            let mut scene = Scene::at_work();
-            scene.update(&edit());
-            asks(&mut scene, 7, &json!({"toolCallId": "1"}));
-            approves(&mut scene, 1);
+            let mut fixture = Fixture::with_turn();
+            fixture.agent_updates(&edit_call());
+            ask_permission(&mut fixture, 7, &json!({"toolCallId": "1"}));
+            approve(&mut fixture, 1);
             if has_ended {
-                scene.update(&update(&json!({"status": "completed"})));
+                fixture.agent_updates(&call_update(&json!({"status": "completed"})));
             }
-            scene.update(told);
-            asks(&mut scene, 8, &json!({"toolCallId": "1"}));
-            let (id, shown, logged) = asked_and_logged(&scene);
+            fixture.agent_updates(told);
+            ask_permission(&mut fixture, 8, &json!({"toolCallId": "1"}));
+            let (id, shown, logged) = asked_and_logged(&fixture);
             assert_eq!((id, &shown, &logged), (json!("aip44:n:2"), &evil, &evil), "{has_ended} {told}");
-            approves(&mut scene, 2);
-            assert_eq!(asked_and_logged(&scene).2, evil, "{has_ended} {told}");
-            scene.update(&update(&json!({"status": "completed"})));
-            let event = scene.sight.events.iter().rfind(|event| event.action == "tool.call").unwrap();
+            approve(&mut fixture, 2);
+            assert_eq!(asked_and_logged(&fixture).2, evil, "{has_ended} {told}");
+            fixture.agent_updates(&call_update(&json!({"status": "completed"})));
+            let event = fixture.output.events.iter().rfind(|event| event.action == "tool.call").unwrap();
             assert_eq!(event.input.as_ref().unwrap()["content"], evil, "{has_ended} {told}");
-            assert!(!scene.seen().contains("interrupted"), "{has_ended} {told}");
+            assert!(!fixture.take_seen().contains("interrupted"), "{has_ended} {told}");
         }
     }
 }
 
 #[test]
 fn an_approved_call_that_is_pending_again_with_another_text_needs_another_approval() {
-    let mut again = edit();
+    let mut again = edit_call();
     again["content"] = diff("/w/a/one", "EVIL");
-    for told in [again.clone(), update(&json!({"content": again["content"], "status": "pending"}))] {
-        let mut scene = Scene::at_work();
-        scene.update(&edit());
-        asks(&mut scene, 7, &json!({"toolCallId": "1"}));
-        approves(&mut scene, 1);
-        scene.update(&told);
-        scene.update(&update(&json!({"status": "in_progress"})));
-        assert!(scene.seen().contains("without an approval"), "{told}");
+    for told in [again.clone(), call_update(&json!({"content": again["content"], "status": "pending"}))] {
+        let mut fixture = Fixture::with_turn();
+        fixture.agent_updates(&edit_call());
+        ask_permission(&mut fixture, 7, &json!({"toolCallId": "1"}));
+        approve(&mut fixture, 1);
+        fixture.agent_updates(&told);
+        fixture.agent_updates(&call_update(&json!({"status": "in_progress"})));
+        assert!(fixture.take_seen().contains("without an approval"), "{told}");
     }
 }
 
@@ -223,10 +223,10 @@ fn an_approved_call_that_is_pending_again_with_another_text_needs_another_approv
 fn other_input_after_an_approval_is_judged_with_the_text_beside_it() {
     let evil = diff("/w/a/one", "EVIL");
     let input = json!({"note": "y", "cwd": "/w/a", "env": []});
-    let mut scene = Scene::at_work();
-    scene.update(&edit());
-    asks(&mut scene, 7, &json!({"toolCallId": "1"}));
-    approves(&mut scene, 1);
-    scene.update(&update(&json!({"rawInput": input, "content": evil})));
-    assert_eq!(asked_and_logged(&scene).2, evil);
+    let mut fixture = Fixture::with_turn();
+    fixture.agent_updates(&edit_call());
+    ask_permission(&mut fixture, 7, &json!({"toolCallId": "1"}));
+    approve(&mut fixture, 1);
+    fixture.agent_updates(&call_update(&json!({"rawInput": input, "content": evil})));
+    assert_eq!(asked_and_logged(&fixture).2, evil);
 }

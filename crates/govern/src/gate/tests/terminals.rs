@@ -6,7 +6,7 @@ fn command(terminal: &str, command: &str) -> Value {
     json!({"sessionUpdate": "terminal_update", "terminalId": terminal, "command": command})
 }
 
-fn output(terminal: &str) -> Value {
+fn terminal_output(terminal: &str) -> Value {
     json!({"sessionUpdate": "terminal_output_chunk", "terminalId": terminal, "data": "c2VjcmV0"})
 }
 
@@ -15,42 +15,42 @@ fn exited(terminal: &str) -> Value {
 }
 
 /// A scene in which `make` was approved for call 1, which runs and shows this terminal if one is named.
-fn with_approved_call(terminal: Option<&str>) -> Scene {
-    let mut scene = Scene::at_work();
-    scene.wants(
+fn with_approved_call(terminal: Option<&str>) -> Fixture {
+    let mut fixture = Fixture::with_turn();
+    fixture.agent_requests(
         7,
         "session/request_permission",
         &json!({"sessionId": "s", "toolCall": {"toolCallId": "1", "name": "Bash", "rawInput": {"command": "make"}},
             "options": [{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]}),
     );
-    scene.client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
+    fixture.send_client(&json!({"jsonrpc": "2.0", "id": "aip44:n:1", "result":
         {"outcome": {"outcome": "selected", "optionId": "allow_once"}}}));
-    scene.tool("1", "Bash", "in_progress", &json!({"command": "make"}));
+    fixture.agent_calls("1", "Bash", "in_progress", &json!({"command": "make"}));
     if let Some(terminal) = terminal {
-        scene.update(&json!({"sessionUpdate": "tool_call_update", "toolCallId": "1",
+        fixture.agent_updates(&json!({"sessionUpdate": "tool_call_update", "toolCallId": "1",
             "content": [{"type": "terminal", "terminalId": terminal}]}));
     }
-    scene.seen();
-    scene
+    fixture.take_seen();
+    fixture
 }
 
 /// None of the updates is shown, and the turn is stopped.
 #[track_caller]
-fn stops(mut scene: Scene, updates: &[Value]) {
+fn expect_stop(mut fixture: Fixture, updates: &[Value]) {
     for update in updates {
-        scene.update(update);
+        fixture.agent_updates(update);
     }
-    let seen = scene.seen();
+    let seen = fixture.take_seen();
     assert!(seen.contains("log operator.interrupted") && !seen.contains("c < "), "{updates:?}: {seen}");
 }
 
 /// All of the updates are shown.
 #[track_caller]
-fn shows(mut scene: Scene, updates: &[Value]) -> String {
+fn expect_shown(mut fixture: Fixture, updates: &[Value]) -> String {
     for update in updates {
-        scene.update(update);
+        fixture.agent_updates(update);
     }
-    let seen = scene.seen();
+    let seen = fixture.take_seen();
     let shown = seen.lines().filter(|line| line.starts_with("c < ")).count();
     assert!(shown == updates.len() && !seen.contains("interrupted"), "{updates:?}: {seen}");
     seen
@@ -58,68 +58,70 @@ fn shows(mut scene: Scene, updates: &[Value]) -> String {
 
 #[test]
 fn a_terminal_is_decided_about_like_a_call_that_runs_its_command() {
-    stops(Scene::at_work(), &[command("t", "make")]);
-    stops(Scene::at_work(), &[command("t", "make"), output("t")]);
+    expect_stop(Fixture::with_turn(), &[command("t", "make")]);
+    expect_stop(Fixture::with_turn(), &[command("t", "make"), terminal_output("t")]);
     // Whatever form the command has.
     let mut odd = command("t", "");
     odd["command"] = json!(["make"]);
-    stops(Scene::at_work(), &[odd]);
+    expect_stop(Fixture::with_turn(), &[odd]);
     let twice = r#"{"sessionUpdate":"terminal_update","terminalId":"t","command":"ls","command":"make"}"#;
     let line = format!(
         r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":"s","update":{twice}}}}}"#
     );
-    let mut scene = Scene::at_work();
-    scene.gate.agent(scene.now, View::parse(line.as_bytes()), &mut scene.sight);
-    scene.commit();
-    let seen = scene.seen();
+    let mut fixture = Fixture::with_turn();
+    fixture.gate.handle_agent_message(fixture.now, View::parse(line.as_bytes()), &mut fixture.output);
+    fixture.settle_events();
+    let seen = fixture.take_seen();
     assert!(seen.contains("log operator.interrupted") && !seen.contains("c < "), "{seen}");
 }
 
 #[test]
-fn a_terminal_that_does_not_tell_its_command_may_run_anything() {
-    stops(Scene::at_work(), &[output("t")]);
-    stops(Scene::at_work(), &[exited("t")]);
+fn a_terminal_without_a_command_may_run_anything() {
+    expect_stop(Fixture::with_turn(), &[terminal_output("t")]);
+    expect_stop(Fixture::with_turn(), &[exited("t")]);
     let mut snapshot = json!({"sessionUpdate": "terminal_update", "terminalId": "t"});
     snapshot["output"] = json!({"data": "c2VjcmV0"});
-    stops(Scene::at_work(), &[snapshot]);
+    expect_stop(Fixture::with_turn(), &[snapshot]);
 }
 
 #[test]
 fn a_terminal_of_an_approved_call_is_a_part_of_it() {
-    let whole = [command("t", "make"), output("t"), exited("t")];
+    let whole = [command("t", "make"), terminal_output("t"), exited("t")];
     // In either order, and by its command alone.
-    shows(with_approved_call(None), &whole);
-    shows(with_approved_call(Some("t")), &whole);
+    expect_shown(with_approved_call(None), &whole);
+    expect_shown(with_approved_call(Some("t")), &whole);
     let mut there = command("t", "make");
     there["cwd"] = json!("/w/a");
-    shows(with_approved_call(None), &[there]);
+    expect_shown(with_approved_call(None), &[there]);
     // The call says what runs in it.
-    shows(with_approved_call(Some("t")), &[output("t"), exited("t")]);
-    let mut scene = with_approved_call(Some("t"));
-    scene.update(&json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "status": "completed"}));
-    scene.seen();
-    shows(scene, &[output("t"), exited("t")]);
+    expect_shown(with_approved_call(Some("t")), &[terminal_output("t"), exited("t")]);
+    let mut fixture = with_approved_call(Some("t"));
+    fixture.agent_updates(
+        &json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "status": "completed"}),
+    );
+    fixture.take_seen();
+    expect_shown(fixture, &[terminal_output("t"), exited("t")]);
 }
 
 #[test]
 fn an_approval_holds_for_one_terminal_and_its_command() {
-    stops(with_approved_call(Some("t")), &[command("t", "make install")]);
+    expect_stop(with_approved_call(Some("t")), &[command("t", "make install")]);
     let mut elsewhere = command("t", "make");
     elsewhere["cwd"] = json!("/w/b");
-    stops(with_approved_call(None), &[elsewhere]);
-    let mut scene = with_approved_call(None);
-    scene.update(&command("t", "make"));
-    scene.seen();
-    stops(scene, &[command("u", "make")]);
+    expect_stop(with_approved_call(None), &[elsewhere]);
+    let mut fixture = with_approved_call(None);
+    fixture.agent_updates(&command("t", "make"));
+    fixture.take_seen();
+    expect_stop(fixture, &[command("u", "make")]);
     // An id that looks like the key of something else is that of a terminal.
-    stops(with_approved_call(None), &[output("1")]);
+    expect_stop(with_approved_call(None), &[terminal_output("1")]);
 }
 
 fn completed() -> Value {
     json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "status": "completed"})
 }
 
-fn shown(terminal: &str) -> Value {
+fn showing_call(terminal: &str) -> Value {
     json!({"sessionUpdate": "tool_call_update", "toolCallId": "1",
         "content": [{"type": "terminal", "terminalId": terminal}]})
 }
@@ -127,134 +129,153 @@ fn shown(terminal: &str) -> Value {
 #[test]
 fn an_approval_holds_for_one_run() {
     let after = |updates: &[Value]| {
-        let mut scene = with_approved_call(None);
+        let mut fixture = with_approved_call(None);
         for update in updates {
-            scene.update(update);
+            fixture.agent_updates(update);
         }
-        let seen = scene.seen();
+        let seen = fixture.take_seen();
         assert!(!seen.contains("interrupted"), "{seen}");
-        scene
+        fixture
     };
     let run = [command("t", "make"), exited("t")];
     // In the same terminal, in another one, and in one that the call has shown as well.
-    stops(after(&run), &[command("t", "make")]);
-    stops(after(&run), &[command("u", "make")]);
-    stops(after(&[command("t", "make"), shown("u")]), &[command("u", "make")]);
-    stops(after(&[shown("u"), command("u", "make"), shown("t")]), &[command("t", "make")]);
+    expect_stop(after(&run), &[command("t", "make")]);
+    expect_stop(after(&run), &[command("u", "make")]);
+    expect_stop(after(&[command("t", "make"), showing_call("u")]), &[command("u", "make")]);
+    expect_stop(
+        after(&[showing_call("u"), command("u", "make"), showing_call("t")]),
+        &[command("t", "make")],
+    );
     // After the call has ended, which shows another terminal then.
     let whole = [&run[..], &[completed()]].concat();
-    stops(after(&whole), &[command("t", "make")]);
-    stops(after(&[&whole[..], &[shown("n")]].concat()), &[command("n", "make")]);
-    stops(after(&[completed()]), &[command("t", "make")]);
-    stops(after(&[command("t", "make"), completed()]), &[command("t", "make")]);
-    stops(after(&[shown("t"), completed()]), &[command("t", "make")]);
+    expect_stop(after(&whole), &[command("t", "make")]);
+    expect_stop(after(&[&whole[..], &[showing_call("n")]].concat()), &[command("n", "make")]);
+    expect_stop(after(&[completed()]), &[command("t", "make")]);
+    expect_stop(after(&[command("t", "make"), completed()]), &[command("t", "make")]);
+    expect_stop(after(&[showing_call("t"), completed()]), &[command("t", "make")]);
 }
 
 #[test]
 fn a_terminal_of_an_earlier_turn_is_a_part_of_its_call_while_it_runs() {
     let next_turn = |updates: &[Value]| {
-        let mut scene = with_approved_call(None);
+        let mut fixture = with_approved_call(None);
         for update in updates {
-            scene.update(update);
+            fixture.agent_updates(update);
         }
-        scene.answer(2, &json!({"stopReason": "end_turn"}));
-        scene.ask(3, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
-        let seen = scene.seen();
+        fixture.agent_answers(2, &json!({"stopReason": "end_turn"}));
+        fixture.client_requests(3, "session/prompt", &json!({"sessionId": "s", "prompt": []}));
+        let seen = fixture.take_seen();
         assert!(!seen.contains("interrupted"), "{seen}");
-        scene
+        fixture
     };
-    shows(next_turn(&[command("t", "make"), completed()]), &[output("t"), exited("t")]);
-    stops(next_turn(&[command("t", "make"), exited("t"), completed()]), &[output("t")]);
-    stops(next_turn(&[shown("t"), completed()]), &[output("t")]);
-    stops(next_turn(&[command("t", "make"), completed()]), &[command("t", "make")]);
+    expect_shown(next_turn(&[command("t", "make"), completed()]), &[terminal_output("t"), exited("t")]);
+    expect_stop(next_turn(&[command("t", "make"), exited("t"), completed()]), &[terminal_output("t")]);
+    expect_stop(next_turn(&[showing_call("t"), completed()]), &[terminal_output("t")]);
+    expect_stop(next_turn(&[command("t", "make"), completed()]), &[command("t", "make")]);
 }
 
 #[test]
-fn a_run_may_be_told_in_many_updates() {
+fn a_run_may_be_reported_in_many_updates() {
     let mut end = exited("t");
     end["command"] = json!("make");
-    let updates = [shown("t"), command("t", "make"), command("t", "make"), output("t"), completed(), end];
-    shows(with_approved_call(None), &updates);
-    let updates = [command("t", "make"), shown("t"), exited("t"), shown("t"), output("t"), completed()];
-    shows(with_approved_call(None), &updates);
+    let updates = [
+        showing_call("t"),
+        command("t", "make"),
+        command("t", "make"),
+        terminal_output("t"),
+        completed(),
+        end,
+    ];
+    expect_shown(with_approved_call(None), &updates);
+    let updates = [
+        command("t", "make"),
+        showing_call("t"),
+        exited("t"),
+        showing_call("t"),
+        terminal_output("t"),
+        completed(),
+    ];
+    expect_shown(with_approved_call(None), &updates);
 }
 
 #[test]
 fn a_terminal_may_run_the_command_of_a_later_call() {
-    let mut scene = with_approved_call(Some("t"));
+    let mut fixture = with_approved_call(Some("t"));
     for update in [command("t", "make"), exited("t"), completed()] {
-        scene.update(&update);
+        fixture.agent_updates(&update);
     }
-    scene.wants(
+    fixture.agent_requests(
         8,
         "session/request_permission",
         &json!({"sessionId": "s", "toolCall": {"toolCallId": "2", "name": "Bash", "rawInput": {"command": "make"}},
             "options": [{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]}),
     );
-    scene.client(&json!({"jsonrpc": "2.0", "id": "aip44:n:2", "result":
+    fixture.send_client(&json!({"jsonrpc": "2.0", "id": "aip44:n:2", "result":
         {"outcome": {"outcome": "selected", "optionId": "allow_once"}}}));
-    scene.seen();
-    shows(scene, &[command("t", "make"), output("t"), exited("t")]);
+    fixture.take_seen();
+    expect_shown(fixture, &[command("t", "make"), terminal_output("t"), exited("t")]);
 }
 
 #[test]
 fn output_of_a_call_that_is_not_allowed_stops_the_turn() {
-    let mut scene = Scene::at_work();
-    scene.update(&json!({"sessionUpdate": "tool_call", "toolCallId": "1", "name": "Bash", "kind": "execute",
+    let mut fixture = Fixture::with_turn();
+    fixture.agent_updates(
+        &json!({"sessionUpdate": "tool_call", "toolCallId": "1", "name": "Bash", "kind": "execute",
         "status": "pending", "rawInput": {"command": "make"},
-        "content": [{"type": "terminal", "terminalId": "t"}]}));
-    scene.seen();
-    stops(scene, &[output("t")]);
+        "content": [{"type": "terminal", "terminalId": "t"}]}),
+    );
+    fixture.take_seen();
+    expect_stop(fixture, &[terminal_output("t")]);
 }
 
 #[test]
 fn a_terminal_that_several_calls_show_is_allowed_if_all_of_them_are() {
-    let mut scene = with_approved_call(Some("t"));
-    scene.update(&json!({"sessionUpdate": "tool_call", "toolCallId": "2", "name": "Rm", "kind": "delete",
+    let mut fixture = with_approved_call(Some("t"));
+    fixture.agent_updates(&json!({"sessionUpdate": "tool_call", "toolCallId": "2", "name": "Rm", "kind": "delete",
         "status": "pending", "rawInput": {"path": "/w/a/b"}, "content": [[{"type": "terminal", "terminalId": "t"}]]}));
-    scene.seen();
-    stops(scene, &[output("t")]);
+    fixture.take_seen();
+    expect_stop(fixture, &[terminal_output("t")]);
 }
 
 #[test]
 fn an_allowed_terminal_is_recorded_with_its_end() {
-    let mut scene = Scene::at_work();
+    let mut fixture = Fixture::with_turn();
     let clauses = vec![GovernanceRule::new("all", "tool.call", Class::Allow)];
     let ruleset = GovernanceRuleset::new(clauses).with_level(Some(2)).with_default(DefaultApproval::Auto);
     let policy = Policy::new(Access::High, Narrowing::default()).with_ruleset(ruleset);
     let who = Principal { id: "user:ada".into(), ..Principal::default() };
-    let setting = Setting { began: 1_000_000, nonce: "n".into() };
-    scene.gate = Gate::new(mandate(), who, policy, Box::new(Plain), setting);
-    scene.opened();
+    let start = GateStart { started_at: 1_000_000, nonce: "n".into() };
+    fixture.gate = Gate::new(config(), who, policy, Box::new(PlainPaths), start);
+    fixture.open_turn();
     // Held until the command is known.
-    scene.update(
+    fixture.agent_updates(
         &json!({"sessionUpdate": "terminal_update", "terminalId": "t", "size": {"cols": 80, "rows": 24}}),
     );
-    assert_eq!(scene.seen(), "");
-    scene.update(&command("t", "make"));
-    scene.update(&output("t"));
-    scene.update(&exited("t"));
-    let seen = scene.seen();
+    assert_eq!(fixture.take_seen(), "");
+    fixture.agent_updates(&command("t", "make"));
+    fixture.agent_updates(&terminal_output("t"));
+    fixture.agent_updates(&exited("t"));
+    let seen = fixture.take_seen();
     assert_eq!(seen.lines().filter(|line| line.starts_with("c < ")).count(), 4, "{seen}");
-    let call = scene.sight.events.iter().find(|event| event.action == "tool.call").unwrap();
+    let call = fixture.output.events.iter().find(|event| event.action == "tool.call").unwrap();
     assert_eq!(call.input, Some(json!({"command": "make"})));
     assert_eq!(call.output, Some(json!({"exitCode": 0})));
 }
 
 #[test]
 fn an_update_of_an_unknown_kind_is_not_shown() {
-    let mut scene = Scene::at_work();
+    let mut fixture = Fixture::with_turn();
     for _ in 0..2 {
-        scene.update(&json!({"sessionUpdate": "_shell", "command": "make", "output": "secret"}));
-        scene.update(&json!({"output": "secret"}));
+        fixture.agent_updates(&json!({"sessionUpdate": "_shell", "command": "make", "output": "secret"}));
+        fixture.agent_updates(&json!({"output": "secret"}));
     }
-    let seen = scene.seen();
+    let seen = fixture.take_seen();
     // Each kind is recorded once.
     assert_eq!(seen.lines().count(), 2, "{seen}");
     assert!(seen.lines().all(|line| line.starts_with("log method.refused")), "{seen}");
 }
 
-/// What the protocol has today passes, or is decided about.
+/// Every update of the current protocol passes or is decided.
 #[test]
 fn all_known_kinds_are_known_here() {
     for kind in [
@@ -279,9 +300,9 @@ fn all_known_kinds_are_known_here() {
         "session_message",
         "session_message_chunk",
     ] {
-        let mut scene = Scene::at_work();
-        scene.update(&json!({"sessionUpdate": kind}));
-        let seen = scene.seen();
+        let mut fixture = Fixture::with_turn();
+        fixture.agent_updates(&json!({"sessionUpdate": kind}));
+        let seen = fixture.take_seen();
         assert!(seen.contains("c < "), "{kind}: {seen}");
     }
 }

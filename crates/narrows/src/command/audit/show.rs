@@ -196,8 +196,8 @@ mod tests {
         let rest = "for user:ada  because deny: so  session s";
         check(
             &json!({"path": "/w/a"}),
-            &json!({"refused": "nobody approved in time"}),
-            &format!("/w/a  refused: nobody approved in time  {rest}"),
+            &json!({"refused": "not approved in time"}),
+            &format!("/w/a  refused: not approved in time  {rest}"),
         );
         check(
             &json!({"command": ["rm", "-r", "x"]}),

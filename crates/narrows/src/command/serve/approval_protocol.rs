@@ -1,7 +1,7 @@
 //! The protocol of the admin socket: one line of JSON in each direction.
 
 use narrows_audit::{Approval, jcs};
-use narrows_govern::Open;
+use narrows_govern::ApprovalRequest;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -92,9 +92,22 @@ impl From<&PendingAction> for PendingActionSummary {
     }
 }
 
-impl From<Open> for PendingAction {
-    fn from(open: Open) -> Self {
-        let Open { id, session, tool, input, kinds, content, reason, needs, given, client, until, .. } = open;
+impl From<ApprovalRequest> for PendingAction {
+    fn from(open: ApprovalRequest) -> Self {
+        let ApprovalRequest {
+            id,
+            session,
+            tool,
+            input,
+            kinds,
+            content,
+            reason,
+            needs,
+            given,
+            client,
+            until,
+            ..
+        } = open;
         let digest = hex(&open.digest);
         Self { id, session, tool, input, kinds, digest, reason, needs, given, client, content, until }
     }

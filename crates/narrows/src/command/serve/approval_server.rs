@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use narrows_audit::{Approval, ApprovalDecision, Timestamp};
 use narrows_bus::listen::Listener;
-use narrows_govern::{Ballot, Inquiry, VoteSignature};
+use narrows_govern::{ApprovalVote, GateRequest, VoteSignature};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
@@ -176,12 +176,12 @@ impl ApprovalService {
     }
 
     /// Returns the pending actions of all gates.
-    async fn pending_actions(&self) -> Vec<(mpsc::Sender<Inquiry>, PendingAction)> {
+    async fn pending_actions(&self) -> Vec<(mpsc::Sender<GateRequest>, PendingAction)> {
         let mut waiting = Vec::new();
         for gate in self.gates.senders() {
             let (answer, open) = oneshot::channel();
             // A gate that has just ended has no pending actions.
-            let _ = gate.send(Inquiry::Open(answer)).await;
+            let _ = gate.send(GateRequest::ListApprovals(answer)).await;
             let open = open.await.unwrap_or_default();
             waiting.extend(open.into_iter().map(|open| (gate.clone(), PendingAction::from(open))));
         }
@@ -211,7 +211,7 @@ impl ApprovalService {
             .store_signature(&action.id, approval)
             .map_err(|error| format!("the signature cannot be kept: {error}"))?;
         let validity = Arc::new(CountedKey { keys: Arc::clone(&self.keys), key, counted_at: now });
-        let ballot = Ballot {
+        let ballot = ApprovalVote {
             id: action.id.clone(),
             signer,
             approves,
@@ -219,7 +219,7 @@ impl ApprovalService {
             signature: Some(VoteSignature { file: file.display().to_string(), validity }),
         };
         let (answer, counted) = oneshot::channel();
-        let _ = gate.send(Inquiry::Ballot(ballot, answer)).await;
+        let _ = gate.send(GateRequest::Vote(ballot, answer)).await;
         let counted = match counted.await {
             Ok(counted) => counted.map_err(|error| error.to_string()),
             Err(_) => Err("nothing is served any more".to_owned()),
@@ -235,8 +235,12 @@ impl ApprovalService {
     fn store_signature(&self, id: &str, approval: &Approval) -> io::Result<PathBuf> {
         let directory = self.root.join(&self.signatures);
         let outside = |error| io::Error::new(io::ErrorKind::PermissionDenied, error);
-        let real = narrows_govern::admit(&directory, std::slice::from_ref(&self.root), &narrows_govern::Disk)
-            .map_err(outside)?;
+        let real = narrows_govern::resolve_in_roots(
+            &directory,
+            std::slice::from_ref(&self.root),
+            &narrows_govern::Disk,
+        )
+        .map_err(outside)?;
         DirBuilder::new().recursive(true).mode(0o700).create(&real)?;
         let file = tempfile::Builder::new()
             .prefix(&format!("{id}-"))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use narrows_audit::{Algorithm, AppendError, CommitObserver, Log, Options};
-use narrows_govern::{Disk, Presence, admit};
+use narrows_govern::{Disk, GatePresence, resolve_in_roots};
 use narrows_manifest::AuditTarget;
 use narrows_manifest::types::acp::Tier;
 use narrows_manifest::types::governance::HashAlgorithm;
@@ -25,7 +25,7 @@ pub(super) fn path(manifest: &LoadedManifest) -> Result<Option<PathBuf>, Failure
         }
     };
     // A link in the workspace must not lead out of it.
-    let real = admit(&path, std::slice::from_ref(root), &Disk);
+    let real = resolve_in_roots(&path, std::slice::from_ref(root), &Disk);
     real.map(Some).map_err(|outside| Failure::audit_log_outside_workspace(&path, &outside))
 }
 
@@ -63,9 +63,12 @@ fn commit_observer(path: &Path) -> CommitObserver {
 
 /// Announces this process to others with the same log, after closing what killed gates left open. Failures do not
 /// prevent writing to the log.
-pub(super) fn announce(manifest: &LoadedManifest, log: Option<&Log>) -> Result<Option<Presence>, Failure> {
+pub(super) fn announce(
+    manifest: &LoadedManifest,
+    log: Option<&Log>,
+) -> Result<Option<GatePresence>, Failure> {
     let (Some(log), Some(path)) = (log, path(manifest)?) else { return Ok(None) };
-    match Presence::announce(log, &path) {
+    match GatePresence::announce(log, &path) {
         Ok(presence) => {
             if presence.closed > 0 {
                 tracing::warn!(entries = presence.closed, log = %path.display(), "calls of a killed gate closed in the log");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use narrows_govern::{Ended, Patience};
+use narrows_govern::{GateExit, GateTimeouts};
 use narrows_process::Ladder;
 
 use super::manifest::LoadedManifest;
@@ -12,11 +12,11 @@ pub(super) const NO_GRACE: Ladder = Ladder { eof_grace: Duration::ZERO, term_gra
 
 /// Returns the steps in which an agent is ended: at once if it disobeyed, and without closing its input first if it
 /// did not answer.
-pub(super) fn stop_ladder(ended: Option<&Ended>, patience: &Patience) -> Ladder {
-    let Patience { close, terminate, .. } = *patience;
+pub(super) fn stop_ladder(ended: Option<&GateExit>, patience: &GateTimeouts) -> Ladder {
+    let GateTimeouts { close, terminate, .. } = *patience;
     match ended {
-        Some(Ended::Unruly(_)) => NO_GRACE,
-        Some(Ended::Stuck(_)) => Ladder { eof_grace: Duration::ZERO, term_grace: terminate },
+        Some(GateExit::AgentViolation(_)) => NO_GRACE,
+        Some(GateExit::AgentUnresponsive(_)) => Ladder { eof_grace: Duration::ZERO, term_grace: terminate },
         _ => Ladder { eof_grace: close, term_grace: terminate },
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use narrows_client::{
     Agent, Offer, Pending, PermissionHandler, PermissionReply, PermissionRequest, RunRequest, SessionConfig,
 };
-use narrows_govern::{Ended, Inquiry};
+use narrows_govern::{GateExit, GateRequest};
 use narrows_link::memory;
 use narrows_policy::{Access, Narrowing, Policy, Rules};
 use narrows_process::{AllowList, Environment};
@@ -82,11 +82,11 @@ async fn run_turn(run: ClientRun, request: RunRequest, policy: Policy) -> Result
     let _registration = gates.register(ask.clone());
     let admin_socket = approval_server::open(&manifest, gates)?;
     let input = behind.sender.clone();
-    let standing = tokio::spawn(narrows_govern::stand(gate, outer, behind, log.clone(), asked));
+    let standing = tokio::spawn(narrows_govern::run_gate(gate, outer, behind, log.clone(), asked));
     let outcome = run::run_over_link(inner, chosen, wanted, request, questions).await;
     // The gate has already ended if its client is gone.
-    let _ = ask.send(Inquiry::End).await;
-    let ended = standing.await.unwrap_or(Ended::Told);
+    let _ = ask.send(GateRequest::Stop).await;
+    let ended = standing.await.unwrap_or(GateExit::Stopped);
     drop(admin_socket);
     let reason = input.reason();
     let overdue = process.stop(stop_ladder(Some(&ended), &manifest.patience)).await.overdue;
@@ -94,9 +94,13 @@ async fn run_turn(run: ClientRun, request: RunRequest, policy: Policy) -> Result
         log.close();
     }
     match ended {
-        Ended::Unruly(why) | Ended::Stuck(why) => Err(Failure::agent_ended(&agent_name(&manifest), &why)),
-        Ended::Agent if overdue => Err(Failure::lifetime_exceeded(&agent_name(&manifest))),
-        Ended::Agent if outcome.is_err() => Err(Failure::agent_exited(&agent_name(&manifest), &reason)),
+        GateExit::AgentViolation(why) | GateExit::AgentUnresponsive(why) => {
+            Err(Failure::agent_ended(&agent_name(&manifest), &why))
+        }
+        GateExit::AgentLost if overdue => Err(Failure::lifetime_exceeded(&agent_name(&manifest))),
+        GateExit::AgentLost if outcome.is_err() => {
+            Err(Failure::agent_exited(&agent_name(&manifest), &reason))
+        }
         _ => outcome.map(|()| ExitStatus::Success.exit_code()),
     }
 }

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use narrows_base::sync::lock;
-use narrows_govern::Inquiry;
+use narrows_govern::GateRequest;
 use tokio::sync::mpsc;
 
 #[derive(Debug, Default)]
 struct Gates {
     next: u64,
-    senders: BTreeMap<u64, mpsc::Sender<Inquiry>>,
+    senders: BTreeMap<u64, mpsc::Sender<GateRequest>>,
 }
 
 /// The senders of all running gates. Clones share the list.
@@ -29,7 +29,7 @@ impl GateRegistry {
         lock(&self.0)
     }
 
-    pub(super) fn register(&self, ask: mpsc::Sender<Inquiry>) -> Registration {
+    pub(super) fn register(&self, ask: mpsc::Sender<GateRequest>) -> Registration {
         let mut gates = self.lock();
         gates.next += 1;
         let number = gates.next;
@@ -37,7 +37,7 @@ impl GateRegistry {
         Registration { number, gates: self.clone() }
     }
 
-    pub(super) fn senders(&self) -> Vec<mpsc::Sender<Inquiry>> {
+    pub(super) fn senders(&self) -> Vec<mpsc::Sender<GateRequest>> {
         self.lock().senders.values().cloned().collect()
     }
 }

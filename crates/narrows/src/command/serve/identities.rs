@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use narrows_config::{Finding, Findings, Item, Node, SourcePos, Table};
-use narrows_govern::{Lobby, Method, Principal};
+use narrows_govern::{IdentityMethod, Principal, UnauthenticatedGate};
 use narrows_link::{Link, Options};
 use narrows_manifest::types::governance::Approver;
 use narrows_policy::check_scope;
@@ -82,7 +82,7 @@ impl Identities {
 
     /// Returns the user who started this process, admitted or not.
     pub(super) fn launcher(&self) -> Principal {
-        match self.admit(Some(parent_process::parent_user()), Method::Process) {
+        match self.admit(Some(parent_process::parent_user()), IdentityMethod::Process) {
             Ok(who) | Err(who) => who,
         }
     }
@@ -93,7 +93,7 @@ impl Identities {
 
     /// Returns `true` if the mode of a socket must let other users connect.
     pub(super) fn has_others(&self) -> bool {
-        let own = self.identify(Some(self.own_uid), Method::UnixPeer);
+        let own = self.identify(Some(self.own_uid), IdentityMethod::UnixPeer);
         let is_user = |who: &str| who.starts_with("user:") || who.starts_with("uid:");
         self.named
             .iter()
@@ -101,7 +101,7 @@ impl Identities {
     }
 
     /// Identifies a client by its user, if that is known. `Err` if the client is not admitted.
-    pub(super) fn admit(&self, user: Option<u32>, method: Method) -> Result<Principal, Principal> {
+    pub(super) fn admit(&self, user: Option<u32>, method: IdentityMethod) -> Result<Principal, Principal> {
         self.authorize(user, self.identify(user, method))
     }
 
@@ -114,8 +114,8 @@ impl Identities {
     ) -> Result<Principal, Principal> {
         let user = name.strip_prefix("uid:").and_then(|number| number.parse().ok());
         let who = match (user, name) {
-            (Some(_), _) | (None, narrows_bus::core::ANYONE) => self.identify(user, Method::Bus),
-            _ => Principal { id: format!("bus:{name}"), method: Method::Bus, ..Principal::default() },
+            (Some(_), _) | (None, narrows_bus::core::ANYONE) => self.identify(user, IdentityMethod::Bus),
+            _ => Principal { id: format!("bus:{name}"), method: IdentityMethod::Bus, ..Principal::default() },
         };
         self.authorize(user, Principal { narrowed, ..who })
     }
@@ -125,7 +125,7 @@ impl Identities {
     pub(super) fn admit_proven(
         &self,
         id: String,
-        method: Method,
+        method: IdentityMethod,
         narrowed: Option<Vec<String>>,
     ) -> Result<Principal, Principal> {
         self.authorize(None, Principal { id, method, narrowed, ..Principal::default() })
@@ -168,7 +168,7 @@ impl Identities {
         user: Option<u32>,
         who: Principal,
     ) -> Result<Principal, Principal> {
-        let has_proof = matches!(who.method, Method::Token | Method::Certificate);
+        let has_proof = matches!(who.method, IdentityMethod::Token | IdentityMethod::Certificate);
         match named.iter().find(|entry| matches_entry(&entry.who, user, &who.id)) {
             Some(entry) => Ok(Principal { scopes: entry.scopes.clone(), ..who }),
             None if has_proof || user == Some(self.own_uid) => Ok(who),
@@ -188,9 +188,9 @@ impl Identities {
         }
     }
 
-    fn identify(&self, user: Option<u32>, method: Method) -> Principal {
+    fn identify(&self, user: Option<u32>, method: IdentityMethod) -> Principal {
         let Some(uid) = user else {
-            let method = Method::Unauthenticated;
+            let method = IdentityMethod::Unauthenticated;
             return Principal { id: ANY_LOOPBACK_CLIENT.to_owned(), method, ..Principal::default() };
         };
         match user_name(uid, &self.users) {
@@ -203,8 +203,8 @@ impl Identities {
     }
 
     /// Returns the gate for a client that is not admitted: it only explains how to authenticate.
-    pub(super) fn unauthenticated_gate(who: &Principal) -> Lobby {
-        Lobby {
+    pub(super) fn unauthenticated_gate(who: &Principal) -> UnauthenticatedGate {
+        UnauthenticatedGate {
             id: "os-user".to_owned(),
             name: "User of this machine".to_owned(),
             description: format!(
@@ -336,7 +336,7 @@ mod tests {
 
     #[track_caller]
     fn check(text: &str, user: Option<u32>, expected: Result<(&str, Option<&[&str]>), &str>) {
-        let admitted = identities(text).admit(user, Method::UnixPeer);
+        let admitted = identities(text).admit(user, IdentityMethod::UnixPeer);
         let found = admitted.map(|who| (who.id, who.scopes)).map_err(|who| who.id);
         let all = |scopes: &[&str]| scopes.iter().map(|scope| (*scope).to_owned()).collect::<Vec<_>>();
         let expected = expected.map(|(id, scopes)| (id.to_owned(), scopes.map(all))).map_err(str::to_owned);
@@ -390,7 +390,8 @@ mod tests {
     fn a_proven_identity_is_admitted_and_never_widened() {
         let check = |text: &str, expected: Option<&[&str]>| {
             let narrowed = Some(vec!["kind:edit".to_owned()]);
-            let who = identities(text).admit_proven("token:a".to_owned(), Method::Token, narrowed.clone());
+            let who =
+                identities(text).admit_proven("token:a".to_owned(), IdentityMethod::Token, narrowed.clone());
             let who = who.expect("it was shown");
             let all = |scopes: &[&str]| scopes.iter().map(|scope| (*scope).to_owned()).collect::<Vec<_>>();
             assert_eq!((who.id.as_str(), who.scopes, who.narrowed), ("token:a", expected.map(all), narrowed));
@@ -409,11 +410,12 @@ mod tests {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let write = |text: &str| std::fs::write(file.path(), text).expect("written");
         let identities = Identities { file: Some(file.path().to_owned()), ..identities("") };
-        let admits = |user| identities.admit(Some(user), Method::UnixPeer).is_ok();
+        let admits = |user| identities.admit(Some(user), IdentityMethod::UnixPeer).is_ok();
         write(BOB);
-        let bob = identities.admit(Some(1001), Method::UnixPeer).expect("named");
-        let ada = identities.admit(Some(1000), Method::UnixPeer).expect("ourselves");
-        let token = identities.admit_proven("token:a".to_owned(), Method::Token, None).expect("shown");
+        let bob = identities.admit(Some(1001), IdentityMethod::UnixPeer).expect("named");
+        let ada = identities.admit(Some(1000), IdentityMethod::UnixPeer).expect("ourselves");
+        let token =
+            identities.admit_proven("token:a".to_owned(), IdentityMethod::Token, None).expect("shown");
         let stays = async |who: &Principal| {
             timeout(RECHECK_INTERVAL * 5, identities.wait_for_change(who)).await.is_err()
         };
@@ -431,7 +433,7 @@ mod tests {
         // An invalid file admits no new client and closes no connection.
         write("[[identity");
         assert!(!admits(1001) && !admits(1000));
-        assert!(identities.admit_proven("token:a".to_owned(), Method::Token, None).is_err());
+        assert!(identities.admit_proven("token:a".to_owned(), IdentityMethod::Token, None).is_err());
         assert!(identities.admit_by_bus("token:a", None).is_err());
         assert!(stays(&bob).await && stays(&ada).await && stays(&token).await);
     }
@@ -443,7 +445,7 @@ mod tests {
         let write = |text: &str| std::fs::write(file.path(), text).expect("written");
         let identities = Identities { file: Some(file.path().to_owned()), ..identities("") };
         write(BOB);
-        let bob = identities.admit(Some(1001), Method::UnixPeer).expect("named");
+        let bob = identities.admit(Some(1001), IdentityMethod::UnixPeer).expect("named");
         let mut changed = std::pin::pin!(identities.wait_for_change(&bob));
         for text in ["", BOB, "", BOB, BOB] {
             write(text);

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use narrows_audit::{PublicKey, Timestamp};
-use narrows_govern::{Method, Principal};
+use narrows_govern::{IdentityMethod, Principal};
 use narrows_manifest::types::governance::Approver;
 use narrows_manifest::{
     Bundle, Code, EffectiveGovernance, Files, FilesError, Finding, Findings, MAX_MANIFEST_BYTES, Severity,
@@ -318,7 +318,12 @@ impl KeyHolder {
         let mut roles = approver_roles(name, approvers);
         roles.extend(role.clone());
         // The same id as on the client side of the gate, so that a person counts once.
-        Principal { id: format!("user:{name}"), method: Method::Signature, roles, ..Principal::default() }
+        Principal {
+            id: format!("user:{name}"),
+            method: IdentityMethod::Signature,
+            roles,
+            ..Principal::default()
+        }
     }
 }
 

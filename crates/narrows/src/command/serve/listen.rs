@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use narrows_bus::config::{Door, Limits, Listen};
 use narrows_bus::listen::{Listener, bind};
-use narrows_govern::{Method, Principal};
+use narrows_govern::{IdentityMethod, Principal};
 use narrows_link::{InputBudget, InputShare, Link, Options};
 use narrows_wire::{Code as Problem, DEFAULT_MAX_LINE_BYTES, Frame, Kind, RpcError, message};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
@@ -215,10 +215,10 @@ impl ClientStream {
                 let asking = tokio::task::spawn_blocking(move || {
                     narrows_link::peer::user_of_connection(from, to.ok()?)
                 });
-                (asking.await.unwrap_or_default(), Method::SocketOwner)
+                (asking.await.unwrap_or_default(), IdentityMethod::SocketOwner)
             }
-            Self::Unix(stream) => (stream.peer_cred().ok().map(|peer| peer.uid()), Method::UnixPeer),
-            Self::Stdio => (Some(parent_process::parent_user()), Method::Process),
+            Self::Unix(stream) => (stream.peer_cred().ok().map(|peer| peer.uid()), IdentityMethod::UnixPeer),
+            Self::Stdio => (Some(parent_process::parent_user()), IdentityMethod::Process),
             Self::Web(client) => return client.admit(identities),
         };
         identities.admit(user, method)

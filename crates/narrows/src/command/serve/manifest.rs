@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use narrows_govern::{Patience, Presence};
+use narrows_govern::{GatePresence, GateTimeouts};
 use narrows_manifest::types::acp::Tier;
 use narrows_manifest::{AuditTarget, Bundle, Finding, Findings, Kind, PlannedMount, Severity};
 
@@ -26,7 +26,7 @@ pub(super) struct LoadedManifest {
     pub(super) keys: KeyFiles,
     /// The executable files of the workspace.
     pub(super) scripts: Scripts,
-    pub(super) patience: Patience,
+    pub(super) patience: GateTimeouts,
     /// The configured admin socket.
     pub(super) admin: Option<AdminSocketConfig>,
     /// A notice that clients get in the response to `initialize`.
@@ -129,20 +129,22 @@ fn log_paths(root: &Path, log: &Path) -> Vec<PathBuf> {
             let found = std::fs::read_dir(above).into_iter().flatten().flatten();
             let files = found.filter(|entry| entry.file_name().to_string_lossy().starts_with(&stem));
             let files = files.map(|entry| entry.path());
-            files.chain([log.to_owned(), above.join(format!("{name}.lock")), Presence::path(log)]).collect()
+            files
+                .chain([log.to_owned(), above.join(format!("{name}.lock")), GatePresence::path(log)])
+                .collect()
         }
         _ => vec![log.to_owned()],
     }
 }
 
 /// Returns the gate deadlines of narrows.toml, overridden by flags.
-fn gate_deadlines(args: &Serve) -> Result<Patience, Failure> {
+fn gate_deadlines(args: &Serve) -> Result<GateTimeouts, Failure> {
     let file = config::load(args.model.config.as_deref(), &Variables::of_process())?.file;
     let in_file = file.map(|file| file.deadlines).unwrap_or_default();
     let in_flags = args.deadlines.iter().map(|deadline| (deadline.name, deadline.time));
-    let mut patience = Patience::default();
+    let mut patience = GateTimeouts::default();
     for (name, time) in in_file.into_iter().chain(in_flags) {
-        if let Some(deadline) = patience.named(name) {
+        if let Some(deadline) = patience.by_name_mut(name) {
             *deadline = time;
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use narrows_agent::Settings;
 use narrows_audit::Log;
-use narrows_govern::{Ended, Gate, Inquiry, Method, Owners, Principal};
+use narrows_govern::{Gate, GateExit, GateRequest, IdentityMethod, Principal, SessionOwners};
 use narrows_link::{Link, Sender};
 use narrows_manifest::types::acp::Kind;
 use narrows_wire::{self as wire, Code as Problem, Frame, RpcError, message};
@@ -48,7 +48,7 @@ pub(super) struct ManifestServer {
     /// The data directory, for memories.
     pub(super) data: PathBuf,
     pub(super) identities: Identities,
-    pub(super) owners: Arc<dyn Owners>,
+    pub(super) owners: Arc<dyn SessionOwners>,
     pub(super) gates: GateRegistry,
     pub(super) refusals: RefusalLog,
     pub(super) agent_kind: AgentKind,
@@ -58,7 +58,7 @@ pub(super) struct ManifestServer {
 pub(super) struct StartedAgent {
     link: Link,
     agent: RunningAgent,
-    requests: (mpsc::Sender<Inquiry>, mpsc::Receiver<Inquiry>),
+    requests: (mpsc::Sender<GateRequest>, mpsc::Receiver<GateRequest>),
 }
 
 enum RunningAgent {
@@ -212,10 +212,10 @@ impl ManifestServer {
                 let is_confined = process.spec.sandbox.is_some();
                 let overdue = process.stop(ladder).await.overdue;
                 let name = agent_name(&self.manifest);
-                if outcome == GateOutcome::Ended(Ended::Agent) && overdue {
+                if outcome == GateOutcome::Ended(GateExit::AgentLost) && overdue {
                     return Err(Failure::lifetime_exceeded(&name));
                 }
-                if outcome == GateOutcome::Ended(Ended::Agent) {
+                if outcome == GateOutcome::Ended(GateExit::AgentLost) {
                     return Err(match is_confined {
                         true => Failure::sandboxed_agent_exited(&name, &reason),
                         false => Failure::agent_exited(&name, &reason),
@@ -234,14 +234,14 @@ impl ManifestServer {
                     return Err(Failure::endpoint_settings(&error));
                 }
                 kept?;
-                if outcome == GateOutcome::Ended(Ended::Agent) {
+                if outcome == GateOutcome::Ended(GateExit::AgentLost) {
                     return Err(Failure::operator_exited());
                 }
                 "narrows acp".to_owned()
             }
         };
         match outcome {
-            GateOutcome::Ended(Ended::Unruly(why) | Ended::Stuck(why)) => {
+            GateOutcome::Ended(GateExit::AgentViolation(why) | GateExit::AgentUnresponsive(why)) => {
                 Err(Failure::agent_ended(&name, &why))
             }
             GateOutcome::Ended(_) | GateOutcome::Shutdown => Ok(()),
@@ -281,8 +281,8 @@ async fn serve_one_client(
     for_bus: bool,
     shutdown: &Shutdown,
 ) -> Result<(), Failure> {
-    let parent_identity =
-        (!for_bus).then(|| server.identities.admit(Some(parent_process::parent_user()), Method::Process));
+    let parent_identity = (!for_bus)
+        .then(|| server.identities.admit(Some(parent_process::parent_user()), IdentityMethod::Process));
     // A bus itself reads what its clients send, and writes whole messages.
     let options = match &parent_identity {
         Some(Err(_)) => identities::UNAUTHENTICATED_OPTIONS,

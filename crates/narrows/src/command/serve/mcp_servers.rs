@@ -3,7 +3,7 @@
 use narrows_agent::Settings;
 use narrows_audit::Log;
 use narrows_egress::{HostAllowList, Target};
-use narrows_govern::provided;
+use narrows_govern::mcp_server_config;
 use narrows_process::Spec;
 use serde_json::{Value, json};
 use url::Url;
@@ -25,7 +25,7 @@ pub(super) async fn confined(
         return Ok(settings);
     };
     let id = manifest.bundle.acp.front.id.as_str();
-    let servers: Vec<Value> = manifest.bundle.mcp_servers.iter().filter_map(provided).collect();
+    let servers: Vec<Value> = manifest.bundle.mcp_servers.iter().filter_map(mcp_server_config).collect();
     let commands: Vec<Spec> =
         servers.iter().filter_map(|server| server["command"].as_str()).map(Spec::new).collect();
     let unlisted = HostAllowList::parse(&plan.egress).ok().and_then(|list| unlisted_server(&servers, &list));

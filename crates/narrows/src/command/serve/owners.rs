@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 
 use narrows_base::sync::lock;
-use narrows_govern::Owners;
+use narrows_govern::SessionOwners;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -55,8 +55,8 @@ impl SessionOwnerFile {
     }
 }
 
-impl Owners for SessionOwnerFile {
-    fn has(&self, owner: &str, session: &str) -> bool {
+impl SessionOwners for SessionOwnerFile {
+    fn is_owner(&self, owner: &str, session: &str) -> bool {
         let mut index = self.index();
         if let Err(error) = index.read_new_lines(&self.path) {
             // An unknown owner owns nothing.
@@ -65,7 +65,7 @@ impl Owners for SessionOwnerFile {
         matches!(index.owners.get(session), Some(Owner::One(one)) if one == owner)
     }
 
-    fn is_taken(&self, session: &str) -> bool {
+    fn has_owner(&self, session: &str) -> bool {
         let mut index = self.index();
         if let Err(error) = index.read_new_lines(&self.path) {
             tracing::warn!(%error, path = %self.path.display(), "whose sessions are cannot be read");
@@ -74,7 +74,7 @@ impl Owners for SessionOwnerFile {
         index.owners.contains_key(session)
     }
 
-    fn enter(&self, owner: &str, session: &str) -> io::Result<()> {
+    fn set_owner(&self, owner: &str, session: &str) -> io::Result<()> {
         let mut index = self.index();
         index.read_new_lines(&self.path)?;
         let is_entered = match index.owners.get(session) {
@@ -172,28 +172,28 @@ mod tests {
     fn owners_are_shared_by_processes_and_survive_a_restart() {
         let home = tempfile::tempdir().expect("a directory");
         let (first, second) = (index(home.path()), index(home.path()));
-        assert!(!first.has("user:ada", "s"), "what nobody has made is nobody's");
-        first.enter("user:ada", "s").expect("it is kept");
-        first.enter("user:ada", "s").expect("once");
+        assert!(!first.is_owner("user:ada", "s"), "what nobody has made is nobody's");
+        first.set_owner("user:ada", "s").expect("it is kept");
+        first.set_owner("user:ada", "s").expect("once");
         for index in [&first, &second, &index(home.path())] {
-            assert!(index.has("user:ada", "s") && !index.has("user:eve", "s"));
+            assert!(index.is_owner("user:ada", "s") && !index.is_owner("user:eve", "s"));
         }
         let text = std::fs::read_to_string(&first.path).expect("it is there");
         assert_eq!(text, "{\"session\":\"s\",\"owner\":\"user:ada\"}\n");
         let mode = |path: &Path| path.metadata().expect("it is there").permissions().mode() & 0o777;
         assert_eq!((mode(&first.path), mode(first.path.parent().expect("one"))), (0o600, 0o700));
         let other = SessionOwnerFile::open(home.path(), Path::new("/x/ACP.md")).expect("an index");
-        assert!(!other.has("user:ada", "s"), "each manifest has its own");
+        assert!(!other.is_owner("user:ada", "s"), "each manifest has its own");
     }
 
     #[test]
     fn a_session_with_two_owners_is_inaccessible() {
         let home = tempfile::tempdir().expect("a directory");
         let (first, second) = (index(home.path()), index(home.path()));
-        first.enter("user:ada", "s").expect("it is kept");
-        second.enter("user:eve", "s").expect("it is kept");
+        first.set_owner("user:ada", "s").expect("it is kept");
+        second.set_owner("user:eve", "s").expect("it is kept");
         for index in [&first, &second, &index(home.path())] {
-            assert!(!index.has("user:ada", "s") && !index.has("user:eve", "s"));
+            assert!(!index.is_owner("user:ada", "s") && !index.is_owner("user:eve", "s"));
         }
     }
 
@@ -201,13 +201,17 @@ mod tests {
     fn an_incomplete_line_does_not_affect_others() {
         let home = tempfile::tempdir().expect("a directory");
         let first = index(home.path());
-        first.enter("user:ada", "a").expect("it is kept");
+        first.set_owner("user:ada", "a").expect("it is kept");
         let mut text = std::fs::read(&first.path).expect("it is there");
         text.extend_from_slice(b"{\"session\":\"b\",\"own");
         std::fs::write(&first.path, text).expect("it is ours");
-        first.enter("user:ada", "c").expect("it is kept");
+        first.set_owner("user:ada", "c").expect("it is kept");
         for index in [&first, &index(home.path())] {
-            assert!(index.has("user:ada", "a") && index.has("user:ada", "c") && !index.has("user:ada", "b"));
+            assert!(
+                index.is_owner("user:ada", "a")
+                    && index.is_owner("user:ada", "c")
+                    && !index.is_owner("user:ada", "b")
+            );
         }
     }
 
@@ -219,9 +223,9 @@ mod tests {
             std::fs::create_dir_all(path.parent().expect("one")).expect("a directory");
             std::fs::write(&path, text).expect("it is ours");
             let index = index(home.path());
-            prop_assert!(!index.has("user:ada", "s"));
-            index.enter("user:ada", "s").expect("it is kept");
-            prop_assert!(index.has("user:ada", "s"));
+            prop_assert!(!index.is_owner("user:ada", "s"));
+            index.set_owner("user:ada", "s").expect("it is kept");
+            prop_assert!(index.is_owner("user:ada", "s"));
         }
     }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use narrows_audit::Timestamp;
 use narrows_base::suggest::nearest;
-use narrows_govern::{Principal, Reach, is_signer, provided};
+use narrows_govern::{PolicyCoverage, Principal, is_signer, mcp_server_config};
 use narrows_manifest::types::acp::Tier;
 use narrows_manifest::types::agent_cli::Block;
 use narrows_manifest::types::policy::Decision;
@@ -56,7 +56,8 @@ fn inspect(root: &Path, bundle: &Bundle) -> (KeyFiles, Findings) {
     let known = keys.keys.as_ref();
     let beyond = bundle.policies.iter().filter_map(|policy| unreachable_quorum(policy, bundle, known));
     beyond.for_each(|finding| findings.push(finding));
-    let runs = bundle.agent.is_some() || bundle.mcp_servers.iter().any(|server| provided(server).is_some());
+    let runs =
+        bundle.agent.is_some() || bundle.mcp_servers.iter().any(|server| mcp_server_config(server).is_some());
     if runs && let Err(refused) = sandbox_bounds(root, bundle) {
         findings.push(unenforceable(&refused, bundle));
     }
@@ -98,7 +99,7 @@ pub(in crate::command) fn survey(root: &Path, bundle: &Bundle) -> Findings {
 
 /// Reports policies about unknown tools: a denial would silently not apply.
 fn policies_without_tools(bundle: &Bundle) -> Vec<Finding> {
-    let reach = Reach::of(bundle);
+    let reach = PolicyCoverage::new(bundle);
     let told = |bound: &BoundPolicy| {
         let subject = bound.policy.front.r#match.subject.as_deref().unwrap_or_default();
         let message = format!("`{subject}` matches no tool of the operator, so this policy decides nothing");
@@ -116,7 +117,7 @@ fn policies_without_tools(bundle: &Bundle) -> Vec<Finding> {
         };
         finding.about("match.subject").advising(line(&hint))
     };
-    reach.missed().into_iter().map(told).collect()
+    reach.unmatched_policies().into_iter().map(told).collect()
 }
 
 fn short_list(names: &[&str]) -> String {

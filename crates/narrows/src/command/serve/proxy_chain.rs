@@ -1,6 +1,6 @@
 //! A bridge in a proxy chain: a conductor started it, and the agent is its successor in the chain.
 
-use narrows_govern::{Ended, Principal, is_for_proxy, join};
+use narrows_govern::{GateExit, Principal, is_for_proxy, split_proxy_link};
 use narrows_link::{Link, Options};
 use tokio::sync::mpsc;
 
@@ -25,12 +25,14 @@ pub(super) async fn run_in_chain(
     let gate = server.build_gate(who)?;
     let requests = mpsc::channel(MAX_QUEUED_REQUESTS);
     let registration = server.gates.register(requests.0.clone());
-    let (predecessor, successor) = join(conductor, &Options::default());
+    let (predecessor, successor) = split_proxy_link(conductor, &Options::default());
     let outcome = run_gate::run(gate, predecessor, successor, server.log.clone(), requests, shutdown).await;
     drop(registration);
     run_gate::drain_output(&output).await;
     match outcome {
-        GateOutcome::Ended(Ended::Unruly(why) | Ended::Stuck(why)) => Err(Failure::chain_closed(&why)),
+        GateOutcome::Ended(GateExit::AgentViolation(why) | GateExit::AgentUnresponsive(why)) => {
+            Err(Failure::chain_closed(&why))
+        }
         GateOutcome::Ended(_) | GateOutcome::Shutdown => Ok(()),
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use narrows_audit::{Event, Log};
 use narrows_base::sync::lock;
-use narrows_govern::{Lobby, Mandate, Principal};
+use narrows_govern::{GateConfig, Principal, UnauthenticatedGate};
 use serde_json::json;
 use tokio::time::sleep;
 
@@ -86,7 +86,9 @@ impl RefusalLog {
     /// on disk when this returns.
     pub(super) async fn record(&self, manifest: &LoadedManifest, log: Option<&Log>, who: &Principal) {
         let key = (who.id.clone(), who.method.name());
-        let event = || Lobby::turned_away(&Mandate::of(&manifest.bundle, Vec::new()), who);
+        let event = || {
+            UnauthenticatedGate::refused_event(&GateConfig::from_bundle(&manifest.bundle, Vec::new()), who)
+        };
         let Some(event) = self.recent().count(&key, event) else { return };
         tracing::warn!(identity = who.id, "client not admitted");
         let (this, later) = (self.clone(), log.cloned());

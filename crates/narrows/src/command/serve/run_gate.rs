@@ -4,7 +4,9 @@ use std::io::Read;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use narrows_audit::Log;
-use narrows_govern::{Disk, Ended, Gate, Inquiry, LogTill, Mandate, Principal, Setting, policy_of};
+use narrows_govern::{
+    AuditLogBudget, Disk, Gate, GateConfig, GateExit, GateRequest, GateStart, Principal, bundle_policy,
+};
 use narrows_link::{Link, Sender};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -24,7 +26,7 @@ const DRAIN_STALL_TIMEOUT: Duration = Duration::from_millis(200);
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum GateOutcome {
-    Ended(Ended),
+    Ended(GateExit),
     Shutdown,
 }
 
@@ -33,14 +35,20 @@ pub(super) fn build(manifest: &LoadedManifest, who: Principal) -> Result<Gate, F
     let (roots, read_only) = manifest.roots();
     let sealed = manifest.protected_paths();
     let (patience, notice) = (manifest.patience, manifest.notice.clone());
-    let mandate = Mandate { patience, notice, read_only, sealed, ..Mandate::of(&manifest.bundle, roots) };
+    let mandate = GateConfig {
+        timeouts: patience,
+        notice,
+        read_only,
+        protected: sealed,
+        ..GateConfig::from_bundle(&manifest.bundle, roots)
+    };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let nonce = nonce().map_err(|error| Failure::setup("get random numbers", &error))?;
-    let setting = Setting { began: now.as_secs(), nonce };
-    let gate = Gate::new(mandate, who, policy_of(&manifest.bundle), Box::new(Disk), setting);
+    let setting = GateStart { started_at: now.as_secs(), nonce };
+    let gate = Gate::new(mandate, who, bundle_policy(&manifest.bundle), Box::new(Disk), setting);
     // Budgets include what other gates with this log have used, and this one before its start.
     Ok(match audit_log::path(manifest)? {
-        Some(path) => gate.with_till(Box::new(LogTill::new(path, now.as_secs()))),
+        Some(path) => gate.with_budget_source(Box::new(AuditLogBudget::new(path, now.as_secs()))),
         None => gate,
     })
 }
@@ -58,17 +66,17 @@ pub(super) async fn run(
     client: Link,
     agent: Link,
     log: Option<Log>,
-    (ask, asked): (mpsc::Sender<Inquiry>, mpsc::Receiver<Inquiry>),
+    (ask, asked): (mpsc::Sender<GateRequest>, mpsc::Receiver<GateRequest>),
     shutdown: &Shutdown,
 ) -> GateOutcome {
-    let running = narrows_govern::stand(gate, client, agent, log, asked);
+    let running = narrows_govern::run_gate(gate, client, agent, log, asked);
     tokio::pin!(running);
     tokio::select! {
         biased;
         ended = &mut running => return GateOutcome::Ended(ended),
         () = shutdown.requested() => {}
     }
-    let over = async { tokio::join!(&mut running, ask.send(Inquiry::End)) };
+    let over = async { tokio::join!(&mut running, ask.send(GateRequest::Stop)) };
     tokio::select! {
         biased;
         // A second signal forces the exit.

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use narrows_govern::provided;
+use narrows_govern::mcp_server_config;
 use narrows_manifest::Bundle;
 use sha2::{Digest, Sha256};
 
@@ -79,7 +79,7 @@ fn script_paths(root: &Path, bundle: &Bundle) -> Vec<PathBuf> {
             places.extend(agent.launch.args.iter().flat_map(|arg| argument_files(root, start, arg)));
         }
     }
-    for server in bundle.mcp_servers.iter().filter_map(provided) {
+    for server in bundle.mcp_servers.iter().filter_map(mcp_server_config) {
         let command = server["command"].as_str().filter(|command| command.contains('/'));
         places.extend(command.into_iter().flat_map(|command| workspace_paths(root, root, command)));
         let args = server["args"].as_array().into_iter().flatten().filter_map(serde_json::Value::as_str);

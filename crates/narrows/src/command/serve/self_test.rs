@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use narrows_audit::{Log, Options};
-use narrows_govern::{Gate, Mandate, Principal, policy_of, provided};
+use narrows_govern::{Gate, GateConfig, Principal, bundle_policy, mcp_server_config};
 use narrows_manifest::AuditTarget;
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -86,14 +86,14 @@ async fn run(
 struct SelfTest<'a> {
     manifest: &'a LoadedManifest,
     who: &'a Principal,
-    mandate: Mandate,
+    mandate: GateConfig,
     samples: SampleCalls,
 }
 
 impl<'a> SelfTest<'a> {
     fn new(manifest: &'a LoadedManifest, who: &'a Principal) -> Self {
-        let mandate = Mandate::of(&manifest.bundle, vec![manifest.root.clone()]);
-        let samples = SampleCalls::find(&manifest.bundle, &mandate, who, &policy_of(&manifest.bundle));
+        let mandate = GateConfig::from_bundle(&manifest.bundle, vec![manifest.root.clone()]);
+        let samples = SampleCalls::find(&manifest.bundle, &mandate, who, &bundle_policy(&manifest.bundle));
         Self { manifest, who, mandate, samples }
     }
 
@@ -110,7 +110,8 @@ impl<'a> SelfTest<'a> {
 
     /// Returns the name of a listed MCP server that the client provides.
     fn client_server(&self) -> Option<String> {
-        let servers = self.manifest.bundle.mcp_servers.iter().filter(|server| provided(server).is_none());
+        let servers =
+            self.manifest.bundle.mcp_servers.iter().filter(|server| mcp_server_config(server).is_none());
         let mut names = servers.map(|server| server.server.name.clone());
         names.next().filter(|_| self.mandate.capabilities.mcp_acp)
     }

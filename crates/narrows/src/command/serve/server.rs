@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use narrows_agent::{EndpointError, Settings, ToolDecision, ToolDecisionFuture, ToolGate, ToolRequest};
-use narrows_govern::{Inquiry, Request, provided};
+use narrows_govern::{GateRequest, ToolCheck, mcp_server_config};
 use narrows_link::Link;
 use narrows_link::memory::pair;
 use tokio::sync::{mpsc, oneshot};
@@ -19,14 +19,15 @@ use crate::terminal::line;
 
 /// Asks the gate before a tool is announced or run.
 #[derive(Debug)]
-struct GateClient(mpsc::Sender<Inquiry>);
+struct GateClient(mpsc::Sender<GateRequest>);
 
 impl ToolGate for GateClient {
     fn check<'a>(&'a self, request: &'a ToolRequest) -> ToolDecisionFuture<'a> {
         Box::pin(async move {
             let ToolRequest { session, id: call, server, tool, name, arguments } = request.clone();
             let (answer, verdict) = oneshot::channel();
-            let inquiry = Inquiry::Consult(Request { session, call, server, tool, name, arguments }, answer);
+            let inquiry =
+                GateRequest::CheckTool(ToolCheck { session, call, server, tool, name, arguments }, answer);
             // A gate that cannot be asked has not agreed.
             if self.0.send(inquiry).await.is_err() {
                 return ToolDecision::Deny("nobody decides about it any more".to_owned());
@@ -54,7 +55,7 @@ pub(super) fn settings(manifest: &LoadedManifest, args: &Serve) -> Result<Settin
         local: true,
         ignored: Vec::new(),
     })?;
-    for binding in manifest.bundle.mcp_servers.iter().filter(|binding| provided(binding).is_none()) {
+    for binding in manifest.bundle.mcp_servers.iter().filter(|binding| mcp_server_config(binding).is_none()) {
         let name = line(&binding.server.name);
         output::write_stderr(&format!("warning: the MCP server {name:?} is not started: nothing says how\n"));
     }
@@ -64,7 +65,7 @@ pub(super) fn settings(manifest: &LoadedManifest, args: &Serve) -> Result<Settin
 /// Starts an agent that asks the gate before it uses a tool. It ends with its link.
 pub(super) fn start(
     settings: &Settings,
-    ask: mpsc::Sender<Inquiry>,
+    ask: mpsc::Sender<GateRequest>,
     memory_writer: Option<Arc<MemoryWriter>>,
 ) -> (Link, JoinHandle<Result<(), EndpointError>>) {
     let mut settings = Settings { gate: Arc::new(GateClient(ask)), ..settings.clone() };
@@ -92,7 +93,7 @@ mod tests {
         let gate = GateClient(ask);
         let request = requested(json!({"a": 1}));
         let answering = async {
-            let Some(Inquiry::Consult(request, to)) = asked.recv().await else { return };
+            let Some(GateRequest::CheckTool(request, to)) = asked.recv().await else { return };
             assert_eq!((request.tool.as_str(), request.arguments), ("t", json!({"a": 1})));
             match answer {
                 Some(answer) => drop(to.send(answer)),

@@ -1,7 +1,7 @@
 //! Tools of an operator that the built-in agent will never have.
 
 use narrows_base::suggest::nearest;
-use narrows_govern::{BUILT_IN, Reach};
+use narrows_govern::{BUILT_IN_TOOLS, PolicyCoverage};
 use narrows_manifest::types::acp::Kind;
 use narrows_manifest::types::operator::{Operator, ToolRef};
 use narrows_manifest::{Bundle, Capabilities, Code, Finding, Loaded, Severity};
@@ -38,14 +38,17 @@ fn finding_for(
             ),
             format!("write below metadata.aip44 of it: capabilities: {{client: {{{lacking}}}}}"),
         )
-    } else if Reach::is_decided(tool) || tool.starts_with("kind:") || tool.contains(['*', '?', '[']) {
+    } else if PolicyCoverage::is_known_name(tool)
+        || tool.starts_with("kind:")
+        || tool.contains(['*', '?', '['])
+    {
         return None;
     } else {
-        let hint = match nearest(tool, BUILT_IN) {
+        let hint = match nearest(tool, BUILT_IN_TOOLS) {
             Some(near) => format!("did you mean {near}?"),
             None => format!(
                 "there are {}; tools of MCP servers are written as {{kind: mcp, server: NAME}}",
-                BUILT_IN.join(", ")
+                BUILT_IN_TOOLS.join(", ")
             ),
         };
         (format!("`{tool}` is no tool of the built-in agent, which plays this operator"), hint)

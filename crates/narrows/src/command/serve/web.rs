@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream as Pair;
 use std::sync::Arc;
 
 use narrows_bus::config::{self, Door, Listen};
-use narrows_govern::{Method, Principal};
+use narrows_govern::{IdentityMethod, Principal};
 use narrows_remote::identity::{Identity, Proof};
 use narrows_remote::server::{Auth, Backend, Handle, HttpServer, Limits, Opening};
 use tokio::net::UnixStream;
@@ -36,12 +36,16 @@ impl WebClient {
     pub(super) fn admit(&self, identities: &Identities) -> Result<Principal, Principal> {
         let Identity { proof, name, scopes, .. } = &self.identity;
         match proof {
-            Proof::Token => identities.admit_proven(self.identity.to_string(), Method::Token, scopes.clone()),
-            Proof::Certificate => {
-                identities.admit_proven(self.identity.to_string(), Method::Certificate, scopes.clone())
+            Proof::Token => {
+                identities.admit_proven(self.identity.to_string(), IdentityMethod::Token, scopes.clone())
             }
-            Proof::User => identities.admit(name.parse().ok(), Method::SocketOwner),
-            Proof::Place | Proof::Handed => identities.admit(None, Method::Unauthenticated),
+            Proof::Certificate => identities.admit_proven(
+                self.identity.to_string(),
+                IdentityMethod::Certificate,
+                scopes.clone(),
+            ),
+            Proof::User => identities.admit(name.parse().ok(), IdentityMethod::SocketOwner),
+            Proof::Place | Proof::Handed => identities.admit(None, IdentityMethod::Unauthenticated),
         }
     }
 }

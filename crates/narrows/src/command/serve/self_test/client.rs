@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use narrows_govern::{Ballot, Inquiry, Principal};
+use narrows_govern::{ApprovalVote, GateRequest, Principal};
 use narrows_link::Link;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
@@ -60,7 +60,7 @@ impl Step {
 
 pub(super) struct ScriptedClient {
     link: Link,
-    ask: mpsc::Sender<Inquiry>,
+    ask: mpsc::Sender<GateRequest>,
     log: PathBuf,
     /// Approvers that the policies name.
     signers: Vec<Principal>,
@@ -71,7 +71,12 @@ pub(super) struct ScriptedClient {
 }
 
 impl ScriptedClient {
-    pub(super) fn new(link: Link, ask: mpsc::Sender<Inquiry>, log: PathBuf, signers: Vec<Principal>) -> Self {
+    pub(super) fn new(
+        link: Link,
+        ask: mpsc::Sender<GateRequest>,
+        log: PathBuf,
+        signers: Vec<Principal>,
+    ) -> Self {
         Self { link, ask, log, signers, last: 0, received_lines: 0, invalid_lines: 0 }
     }
 
@@ -169,7 +174,7 @@ impl ScriptedClient {
     /// Sends approvals of the scripted approvers, after one of an unlisted user.
     async fn send_approvals(&self, step: &mut Step, decision: ApprovalReply) {
         let (answer, open) = oneshot::channel();
-        let _ = self.ask.send(Inquiry::Open(answer)).await;
+        let _ = self.ask.send(GateRequest::ListApprovals(answer)).await;
         let Some(waiting) = open.await.unwrap_or_default().into_iter().next() else { return };
         if waiting.asked {
             // The client is asked first, and its request is on the way.
@@ -177,7 +182,7 @@ impl ScriptedClient {
         }
         let unlisted = Principal { id: "user:narrows-self-test-stranger".to_owned(), ..Principal::default() };
         for signer in std::iter::once(&unlisted).chain(&self.signers) {
-            let ballot = Ballot {
+            let ballot = ApprovalVote {
                 id: waiting.id.clone(),
                 signer: signer.clone(),
                 approves: decision == ApprovalReply::Approve,
@@ -185,13 +190,13 @@ impl ScriptedClient {
                 signature: None,
             };
             let (answer, counted) = oneshot::channel();
-            let _ = self.ask.send(Inquiry::Ballot(ballot, answer)).await;
+            let _ = self.ask.send(GateRequest::Vote(ballot, answer)).await;
             match counted.await {
                 Ok(Ok(())) => step.approvals += 1,
-                Ok(Err(narrows_govern::BallotError::NotASigner)) => step.rejected_approvers += 1,
-                Ok(Err(narrows_govern::BallotError::Twice)) => {}
+                Ok(Err(narrows_govern::VoteError::NotASigner)) => step.rejected_approvers += 1,
+                Ok(Err(narrows_govern::VoteError::AlreadyApproved)) => {}
                 Ok(Err(
-                    narrows_govern::BallotError::Unknown | narrows_govern::BallotError::SignatureInvalid(_),
+                    narrows_govern::VoteError::NotFound | narrows_govern::VoteError::SignatureInvalid(_),
                 ))
                 | Err(_) => return,
             }

@@ -1,7 +1,7 @@
 //! Measures the deadlines of a gate with a simulated clock.
 
 use narrows_audit::Event;
-use narrows_govern::{Gate, Out, Patience, Ticket, Time};
+use narrows_govern::{AuditSeq, Gate, GateOutput, GateTime, GateTimeouts};
 use narrows_wire::View;
 use serde_json::{Value, json};
 
@@ -9,18 +9,18 @@ use super::point::{PointResult, fails, passes};
 use super::sample_calls::SampleCall;
 
 /// A longer wait counts as endless.
-const MAX_WAIT: Time = Time::from_secs(86_400);
+const MAX_WAIT: GateTime = GateTime::from_secs(86_400);
 
 /// Collects the output of a gate, and commits its log entries at once.
 #[derive(Default)]
 struct OutputRecorder {
     to_client: Vec<Value>,
     to_agent: Vec<Value>,
-    tickets: Vec<Ticket>,
+    tickets: Vec<AuditSeq>,
     ended: bool,
 }
 
-impl Out for OutputRecorder {
+impl GateOutput for OutputRecorder {
     fn to_client(&mut self, parts: &[&[u8]]) {
         self.to_client.push(serde_json::from_slice(&parts.concat()).unwrap_or_default());
     }
@@ -29,17 +29,17 @@ impl Out for OutputRecorder {
         self.to_agent.push(serde_json::from_slice(&parts.concat()).unwrap_or_default());
     }
 
-    fn record(&mut self, ticket: Ticket, _: Event) {
+    fn record(&mut self, ticket: AuditSeq, _: Event) {
         self.tickets.push(ticket);
     }
 
-    fn advise(&mut self, _: u64, _: Option<String>) {}
+    fn answer_tool_check(&mut self, _: u64, _: Option<String>) {}
 
     fn end_agent(&mut self, _: &str) {
         self.ended = true;
     }
 
-    fn release_agent(&mut self, _: &str) {
+    fn end_agent_gracefully(&mut self, _: &str) {
         self.ended = true;
     }
 }
@@ -47,34 +47,38 @@ impl Out for OutputRecorder {
 /// A gate with a simulated clock.
 struct TimedGate {
     gate: Gate,
-    now: Time,
+    now: GateTime,
     output: OutputRecorder,
 }
 
 impl TimedGate {
     fn client(&mut self, value: &Value) {
-        self.gate.client(self.now, View::parse(value.to_string().as_bytes()), &mut self.output);
+        self.gate.handle_client_message(
+            self.now,
+            View::parse(value.to_string().as_bytes()),
+            &mut self.output,
+        );
         self.commit();
     }
 
     fn agent(&mut self, value: &Value) {
-        self.gate.agent(self.now, View::parse(value.to_string().as_bytes()), &mut self.output);
+        self.gate.handle_agent_message(self.now, View::parse(value.to_string().as_bytes()), &mut self.output);
         self.commit();
     }
 
     fn commit(&mut self) {
         while let Some(ticket) = self.output.tickets.pop() {
-            self.gate.settled(self.now, ticket, true, &mut self.output);
+            self.gate.handle_audit_result(self.now, ticket, true, &mut self.output);
         }
     }
 
     /// Advances the clock until `has_come` holds or no deadline is left. Returns the elapsed time.
-    fn wait(&mut self, has_come: impl Fn(&OutputRecorder) -> bool) -> Option<Time> {
+    fn wait(&mut self, has_come: impl Fn(&OutputRecorder) -> bool) -> Option<GateTime> {
         for _ in 0..16 {
             if has_come(&self.output) {
                 return Some(self.now);
             }
-            self.now = self.gate.deadline().filter(|due| *due <= MAX_WAIT)?;
+            self.now = self.gate.next_deadline().filter(|due| *due <= MAX_WAIT)?;
             self.gate.tick(self.now, &mut self.output);
             self.commit();
         }
@@ -85,7 +89,7 @@ impl TimedGate {
 /// The settings of a measurement.
 pub(super) struct DeadlineSetup<'a> {
     pub(super) root: &'a str,
-    pub(super) patience: Patience,
+    pub(super) patience: GateTimeouts,
     /// A call that needs an approval, and one that is denied.
     pub(super) approved: Option<&'a SampleCall>,
     pub(super) denied: Option<&'a SampleCall>,
@@ -96,7 +100,7 @@ pub(super) const GATE_COUNT: usize = 11;
 
 enum WaitResult {
     /// The deadline passed after this time.
-    After(Time),
+    After(GateTime),
     /// It did not pass, or had the wrong effect.
     Wrong(&'static str),
     /// The reason why it could not be measured.
@@ -107,8 +111,8 @@ enum WaitResult {
 pub(super) fn deadlines(gates: Vec<Gate>, setup: &DeadlineSetup<'_>) -> PointResult {
     let (mut gates, mut patience) = (gates.into_iter(), setup.patience);
     let (mut kept, mut not) = (Vec::new(), Vec::new());
-    for name in Patience::NAMES {
-        let Some(value) = patience.named(name).copied() else { continue };
+    for name in GateTimeouts::NAMES {
+        let Some(value) = patience.by_name_mut(name).copied() else { continue };
         let tried = match name {
             "terminate" => WaitResult::NotTried("it takes an agent that does not go"),
             "write" => WaitResult::NotTried("it takes an agent that does not read"),
@@ -139,7 +143,7 @@ pub(super) fn deadlines(gates: Vec<Gate>, setup: &DeadlineSetup<'_>) -> PointRes
     passes(words)
 }
 
-fn format_duration(time: Time) -> String {
+fn format_duration(time: GateTime) -> String {
     match time.subsec_millis() {
         0 => format!("{} s", time.as_secs()),
         _ => format!("{} ms", time.as_millis()),
@@ -180,7 +184,7 @@ fn measure(name: &str, gate: Gate, setup: &DeadlineSetup<'_>) -> WaitResult {
 }
 
 fn with_open_session(gate: Gate, root: &str) -> TimedGate {
-    let mut gate = TimedGate { gate, now: Time::ZERO, output: OutputRecorder::default() };
+    let mut gate = TimedGate { gate, now: GateTime::ZERO, output: OutputRecorder::default() };
     gate.client(&json!({"jsonrpc": "2.0", "id": 1, "method": "session/new",
         "params": {"cwd": root, "mcpServers": []}}));
     gate.agent(&json!({"jsonrpc": "2.0", "id": 1, "result": {"sessionId": "s"}}));
@@ -191,7 +195,7 @@ fn with_open_session(gate: Gate, root: &str) -> TimedGate {
 fn response_timeout(gate: Gate, root: Option<&str>, method: &str, params: &Value) -> WaitResult {
     let mut gate = match root {
         Some(root) => with_open_session(gate, root),
-        None => TimedGate { gate, now: Time::ZERO, output: OutputRecorder::default() },
+        None => TimedGate { gate, now: GateTime::ZERO, output: OutputRecorder::default() },
     };
     gate.client(&json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params}));
     if !gate.output.to_agent.iter().any(|line| line["id"] == 7) {

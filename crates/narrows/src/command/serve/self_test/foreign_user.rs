@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use narrows_audit::{Log, Options};
-use narrows_govern::Method;
+use narrows_govern::IdentityMethod;
 use rustix::process::{Uid, geteuid};
 use rustix::thread::set_thread_uid;
 use serde_json::Value;
@@ -49,7 +49,7 @@ pub(super) async fn try_connect(identities: &Identities, manifest: &LoadedManife
         return ForeignUserResult::NotTried("only root can try as another user".to_owned());
     }
     let Some(user) =
-        UID_RANGE.into_iter().find(|user| identities.admit(Some(*user), Method::UnixPeer).is_err())
+        UID_RANGE.into_iter().find(|user| identities.admit(Some(*user), IdentityMethod::UnixPeer).is_err())
     else {
         return ForeignUserResult::NotTried("everybody may come in".to_owned());
     };
@@ -78,7 +78,7 @@ async fn try_as_user(
         return Err(join_client(visit).err().unwrap_or_else(|| io::ErrorKind::TimedOut.into()));
     };
     let known = stream.peer_cred()?.uid();
-    let who = match identities.admit(Some(known), Method::UnixPeer) {
+    let who = match identities.admit(Some(known), IdentityMethod::UnixPeer) {
         Ok(who) => {
             return Ok(ForeignUserResult::Admitted(format!(
                 "somebody with the number {user} was let in as {}",

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use narrows_audit::{Log, verify};
 use narrows_fake::Script;
-use narrows_govern::{Gate, Inquiry, Mandate, Principal};
+use narrows_govern::{Gate, GateConfig, GateRequest, Principal};
 use narrows_link::{Link, memory};
 use narrows_manifest::types::governance::Approver;
 use narrows_policy::Signer;
@@ -48,7 +48,7 @@ pub(super) struct Harness<'a> {
 }
 
 /// Returns approvers for the sample calls: everyone that the manifest names, and enough of each role.
-pub(super) fn signers(samples: &SampleCalls, mandate: &Mandate) -> Vec<Principal> {
+pub(super) fn signers(samples: &SampleCalls, mandate: &GateConfig) -> Vec<Principal> {
     let approvals = samples.approved.iter().flat_map(|sample| &sample.ruling.approvals);
     let named: Vec<&Signer> = approvals.clone().flat_map(|approval| &approval.signers).collect();
     let mut roles: Vec<String> = named.iter().filter_map(|signer| signer.role.clone()).collect();
@@ -75,12 +75,12 @@ impl Harness<'_> {
         let (inner, agent) = memory::pair(&options);
         let (ask, asked) = mpsc::channel(super::super::run_gate::MAX_QUEUED_REQUESTS);
         let log = self.log.clone();
-        let standing = tokio::spawn(narrows_govern::stand(self.gate, outer, inner, self.log, asked));
+        let standing = tokio::spawn(narrows_govern::run_gate(self.gate, outer, inner, self.log, asked));
         let playing = tokio::spawn(run_agent(agent, self.script));
         let mut client = ScriptedClient::new(client, ask.clone(), self.path.to_owned(), self.signers);
         let steps = run_steps(&mut client, self.root, self.client_server.as_deref()).await;
         // The gate has already ended if the agent has.
-        let _ = ask.send(Inquiry::End).await;
+        let _ = ask.send(GateRequest::Stop).await;
         let _ = standing.await;
         playing.abort();
         if let Some(log) = log {

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use narrows_govern::{Patience, Principal};
+use narrows_govern::{GateTimeouts, Principal};
 use narrows_link::{Link, memory};
 use narrows_manifest::Capabilities;
 use serde_json::{Value, json};
@@ -129,7 +129,7 @@ impl LiveAgent {
     pub(super) fn ending(&self) -> PointResult {
         match self {
             Self::Introduced { ended: Some((exit, took)), .. } => {
-                let ladder = stop_ladder(None, &Patience::default());
+                let ladder = stop_ladder(None, &GateTimeouts::default());
                 let most = ladder.eof_grace + ladder.term_grace + Duration::from_secs(3);
                 passes_if(
                     *took < most,

@@ -1,6 +1,6 @@
 //! The thirty points of AIP-44, each judged by the observations.
 
-use narrows_govern::Mandate;
+use narrows_govern::GateConfig;
 use narrows_manifest::AuditTarget;
 use serde_json::Value;
 
@@ -17,7 +17,7 @@ use crate::command::serve::manifest::LoadedManifest;
 /// The observations of a test.
 pub(super) struct Evidence<'a> {
     pub(super) manifest: &'a LoadedManifest,
-    pub(super) mandate: &'a Mandate,
+    pub(super) mandate: &'a GateConfig,
     pub(super) samples: &'a SampleCalls,
     pub(super) observed: &'a Observations,
     pub(super) agent: &'a LiveAgent,

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use narrows_govern::{Mandate, Principal, Reach, foresee};
+use narrows_govern::{GateConfig, PolicyCoverage, Principal, preview_decision};
 use narrows_manifest::{BoundPolicy, Bundle};
 use narrows_policy::{Class, GovernanceDecision, Kind, Policy};
 use serde_json::{Value, json};
@@ -49,11 +49,11 @@ pub(super) struct SampleCalls {
 }
 
 impl SampleCalls {
-    pub(super) fn find(bundle: &Bundle, mandate: &Mandate, who: &Principal, policy: &Policy) -> Self {
+    pub(super) fn find(bundle: &Bundle, mandate: &GateConfig, who: &Principal, policy: &Policy) -> Self {
         let root = mandate.roots.first().map_or(Path::new("/"), PathBuf::as_path);
         let paths = paths(bundle, root);
         let sample = |name: Option<&str>, kind: Kind, input: Value| {
-            let ruling = foresee(mandate, who, policy, (name, kind.name()), &input);
+            let ruling = preview_decision(mandate, who, policy, (name, kind.name()), &input);
             SampleCall { name: name.map(str::to_owned), kind, input, ruling }
         };
         let mut samples: Vec<SampleCall> = tools(mandate)
@@ -75,9 +75,11 @@ impl SampleCalls {
         let asks = |sample: &SampleCall| is(sample, Class::RequireApproval) || is(sample, Class::Escalate);
         let denied = first(&|sample| is(sample, Class::Deny) && by_policy(sample));
         let slug = |bound: &BoundPolicy| bound.policy.front.slug.clone();
-        let missed: Vec<String> = Reach::of(bundle).missed().into_iter().map(slug).collect();
+        let missed: Vec<String> =
+            PolicyCoverage::new(bundle).unmatched_policies().into_iter().map(slug).collect();
         let has_matched = |slug: &String| samples.iter().any(|sample| decides(slug, &sample.ruling));
-        let unasked: Vec<String> = Reach::of(bundle).unasked().into_iter().map(slug).collect();
+        let unasked: Vec<String> =
+            PolicyCoverage::new(bundle).unknown_action_policies().into_iter().map(slug).collect();
         let is_told = |slug: &String| missed.contains(slug) || unasked.contains(slug);
         let untried = bundle.policies.iter().map(slug).filter(|slug| !is_told(slug) && !has_matched(slug));
         Self {
@@ -98,7 +100,7 @@ fn decides(slug: &str, ruling: &GovernanceDecision) -> bool {
 }
 
 /// Returns the tools of an operator as an agent reports them. Without an operator, any tool may be requested.
-fn tools(mandate: &Mandate) -> Vec<(Option<String>, Kind)> {
+fn tools(mandate: &GateConfig) -> Vec<(Option<String>, Kind)> {
     const LIKELY_KINDS: [Kind; 5] = [Kind::Read, Kind::Edit, Kind::Execute, Kind::Delete, Kind::Other];
     let Some(tools) = &mandate.tools else {
         return Kind::ALL.into_iter().map(|kind| (None, kind)).collect();
@@ -140,7 +142,7 @@ fn inputs(kind: Kind, paths: &[String]) -> Vec<Value> {
 
 #[cfg(test)]
 mod tests {
-    use narrows_govern::policy_of;
+    use narrows_govern::bundle_policy;
     use narrows_manifest::{Memory, resolve};
 
     use super::*;
@@ -152,8 +154,8 @@ mod tests {
             .with("n/GOVERNANCE.md", "---\nschema: governance.workspace/v1\nname: home\ntitle: t\ndescription: d\nversion: 1.0.0\nautonomy: {level: 2}\npolicies: [{id: p, ref: ./POLICY.md}]\n---\n")
             .with("n/POLICY.md", format!("---\nschema: agentgovernance/v1\ndoctype: policy\nslug: pp\nversion: 1.0.0\n{policy}\n---\n"));
         let bundle = resolve(&files, Path::new("n/ACP.md")).unwrap_or_else(|findings| panic!("{findings}"));
-        let mandate = Mandate::of(&bundle, vec!["/w".into()]);
-        SampleCalls::find(&bundle, &mandate, &Principal::default(), &policy_of(&bundle))
+        let mandate = GateConfig::from_bundle(&bundle, vec!["/w".into()]);
+        SampleCalls::find(&bundle, &mandate, &Principal::default(), &bundle_policy(&bundle))
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use narrows_govern::{Disk, Gate, Setting};
+use narrows_govern::{Disk, Gate, GateStart};
 use narrows_manifest::Capabilities;
 use narrows_policy::{Access, Narrowing, Policy};
 
@@ -33,7 +33,7 @@ fn who() -> Principal {
 /// The broken parts.
 #[derive(Default)]
 struct Broken {
-    mandate: Option<fn(&mut Mandate)>,
+    mandate: Option<fn(&mut GateConfig)>,
     policy: Option<Policy>,
     mute: bool,
     /// Changes the log before it is read.
@@ -56,8 +56,8 @@ fn gate(test: &SelfTest<'_>, broken: &Broken) -> Gate {
     if let Some(change) = broken.mandate {
         change(&mut mandate);
     }
-    let policy = broken.policy.clone().unwrap_or_else(|| policy_of(&test.manifest.bundle));
-    let setting = Setting { began: 1_700_000_000, nonce: "n".to_owned() };
+    let policy = broken.policy.clone().unwrap_or_else(|| bundle_policy(&test.manifest.bundle));
+    let setting = GateStart { started_at: 1_700_000_000, nonce: "n".to_owned() };
     Gate::new(mandate, who(), policy, Box::new(Disk), setting)
 }
 
@@ -119,21 +119,21 @@ async fn a_gate_that_allows_everything_fails() {
 
 #[tokio::test]
 async fn a_gate_for_any_tool_fails() {
-    let mandate: fn(&mut Mandate) = |mandate| mandate.tools = None;
+    let mandate: fn(&mut GateConfig) = |mandate| mandate.tools = None;
     let failing = failing(Broken { mandate: Some(mandate), ..Broken::default() }).await;
     assert_eq!(failing, [23]);
 }
 
 #[tokio::test]
 async fn a_gate_for_the_whole_disk_fails() {
-    let mandate: fn(&mut Mandate) = |mandate| mandate.roots = vec!["/".into()];
+    let mandate: fn(&mut GateConfig) = |mandate| mandate.roots = vec!["/".into()];
     let failing = failing(Broken { mandate: Some(mandate), ..Broken::default() }).await;
     fails(&failing, &[27]);
 }
 
 #[tokio::test]
 async fn a_gate_that_offers_undeclared_capabilities_fails() {
-    let mandate: fn(&mut Mandate) = |mandate| {
+    let mandate: fn(&mut GateConfig) = |mandate| {
         mandate.capabilities = Capabilities { read_text_file: true, image: true, ..mandate.capabilities };
     };
     let failing = failing(Broken { mandate: Some(mandate), ..Broken::default() }).await;
@@ -142,19 +142,19 @@ async fn a_gate_that_offers_undeclared_capabilities_fails() {
 
 #[tokio::test]
 async fn a_gate_for_any_mcp_server_fails() {
-    let mandate: fn(&mut Mandate) = |mandate| mandate.servers = None;
+    let mandate: fn(&mut GateConfig) = |mandate| mandate.servers = None;
     assert_eq!(failing(Broken { mandate: Some(mandate), ..Broken::default() }).await, [28]);
 }
 
 #[tokio::test]
 async fn another_operator_fails() {
-    let mandate: fn(&mut Mandate) = |mandate| mandate.operator = "another".to_owned();
+    let mandate: fn(&mut GateConfig) = |mandate| mandate.operator = "another".to_owned();
     assert_eq!(failing(Broken { mandate: Some(mandate), ..Broken::default() }).await, [14, 15]);
 }
 
 #[tokio::test]
 async fn missing_deadlines_fail() {
-    let mandate: fn(&mut Mandate) = |mandate| mandate.patience.approval = std::time::Duration::MAX / 4;
+    let mandate: fn(&mut GateConfig) = |mandate| mandate.timeouts.approval = std::time::Duration::MAX / 4;
     let failing = failing(Broken { mandate: Some(mandate), ..Broken::default() }).await;
     fails(&failing, &[29]);
 }
@@ -162,12 +162,12 @@ async fn missing_deadlines_fail() {
 #[tokio::test]
 async fn other_deadlines_than_configured_fail() {
     for change in [
-        (|mandate: &mut Mandate| mandate.patience.initialize *= 2) as fn(&mut Mandate),
-        |mandate| mandate.patience.new *= 2,
-        |mandate| mandate.patience.silence *= 2,
-        |mandate| mandate.patience.cancel *= 2,
-        |mandate| mandate.patience.close *= 2,
-        |mandate| mandate.patience.other = std::time::Duration::MAX / 4,
+        (|mandate: &mut GateConfig| mandate.timeouts.initialize *= 2) as fn(&mut GateConfig),
+        |mandate| mandate.timeouts.new *= 2,
+        |mandate| mandate.timeouts.silence *= 2,
+        |mandate| mandate.timeouts.cancel *= 2,
+        |mandate| mandate.timeouts.close *= 2,
+        |mandate| mandate.timeouts.other = std::time::Duration::MAX / 4,
     ] {
         assert_eq!(failing(Broken { mandate: Some(change), ..Broken::default() }).await, [29]);
     }
@@ -181,7 +181,7 @@ async fn an_admitted_foreign_user_fails() {
 
 #[tokio::test]
 async fn a_gate_that_allows_undeclared_servers_fails() {
-    let mandate: fn(&mut Mandate) = |mandate| mandate.capabilities.mcp_acp = true;
+    let mandate: fn(&mut GateConfig) = |mandate| mandate.capabilities.mcp_acp = true;
     fails(&failing(Broken { mandate: Some(mandate), ..Broken::default() }).await, &[28]);
 }
 

@@ -1,0 +1,352 @@
+//! Builds audit events in the format of AIP-7, with the fields of AIP-44 in `metadata.aip44`.
+
+use std::io;
+
+use narrows_audit::{Actor, Decision, Event, Fact, Facts, PolicyRef, Redaction, Subject};
+use narrows_policy::{Class, GovernanceDecision};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::config::GateConfig;
+use crate::identity::Principal;
+use crate::lifecycle::OperatorState;
+use crate::shared_budget::BudgetUse;
+
+/// Longer inputs and outputs are logged by length and digest.
+const MAX_VALUE_BYTES: usize = 256 << 10;
+/// Action of an entry about a decision.
+pub(crate) const DECISION: &str = "policy.resolved";
+/// Policy name of decisions that no rule made.
+const DEFAULT_POLICY: &str = "default";
+
+/// The operator, client and session of an event. Every entry names them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AuditContext<'a> {
+    pub(crate) config: &'a GateConfig,
+    pub(crate) principal: &'a Principal,
+    pub(crate) session: &'a str,
+    /// The session that announced this one as its child.
+    pub(crate) parent: Option<&'a str>,
+}
+
+impl AuditContext<'_> {
+    fn event<const N: usize>(
+        &self,
+        action: &str,
+        subject: Subject,
+        about: [(&'static str, Option<Fact>); N],
+    ) -> Event {
+        let mut facts = Facts::from(about);
+        facts.insert("operator", self.config.operator.clone());
+        facts.insert("session", self.session.to_owned());
+        if let Some(parent) = self.parent {
+            facts.insert("parentSessionId", parent.to_owned());
+        }
+        facts.insert("identity", self.principal.id.clone());
+        facts.insert("identity_method", self.principal.method.name());
+        facts.insert("tier", self.config.tier.clone());
+        Event {
+            actor: Actor {
+                id: clip(&format!("operator:{}", self.config.operator), 256),
+                role: Some("operator".to_owned()),
+            },
+            action: action.to_owned(),
+            subject,
+            facts,
+            ..Event::default()
+        }
+    }
+
+    fn session_subject(&self) -> Subject {
+        Subject { kind: "session".to_owned(), reference: Some(clip(self.session, 256)), path: None }
+    }
+
+    /// The operator entered this state.
+    pub(crate) fn state_changed(&self, life: OperatorState, reason: Option<&str>) -> Event {
+        let about = [("kind", Some("state".into())), ("reason", reason.map(text_fact))];
+        self.event(life.action(), self.session_subject(), about)
+    }
+
+    /// A client request is about to be sent to the agent. Its parameters are recorded by length and digest.
+    pub(crate) fn request_accepted(&self, action: &str, method: &str, params: &[u8]) -> Event {
+        let about = [("kind", Some("request".into())), ("method", Some(clip(method, 128).into()))];
+        let input = json!({"bytes": params.len(), "sha256": secret_safe_digest(params)});
+        Event { input: Some(input), ..self.event(action, self.session_subject(), about) }
+    }
+
+    /// A message was refused before any tool was involved.
+    pub(crate) fn refused(&self, what: &str, code: &str, input: Value) -> Event {
+        let about = [("kind", Some("refusal".into())), ("code", Some(text_fact(code)))];
+        Event {
+            input: Some(shorten_value(input)),
+            policy: Some(PolicyRef { reference: DEFAULT_POLICY.to_owned(), decision: Some(Decision::Deny) }),
+            ..self.event(what, self.session_subject(), about)
+        }
+    }
+
+    /// A method without a rule of its own was passed on, or refused with the code `refused`.
+    pub(crate) fn method(&self, sender: MessageSender, refused: Option<&'static str>, input: Value) -> Event {
+        let about = [
+            ("kind", Some("method".into())),
+            ("sender", Some(sender.name().into())),
+            ("code", refused.map(Fact::from)),
+        ];
+        let (action, decision) = match refused {
+            Some(_) => ("method.refused", Decision::Deny),
+            None => ("method.allowed", Decision::Allow),
+        };
+        Event {
+            input: Some(shorten_value(input)),
+            policy: Some(PolicyRef { reference: DEFAULT_POLICY.to_owned(), decision: Some(decision) }),
+            ..self.event(action, self.session_subject(), about)
+        }
+    }
+
+    /// Unknown members were removed from a message.
+    pub(crate) fn members_removed(&self, sender: MessageSender, method: &str, names: &[String]) -> Event {
+        let input = json!({"sender": sender.name(), "method": clip(method, 128), "members": names});
+        self.refused("member.refused", "unknown_member", input)
+    }
+
+    /// A peer did not answer in time, or answered late.
+    pub(crate) fn deadline_passed(&self, what: &str, method: &str, reason: &str) -> Event {
+        let about = [
+            ("kind", Some("deadline".into())),
+            ("method", Some(clip(method, 128).into())),
+            ("reason", Some(text_fact(reason))),
+        ];
+        self.event(what, self.session_subject(), about)
+    }
+
+    /// The session is closed.
+    pub(crate) fn session_closed(&self, reason: &str) -> Event {
+        let about = [("kind", Some("state".into())), ("reason", Some(text_fact(reason)))];
+        self.event("session.closed", self.session_subject(), about)
+    }
+
+    /// A call was decided, before any effect of it. `spent` shares its budget use with other gates.
+    pub(crate) fn call_decided(
+        &self,
+        call: &AuditedCall<'_>,
+        ruling: &GovernanceDecision,
+        approval: &ApprovalOutcome,
+        spent: Option<&BudgetUse>,
+    ) -> Event {
+        let about = [
+            ("kind", Some("decision".into())),
+            ("tool", Some(text_fact(call.tool))),
+            ("toolCallId", Some(text_fact(call.id))),
+            ("claimedTool", call.claimed.map(text_fact)),
+            ("toolKinds", Some(call.kinds.join(", ").into())),
+            ("approval", Some(approval.name())),
+            ("reason", Some(ruling.to_string().into())),
+            ("risk", Some(ruling.risk.into())),
+            ("spent", spent.map(|spent| json!(spent).into())),
+        ];
+        let decision =
+            if *approval == ApprovalOutcome::Pending { decision(ruling.class) } else { approval.decision() };
+        Event {
+            input: Some(shorten_value(call.input.clone())),
+            policy: Some(PolicyRef { reference: policy_name(ruling), decision: Some(decision) }),
+            signatures: approval.signatures(),
+            ..self.event(DECISION, tool_subject(call.tool), about)
+        }
+    }
+
+    /// A call ended, with its output.
+    pub(crate) fn call_finished(
+        &self,
+        call: &AuditedCall<'_>,
+        ruling: &GovernanceDecision,
+        approval: &ApprovalOutcome,
+        output: Value,
+    ) -> Event {
+        let about = [
+            ("kind", Some("tool-call".into())),
+            ("tool", Some(text_fact(call.tool))),
+            ("toolCallId", Some(text_fact(call.id))),
+            ("claimedTool", call.claimed.map(text_fact)),
+            ("toolKinds", Some(call.kinds.join(", ").into())),
+            ("approval", Some(approval.name())),
+        ];
+        Event {
+            input: Some(shorten_value(call.input.clone())),
+            output: Some(shorten_value(output)),
+            policy: Some(PolicyRef { reference: policy_name(ruling), decision: Some(approval.decision()) }),
+            signatures: approval.signatures(),
+            ..self.event("tool.call", tool_subject(call.tool), about)
+        }
+    }
+}
+
+/// The sender of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MessageSender {
+    Client,
+    Agent,
+}
+
+impl MessageSender {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Agent => "agent",
+        }
+    }
+}
+
+/// A call, as an audit entry names it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AuditedCall<'a> {
+    pub(crate) tool: &'a str,
+    pub(crate) id: &'a str,
+    /// Name that the agent claims and that no tool of an agent can have.
+    pub(crate) claimed: Option<&'a str>,
+    pub(crate) input: &'a Value,
+    pub(crate) kinds: &'a [&'static str],
+}
+
+/// The state of an approval.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ApprovalOutcome {
+    /// Not decided yet.
+    #[default]
+    Pending,
+    /// Allowed by the policy alone.
+    Auto,
+    /// Allowed by approvers.
+    By { approvers: Vec<String>, signatures: Vec<String> },
+    /// Refused, with the reason.
+    Refused(String),
+}
+
+impl ApprovalOutcome {
+    pub(crate) fn is_given(&self) -> bool {
+        matches!(self, Self::Auto | Self::By { .. })
+    }
+
+    fn name(&self) -> Fact {
+        match self {
+            Self::Pending => "pending".into(),
+            Self::Auto => "auto".into(),
+            Self::By { approvers, .. } => approvers.join(", ").into(),
+            Self::Refused(why) => json!({"refused": why}).into(),
+        }
+    }
+
+    fn decision(&self) -> Decision {
+        match self {
+            Self::Auto | Self::By { .. } => Decision::Allow,
+            Self::Pending => Decision::RequireApproval,
+            Self::Refused(_) => Decision::Deny,
+        }
+    }
+
+    fn signatures(&self) -> Vec<String> {
+        match self {
+            Self::By { signatures, .. } => signatures.clone(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+fn text_fact(text: &str) -> Fact {
+    text.to_owned().into()
+}
+
+fn tool_subject(name: &str) -> Subject {
+    Subject { kind: "tool".to_owned(), reference: Some(clip(name, 256)), path: None }
+}
+
+fn decision(class: Class) -> Decision {
+    match class {
+        Class::Allow => Decision::Allow,
+        Class::RequireApproval => Decision::RequireApproval,
+        Class::Escalate => Decision::Escalate,
+        Class::Deny => Decision::Deny,
+    }
+}
+
+fn policy_name(ruling: &GovernanceDecision) -> String {
+    ruling.decided_by().unwrap_or(DEFAULT_POLICY).to_owned()
+}
+
+fn clip(text: &str, most: usize) -> String {
+    // The number of bytes is an upper bound of the number of characters, and cheaper.
+    if text.len() <= most {
+        return text.to_owned();
+    }
+    text.chars().take(most).collect()
+}
+
+/// Counts written bytes and drops them.
+struct Length(usize);
+
+impl io::Write for Length {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Returns an upper bound of the length of a value as JSON, which is cheaper than the length.
+fn max_json_bytes(value: &Value) -> usize {
+    // An escape has six bytes for one.
+    let text = |text: &str| 6 * text.len() + 2;
+    match value {
+        Value::Null | Value::Bool(_) => 5,
+        Value::Number(_) => 32,
+        Value::String(string) => text(string),
+        Value::Array(items) => 2 + items.iter().map(|item| max_json_bytes(item) + 1).sum::<usize>(),
+        Value::Object(members) => {
+            2 + members.iter().map(|(key, member)| text(key) + max_json_bytes(member) + 2).sum::<usize>()
+        }
+    }
+}
+
+/// Returns the value, or its length and digest if it is too long for the log.
+fn shorten_value(value: Value) -> Value {
+    if max_json_bytes(&value) <= MAX_VALUE_BYTES {
+        return value;
+    }
+    let mut length = Length(0);
+    if serde_json::to_writer(&mut length, &value).is_ok() && length.0 <= MAX_VALUE_BYTES {
+        return value;
+    }
+    let text = value.to_string();
+    json!({"$truncated": true, "bytes": text.len(), "sha256": secret_safe_digest(text.as_bytes())})
+}
+
+/// Returns the SHA-256 of data that is not logged, in hexadecimal. `None` if the data contains a secret,
+/// which could be guessed by comparing digests.
+pub(crate) fn secret_safe_digest(bytes: &[u8]) -> Option<String> {
+    let redaction = Redaction::default();
+    let is_secret = redaction.is_secret(&String::from_utf8_lossy(bytes))
+        || serde_json::from_slice::<Value>(bytes).is_ok_and(|value| redaction.is_in(&value));
+    (!is_secret).then(|| Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_is_longer_than_it_can_be(text in "\\PC{0,8}[\0-\u{1f}\"]{0,8}", float: f64, number: i64) {
+            let value = json!({text.clone(): [text, float, number, u64::MAX, null, true, false, {}, []]});
+            proptest::prop_assert!(value.to_string().len() <= max_json_bytes(&value));
+        }
+    }
+
+    #[test]
+    fn long_values_are_logged_by_digest_unless_they_contain_a_secret() {
+        let long = "x".repeat(MAX_VALUE_BYTES);
+        assert!(shorten_value(json!({"text": long}))["sha256"].is_string());
+        let secret = shorten_value(json!({"text": long, "password": "hunter2 or so"}));
+        assert_eq!((&secret["$truncated"], &secret["sha256"]), (&json!(true), &Value::Null));
+    }
+}

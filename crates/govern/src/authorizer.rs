@@ -1,0 +1,611 @@
+//! Decides about calls by the tools of the operator, the policy and the budgets.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use narrows_acp::method;
+use narrows_manifest::ToolSet;
+use narrows_policy::{
+    Action, BudgetUsage, Class, GovernanceDecision, GovernanceReason, GovernanceRule, Kind, Policy,
+    RequestContext, RuleUsage,
+};
+use serde_json::Value;
+
+use crate::call::{Call, Digest};
+use crate::config::{Autonomy, GateConfig};
+use crate::identity::Principal;
+
+use crate::shared_budget::{BudgetSource, BudgetUse};
+
+const HOUR: u64 = 3_600;
+const DAY: u64 = 86_400;
+
+/// The decision about a call.
+#[derive(Clone, Debug)]
+pub(crate) struct CallDecision {
+    pub(crate) ruling: GovernanceDecision,
+    /// The reason, if it is not the policy that decided.
+    pub(crate) override_reason: Option<String>,
+    /// Cost in cents, if the input states one.
+    pub(crate) amount: Option<u64>,
+}
+
+impl CallDecision {
+    pub(crate) fn class(&self) -> Class {
+        self.ruling.class
+    }
+
+    /// Returns the stricter of two decisions about one call. The approvals of both are required.
+    pub(crate) fn stricter(self, other: Self) -> Self {
+        let (mut stricter, milder) = if self.class() > other.class() { (self, other) } else { (other, self) };
+        if milder.class() != Class::Allow {
+            let known = std::mem::take(&mut stricter.ruling.approvals);
+            let more = milder.ruling.approvals.into_iter().filter(|approval| !known.contains(approval));
+            stricter.ruling.approvals = known.iter().cloned().chain(more).collect();
+        }
+        stricter
+    }
+
+    /// Returns the reason of the decision as one sentence.
+    pub(crate) fn reason(&self) -> String {
+        self.override_reason.clone().unwrap_or_else(|| self.ruling.to_string())
+    }
+}
+
+/// Decides about calls and counts the allowed ones against budgets.
+#[derive(Debug)]
+pub(crate) struct Authorizer {
+    policy: Policy,
+    /// Use of the budgets, by policy.
+    used: HashMap<String, PolicyUsage>,
+    /// Name of this gate in the shared record of budget use.
+    name: String,
+    /// Reports the budget use of other gates.
+    budget_source: Option<Box<dyn BudgetSource>>,
+    /// The budget source failed. Then every budget counts as exhausted.
+    budgets_unknown: bool,
+}
+
+/// Use of a budget in the hour and the day of the latest use.
+#[derive(Clone, Copy, Debug, Default)]
+struct PolicyUsage {
+    hour: u64,
+    day: u64,
+    usage: RuleUsage,
+}
+
+impl PolicyUsage {
+    /// Adds one use. A use before the latest one counts only if it is of the same day.
+    fn add_use(&mut self, at: u64, cents: u64) {
+        let (hour, day) = (at / HOUR, at / DAY);
+        if day > self.day {
+            *self = Self { hour, day, usage: RuleUsage::default() };
+        }
+        if day < self.day {
+            return;
+        }
+        if hour > self.hour {
+            (self.hour, self.usage.hour) = (hour, 0);
+        }
+        self.usage.hour += u64::from(hour == self.hour);
+        self.usage.day += 1;
+        self.usage.amount_cents = self.usage.amount_cents.saturating_add(cents);
+    }
+
+    fn usage_at(&self, at: u64) -> RuleUsage {
+        if self.day != at / DAY {
+            return RuleUsage::default();
+        }
+        RuleUsage { hour: if self.hour == at / HOUR { self.usage.hour } else { 0 }, ..self.usage }
+    }
+}
+
+/// Budget use of one call. It holds for the input that was judged: a changed call is counted again.
+#[derive(Clone, Debug)]
+pub(crate) struct CountedCall {
+    digest: Digest,
+    policies: Vec<String>,
+    /// The largest amount that was counted for the call.
+    cents: u64,
+    at: u64,
+    /// The call was granted or ran. A later change is then a further call at its full cost.
+    is_used: bool,
+}
+
+impl CountedCall {
+    /// Marks the call as granted or running.
+    pub(crate) fn set_used(&mut self) {
+        self.is_used = true;
+    }
+
+    /// Replaces the digest of the same call.
+    pub(crate) fn set_digest(&mut self, digest: Digest) {
+        self.digest = digest;
+    }
+
+    /// Returns `true` if this was counted for the call with this digest.
+    pub(crate) fn is_for(&self, digest: &Digest) -> bool {
+        self.digest == *digest
+    }
+
+    /// Returns `usage` of a policy without the share of this call, which is judged again under `digest`.
+    fn usage_without(&self, policy: &str, digest: &Digest, at: u64, usage: RuleUsage) -> RuleUsage {
+        let is_same = self.is_for(digest);
+        let is_counted = self.at / DAY == at / DAY && self.policies.iter().any(|counted| counted == policy);
+        if !is_counted || usage == EXHAUSTED || self.is_used && !is_same {
+            return usage;
+        }
+        let amount_cents = usage.amount_cents.saturating_sub(self.cents);
+        let (day, hour) = (u64::from(is_same), u64::from(is_same && self.at / HOUR == at / HOUR));
+        RuleUsage { hour: usage.hour.saturating_sub(hour), day: usage.day.saturating_sub(day), amount_cents }
+    }
+}
+
+/// Time of a decision, and earlier budget use of the same call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DecisionContext<'a> {
+    /// In seconds since 1970.
+    pub(crate) at: u64,
+    pub(crate) counted: Option<(&'a CountedCall, Digest)>,
+}
+
+/// More than any budget.
+const EXHAUSTED: RuleUsage = RuleUsage { hour: u64::MAX, day: u64::MAX, amount_cents: u64::MAX };
+
+impl Authorizer {
+    pub(crate) fn new(policy: Policy, name: &str) -> Self {
+        Self {
+            policy,
+            used: HashMap::new(),
+            name: name.to_owned(),
+            budget_source: None,
+            budgets_unknown: false,
+        }
+    }
+
+    /// Shares the budgets with other gates.
+    pub(crate) fn with_budget_source(self, budget_source: Box<dyn BudgetSource>) -> Self {
+        Self { budget_source: Some(budget_source), ..self }
+    }
+
+    /// Reads the budget use of other gates. Does nothing if no policy has a budget.
+    pub(crate) fn refresh(&mut self) {
+        if !self
+            .policy
+            .ruleset()
+            .is_some_and(|ruleset| ruleset.rules().iter().any(GovernanceRule::has_budget))
+        {
+            return;
+        }
+        let Some(budget_source) = &mut self.budget_source else { return };
+        let news = budget_source.read_new();
+        self.budgets_unknown = news.is_err();
+        for spent in news.unwrap_or_default().into_iter().filter(|spent| spent.gate != self.name) {
+            for policy in &spent.policies {
+                self.used.entry(policy.clone()).or_default().add_use(spent.at, spent.cents.unwrap_or(0));
+            }
+        }
+    }
+
+    /// Decides about a call. `at` is in seconds since 1970.
+    pub(crate) fn decide(
+        &self,
+        call: &Call,
+        config: &GateConfig,
+        principal: &Principal,
+        roots: &[PathBuf],
+        at: u64,
+    ) -> CallDecision {
+        self.decide_action(
+            call,
+            &call.action(),
+            config,
+            principal,
+            roots,
+            DecisionContext { at, counted: None },
+        )
+    }
+
+    /// Decides about `call`, whose effect is `action`.
+    pub(crate) fn decide_action(
+        &self,
+        call: &Call,
+        action: &Action,
+        config: &GateConfig,
+        principal: &Principal,
+        roots: &[PathBuf],
+        DecisionContext { at, counted }: DecisionContext<'_>,
+    ) -> CallDecision {
+        let usage = |clause: &str| match counted {
+            Some((counted, digest)) => counted.usage_without(clause, &digest, at, self.usage(clause, at)),
+            None => self.usage(clause, at),
+        };
+        let amount = input_cents(&call.input);
+        let budget_usage = BudgetUsage { usage: &usage, amount_cents: amount };
+        let refused = missing_grant(call, config, principal);
+        let context = RequestContext { roots, refused: refused.as_deref(), ..RequestContext::default() };
+        let mut ruling = self.policy.decide_governed(action, &context, &budget_usage);
+        let supervised = config.autonomy == Autonomy::Supervised
+            && ruling.class == Class::Allow
+            && action.kinds().iter().any(|kind| !matches!(kind, Kind::Read | Kind::Search | Kind::Think));
+        if let Some(override_reason) = refused {
+            ruling.class = Class::Deny;
+            return CallDecision { ruling, override_reason: Some(override_reason), amount };
+        }
+        if supervised {
+            ruling.class = Class::RequireApproval;
+            ruling.reason = GovernanceReason::Default;
+            let override_reason = Some("a supervised operator needs approval for changes".into());
+            return CallDecision { ruling, override_reason, amount };
+        }
+        CallDecision { ruling, override_reason: None, amount }
+    }
+
+    /// Counts an allowed call against the budgets of its policies. Returns the use to record, if any budget
+    /// applies.
+    ///
+    /// `counted` is the earlier use of the same call. An unchanged call is not counted again. A call that was
+    /// changed before it was granted counts as one more call, at the difference in cost. Any other change
+    /// counts in full.
+    pub(crate) fn count_call(
+        &mut self,
+        decision: &CallDecision,
+        at: u64,
+        digest: Digest,
+        counted: &mut Option<CountedCall>,
+    ) -> Option<BudgetUse> {
+        let before = counted.take();
+        if before.as_ref().is_some_and(|before| before.is_for(&digest)) {
+            *counted = before;
+            return None;
+        }
+        let ruleset = self.policy.ruleset()?;
+        let has_budget =
+            |slug: &String| ruleset.rules().iter().any(|clause| clause.slug() == slug && clause.has_budget());
+        let clauses = decision.ruling.clauses.iter();
+        let policies: Vec<String> = clauses.filter(|slug| has_budget(slug)).cloned().collect();
+        let is_replaced = |before: &CountedCall| {
+            let has = |policy| before.policies.contains(policy);
+            !before.is_used && before.at / DAY == at / DAY && policies.iter().all(has)
+        };
+        let paid = before.filter(is_replaced).map_or(0, |before| before.cents);
+        let cents = decision.amount.map(|amount| amount.saturating_sub(paid));
+        for policy in &policies {
+            self.used.entry(policy.clone()).or_default().add_use(at, cents.unwrap_or(0));
+        }
+        let all = paid.max(decision.amount.unwrap_or(0));
+        *counted = Some(CountedCall { digest, policies: policies.clone(), cents: all, at, is_used: false });
+        (!policies.is_empty()).then(|| BudgetUse { gate: self.name.clone(), policies, cents, at })
+    }
+
+    fn usage(&self, clause: &str, at: u64) -> RuleUsage {
+        match self.used.get(clause) {
+            _ if self.budgets_unknown => EXHAUSTED,
+            Some(used) => used.usage_at(at),
+            None => RuleUsage::default(),
+        }
+    }
+}
+
+/// Returns the cost that the input of a call states, in cents. The larger of two amounts counts, and an
+/// invalid amount exceeds every budget.
+fn input_cents(input: &Value) -> Option<u64> {
+    let amounts = ["amount_cents", "amountCents"].iter().filter_map(|key| input.get(key));
+    amounts.map(|amount| cents(amount).unwrap_or(u64::MAX)).max()
+}
+
+/// Parses a number of cents, rounded up.
+fn cents(amount: &Value) -> Option<u64> {
+    if let Some(amount) = amount.as_u64() {
+        return Some(amount);
+    }
+    let amount = amount.as_f64().filter(|amount| (0.0..9e15).contains(amount))?;
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in range, and whole")]
+    let amount = amount.ceil() as u64;
+    Some(amount)
+}
+
+/// Returns the decision about a call that an agent reports by `name`, if it has one, and `kind`: in the first root of the
+/// settings, with all budgets unused.
+///
+/// ```
+/// use narrows_govern::{GateConfig, Principal, preview_decision};
+/// use narrows_policy::{Access, GovernanceRuleset, Class, GovernanceRule, Narrowing, Policy};
+/// use serde_json::json;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let clause = GovernanceRule::new("shell", "tool.call", Class::Deny).with_subject("kind:execute")?;
+/// let policy = Policy::new(Access::High, Narrowing::default()).with_ruleset(GovernanceRuleset::new(vec![clause]));
+/// let (config, principal) = (GateConfig::default(), Principal::default());
+/// let ruling = preview_decision(&config, &principal, &policy, (None, "execute"), &json!({"command": "ls"}));
+/// assert_eq!((ruling.class, ruling.decided_by()), (Class::Deny, Some("shell")));
+/// # Ok(())
+/// # }
+/// ```
+#[must_use]
+pub fn preview_decision(
+    config: &GateConfig,
+    principal: &Principal,
+    policy: &Policy,
+    (name, kind): (Option<&str>, &str),
+    input: &Value,
+) -> GovernanceDecision {
+    let call = Call::reported(name, kind, input.clone());
+    Authorizer::new(policy.clone(), "").decide(&call, config, principal, &config.roots, 0).ruling
+}
+
+/// Returns the reason why the operator or its client has no grant for a call. `None` if they have.
+fn missing_grant(call: &Call, config: &GateConfig, principal: &Principal) -> Option<String> {
+    let (name, server) = call.name_and_server();
+    // The built-in agent checks its tool before it sends the client request that performs it. That check is
+    // decided too.
+    let doers =
+        if config.asks_first && server.is_none() { causing_tools(name.unwrap_or_default()) } else { &[] };
+    let is_granted = |tools: &ToolSet| {
+        name.is_some_and(|name| tools.has(server, name))
+            // Each kind that the input shows must be granted, whatever kind the agent reports.
+            || server.is_none() && call.is_only(|kind| tools.has(None, &format!("kind:{kind}")))
+            || doers.iter().any(|doer| tools.has(None, doer))
+    };
+    if !call.is_session_change() && config.tools.as_ref().is_some_and(|tools| !is_granted(tools)) {
+        return Some(format!("the operator has no tool `{}`", call.tool()));
+    }
+    let is_within = |doer: &&str| principal.may_use(&Call::new(None, doer, call.kind(), call.input.clone()));
+    if !principal.may_use(call) && !doers.iter().any(is_within) {
+        return Some(format!("`{}` is not in the scopes of {}", call.tool(), principal.id));
+    }
+    None
+}
+
+/// Returns the built-in tools that perform their work through this client request.
+fn causing_tools(method: &str) -> &'static [&'static str] {
+    match method {
+        // A write is shown as a diff against the current content.
+        method::FS_READ_TEXT_FILE => &["read_file", "write_file", "edit_file"],
+        method::FS_WRITE_TEXT_FILE => &["write_file", "edit_file"],
+        method::TERMINAL_CREATE => &["run_command"],
+        _ => &[],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use narrows_policy::{Access, Budget, DefaultApproval, GovernanceRule, GovernanceRuleset, Narrowing};
+    use serde_json::json;
+
+    use super::*;
+
+    fn desk(clauses: Vec<GovernanceRule>) -> Authorizer {
+        let ruleset = GovernanceRuleset::new(clauses).with_level(Some(2)).with_default(DefaultApproval::Auto);
+        Authorizer::new(Policy::new(Access::High, Narrowing::default()).with_ruleset(ruleset), "n")
+    }
+
+    fn call(name: &str, kind: &str) -> Call {
+        Call::new(None, name, kind, json!({}))
+    }
+
+    #[test]
+    fn ungranted_tools_are_denied_before_the_policy() {
+        let authorizer = desk(Vec::new());
+        let tools = ToolSet {
+            names: ["notes".to_owned(), "kind:read".to_owned()].into(),
+            servers: [("db".to_owned(), Some(["query".to_owned()].into()))].into(),
+        };
+        let config = GateConfig { tools: Some(tools), ..GateConfig::default() };
+        let principal = Principal::default();
+        let check = |call: Call, expected: Class| {
+            assert_eq!(
+                authorizer.decide(&call, &config, &principal, &[], 0).class(),
+                expected,
+                "{}",
+                call.tool()
+            );
+        };
+        check(call("notes", "think"), Class::Allow);
+        check(call("Read", "read"), Class::Allow);
+        check(call("other", "think"), Class::Deny);
+        check(Call::new(Some("db".into()), "query", "read", json!({})), Class::Allow);
+        check(Call::new(Some("db".into()), "drop", "read", json!({})), Class::Deny);
+        check(Call::new(Some("other".into()), "query", "read", json!({})), Class::Deny);
+    }
+
+    #[test]
+    fn claimed_names_and_kinds_grant_nothing() {
+        let authorizer = desk(Vec::new());
+        let principal = Principal::default();
+        let check = |tools: &[&str], told: (Option<&str>, &str), input: Value, expected: Class| {
+            let names = tools.iter().map(|&tool| tool.to_owned()).collect();
+            let tools = Some(ToolSet { names, ..ToolSet::default() });
+            let config = GateConfig { tools, ..GateConfig::default() };
+            let call = Call::reported(told.0, told.1, input);
+            assert_eq!(
+                authorizer.decide(&call, &config, &principal, &[], 0).class(),
+                expected,
+                "{told:?} {:?}",
+                call.input
+            );
+        };
+        let rm = || json!({"command": "rm -rf x"});
+        check(&["kind:read"], (None, "read"), json!({"path": "/a"}), Class::Allow);
+        // By its name.
+        check(&["kind:read"], (Some("kind:read"), "execute"), rm(), Class::Deny);
+        check(&["kind:read"], (Some("kind:read"), "read"), rm(), Class::Deny);
+        check(&["db/query"], (Some("db/query"), "read"), json!({}), Class::Deny);
+        check(&["turn"], (Some("turn"), "execute"), rm(), Class::Deny);
+        // By its kind.
+        check(&["kind:read"], (None, "read"), rm(), Class::Deny);
+        check(&["kind:read"], (None, "read"), json!({"url": "http://a.example"}), Class::Deny);
+        check(&["kind:execute"], (None, "read"), rm(), Class::Deny);
+        check(&["kind:read", "kind:execute"], (None, "read"), rm(), Class::Allow);
+        check(&["kind:execute"], (None, "execute"), rm(), Class::Allow);
+        // Nor does a permitting policy accept such a name as the kind or server that it imitates.
+        let permits = GovernanceRule::new("look", "tool.call", Class::Allow)
+            .with_max_level(4)
+            .with_subject("kind:read")
+            .unwrap();
+        let ruleset =
+            GovernanceRuleset::new(vec![permits]).with_level(Some(2)).with_default(DefaultApproval::Always);
+        let policy = Policy::new(Access::High, Narrowing::default()).with_ruleset(ruleset);
+        for (told, expected) in
+            [((None, "read"), Class::Allow), ((Some("kind:read"), "execute"), Class::RequireApproval)]
+        {
+            let ruling = preview_decision(&GateConfig::default(), &principal, &policy, told, &json!({}));
+            assert_eq!(ruling.class, expected, "{told:?}");
+        }
+        // A denying policy does.
+        let forbids = GovernanceRule::new("not", "tool.call", Class::Deny).with_subject("db/query").unwrap();
+        let ruleset =
+            GovernanceRuleset::new(vec![forbids]).with_level(Some(2)).with_default(DefaultApproval::Auto);
+        let policy = Policy::new(Access::High, Narrowing::default()).with_ruleset(ruleset);
+        for (told, expected) in
+            [((Some("db/other"), "read"), Class::Allow), ((Some("db/query"), "read"), Class::Deny)]
+        {
+            let ruling = preview_decision(&GateConfig::default(), &principal, &policy, told, &json!({}));
+            assert_eq!(ruling.class, expected, "{told:?}");
+        }
+    }
+
+    #[test]
+    fn a_built_in_tool_grants_its_client_requests() {
+        let authorizer = desk(Vec::new());
+        let with_scopes = |scopes: &[&str]| Principal {
+            scopes: Some(scopes.iter().map(|&scope| scope.to_owned()).collect()),
+            ..Principal::default()
+        };
+        let check =
+            |tools: &[&str], asks_first: bool, principal: &Principal, method: &str, expected: Class| {
+                let names = tools.iter().map(|&tool| tool.to_owned()).collect();
+                let tools = Some(ToolSet { names, ..ToolSet::default() });
+                let config = GateConfig { tools, asks_first, ..GateConfig::default() };
+                assert_eq!(
+                    authorizer.decide(&call(method, "think"), &config, principal, &[], 0).class(),
+                    expected,
+                    "{method}"
+                );
+            };
+        let anybody = Principal::default();
+        check(&["write_file"], true, &anybody, "fs/write_text_file", Class::Allow);
+        check(&["write_file"], true, &anybody, "fs/read_text_file", Class::Allow);
+        check(&["read_file"], true, &anybody, "fs/write_text_file", Class::Deny);
+        check(&["run_command"], true, &anybody, "terminal/create", Class::Allow);
+        check(&["run_command"], true, &anybody, "fs/read_text_file", Class::Deny);
+        check(&["run_command"], true, &with_scopes(&["run_command"]), "terminal/create", Class::Allow);
+        check(&["run_command"], true, &with_scopes(&["read_file"]), "terminal/create", Class::Deny);
+        // Only the built-in agent checks its tools first.
+        check(&["write_file"], false, &anybody, "fs/write_text_file", Class::Deny);
+    }
+
+    #[test]
+    fn scopes_of_an_identity_narrow_the_tools_of_the_operator() {
+        let authorizer = desk(Vec::new());
+        let config = GateConfig::default();
+        let principal =
+            Principal { id: "user:ada".into(), scopes: Some(vec!["notes".into()]), ..Principal::default() };
+        assert_eq!(
+            authorizer.decide(&call("notes", "think"), &config, &principal, &[], 0).class(),
+            Class::Allow
+        );
+        let decision = authorizer.decide(&call("other", "think"), &config, &principal, &[], 0);
+        assert_eq!(decision.class(), Class::Deny);
+        assert!(decision.reason().contains("user:ada"));
+    }
+
+    #[test]
+    fn a_budget_is_counted_by_hours_and_days_of_the_clock() {
+        let budget = Budget { per_hour: Some(2), per_day: Some(3), ..Budget::default() };
+        let mut authorizer = desk(vec![
+            GovernanceRule::new("few", "tool.call", Class::Allow).with_max_level(4).with_budget(budget),
+        ]);
+        let (config, principal) = (GateConfig::default(), Principal::default());
+        let mut spend = |at: u64| {
+            let decision = authorizer.decide(&call("notes", "think"), &config, &principal, &[], at);
+            if decision.class() == Class::Allow {
+                authorizer.count_call(&decision, at, Digest::default(), &mut None);
+            }
+            decision.class()
+        };
+        let classes: Vec<Class> = [10, 20, 30, HOUR, HOUR + 1, DAY].into_iter().map(&mut spend).collect();
+        let asks = Class::RequireApproval;
+        assert_eq!(classes, [Class::Allow, Class::Allow, asks, Class::Allow, asks, Class::Allow]);
+    }
+
+    #[test]
+    fn money_is_counted_by_what_calls_say_they_spend() {
+        let budget = Budget { amount_cents: Some(100), ..Budget::default() };
+        let mut authorizer = desk(vec![
+            GovernanceRule::new("few", "tool.call", Class::Allow).with_max_level(4).with_budget(budget),
+        ]);
+        let (config, principal) = (GateConfig::default(), Principal::default());
+        let mut spend = |input: Value, at: u64| {
+            let decision =
+                authorizer.decide(&Call::new(None, "pay", "think", input), &config, &principal, &[], at);
+            if decision.class() == Class::Allow {
+                authorizer.count_call(&decision, at, Digest::default(), &mut None);
+            }
+            decision.class()
+        };
+        let asks = Class::RequireApproval;
+        assert_eq!(spend(json!({"amount_cents": 101}), 0), asks);
+        for odd in [
+            json!({"amount_cents": 5e4}),
+            json!({"amount_cents": 50_000.0}),
+            json!({"amount_cents": "50000"}),
+            json!({"amount_cents": 1e30}),
+            json!({"amount_cents": -1}),
+            json!({"amount_cents": [50_000]}),
+            json!({"amount_cents": null}),
+            json!({"amount_cents": 1, "amountCents": 50_000}),
+        ] {
+            assert_eq!(spend(odd.clone(), 0), asks, "{odd}");
+        }
+        assert_eq!(spend(json!({"amount_cents": 59.5}), 0), Class::Allow);
+        assert_eq!(spend(json!({"amountCents": 41}), 0), asks);
+        assert_eq!(spend(json!({"amount_cents": 40}), HOUR), Class::Allow);
+        assert_eq!(spend(json!({"amount_cents": 1}), HOUR), asks);
+        assert_eq!(spend(json!({}), HOUR), asks, "nobody knows what it costs, and nothing is left");
+        assert_eq!(spend(json!({"amount_cents": 1}), DAY), Class::Allow);
+    }
+
+    /// Reports the budget use of other gates; `None` is a failure.
+    #[derive(Debug)]
+    struct Others(Vec<Option<Vec<BudgetUse>>>);
+
+    impl BudgetSource for Others {
+        fn read_new(&mut self) -> Result<Vec<BudgetUse>, crate::shared_budget::BudgetError> {
+            let source = std::io::Error::other("gone");
+            let error = narrows_audit::ReadError::Io { segment: String::new(), source };
+            self.0.remove(0).ok_or_else(|| error.into())
+        }
+    }
+
+    #[test]
+    fn use_of_other_gates_counts_and_unknown_use_exhausts_budgets() {
+        let budget = Budget { per_hour: Some(2), per_day: Some(4), ..Budget::default() };
+        let clauses =
+            vec![GovernanceRule::new("few", "tool.call", Class::Allow).with_max_level(4).with_budget(budget)];
+        let spent = |gate: &str, at: u64| BudgetUse {
+            gate: gate.into(),
+            policies: vec!["few".into(), "other".into()],
+            cents: None,
+            at,
+        };
+        let now = DAY + 5 * HOUR;
+        let news = vec![
+            // Yesterday's use, that of an hour ago, our own, and a current one.
+            Some(vec![spent("o", 10), spent("o", now - HOUR), spent("n", now), spent("o", now)]),
+            Some(vec![spent("o", now + 1)]),
+            None,
+            Some(Vec::new()),
+        ];
+        let mut authorizer = desk(clauses).with_budget_source(Box::new(Others(news)));
+        let (config, principal) = (GateConfig::default(), Principal::default());
+        let mut class = |at: u64| {
+            authorizer.refresh();
+            authorizer.decide(&call("notes", "think"), &config, &principal, &[], at).class()
+        };
+        assert_eq!(class(now), Class::Allow);
+        assert_eq!(class(now + 1), Class::RequireApproval, "two in this hour");
+        assert_eq!(class(now + HOUR), Class::RequireApproval, "nobody knows");
+        assert_eq!(class(now + HOUR), Class::Allow, "three in this day");
+    }
+}

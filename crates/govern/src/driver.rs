@@ -1,0 +1,438 @@
+//! Runs a gate on two links, an audit log and a clock.
+
+use std::collections::{HashMap, VecDeque};
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use narrows_audit::{Append, Event, Log};
+use narrows_base::text::one_line;
+use narrows_link::{CloseReason, Link, Sender};
+use narrows_wire::{Frame, Kind, is_one_line, make_line};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep_until};
+
+use crate::batches::Batches;
+use crate::gate::{ApprovalRequest, ApprovalVote, AuditSeq, Gate, GateOutput, ToolCheck, VoteError};
+
+/// With this many events not yet durable, neither peer is read.
+const MAX_PENDING_EVENTS: usize = 16;
+/// Bounds for the stderr of a lost agent that the client is shown.
+const MAX_STDERR_LINES: usize = 5;
+const MAX_STDERR_CHARS: usize = 1000;
+/// Sleep without a deadline.
+const NO_DEADLINE_SLEEP: Duration = Duration::from_secs(86_400);
+
+/// Answer to requests that were pending when the client ended its input and the grace period passed.
+const UNANSWERED: &str = "not done in time after the end of input";
+/// Answer to requests that were pending when the gate was stopped.
+const STOPPED: &str = "the server is shutting down";
+
+/// Reason why a gate ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GateExit {
+    /// The client disconnected, or ended its input and got all answers.
+    ClientClosed,
+    /// The agent exited or closed its output.
+    AgentLost,
+    /// The agent violated the governance. The caller kills it.
+    AgentViolation(String),
+    /// The agent does not respond. The caller stops it, with time to exit.
+    AgentUnresponsive(String),
+    /// [`GateRequest::Stop`] was received.
+    Stopped,
+}
+
+/// A request to a running gate.
+#[derive(Debug)]
+pub enum GateRequest {
+    /// Lists the pending approvals.
+    ListApprovals(oneshot::Sender<Vec<ApprovalRequest>>),
+    /// Asks whether the built-in agent may call a tool. The answer is the reason of a refusal, or `None`.
+    CheckTool(ToolCheck, oneshot::Sender<Option<String>>),
+    /// Approves or rejects a pending action.
+    Vote(ApprovalVote, oneshot::Sender<Result<(), VoteError>>),
+    /// Ends the gate as if the client had disconnected.
+    Stop,
+}
+
+/// Output of the gate that was not sent or recorded yet.
+#[derive(Debug, Default)]
+struct GateOutputBuffer {
+    to_client: Vec<Bytes>,
+    to_agent: Vec<Bytes>,
+    events: VecDeque<(AuditSeq, Event)>,
+    advice: Vec<(u64, Option<String>)>,
+    end: Option<GateExit>,
+}
+
+impl GateOutputBuffer {
+    fn lines(&mut self, which: GateSide) -> &mut Vec<Bytes> {
+        match which {
+            GateSide::Client => &mut self.to_client,
+            GateSide::Agent => &mut self.to_agent,
+        }
+    }
+}
+
+impl GateOutput for GateOutputBuffer {
+    fn to_client(&mut self, parts: &[&[u8]]) {
+        self.to_client.push(parts.concat().into());
+    }
+
+    fn to_agent(&mut self, parts: &[&[u8]]) {
+        self.to_agent.push(parts.concat().into());
+    }
+
+    fn record(&mut self, seq: AuditSeq, event: Event) {
+        self.events.push_back((seq, event));
+    }
+
+    fn answer_tool_check(&mut self, number: u64, refusal: Option<String>) {
+        self.advice.push((number, refusal));
+    }
+
+    fn end_agent(&mut self, why: &str) {
+        self.end.get_or_insert_with(|| GateExit::AgentViolation(why.to_owned()));
+    }
+
+    fn end_agent_gracefully(&mut self, why: &str) {
+        self.end.get_or_insert_with(|| GateExit::AgentUnresponsive(why.to_owned()));
+    }
+}
+
+/// An event on its way to the disk. `None`: there is no audit log, and the event counts as recorded.
+type PendingAppend = (AuditSeq, Option<Append>);
+
+/// Runs a gate between a client and an agent until one of them is gone. All events are recorded when this
+/// returns.
+///
+/// Without a log nothing is recorded; the caller decides whether that is acceptable.
+pub async fn run_gate(
+    gate: Gate,
+    client: Link,
+    agent: Link,
+    log: impl Into<Option<Log>>,
+    requests: mpsc::Receiver<GateRequest>,
+) -> GateExit {
+    let driver = GateDriver {
+        gate,
+        log: log.into(),
+        started: Instant::now(),
+        output: GateOutputBuffer::default(),
+        client: SideIo { sender: client.sender, batches: Batches::default() },
+        agent: SideIo { sender: agent.sender, batches: Batches::default() },
+        events: VecDeque::new(),
+        held_events: VecDeque::new(),
+        unplaced: 0,
+        waiting_checks: HashMap::new(),
+        last_check: 0,
+    };
+    driver.run(client.receiver, agent.receiver, requests).await
+}
+
+/// The sending half of one link, and its unanswered batches.
+#[derive(Debug)]
+struct SideIo {
+    sender: Sender,
+    batches: Batches,
+}
+
+struct GateDriver {
+    gate: Gate,
+    log: Option<Log>,
+    started: Instant,
+    output: GateOutputBuffer,
+    client: SideIo,
+    agent: SideIo,
+    /// Events on their way to the disk, in order.
+    events: VecDeque<PendingAppend>,
+    /// Events that wait until all earlier ones have a position in the log.
+    held_events: VecDeque<(AuditSeq, Event)>,
+    /// Number of appended events without a position in the log.
+    unplaced: usize,
+    /// Tool checks that wait for their results.
+    waiting_checks: HashMap<u64, oneshot::Sender<Option<String>>>,
+    last_check: u64,
+}
+
+/// The peer at one side of the gate.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum GateSide {
+    Client,
+    Agent,
+}
+
+impl GateDriver {
+    async fn run(
+        mut self,
+        mut client: narrows_link::Receiver,
+        mut agent: narrows_link::Receiver,
+        mut requests: mpsc::Receiver<GateRequest>,
+    ) -> GateExit {
+        let (mut from_client, mut from_agent) = (Vec::new(), Vec::new());
+        let input = self.agent.sender.clone();
+        // Created once: only progress of the agent's reads may reset this timer, not new messages for it.
+        let mut stalled = std::pin::pin!(input.standstill(self.gate.timeouts().write));
+        let (mut client_has_room, mut agent_has_room, mut requests_open) = (true, true, true);
+        // Deadline for answers to a client that has ended its input.
+        let mut linger_until: Option<Instant> = None;
+        let client_output = self.client.sender.clone();
+        let mut flushed = std::pin::pin!(client_output.written());
+        let ended = loop {
+            if let Some(ended) = self.output.end.take() {
+                break ended;
+            }
+            if linger_until.is_some() && self.is_finished() {
+                break GateExit::ClientClosed;
+            }
+            let due = self
+                .gate
+                .next_deadline()
+                .map_or_else(|| Instant::now() + NO_DEADLINE_SLEEP, |at| self.started + at);
+            let reads = self.events.len() + self.held_events.len() < MAX_PENDING_EVENTS;
+            tokio::select! {
+                biased;
+                settled = next_audit_results(&mut self.events), if !self.events.is_empty() => self.apply_audit_results(settled),
+                () = sleep_until(due) => {
+                    self.gate.tick(self.started.elapsed(), &mut self.output);
+                    self.flush_output();
+                }
+                () = sleep_until(linger_until.unwrap_or(due)), if linger_until.is_some() => break GateExit::ClientClosed,
+                () = &mut flushed, if linger_until.is_some() => break GateExit::ClientClosed,
+                () = &mut stalled => break GateExit::AgentUnresponsive("it does not read its input".to_owned()),
+                gate_request = requests.recv(), if requests_open => match gate_request {
+                    Some(GateRequest::Stop) => break GateExit::Stopped,
+                    Some(gate_request) => self.handle_request(gate_request),
+                    None => requests_open = false,
+                },
+                () = self.client.sender.room(), if !client_has_room => client_has_room = true,
+                () = self.agent.sender.room(), if !agent_has_room => agent_has_room = true,
+                more = client.recv_all(&mut from_client), if linger_until.is_none() && reads && client_has_room && agent_has_room => {
+                    if !more {
+                        linger_until = Some(Instant::now() + self.gate.timeouts().close);
+                        self.gate.close_client_input(self.started.elapsed(), &mut self.output);
+                        self.flush_output();
+                        continue;
+                    }
+                    // A refusal goes back to the sender: a peer that sends and does not read is not read from
+                    // either.
+                    (client_has_room, agent_has_room) = (false, false);
+                    for frame in from_client.drain(..) {
+                        self.handle_frame(GateSide::Client, &frame);
+                    }
+                }
+                more = agent.recv_all(&mut from_agent), if reads && client_has_room && agent_has_room => {
+                    if !more {
+                        // A client that only reads must still learn that its agent is lost, if it waits for
+                        // an answer.
+                        break if linger_until.is_some() && self.gate.is_idle() { GateExit::ClientClosed } else { GateExit::AgentLost };
+                    }
+                    (client_has_room, agent_has_room) = (false, false);
+                    for frame in from_agent.drain(..) {
+                        self.handle_frame(GateSide::Agent, &frame);
+                    }
+                }
+            }
+        };
+        self.finish(&ended).await;
+        ended
+    }
+
+    /// Returns `true` if a client that has ended its input got all answers that it will get.
+    fn is_finished(&self) -> bool {
+        self.events.is_empty() && self.held_events.is_empty() && self.gate.is_idle()
+    }
+
+    /// Handles one line of a peer.
+    fn handle_frame(&mut self, from: GateSide, frame: &Frame) {
+        if !is_one_line(frame.bytes()) {
+            // Line breaks inside would make several messages for some readers, which the gate has not judged.
+            let mut line = frame.bytes().to_vec();
+            make_line(&mut line);
+            return self.handle_frame(from, &Frame::parse(line.into()));
+        }
+        if frame.kind() == Kind::Batch {
+            let end = self.side(from);
+            let outcome = end.batches.split(frame);
+            if let Some(line) = outcome.line {
+                // A closed link drops the line; its reader is gone.
+                let _ = end.sender.push(line);
+            }
+            for frame in outcome.deliver {
+                self.handle_frame(from, &frame);
+            }
+            return;
+        }
+        let now = self.started.elapsed();
+        match from {
+            GateSide::Client => self.gate.handle_client_message(now, frame.view(), &mut self.output),
+            GateSide::Agent => self.gate.handle_agent_message(now, frame.view(), &mut self.output),
+        }
+        self.flush_output();
+    }
+
+    /// Lets the gate continue after these events were recorded or failed.
+    fn apply_audit_results(&mut self, settled: Vec<(AuditSeq, bool)>) {
+        let now = self.started.elapsed();
+        for (seq, written) in settled {
+            self.unplaced = self.unplaced.saturating_sub(1);
+            self.gate.handle_audit_result(now, seq, written, &mut self.output);
+        }
+        self.flush_output();
+    }
+
+    fn side(&mut self, which: GateSide) -> &mut SideIo {
+        match which {
+            GateSide::Client => &mut self.client,
+            GateSide::Agent => &mut self.agent,
+        }
+    }
+
+    /// Sends and records the output of the gate.
+    fn flush_output(&mut self) {
+        loop {
+            self.held_events.append(&mut self.output.events);
+            self.append_held();
+            for (number, refusal) in self.output.advice.drain(..) {
+                if let Some(asker) = self.waiting_checks.remove(&number) {
+                    let _ = asker.send(refusal);
+                }
+            }
+            if self.output.to_client.is_empty() && self.output.to_agent.is_empty() {
+                return;
+            }
+            for which in [GateSide::Client, GateSide::Agent] {
+                let mut lines = std::mem::take(self.output.lines(which));
+                for line in lines.drain(..) {
+                    self.send_line(which, line);
+                }
+                // Keeps the allocation, unless the last line of a batch produced further output.
+                let more = self.output.lines(which);
+                if more.is_empty() {
+                    *more = lines;
+                }
+            }
+        }
+    }
+
+    /// Sends one line, or adds it to the batch that it answers.
+    fn send_line(&mut self, which: GateSide, line: Bytes) {
+        let end = self.side(which);
+        let outcome = if end.batches.is_empty() { None } else { end.batches.collect_answer(&line) };
+        let Some(outcome) = outcome else {
+            let _ = end.sender.push(line);
+            return;
+        };
+        if let Some(whole) = outcome.line {
+            let _ = end.sender.push(whole);
+        }
+        let now = self.started.elapsed();
+        for frame in outcome.deliver {
+            match which {
+                GateSide::Client => self.gate.handle_client_message(now, frame.view(), &mut self.output),
+                GateSide::Agent => self.gate.handle_agent_message(now, frame.view(), &mut self.output),
+            }
+        }
+    }
+
+    /// Appends held events in order. None may overtake an event that has no position in the log yet.
+    fn append_held(&mut self) {
+        while self.unplaced == 0
+            && let Some((seq, event)) = self.held_events.pop_front()
+        {
+            let append = self.log.as_ref().map(|log| log.append(event));
+            if append.as_ref().is_some_and(Append::is_waiting) {
+                // The event has its position at the latest when it is recorded, and so have all events before
+                // it.
+                self.unplaced = self.events.len() + 1;
+            }
+            self.events.push_back((seq, append));
+        }
+    }
+
+    fn handle_request(&mut self, gate_request: GateRequest) {
+        match gate_request {
+            // The receiver is dropped if the asker no longer waits.
+            GateRequest::ListApprovals(answer) => {
+                let _ = answer.send(self.gate.pending_approvals());
+            }
+            GateRequest::CheckTool(request, answer) => {
+                self.last_check += 1;
+                self.waiting_checks.insert(self.last_check, answer);
+                self.gate.check_tool(self.started.elapsed(), self.last_check, request, &mut self.output);
+                self.flush_output();
+            }
+            GateRequest::Vote(vote, answer) => {
+                let outcome = self.gate.vote(self.started.elapsed(), vote, &mut self.output);
+                self.flush_output();
+                let _ = answer.send(outcome);
+            }
+            // Handled by the loop that reads requests.
+            GateRequest::Stop => {}
+        }
+    }
+
+    /// Closes all sessions, and waits until everything is recorded.
+    async fn finish(&mut self, ended: &GateExit) {
+        let now = self.started.elapsed();
+        match ended {
+            GateExit::ClientClosed => self.gate.handle_client_closed(now, UNANSWERED, &mut self.output),
+            GateExit::Stopped => self.gate.handle_client_closed(now, STOPPED, &mut self.output),
+            GateExit::AgentLost => {
+                let how = describe_exit(&self.agent.sender.reason());
+                self.gate.handle_agent_lost(now, how.as_deref(), &mut self.output);
+            }
+            GateExit::AgentViolation(_) | GateExit::AgentUnresponsive(_) => {
+                self.gate.handle_agent_lost(now, None, &mut self.output)
+            }
+        }
+        self.flush_output();
+        while !self.events.is_empty() {
+            let settled = next_audit_results(&mut self.events).await;
+            self.apply_audit_results(settled);
+        }
+        self.client.sender.close();
+        self.agent.sender.close();
+    }
+}
+
+/// Describes how a process ended, with the last lines of its stderr. Each connection has its own agent, so
+/// these lines are about this client.
+fn describe_exit(reason: &CloseReason) -> Option<String> {
+    let CloseReason::Exited { exit, stderr } = reason else { return None };
+    let lines: Vec<&str> = stderr.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let tail = one_line(&lines[lines.len().saturating_sub(MAX_STDERR_LINES)..].join(" | "), usize::MAX);
+    let excess = tail.chars().count().saturating_sub(MAX_STDERR_CHARS);
+    let kept: String = tail.chars().skip(excess).collect();
+    Some(match (kept.is_empty(), excess) {
+        (true, _) => exit.to_string(),
+        (false, 0) => format!("{exit}; stderr: {kept}"),
+        (false, _) => format!("{exit}; stderr: …{kept}"),
+    })
+}
+
+/// Waits for at least one audit result. Returns all that are ready, in order, with `true` for a recorded
+/// event.
+async fn next_audit_results(events: &mut VecDeque<PendingAppend>) -> Vec<(AuditSeq, bool)> {
+    poll_fn(|context| {
+        let mut settled = Vec::new();
+        while let Some((seq, append)) = events.front_mut()
+            && let Poll::Ready(written) = poll_append(append, context)
+        {
+            settled.push((*seq, written));
+            events.pop_front();
+        }
+        if settled.is_empty() { Poll::Pending } else { Poll::Ready(settled) }
+    })
+    .await
+}
+
+fn poll_append(append: &mut Option<Append>, context: &mut Context<'_>) -> Poll<bool> {
+    match append {
+        None => Poll::Ready(true),
+        Some(append) => Pin::new(append).poll(context).map(|recorded| recorded.is_ok()),
+    }
+}

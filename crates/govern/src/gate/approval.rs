@@ -1,0 +1,516 @@
+//! Pending approvals: the required approvers, their votes, and what follows from the decision.
+
+use bytes::Bytes;
+use narrows_acp::method;
+use narrows_policy::GovernanceDecision;
+use narrows_wire::{Code, RpcError, View, message};
+use serde_json::{Value, json};
+
+use super::api::{
+    ApprovalRequest, ApprovalVote, AuditSeq, GateOutput, GateStart, GateTime, VoteError, VoteSignature,
+};
+use super::approvers::{ApprovalRequirement, approval_requirements, requirements_met};
+use super::client_services::MOVED;
+use super::outbox::{GateDirection, OnAuditFailure};
+use super::retained::{ByteCharge, value_bytes};
+use super::session::{ApprovalOrigin, PendingAtClient};
+use super::session_open::{audit_unavailable, parse_object};
+use super::turn::CANCELLED;
+use super::{GateCtx, Raw};
+use crate::audit_events::{self, ApprovalOutcome};
+use crate::authorizer::CallDecision;
+use crate::call::{Call, Digest};
+use crate::identity::Principal;
+use crate::lifecycle::OperatorState;
+
+/// Option ids of permission requests that the gate sends.
+const ALLOW: &str = "allow_once";
+const REJECT: &str = "reject_once";
+
+/// Number of files of a diff that the reason names.
+const MAX_NAMED_FILES: usize = 8;
+
+/// Reason for refusing an approval whose call has changed.
+const CHANGED: &str = "the call changed while it waited for approval";
+
+/// Reason for refusing an approval beyond the byte budget.
+const NO_ROOM: &str = "too many pending approvals";
+
+/// An action that waits for an approval.
+#[derive(Debug)]
+pub(super) struct PendingApproval {
+    session: Box<str>,
+    call: Box<str>,
+    pub(super) tool: String,
+    /// Name that the agent claims and that no tool of an agent can have.
+    claimed: Option<String>,
+    input: Value,
+    kinds: Vec<&'static str>,
+    /// Digest of everything about the call that is judged and shown.
+    digest: Digest,
+    /// Content that the agent shows beside the input.
+    content: Value,
+    /// The decision about the call as it was shown.
+    ruling: GovernanceDecision,
+    pub(super) reason: String,
+    origin: ApprovalOrigin,
+    requirements: Vec<ApprovalRequirement>,
+    /// Approvers who have approved, with their signatures.
+    votes: Vec<(Principal, Option<VoteSignature>)>,
+    /// Id of the permission request to the client, if one was sent.
+    client_request: Option<Raw>,
+    /// The client gets notices about this approval, because it cannot give the approval alone.
+    pub(super) notifies_client: bool,
+    pub(super) due: GateTime,
+    charge: ByteCharge,
+}
+
+impl PendingApproval {
+    pub(super) fn to_request(
+        &self,
+        start: &GateStart,
+        principal: &Principal,
+        number: u64,
+    ) -> ApprovalRequest {
+        ApprovalRequest {
+            id: approval_name(start, number),
+            session: self.session.to_string(),
+            tool: self.tool.clone(),
+            input: self.input.clone(),
+            kinds: self.kinds.join(", "),
+            digest: self.digest,
+            content: self.content.clone(),
+            reason: self.reason.clone(),
+            needs: self.describe_requirements(),
+            given: self.votes.iter().map(|(signer, _)| signer.id.clone()).collect(),
+            client: principal.id.clone(),
+            due: self.due,
+            until: start.started_at + self.due.as_secs(),
+            asked: self.client_request.is_some(),
+        }
+    }
+
+    /// Estimates the memory of the entry.
+    fn retained_bytes(&self) -> usize {
+        let texts = self.session.len() + self.call.len() + self.tool.len() + self.reason.len();
+        let values = value_bytes(&self.input) + value_bytes(&self.content);
+        size_of::<Self>() + texts + values + self.origin.retained_bytes()
+    }
+
+    /// Returns the session of the call.
+    pub(super) fn session(&self) -> Box<str> {
+        self.session.clone()
+    }
+
+    /// Describes the required approvals.
+    pub(super) fn describe_requirements(&self) -> String {
+        self.requirements.iter().map(ApprovalRequirement::describe).collect::<Vec<_>>().join(", and ")
+    }
+
+    /// Returns `true` if the call belongs to this session.
+    pub(super) fn is_in_session(&self, session: &str) -> bool {
+        *self.session == *session
+    }
+
+    /// Returns `true` if the agent request of this id waits for this approval.
+    pub(super) fn holds_request(&self, request: &[u8]) -> bool {
+        match &self.origin {
+            ApprovalOrigin::Permission { id, .. } | ApprovalOrigin::Service { id, .. } => **id == *request,
+            ApprovalOrigin::ToolCheck { .. }
+            | ApprovalOrigin::Turn { .. }
+            | ApprovalOrigin::SessionConfig { .. } => false,
+        }
+    }
+
+    /// Returns `true` if enough approvers have approved.
+    fn is_satisfied(&self) -> bool {
+        let given: Vec<&Principal> = self.votes.iter().map(|(signer, _)| signer).collect();
+        requirements_met(&self.requirements, &given)
+    }
+
+    /// Checks that every counted signature is still valid.
+    ///
+    /// # Errors
+    ///
+    /// The reason why one is not.
+    fn check_signatures(&self) -> Result<(), String> {
+        let mut signatures = self.votes.iter().filter_map(|(_, signature)| signature.as_ref());
+        signatures.try_for_each(|signature| signature.validity.check())
+    }
+
+    /// Returns `true` if the vote of `signer` counts.
+    pub(super) fn can_be_approved_by(&self, signer: &Principal) -> bool {
+        self.requirements.iter().flat_map(|requirement| &requirement.0).any(|group| group.includes(signer))
+    }
+
+    /// Returns `true` if a required approval has no possible approver.
+    fn has_no_approvers(&self) -> bool {
+        self.requirements.iter().any(|requirement| requirement.0.is_empty())
+    }
+}
+
+/// Returns the end of a reason that names the files of a diff.
+fn changed_files_note(call: &Call) -> String {
+    let files = call.changed_files();
+    if files.is_empty() {
+        return String::new();
+    }
+    let first: Vec<String> = files
+        .iter()
+        .take(MAX_NAMED_FILES)
+        .map(|file| format!("`{}`", narrows_base::text::quoted(&file.to_string_lossy(), 200)))
+        .collect();
+    let more = files.len().saturating_sub(MAX_NAMED_FILES);
+    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    format!("; it changes {}{more}", first.join(", "))
+}
+
+/// Returns the public name of an approval.
+pub(super) fn approval_name(start: &GateStart, number: u64) -> String {
+    format!("{}-{number}", start.nonce)
+}
+
+impl<O: GateOutput> GateCtx<'_, O> {
+    /// Returns `true` for ids of requests that the gate sends itself.
+    pub(super) fn is_gate_request_id(&self, id: &[u8]) -> bool {
+        id.starts_with(format!("\"aip44:{}:", self.gate.start.nonce).as_bytes())
+    }
+
+    pub(super) fn approvals_in_session(&self, session: &str) -> Vec<u64> {
+        let of = self.gate.approvals.iter().filter(|(_, approval)| approval.is_in_session(session));
+        of.map(|(number, _)| *number).collect()
+    }
+
+    /// Returns the approvals of a session and its child sessions.
+    pub(super) fn approvals_in_tree(&self, session: &str) -> Vec<u64> {
+        let within = |approval: &PendingApproval| self.gate.is_in_subtree(&approval.session, session);
+        self.gate.approvals.iter().filter(|(_, it)| within(it)).map(|(number, _)| *number).collect()
+    }
+
+    /// Decides about a turn of a gated operator: it always requires an approval.
+    pub(super) fn turn_decision(&self, call: &Call) -> CallDecision {
+        let gate = &self.gate;
+        let mut decision = gate.authorizer.decide(
+            call,
+            &gate.config,
+            &gate.principal,
+            &gate.config.roots,
+            self.unix_seconds(),
+        );
+        decision.ruling.class = narrows_policy::Class::RequireApproval;
+        CallDecision {
+            override_reason: Some("a gated operator needs approval for every turn".to_owned()),
+            ..decision
+        }
+    }
+
+    /// Creates an approval for a call, and asks the client if its vote counts.
+    pub(super) fn request_approval(
+        &mut self,
+        name: &str,
+        call: &str,
+        origin: ApprovalOrigin,
+        after: Option<AuditSeq>,
+    ) {
+        self.gate.serial += 1;
+        let number = self.gate.serial;
+        let due = self.now + self.gate.config.timeouts.approval;
+        let Some(record) = self.gate.sessions.get(name).and_then(|session| session.calls.get(call)) else {
+            return;
+        };
+        let Some(decision) = &record.decision else { return };
+        let requirements = approval_requirements(&decision.ruling, &self.gate.config.approvers);
+        let tool_call = record.call.permission_tool_call(call);
+        let mut approval = PendingApproval {
+            session: name.into(),
+            call: call.into(),
+            tool: record.call.tool(),
+            claimed: record.call.claimed_name().map(str::to_owned),
+            input: record.call.approval_input().into_owned(),
+            kinds: record.call.kinds(),
+            digest: record.call.digest(),
+            content: record.call.output.clone(),
+            ruling: decision.ruling.clone(),
+            reason: decision.reason() + &changed_files_note(&record.call),
+            origin,
+            requirements,
+            votes: Vec::new(),
+            client_request: None,
+            notifies_client: false,
+            due,
+            charge: ByteCharge::default(),
+        };
+        let bytes = approval.retained_bytes();
+        let has_room = self.has_room_for(name, bytes);
+        approval.charge = self.gate.retained.charge(bytes);
+        let asks = approval.can_be_approved_by(&self.gate.principal);
+        let has_no_approvers = approval.has_no_approvers();
+        approval.notifies_client =
+            has_no_approvers || !requirements_met(&approval.requirements, &[&self.gate.principal]);
+        let approval_id = approval_name(&self.gate.start, number);
+        let id = format!("\"aip44:{}:{number}\"", self.gate.start.nonce);
+        let mut params = json!({"sessionId": name});
+        if self.gate.is_v2 {
+            params["title"] = json!(approval.tool);
+            params["description"] = json!(approval.reason);
+            params["subject"] = json!({"type": "tool_call", "toolCall": tool_call});
+        } else {
+            params["toolCall"] = tool_call;
+        }
+        params["options"] = json!([
+            {"optionId": ALLOW, "name": "Allow once", "kind": ALLOW},
+            {"optionId": REJECT, "name": "Reject", "kind": REJECT},
+        ]);
+        params["_meta"] = json!({"aip44": {"approval": approval_id, "reason": approval.reason}});
+        let is_unannounced = approval.origin.is_unannounced();
+        // The decision about this call may have exceeded the limit of refusals.
+        let is_stopped = approval.origin.is_of_agent() && self.gate.is_stopping(name);
+        self.gate.approvals.insert(number, approval);
+        self.gate.arm_timer(due);
+        let seq = self.set_operator_state(name, OperatorState::Suspended, Some(&approval_id)).or(after);
+        if has_no_approvers {
+            return self
+                .settle_approval(number, ApprovalOutcome::Refused("no approver may approve it".to_owned()));
+        }
+        if !has_room {
+            return self.settle_approval(number, ApprovalOutcome::Refused(NO_ROOM.to_owned()));
+        }
+        if is_stopped {
+            return self
+                .settle_approval(number, ApprovalOutcome::Refused("the turn is being stopped".to_owned()));
+        }
+        if let Some(refused) = self.client_closed_refusal().filter(|_| asks) {
+            return self.settle_approval(number, refused);
+        }
+        if is_unannounced {
+            self.send_operator_state(name, "requires_action", seq);
+        }
+        self.notify_approval_pending(name, number, seq);
+        let line = message::request(id.as_bytes(), method::SESSION_REQUEST_PERMISSION, &params);
+        if let Ok(line) = line
+            && asks
+        {
+            self.gate.track_agent_request(id.as_bytes(), PendingAtClient::Approval(number));
+            if let Some(approval) = self.gate.approvals.get_mut(&number) {
+                approval.client_request = Some(id.as_bytes().into());
+            }
+            self.send(GateDirection::ToClient, &[&line], seq, OnAuditFailure::HaltTurn(name.into()));
+        }
+    }
+
+    /// Handles the client's answer to a permission request.
+    pub(super) fn handle_client_vote(&mut self, number: u64, message: View<'_>) {
+        let Some(approval) = self.gate.approvals.get_mut(&number) else { return };
+        approval.client_request = None;
+        let result = parse_object(message.result());
+        let outcome = &result["outcome"];
+        let allows = outcome["outcome"] == "selected" && outcome["optionId"] == ALLOW;
+        let principal = self.gate.principal.clone();
+        if allows {
+            // Further approvals may still be missing. The client cannot be asked twice, so an approval that
+            // can no longer be completed is refused; the agent may ask again.
+            if let Err(VoteError::SignatureInvalid(why)) = self.approve(number, principal, None) {
+                self.settle_approval(number, ApprovalOutcome::Refused(why));
+            }
+        } else {
+            let why = match result["_meta"]["narrows/by"].as_str() {
+                Some("nobody to ask") => format!("no user to ask at the client of {}", principal.id),
+                Some("timed out") => format!("no answer at the client of {}", principal.id),
+                _ => format!("{} rejected it", principal.id),
+            };
+            self.settle_approval(number, ApprovalOutcome::Refused(why));
+        }
+    }
+
+    pub(super) fn vote(&mut self, vote: ApprovalVote) -> Result<(), VoteError> {
+        let start = &self.gate.start;
+        let number =
+            self.gate.approvals.keys().copied().find(|number| approval_name(start, *number) == vote.id);
+        let number = number.ok_or(VoteError::NotFound)?;
+        if !self.gate.approvals.get(&number).is_some_and(|approval| approval.can_be_approved_by(&vote.signer))
+        {
+            return Err(VoteError::NotASigner);
+        }
+        if vote.approves {
+            return self.approve(number, vote.signer, vote.signature);
+        }
+        let why = vote.reason.unwrap_or_else(|| "no reason given".to_owned());
+        self.settle_approval(
+            number,
+            ApprovalOutcome::Refused(format!("{} rejected it: {why}", vote.signer.id)),
+        );
+        Ok(())
+    }
+
+    /// Counts a vote, unless an earlier counted signature is no longer valid: a revoked key is part of no
+    /// quorum.
+    fn approve(
+        &mut self,
+        number: u64,
+        signer: Principal,
+        signature: Option<VoteSignature>,
+    ) -> Result<(), VoteError> {
+        let approval = self.gate.approvals.get_mut(&number).ok_or(VoteError::NotFound)?;
+        if approval.votes.iter().any(|(other, _)| other.id == signer.id) {
+            return Err(VoteError::AlreadyApproved);
+        }
+        approval.check_signatures().map_err(VoteError::SignatureInvalid)?;
+        approval.votes.push((signer, signature));
+        if approval.is_satisfied() {
+            let approvers = approval.votes.iter().map(|(signer, _)| signer.id.clone()).collect();
+            let signatures = approval.votes.iter().filter_map(|(_, signature)| signature.as_ref());
+            let signatures = signatures.map(|signature| signature.file.clone()).collect();
+            self.settle_approval(number, ApprovalOutcome::By { approvers, signatures });
+        }
+        Ok(())
+    }
+
+    /// Refuses the approvals of a call that has changed since it was shown, or that was decided differently.
+    pub(super) fn refuse_outdated_approvals(&mut self, name: &str, call: &str, ruling: &GovernanceDecision) {
+        if self.gate.approvals.is_empty() {
+            return;
+        }
+        let Some(record) = self.gate.sessions.get(name).and_then(|session| session.calls.get(call)) else {
+            return;
+        };
+        let digest = record.call.digest();
+        let is_other = |approval: &PendingApproval| {
+            let is_about = approval.is_in_session(name) && *approval.call == *call;
+            is_about && (approval.digest != digest || approval.ruling != *ruling)
+        };
+        let others = self.gate.approvals.iter().filter(|(_, approval)| is_other(approval));
+        let others: Vec<u64> = others.map(|(number, _)| *number).collect();
+        for number in others {
+            self.settle_approval(number, ApprovalOutcome::Refused(CHANGED.to_owned()));
+        }
+    }
+
+    /// Closes an approval, and continues once that is recorded. An approval holds only for what was shown.
+    pub(super) fn settle_approval(&mut self, number: u64, outcome: ApprovalOutcome) {
+        let Some(mut approval) = self.gate.approvals.remove(&number) else { return };
+        if let Some(request) = approval.client_request.take() {
+            self.gate.pending_at_client.remove(&request);
+            self.cancel_request(GateDirection::ToClient, &request);
+        }
+        self.restart_silence_timer(&approval.session);
+        let at = self.unix_seconds();
+        let is_moved = outcome.is_given() && self.has_moved(&approval.session, &approval.call);
+        let session = self.gate.sessions.get_mut(&*approval.session);
+        let record = session.and_then(|session| session.calls.get_mut(&*approval.call)).map(Box::as_mut);
+        let record = record.filter(|record| record.call.digest() == approval.digest);
+        let outcome = match record.as_ref().map(|record| &record.outcome) {
+            _ if !outcome.is_given() => outcome,
+            // No approver has seen the current call.
+            None => ApprovalOutcome::Refused(CHANGED.to_owned()),
+            // A later refusal stands.
+            Some(refused @ ApprovalOutcome::Refused(_)) => refused.clone(),
+            Some(_) if is_moved => ApprovalOutcome::Refused(MOVED.to_owned()),
+            Some(_) => outcome,
+        };
+        let mut spent = None;
+        if let Some(record) = record {
+            record.set_outcome(outcome.clone());
+            record.approvers = approval.votes.drain(..).map(|(signer, _)| signer).collect();
+            if outcome.is_given() {
+                let (authorizer, counted) = (&mut self.gate.authorizer, &mut record.counted);
+                let decision = record.decision.as_ref();
+                spent = decision
+                    .and_then(|decision| authorizer.count_call(decision, at, approval.digest, counted));
+                record.mark_used();
+            }
+        }
+        let shown = audit_events::AuditedCall {
+            tool: &approval.tool,
+            id: &approval.call,
+            claimed: approval.claimed.as_deref(),
+            input: &approval.input,
+            kinds: &approval.kinds,
+        };
+        let event =
+            self.parties(&approval.session).call_decided(&shown, &approval.ruling, &outcome, spent.as_ref());
+        let recorded = self.record(event);
+        let seq = self.set_operator_state(&approval.session, OperatorState::Resumed, None).or(Some(recorded));
+        self.notify_approval_settled(number, &approval, &outcome, seq);
+        let PendingApproval { session: name, call, origin, .. } = approval;
+        if origin.is_unannounced() && self.approvals_in_session(&name).is_empty() {
+            self.send_operator_state(&name, "running", seq);
+        }
+        match (origin, outcome) {
+            (ApprovalOrigin::Permission { id, options }, ApprovalOutcome::Refused(why)) => {
+                self.reject_permission(&id, &name, &options, &why, seq);
+            }
+            (ApprovalOrigin::Permission { id, options }, _) => {
+                self.answer_permission(
+                    &id,
+                    &name,
+                    options.allow.as_deref().or(options.reject.as_deref()),
+                    seq,
+                );
+            }
+            (ApprovalOrigin::Service { id, .. }, ApprovalOutcome::Refused(why)) => {
+                self.deny_client_service(&id, &name, &call, &why, seq);
+            }
+            (ApprovalOrigin::Service { id, line }, _) => self.forward_service(&id, &name, &call, &line, seq),
+            (ApprovalOrigin::ToolCheck { number }, outcome) => {
+                self.settle_tool_check(&name, &call, number, &outcome, seq.unwrap_or(recorded));
+            }
+            (ApprovalOrigin::Turn { id, .. }, ApprovalOutcome::Refused(why)) => {
+                self.remove_turn_call(&name, &call);
+                self.refuse_turn(&id, &name, &why);
+            }
+            (ApprovalOrigin::Turn { id, line }, _) => {
+                self.remove_turn_call(&name, &call);
+                self.begin_turn(&id, &name, View::parse(&line), seq);
+            }
+            (ApprovalOrigin::SessionConfig { id, line }, outcome) => {
+                self.finish_session_config(&id, (&name, &call), View::parse(&line), &outcome, seq);
+            }
+        }
+    }
+
+    /// Reports to a client of version 2 that the operator waits or continues, where its agent does not know.
+    fn send_operator_state(&mut self, name: &str, state: &str, after: Option<AuditSeq>) {
+        if !self.gate.is_v2 {
+            return;
+        }
+        let update = json!({"sessionUpdate": "state_update", "state": state});
+        let params = json!({"sessionId": name, "update": update});
+        if let Ok(line) = message::notification(method::SESSION_UPDATE, &params) {
+            self.send_marked(View::parse(&line), after, OnAuditFailure::HaltTurn(name.into()));
+        }
+    }
+
+    fn remove_turn_call(&mut self, name: &str, call: &str) {
+        if let Some(session) = self.gate.sessions.get_mut(name) {
+            session.calls.remove(call);
+        }
+    }
+
+    /// Answers a prompt whose turn never began: as cancelled if the client cancelled it, else as refused.
+    fn refuse_turn(&mut self, id: &[u8], name: &str, why: &str) {
+        let after = self.set_operator_state(name, OperatorState::Interrupted, Some(why));
+        if self.gate.is_v2 {
+            // In version 2 a result means that the prompt was accepted.
+            let code = if why == CANCELLED { Code::Cancelled } else { Code::PolicyDenied };
+            let error = RpcError::new(code, why.to_owned()).with("code", json!("interrupted"));
+            let line = message::error(id, &error);
+            return self.send(
+                GateDirection::ToClient,
+                &[&line],
+                after,
+                OnAuditFailure::SendInstead(GateDirection::ToClient, audit_unavailable(id)),
+            );
+        }
+        let stop = if why == CANCELLED { "cancelled" } else { "refusal" };
+        let result = json!({"stopReason": stop, "_meta": {"aip44": {"interrupted": why}}});
+        if let Ok(line) = message::response(id, &result) {
+            let line: Bytes = line;
+            self.send(
+                GateDirection::ToClient,
+                &[&line],
+                after,
+                OnAuditFailure::SendInstead(GateDirection::ToClient, audit_unavailable(id)),
+            );
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! Sessions that the agent may use: those that the client opened, and child sessions announced in one of
+//! them.
+//!
+//! A child belongs to the client of its parent and has the same limits. Messages in any other session are not
+//! shown, granted or recorded under that name, and the turn is stopped: the name may belong to another
+//! client.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use narrows_acp::method;
+use narrows_wire::{Code, Kind, RpcError, View};
+use serde_json::{Value, json};
+
+use super::api::{AuditSeq, GateOutput};
+use super::outbox::OnAuditFailure;
+use super::retained::ByteCharge;
+use super::session::{ClientRequestKind, Session};
+use super::{Gate, GateCtx};
+use crate::call::{CallStatus, CallUpdate};
+use crate::lifecycle::OperatorState;
+use crate::path_resolver::resolve_in_roots;
+use crate::unique_keys;
+
+/// Child sessions of one connection. Idle ones are closed to make room.
+const MAX_CHILDREN: usize = 1_024;
+/// Names of closed sessions that are remembered: agents report ends of calls after the session was closed.
+const MAX_CLOSED: usize = 4_096;
+/// Bytes of updates that are held for a session that is not open yet.
+const MAX_EARLY_BYTES: usize = 16 << 20;
+
+/// Reason for stopping a turn whose agent uses a foreign session.
+const FOREIGN_SESSION: &str = "it used a session that the client did not open";
+
+/// Ancestors of a child session.
+#[derive(Clone, Debug)]
+pub(super) struct Lineage {
+    /// The session in which the child was announced.
+    pub(super) parent: Arc<str>,
+    /// The client's session at the top.
+    pub(super) root: Arc<str>,
+}
+
+/// A session that was closed.
+#[derive(Debug)]
+pub(super) struct ClosedSession {
+    name: Box<str>,
+    is_child: bool,
+    _charge: ByteCharge,
+}
+
+impl Gate {
+    /// Returns the session whose turn `name` is part of: itself, or the one at the top.
+    pub(super) fn root_session<'a>(&'a self, name: &'a str) -> &'a str {
+        let lineage = self.sessions.get(name).and_then(|session| session.lineage.as_ref());
+        lineage.map_or(name, |lineage| &lineage.root)
+    }
+
+    /// Returns `true` if `name` is `above`, or a child below it.
+    pub(super) fn is_in_subtree(&self, name: &str, above: &str) -> bool {
+        let mut at = name;
+        loop {
+            if at == above {
+                return true;
+            }
+            let Some(lineage) = self.sessions.get(at).and_then(|session| session.lineage.as_ref()) else {
+                return false;
+            };
+            at = &lineage.parent;
+        }
+    }
+
+    /// Returns `true` if the history of a session, or of the one at the top, is being replayed.
+    pub(super) fn is_replaying(&self, name: &str) -> bool {
+        self.is_any_of_turn(name, |session| session.replays > 0)
+    }
+
+    /// Returns `true` if a session or one of its children has a turn, an open call or a pending approval. A
+    /// replay could not be distinguished from that work.
+    pub(super) fn is_busy(&self, name: &str) -> bool {
+        let waits = |name: &str| self.approvals.values().any(|approval| approval.is_in_session(name));
+        let is_child_busy = |child: &str| self.sessions.get(child).is_some_and(|session| !session.is_idle());
+        self.sessions.get(name).is_some_and(Session::is_working)
+            || waits(name)
+            || self.descendants(name).iter().any(|child| is_child_busy(child) || waits(child))
+    }
+
+    /// Returns `true` if the turn of a session was stopped.
+    pub(super) fn is_stopping(&self, name: &str) -> bool {
+        self.is_any_of_turn(name, |session| session.halted.is_some())
+    }
+
+    /// Returns `true` if the condition holds for a session or for the one at the top.
+    fn is_any_of_turn(&self, name: &str, is_so: impl Fn(&Session) -> bool) -> bool {
+        let Some(session) = self.sessions.get(name) else { return false };
+        let root = || session.lineage.as_ref().and_then(|lineage| self.sessions.get(&*lineage.root));
+        is_so(session) || root().is_some_and(&is_so)
+    }
+
+    /// Returns `true` for child sessions. The client may cancel work in them, and nothing else.
+    pub(super) fn is_child(&self, name: &str) -> bool {
+        self.sessions.get(name).is_some_and(|session| session.lineage.is_some())
+    }
+
+    /// Remembers a closed session.
+    pub(super) fn remember_closed(&mut self, name: &str, is_child: bool) {
+        if self.closed_sessions.len() >= MAX_CLOSED {
+            self.closed_sessions.pop_front();
+        }
+        let bytes = size_of::<ClosedSession>() + name.len();
+        // A session that is not remembered counts as never opened.
+        if self.make_room(bytes) {
+            let charge = self.retained.charge(bytes);
+            self.closed_sessions.push_back(ClosedSession { name: name.into(), is_child, _charge: charge });
+        }
+    }
+
+    /// Forgets that a session was closed, because it is opened again.
+    pub(super) fn forget_closed(&mut self, name: &str) {
+        self.closed_sessions.retain(|closed| *closed.name != *name);
+    }
+
+    /// Returns all sessions below `name`, sorted by name.
+    pub(super) fn descendants(&self, name: &str) -> Vec<Box<str>> {
+        let mut by_parent: HashMap<&str, Vec<&str>> = HashMap::new();
+        for (child, session) in &self.sessions {
+            if let Some(lineage) = &session.lineage {
+                by_parent.entry(&lineage.parent).or_default().push(child);
+            }
+        }
+        let mut names: Vec<Box<str>> = Vec::new();
+        let mut parents = vec![name];
+        // Each parent is removed once, so the loop ends even if the lineages form a circle.
+        while let Some(parent) = parents.pop() {
+            let children = by_parent.remove(parent).unwrap_or_default();
+            names.extend(children.iter().map(|child| Box::from(*child)));
+            parents.extend(children);
+        }
+        names.sort_unstable();
+        names
+    }
+}
+
+impl<O: GateOutput> GateCtx<'_, O> {
+    /// Records activity in the session of an agent message. Returns `false` if the agent may not use that
+    /// session; the message is then handled.
+    pub(super) fn admit_agent_message(&mut self, message: View<'_>) -> bool {
+        let Some(name) = message.session() else { return true };
+        if self.record_activity(&name) || !matches!(message.kind(), Kind::Notification | Kind::Request) {
+            return true;
+        }
+        let is_request = message.kind() == Kind::Request;
+        let method = message.method().unwrap_or_default();
+        let is_update = method == method::SESSION_UPDATE;
+        let closed = self.gate.closed_sessions.iter().any(|closed| *closed.name == *name);
+        let is_opening = || {
+            self.gate
+                .pending_at_agent
+                .values()
+                .any(|pending| matches!(pending.kind, ClientRequestKind::Create { .. }))
+        };
+        let error = if closed {
+            if (!is_request || is_update) && begins_call(message) {
+                self.stop_stray_agent(&name, &method);
+            }
+            RpcError::new(Code::Cancelled, "the session is closed")
+        } else if is_opening() {
+            // The name is unknown until `session/new` is answered.
+            let is_held = !is_request && self.hold_early(message);
+            if !is_held && (!is_request || is_update) {
+                self.stop_stray_agent(&name, &method);
+            }
+            RpcError::new(Code::InvalidRequest, "the session is not open yet")
+        } else {
+            self.stop_stray_agent(&name, &method);
+            RpcError::new(Code::NotFound, "session not found")
+        };
+        if let Some(id) = message.id().filter(|_| is_request) {
+            self.refuse_agent(id, &error);
+        }
+        false
+    }
+
+    fn hold_early(&mut self, message: View<'_>) -> bool {
+        let held: usize = self.gate.early_messages.iter().map(|(line, _)| line.len()).sum();
+        let bytes = size_of::<Bytes>() + message.bytes().len();
+        let has_room = held + bytes <= MAX_EARLY_BYTES && self.gate.make_room(bytes);
+        if has_room {
+            let charge = self.gate.retained.charge(bytes);
+            self.gate.early_messages.push((Bytes::copy_from_slice(message.bytes()), charge));
+        }
+        has_room
+    }
+
+    /// Handles the held messages after a session was opened.
+    pub(super) fn release_early(&mut self) {
+        for (line, _) in std::mem::take(&mut self.gate.early_messages) {
+            self.dispatch_agent_message(View::parse(&line));
+        }
+    }
+
+    /// Drops the held messages after a session was not opened, unless another is being opened.
+    pub(super) fn drop_early(&mut self) {
+        if !self
+            .gate
+            .pending_at_agent
+            .values()
+            .any(|pending| matches!(pending.kind, ClientRequestKind::Create { .. }))
+        {
+            self.gate.early_messages.clear();
+        }
+    }
+
+    /// Stops an agent that uses a foreign session. The session name is recorded as a claim only.
+    pub(super) fn stop_stray_agent(&mut self, claimed: &str, method: &str) {
+        if self.gate.is_ending {
+            return;
+        }
+        let is_turn = |session: &Session| {
+            session.lineage.is_none() && (session.last_activity.is_some() || session.is_working())
+        };
+        let turns = self.gate.sessions.iter().filter(|(_, session)| is_turn(session));
+        let mut turns: Vec<Box<str>> = turns.map(|(name, _)| name.clone()).collect();
+        turns.sort_unstable();
+        let is_idle = turns.is_empty();
+        turns.retain(|name| !self.gate.is_stopping(name));
+        if turns.is_empty() && !is_idle {
+            return;
+        }
+        let claimed: String = claimed.chars().take(256).collect();
+        let method: String = method.chars().take(128).collect();
+        let input = json!({"method": method, "claimedSession": claimed});
+        let event = self.parties("").refused("agent.violation", "unknown_session", input);
+        self.record(event);
+        if is_idle {
+            self.gate.is_ending = true;
+            return self.out.end_agent(FOREIGN_SESSION);
+        }
+        for name in turns {
+            self.halt_turn(&name, FOREIGN_SESSION);
+        }
+    }
+
+    /// Handles an update that announces a child session or changes one.
+    pub(super) fn handle_subagent_update(&mut self, parent: &str, update: &[u8], message: View<'_>) {
+        // In version 1, only clients that support child sessions have them.
+        if !self.gate.is_v2 && !self.gate.client_offer.is_some_and(|offered| offered.subagents) {
+            return;
+        }
+        let params = unique_keys::read(Some(update)).unwrap_or_default();
+        let Some(child) = params["sessionId"].as_str().filter(|child| !child.is_empty()) else {
+            return self.halt_turn(parent, "it announced a child session that cannot be read");
+        };
+        let mut seq = None;
+        match self.gate.sessions.get(child).map(|session| session.lineage.as_ref()) {
+            Some(Some(lineage)) if *lineage.parent == *parent => {}
+            // A session of the client, or a child of another parent.
+            Some(_) => return self.stop_stray_agent(child, "subagent_update"),
+            None if self.belongs_to_client(child) => return self.stop_stray_agent(child, "subagent_update"),
+            None => {
+                if !self.add_child(parent, child) {
+                    return self.halt_turn(parent, "it has too many child sessions");
+                }
+                if !self.gate.is_replaying(child) {
+                    let event = self.parties(child).state_changed(OperatorState::Invoked, None);
+                    seq = Some(self.record(event));
+                }
+            }
+        }
+        if let Err(reason) = self.set_child_roots(parent, child, &params) {
+            return self.halt_turn(parent, &reason);
+        }
+        seq = self.apply_child_state(child, &params["state"]).or(seq);
+        if self.gate.is_stopping(parent) {
+            return;
+        }
+        match self.gate.is_replaying(parent) {
+            true => self.show_replayed(message),
+            false => self.send_marked(message, seq, OnAuditFailure::HaltTurn(parent.into())),
+        }
+    }
+
+    /// Returns `true` if a closed or foreign session of this name belongs to a client.
+    fn belongs_to_client(&self, name: &str) -> bool {
+        self.gate.owners.as_ref().is_some_and(|owners| owners.has_owner(name))
+            || self.gate.closed_sessions.iter().any(|closed| *closed.name == *name && !closed.is_child)
+    }
+
+    /// Opens a child below its parent. Returns `false` if there is no room.
+    fn add_child(&mut self, parent: &str, child: &str) -> bool {
+        let children = || self.gate.sessions.values().filter(|session| session.lineage.is_some()).count();
+        if children() >= MAX_CHILDREN {
+            self.close_idle_children();
+        }
+        let children = self.gate.sessions.values().filter(|session| session.lineage.is_some()).count();
+        if children >= MAX_CHILDREN || self.gate.sessions.len() >= super::MAX_OPEN {
+            return false;
+        }
+        let root = self.gate.root_session(parent).into();
+        let Some(above) = self.gate.sessions.get(parent) else { return false };
+        let lineage = Some(Lineage { parent: parent.into(), root });
+        let session = Session { lineage, roots: above.roots.clone(), ..Session::default() };
+        if !self.has_room_for(parent, child.len() + session.retained_bytes()) {
+            return false;
+        }
+        self.gate.forget_closed(child);
+        self.gate.sessions.insert(child.into(), session);
+        self.gate.charge_session(child);
+        true
+    }
+
+    /// Closes idle children without children of their own. They must be announced again before further use.
+    fn close_idle_children(&mut self) {
+        let parents: std::collections::HashSet<Arc<str>> = self
+            .gate
+            .sessions
+            .values()
+            .filter_map(|session| Some(Arc::clone(&session.lineage.as_ref()?.parent)))
+            .collect();
+        let is_idle = |name: &str, session: &Session| {
+            session.lineage.is_some()
+                && session.is_idle()
+                && !parents.contains(name)
+                && !self.gate.approvals.values().any(|approval| approval.is_in_session(name))
+        };
+        let idle = self.gate.sessions.iter().filter(|(name, session)| is_idle(name, session));
+        let mut idle: Vec<Box<str>> = idle.map(|(name, _)| name.clone()).collect();
+        idle.sort_unstable();
+        for name in idle {
+            self.close_session(&name, "closed to make room for other child sessions");
+        }
+    }
+
+    /// Sets the directories of a child, which must be within those of its parent. Relative paths start at the
+    /// child's own.
+    fn set_child_roots(&mut self, parent: &str, child: &str, params: &Value) -> Result<(), String> {
+        let Some(above) = self.gate.sessions.get(parent).map(|session| session.roots.clone()) else {
+            return Ok(());
+        };
+        let more = params["additionalDirectories"].as_array().into_iter().flatten();
+        for named in params.get("cwd").into_iter().chain(more).filter(|path| !path.is_null()) {
+            let path = Path::new(named.as_str().unwrap_or_default());
+            if resolve_in_roots(path, &above, &*self.gate.resolver).is_err() {
+                let input = json!({"method": "subagent_update", "cwd": named});
+                let event = self.parties(child).refused("session.refused", "cwd_outside_root", input);
+                self.record(event);
+                return Err("it placed a child session outside of its own directories".to_owned());
+            }
+        }
+        let Some(cwd) = params.get("cwd") else { return Ok(()) };
+        let cwd =
+            cwd.as_str().and_then(|cwd| resolve_in_roots(Path::new(cwd), &above, &*self.gate.resolver).ok());
+        if let Some(session) = self.gate.sessions.get_mut(child) {
+            session.roots = cwd.into_iter().chain(above).collect();
+        }
+        self.gate.charge_session(child);
+        Ok(())
+    }
+
+    /// Applies a reported state of a child.
+    fn apply_child_state(&mut self, child: &str, state: &Value) -> Option<AuditSeq> {
+        if self.gate.is_replaying(child) {
+            return None;
+        }
+        match state["state"].as_str()? {
+            "running" => {
+                self.gate.sessions.get_mut(child)?.is_running = true;
+                self.set_operator_state(child, OperatorState::Running, None)
+            }
+            "idle" => self.end_child_turn(child, state["stopReason"].as_str()),
+            _ => None,
+        }
+    }
+
+    /// Ends the turn of a child.
+    pub(super) fn end_child_turn(&mut self, child: &str, stop_reason: Option<&str>) -> Option<AuditSeq> {
+        let session = self.gate.sessions.get_mut(child)?;
+        let was_working = session.is_running
+            || matches!(session.operator_state, OperatorState::Running | OperatorState::Resumed);
+        session.is_running = false;
+        self.take_halt(child);
+        match stop_reason {
+            _ if !was_working => None,
+            Some(reason @ ("cancelled" | "refusal" | "error")) => {
+                self.set_operator_state(child, OperatorState::Interrupted, Some(reason))
+            }
+            _ => self.set_operator_state(child, OperatorState::Completed, None),
+        }
+    }
+}
+
+/// Returns `true` if an update starts or continues a call. An update about the end of a call may arrive late.
+fn begins_call(message: View<'_>) -> bool {
+    let Some(params) = unique_keys::read(message.params()) else { return true };
+    let update = &params["update"];
+    let text = update.to_string();
+    let status = serde_json::from_str::<CallUpdate<'_>>(&text).ok().and_then(|said| said.status);
+    match (update["sessionUpdate"].as_str(), status) {
+        (Some("tool_call"), status) => !matches!(status, Some(CallStatus::Completed | CallStatus::Failed)),
+        (Some("tool_call_update"), status) => {
+            matches!(status, Some(CallStatus::Pending | CallStatus::Running | CallStatus::Unknown))
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,472 @@
+//! Methods without a rule of their own: refused unless the manifest lists them, and recorded either way.
+//!
+//! A method the gate does not know may start a turn, point the agent at another endpoint or ask the user for
+//! a secret, so passing it on would bypass every rule. A listed name never replaces the handling of a method
+//! the gate knows.
+
+use narrows_acp::method::{self, Side};
+use narrows_wire::{Code, Kind, RpcError, View, member, message};
+use serde_json::{Value, json};
+
+use super::api::{AuditSeq, GateOutput};
+use super::approval::PendingApproval;
+use super::outbox::{GateDirection, OnAuditFailure};
+use super::session::{ApprovalOrigin, ClientRequestKind, PendingAtClient};
+use super::session_open::{UNDECLARED, audit_unavailable};
+use super::{GateCtx, REPLAYING, prompt_content};
+use crate::audit_events::{ApprovalOutcome, MessageSender, secret_safe_digest};
+use crate::call::Call;
+use crate::config::Autonomy;
+use crate::lookalike_keys::{Spelling, has_lookalike};
+use crate::request_ids::comparable_id;
+use crate::unique_keys;
+
+/// Reason for refusing an unlisted request.
+const UNLISTED: &str = "the manifest does not list this method";
+
+/// Code for params of a listed method that do not show its session unambiguously.
+pub(super) const UNCLEAR: &str = "ambiguous_params";
+
+/// Distinct names of agent notifications that are recorded per connection.
+const MAX_RECORDED_NAMES: usize = 256;
+
+/// Returns `true` for client requests that log in or out, or stop a call: passed on, and recorded.
+fn is_recorded_request(method: &str) -> bool {
+    matches!(
+        method,
+        method::AUTHENTICATE
+            | method::LOGOUT
+            | method::AUTH_LOGIN
+            | method::AUTH_LOGOUT
+            | method::TOOL_CALL_CANCEL
+            | method::TERMINAL_CANCEL
+    )
+}
+
+/// Returns the code of the refusal if the protocol has this method only in the other direction or form. No
+/// rule looks at such a message, so it would pass undecided. Unknown methods are not misused.
+fn misuse_code(sender: MessageSender, form: method::Kind, name: &str) -> Option<&'static str> {
+    let receiver = match sender {
+        MessageSender::Client => Side::Agent,
+        MessageSender::Agent => Side::Client,
+    };
+    if is_envelope(name) {
+        return Some("wrong_direction");
+    }
+    let mut rows = method::METHODS.iter().filter(|row| row.name == name).peekable();
+    rows.peek()?;
+    let Some(row) = rows.find(|row| row.is_received_by(receiver)) else { return Some("wrong_direction") };
+    let is_tolerated = match sender {
+        // Some clients send it with an id. It only ever stops something.
+        MessageSender::Client => name == method::SESSION_CANCEL,
+        // It carries the requests and the notifications of another protocol.
+        MessageSender::Agent => name == method::MCP_MESSAGE,
+    };
+    (row.kind != form && !is_tolerated).then_some("wrong_form")
+}
+
+/// Returns `true` for the methods between a conductor and its proxies, which no peer of a gate may send.
+fn is_envelope(name: &str) -> bool {
+    matches!(name, method::PROXY_INITIALIZE | method::PROXY_SUCCESSOR)
+}
+
+/// Returns `true` for client notifications that are passed on unchanged.
+pub(super) fn is_plain_notification(method: &str) -> bool {
+    matches!(method, method::SESSION_CANCEL | method::CANCEL_REQUEST | method::MCP_MESSAGE)
+}
+
+/// Returns `true` for client methods with a rule of their own.
+fn is_client_method(method: &str) -> bool {
+    let is_session = matches!(
+        method,
+        method::SESSION_NEW
+            | method::SESSION_FORK
+            | method::SESSION_LOAD
+            | method::SESSION_RESUME
+            | method::SESSION_PROMPT
+            | method::SESSION_SET_MODE
+            | method::SESSION_SET_MODEL
+            | method::SESSION_SET_CONFIG_OPTION
+            | method::SESSION_CLOSE
+            | method::SESSION_DELETE
+            | method::SESSION_LIST
+    );
+    is_session || method == method::INITIALIZE || is_recorded_request(method) || is_plain_notification(method)
+}
+
+/// Returns `true` for agent requests that other modules decide about.
+fn is_agent_request(method: &str) -> bool {
+    matches!(
+        method,
+        method::SESSION_REQUEST_PERMISSION
+            | method::FS_READ_TEXT_FILE
+            | method::FS_WRITE_TEXT_FILE
+            | method::TERMINAL_CREATE
+            | method::TERMINAL_OUTPUT
+            | method::TERMINAL_WAIT_FOR_EXIT
+            | method::TERMINAL_KILL
+            | method::TERMINAL_RELEASE
+            | method::MCP_MESSAGE
+            | method::MCP_CONNECT
+            | method::MCP_DISCONNECT
+    )
+}
+
+impl<O: GateOutput> GateCtx<'_, O> {
+    /// Handles a client request without a rule of its own.
+    pub(super) fn handle_other_client_request(&mut self, id: &[u8], method: &str, message: View<'_>) {
+        if is_recorded_request(method) {
+            return self.record_and_forward(id, method, message);
+        }
+        if !self.gate.config.client_methods.iter().any(|listed| listed == method) {
+            let seq = self.record_method(MessageSender::Client, method, message, Some("method_not_listed"));
+            let error = RpcError::new(Code::PolicyDenied, UNLISTED).with("code", json!("method_not_listed"));
+            return self.refuse_method(id, &error, seq);
+        }
+        let Some(params) = plain_params(message) else {
+            let seq = self.record_method(MessageSender::Client, method, message, Some(UNCLEAR));
+            return self.refuse_method(id, &unclear_params_error(), seq);
+        };
+        let session = match message.session() {
+            Some(_) => match self.require_open_session(id, message) {
+                Some(name) => Some(name),
+                None => return,
+            },
+            None => None,
+        };
+        if let Some(kind) = prompt_content::undeclared_block(&params, self.gate.config.capabilities) {
+            return self.refuse_block(id, &session.unwrap_or_default(), kind);
+        }
+        if self.gate.config.autonomy != Autonomy::Gated {
+            return self.record_and_forward(id, method, message);
+        }
+        // It may start a turn, and each turn of a gated operator needs an approval.
+        let Some(name) = session else {
+            let seq = self.record_method(MessageSender::Client, method, message, Some("no_session"));
+            let words = "a gated operator needs a session here";
+            let error = RpcError::new(Code::PolicyDenied, words).with("code", json!("no_session"));
+            return self.refuse_method(id, &error, seq);
+        };
+        let key = format!("change {}", String::from_utf8_lossy(id));
+        let call = Call::session_change(&method.replacen('/', ".", 1), "other", without_envelope(params));
+        let decision = self.turn_decision(&call);
+        if !self.add_client_call(id, &name, &key, call) {
+            return;
+        }
+        if let Some(record) = self.call_record(&name, &key) {
+            record.decision = Some(decision);
+        }
+        let origin = ApprovalOrigin::SessionConfig { line: message.bytes().to_vec().into(), id: id.into() };
+        self.request_approval(&name, &key, origin, None);
+    }
+
+    /// Records a client request and passes it on.
+    fn record_and_forward(&mut self, id: &[u8], method: &str, message: View<'_>) {
+        if self.track_client_request(id, message, ClientRequestKind::Other) {
+            let seq = self.record_method(MessageSender::Client, method, message, None);
+            let on_failure = OnAuditFailure::FailClientRequest(audit_unavailable(id), id.into());
+            self.send(GateDirection::ToAgent, &[message.bytes()], Some(seq), on_failure);
+        }
+    }
+
+    fn refuse_method(&mut self, id: &[u8], error: &RpcError, after: AuditSeq) {
+        let line = message::error(id, error);
+        let on_failure = OnAuditFailure::SendInstead(GateDirection::ToClient, audit_unavailable(id));
+        self.send(GateDirection::ToClient, &[&line], Some(after), on_failure);
+    }
+
+    /// Handles a client notification without a rule: dropped unless it is listed.
+    pub(super) fn handle_other_client_notification(&mut self, method: &str, message: View<'_>) {
+        let is_listed = self.gate.config.client_methods.iter().any(|listed| listed == method);
+        let is_undeclared = |params: &Value| {
+            prompt_content::undeclared_block(params, self.gate.config.capabilities).is_some()
+        };
+        // A notification has no answer that could report a pending approval.
+        let code = match is_listed {
+            false => Some("method_not_listed"),
+            true if self.gate.unmet_capabilities.is_some() => Some("unmet-capability"),
+            true if self.gate.config.autonomy == Autonomy::Gated => Some("needs_approval"),
+            true if plain_params(message).is_none() => Some(UNCLEAR),
+            true if !message.session().is_none_or(|name| self.accepts_client_work(&name)) => {
+                Some("unknown_session")
+            }
+            true if plain_params(message).is_some_and(|params| is_undeclared(&params)) => {
+                Some("undeclared_capability")
+            }
+            true => None,
+        };
+        let seq = self.record_method(MessageSender::Client, method, message, code);
+        if code.is_none() {
+            self.send(GateDirection::ToAgent, &[message.bytes()], Some(seq), OnAuditFailure::Drop);
+        }
+    }
+
+    /// Returns `true` for a client method without a rule that the manifest does not list.
+    pub(super) fn is_unlisted_client_method(&self, method: &str) -> bool {
+        !is_client_method(method) && !self.gate.config.client_methods.iter().any(|listed| listed == method)
+    }
+
+    /// Returns `true` if the client may start work in this session now.
+    fn accepts_client_work(&self, name: &str) -> bool {
+        self.gate.sessions.get(name).is_some_and(|session| session.is_admitted && session.replays == 0)
+    }
+
+    /// Returns `true` if the manifest lists this agent method.
+    fn lists_agent_method(&self, method: &str) -> bool {
+        let listed = &self.gate.config.agent_methods;
+        // An agent that may open a form may also report its end.
+        let method = if method == method::ELICITATION_COMPLETE { method::ELICITATION_CREATE } else { method };
+        listed.iter().any(|listed| listed == method)
+    }
+
+    /// Refuses an unlisted agent request. Returns `true` if it was refused.
+    pub(super) fn refuse_unlisted_agent_request(
+        &mut self,
+        id: &[u8],
+        method: &str,
+        message: View<'_>,
+    ) -> bool {
+        if is_agent_request(method) || self.lists_agent_method(method) {
+            return false;
+        }
+        let seq = self.record_method(MessageSender::Agent, method, message, Some("method_not_listed"));
+        let error = RpcError::new(Code::MethodNotFound, UNDECLARED).with("code", json!("method_not_listed"));
+        let line = message::error(id, &error);
+        self.send(
+            GateDirection::ToAgent,
+            &[&line],
+            Some(seq),
+            OnAuditFailure::SendInstead(GateDirection::ToAgent, audit_unavailable(id)),
+        );
+        true
+    }
+
+    /// Passes a listed agent request on, unless history is being replayed.
+    pub(super) fn handle_other_agent_request(&mut self, id: &[u8], method: &str, message: View<'_>) {
+        if self.is_replayed(message) {
+            let name = message.session().unwrap_or_default();
+            let event = self.parties(&name).refused("tool.refused", "replay", json!({"method": method}));
+            let seq = self.record(event);
+            let error = RpcError::new(Code::PolicyDenied, REPLAYING).with("code", json!("replay"));
+            let line = message::error(id, &error);
+            let on_failure = OnAuditFailure::SendInstead(GateDirection::ToAgent, audit_unavailable(id));
+            return self.send(GateDirection::ToAgent, &[&line], Some(seq), on_failure);
+        }
+        if plain_params(message).is_none() {
+            let seq = self.record_method(MessageSender::Agent, method, message, Some(UNCLEAR));
+            let line = message::error(id, &unclear_params_error());
+            let on_failure = OnAuditFailure::SendInstead(GateDirection::ToAgent, audit_unavailable(id));
+            return self.send(GateDirection::ToAgent, &[&line], Some(seq), on_failure);
+        }
+        let served = PendingAtClient::PassThrough { method: method.into() };
+        if !self.require_room_for_request(id, &served, message) {
+            return;
+        }
+        self.gate.track_agent_request(id, served);
+        let seq = self.record_method(MessageSender::Agent, method, message, None);
+        let on_failure = OnAuditFailure::FailAgentRequest(audit_unavailable(id), id.into());
+        self.send(GateDirection::ToClient, &[message.bytes()], Some(seq), on_failure);
+    }
+
+    /// Handles an agent notification without a rule: dropped unless it is listed. Each name is recorded once:
+    /// some agents report progress this way, many times a second.
+    pub(super) fn handle_other_agent_notification(&mut self, method: &str, message: View<'_>) {
+        if (method == method::CANCEL_REQUEST || self.lists_agent_method(method))
+            && self.refuse_unfit_agent_message(method, message)
+        {
+            return;
+        }
+        if method == method::CANCEL_REQUEST {
+            return self.handle_agent_cancel(message);
+        }
+        let code = match self.lists_agent_method(method) {
+            false => Some("method_not_listed"),
+            true => plain_params(message).is_none().then_some(UNCLEAR),
+        };
+        let seq = self.record_name_once(method, message, code);
+        if code.is_none() {
+            self.send(GateDirection::ToClient, &[message.bytes()], seq, OnAuditFailure::Drop);
+        }
+    }
+
+    /// Handles a cancellation by the agent. The client does not know requests that wait for an approval.
+    fn handle_agent_cancel(&mut self, message: View<'_>) {
+        let params = message.params().unwrap_or_default();
+        let named = member(params, "requestId").ok().flatten().map(|place| &params[place]);
+        let id = named.and_then(comparable_id);
+        let is_it = |approval: &PendingApproval| id.as_ref().is_some_and(|id| approval.holds_request(id));
+        let waiting =
+            self.gate.approvals.iter().find(|(_, approval)| is_it(approval)).map(|(number, _)| *number);
+        match waiting {
+            Some(number) => {
+                self.settle_approval(
+                    number,
+                    ApprovalOutcome::Refused("the agent cancelled its request".to_owned()),
+                );
+            }
+            None => self.forward_to_client(message),
+        }
+    }
+
+    /// Records an agent notification, unless this connection has already recorded its name with this result.
+    pub(super) fn record_name_once(
+        &mut self,
+        method: &str,
+        message: View<'_>,
+        refused: Option<&'static str>,
+    ) -> Option<AuditSeq> {
+        let is_first = match refused {
+            Some(_) => self.insert_recorded_name(&format!("refused {method}")),
+            // Listed methods are few, so all of them are recorded.
+            None => self.gate.recorded_names.insert(format!("allowed {method}").into()),
+        };
+        is_first.then(|| self.record_method(MessageSender::Agent, method, message, refused))
+    }
+
+    /// Adds a name to the recorded ones. Returns `true` if it is new and there is room.
+    pub(super) fn insert_recorded_name(&mut self, name: &str) -> bool {
+        let names = &mut self.gate.recorded_names;
+        names.len() < MAX_RECORDED_NAMES && names.insert(name.chars().take(256).collect())
+    }
+
+    /// Refuses a client message with a lookalike key, and records that. Returns `true` if it was refused.
+    pub(super) fn refuse_unclear_client_message(&mut self, message: View<'_>) -> bool {
+        if !is_unclear(message, Spelling::CaseAndSeparators) {
+            return false;
+        }
+        let method = message.method().unwrap_or_default();
+        let seq = self.record_method(MessageSender::Client, &method, message, Some(UNCLEAR));
+        if let Some(id) = message.id() {
+            self.refuse_method(id, &lookalike_error(), seq);
+        }
+        true
+    }
+
+    /// Refuses an agent message with a lookalike key, and records that. Such an update may report undecided
+    /// work, so it stops the turn.
+    pub(super) fn refuse_unclear_agent_message(&mut self, message: View<'_>) -> bool {
+        if !is_unclear(message, Spelling::Case) {
+            return false;
+        }
+        let method = message.method().unwrap_or_default();
+        match message.id() {
+            Some(id) => {
+                let seq = self.record_method(MessageSender::Agent, &method, message, Some(UNCLEAR));
+                let line = message::error(id, &lookalike_error());
+                let on_failure = OnAuditFailure::SendInstead(GateDirection::ToAgent, audit_unavailable(id));
+                self.send(GateDirection::ToAgent, &[&line], Some(seq), on_failure);
+            }
+            None => {
+                self.record_name_once(&method, message, Some(UNCLEAR));
+            }
+        }
+        if let Some(name) = message.session().filter(|_| method == method::SESSION_UPDATE) {
+            self.halt_turn(&name, "it sent an ambiguous update");
+        }
+        true
+    }
+
+    /// Refuses a client message whose form or direction does not fit its method, and records that. Returns
+    /// `true` if it was refused.
+    pub(super) fn refuse_misused_client_message(&mut self, method: &str, message: View<'_>) -> bool {
+        let Some(code) = misuse_code(MessageSender::Client, form_of(message), method) else { return false };
+        let seq = self.record_method(MessageSender::Client, method, message, Some(code));
+        if let Some(id) = message.id() {
+            self.refuse_method(id, &misuse_error(method, code), seq);
+        }
+        true
+    }
+
+    /// Refuses an agent message whose form or direction does not fit its method, and records that. An update
+    /// sent as a request may report undecided work, so it stops the turn.
+    pub(super) fn refuse_misused_agent_message(&mut self, method: &str, message: View<'_>) -> bool {
+        let Some(code) = misuse_code(MessageSender::Agent, form_of(message), method) else { return false };
+        let Some(id) = message.id() else {
+            self.record_name_once(method, message, Some(code));
+            return true;
+        };
+        let seq = self.record_method(MessageSender::Agent, method, message, Some(code));
+        let line = message::error(id, &misuse_error(method, code));
+        self.send(
+            GateDirection::ToAgent,
+            &[&line],
+            Some(seq),
+            OnAuditFailure::SendInstead(GateDirection::ToAgent, audit_unavailable(id)),
+        );
+        if let Some(name) = message.session().filter(|_| method == method::SESSION_UPDATE) {
+            self.halt_turn(&name, "it sent an update as a request");
+        }
+        true
+    }
+
+    /// Records a message without another audit event: passed on, or refused with the code `refused`. Its
+    /// params are recorded by length and digest.
+    pub(super) fn record_method(
+        &mut self,
+        sender: MessageSender,
+        method: &str,
+        message: View<'_>,
+        refused: Option<&'static str>,
+    ) -> AuditSeq {
+        let params = message.params().unwrap_or_default();
+        let method: String = method.chars().take(128).collect();
+        let input = json!({"method": method, "bytes": params.len(), "sha256": secret_safe_digest(params)});
+        let session = message.session().unwrap_or_default();
+        let event = self.parties(&session).method(sender, refused, input);
+        self.record(event)
+    }
+}
+
+/// Returns the params of a listed method if every reader finds the same session in them: an object without
+/// duplicate keys whose `sessionId` is a string or missing, or no params.
+fn plain_params(message: View<'_>) -> Option<Value> {
+    if message.params().is_none() {
+        return Some(json!({}));
+    }
+    let params = unique_keys::read(message.params())?;
+    let session = params.as_object()?.get("sessionId");
+    session.is_none_or(|session| session.is_string() || session.is_null()).then_some(params)
+}
+
+/// Returns `true` if a request or a notification has a lookalike key.
+fn is_unclear(message: View<'_>, spelling: Spelling) -> bool {
+    matches!(message.kind(), Kind::Request | Kind::Notification)
+        && message.params().is_some_and(|params| has_lookalike(params, spelling))
+}
+
+fn lookalike_error() -> RpcError {
+    let words = "params contain a lookalike of a protocol key";
+    RpcError::new(Code::InvalidParams, words).with("code", json!(UNCLEAR))
+}
+
+/// The error for params that [`plain_params`] rejects.
+fn unclear_params_error() -> RpcError {
+    let words = "params must be an object with a plain `sessionId`";
+    RpcError::new(Code::InvalidParams, words).with("code", json!(UNCLEAR))
+}
+
+fn form_of(message: View<'_>) -> method::Kind {
+    match message.kind() {
+        Kind::Notification => method::Kind::Notification,
+        _ => method::Kind::Request,
+    }
+}
+
+/// The error for a request that [`misuse_code`] rejects.
+fn misuse_error(method: &str, code: &'static str) -> RpcError {
+    let words = match code {
+        "wrong_form" => "this method is a notification",
+        _ if is_envelope(method) => "method reserved for conductors and proxies",
+        _ => "method not valid in this direction",
+    };
+    RpcError::new(Code::InvalidRequest, words).with("code", json!(code))
+}
+
+/// Returns params without the members of every message: the rest is what an approver sees.
+pub(super) fn without_envelope(mut params: Value) -> Value {
+    if let Some(members) = params.as_object_mut() {
+        members.remove("sessionId");
+        members.remove("_meta");
+    }
+    params
+}

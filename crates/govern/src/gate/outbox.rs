@@ -1,0 +1,131 @@
+//! Outgoing lines of one direction, in order. Each is released once the audit event it depends on is durable.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use super::api::AuditSeq;
+use super::session_open::{audit_unavailable, outcome_unrecorded};
+
+/// Direction of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum GateDirection {
+    ToClient,
+    ToAgent,
+}
+
+/// What to do instead of sending a line whose audit event could not be recorded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum OnAuditFailure {
+    #[default]
+    Drop,
+    /// Send another line.
+    SendInstead(GateDirection, Bytes),
+    /// Answer the client: its request of this id never reached the agent.
+    FailClientRequest(Bytes, Box<[u8]>),
+    /// Stop the turn of this session.
+    HaltTurn(Box<str>),
+    /// Answer the agent, and stop the turn of this session.
+    FailAndHalt(Bytes, Box<str>),
+    /// Answer the agent: its request of this id never reached the client.
+    FailAgentRequest(Bytes, Box<[u8]>),
+}
+
+impl OnAuditFailure {
+    /// Fails the agent request `id`, which had no effect, and stops the turn of `session`.
+    pub(super) fn fail_unrecorded(id: &[u8], session: &str) -> Self {
+        Self::FailAndHalt(audit_unavailable(id), session.into())
+    }
+
+    /// Reports that the outcome of the agent request `id` is not recorded, and stops the turn of `session`.
+    pub(super) fn fail_outcome(id: &[u8], session: &str) -> Self {
+        Self::FailAndHalt(outcome_unrecorded(id), session.into())
+    }
+}
+
+#[derive(Debug)]
+struct Entry {
+    after: Option<AuditSeq>,
+    line: Bytes,
+    on_failure: OnAuditFailure,
+}
+
+/// Lines that wait for audit events.
+#[derive(Debug, Default)]
+pub(super) struct OrderedOutbox {
+    waiting: VecDeque<Entry>,
+    /// All events up to this one are recorded.
+    recorded: Option<AuditSeq>,
+}
+
+impl OrderedOutbox {
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    pub(super) fn push(&mut self, line: Bytes, after: Option<AuditSeq>, on_failure: OnAuditFailure) {
+        self.waiting.push_back(Entry { after, line, on_failure });
+    }
+
+    /// Releases lines that depend on events up to `seq`.
+    pub(super) fn release_until(&mut self, seq: AuditSeq) {
+        self.recorded = self.recorded.max(Some(seq));
+    }
+
+    /// Removes the lines that depend on `seq` or a later event, which could not be recorded. Returns what to
+    /// do instead.
+    pub(super) fn fail_from(&mut self, seq: AuditSeq) -> Vec<OnAuditFailure> {
+        let (failed, rest): (VecDeque<_>, VecDeque<_>) =
+            std::mem::take(&mut self.waiting).into_iter().partition(|entry| entry.after >= Some(seq));
+        self.waiting = rest;
+        failed.into_iter().map(|entry| entry.on_failure).collect()
+    }
+
+    /// Returns the next line that may be sent, with its alternative.
+    pub(super) fn pop(&mut self) -> Option<(Bytes, OnAuditFailure)> {
+        if self.waiting.front()?.after > self.recorded {
+            return None;
+        }
+        self.waiting.pop_front().map(|entry| (entry.line, entry.on_failure))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pop_line(outbox: &mut OrderedOutbox) -> Option<Bytes> {
+        outbox.pop().map(|(line, _)| line)
+    }
+
+    #[test]
+    fn lines_keep_their_order_and_wait_for_their_events() {
+        let mut outbox = OrderedOutbox::default();
+        outbox.push("a".into(), Some(AuditSeq(1)), OnAuditFailure::Drop);
+        outbox.push("b".into(), None, OnAuditFailure::Drop);
+        outbox.push("c".into(), Some(AuditSeq(2)), OnAuditFailure::HaltTurn("s".into()));
+        outbox.push("d".into(), Some(AuditSeq(2)), OnAuditFailure::Drop);
+        outbox.push("e".into(), None, OnAuditFailure::Drop);
+        assert_eq!(outbox.pop(), None);
+        outbox.release_until(AuditSeq(1));
+        assert_eq!(
+            [pop_line(&mut outbox), pop_line(&mut outbox), pop_line(&mut outbox)],
+            [Some("a".into()), Some("b".into()), None]
+        );
+        assert_eq!(
+            outbox.fail_from(AuditSeq(2)),
+            [OnAuditFailure::HaltTurn("s".into()), OnAuditFailure::Drop]
+        );
+        assert_eq!([pop_line(&mut outbox), pop_line(&mut outbox)], [Some("e".into()), None]);
+        assert!(outbox.is_empty());
+    }
+
+    #[test]
+    fn a_line_that_depends_on_a_failed_event_is_not_sent() {
+        let mut outbox = OrderedOutbox::default();
+        outbox.push("a".into(), Some(AuditSeq(2)), OnAuditFailure::Drop);
+        assert_eq!(outbox.fail_from(AuditSeq(1)).len(), 1);
+        outbox.release_until(AuditSeq(2));
+        assert_eq!(outbox.pop(), None);
+    }
+}

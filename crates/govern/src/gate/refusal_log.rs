@@ -1,0 +1,155 @@
+//! Limits how many refusals of one connection are recorded, so that no peer can fill the log with messages
+//! that have no effect. Beyond the rate they are counted, and one entry for each action has the count. A turn
+//! whose agent continues with denied calls is stopped.
+//!
+//! Everything that has an effect is always recorded by itself.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use narrows_audit::{Decision, Event};
+use serde_json::json;
+
+use super::GateCtx;
+use super::api::{GateOutput, GateTime};
+use super::retained::value_bytes;
+use crate::audit_events::DECISION;
+
+/// Refusals that are recorded one by one within an interval.
+const MAX_RECORDED: u32 = 100;
+
+/// Bytes of their inputs in that interval. One input has at most 256 KiB.
+const MAX_RECORDED_BYTES: usize = 4 << 20;
+
+/// Decisions within an interval that do not allow a call. Beyond it the turn is stopped.
+const MAX_CALLS_NOT_ALLOWED: u32 = 1_000;
+
+const INTERVAL: Duration = Duration::from_secs(60);
+
+/// Member of an entry's `metadata`: the number of refusals that it stands for. Absent: one.
+const COUNT: &str = "count";
+
+/// The refusals of one connection.
+#[derive(Debug, Default)]
+pub(super) struct RefusalLog {
+    /// End of the interval of the last refusal.
+    until: Option<GateTime>,
+    /// Refusals recorded in the interval, and the bytes of their inputs.
+    recorded: u32,
+    recorded_bytes: usize,
+    /// Decisions in the interval that do not allow a call.
+    calls_not_allowed: u32,
+    /// Omitted refusals by action: the first one, and their number.
+    omitted: BTreeMap<String, (Event, u64)>,
+}
+
+impl RefusalLog {
+    /// Returns the event if it may be recorded.
+    ///
+    /// # Errors
+    ///
+    /// For a refusal beyond the rate: the time at which the counts are due.
+    pub(super) fn admit(&mut self, now: GateTime, event: Event) -> Result<Event, GateTime> {
+        if !is_refusal(&event) {
+            return Ok(event);
+        }
+        let until = match self.until {
+            Some(until) if now < until => until,
+            _ => {
+                (self.recorded, self.recorded_bytes, self.calls_not_allowed) = (0, 0, 0);
+                now + INTERVAL
+            }
+        };
+        self.until = Some(until);
+        self.calls_not_allowed += u32::from(event.action == DECISION);
+        let bytes = event.input.as_ref().map_or(0, value_bytes);
+        if self.recorded < MAX_RECORDED && self.recorded_bytes + bytes <= MAX_RECORDED_BYTES {
+            self.recorded += 1;
+            self.recorded_bytes += bytes;
+            return Ok(event);
+        }
+        match self.omitted.get_mut(&event.action) {
+            Some((_, count)) => *count += 1,
+            None => {
+                self.omitted.insert(event.action.clone(), (event, 1));
+            }
+        }
+        Err(until)
+    }
+
+    /// Returns `true` if too many calls in the interval were not allowed.
+    pub(super) fn has_too_many_calls(&self) -> bool {
+        self.calls_not_allowed > MAX_CALLS_NOT_ALLOWED
+    }
+
+    /// Returns the time at which counts are due.
+    pub(super) fn next_due(&self) -> Option<GateTime> {
+        self.until.filter(|_| !self.omitted.is_empty())
+    }
+
+    fn take_omitted(&mut self) -> impl Iterator<Item = Event> + use<> {
+        let omitted = std::mem::take(&mut self.omitted);
+        omitted.into_values().map(|(mut event, count)| {
+            event.metadata.insert(COUNT.to_owned(), json!(count));
+            event
+        })
+    }
+}
+
+/// Returns `true` for events that a peer can cause at will and without an effect. A decision that requires an
+/// approval is one: its outcome is recorded separately.
+fn is_refusal(event: &Event) -> bool {
+    let decision = event.policy.as_ref().and_then(|policy| policy.decision);
+    event.action.ends_with(".refused")
+        || event.action == "agent.violation"
+        || event.action == DECISION && decision != Some(Decision::Allow)
+}
+
+impl<O: GateOutput> GateCtx<'_, O> {
+    /// Records the numbers of omitted refusals.
+    pub(super) fn record_omitted(&mut self) {
+        for event in self.gate.refusals.take_omitted() {
+            self.record_always(event);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(action: &str) -> Event {
+        Event { action: action.to_owned(), ..Event::default() }
+    }
+
+    #[test]
+    fn refusals_beyond_the_rate_are_counted_by_their_action() {
+        let mut log = RefusalLog::default();
+        let start = GateTime::from_secs(5);
+        let mut recorded = 0_u32;
+        for _ in 0..1_000 {
+            recorded += u32::from(log.admit(start, event("method.refused")).is_ok());
+            let _ = log.admit(start, event("meta.refused"));
+            assert!(log.admit(start, event("tool.call")).is_ok(), "what has an effect is always recorded");
+        }
+        assert_eq!((recorded, log.next_due()), (MAX_RECORDED / 2, Some(start + INTERVAL)));
+        let counts: Vec<_> =
+            log.take_omitted().map(|event| (event.action, event.metadata[COUNT].clone())).collect();
+        assert_eq!(
+            counts,
+            [("meta.refused".to_owned(), json!(950)), ("method.refused".to_owned(), json!(950))]
+        );
+        assert_eq!(log.next_due(), None);
+        assert!(log.admit(start, event("method.refused")).is_err(), "the interval goes on");
+        assert!(log.admit(start + INTERVAL, event("method.refused")).is_ok());
+    }
+
+    #[test]
+    fn long_inputs_of_refusals_are_counted_sooner() {
+        let mut log = RefusalLog::default();
+        let long = || Event { input: Some(json!("x".repeat(1 << 20))), ..event("tool.refused") };
+        let recorded = (0..10).filter(|_| log.admit(GateTime::ZERO, long()).is_ok()).count();
+        assert_eq!(recorded, 3);
+        assert!(log.admit(GateTime::ZERO, event("tool.refused")).is_ok(), "a short one is recorded");
+    }
+}

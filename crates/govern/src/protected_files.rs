@@ -1,0 +1,135 @@
+//! Denies changes of the files that govern the agent.
+
+use std::path::{Path, PathBuf};
+
+use narrows_policy::Kind;
+
+use crate::call::Call;
+use crate::config::GateConfig;
+use crate::path_resolver::{PathResolver, resolve_path};
+
+/// Returns the reason to deny a call whatever a policy says: it changes a protected path, or its path cannot
+/// be resolved. Relative paths start in `roots`, the directories of the session.
+pub(crate) fn protected_violation(
+    call: &Call,
+    config: &GateConfig,
+    roots: &[PathBuf],
+    resolver: &dyn PathResolver,
+) -> Option<String> {
+    if config.protected.is_empty() {
+        return None;
+    }
+    let action = call.action();
+    let kinds = action.kinds();
+    let looks = |kind: &Kind| matches!(kind, Kind::Think | Kind::Read | Kind::Search | Kind::Fetch);
+    if kinds.iter().all(looks) || action.only_reads() {
+        return None;
+    }
+    // Moving or deleting a directory also affects what it contains.
+    let takes_along = kinds.iter().any(|kind| matches!(kind, Kind::Move | Kind::Delete));
+    let starts: Vec<&Path> = action.cwd.iter().chain(roots).map(PathBuf::as_path).collect();
+    for path in &action.paths {
+        let candidates = match path.is_absolute() {
+            true => vec![path.clone()],
+            false => starts.iter().map(|start| start.join(path)).collect(),
+        };
+        for candidate in candidates {
+            let shown = path.display().to_string();
+            let Some(real) = resolve_path(&candidate, resolver) else {
+                return Some(format!("cannot resolve {shown:?}"));
+            };
+            let is_in = |protected: &PathBuf| {
+                [&real, &candidate].iter().any(|at| at.starts_with(protected))
+                    || (takes_along && protected.starts_with(&real))
+            };
+            if config.protected.iter().any(is_in) || resolver.is_linked_to(&real, &config.protected) {
+                return Some(format!("{shown:?} is protected because it governs the agent"));
+            }
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::path_resolver::Disk;
+
+    #[test]
+    fn protected_files_are_not_changed_by_any_name() {
+        let home = tempfile::tempdir().unwrap();
+        let home = home.path().canonicalize().unwrap();
+        std::fs::create_dir_all(home.join("w/audit")).unwrap();
+        std::fs::create_dir_all(home.join("w/sub")).unwrap();
+        for name in ["w/GOVERNANCE.md", "w/audit/log", "w/GOVERNANCE.md.txt"] {
+            std::fs::write(home.join(name), "").unwrap();
+        }
+        symlink(home.join("w"), home.join("w/sub/up")).unwrap();
+        symlink(home.join("w/GOVERNANCE.md"), home.join("w/innocent")).unwrap();
+        std::fs::hard_link(home.join("w/audit/log"), home.join("w/innocent.txt")).unwrap();
+        std::fs::hard_link(home.join("w/GOVERNANCE.md"), home.join("w/sub/other.md")).unwrap();
+        std::fs::write(home.join("w/twice"), "").unwrap();
+        std::fs::hard_link(home.join("w/twice"), home.join("w/thrice")).unwrap();
+        let root = home.join("w");
+        let protected = vec![root.join("GOVERNANCE.md"), root.join("audit"), root.join("signatures")];
+        let config = GateConfig { protected, ..GateConfig::default() };
+        let roots = [root.clone()];
+        let check = |kind: &str, path: &str, refused: bool| {
+            for path in [path.to_owned(), root.join(path).display().to_string()] {
+                let call = Call::new(None, "x", kind, json!({"path": path}));
+                let found = protected_violation(&call, &config, &roots, &Disk);
+                assert_eq!(found.is_some(), refused, "{kind} {path} {found:?}");
+            }
+        };
+        for path in [
+            "GOVERNANCE.md",
+            "./GOVERNANCE.md",
+            "innocent",
+            "innocent.txt",
+            "sub/other.md",
+            "sub/../GOVERNANCE.md",
+            "sub/up/GOVERNANCE.md",
+            "sub/up/sub/../audit/new",
+            "audit",
+            "audit/log",
+            "signatures/new.json",
+        ] {
+            for kind in ["edit", "delete", "move", "other"] {
+                check(kind, path, true);
+            }
+        }
+        let with_ls = |kind: &str, more: serde_json::Value, refused: bool| {
+            let mut input = json!({"path": root.join("GOVERNANCE.md"), "command": "ls"});
+            input.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let server = Call::new(Some("notes".into()), "x", "other", input.clone());
+            assert!(protected_violation(&server, &config, &roots, &Disk).is_some(), "{input}");
+            let call = Call::new(None, "x", kind, input);
+            assert_eq!(
+                protected_violation(&call, &config, &roots, &Disk).is_some(),
+                refused,
+                "{kind} {:?}",
+                call.input
+            );
+        };
+        for kind in ["edit", "delete", "move", "other", "switch_mode"] {
+            with_ls(kind, json!({}), true);
+        }
+        for kind in ["execute", "read", "search", "think"] {
+            with_ls(kind, json!({}), false);
+            with_ls(kind, json!({"content": "x"}), true);
+            with_ls(kind, json!({"command": "make"}), true);
+            with_ls(kind, json!({"env": {"LD_PRELOAD": "/x"}}), true);
+        }
+        check("edit", "GOVERNANCE.md.txt", false);
+        check("edit", "sub/new", false);
+        check("edit", "twice", false);
+        check("read", "innocent.txt", false);
+        check("read", "GOVERNANCE.md", false);
+        check("delete", ".", true);
+        check("delete", "sub", false);
+    }
+}

@@ -1,0 +1,147 @@
+//! Budget use of other gates, read from the audit log that they share.
+
+use std::fmt::Debug;
+use std::path::PathBuf;
+
+use narrows_audit::{Entry, Filter, ReadError, Reader, Timestamp};
+use serde::{Deserialize, Serialize};
+
+const DAY: i64 = 86_400;
+
+/// Budget use of one allowed call. Part of the audit entry about its decision.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BudgetUse {
+    /// Name of the gate that allowed the call.
+    pub gate: String,
+    /// Policies whose budgets are charged.
+    pub policies: Vec<String>,
+    /// Cost in cents, if the input states one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cents: Option<u64>,
+    /// Time of the audit entry, in seconds since 1970.
+    #[serde(skip)]
+    pub at: u64,
+}
+
+/// Reports the budget use of other gates.
+pub trait BudgetSource: Debug + Send {
+    /// Returns the budget use since the previous call; the first call starts at the beginning of the day. The
+    /// use of the calling gate may be included.
+    ///
+    /// # Errors
+    ///
+    /// If the use cannot be determined. Every budget then counts as exhausted.
+    fn read_new(&mut self) -> Result<Vec<BudgetUse>, BudgetError>;
+}
+
+/// Reason why the budget use is unknown.
+#[derive(Debug, thiserror::Error)]
+#[error("budget use unknown: {0}")]
+pub struct BudgetError(#[from] ReadError);
+
+/// Reads the budget use from an audit log.
+#[derive(Debug)]
+pub struct AuditLogBudget {
+    path: PathBuf,
+    reader: Option<Reader>,
+    /// Older entries are ignored. In seconds since 1970.
+    from: i64,
+}
+
+impl AuditLogBudget {
+    /// Creates a reader of the log at `path`, from the beginning of the day of `now` (in seconds since 1970).
+    #[must_use]
+    pub fn new(path: PathBuf, now: u64) -> Self {
+        let now = i64::try_from(now).unwrap_or(i64::MAX);
+        Self { path, reader: None, from: now - now.rem_euclid(DAY) }
+    }
+}
+
+impl BudgetSource for AuditLogBudget {
+    fn read_new(&mut self) -> Result<Vec<BudgetUse>, BudgetError> {
+        let reader = match &mut self.reader {
+            Some(reader) => reader,
+            None => {
+                let moment = Timestamp::from_second(self.from).unwrap_or(Timestamp::MIN);
+                let filter = Filter { text: Some("\"spent\":{"), ..Filter::default() };
+                match Reader::since(&self.path, filter, moment) {
+                    Ok(reader) => self.reader.insert(reader),
+                    // No log: nothing was used yet.
+                    Err(_) if !self.path.exists() => return Ok(Vec::new()),
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        };
+        let mut news = Vec::new();
+        while let Some(entry) = reader.next_entry()? {
+            news.extend(parse_budget_use(&entry, self.from));
+        }
+        Ok(news)
+    }
+}
+
+/// Returns the budget use in an audit entry, if it is recent enough.
+fn parse_budget_use(entry: &Entry, from: i64) -> Option<BudgetUse> {
+    // Only the gate's own metadata counts. An agent may put the same text into the input of a call.
+    let told = entry.metadata.get("aip44")?.get("spent")?;
+    let at = entry.ts.parse::<Timestamp>().ok()?.as_second();
+    let spent: BudgetUse = serde_json::from_value(told.clone()).ok()?;
+    (entry.action == "policy.resolved" && at >= from)
+        .then(|| BudgetUse { at: u64::try_from(at).unwrap_or_default(), ..spent })
+}
+
+#[cfg(test)]
+mod tests {
+    use narrows_audit::{Actor, Event, Log, Options, Subject};
+    use serde_json::json;
+
+    use super::*;
+
+    fn event(action: &str, metadata: &serde_json::Value) -> Event {
+        Event {
+            actor: Actor { id: "operator:notes".into(), role: None },
+            action: action.to_owned(),
+            subject: Subject { kind: "tool".into(), reference: None, path: None },
+            input: Some(json!({"spent": {"gate": "evil", "policies": ["few"]}})),
+            metadata: metadata.as_object().cloned().unwrap_or_default(),
+            ..Event::default()
+        }
+    }
+
+    #[test]
+    fn budget_use_is_read_once() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("audit-log.jsonl");
+        let now = u64::try_from(Timestamp::now().as_second()).unwrap();
+        let mut budget_source = AuditLogBudget::new(path.clone(), now);
+        assert_eq!(budget_source.read_new().unwrap(), []);
+        let log = Log::open(&path, Options::default()).unwrap();
+        let spends = json!({"aip44": {"spent": {"gate": "a", "policies": ["few"], "cents": 7}}});
+        let append = |event: Event| log.append(event).wait().unwrap();
+        append(event("policy.resolved", &spends));
+        append(event("tool.call", &spends));
+        append(event("policy.resolved", &json!({"aip44": {"spent": {}}})));
+        append(event("policy.resolved", &json!({})));
+        let news = budget_source.read_new().unwrap();
+        let [spent] = news.as_slice() else { panic!("{news:?}") };
+        assert_eq!(
+            (spent.gate.as_str(), spent.cents, spent.policies.as_slice()),
+            ("a", Some(7), ["few".to_owned()].as_slice())
+        );
+        assert!(spent.at.abs_diff(now) < 1_000);
+        assert_eq!(budget_source.read_new().unwrap(), []);
+        append(event("policy.resolved", &spends));
+        assert_eq!(budget_source.read_new().unwrap().len(), 1);
+        // A reader of the next day ignores it.
+        assert_eq!(AuditLogBudget::new(path.clone(), now + 86_400).read_new().unwrap(), []);
+        assert_eq!(AuditLogBudget::new(path, now).read_new().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn an_unreadable_log_is_an_error() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("audit-log.jsonl");
+        std::fs::write(&path, "{\"spent\":{}}\n").unwrap();
+        assert!(AuditLogBudget::new(path, 0).read_new().is_err());
+    }
+}
