@@ -38,7 +38,8 @@ fn an_agent_started_in_a_terminal_prints_how_to_use_it() {
         // Ctrl-D, which waits until it is read.
         terminal.write_all(b"\x04").unwrap();
         let told = running.finish();
-        let hint = told.split(" yourself: ").nth(1).and_then(|rest| rest.split(" (Ctrl-D ends this)").next());
+        let hint =
+            told.split(" in a terminal: ").nth(1).and_then(|rest| rest.split(" (Ctrl-D exits)").next());
         assert_eq!(hint, Some(expected), "{told}");
         // The shell and `--agent` read the arguments as they were given.
         let words = shlex::split(expected).expect("words");
@@ -104,7 +105,8 @@ fn unknown_flags_are_ignored() {
     let ended = StdioClient::initialized(&dir, dir.narrows(args)).end();
     assert_eq!(ended.status.code(), Some(0));
     assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
-    let said = "arguments that mean nothing here are ignored: --what --accept-hooks --modle=… (did you mean --model?) …";
+    let said =
+        "unknown arguments ignored arguments=--what --accept-hooks --modle=… (did you mean --model?) …";
     assert!(ended.stderr.trim_end().ends_with(said), "{}", ended.stderr);
     // The flags of all commands are known wherever they stand.
     let dir = TestDir::new();
@@ -125,13 +127,13 @@ fn invalid_settings_are_reported_at_start() {
     }
     assert_snapshot!(output(&[], &[("OPENAI_API_KEY", KEY), ("OPENAI_MAX_TOKENS", "7x")], ""), @r#"
     --- stderr ---
-    error: OPENAI_MAX_TOKENS: "7x" cannot be used: it must be a whole number above 0
+    error: OPENAI_MAX_TOKENS: "7x" cannot be used: must be a whole number above 0
     hint: mend it, or unset OPENAI_MAX_TOKENS
     --- exit 2 ---
     "#);
     assert_snapshot!(output(&[], &[("OPENAI_TEMPERATURE", "hot")], ""), @r#"
     --- stderr ---
-    error: OPENAI_TEMPERATURE: "hot" cannot be used: it must be a number, 0 or above
+    error: OPENAI_TEMPERATURE: "hot" cannot be used: must be a number, 0 or above
     hint: mend it, or unset OPENAI_TEMPERATURE
     --- exit 2 ---
     "#);
@@ -169,18 +171,18 @@ fn invalid_settings_are_reported_at_start() {
     "#);
     assert_snapshot!(output(&[], &[("OPENAI_API_KEY", KEY), ("OPENAI_MODEL", "default")], ""), @r#"
     --- stderr ---
-    error: OPENAI_MODEL: "default" cannot be used: to clients it means that no model is chosen; name one that the endpoint has
+    error: OPENAI_MODEL: "default" cannot be used: `default` is reserved: clients send it if no model is chosen; use the id of a model of the endpoint
     hint: mend it, or unset OPENAI_MODEL
     --- exit 2 ---
     "#);
     assert_snapshot!(output(&["--config", "c.toml"], &[], "[endpoint.a]\nbase-url = 'http://h'\nmodel = 'default'"), @r#"
     --- stderr ---
-    error: [DIR]/c.toml:3: `endpoint.a.model` cannot be "default": to clients it means that no model is chosen; name one that the endpoint has
+    error: [DIR]/c.toml:3: `endpoint.a.model` cannot be "default": `default` is reserved: clients send it if no model is chosen; use the id of a model of the endpoint
     --- exit 2 ---
     "#);
     assert_snapshot!(output(&["--model", "default"], &[], ""), @"
     --- stderr ---
-    error: invalid value 'default' for '--model <ID>': to clients it means that no model is chosen; name one that the endpoint has
+    error: invalid value 'default' for '--model <ID>': `default` is reserved: clients send it if no model is chosen; use the id of a model of the endpoint
 
     For more information, try '--help'.
     --- exit 2 ---
@@ -192,7 +194,7 @@ fn invalid_settings_are_reported_at_start() {
     "#);
     assert_snapshot!(output(&["--max-tokens", "none"], &[], ""), @"
     --- stderr ---
-    error: invalid value 'none' for '--max-tokens <TOKENS>': it must be a whole number above 0
+    error: invalid value 'none' for '--max-tokens <TOKENS>': must be a whole number above 0
 
     For more information, try '--help'.
     --- exit 2 ---

@@ -247,33 +247,33 @@ fn a_failed_probe_has_a_reason() {
     dir.file("c.toml", "[agents.gone]\ncommand = 'two --acp'");
     assert_snapshot!(among(&dir, &[], &["--probe", "gone", "--config", "c.toml"]), @r#"
     --- stderr ---
-    error: the agent "gone" cannot be started, because of its program "two"
-      because: it is nowhere in PATH
-    hint: install it, or give the path to it
+    error: cannot start the agent "gone", because of its program "two"
+      because: not found in PATH
+    hint: install it, or use its path
     --- exit 5 ---
     "#);
     assert_snapshot!(probe(&dir, "./nothing here", &[]), @r#"
     --- stderr ---
-    error: the agent "./nothing" cannot be started, because of its program "[DIR]/nothing"
-      because: no such file
+    error: cannot start the agent "./nothing", because of its program "[DIR]/nothing"
+      because: file not found
     --- exit 5 ---
     "#);
     assert_snapshot!(probe(&dir, "sh -c 'echo no key >&2; exit 3'", &[]), @"
     --- stderr ---
-    error: the agent ended before it answered `initialize`: exited with status 3
-      its last words on stderr:
+    error: the agent exited before it answered `initialize`: exited with status 3
+      last lines on stderr:
       | no key
     --- exit 5 ---
     ");
     assert_snapshot!(probe(&dir, "sh -c 'read a; echo hello; read b'", &["--timeout", "2s"]), @"
     --- stderr ---
     error: the agent did not answer `initialize` within 2s
-    hint: an agent that is slow to start may need more: --timeout 2m
-    hint: 1 line of its output was no protocol message: hello; is it an ACP agent? Many programs are one only with an argument, such as `acp` or `--acp`
+    hint: if the agent starts slowly, allow more time: --timeout 2m
+    hint: 1 line of its output was not a protocol message: hello; check that it is an ACP agent; many programs need an argument such as `acp` or `--acp`
     --- exit 7 ---
     ");
     let told = probe(&dir, "'unclosed", &[]);
-    assert!(told.contains("a quote is not closed") && told.ends_with("--- exit 2 ---\n"), "{told}");
+    assert!(told.contains("missing closing quote") && told.ends_with("--- exit 2 ---\n"), "{told}");
 }
 
 #[test]

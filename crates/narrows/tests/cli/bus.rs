@@ -79,7 +79,7 @@ fn a_socket_is_for_its_user_and_a_stale_one_is_replaced() {
     let told = dir.output_beside_others(command(&dir, &args));
     assert!(told.contains("bus.sock is in use by another process"), "{told}");
     assert!(
-        told.ends_with("hint: perhaps a bus runs already: narrows bus status\n--- exit 2 ---\n"),
+        told.ends_with("hint: check if another bus is running: narrows bus status\n--- exit 2 ---\n"),
         "{told}"
     );
     // Killed, it leaves its sockets behind.

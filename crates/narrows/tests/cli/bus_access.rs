@@ -70,7 +70,7 @@ fn another_user_is_refused_on_every_port_of_a_bus() {
     let file = "[[listen]]\nurl = 'tcp://127.0.0.1:0'\n[[listen]]\nurl = 'ws://127.0.0.1:0/acp'\n\
         [[pool]]\ncommand = ['narrows', 'fake-agent', 'echo']\npass_env = ['[MARK]']\n[admin]\nport = 0\n";
     let mut bus = Bus::from_file(&dir, file);
-    let admin = bus.expect_text("operators come in at http://");
+    let admin = bus.expect_text("admin API listening on http://");
     let address = |url: &str| url.split('/').nth(2).expect("an address").to_owned();
     let (tcp, web) = (address(&bus.at[0]), address(&bus.at[1]));
     let Some(heard) = as_other(&tcp, r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}\n"#)

@@ -80,7 +80,7 @@ fn a_bus_client_is_identified_to_the_gate() {
         state["pools"][0]["manifest"].as_str().is_some_and(|path| path.ends_with("ws/ACP.md")),
         "{state}"
     );
-    assert!(bus.status(&[]).contains("pool tidy is governed by "));
+    assert!(bus.status(&[]).contains("pool tidy: governed by "));
     bus.stop();
     let actions = governed.actions();
     assert!(
@@ -259,5 +259,5 @@ fn an_unservable_manifest_is_reported_at_start() {
     let said = check("");
     assert!(said.contains("POLICY.md:") && said.contains("--- exit 2 ---"), "{said}");
     let said = governed.dir.output_of(command(&governed.dir, &["--config", &file("")]));
-    assert!(said.contains("cannot be served") && said.contains("--- exit 2 ---"), "{said}");
+    assert!(said.contains("cannot serve the manifest") && said.contains("--- exit 2 ---"), "{said}");
 }

@@ -40,48 +40,50 @@ fn errors_are_reported_before_anything_is_started() {
     let output = |args: &[&str]| dir.output_of(command(&dir, args));
     assert_snapshot!(output(&["--", "narrows", "acp"]), @"
     --- stderr ---
-    error: nobody can come in: nothing says where to listen
-    hint: say where: --listen tcp://127.0.0.1:9000, --listen unix:/PATH or --stdio
+    error: no listener configured
+    hint: add --listen tcp://127.0.0.1:9000, --listen unix:/PATH or --stdio
     --- exit 2 ---
     ");
     assert_snapshot!(output(&["--tcp", "127.0.0.1:0", "--share", "all"]), @"
     --- stderr ---
-    error: nothing says which agents to start
-    hint: put an agent behind everything else: `-- narrows acp`; or name a file: --config bus.toml
+    error: no agent configured
+    hint: add an agent after the options: `-- narrows acp`; or a configuration file: --config bus.toml
     --- exit 2 ---
     ");
     assert_snapshot!(output(&["--tcp", "127.0.0.1:0", "narrows", "acp"]), @r#"
     --- stderr ---
-    error: "narrows" stands where no agent is looked for
-    hint: an agent and its arguments stand behind `--`: -- narrows acp
+    error: unexpected argument "narrows" before `--`
+    hint: put the command of the agent after `--`: -- narrows acp
     --- exit 2 ---
     "#);
     assert_snapshot!(output(&["statsu"]), @r#"
     --- stderr ---
-    error: "statsu" stands where no agent is looked for
+    error: unexpected argument "statsu" before `--`
     hint: did you mean `narrows bus status`?
     --- exit 2 ---
     "#);
     let quoted = output(&["--tcp", "127.0.0.1:0", "--", "narrows acp"]);
     assert!(
-        quoted.contains("hint: no shell takes it apart: write it as words, `-- narrows acp` or "),
+        quoted.contains(
+            "hint: write the command as separate words, as no shell splits it: `-- narrows acp` or "
+        ),
         "{quoted}"
     );
     assert!(quoted.contains("because: program \"narrows acp\" not found in PATH\n"), "{quoted}");
     assert!(quoted.ends_with("--- exit 5 ---\n"), "{quoted}");
     assert_snapshot!(output(&["--tcp", "127.0.0.1:0", "--", "./no-such-agent"]), @r#"
     --- stderr ---
-    error: the agents of pool "default" cannot be started
+    error: cannot start the agents of pool "default"
       because: program "./no-such-agent" not found
-    hint: install it, or give the path to it; `narrows check` looks for all of them
+    hint: install it, or use its path; `narrows check` finds all missing programs
     --- exit 5 ---
     "#);
     dir.file("bus.toml", "[[listen]]\nurl = 'tcp://127.0.0.1:0'\n[[pool]]\ncommand = ['./no-such-agent']\n");
     assert_snapshot!(output(&["--config", "bus.toml"]), @r#"
     --- stderr ---
-    error: bus.toml:4:11: the agents of pool "default" cannot be started
+    error: bus.toml:4:11: cannot start the agents of pool "default"
       because: program "./no-such-agent" not found
-    hint: install it, or give the path to it; `narrows check` looks for all of them
+    hint: install it, or use its path; `narrows check` finds all missing programs
     --- exit 5 ---
     "#);
     dir.file("bus.toml", "[[listen]]\nurl = 'tcp://0.0.0.0:1'\n[[pool]]\ncommand = ['a']\ninstancse = 2\n");
@@ -101,7 +103,7 @@ fn errors_are_reported_before_anything_is_started() {
     ");
     assert_snapshot!(output(&["--config", "none.toml"]), @r#"
     --- stderr ---
-    error: --config: "none.toml" cannot be read
+    error: --config: cannot read "none.toml"
       because: No such file or directory (os error 2)
     --- exit 2 ---
     "#);
@@ -116,7 +118,7 @@ fn errors_are_reported_before_anything_is_started() {
         );
         let why = &error.why;
         let expected = format!(
-            "--- stderr ---\nerror: pool \"default\": `{setting}` cannot be enforced here: {why}\nhint: leave `memory` and `pids` of the pool out, or limit the whole bus from outside\n--- exit 2 ---\n"
+            "--- stderr ---\nerror: pool \"default\": `{setting}` cannot be enforced here: {why}\nhint: remove `memory` and `pids` of the pool, or limit the whole bus from outside\n--- exit 2 ---\n"
         );
         assert_eq!(output(&["--config", "limited.toml"]), expected);
     }
@@ -140,7 +142,7 @@ fn a_port_in_use_is_reported() {
     let listen = format!("ws://{address}/acp");
     let told = dir.output_of(command(&dir, &["--listen", &listen, "--", "narrows", "acp"]));
     let words = format!(
-        "error: {address} is in use by another process\nhint: perhaps a bus runs already: narrows bus status\n"
+        "error: {address} is in use by another process\nhint: check if another bus is running: narrows bus status\n"
     );
     assert!(told.contains(&words) && told.ends_with("--- exit 2 ---\n"), "{told}");
     assert!(!dir.path().join("run/narrows/admin.sock").exists(), "nothing is left of it");
@@ -154,7 +156,7 @@ fn a_duplicate_listener_is_an_error() {
             dir.output_of(command(&dir, &["--listen", one, "--listen", other, "--", "narrows", "acp"]));
         assert!(told.contains(expected) && told.ends_with("--- exit 2 ---\n"), "{told}");
     };
-    check("ws://127.0.0.1:1/acp", "ws://127.0.0.1:1", "error: ws://127.0.0.1:1/acp is listened on already\n");
+    check("ws://127.0.0.1:1/acp", "ws://127.0.0.1:1", "error: duplicate listener ws://127.0.0.1:1/acp\n");
     check("ws://127.0.0.1:1/a", "http://127.0.0.1:1/b", "hint: a port has one path");
     check("127.0.0.1:1", "stdio:", "http://HOST:PORT/acp; did you mean tcp://127.0.0.1:1?\n");
 }
@@ -171,7 +173,7 @@ fn sigterm_lets_a_turn_end() {
     peer.expect_text("So");
     bus.signal(Signal::TERM);
     // Nobody pressed anything.
-    assert_eq!(bus.expect_text("stopping: running turns have 30s to end"), "");
+    assert_eq!(bus.expect_text("shutting down: waiting up to 30s for active turns"), "");
     let refused = peer.call(&json!(3), "session/new", &json!({"cwd": dir.path(), "mcpServers": []}));
     assert_eq!(refused["error"]["code"], -32016, "{refused}");
     assert_eq!(refused["error"]["data"]["effects"], "none", "{refused}");
@@ -189,7 +191,7 @@ fn an_idle_bus_stops_at_once() {
     let mut peer = bus.client();
     peer.session(&dir);
     let said = bus.stop();
-    assert!(said.contains("stopping: nothing is under way\n"), "{said}");
+    assert!(said.contains("shutting down: no active requests\n"), "{said}");
 }
 
 #[test]
@@ -220,7 +222,7 @@ fn a_second_ctrl_c_leaves_at_once() {
     peer.prompt(&json!(2), &session, "Hi");
     peer.expect_text("I will not stop. ");
     bus.signal(Signal::INT);
-    bus.expect_text("press Ctrl-C again to leave at once");
+    bus.expect_text("(Ctrl-C again to exit now)");
     bus.signal(Signal::INT);
     assert_eq!(bus.wait().code, Some(130));
     assert!(sockets.iter().all(|socket| !socket.exists()), "it takes its sockets along");
@@ -254,21 +256,21 @@ fn a_reload_fails_no_request() {
     bus.signal(Signal::HUP);
     let said = bus.expect_text("bus.toml:5:1: ");
     assert!(said.contains("`shrae`"), "{said}");
-    bus.expect_text("the settings stay as they are");
+    bus.expect_text("reload failed, keeping the current configuration");
     write(&dir, &file("echo", "").replace("'narrows'", "'./no-such-agent'"));
     bus.signal(Signal::HUP);
     bus.expect_text("no-such-agent");
-    bus.expect_text("the settings stay as they are");
+    bus.expect_text("reload failed, keeping the current configuration");
     let other_place = file("echo", "").replace("tcp://127.0.0.1:0", "tcp://127.0.0.1:1");
     write(&dir, &other_place);
     bus.signal(Signal::HUP);
     let open = format!("{} stays open: closing it takes a restart of the bus", bus.at[0]);
     let closed = "tcp://127.0.0.1:1 is not opened: that takes a restart of the bus";
-    bus.expect_lines(&[&open, closed, "the settings were read again"]);
+    bus.expect_lines(&[&open, closed, "configuration reloaded"]);
 
     write(&dir, &file("echo", "max_connections = 7"));
     bus.signal(Signal::HUP);
-    bus.expect_text("the settings were read again");
+    bus.expect_text("configuration reloaded");
     let mut new = bus.client();
     let session = new.session(&dir);
     new.prompt(&json!(2), &session, "one two");
@@ -290,8 +292,8 @@ fn the_admin_socket_does_not_change_on_reload() {
     for name in ["one.sock", "one.sock", "two.sock"] {
         write(&dir, &format!("{text}[admin]\nsocket = '{name}'\nport = 7\n"));
         bus.signal(Signal::HUP);
-        let told = "operators come in at the usual socket until the bus is started again, and then at ";
-        bus.expect_lines(&[told, &format!("{name} and 127.0.0.1:7"), "the settings were read again"]);
+        let told = "changed admin sockets need a restart: the default socket until then, ";
+        bus.expect_lines(&[told, &format!("{name} and 127.0.0.1:7"), "configuration reloaded"]);
     }
     bus.stop();
 }
@@ -315,7 +317,7 @@ fn a_replaced_program_still_starts_workers() {
     install();
     write(&dir, &file("echo", "").replace("'echo'", "'hello'"));
     bus.signal(Signal::HUP);
-    bus.expect_text("the settings were read again");
+    bus.expect_text("configuration reloaded");
     bus.client().session(&dir);
     bus.stop();
 }
@@ -343,7 +345,7 @@ fn sighup_reloads_the_file_under_nohup() {
     command.args(["-c", &run]).env(MARK, dir.mark()).env("XDG_RUNTIME_DIR", dir.path().join("run"));
     let mut bus = Bus::started(&dir, command);
     bus.signal(Signal::HUP);
-    bus.expect_text("the settings were read again");
+    bus.expect_text("configuration reloaded");
     bus.stop();
 }
 

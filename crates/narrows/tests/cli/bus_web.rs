@@ -76,7 +76,7 @@ fn a_token_is_written_to_a_file_of_its_own_and_made_once() {
     let out = dir.path().join("new/dir/laptop.token");
     let path = out.to_str().expect("UTF-8");
     let (code, said, told) = token(&dir, &["new", "laptop", "--out", path]);
-    assert_eq!((code, said.as_str(), told), (Some(0), "", format!("the token of laptop is in {path}\n")));
+    assert_eq!((code, said.as_str(), told), (Some(0), "", format!("token of laptop written to {path}\n")));
     let mode = |path: &Path| path.metadata().expect("it is there").permissions().mode() & 0o777;
     assert_eq!((mode(&dir.path().join("new")), mode(&dir.path().join("new/dir"))), (0o700, 0o700));
     assert_eq!(out.metadata().expect("it is there").permissions().mode() & 0o777, 0o600);
@@ -84,7 +84,10 @@ fn a_token_is_written_to_a_file_of_its_own_and_made_once() {
     assert!(secret.starts_with("nrw_") && secret.ends_with('\n'), "{secret}");
     // Nothing is written over, and then nothing is made.
     let (code, _, told) = token(&dir, &["new", "desk", "--out", path]);
-    assert!(code == Some(2) && told.contains("no token was made; name another file"), "{told}");
+    assert!(
+        code == Some(2) && told.contains("existing files are never overwritten, and no token was created"),
+        "{told}"
+    );
     assert_eq!(std::fs::read_to_string(&out).expect("a token"), secret);
     assert!(!token(&dir, &["list"]).1.contains("desk"));
     // A name has one, and one that was not made leaves no file.
@@ -93,7 +96,7 @@ fn a_token_is_written_to_a_file_of_its_own_and_made_once() {
     assert_eq!((code, said.as_str()), (Some(2), ""));
     assert!(
         told.contains(
-            "error: there is a token of the name \"laptop\" already\nhint: it still holds, and none was made"
+            "error: there is a token of the name \"laptop\" already\nhint: the existing token stays valid, and no new one was created"
         ),
         "{told}"
     );
@@ -101,7 +104,7 @@ fn a_token_is_written_to_a_file_of_its_own_and_made_once() {
     assert!(!other.exists());
     // What cannot be written lets nobody in.
     let (code, _, told) = token(&dir, &["new", "full", "--out", "tokens.toml/full.token"]);
-    assert!(code == Some(2) && told.contains("no token was made"), "{told}");
+    assert!(code == Some(2) && told.contains("no token was created"), "{told}");
     assert!(!token(&dir, &["list"]).1.contains("full"));
 }
 
@@ -128,8 +131,8 @@ fn changes_of_tokens_are_reported() {
     assert!(rows[1][3].starts_with("20") && rows[1][3].ends_with('Z'), "{list}");
     assert_eq!(object(&["list", "--json"])[0]["created"], rows[1][3]);
     let gone = |name: &str| token(&dir, &["revoke", name]).2;
-    assert_eq!(gone("desk"), "the token of desk is revoked: whoever has it is let in no more\n");
-    assert!(gone("laptop").contains("; none is left in "));
+    assert_eq!(gone("desk"), "token of desk revoked; its connections are closed within seconds\n");
+    assert!(gone("laptop").contains("; no tokens left in "));
 }
 
 #[test]
@@ -147,12 +150,12 @@ fn a_client_with_a_revoked_token_gets_the_reason() {
     let told = running.finish();
     assert!(
         told.contains(&format!(
-            "error: the connection to {url} is lost\n  because: the server no longer takes our token (401)\n"
+            "error: connection to {url} lost\n  because: the server no longer accepts the token (401)\n"
         )),
         "{told}"
     );
     assert!(
-        told.contains("hint: it was revoked, or has run out") && told.ends_with("--- exit 1 ---\n"),
+        told.contains("hint: create a new token on the server") && told.ends_with("--- exit 1 ---\n"),
         "{told}"
     );
     bus.stop();
@@ -171,7 +174,7 @@ fn an_editor_whose_token_is_revoked_loses_a_connection_that_it_had() {
         assert_eq!(token(&dir, &["revoke", "laptop"]).0, Some(0));
         let ended = stdio.wait();
         assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
-        assert!(ended.stderr.contains("the server no longer takes our token (401)"), "{}", ended.stderr);
+        assert!(ended.stderr.contains("the server no longer accepts the token (401)"), "{}", ended.stderr);
         bus.stop();
     }
 }
@@ -193,7 +196,7 @@ fn a_token_file_from_a_variable_is_used_with_the_default_path() {
         let mut missing = run();
         missing.env("NARROWS_TOKEN_FILE", "none");
         let told = away.output_beside_others(missing);
-        assert!(told.contains("error: NARROWS_TOKEN_FILE: \"none\" cannot be read"), "{told}");
+        assert!(told.contains("error: NARROWS_TOKEN_FILE: cannot read \"none\""), "{told}");
     }
     bus.stop();
 }
@@ -241,7 +244,7 @@ fn refused_connections_are_counted_by_reason() {
     assert_eq!(state["network_refused"]["token"], 2, "{state}");
     assert_eq!(state["network_refused"]["host"], 0, "{state}");
     let table = bus.status(&[]);
-    assert!(table.contains("refused by the doors of the network: 1 origin, 2 token\n"), "{table}");
+    assert!(table.contains("network requests refused: 1 origin, 2 token\n"), "{table}");
     let figures = bus.page("/metrics");
     assert!(figures.contains("narrows_bus_network_refused_total{reason=\"origin\"} 1"), "{figures}");
     bus.stop();
@@ -386,7 +389,7 @@ fn a_resumable_client_is_closed_after_its_grace_period() {
     let fates = json!({"broken": 1, "cursor_gap": 0, "expired": 1, "resumed": 0});
     assert_eq!(bus.state()["network_connections"], fates);
     let table = bus.status(&[]);
-    assert!(table.contains("connections over the network: 1 broken, 1 expired\n"), "{table}");
+    assert!(table.contains("network disconnects: 1 broken, 1 expired\n"), "{table}");
     let figures = bus.page("/metrics");
     assert!(figures.contains("narrows_bus_network_connections_total{event=\"broken\"} 1\n"), "{figures}");
     bus.stop();
@@ -439,7 +442,7 @@ fn tokens_are_made_listed_and_revoked() {
         (&["new", "laptop"][..], "there is a token of the name \"laptop\" already"),
         (&["new", "a b"], "is not a name"),
         (&["revoke", "nobody"], "there is no token of the name"),
-        (&["revoke", "nobody"], "hint: `narrows token list --file /"),
+        (&["revoke", "nobody"], "hint: list the tokens: `narrows token list --file /"),
     ] {
         let (code, _, said) = token(&dir, args);
         assert!(code == Some(2) && said.contains(words), "{args:?}: {said}");
@@ -499,7 +502,7 @@ fn unusable_files_are_reported_by_kind() {
     refused(
         &dir,
         settings,
-        &["tokens.toml:", " can be written by everybody\nhint: take that right away: chmod go-w "],
+        &["tokens.toml:", " can be written by everybody\nhint: remove the permission: chmod go-w "],
     );
     let told = dir.output_of(dir.narrows(["check", "bus.toml"]));
     assert!(!told.contains("tokens.toml: "), "{told}");
@@ -516,7 +519,7 @@ fn unusable_files_are_reported_by_kind() {
     let of = |cert: &str, key: &str| {
         format!("url = \"wss://127.0.0.1:0/acp\"\ntls = {{ cert = \"{cert}\", key = \"{key}\" }}")
     };
-    let strangers = [" is not that of the certificate ", "hint: the key must be the one"];
+    let strangers = [" is not that of the certificate ", "hint: use the private key of the certificate"];
     refused(&dir, &of("one.pem", "two.key"), &strangers);
     let told = dir.output_of(dir.narrows(["check", "bus.toml"]));
     assert!(told.contains("error: bus.toml:3:33: "), "where it is named: {told}");

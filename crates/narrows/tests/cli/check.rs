@@ -54,9 +54,9 @@ fn every_file_is_reported() {
     hint: write "30s" if seconds are meant
     error: bus.json:1:35: `command` cannot be started: program "/nowhere/agent" not found
     hint: install it, or give the path to it; a relative path is meant from `cwd`, or else from here
-    error: check: "missing.toml" cannot be read
+    error: check: cannot read "missing.toml"
       because: No such file or directory (os error 2)
-    hint: name a file that is there, or a directory with manifests in it
+    hint: use an existing file, or a directory with manifests
     warning: good.toml:7:18: `mix_identities` means something only with share = "all"
     --- exit 2 ---
     "#);

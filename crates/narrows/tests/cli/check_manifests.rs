@@ -64,7 +64,7 @@ fn every_finding_has_a_position_and_a_fix() {
     --- stderr ---
     error: notes/ACP.md:6:7: kind: `sever` is not allowed here
     hint: did you mean server? It is one of client, server, bridge
-    error: notes/ACP.md:10:14: metadata.aip44.acp_rev: `1234567` without quotes is a number, and expected a string
+    error: notes/ACP.md:10:14: metadata.aip44.acp_rev: `1234567` without quotes is a number, expected a string
     hint: quote it: acp_rev: "1234567"
     error: notes/ACP.md:12:5: metadata.aip44.govenance: `govenance` is not a key of aip44
     hint: did you mean governance?
@@ -87,18 +87,18 @@ fn a_directory_is_looked_at_as_a_whole() {
     notes/ACP.md: valid by itself; what it leads to was not looked at: narrows check notes
     notes/GOVERNANCE.md: valid
     --- stderr ---
-    error: notes/ACP.md:12:5: metadata.aip44.operator: the file `./OPERATOR.md` cannot be had: no such file
+    error: notes/ACP.md:12:5: metadata.aip44.operator: the file `./OPERATOR.md` cannot be read: no such file
     hint: write a path relative to this file, such as ./FILE.md
     --- exit 2 ---
     ");
     std::fs::create_dir(dir.path().join("empty")).expect("a directory");
     assert_snapshot!(check(&dir, &["empty", "missing/ACP.md"]), @r#"
     --- stderr ---
-    error: check: there are no manifests in "empty"
-    hint: a manifest is called ACP.md, OPERATOR.md, GOVERNANCE.md, POLICY.md, SANDBOX.md, RUNNER.md or AGENT-CLI.md
-    error: check: "missing/ACP.md" cannot be read
+    error: check: no manifests in "empty"
+    hint: manifests are named ACP.md, OPERATOR.md, GOVERNANCE.md, POLICY.md, SANDBOX.md, RUNNER.md or AGENT-CLI.md
+    error: check: cannot read "missing/ACP.md"
       because: No such file or directory (os error 2)
-    hint: name a file that is there, or a directory with manifests in it
+    hint: use an existing file, or a directory with manifests
     --- exit 2 ---
     "#);
 }
@@ -160,7 +160,7 @@ fn a_script_gets_objects() {
                 "code": "quote-it",
                 "key": "metadata.aip44.acp_rev",
                 "value": "12e4567",
-                "message": "`12e4567` without quotes is a number, and expected a string",
+                "message": "`12e4567` without quotes is a number, expected a string",
                 "hint": "quote it: acp_rev: \"12e4567\"",
             }],
             "warnings": [{

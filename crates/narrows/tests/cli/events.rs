@@ -107,8 +107,8 @@ fn an_unavailable_setting_is_reported() {
     let dir = TestDir::new();
     let told =
         dir.output_of(dir.run("narrows fake-agent echo", &["--model", "best", "--mode", "fast", "Hi"]));
-    assert!(told.contains("the model \"best\" was not set: "), "{told}");
-    assert!(told.contains("the mode \"fast\" was not set: "), "{told}");
+    assert!(told.contains("model \"best\" not set: "), "{told}");
+    assert!(told.contains("mode \"fast\" not set: "), "{told}");
     assert!(told.starts_with("Hi\n") && told.ends_with("--- exit 0 ---\n"), "{told}");
     let told =
         dir.output_of(dir.run("narrows fake-agent echo", &["--model", "best", "--require-model", "Hi"]));

@@ -52,7 +52,7 @@ fn crash() {
     I am about to…
     --- stderr ---
     error: the agent ended in the middle of the turn: killed by SIGABRT
-      its last words on stderr:
+      last lines on stderr:
       | crash: assertion failed, as the script says
     --- exit 1 ---
     ");
@@ -129,20 +129,20 @@ fn invalid_scripts() {
     "#);
     assert_snapshot!(dir.output_of(dir.narrows(["fake-agent", "--print", "nothing-like-it"])), @r#"
     --- stderr ---
-    error: there is no built-in script "nothing-like-it"
-    hint: the built-in scripts: narrows fake-agent --list
+    error: unknown built-in script "nothing-like-it"
+    hint: list the built-in scripts: narrows fake-agent --list
     --- exit 2 ---
     "#);
     dir.file("bad.toml", "name = \"bad\"\nturns = 7\n");
     assert_snapshot!(dir.output_of(dir.narrows(["fake-agent", "bad.toml"])), @"
     --- stderr ---
     error: bad.toml:2: there is no setting `turns`; did you mean `turn`?
-    hint: a script that works: narrows fake-agent --print hello
+    hint: see a working script with: narrows fake-agent --print hello
     --- exit 2 ---
     ");
     assert_snapshot!(dir.output_of(dir.narrows(["fake-agent", "."])), @r#"
     --- stderr ---
-    error: the script "." cannot be read
+    error: cannot read the script "."
       because: Is a directory (os error 21)
     --- exit 2 ---
     "#);
@@ -154,7 +154,7 @@ fn the_exit_code_is_that_of_the_script() {
     dir.file("exit.toml", "name = \"exit\"\n[on]\nstart = [{ exit = 9 }]\n");
     assert_snapshot!(dir.output_of(dir.run("narrows fake-agent exit.toml", &["Hi"])), @"
     --- stderr ---
-    error: the agent ended before it answered `initialize`: exited with status 9
+    error: the agent exited before it answered `initialize`: exited with status 9
     --- exit 5 ---
     ");
 }
@@ -234,7 +234,7 @@ fn a_connection_lost_during_a_script() {
     command.stdin(File::open("/").unwrap());
     assert_snapshot!(dir.output_of(command), @"
     --- stderr ---
-    error: the conversation with the client broke off
+    error: connection to the client lost
       because: the connection failed: Is a directory (os error 21)
     --- exit 70 ---
     ");
@@ -250,7 +250,7 @@ fn a_connection_lost_during_a_script() {
     child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(70));
     assert_snapshot!(stderr, @"
-    error: the conversation with the client broke off
+    error: connection to the client lost
       because: the connection failed: No space left on device (os error 28)
     ");
     dir.assert_no_process_left();

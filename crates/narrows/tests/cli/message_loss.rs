@@ -149,7 +149,7 @@ fn endless(dir: &TestDir) -> Command {
 fn one_warning_is_enough() {
     let dir = TestDir::new();
     let told = dir.output_of(endless(&dir));
-    assert_eq!(told.matches("an update of the agent cannot be read").count(), 1, "{told}");
+    assert_eq!(told.matches("invalid update of the agent").count(), 1, "{told}");
     assert!(told.ends_with("--- exit 7 ---\n"), "{told}");
 }
 

@@ -44,10 +44,10 @@ fn a_misspelled_name_is_reported_with_the_known_ones() {
     let dir = dir();
     assert_snapshot!(run(&dir, "ecko", &["Hi"]), @r#"
     --- stderr ---
-    error: there is no agent "ecko"
-      because: no agent of narrows.toml is called so, and no program in PATH
+    error: unknown agent "ecko"
+      because: neither an agent in narrows.toml nor a program in PATH has this name
     hint: did you mean "echo"?
-    hint: the agents there are: echo, strict, built-in
+    hint: configured agents: echo, strict, built-in
     --- exit 5 ---
     "#);
     let told = run(&dir, "built-im", &["Hi"]);
@@ -118,7 +118,7 @@ fn a_file_named_by_narrows_toml_is_reported_with_its_line() {
     dir.file("c.toml", "[agents.careful]\ncommand = 'narrows fake-agent echo'\npolicy = 'careful.toml'\n");
     assert_snapshot!(run(&dir, "careful", &["Hi"]), @r#"
     --- stderr ---
-    error: [DIR]/c.toml:1: `policy`: "[DIR]/careful.toml" cannot be read
+    error: [DIR]/c.toml:1: `policy`: cannot read "[DIR]/careful.toml"
       because: No such file or directory (os error 2)
     --- exit 2 ---
     "#);
@@ -126,7 +126,7 @@ fn a_file_named_by_narrows_toml_is_reported_with_its_line() {
     let told = run(&dir, "careful", &["Hi"]);
     assert!(told.contains("c.toml:1: `mcp`: ") && told.ends_with("--- exit 2 ---\n"), "{told}");
     let told = run(&dir, "careful", &["--mcp", "other.json", "Hi"]);
-    assert!(told.contains("error: --mcp: \"other.json\""), "{told}");
+    assert!(told.contains("error: --mcp: cannot read \"other.json\""), "{told}");
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn only_agents_are_suggested_and_not_every_program() {
 fn a_name_taken_as_a_program_is_reported() {
     let dir = dir();
     let told = run(&dir, "true", &["Hi"]);
-    let line = "--- stderr ---\nno agent of narrows.toml is called \"true\", so it is the program /";
+    let line = "--- stderr ---\n\"true\" is not an agent in narrows.toml, running the program /";
     assert!(told.starts_with(line) && told.ends_with("--- exit 5 ---\n"), "{told}");
     // Whoever writes arguments means a program.
     assert_eq!(run(&dir, "narrows fake-agent echo", &["Hi"]), "Hi\n--- exit 0 ---\n");
@@ -190,10 +190,10 @@ fn models_and_modes_of_an_agent_are_asked_for() {
     let config = "[agents.m]\ncommand = 'narrows fake-agent m.toml'\nmode = 'plam'\nmodel = 'none'\n";
     dir.file("c.toml", config);
     let told = run(&dir, "m", &["Hi"]);
-    assert!(told.contains("the mode \"plam\" was not set"), "{told}");
-    assert!(told.contains("the model \"none\" was not set"), "{told}");
+    assert!(told.contains("mode \"plam\" not set"), "{told}");
+    assert!(told.contains("model \"none\" not set"), "{told}");
     let told = run(&dir, "m", &["--mode", "plan", "Hi"]);
-    assert!(!told.contains("the mode "), "{told}");
+    assert!(!told.contains("mode "), "{told}");
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn servers_of_an_agent_are_handed_to_it() {
     assert!(told.contains("mcp.json: there is no \"mcpServers\" in it"), "{told}");
     assert!(told.ends_with("--- exit 2 ---\n"), "{told}");
     let told = mcp(r#"{"servers": {"a": {"command": "a", "disabled": true}}}"#);
-    assert!(told.contains("mcp.json has no server in it that is switched on"), "{told}");
+    assert!(told.contains("mcp.json has no enabled server"), "{told}");
     assert!(told.ends_with("--- exit 0 ---\n"), "{told}");
     assert_eq!(mcp(r#"{"servers": {"a": {"command": "true"}}}"#), "Hi\n--- exit 0 ---\n");
 }

@@ -171,7 +171,7 @@ fn a_server_with_tls_and_certificates() {
     let mut half = away.narrows(["acp"]);
     half.env("NARROWS_CONFIG", &rest).env("NARROWS_CERT_FILE", "laptop.pem");
     let told = away.output_of(half);
-    assert!(told.contains("of no use without its private key") && told.contains("--- exit 2 ---"), "{told}");
+    assert!(told.contains("needs its private key") && told.contains("--- exit 2 ---"), "{told}");
     // Without a certificate, and without its key.
     for (option, code, expected) in [
         (" --cert laptop.pem --key laptop.key", 5, "wants to see a certificate"),

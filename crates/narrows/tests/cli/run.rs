@@ -86,9 +86,9 @@ fn a_turn_of_version_2_that_ends_before_the_prompt_is_answered() {
     ];
     let agent = dir.scripted_agent(&[HELLO_V2, SESSION, &turn.join("\n")]);
     assert_snapshot!(dir.output_of(dir.run(&agent, &["--protocol", "2", "--output", "json", "Hi"])), @r#"
-    {"text":"Hello","stopReason":"max_tokens","sessionId":"s","agent":{"name":"sh","version":"2"},"protocol":2,"error":{"kind":"limit","message":"the answer is incomplete: the agent reached its limit of tokens","exitCode":4}}
+    {"text":"Hello","stopReason":"max_tokens","sessionId":"s","agent":{"name":"sh","version":"2"},"protocol":2,"error":{"kind":"limit","message":"the answer is incomplete: the agent reached its token limit","exitCode":4}}
     --- stderr ---
-    error: the answer is incomplete: the agent reached its limit of tokens
+    error: the answer is incomplete: the agent reached its token limit
     --- exit 4 ---
     "#);
 }
@@ -131,7 +131,7 @@ fn lines_that_are_no_messages_are_mentioned() {
     assert_snapshot!(dir.output_of(dir.run(&agent, &["Hi"])), @"
     Hello
     --- stderr ---
-    about the agent: 2 lines of its output were no protocol messages, the first: Loading
+    notice of the agent: 2 lines of its output were not protocol messages, the first: Loading
     --- exit 0 ---
     ");
 }
@@ -203,9 +203,9 @@ fn requests_of_the_agent() {
     let agent = dir.scripted_agent(&[HELLO_V1, SESSION, turn, "", END_V1]);
     let told = dir.output_of(dir.run(&agent, &["Hi"]));
     for line in [
-        "refused: Remove everything (nobody can be asked; no rule matches, and medium access asks",
-        "refused: Read /etc/passwd (\"/etc/passwd\": this is outside the directories of the session)\n",
-        "error: the rules refused 2 things that the agent wanted, the first: ",
+        "denied: Remove everything (cannot ask for permission; no rule matches, and medium access asks",
+        "denied: Read /etc/passwd (\"/etc/passwd\": this is outside the directories of the session)\n",
+        "error: 2 requests of the agent were denied by the policy, the first: ",
     ] {
         assert!(told.contains(line), "no {line} in {told}");
     }
@@ -257,9 +257,9 @@ fn a_denial_has_a_hint() {
     dir.file("deny.toml", "[[rule]]\neffect = \"deny\"\nkind = \"delete\"\n");
     dir.file("ask.toml", "[[rule]]\neffect = \"ask\"\nkind = \"delete\"\n");
     for (args, hint) in [
-        (["--access", "low"], "hint: low access refuses it: --access medium lets more, and a rule"),
-        (["--policy", "deny.toml"], "hint: rule 1 (deny.toml:1) denies it, and only a change of that rule"),
-        (["--policy", "ask.toml"], "hint: rule 1 (ask.toml:1) wants somebody to be asked: in a terminal"),
+        (["--access", "low"], "hint: low access denies it: use --access medium, or allow it"),
+        (["--policy", "deny.toml"], "hint: rule 1 (deny.toml:1) denies it; only a change of that rule"),
+        (["--policy", "ask.toml"], "hint: rule 1 (ask.toml:1) asks for permission: run it in a terminal"),
     ] {
         let told = dir.output_of(dir.run("narrows fake-agent ask", &[&args[..], &["Clean"]].concat()));
         assert!(told.contains(hint) && told.ends_with("--- exit 9 ---\n"), "{told}");

@@ -102,9 +102,9 @@ fn an_unlisted_key_does_not_count() {
     governed.keys(&["ada"]);
     let (stdio, id) = waiting(&governed);
     let said = output(&governed, &[&id, "--key", "old.key"]);
-    assert!(said.contains("knows no such key") && said.contains("--- exit 9 ---"), "{said}");
+    assert!(said.contains("unknown key") && said.contains("--- exit 9 ---"), "{said}");
     let said = output(&governed, &["nothing", "--key", "ada.key"]);
-    assert!(said.contains("nothing called \"nothing\" waits") && said.contains("--- exit 2 ---"), "{said}");
+    assert!(said.contains("no pending approval \"nothing\"") && said.contains("--- exit 2 ---"), "{said}");
     output(&governed, &[&id, "--reject", "enough", "--key", "ada.key"]);
     assert_eq!(outcome(stdio), "rejected");
 }
@@ -118,7 +118,7 @@ fn without_keys_no_signature_counts() {
     other.keys(&["ada"]);
     let key = other.dir.path().join("ada.key");
     let said = output(&governed, &[&id, "--key", key.to_str().expect("UTF-8")]);
-    assert!(said.contains("the governance has no keys") && said.contains("--- exit 9 ---"), "{said}");
+    assert!(said.contains("no signing keys") && said.contains("--- exit 9 ---"), "{said}");
     stdio.end();
     governed.actions();
 }
@@ -154,7 +154,7 @@ fn keys_are_trusted_with_the_manifest() {
     assert!(governed.dir.output_of(governed.serve(&[])).contains("--- exit 0 ---"));
     governed.keys(&["eve"]);
     let said = governed.dir.output_of(governed.serve(&[]));
-    assert!(said.contains("governance-keys.json has changed") && said.contains("--- exit 2 ---"), "{said}");
+    assert!(said.contains("governance-keys.json changed") && said.contains("--- exit 2 ---"), "{said}");
 }
 
 /// The key of the first test vector of RFC 8032, whose public half is needed in PEM.
@@ -188,7 +188,7 @@ fn a_revoked_key_does_not_count_in_any_form() {
         governed.file(".well-known/governance-revoked.json", &revoked);
         let (stdio, waiting) = waiting(&governed);
         let said = output(&governed, &[&waiting, "--key", "ada.key"]);
-        assert!(said.contains("knows no such key") && said.contains("--- exit 9 ---"), "{revoked}: {said}");
+        assert!(said.contains("unknown key") && said.contains("--- exit 9 ---"), "{revoked}: {said}");
         assert!(output(&governed, &[&waiting, "--key", "bob.key"]).contains("--- exit 0 ---"), "{revoked}");
         assert_eq!(outcome(stdio), "allowed");
     }
@@ -206,12 +206,12 @@ fn a_running_gate_counts_no_key_that_was_revoked_since() {
     ring["keys"][0]["revokedAt"] = json!("2026-11-18T00:00:00Z");
     governed.file(".well-known/governance-keys.json", &ring.to_string());
     let said = output(&governed, &[&id, "--key", "ada.key"]);
-    assert!(said.contains("knows no such key") && said.contains("--- exit 9 ---"), "{said}");
+    assert!(said.contains("unknown key") && said.contains("--- exit 9 ---"), "{said}");
     assert!(output(&governed, &[&id, "--key", "bob.key"]).contains("--- exit 0 ---"));
     // An approval by a key that was revoked afterwards cannot complete a quorum.
     governed.file(".well-known/governance-revoked.json", &json!([ring["keys"][1]["id"]]).to_string());
     let said = output(&governed, &[&id, "--key", "cem.key"]);
-    assert!(said.contains("was revoked since") && said.contains("--- exit 9 ---"), "{said}");
+    assert!(said.contains("was revoked") && said.contains("--- exit 9 ---"), "{said}");
     // What does more than revoke refuses every signature.
     std::fs::write(&path, &trusted).expect("a file");
     for _ in 0..2 {

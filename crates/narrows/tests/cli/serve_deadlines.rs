@@ -87,8 +87,8 @@ fn an_agent_that_does_not_close_is_ended() {
 fn an_invalid_deadline_is_reported() {
     let governed = Governed::bridge(SILENT);
     for (flag, said) in [
-        ("silence", "it is a name and a time, such as `silence=20m`"),
-        ("slience=2m", "there is none of this name; there are initialize, authenticate"),
+        ("silence", "must be a name and a duration, such as `silence=20m`"),
+        ("slience=2m", "unknown name; valid names are initialize, authenticate"),
         ("silence=soon", "a duration is a number and a unit"),
     ] {
         let told = governed.dir.output_of(governed.serve(&["--deadline", flag]));

@@ -16,7 +16,7 @@ const QUIET: &str = "[[turn]]\nsteps = [{ say = \"done\" }]\n";
 fn output(governed: &Governed, args: &[&str]) -> String {
     let told = governed.dir.output_of(governed.serve(args));
     // Where there is no sandbox to be had, that is said.
-    let lines = told.lines().filter(|line| !line.starts_with("warning: the agent is not confined"));
+    let lines = told.lines().filter(|line| !line.starts_with("warning: the agent is not sandboxed"));
     let text: String = lines.map(|line| format!("{line}\n")).collect();
     text.strip_prefix("--- stderr ---\n--- exit").map_or(text.clone(), |rest| format!("--- exit{rest}"))
 }
@@ -34,7 +34,7 @@ fn a_manifest_with_mistakes_is_not_served() {
     ");
     let nowhere = dir.output_of(dir.narrows(["serve", "nowhere/ACP.md"]));
     assert!(
-        nowhere.contains("there is no manifest \"nowhere/ACP.md\"") && nowhere.ends_with("--- exit 2 ---\n"),
+        nowhere.contains("no manifest at \"nowhere/ACP.md\"") && nowhere.ends_with("--- exit 2 ---\n"),
         "{nowhere}"
     );
 }
@@ -44,7 +44,7 @@ fn a_changed_manifest_is_refused_until_approved() {
     let governed = Governed::bridge(QUIET);
     assert_snapshot!(output(&governed, &[]), @r"
     --- stderr ---
-    [DIR]/ws/ACP.md and what it leads to, 8 files, are trusted from now on; whatever changes is to be approved
+    first use: trusting [DIR]/ws/ACP.md and all files it refers to, 8 files; approve later changes with `narrows serve --approve`
     --- exit 0 ---
     ");
     // The same again is trusted.
@@ -54,14 +54,14 @@ fn a_changed_manifest_is_refused_until_approved() {
     governed.file("OPERATOR.md", &text.replace("Short.", "Shorx."));
     assert_snapshot!(output(&governed, &[]), @r"
     --- stderr ---
-    error: [DIR]/ws/ACP.md is not what was trusted: [DIR]/ws/OPERATOR.md has changed
-    hint: look at what has changed, then: narrows serve --approve [DIR]/ws/ACP.md
+    error: [DIR]/ws/ACP.md has untrusted changes: [DIR]/ws/OPERATOR.md changed
+    hint: check the changes, then run: narrows serve --approve [DIR]/ws/ACP.md
     --- exit 2 ---
     ");
     assert_snapshot!(without_digests(&output(&governed, &["--approve"])), @r"
     --- stderr ---
-    approved: [DIR]/ws/OPERATOR.md has changed: sha256 [OLD] -> [NEW]
-    [DIR]/ws/ACP.md is trusted as it is, 8 files
+    approved: [DIR]/ws/OPERATOR.md changed: sha256 [OLD] -> [NEW]
+    [DIR]/ws/ACP.md is trusted, 8 files
     --- exit 0 ---
     ");
     assert!(output(&governed, &[]).contains("--- exit 0 ---"));
@@ -89,10 +89,10 @@ fn a_program_in_the_workspace_is_pinned() {
     let text = std::fs::read_to_string(&path).expect("it is there");
     governed.file("AGENT-CLI.md", &text.replace("bin: narrows\n", "bin: ./agent.sh\n"));
     governed.file("agent.sh", "#!/bin/sh\nexit 0\n");
-    assert!(output(&governed, &[]).contains("9 files, are trusted"));
+    assert!(output(&governed, &[]).contains("it refers to, 9 files; "));
     governed.file("agent.sh", "#!/bin/sh\nexit 1\n");
     let said = output(&governed, &[]);
-    assert!(said.contains("agent.sh has changed") && said.contains("--- exit 2 ---"), "{said}");
+    assert!(said.contains("agent.sh changed") && said.contains("--- exit 2 ---"), "{said}");
 }
 
 #[test]
@@ -107,8 +107,8 @@ fn a_user_at_the_terminal_is_asked_about_changes() {
     );
     for (answer, code) in [("no\r", 2), ("\r", 2), ("y\r", 0)] {
         let user = TerminalUser::serve(&governed.dir, &["ws", "--", "go"]);
-        user.expect("OPERATOR.md has changed: sha256 ");
-        user.expect("Trust it as it is now? [y/N]");
+        user.expect("OPERATOR.md changed: sha256 ");
+        user.expect("Trust the changes? [y/N]");
         user.type_text(answer);
         assert_eq!(user.wait_exit(), Some(code), "{answer:?}");
     }
@@ -135,7 +135,10 @@ fn a_log_that_cannot_be_written_keeps_everything_from_starting() {
     // A directory where the log would be: also root cannot write there.
     std::fs::create_dir_all(governed.log()).expect("a directory");
     let said = output(&governed, &[]);
-    assert!(said.contains("nothing is served, because") && said.contains("--- exit 70 ---"), "{said}");
+    assert!(
+        said.contains("not serving: cannot write the audit log") && said.contains("--- exit 70 ---"),
+        "{said}"
+    );
     assert!(!governed.dir.path().join("data/pins").exists(), "nothing is trusted that was not recorded");
 }
 
@@ -188,10 +191,10 @@ fn an_agent_of_another_version_is_not_started() {
     governed.demand(">=99.0.0");
     assert_snapshot!(output(&governed, &[]), @r#"
     --- stderr ---
-    [DIR]/ws/ACP.md and what it leads to, 8 files, are trusted from now on; whatever changes is to be approved
-    error: the agent "tidy-agent" is not started: "narrows --version" tells against it
+    first use: trusting [DIR]/ws/ACP.md and all files it refers to, 8 files; approve later changes with `narrows serve --approve`
+    error: not starting the agent "tidy-agent": version check "narrows --version" failed
       because: version [VERSION] is not in >=99.0.0
-    hint: install a version that its AGENT-CLI.md names in version_check.range
+    hint: install a version in version_check.range of its AGENT-CLI.md
     --- exit 5 ---
     "#);
 }
@@ -210,7 +213,7 @@ fn an_exited_agent_is_reported() {
     assert_eq!(message, "the agent has gone: exited with status 3; stderr: first | no \\u{1b}[2J room");
     let ended = stdio.wait();
     assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
-    assert!(ended.stderr.contains("the agent \"tidy-agent\" has gone"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("the agent \"tidy-agent\" exited"), "{}", ended.stderr);
     assert_eq!(governed.actions().last().map(String::as_str), Some("session.closed"));
 }
 

@@ -208,7 +208,7 @@ fn a_changed_program_is_not_run_for_the_next_client() {
     let (_first, _) = client(&bus, &governed, 0);
     governed.file("agent.toml", &format!("{READ}# more\n"));
     let answer = initialize(&mut bus.client_at(0));
-    assert_eq!(answer["error"]["message"], "the agent could not be started", "{answer}");
+    assert_eq!(answer["error"]["message"], "agent not started", "{answer}");
     let is_told = |entry: &Value| {
         entry["action"] == "agent.refused" && entry["metadata"]["aip44"]["code"] == "pin_changed"
     };
@@ -420,18 +420,24 @@ fn an_unusable_listener_is_reported() {
     let output = |args: &[&str]| governed.dir.output_of(governed.serve(args));
     for (args, words) in [
         (&["--listen", "https://127.0.0.1:1"][..], "needs a certificate"),
-        (&["--listen", "ws://0.0.0.0:1"], "can be reached from other machines"),
-        (&["--listen", "ws://127.0.0.1:0", "--tokens", "ws/ACP.md"], "lies in the workspace"),
+        (&["--listen", "ws://0.0.0.0:1"], "is reachable from other machines"),
+        (&["--listen", "ws://127.0.0.1:0", "--tokens", "ws/ACP.md"], "is in the workspace"),
         (&["--listen", "ws://127.0.0.1:0", "--tokens", "nowhere.toml"], "nowhere.toml"),
         (&["--listen", "ws://127.0.0.1:0", "--cert", "c"], "--key"),
-        (&["--listen", "wss://127.0.0.1:0", "--cert", "c.pem", "--key", "k.pem"], "cannot be used"),
-        (&["--listen", "ws://127.0.0.1:0", "--limit", "x=1"], "there is none of this name"),
-        (&["--tokens", "tokens.toml"], "no --listen is"),
-        (&["--listen", "tcp://127.0.0.1:0", "--origin", "https://app.example"], "no --listen is"),
+        (
+            &["--listen", "wss://127.0.0.1:0", "--cert", "c.pem", "--key", "k.pem"],
+            "cannot use the certificate",
+        ),
+        (&["--listen", "ws://127.0.0.1:0", "--limit", "x=1"], "unknown name; valid names are "),
+        (&["--tokens", "tokens.toml"], "need an HTTP or WebSocket listener"),
+        (
+            &["--listen", "tcp://127.0.0.1:0", "--origin", "https://app.example"],
+            "need an HTTP or WebSocket listener",
+        ),
         (&["--listen", "tcp://0.0.0.0:1"], "only 127.0.0.1"),
         (&["--listen", "tcp://127.0.0.1:0/coder"], "only a bus has pools"),
         (&["--listen", "stdio:", "--approve"], "cannot be used with"),
-        (&["--identities", "ws/ACP.md"], "lies in the workspace"),
+        (&["--identities", "ws/ACP.md"], "is in the workspace"),
         (&["--identities", "nowhere.toml"], "nowhere.toml"),
     ] {
         let said = output(args);
@@ -440,7 +446,7 @@ fn an_unusable_listener_is_reported() {
     let text = acp("bridge", "governance-aware", "    operator: ./OPERATOR.md\n");
     governed.file("ACP.md", &text.replace("transport: stdio", "transport: websocket"));
     let said = output(&["--listen", "tcp://127.0.0.1:0"]);
-    assert!(said.contains("WebSocket only") && said.ends_with("--- exit 2 ---\n"), "{said}");
+    assert!(said.contains("requires WebSocket") && said.ends_with("--- exit 2 ---\n"), "{said}");
     governed.file("ACP.md", &text.replace("transport: stdio", "transport: [stdio, websocket]"));
     assert!(output(&["--listen", "stdio:"]).ends_with("--- exit 0 ---\n"));
 }

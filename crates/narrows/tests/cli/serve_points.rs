@@ -30,7 +30,7 @@ fn point_10_stdout_has_nothing_but_messages() {
     );
     let ended = stdio.end();
     assert!(
-        ended.stderr.contains("are trusted from now on"),
+        ended.stderr.contains("first use: trusting "),
         "what is for people is on stderr: {}",
         ended.stderr
     );

@@ -138,7 +138,7 @@ fn a_chain_whose_agent_does_not_stop_is_left() {
     assert_eq!(answer["error"]["code"], -32010, "{answer}");
     let ended = stdio.wait();
     assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
-    assert!(ended.stderr.contains("the chain is left"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("left the proxy chain because of the agent"), "{}", ended.stderr);
     assert!(governed.actions().contains(&"operator.interrupted".to_owned()));
 }
 

@@ -236,7 +236,9 @@ fn unenforceable_fields_are_refused_by_name() {
     // Nobody can enforce it, so it is found before anything is opened.
     let (told, action, _) = refused("read_only: true\n", "");
     assert!(
-        told.contains("error: ws/ACP.md:13:5: metadata.aip44.sandbox: read_only of SANDBOX.md"),
+        told.contains(
+            "error: ws/ACP.md:13:5: metadata.aip44.sandbox: cannot enforce read_only of SANDBOX.md"
+        ),
         "{told}"
     );
     assert!(told.contains("(sandbox_read_only)") && told.contains("exit 2") && action.is_null(), "{told}");
@@ -389,7 +391,7 @@ fn a_script_that_was_changed_is_not_run_for_the_next_client() {
     governed.stdio().end();
     governed.file("agent.toml", "# more\n");
     let told = governed.dir.output_of(governed.serve(&[]));
-    assert!(told.contains("agent.toml has changed") && told.contains("--approve"), "{told}");
+    assert!(told.contains("agent.toml changed") && told.contains("--approve"), "{told}");
     governed.file("agent.toml", "");
     governed.stdio().end();
 }

@@ -58,7 +58,7 @@ fn plain(report: &str) -> String {
     let user = format!("user:{}", String::from_utf8(user.stdout).expect("a name").trim());
     let report = report.replace(&user, "user:ada");
     // Only root can try the door.
-    let known = |line: &str| line.split("; at the door: ").next().unwrap_or_default().to_owned();
+    let known = |line: &str| line.split("; foreign user: ").next().unwrap_or_default().to_owned();
     let report = report.lines().map(known).collect::<Vec<_>>().join("\n");
     let mut plain = String::new();
     for letter in report.chars() {
@@ -111,7 +111,7 @@ fn a_bridge_of_every_verdict_passes() {
         points[25]
     );
     let kept = &points[28].2;
-    for name in ["initialize 30 s", "silence 600 s", "permission 300 s", "terminate 5 s (it takes"] {
+    for name in ["initialize 30 s", "silence 600 s", "permission 300 s", "terminate 5 s (needs an agent"] {
         assert!(kept.contains(name), "{name}: {kept}");
     }
 }
@@ -137,7 +137,7 @@ fn absent_approvers_are_simulated() {
     governed.with_lead_quorum(2);
     let (_, points) = of(&governed);
     failing(&points, &[]);
-    assert!(points[23].2.contains("0 asked of the client, 2 from elsewhere"), "{:?}", points[23]);
+    assert!(points[23].2.contains("client asked 0 times, other processes 2 times"), "{:?}", points[23]);
 }
 
 #[test]

@@ -137,7 +137,7 @@ fn a_session_that_does_not_exist_cannot_be_deleted() {
     assert_snapshot!(dir.output_of(narrows(&dir, &["sessions", "delete", "nosuch"])), @r#"
     --- stderr ---
     error: the agent has no session "nosuch"
-    hint: the sessions it has: narrows sessions --all
+    hint: list its sessions: narrows sessions --all
     --- exit 2 ---
     "#);
     for protocol in ["1", "2"] {
@@ -149,8 +149,8 @@ fn a_session_that_does_not_exist_cannot_be_deleted() {
     let listed = r#"{"jsonrpc":"2.0","id":2,"result":{"sessions":[{"sessionId":"01a1e917-1"},{"sessionId":"01a1e918-2"}]}}"#;
     for (id, hint) in [
         ("01a1e917", "did you mean 01a1e917-1?"),
-        ("01a1e9", "several sessions begin with this; give the whole id"),
-        ("", "the sessions it has: narrows sessions --all --agent \"sh agent.sh\""),
+        ("01a1e9", "use the full id, as several sessions start with this"),
+        ("", "list its sessions: narrows sessions --all --agent \"sh agent.sh\""),
     ] {
         let agent = dir.scripted_agent(&[&can, listed]);
         let told = dir.output_of(narrows(&dir, &["sessions", "delete", id, "--agent", &agent]));
@@ -166,8 +166,8 @@ fn an_agent_that_cannot_delete_says_so() {
     let agent = dir.scripted_agent(&[CAN_LIST]);
     assert_snapshot!(dir.output_of(narrows(&dir, &["sessions", "delete", "a", "--agent", &agent])), @r#"
     --- stderr ---
-    error: the agent "sh" cannot delete sessions
-    hint: what it keeps is its own; it may have a command for that
+    error: the agent "sh" does not support deleting sessions
+    hint: check if it has its own command for that
     --- exit 1 ---
     "#);
     let can = CAN_LIST.replace("\"list\"", "\"delete\"");
@@ -211,8 +211,8 @@ fn a_missing_session_is_reported() {
     let agent = dir.scripted_agent(&[r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1}}"#]);
     assert_snapshot!(dir.output_of(narrows(&dir, &["sessions", "--agent", &agent])), @r#"
     --- stderr ---
-    error: the agent "sh" cannot list its sessions
-    hint: it may go on with one whose id you know: narrows run --resume ID
+    error: the agent "sh" does not support listing sessions
+    hint: continue a session by its id: narrows run --resume ID
     --- exit 1 ---
     "#);
     let refusal = r#"{"jsonrpc":"2.0","id":2,"error":{"code":-32603,"message":"no disk"}}"#;
@@ -244,8 +244,8 @@ fn a_session_in_which_every_turn_failed_is_neither_listed_nor_continued() {
     assert!(!told.ends_with("--- exit 0 ---\n"), "{told}");
     assert_snapshot!(run(&["--continue", "Nothing to continue"]), @"
     --- stderr ---
-    error: the agent knows no session in [DIR]
-    hint: leave out --continue to begin one
+    error: the agent has no sessions in [DIR]
+    hint: remove --continue to open a new session
     --- exit 2 ---
     ");
     assert_eq!(run(&["first"]), "One.\n--- exit 0 ---\n");

@@ -16,7 +16,7 @@ fn ctrl_c_cancels_the_turn() {
         let mut running = dir.start(dir.run("narrows fake-agent slow", &["--protocol", protocol, "Hi"]));
         running.expect_stdout("One moment. ");
         running.signal(Signal::INT);
-        running.expect_stderr("cancelling; press Ctrl-C again to leave at once\n");
+        running.expect_stderr("cancelling; press Ctrl-C again to exit immediately\n");
         let told = running.finish();
         assert!(told.ends_with("--- stderr ---\nerror: cancelled\n--- exit 130 ---\n"), "{told}");
     }
@@ -39,7 +39,7 @@ fn a_cancelled_turn_as_json() {
     assert_snapshot!(running.finish(), @r#"
     {"text":"So","stopReason":"cancelled","sessionId":"session-1","agent":{"name":"waits","version":"[VERSION]"},"protocol":1,"error":{"kind":"interrupted","message":"cancelled","exitCode":130}}
     --- stderr ---
-    cancelling; press Ctrl-C again to leave at once
+    cancelling; press Ctrl-C again to exit immediately
     error: cancelled
     --- exit 130 ---
     "#);
@@ -92,7 +92,7 @@ fn a_second_ctrl_c_leaves_at_once() {
     let mut running = dir.start(dir.run("narrows fake-agent stubborn", &["--cancel-grace", "1h", "Hi"]));
     running.expect_stdout("I will not stop. ");
     running.signal(Signal::INT);
-    running.expect_stderr("cancelling; press Ctrl-C again to leave at once\n");
+    running.expect_stderr("cancelling; press Ctrl-C again to exit immediately\n");
     running.signal(Signal::INT);
     let told = running.finish();
     assert!(told.ends_with("--- stderr ---\nerror: cancelled\n--- exit 130 ---\n"), "{told}");
@@ -105,7 +105,7 @@ fn an_agent_that_does_not_stop_is_ended() {
     running.expect_stdout("I will not stop. ");
     running.signal(Signal::TERM);
     let told = running.finish();
-    let expected = "--- stderr ---\nerror: cancelled by SIGTERM; the agent did not stop within 200ms and was ended\n--- exit 143 ---\n";
+    let expected = "--- stderr ---\nerror: cancelled by SIGTERM; the agent did not stop within 200ms and was killed\n--- exit 143 ---\n";
     assert!(told.ends_with(expected), "{told}");
 }
 
@@ -143,8 +143,8 @@ fn a_turn_that_takes_too_long() {
         let (_, told) = told.split_once("--- stderr ---\n").expect("an error");
         insta::allow_duplicates! {
             assert_snapshot!(told, @"
-            error: the turn was not over within 3s and was cancelled
-            hint: give it more with --timeout, or leave that out
+            error: the turn exceeded --timeout of 3s and was cancelled
+            hint: allow more time with --timeout, or omit it
             --- exit 7 ---
             ");
         }
@@ -160,8 +160,8 @@ fn a_turn_that_takes_too_long_and_cannot_be_cancelled() {
         let (_, told) = told.split_once("--- stderr ---\n").expect("an error");
         insta::allow_duplicates! {
             assert_snapshot!(told, @"
-            error: the turn was not over within 3s and was cancelled; the agent did not stop within 200ms and was ended
-            hint: give it more with --timeout, or leave that out
+            error: the turn exceeded --timeout of 3s and was cancelled; the agent did not stop within 200ms and was killed
+            hint: allow more time with --timeout, or omit it
             --- exit 7 ---
             ");
         }
@@ -174,8 +174,8 @@ const INITIALIZED: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion"
 #[test]
 fn the_time_limit_of_a_run_includes_the_start_of_its_agent() {
     let dir = TestDir::new();
-    let expected = "--- stderr ---\nerror: the agent was not ready within 3s\n  its last words on stderr:\n  \
-                    | please log in\nhint: give it more with --timeout, or leave that out\n--- exit 7 ---\n";
+    let expected = "--- stderr ---\nerror: the agent was not ready within --timeout of 3s\n  last lines on stderr:\n  \
+                    | please log in\nhint: allow more time with --timeout, or omit it\n--- exit 7 ---\n";
     let silent = "sh -c 'echo please log in >&2; exec sleep 1000'";
     assert_eq!(dir.output_of(dir.run(silent, &["--timeout", "3s", "Hi"])), expected);
     dir.file(
@@ -184,7 +184,7 @@ fn the_time_limit_of_a_run_includes_the_start_of_its_agent() {
     );
     assert_eq!(dir.output_of(dir.run("sh agent.sh", &["--timeout", "3s", "Hi"])), expected);
     let told = dir.output_of(dir.run("sh agent.sh", &["--timeout", "3s", "--output", "events", "Hi"]));
-    let event = r#""message":"the agent was not ready within 3s","code":"timeout"}"#;
+    let event = r#""message":"the agent was not ready within --timeout of 3s","code":"timeout"}"#;
     assert!(told.contains(event) && told.ends_with(expected), "{told}");
 }
 
@@ -197,8 +197,8 @@ fn the_time_limit_of_a_run_includes_the_check_of_its_model() {
     let args = ["run", "--base-url", &url, "--model", "m", "--require-model", "--timeout", "500ms", "Hi"];
     assert_snapshot!(dir.output_of(dir.narrows(args)), @"
     --- stderr ---
-    error: the agent was not ready within 500ms
-    hint: give it more with --timeout, or leave that out
+    error: the agent was not ready within --timeout of 500ms
+    hint: allow more time with --timeout, or omit it
     --- exit 7 ---
     ");
 }
@@ -213,7 +213,7 @@ fn the_time_limit_of_a_run_includes_sending_its_prompt() {
     dir.file("agent.sh", &script);
     let told =
         dir.output_of(dir.run("sh agent.sh", &["--timeout", "3s", "--cancel-grace", "200ms", "@prompt"]));
-    assert!(told.ends_with("--- exit 7 ---\n") && told.contains(" within 3s"), "{told}");
+    assert!(told.ends_with("--- exit 7 ---\n") && told.contains("--timeout of 3s"), "{told}");
 }
 
 #[test]

@@ -85,9 +85,9 @@ fn a_prompt_is_shown_below_earlier_output() {
     user.type_text("perhaps\r");
     user.expect_times("Allow it?", 2);
     user.type_text("n\r");
-    user.expect("refused: Remove build output? (you said no)");
+    user.expect("denied: Remove build output? (by you)");
     user.expect("Then I will leave it as it is");
-    user.expect("error: what the agent wanted was not allowed: Remove build output? (you said no)");
+    user.expect("error: denied: Remove build output? (by you)");
     assert_eq!(user.wait_exit(), Some(9));
 }
 
@@ -107,7 +107,7 @@ fn an_unanswered_prompt_is_denied_and_the_turn_continues() {
     let args = ["--policy", "rules.toml", "--permission-timeout", "1s", "Clean"];
     let user = TerminalUser::run(&dir, "ask", &args);
     user.expect("why asked:");
-    user.expect("refused: Remove build output? (nobody answered in time)");
+    user.expect("denied: Remove build output? (no answer in time)");
     user.expect("Then I will leave it as it is");
     assert_eq!(user.wait_exit(), Some(9));
 }

@@ -62,7 +62,7 @@ async fn log_denials(mut denials: mpsc::Receiver<Denial>, log: Option<Log>, even
         event.input = Some(json!({"target": target}));
         // Nothing was let through, so nothing depends on the entry.
         if let Err(error) = log.append(event).await {
-            tracing::warn!(%error, "who was turned back could not be logged");
+            tracing::warn!(%error, "cannot record denied connections");
         }
     }
 }

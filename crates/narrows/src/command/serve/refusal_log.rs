@@ -88,7 +88,7 @@ impl RefusalLog {
         let key = (who.id.clone(), who.method.name());
         let event = || Lobby::turned_away(&Mandate::of(&manifest.bundle, Vec::new()), who);
         let Some(event) = self.recent().count(&key, event) else { return };
-        tracing::warn!(identity = who.id, "client not admitted");
+        tracing::warn!(identity = who.id, "client refused");
         let (this, later) = (self.clone(), log.cloned());
         tokio::spawn(async move {
             loop {
@@ -105,7 +105,7 @@ impl RefusalLog {
     async fn record_counted(&self, log: Option<&Log>, key: &Key) -> bool {
         let _writing = self.0.writing.lock().await;
         let Some((event, count)) = self.recent().take(key) else { return false };
-        tracing::warn!(identity = key.0, count, "clients not admitted");
+        tracing::warn!(identity = key.0, count, "clients refused");
         if !append(log, event).await {
             self.recent().restore(key, count);
         }
@@ -130,7 +130,7 @@ async fn append(log: Option<&Log>, event: Event) -> bool {
     match log.append(event).await {
         Ok(_) => true,
         Err(error) => {
-            tracing::error!(%error, "cannot record that a client was not admitted");
+            tracing::error!(%error, "cannot record a refused client");
             false
         }
     }

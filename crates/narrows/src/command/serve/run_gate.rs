@@ -35,7 +35,7 @@ pub(super) fn build(manifest: &LoadedManifest, who: Principal) -> Result<Gate, F
     let (patience, notice) = (manifest.patience, manifest.notice.clone());
     let mandate = Mandate { patience, notice, read_only, sealed, ..Mandate::of(&manifest.bundle, roots) };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let nonce = nonce().map_err(|error| Failure::setup("get random numbers", &error))?;
+    let nonce = nonce().map_err(|error| Failure::setup("obtain random numbers", &error))?;
     let setting = Setting { began: now.as_secs(), nonce };
     let gate = Gate::new(mandate, who, policy_of(&manifest.bundle), Box::new(Disk), setting);
     // Budgets include what other gates with this log have used, and this one before its start.
@@ -84,7 +84,7 @@ pub(super) async fn drain_output(output: &Sender) {
         tokio::select! {
             biased;
             () = output.written() => {}
-            () = output.standstill(DRAIN_STALL_TIMEOUT) => tracing::warn!("the client no longer reads; the last it was told is lost"),
+            () = output.standstill(DRAIN_STALL_TIMEOUT) => tracing::warn!("client stopped reading, last messages lost"),
         }
     };
     let _ = timeout(DRAIN_TIMEOUT, all_written).await;

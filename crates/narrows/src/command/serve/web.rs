@@ -151,7 +151,7 @@ impl WebServer {
             biased;
             () = shutdown.forced() => {}
             served = task => if let Ok(Err(error)) = served {
-                tracing::error!(%error, "nobody could come in by HTTP and WebSocket");
+                tracing::error!(%error, "HTTP server failed");
             },
         }
     }

@@ -84,11 +84,11 @@ pub(super) enum LogChange {
 /// The log is not as it was written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum LogCorruption {
-    #[error("line {0} is no memory")]
+    #[error("line {0} is invalid")]
     Line(usize),
-    #[error("line {0} is not what was written: its digest is another")]
+    #[error("line {0} was changed: its digest differs")]
     Digest(usize),
-    #[error("it is longer than {MAX_LOG_BYTES} bytes")]
+    #[error("longer than {MAX_LOG_BYTES} bytes")]
     Long,
 }
 

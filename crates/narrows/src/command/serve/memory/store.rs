@@ -23,9 +23,9 @@ pub(super) enum MemoryStoreError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// Another process holds the lock.
-    #[error("another process writes it and does not stop")]
+    #[error("locked by another process")]
     Busy,
-    #[error("it holds all it can, and nothing may be taken out of it")]
+    #[error("full, and no entry may be removed")]
     Full,
 }
 
