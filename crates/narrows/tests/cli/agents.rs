@@ -20,7 +20,7 @@ fn agents(dir: &TestDir, args: &[&str]) -> Command {
 }
 
 /// The same with a PATH in which there is nothing but `names`.
-fn among(dir: &TestDir, names: &[&str], args: &[&str]) -> String {
+fn with_path(dir: &TestDir, names: &[&str], args: &[&str]) -> String {
     let bin = dir.path().join("bin");
     std::fs::create_dir_all(&bin).expect("a directory");
     for name in names {
@@ -55,7 +55,7 @@ fn scripted(dir: &TestDir, answers: &[&str]) -> String {
 }
 
 #[test]
-fn agents_are_listed_with_where_they_are() {
+fn agents_are_listed_with_their_locations() {
     let dir = TestDir::new();
     let config = "
 [agents.here]
@@ -72,7 +72,7 @@ env = { PATH = '/nowhere' }
 ";
     dir.file("c.toml", config);
     dir.file("bin-three", "");
-    assert_snapshot!(among(&dir, &["one", "sh"], &["--config", "c.toml"]), @r#"
+    assert_snapshot!(with_path(&dir, &["one", "sh"], &["--config", "c.toml"]), @r#"
     NAME       COMMAND                  FOUND
     here       one --acp 'a b'          [DIR]/bin/one
     gone       two                      not installed: there is no "two" in PATH
@@ -82,7 +82,7 @@ env = { PATH = '/nowhere' }
     built-in   narrows acp              this program; it is used without --agent
     --- exit 0 ---
     "#);
-    let listed = object(&among(&dir, &[], &["--config", "c.toml", "--json"]));
+    let listed = object(&with_path(&dir, &[], &["--config", "c.toml", "--json"]));
     let rows = listed["agents"].as_array().unwrap();
     assert_eq!(rows.len(), 6);
     assert_eq!(
@@ -140,7 +140,7 @@ fn a_probe_lists_capabilities() {
 }
 
 #[test]
-fn the_built_in_agent_is_probed_and_keeps_nothing() {
+fn the_built_in_agent_is_probed_and_stores_nothing() {
     let dir = TestDir::new();
     let told = dir.output_of(agents(&dir, &["--probe", "--json"]));
     let report = object(&told);
@@ -245,7 +245,7 @@ fn an_agent_without_sessions_is_described() {
 fn a_failed_probe_has_a_reason() {
     let dir = TestDir::new();
     dir.file("c.toml", "[agents.gone]\ncommand = 'two --acp'");
-    assert_snapshot!(among(&dir, &[], &["--probe", "gone", "--config", "c.toml"]), @r#"
+    assert_snapshot!(with_path(&dir, &[], &["--probe", "gone", "--config", "c.toml"]), @r#"
     --- stderr ---
     error: cannot start the agent "gone", because of its program "two"
       because: not found in PATH

@@ -244,7 +244,7 @@ fn a_log_is_followed() {
 }
 
 #[test]
-fn a_head_shows_that_a_log_was_cut_or_written_anew() {
+fn a_head_reveals_a_truncated_or_rewritten_log() {
     let dir = dir();
     let key = audit(&dir, &["keygen", "me.key"]);
     let public = key.strip_suffix("\n--- exit 0 ---\n").expect("a key").to_owned();
@@ -422,7 +422,7 @@ fn the_older_form_is_verified_with_its_secret() {
 }
 
 #[test]
-fn other_forms_are_accepted_if_that_is_wanted() {
+fn other_forms_are_accepted_with_a_flag() {
     let dir = dir();
     change(&dir, "{\"$schema\":", "{ \"$schema\":");
     let told = audit(&dir, &["verify", "audit", "--any-form"]);

@@ -39,7 +39,7 @@ fn a_required_model_must_be_listed_by_the_endpoint() {
 }
 
 #[test]
-fn a_model_that_is_required_of_the_demo_is_the_demo() {
+fn the_demo_model_satisfies_a_required_model() {
     let dir = TestDir::new();
     let output = |args: &[&str]| {
         let args =
@@ -74,7 +74,7 @@ fn a_model_cannot_be_required_of_an_endpoint_that_lists_none() {
 }
 
 #[test]
-fn an_endpoint_that_is_not_used_is_not_warned_about() {
+fn an_unused_endpoint_causes_no_warning() {
     let dir = TestDir::new();
     let server = server([Reply::text("Hello")]);
     let used = format!("[endpoint.local]\nbase-url = '{}'\nmodel = 'm'\n", server.base_url());
@@ -139,7 +139,7 @@ fn an_endpoint_is_named_by_flags_variables_or_file() {
 }
 
 #[test]
-fn a_model_that_fails_is_an_error_with_a_code_of_its_own() {
+fn a_model_failure_has_its_own_error_code() {
     let dir = TestDir::new();
     let server = server([Reply::refused(401, "no such key")]);
     let url = server.base_url();
@@ -197,7 +197,7 @@ fn settings_are_checked_before_anything_is_started() {
 }
 
 #[test]
-fn a_session_is_kept_and_goes_on() {
+fn a_session_is_stored_and_resumed() {
     let dir = TestDir::new();
     let output = |args: &[&str]| {
         let mut command = run(&dir, &[&["--base-url", "builtin:demo"], args].concat());
@@ -222,7 +222,7 @@ fn a_session_is_kept_and_goes_on() {
 
 /// The client decides about the command where it runs it, with the sandbox it runs in.
 #[tokio::test]
-async fn the_built_in_agent_runs_a_command_where_a_sandbox_holds_it() {
+async fn the_built_in_agent_runs_sandboxed_commands() {
     let is_held = narrows_process::Sandbox::support().await.confined().files;
     for protocol in ["1", "2"] {
         let dir = TestDir::new();
@@ -256,7 +256,7 @@ fn the_built_in_agent_needs_no_mode_for_low_access() {
 
 /// A tool of an MCP server that runs here is decided about once, by rules that name server and tool.
 #[test]
-fn a_tool_of_an_mcp_server_is_refused_with_a_hint_that_helps() {
+fn a_denied_mcp_tool_has_a_useful_hint() {
     let dir = TestDir::new();
     dir.mcp_server("a.b", "poke");
     for protocol in ["1", "2"] {

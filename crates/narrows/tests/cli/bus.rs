@@ -29,7 +29,7 @@ fn collide(dir: &TestDir, mut one: Peer, mut other: Peer) {
 }
 
 #[test]
-fn clients_with_equal_ids_are_kept_apart() {
+fn clients_with_equal_ids_do_not_interfere() {
     for share in ["connection", "session", "all"] {
         let dir = TestDir::new();
         let args = ["--tcp", "127.0.0.1:0", "--instances", "2", "--share", share, "--"];
@@ -199,7 +199,7 @@ fn pools_are_chosen_by_listener_and_by_name() {
 }
 
 #[test]
-fn a_configuration_of_stdio_bus_works_as_it_is() {
+fn a_configuration_of_stdio_bus_works_unchanged() {
     let dir = TestDir::new();
     let worker = r#"exec sed -u -n 's/"method":"echo","params":/"result":/p'"#;
     let config = json!({

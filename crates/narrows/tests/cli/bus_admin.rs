@@ -92,7 +92,7 @@ fn the_status_without_a_bus_is_an_error() {
 }
 
 #[test]
-fn several_buses_are_told_apart() {
+fn one_of_several_buses_must_be_named() {
     let dir = TestDir::new();
     let (first, second) = (echo_second(&dir), echo_second(&dir));
     assert!(first.admin.ends_with("narrows/admin.sock"), "{:?}", first.admin);

@@ -104,7 +104,7 @@ fn a_session_outlives_its_client_and_has_one_client_at_a_time() {
 }
 
 #[test]
-fn a_tripped_pool_says_when_to_retry() {
+fn a_tripped_pool_reports_when_to_retry() {
     let dir = TestDir::new();
     let bus =
         Bus::from_file(&dir, &file("'sh', '-c', 'echo out of order >&2; exit 3'", "restart_budget = 2"));

@@ -31,7 +31,7 @@ fn p99(peer: &mut Peer, session: &str) -> Duration {
 }
 
 #[test]
-fn a_fork_bomb_is_not_noticed_in_other_pools() {
+fn a_fork_bomb_does_not_slow_down_other_pools() {
     if let Some((_, Err(why))) = worker_limits().into_iter().find(|(name, _)| name.to_string() == "pids") {
         eprintln!("not tried: {why}");
         return;

@@ -107,7 +107,7 @@ fn the_status_has_a_hint_about_a_changed_manifest() {
 
 #[test]
 fn two_users_of_a_governed_pool_do_not_see_each_other() {
-    let governed = Governed::of("server");
+    let governed = Governed::with_kind("server");
     governed.file("ACP.md", &acp("server", "governance-aware", "    operator: ./OPERATOR.md\n"));
     governed.dir.file("who.toml", "[[identity]]\nwho = \"tcp:loopback\"\nscopes = [\"kind:read\"]\n");
     let bus = bus(&governed, "identities = \"who.toml\"\n[limits]\nsession_grace = \"0s\"\n");

@@ -16,7 +16,7 @@ fn file(agent: &str, limits: &str) -> String {
 }
 
 #[test]
-fn without_arguments_the_bus_explains_itself() {
+fn without_arguments_the_bus_prints_its_help() {
     let dir = TestDir::new();
     let told = dir.output_of(dir.narrows(["bus"]));
     assert!(told.contains("narrows bus --config <FILE>") && told.contains("Examples:"), "{told}");
@@ -162,7 +162,7 @@ fn a_duplicate_listener_is_an_error() {
 }
 
 #[test]
-fn sigterm_lets_a_turn_end() {
+fn sigterm_waits_for_active_turns() {
     let dir = TestDir::new();
     let script = "name = 'short'\n[[turn]]\nsteps = [{ say = 'So' }, { pause = '1s' }, { say = ' it is' }]\n";
     let script = dir.file("short.toml", script);
@@ -211,7 +211,7 @@ fn an_unfinished_turn_is_reported_to_its_client() {
 }
 
 #[test]
-fn a_second_ctrl_c_leaves_at_once() {
+fn a_second_ctrl_c_exits_immediately() {
     let dir = TestDir::new();
     let mut bus =
         Bus::from_file(&dir, &format!("{}[[listen]]\nurl = 'unix:in.sock'\n", file("stubborn", "")));

@@ -71,7 +71,7 @@ fn initialize() -> Value {
 }
 
 #[test]
-fn a_token_is_written_to_a_file_of_its_own_and_made_once() {
+fn a_token_is_created_once_in_its_own_file() {
     let dir = TestDir::new();
     let out = dir.path().join("new/dir/laptop.token");
     let path = out.to_str().expect("UTF-8");
@@ -162,7 +162,7 @@ fn a_client_with_a_revoked_token_gets_the_reason() {
 }
 
 #[test]
-fn an_editor_whose_token_is_revoked_loses_a_connection_that_it_had() {
+fn a_revoked_token_disconnects_an_editor() {
     for scheme in ["ws://", "http://"] {
         let (dir, away) = (TestDir::new(), TestDir::new());
         let secret = token(&dir, &["new", "laptop"]).1;
@@ -418,7 +418,7 @@ fn two_clients_share_one_session() {
 }
 
 #[test]
-fn tokens_are_made_listed_and_revoked() {
+fn tokens_are_created_listed_and_revoked() {
     let dir = TestDir::new();
     let (code, made, _) = token(&dir, &["new", "laptop"]);
     assert_eq!((code, made.starts_with("nrw_"), made.lines().count()), (Some(0), true, 1));

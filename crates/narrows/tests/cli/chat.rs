@@ -49,7 +49,7 @@ fn turns_follow_each_other_in_one_session() {
 }
 
 #[test]
-fn commands_are_completed_and_known_by_name() {
+fn commands_are_completed_and_run() {
     let dir = TestDir::new();
     dir.file("counts.toml", COUNTS);
     let user = TerminalUser::chat_with(&dir, "counts.toml", &[]);
@@ -74,7 +74,7 @@ fn commands_are_completed_and_known_by_name() {
 }
 
 #[test]
-fn ctrl_c_cancels_the_turn_and_the_session_goes_on() {
+fn ctrl_c_cancels_the_turn_and_the_session_continues() {
     let dir = TestDir::new();
     let user = TerminalUser::chat_with(&dir, "slow", &[]);
     for turn in 1..=2 {
@@ -88,7 +88,7 @@ fn ctrl_c_cancels_the_turn_and_the_session_goes_on() {
 }
 
 #[test]
-fn an_agent_that_does_not_stop_is_ended_and_can_be_started_again() {
+fn an_agent_that_does_not_stop_is_killed_and_can_be_restarted() {
     let dir = TestDir::new();
     let script = "name = \"deaf\"\n[on]\nstart = [{ ignore_cancel = true }]\n[[turn]]\nsteps = [{ say = \"I will not stop.\" }, { pause = \"10m\" }]\n";
     dir.file("deaf.toml", script);
@@ -105,7 +105,7 @@ fn an_agent_that_does_not_stop_is_ended_and_can_be_started_again() {
 }
 
 #[test]
-fn a_second_ctrl_c_leaves() {
+fn a_second_ctrl_c_exits() {
     let dir = TestDir::new();
     let user = TerminalUser::chat_with(&dir, "stubborn", &["--cancel-grace", "1h"]);
     user.type_text("go\r");
@@ -117,7 +117,7 @@ fn a_second_ctrl_c_leaves() {
 }
 
 #[test]
-fn ctrl_c_clears_the_line_and_leaves_from_an_empty_one() {
+fn ctrl_c_clears_the_line_and_exits_on_an_empty_one() {
     let dir = TestDir::new();
     let user = TerminalUser::chat_with(&dir, "echo", &[]);
     for _ in 0..3 {
@@ -243,7 +243,7 @@ fn a_resized_terminal_keeps_working() {
 }
 
 #[test]
-fn an_agent_that_dies_can_be_started_again() {
+fn an_exited_agent_can_be_restarted() {
     let dir = TestDir::new();
     let user = TerminalUser::chat_with(&dir, "crash", &[]);
     user.type_text("go\r");
@@ -283,7 +283,7 @@ fn a_session_outlives_its_agent() {
 }
 
 #[test]
-fn sigterm_leaves_from_the_prompt_and_from_a_turn() {
+fn sigterm_exits_at_the_prompt_and_during_a_turn() {
     for is_turn in [false, true] {
         let dir = TestDir::new();
         let user = TerminalUser::chat_with(&dir, "slow", &[]);
@@ -346,7 +346,7 @@ fn the_history_is_stored_privately() {
 }
 
 #[test]
-fn a_session_that_goes_on_shows_its_past() {
+fn a_resumed_session_shows_earlier_messages() {
     let dir = TestDir::new();
     // In version 2 an agent that goes on with a session tells its past.
     let demo = ["--base-url", "builtin:demo", "--pace", "0", "--protocol", "2"];
@@ -364,7 +364,7 @@ fn a_session_that_goes_on_shows_its_past() {
 }
 
 #[test]
-fn a_session_that_is_loaded_shows_its_past() {
+fn a_loaded_session_shows_earlier_messages() {
     let dir = TestDir::new();
     dir.file("loads.toml", &format!("{COUNTS}\n[capabilities]\nresume = false\n"));
     let user = TerminalUser::chat_with(&dir, "loads.toml", &[]);

@@ -63,7 +63,7 @@ fn every_file_is_reported() {
 }
 
 #[test]
-fn a_script_gets_objects() {
+fn json_output_has_one_object_per_file() {
     let dir = TestDir::new();
     dir.file("good.toml", GOOD);
     dir.file("bad.toml", BAD);
@@ -83,7 +83,7 @@ fn a_script_gets_objects() {
 }
 
 #[test]
-fn the_effective_settings_are_a_file_again() {
+fn the_effective_settings_are_a_valid_file() {
     let dir = TestDir::new();
     dir.file("good.toml", &GOOD.replace("mix_identities = true", ""));
     let told = check(&dir, &["-v", "good.toml"]);
@@ -98,7 +98,7 @@ fn the_effective_settings_are_a_file_again() {
 }
 
 #[test]
-fn the_settings_of_the_page_are_right() {
+fn the_settings_of_the_page_are_valid() {
     const PAGE: &str = include_str!("../../../../docs/reference/bus-toml.md");
     let dir = TestDir::new();
     let blocks: Vec<&str> =

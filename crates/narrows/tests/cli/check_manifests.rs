@@ -73,7 +73,7 @@ fn every_finding_has_a_position_and_a_fix() {
 }
 
 #[test]
-fn a_directory_is_looked_at_as_a_whole() {
+fn a_directory_is_checked_as_a_whole() {
     let dir = notes(&[("ACP.md", ACP), ("OPERATOR.md", OPERATOR), ("GOVERNANCE.md", GOVERNANCE)]);
     assert_snapshot!(check(&dir, &["notes"]), @r"
     notes/ACP.md: valid
@@ -141,7 +141,7 @@ fn a_name_is_known_from_within_its_directory() {
 }
 
 #[test]
-fn a_script_gets_objects() {
+fn json_output_has_one_object_per_file() {
     let bad = ACP.replace("\"272bf79\"", "12e4567").replace("name: notes", "name: other");
     let dir = notes(&[("ACP.md", &bad), ("GOVERNANCE.md", GOVERNANCE)]);
     for format in [&["--json"][..], &["--format", "json"]] {

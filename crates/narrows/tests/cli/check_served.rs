@@ -82,8 +82,8 @@ fn misspelled_keys_below_aip44_are_reported() {
 }
 
 #[test]
-fn an_operator_that_is_named_by_a_misspelled_key() {
-    let governed = Governed::of("server");
+fn an_operator_with_a_misspelled_key_is_reported() {
+    let governed = Governed::with_kind("server");
     governed.file("ACP.md", &acp("server", "governance-aware", "    operater: ./OPERATOR.md\n"));
     let told = both(&governed, "");
     assert_snapshot!(told, @"
@@ -356,7 +356,7 @@ fn identity_files_are_checked_with_their_bus_and_alone() {
 }
 
 #[test]
-fn a_file_of_tokens_tells_all_its_mistakes_and_that_it_has_no_token() {
+fn all_errors_of_a_token_file_are_reported() {
     let dir = TestDir::new();
     let check = |args: &[&str]| dir.output_of(dir.narrows(["check"].iter().chain(args)));
     let bus = "[[listen]]\nurl = \"http://127.0.0.1:0/acp\"\nauth = \"token\"\ntokens = \"who.toml\"\n\

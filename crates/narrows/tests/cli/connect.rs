@@ -31,7 +31,7 @@ fn talks(dir: &TestDir, command: Command) {
 }
 
 #[test]
-fn an_editor_talks_to_a_remote_agent() {
+fn an_editor_uses_a_remote_agent() {
     let (dir, home) = (TestDir::new(), TestDir::new());
     let bus = echo(&home);
     talks(&dir, dir.narrows(["connect", &bus.at[0]]));
@@ -58,7 +58,7 @@ fn the_built_in_agent_ignores_the_connect_variable() {
 }
 
 #[test]
-fn a_remote_agent_is_driven() {
+fn a_remote_agent_runs_a_turn() {
     let (dir, home) = (TestDir::new(), TestDir::new());
     let bus = echo(&home);
     let told = dir.output_beside_others(dir.narrows(["run", "--agent", &bus.at[0], "hello there"]));
@@ -380,7 +380,7 @@ impl Way {
         }
     }
 
-    fn mend(&self) {
+    fn restore(&self) {
         self.is_cut.store(false, Ordering::SeqCst);
     }
 }
@@ -396,7 +396,7 @@ fn cuts<'a>(begin: impl FnOnce(&str) -> TerminalUser<'a>) -> TerminalUser<'a> {
     user.expect("One moment.");
     way.cut();
     user.expect(LOST);
-    way.mend();
+    way.restore();
     user.wait_until_gone(LOST);
     way.cut();
     user.expect(LOST);
@@ -406,7 +406,7 @@ fn cuts<'a>(begin: impl FnOnce(&str) -> TerminalUser<'a>) -> TerminalUser<'a> {
 }
 
 #[test]
-fn a_lost_connection_is_on_the_screen_until_it_is_back() {
+fn a_lost_connection_is_shown_until_it_is_restored() {
     let dir = TestDir::new();
     let user =
         cuts(|url| TerminalUser::connect(&dir, &["run", "--agent", url, "--cancel-grace", "500ms", "go"]));

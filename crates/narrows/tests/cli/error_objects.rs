@@ -58,7 +58,7 @@ fn a_run_with_wrong_arguments_prints_an_error_event() {
 }
 
 #[test]
-fn a_file_that_is_no_image_is_refused_before_the_agent_is_started() {
+fn an_invalid_image_is_refused_before_the_agent_starts() {
     let dir = TestDir::new();
     dir.file("shot.png", "no image");
     let told = dir.output_of(dir.run("touch started", &["--image", "shot.png", "hi"]));
@@ -69,7 +69,7 @@ fn a_file_that_is_no_image_is_refused_before_the_agent_is_started() {
 
 /// What a peer wrote must not steer the terminal of a person who looks at the output.
 #[test]
-fn json_output_has_no_characters_that_steer_a_terminal() {
+fn json_output_has_no_terminal_control_characters() {
     const HOSTILE: &str = "a\u{9b}2J\u{202e}\u{200b}\u{7f}\u{2066}b\u{e4}";
     let dir = TestDir::new();
     // TOML takes no control characters.

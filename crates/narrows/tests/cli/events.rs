@@ -65,7 +65,7 @@ fn output_before_the_prompt_is_shown_with_the_run_but_is_not_the_answer() {
 }
 
 #[test]
-fn a_program_answers_questions() {
+fn a_program_answers_permission_requests() {
     let dir = TestDir::new();
     dir.file("ask.toml", "[[rule]]\neffect = \"ask\"\nkind = \"delete\"\n");
     let answer = |fields: Value| {

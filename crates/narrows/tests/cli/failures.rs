@@ -19,7 +19,7 @@ fn output(answers: &[&str], args: &[&str]) -> String {
 }
 
 /// `narrows run` with this agent.
-fn told_with(agent: &str, args: &[&str]) -> String {
+fn output_with_agent(agent: &str, args: &[&str]) -> String {
     let dir = TestDir::new();
     dir.output_of(dir.run(agent, args))
 }
@@ -35,49 +35,49 @@ fn stopped(reason: &str) -> String {
 
 #[test]
 fn usage() {
-    assert_snapshot!(told_with("a 'b", &["Hi"]), @r#"
+    assert_snapshot!(output_with_agent("a 'b", &["Hi"]), @r#"
     --- stderr ---
     error: --agent "a 'b": missing closing quote
     --- exit 2 ---
     "#);
-    assert_snapshot!(told_with("cat", &["--timeout", "soon", "Hi"]), @"
+    assert_snapshot!(output_with_agent("cat", &["--timeout", "soon", "Hi"]), @"
     --- stderr ---
     error: invalid value 'soon' for '--timeout <TIME>': a duration is a number and a unit, such as `30s`
 
     For more information, try '--help'.
     --- exit 2 ---
     ");
-    assert_snapshot!(told_with("cat", &["--cwd", "nowhere", "Hi"]), @r#"
+    assert_snapshot!(output_with_agent("cat", &["--cwd", "nowhere", "Hi"]), @r#"
     --- stderr ---
     error: cannot use the directory "nowhere"
       because: No such file or directory (os error 2)
     --- exit 2 ---
     "#);
-    assert_snapshot!(told_with("cat", &["--env", "NOT_SET_HERE", "Hi"]), @r#"
+    assert_snapshot!(output_with_agent("cat", &["--env", "NOT_SET_HERE", "Hi"]), @r#"
     --- stderr ---
     error: environment variable "NOT_SET_HERE" is not set
     hint: set its value: --env NOT_SET_HERE=VALUE
     --- exit 2 ---
     "#);
-    assert_snapshot!(told_with("cat", &["--log", "narrows=b=c", "Hi"]), @r#"
+    assert_snapshot!(output_with_agent("cat", &["--log", "narrows=b=c", "Hi"]), @r#"
     --- stderr ---
     error: invalid log filter: error parsing level filter: expected one of "off", "error", "warn", "info", "debug", "trace", or a number 0-5
     hint: use a level such as `debug`, or levels of modules such as `narrows_rpc=trace,warn`
     --- exit 2 ---
     "#);
-    assert_snapshot!(told_with("cat", &["--log", "hyper=trace", "Hi"]), @"
+    assert_snapshot!(output_with_agent("cat", &["--log", "hyper=trace", "Hi"]), @"
     --- stderr ---
     error: invalid log filter: `hyper=trace` is neither a level nor a module of narrows
     hint: use a level such as `debug`, or levels of modules such as `narrows_rpc=trace,warn`
     --- exit 2 ---
     ");
-    assert_snapshot!(told_with("cat", &[" "]), @"
+    assert_snapshot!(output_with_agent("cat", &[" "]), @"
     --- stderr ---
     error: missing prompt
     hint: pass it as the last argument, or on stdin: `echo Hi | narrows run`
     --- exit 2 ---
     ");
-    assert_snapshot!(told_with("cat", &[]), @"
+    assert_snapshot!(output_with_agent("cat", &[]), @"
     --- stderr ---
     error: missing prompt
     hint: pass it as the last argument, or on stdin: `echo Hi | narrows run`
@@ -124,14 +124,14 @@ fn a_prompt_that_is_not_text() {
 
 #[test]
 fn a_missing_program() {
-    assert_snapshot!(told_with("no-such-agent --acp", &["Hi"]), @r#"
+    assert_snapshot!(output_with_agent("no-such-agent --acp", &["Hi"]), @r#"
     --- stderr ---
     error: cannot start the agent "no-such-agent"
       because: program "no-such-agent" not found in PATH
     hint: install it, or use its path: --agent "/path/to/agent"
     --- exit 5 ---
     "#);
-    assert_snapshot!(told_with("./agent", &["Hi"]), @r#"
+    assert_snapshot!(output_with_agent("./agent", &["Hi"]), @r#"
     --- stderr ---
     error: cannot start the agent "./agent"
       because: file not found
@@ -171,15 +171,15 @@ fn a_program_that_cannot_run() {
 }
 
 #[test]
-fn an_agent_that_ends_at_once() {
-    assert_snapshot!(told_with("sh -c 'echo no key >&2; exit 3'", &["Hi"]), @"
+fn an_agent_that_exits_immediately() {
+    assert_snapshot!(output_with_agent("sh -c 'echo no key >&2; exit 3'", &["Hi"]), @"
     --- stderr ---
     error: the agent exited before it answered `initialize`: exited with status 3
       last lines on stderr:
       | no key
     --- exit 5 ---
     ");
-    assert_snapshot!(told_with("sh -c 'echo Welcome; echo Bye; read x'", &["Hi"]), @"
+    assert_snapshot!(output_with_agent("sh -c 'echo Welcome; echo Bye; read x'", &["Hi"]), @"
     --- stderr ---
     error: the agent exited before it answered `initialize`: exited with status 0
     hint: 2 lines of its output were not protocol messages, the first: Welcome; check that it is an ACP agent; many programs need an argument such as `acp` or `--acp`
@@ -188,8 +188,8 @@ fn an_agent_that_ends_at_once() {
 }
 
 #[test]
-fn an_agent_that_says_nothing() {
-    assert_snapshot!(told_with("sleep 1000", &["--initialize-timeout", "200ms", "Hi"]), @"
+fn a_silent_agent() {
+    assert_snapshot!(output_with_agent("sleep 1000", &["--initialize-timeout", "200ms", "Hi"]), @"
     --- stderr ---
     error: the agent did not answer `initialize` within 200ms
     hint: if the agent starts slowly, allow more time: --initialize-timeout 2m
@@ -206,7 +206,7 @@ fn an_agent_that_says_nothing() {
 #[test]
 fn no_agent_at_all() {
     // It sends back what it gets.
-    assert_snapshot!(told_with("cat", &["Hi"]), @"
+    assert_snapshot!(output_with_agent("cat", &["Hi"]), @"
     --- stderr ---
     error: the agent answered `initialize` with an error
       because: there is no such method here (-32601)

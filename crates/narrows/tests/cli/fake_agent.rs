@@ -160,7 +160,7 @@ fn the_exit_code_is_that_of_the_script() {
 }
 
 #[test]
-fn stdout_carries_nothing_but_messages() {
+fn stdout_has_only_messages() {
     let dir = TestDir::new();
     let mut command = dir.narrows(["--log", "trace", "fake-agent", "hello"]);
     let mut child =

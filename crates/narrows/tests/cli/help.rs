@@ -261,7 +261,7 @@ fn the_help_of_run() {
 }
 
 #[test]
-fn the_help_of_run_says_when_a_time_limit_ends_the_command() {
+fn the_help_of_run_describes_its_time_limit() {
     let help = output(&["run", "--help"]).split_whitespace().collect::<Vec<_>>().join(" ");
     for sentence in [
         "--timeout limits the whole run, from the start of the agent to the end of the turn.",
@@ -376,7 +376,7 @@ fn completions_know_the_commands() {
 }
 
 #[test]
-fn completions_know_the_values_that_are_fixed_and_offer_files() {
+fn completions_offer_fixed_values_and_files() {
     let script = output(&["completions", "bash"]);
     for (flag, values) in [
         ("--access", "low medium high"),

@@ -102,7 +102,7 @@ fn a_state_update_without_a_state_does_not_change_the_exit_code() {
 }
 
 #[test]
-fn an_incomplete_character_loses_nothing_else() {
+fn an_incomplete_character_affects_nothing_else() {
     let turn = [&chunk(r"a\ud800b"), &chunk(r"\ud83d\ude00"), END_V1];
     assert_snapshot!(output(&turn, &["Hi"]), @"
     a�b😀
@@ -125,7 +125,7 @@ fn a_line_that_is_too_long() {
 }
 
 #[test]
-fn updates_that_came_too_early() {
+fn early_updates() {
     let dir = TestDir::new();
     let agent = dir.scripted_agent(&[HELLO_V1, "EARLY", END_V1]);
     let script = std::fs::read_to_string(dir.path().join("agent.sh")).unwrap();

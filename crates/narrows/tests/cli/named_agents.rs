@@ -55,7 +55,7 @@ fn a_misspelled_name_is_reported_with_the_known_ones() {
 }
 
 #[test]
-fn an_agent_with_wrong_settings_stops_only_those_who_name_it() {
+fn invalid_agent_settings_affect_only_that_agent() {
     let dir = dir();
     let config = std::fs::read_to_string(dir.path().join("c.toml")).unwrap();
     dir.file("c.toml", &format!("{config}[agents.wrong]\ncomand = 'x'\n"));
@@ -77,7 +77,7 @@ fn an_agent_with_wrong_settings_stops_only_those_who_name_it() {
 }
 
 #[test]
-fn an_endpoint_with_wrong_settings_stops_only_those_who_begin_with_it() {
+fn invalid_endpoint_settings_affect_only_that_endpoint() {
     let dir = dir();
     let config = std::fs::read_to_string(dir.path().join("c.toml")).unwrap();
     dir.file("c.toml", &format!("{config}[endpoint.a]\nbase-ulr = 'http://h'\n"));
@@ -154,7 +154,7 @@ fn a_name_taken_as_a_program_is_reported() {
 }
 
 #[test]
-fn rules_of_an_agent_hold_unless_a_flag_names_others() {
+fn rules_of_an_agent_apply_unless_a_flag_replaces_them() {
     let dir = dir();
     dir.file("none.toml", "");
     let told = run(&dir, "strict", &["Hi"]);
@@ -165,7 +165,7 @@ fn rules_of_an_agent_hold_unless_a_flag_names_others() {
 }
 
 #[test]
-fn access_comes_from_the_nearest_place_that_says_so() {
+fn the_nearest_access_setting_applies() {
     #[track_caller]
     fn check(of_agent: &str, args: &[&str], code: u8) {
         let dir = dir();
@@ -184,7 +184,7 @@ fn access_comes_from_the_nearest_place_that_says_so() {
 }
 
 #[test]
-fn models_and_modes_of_an_agent_are_asked_for() {
+fn models_and_modes_of_an_agent_are_set() {
     let dir = TestDir::new();
     dir.file("m.toml", "name = 'm'\nmodes = ['code', 'plan']\n[[turn]]\nsteps = [{ say = 'So' }]\n");
     let config = "[agents.m]\ncommand = 'narrows fake-agent m.toml'\nmode = 'plam'\nmodel = 'none'\n";
@@ -197,7 +197,7 @@ fn models_and_modes_of_an_agent_are_asked_for() {
 }
 
 #[test]
-fn servers_of_an_agent_are_handed_to_it() {
+fn mcp_servers_of_an_agent_are_passed_to_it() {
     let dir = TestDir::new();
     let mcp = |text: &str| {
         dir.file("mcp.json", text);

@@ -73,7 +73,7 @@ fn a_command_is_explained() {
 
 /// The sandbox is the one of this machine, unless a flag says otherwise.
 #[tokio::test]
-async fn a_command_is_judged_in_the_sandbox_that_a_run_would_have() {
+async fn a_command_is_judged_with_the_sandbox_of_a_run() {
     let dir = dir();
     let can = narrows_process::Sandbox::support().await.confined();
     for (file, protected) in [("a.txt", can.files), (".env", can.protected)] {
@@ -197,7 +197,7 @@ fn rules_are_checked_with_their_examples() {
 }
 
 #[test]
-fn a_run_that_was_recorded_is_judged_again() {
+fn a_recorded_run_is_judged_again() {
     let dir = dir();
     let recorded = dir.run("narrows fake-agent ask", &["--output", "events", "Hi"]).output().unwrap();
     assert!(recorded.status.success());

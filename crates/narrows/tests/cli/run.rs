@@ -107,7 +107,7 @@ fn a_turn_of_version_2_that_fails() {
 }
 
 #[test]
-fn an_agent_of_version_1_is_started_again() {
+fn an_agent_of_version_1_is_restarted() {
     let dir = TestDir::new();
     let agent =
         dir.scripted_agent(&[HELLO_V1, SESSION, &[chunk("1", "Hello"), END_V1.to_owned()].join("\n")]);
@@ -124,7 +124,7 @@ fn an_agent_of_version_1_is_started_again() {
 }
 
 #[test]
-fn lines_that_are_no_messages_are_mentioned() {
+fn lines_that_are_not_messages_are_reported() {
     let dir = TestDir::new();
     let turn = [chunk("1", "Hello"), "Done!".to_owned(), END_V1.to_owned()].join("\n");
     let agent = dir.scripted_agent(&[&format!("Loading\n{HELLO_V1}"), SESSION, &turn]);
@@ -173,7 +173,7 @@ fn the_agent_gets_the_permitted_environment() {
 }
 
 #[test]
-fn logs_tell_no_secrets() {
+fn logs_contain_no_secrets() {
     let dir = TestDir::new();
     let mut command = dir.run("narrows fake-agent echo", &["--env", "KEY=hunter2", "what was said"]);
     command.env("NARROWS_LOG", "trace");
@@ -220,7 +220,7 @@ fn requests_of_the_agent() {
 }
 
 #[test]
-fn on_a_terminal_nothing_steers_it() {
+fn output_does_not_control_the_terminal() {
     let dir = TestDir::new();
     let turn = [
         update(r#""sessionUpdate":"agent_thought_chunk","content":{"type":"text","text":"Let me\n see"}"#),

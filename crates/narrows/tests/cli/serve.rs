@@ -178,7 +178,7 @@ fn undeclared_capabilities_are_not_offered() {
 }
 
 #[test]
-fn a_log_goes_on_where_the_last_one_ended() {
+fn a_log_continues_after_a_restart() {
     let governed = Governed::bridge(READ);
     turn(&governed, "");
     turn(&governed, "");

@@ -119,7 +119,7 @@ fn an_expired_approval_is_reported_and_recorded() {
 }
 
 #[test]
-fn a_turn_that_the_gate_stops_says_why() {
+fn a_turn_stopped_by_the_gate_has_a_reason() {
     let steps = "[[turn]]\nsteps = [\n  { tool = { id = \"c\", title = \"Look\", kind = \"read\", path = \"a.txt\" } },\n  \
         { tool_update = { id = \"c\", status = \"completed\", text = \"seen\" } },\n  { say = \"done\" },\n]\n";
     within_an_hour(|| {

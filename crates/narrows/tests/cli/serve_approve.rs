@@ -62,7 +62,7 @@ fn a_valid_signature_approves_a_call() {
 }
 
 #[test]
-fn a_rejection_ends_it_and_says_why() {
+fn a_rejection_denies_the_call_with_its_reason() {
     let governed = Governed::bridge(&asks("delete"));
     governed.with_lead_quorum(2);
     governed.keys(&["ada"]);

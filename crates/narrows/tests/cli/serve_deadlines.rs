@@ -123,7 +123,7 @@ fn a_signal_in_the_middle_of_a_turn_closes_its_session() {
 }
 
 #[test]
-fn a_signal_while_an_approval_is_waited_for_is_a_refusal() {
+fn a_signal_denies_a_pending_approval() {
     let governed = Governed::bridge(&asks("delete"));
     let mut stdio = governed.stdio();
     let id = session(&mut stdio, &governed);
@@ -156,7 +156,7 @@ fn interrupted(governed: &Governed) -> usize {
 }
 
 #[test]
-fn a_signal_and_a_client_that_goes_leave_no_call_open_in_the_log() {
+fn signals_and_disconnects_leave_no_call_open_in_the_log() {
     for by_signal in [true, false] {
         let governed = Governed::bridge(WORKING);
         let mut stdio = governed.stdio();

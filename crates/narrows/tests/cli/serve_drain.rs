@@ -34,7 +34,7 @@ fn file(governed: &Governed) -> Vec<Value> {
 
 #[test]
 fn a_file_of_requests_is_answered_to_its_end() {
-    let server = Governed::of("server");
+    let server = Governed::with_kind("server");
     for governed in [Governed::bridge(SLOW), server] {
         let mut answers = file(&governed);
         answers.retain(|answer| answer.get("id").is_some());
@@ -48,7 +48,7 @@ fn a_file_of_requests_is_answered_to_its_end() {
 }
 
 #[test]
-fn a_turn_ends_before_its_client_that_only_reads_is_left() {
+fn a_turn_ends_before_its_half_closed_client_is_disconnected() {
     let governed = Governed::bridge(SLOW);
     let socket = format!("unix:{}/s", governed.dir.path().display());
     let places = ["--listen", &socket, "--listen", "tcp://127.0.0.1:0"];

@@ -50,7 +50,7 @@ fn run(dir: &TestDir, name: &str) -> (Vec<String>, String, PathBuf) {
 }
 
 #[test]
-fn the_sandboxed_example_is_kept_to_its_sandbox() {
+fn the_sandboxed_example_cannot_leave_its_sandbox() {
     if !is_available() {
         return;
     }
@@ -92,7 +92,7 @@ fn the_example_runs_and_its_log_verifies() {
 }
 
 #[test]
-fn the_example_has_no_mistakes() {
+fn the_example_has_no_findings() {
     let dir = TestDir::new();
     for name in ["governed", "sandboxed"] {
         let mut command = dir.narrows(["check", "--strict"]);

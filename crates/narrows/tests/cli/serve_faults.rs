@@ -22,7 +22,7 @@ fn output(governed: &Governed, args: &[&str]) -> String {
 }
 
 #[test]
-fn a_manifest_with_mistakes_is_not_served() {
+fn an_invalid_manifest_is_not_served() {
     let dir = TestDir::new();
     std::fs::create_dir(dir.path().join("ws")).expect("a directory");
     dir.file("ws/ACP.md", &acp("brige", "basic", ""));
@@ -130,7 +130,7 @@ fn pins_that_cannot_be_read_are_not_pins() {
 }
 
 #[test]
-fn a_log_that_cannot_be_written_keeps_everything_from_starting() {
+fn an_unwritable_log_prevents_the_start() {
     let governed = Governed::bridge(QUIET);
     // A directory where the log would be: also root cannot write there.
     std::fs::create_dir_all(governed.log()).expect("a directory");
@@ -143,7 +143,7 @@ fn a_log_that_cannot_be_written_keeps_everything_from_starting() {
 }
 
 #[test]
-fn a_disk_that_is_full_keeps_everything_from_starting() {
+fn a_full_disk_prevents_the_start() {
     let governed = Governed::bridge(QUIET);
     let serve = governed.serve(&[]);
     // No file may have a byte, and whoever writes one is told so as if there were no room.
@@ -158,7 +158,7 @@ fn a_disk_that_is_full_keeps_everything_from_starting() {
 }
 
 #[test]
-fn a_damaged_log_keeps_everything_from_starting() {
+fn a_damaged_log_prevents_the_start() {
     let governed = Governed::bridge(QUIET);
     output(&governed, &[]);
     let text = std::fs::read_to_string(governed.log()).expect("a log");

@@ -42,7 +42,7 @@ fn client(bus: &Bus<'_>, governed: &Governed, dir: usize) -> (Peer, String) {
 }
 
 /// What a client of another user is answered to each of these requests, in which `SESSION` is the last it was told of. `None`: only root can be another user.
-fn exchange_as_nobody(bus: &Bus<'_>, requests: &[Value]) -> Option<Vec<Value>> {
+fn exchange_as_other_user(bus: &Bus<'_>, requests: &[Value]) -> Option<Vec<Value>> {
     if !rustix::process::geteuid().is_root() {
         return None;
     }
@@ -188,7 +188,7 @@ fn no_process_is_left_after_any_signal() {
 }
 
 #[test]
-fn an_agent_that_dies_ends_its_own_connection_only() {
+fn an_exited_agent_closes_only_its_connection() {
     let governed = Governed::bridge("[[turn]]\nsteps = [{ exit = 3 }]\n");
     let bus = listening(&governed, &[]);
     let (mut first, session) = client(&bus, &governed, 0);
@@ -253,7 +253,7 @@ fn another_user_only_learns_how_to_authenticate() {
     let bus = listening(&governed, &[]);
     let new = json!({"method": "session/new", "params": {"cwd": governed.root(), "mcpServers": []}});
     let list = json!({"method": "session/list", "params": {}});
-    let Some(answers) = exchange_as_nobody(&bus, &[unauthenticated_error(), new, list]) else { return };
+    let Some(answers) = exchange_as_other_user(&bus, &[unauthenticated_error(), new, list]) else { return };
     assert_eq!(answers[0]["result"]["authMethods"].as_array().map(Vec::len), Some(1), "{answers:?}");
     assert_eq!(
         (&answers[1]["error"]["code"], &answers[2]["error"]["code"]),
@@ -271,7 +271,7 @@ fn many_refused_connections_of_one_identity_are_two_entries_with_a_count() {
     let governed = Governed::bridge(READ);
     let bus = listening(&governed, &[]);
     for _ in 0..CONNECTIONS {
-        let Some(answers) = exchange_as_nobody(&bus, &[unauthenticated_error()]) else { return };
+        let Some(answers) = exchange_as_other_user(&bus, &[unauthenticated_error()]) else { return };
         assert_eq!(answers[0]["result"]["authMethods"].as_array().map(Vec::len), Some(1), "{answers:?}");
     }
     bus.stop();
@@ -289,14 +289,14 @@ fn a_client_that_is_not_admitted_cannot_send_long_messages() {
     let bus = listening(&governed, &[]);
     let long = json!({"method": "session/new", "params": {"cwd": "/", "x": "x".repeat(100_000)}});
     let list = json!({"method": "session/list", "params": {}});
-    let Some(answers) = exchange_as_nobody(&bus, &[unauthenticated_error(), long.clone(), list.clone()])
+    let Some(answers) = exchange_as_other_user(&bus, &[unauthenticated_error(), long.clone(), list.clone()])
     else {
         return;
     };
     let codes: Vec<&Value> = answers.iter().map(|answer| &answer["error"]["code"]).collect();
     assert_eq!(codes, [&Value::Null, &json!(-32013), &json!(-32000)], "{answers:?}");
     // Nor as the first message.
-    let answers = exchange_as_nobody(&bus, &[long.clone(), list]).expect("answers");
+    let answers = exchange_as_other_user(&bus, &[long.clone(), list]).expect("answers");
     assert_eq!(answers[0]["error"]["code"], -32013, "{answers:?}");
     // A client that is admitted can.
     let mut peer = bus.client_at(1);
@@ -307,7 +307,7 @@ fn a_client_that_is_not_admitted_cannot_send_long_messages() {
 }
 
 #[test]
-fn silent_connections_of_users_who_are_not_admitted_take_no_room() {
+fn silent_connections_without_admission_take_no_slots() {
     let governed = Governed::bridge(READ);
     // One for each client: the first may still be ending when the second connects.
     let bus = listening(&governed, &["--max-connections", "2"]);
@@ -333,7 +333,7 @@ fn silent_connections_of_users_who_are_not_admitted_take_no_room() {
 }
 
 #[test]
-fn a_connection_ends_when_its_client_may_do_less() {
+fn a_connection_closes_when_its_client_loses_rights() {
     let governed = Governed::bridge(READ);
     let uid = rustix::process::geteuid().as_raw();
     let named = governed.dir.file("who.toml", &format!("[[identity]]\nwho = \"uid:{uid}\"\n"));
@@ -370,7 +370,7 @@ fn a_session_belongs_to_its_creator_after_a_restart() {
         json!({"method": "session/list", "params": {}}),
         json!({"method": "session/new", "params": load("x")}),
     ];
-    if let Some(answers) = exchange_as_nobody(&bus, &asked) {
+    if let Some(answers) = exchange_as_other_user(&bus, &asked) {
         let without = |answer: &Value, name: &str| answer["error"].to_string().replace(name, "NAME");
         assert_eq!(answers[1]["error"]["code"], -32002, "{answers:?}");
         assert_eq!(without(&answers[1], &session), without(&answers[2], "sess_none"));
@@ -402,7 +402,7 @@ fn scopes_narrow_what_the_operator_may_do() {
         let bus = listening(&governed, &["--identities", named.to_str().expect("UTF-8")]);
         let cwd = governed.root().canonicalize().expect("it is there");
         let new = json!({"method": "session/new", "params": {"cwd": cwd, "mcpServers": []}});
-        if exchange_as_nobody(&bus, &[unauthenticated_error(), new, prompt.clone()]).is_none() {
+        if exchange_as_other_user(&bus, &[unauthenticated_error(), new, prompt.clone()]).is_none() {
             return;
         }
         bus.stop();

@@ -11,7 +11,7 @@ const TOOLS: &str = "{kind: mcp, server: notes, allow: [add]}";
 
 /// An operator whose client brings the server `notes` itself.
 fn operator(tools: &str, capabilities: &str) -> Governed {
-    let governed = Governed::of("server");
+    let governed = Governed::with_kind("server");
     governed.tools(tools);
     let more = format!(
         "    operator: ./OPERATOR.md\n    mcp_servers: [{{name: notes, transport: http}}]\n    \

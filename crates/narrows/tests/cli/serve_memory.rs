@@ -11,7 +11,7 @@ use crate::stdio_client::{Ended, StdioClient};
 
 /// An operator with this memory.
 fn server(memory: &str) -> Governed {
-    let governed = Governed::of("server");
+    let governed = Governed::with_kind("server");
     let path = governed.root().join("OPERATOR.md");
     let text = std::fs::read_to_string(path).expect("it is there");
     governed.file("OPERATOR.md", &text.replace("tools: [", &format!("memory: {{{memory}}}\ntools: [")));
@@ -123,7 +123,7 @@ fn a_memory_corrupted_later_prevents_new_sessions() {
 }
 
 #[test]
-fn secrets_are_not_remembered() {
+fn secrets_are_not_stored() {
     let governed = server("kind: operator-context");
     turn(&governed, "The key is ghp_abcdefghijklmnopqrstuvwxyz012345", "Noted.", By::Eof);
     let [file] = kept(&governed).try_into().expect("one file");

@@ -8,7 +8,7 @@ use crate::stdio_client::StdioClient;
 
 /// A server whose client may offer its files, and its terminal.
 fn server() -> Governed {
-    let governed = Governed::of("server");
+    let governed = Governed::with_kind("server");
     let more = "    operator: ./OPERATOR.md\n    capabilities: {client: {fs: {readTextFile: true, writeTextFile: true}, \
         terminal: true}}\n";
     governed.file("ACP.md", &acp("server", "governance-aware", more));
@@ -175,7 +175,7 @@ fn model() -> ModelServer {
 }
 
 #[test]
-fn a_server_of_the_manifest_is_there_and_its_tools_pass_the_gate() {
+fn tools_of_a_manifest_server_pass_the_gate() {
     let (governed, calls_made) = with_notes("{kind: mcp, server: notes, allow: [add]}");
     let allow = json!({"outcome": {"outcome": "selected", "optionId": "allow_once"}});
     let model = model();

@@ -18,7 +18,7 @@ steps = [{ stderr = "working" }, { say = "done" }]
 "#;
 
 #[test]
-fn point_10_stdout_has_nothing_but_messages() {
+fn point_10_stdout_has_only_messages() {
     let governed = Governed::bridge(NOISY);
     let mut stdio = governed.stdio();
     let session = session(&mut stdio, &governed);
@@ -91,7 +91,7 @@ fn point_26_the_identity_of_the_upgrade_is_that_of_the_gate() {
 }
 
 #[test]
-fn point_18_an_agent_ends_with_all_it_started_when_its_client_has_gone() {
+fn point_18_an_agent_and_its_processes_end_with_the_client() {
     let stubborn = r#"
 [on]
 start = [{ ignore_eof = true }, { ignore_sigterm = true }]

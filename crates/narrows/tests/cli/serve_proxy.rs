@@ -51,7 +51,7 @@ fn update(update: &Value) -> Value {
 }
 
 #[test]
-fn a_proxy_has_no_agent_of_its_own_and_speaks_for_its_successor() {
+fn a_proxy_represents_its_successor() {
     let governed = bridge();
     let (stdio, forwarded, answer) = conduct(&governed);
     assert_eq!(forwarded["method"], "proxy/successor");
@@ -143,7 +143,7 @@ fn a_chain_whose_agent_does_not_stop_is_left() {
 }
 
 #[test]
-fn a_conductor_that_goes_leaves_a_closed_log() {
+fn a_disconnected_conductor_leaves_a_closed_log() {
     let governed = bridge();
     let (mut stdio, ..) = conduct(&governed);
     opened(&mut stdio, &governed);

@@ -38,7 +38,7 @@ fn agent_cli(sandbox: &str, more: &str) -> String {
 
 /// A bridge of the tier `sandboxed` to an agent that does this first; both of its manifests name the one sandbox.
 fn sandboxed(sandbox: &str, script: &str) -> Governed {
-    let governed = Governed::of("bridge");
+    let governed = Governed::with_kind("bridge");
     let bound = "    operator: ./OPERATOR.md\n    sandbox: ./SANDBOX.md\n";
     governed.file("ACP.md", &acp("bridge", "sandboxed", bound));
     governed.file(
@@ -93,7 +93,7 @@ fn connect(port: u16) -> String {
 }
 
 #[test]
-fn an_agent_cannot_get_out_of_its_sandbox() {
+fn an_agent_cannot_leave_its_sandbox() {
     if !is_available() {
         return;
     }
@@ -168,7 +168,7 @@ try private-temp 'echo x > /tmp/mine && echo y > $HOME/mine'
 }
 
 #[test]
-fn the_list_of_hosts_is_the_only_way_out() {
+fn only_listed_hosts_are_reachable() {
     let has_curl = Command::new("curl").arg("--version").output().is_ok();
     if !is_available() || !has_curl {
         eprintln!("not tried: it takes namespaces, and curl");
@@ -256,11 +256,11 @@ fn unenforceable_fields_are_refused_by_name() {
 }
 
 #[test]
-fn servers_that_an_operator_starts_are_in_its_sandbox() {
+fn mcp_servers_of_an_operator_are_sandboxed() {
     if !is_available() {
         return;
     }
-    let governed = Governed::of("server");
+    let governed = Governed::with_kind("server");
     let more = "    operator: ./OPERATOR.md\n    sandbox: ./SANDBOX.md\n    \
         mcp_servers: [{name: notes, transport: stdio, ref: ./NOTES.md}]\n";
     governed.file("ACP.md", &acp("server", "sandboxed", more));
@@ -316,7 +316,7 @@ fn an_agent_that_has_been_set_up_starts() {
 }
 
 #[test]
-fn an_agent_lives_no_longer_than_its_runner_says() {
+fn an_agent_is_stopped_after_the_lifetime_of_its_runner() {
     let governed = sandboxed(MOUNTS, "echo started > /work/notes");
     std::fs::create_dir_all(governed.root().join("docs")).expect("a directory");
     let runner = "runner: {engine: in-process, limits: {timeout_ms: 400, cpu_ms: 60000}}\n";
@@ -397,7 +397,7 @@ fn a_script_that_was_changed_is_not_run_for_the_next_client() {
 }
 
 #[test]
-fn a_limit_of_memory_holds_in_every_tier_or_is_refused() {
+fn a_memory_limit_is_enforced_in_every_tier_or_refused() {
     let governed = sandboxed("", "");
     governed.file("ACP.md", &acp("bridge", "governance-aware", "    operator: ./OPERATOR.md\n"));
     let runner = "runner: {engine: in-process, limits: {memory_mb: 512}}\n";

@@ -23,7 +23,7 @@ fn points(told: &str) -> Vec<(u64, String, String)> {
         .collect()
 }
 
-fn of(governed: &Governed) -> (String, Vec<(u64, String, String)>) {
+fn self_test(governed: &Governed) -> (String, Vec<(u64, String, String)>) {
     let told = governed.dir.output_of(governed.serve(&["--self-test", "--format", "json"]));
     let points = points(&told);
     assert_eq!(points.iter().map(|point| point.0).collect::<Vec<_>>(), (1..=30).collect::<Vec<_>>());
@@ -94,7 +94,7 @@ fn the_example_passes_as_its_page_shows_and_leaves_nothing_behind() {
 #[test]
 fn a_bridge_of_every_verdict_passes() {
     let governed = Governed::bridge(QUIET);
-    let (told, points) = of(&governed);
+    let (told, points) = self_test(&governed);
     failing(&points, &[]);
     assert!(told.contains("--- exit 0 ---"), "{told}");
     for (word, point) in
@@ -117,12 +117,12 @@ fn a_bridge_of_every_verdict_passes() {
 }
 
 #[test]
-fn a_server_that_the_client_brings_is_tried() {
+fn a_server_of_the_client_is_tested() {
     let governed = Governed::bridge(&format!("[capabilities]\nmcp_http = true\nmcp_acp = true\n\n{QUIET}"));
     let more = "    operator: ./OPERATOR.md\n    mcp_servers: [{name: notes, transport: stdio}]\n    \
         capabilities: {agent: {mcpCapabilities: {http: true}}}\n";
     governed.file("ACP.md", &acp("bridge", "governance-aware", more));
-    let (_, points) = of(&governed);
+    let (_, points) = self_test(&governed);
     failing(&points, &[]);
     assert!(
         points[27].2.contains("notes lists its tools, and a call of notes/narrows-self-test-unknown"),
@@ -135,15 +135,15 @@ fn a_server_that_the_client_brings_is_tried() {
 fn absent_approvers_are_simulated() {
     let governed = Governed::bridge(QUIET);
     governed.with_lead_quorum(2);
-    let (_, points) = of(&governed);
+    let (_, points) = self_test(&governed);
     failing(&points, &[]);
     assert!(points[23].2.contains("client asked 0 times, other processes 2 times"), "{:?}", points[23]);
 }
 
 #[test]
 fn the_built_in_operator_passes() {
-    let governed = Governed::of("server");
-    let (_, points) = of(&governed);
+    let governed = Governed::with_kind("server");
+    let (_, points) = self_test(&governed);
     failing(&points, &[]);
     assert_eq!(points[17].1, "not_applicable", "no process is started");
 }
@@ -151,13 +151,13 @@ fn the_built_in_operator_passes() {
 #[test]
 fn a_missing_capability_fails() {
     let governed = Governed::bridge("[capabilities]\nload = false\n\n[[turn]]\nsteps = [{ say = \"x\" }]\n");
-    let (told, points) = of(&governed);
+    let (told, points) = self_test(&governed);
     failing(&points, &[1]);
     assert!(points[0].2.contains("agent.loadSession") && told.contains("--- exit 1 ---"), "{told}");
     let missing = Governed::bridge(QUIET);
     let cli = std::fs::read_to_string(missing.root().join("AGENT-CLI.md")).expect("it is there");
     missing.file("AGENT-CLI.md", &cli.replace("bin: narrows", "bin: ./nowhere"));
-    let (told, points) = of(&missing);
+    let (told, points) = self_test(&missing);
     failing(&points, &[1]);
     assert!(told.contains("--- exit 1 ---"), "{told}");
 }
@@ -168,14 +168,14 @@ fn the_real_log_is_not_changed() {
     assert!(governed.dir.output_of(governed.serve(&[])).contains("--- exit 0 ---"));
     let (log, data) =
         (std::fs::read(governed.log()).expect("a log"), tree(&governed.dir.path().join("data")));
-    let (_, points) = of(&governed);
+    let (_, points) = self_test(&governed);
     failing(&points, &[]);
     assert_eq!(std::fs::read(governed.log()).expect("a log"), log);
     assert_eq!(tree(&governed.dir.path().join("data")), data);
 }
 
 #[test]
-fn a_manifest_with_mistakes_is_not_tried() {
+fn an_invalid_manifest_is_not_tested() {
     let governed = Governed::bridge(QUIET);
     governed.file("ACP.md", &acp("brige", "basic", ""));
     let told = governed.dir.output_of(governed.serve(&["--self-test"]));
@@ -187,6 +187,6 @@ fn policies_that_match_no_tool_are_named() {
     let governed = Governed::bridge(QUIET);
     governed.tools("{id: run_command}, {id: read_file}");
     governed.file("policies/shell/POLICY.md", &policy("shell", "run_comand", "decision: deny"));
-    let (_, points) = of(&governed);
+    let (_, points) = self_test(&governed);
     assert!(points[14].2.ends_with("3 policies; `shell` matches no tool"), "{}", points[14].2);
 }

@@ -139,7 +139,7 @@ fn a_tool_that_runs_although_it_is_denied_ends_the_turn_with_a_refusal() {
 }
 
 /// Opens the session again with its history. The updates that came.
-fn again(stdio: &mut StdioClient<'_>, governed: &Governed, session: &str, method: &str) -> Vec<Value> {
+fn reopen(stdio: &mut StdioClient<'_>, governed: &Governed, session: &str, method: &str) -> Vec<Value> {
     stdio.updates.clear();
     let cwd = governed.root().canonicalize().expect("it is there");
     let mut params = json!({"sessionId": session, "cwd": cwd, "mcpServers": []});
@@ -178,7 +178,7 @@ fn history_of_a_bridge_is_flagged_and_not_new() {
         let flagged =
             stdio.updates.iter().filter(|update| !update["params"]["_meta"]["aip44"]["replay"].is_null());
         assert_eq!(flagged.count(), 0);
-        is_history(&again(&mut stdio, &governed, &session, method));
+        is_history(&reopen(&mut stdio, &governed, &session, method));
         stdio.end();
         let actions = governed.actions();
         assert_eq!(actions.iter().filter(|action| *action == "tool.call").count(), 1, "{actions:?}");
@@ -218,7 +218,7 @@ fn an_operator_history_replays_in_both_versions() {
         let before = governed.actions();
         // Another process tells what the first has stored.
         let mut stdio = start();
-        is_history(&again(&mut stdio, &governed, &session, method));
+        is_history(&reopen(&mut stdio, &governed, &session, method));
         stdio.end();
         let actions = governed.actions();
         assert_eq!(actions[before.len()..], ["operator.invoked", "session.closed"], "{actions:?}");

@@ -92,7 +92,7 @@ fn an_agent_that_lists_all_of_them_is_asked_for_those_of_a_directory() {
 }
 
 #[test]
-fn sessions_in_which_nothing_was_said_are_left_out() {
+fn sessions_without_messages_are_hidden() {
     let dir = TestDir::new();
     let nothing = || {
         let mut command = narrows(&dir, &["chat", "--base-url", "builtin:demo"]);
@@ -161,7 +161,7 @@ fn a_session_that_does_not_exist_cannot_be_deleted() {
 }
 
 #[test]
-fn an_agent_that_cannot_delete_says_so() {
+fn an_agent_that_cannot_delete_is_reported() {
     let dir = TestDir::new();
     let agent = dir.scripted_agent(&[CAN_LIST]);
     assert_snapshot!(dir.output_of(narrows(&dir, &["sessions", "delete", "a", "--agent", &agent])), @r#"

@@ -86,7 +86,7 @@ fn a_run_under_nohup_outlives_the_terminal() {
 }
 
 #[test]
-fn a_second_ctrl_c_leaves_at_once() {
+fn a_second_ctrl_c_exits_immediately() {
     let dir = TestDir::new();
     // Waiting for this agent would take longer than the test may.
     let mut running = dir.start(dir.run("narrows fake-agent stubborn", &["--cancel-grace", "1h", "Hi"]));

@@ -136,7 +136,7 @@ fn a_client_that_reads_one_long_line_slowly_gets_all_of_it() {
 }
 
 #[test]
-fn a_client_that_asks_without_end_and_does_not_read_is_not_waited_for() {
+fn a_busy_client_that_does_not_read_is_not_waited_for() {
     let dir = TestDir::new();
     let (child, mut input, output) = start(&dir);
     assert!(ask_until_full(&mut input) > MANY);
@@ -146,7 +146,7 @@ fn a_client_that_asks_without_end_and_does_not_read_is_not_waited_for() {
 }
 
 #[test]
-fn a_client_that_asks_without_end_and_then_reads_gets_everything() {
+fn a_busy_client_that_reads_later_gets_everything() {
     let dir = TestDir::new();
     let (mut child, mut input, mut output) = start(&dir);
     let asked = ask_until_full(&mut input);
@@ -160,7 +160,7 @@ fn a_client_that_asks_without_end_and_then_reads_gets_everything() {
 }
 
 #[test]
-fn a_client_that_closes_our_output_is_left_though_nothing_is_asked() {
+fn closing_stdout_ends_an_idle_agent() {
     let dir = TestDir::new();
     let (child, mut input, output) = start(&dir);
     ask(&mut input, 1);
@@ -184,7 +184,7 @@ fn a_client_that_closes_our_output_is_left_though_nothing_is_asked() {
 }
 
 #[test]
-fn a_client_that_closes_our_output_is_left_though_it_could_still_ask() {
+fn closing_stdout_ends_an_agent_with_open_stdin() {
     let dir = TestDir::new();
     let (child, mut input, output) = start(&dir);
     ask(&mut input, 1);

@@ -36,7 +36,7 @@ fn closed(dir: &TestDir, args: &[&str], typed: &str, said: &str) -> Option<i32> 
 }
 
 #[test]
-fn a_terminal_that_is_closed_ends_everything() {
+fn a_closed_terminal_ends_everything() {
     let dir = TestDir::new();
     let slow = ["--agent", "narrows fake-agent slow"];
     let run = [&["run"], &slow[..], &["Hi"]].concat();

@@ -274,7 +274,7 @@ impl ClientAcceptor {
         drop(lookup);
         let own_slot = stream.take_slot();
         let served = match admitted {
-            Ok(who) => match own_slot.map_or_else(|| self.slots.take(&who.id), Ok) {
+            Ok(who) => match own_slot.map_or_else(|| self.slots.acquire(&who.id), Ok) {
                 Ok(slot) => {
                     let served = self.serve_client(stream, who).await;
                     drop(slot);

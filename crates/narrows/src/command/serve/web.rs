@@ -55,7 +55,7 @@ struct GateBackend {
 impl Backend for GateBackend {
     fn open(&self, identity: Identity, _: usize) -> Opening<'_> {
         Box::pin(async move {
-            let slot = self.slots.take(&identity.to_string()).map_err(slot_error)?;
+            let slot = self.slots.acquire(&identity.to_string()).map_err(slot_error)?;
             self.connect(identity, slot).await
         })
     }
