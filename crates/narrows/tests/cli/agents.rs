@@ -10,7 +10,7 @@ use crate::test_dir::{MARK, TestDir};
 
 const HELLO: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1}}"#;
 
-/// `narrows agents` with these arguments, and with a temporary directory of its own.
+/// Returns a `narrows agents` command with a temporary directory of its own.
 fn agents(dir: &TestDir, args: &[&str]) -> Command {
     let temporary = dir.path().join("tmp");
     std::fs::create_dir_all(&temporary).expect("a directory");
@@ -19,7 +19,7 @@ fn agents(dir: &TestDir, args: &[&str]) -> Command {
     command
 }
 
-/// The same with a PATH in which there is nothing but `names`.
+/// Runs `narrows agents` with a PATH that contains only `names`.
 fn with_path(dir: &TestDir, names: &[&str], args: &[&str]) -> String {
     let bin = dir.path().join("bin");
     std::fs::create_dir_all(&bin).expect("a directory");
@@ -31,7 +31,7 @@ fn with_path(dir: &TestDir, names: &[&str], args: &[&str]) -> String {
     dir.output_of(command).replace(env!("CARGO_BIN_EXE_narrows"), "[NARROWS]")
 }
 
-/// What a probe of this agent says. Nothing of it is left.
+/// Probes an agent. No process of it is left.
 fn probe(dir: &TestDir, agent: &str, args: &[&str]) -> String {
     let told = dir.output_of(agents(dir, &[&["--probe", agent], args].concat()));
     let left: Vec<_> = std::fs::read_dir(dir.path().join("tmp")).expect("it is there").collect();
@@ -39,14 +39,14 @@ fn probe(dir: &TestDir, agent: &str, args: &[&str]) -> String {
     told
 }
 
-/// The JSON object of an output that ends well.
+/// Parses the JSON object of a successful output.
 #[track_caller]
 fn object(told: &str) -> Value {
     let text = told.strip_suffix("--- exit 0 ---\n").expect(told);
     serde_json::from_str(text).expect(told)
 }
 
-/// An agent as [`TestDir::scripted_agent`] makes them, wherever it is started.
+/// Returns the command of a [`TestDir::scripted_agent`] by its absolute path.
 fn scripted(dir: &TestDir, answers: &[&str]) -> String {
     dir.scripted_agent(answers);
     let script = std::fs::read_to_string(dir.path().join("agent.sh")).expect("a script");

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::test_dir::TestDir;
 
-/// Always the same time, so that hashes are the same.
+/// A clock that always returns the same time, so that hashes are constant.
 struct Stopped;
 
 impl Clock for Stopped {
@@ -34,7 +34,7 @@ fn file(dir: &TestDir) -> PathBuf {
     dir.path().join("audit/audit-log.jsonl")
 }
 
-/// A call of a tool, and how it was decided.
+/// Returns the event of a tool call with its decision.
 fn call(session: &str, tool: &str, decision: Decision) -> Event {
     let aip44 = json!({
         "kind": "tool-call", "operator": "notes", "session": session, "tool": tool, "toolCallId": "call_1",
@@ -65,7 +65,7 @@ fn begun(session: &str) -> Event {
     }
 }
 
-/// A place with a log of three entries.
+/// Creates a directory with a log of three entries.
 fn dir() -> TestDir {
     let dir = TestDir::new();
     let log = open(&dir, 1 << 20);
@@ -80,7 +80,7 @@ fn audit(dir: &TestDir, args: &[&str]) -> String {
     dir.output_of(dir.narrows(["audit"].iter().chain(args)))
 }
 
-/// With this in the log instead of that.
+/// Replaces a text in the log.
 fn change(dir: &TestDir, from: &str, to: &str) {
     let text = std::fs::read_to_string(file(dir)).expect("readable");
     assert!(text.contains(from), "{text}");
@@ -260,14 +260,14 @@ fn a_head_reveals_a_truncated_or_rewritten_log() {
     let against = |more: &[&str]| {
         let told = audit(&dir, &[&["verify", "audit", "--against", "head.json"], more].concat());
         let told = told.replace(&public, "[KEY]");
-        // When it was signed is another time in every run.
+        // The time of the signature differs in every run.
         told.replace(&time, "[TIME]")
     };
     assert_snapshot!(against(&[]), @"
     audit/audit-log.jsonl: OK, 3 entries verified (1 file); contains the head of [TIME], signed by [KEY] (signer not checked; add --signer KEY)
     --- exit 0 ---
     ");
-    // What was looked at is not said to be missing.
+    // With a signer, the note about the unchecked signer is missing.
     let known = against(&[]).replace(" (signer not checked; add --signer KEY)", "");
     assert_eq!(against(&["--signer", "me.key.pub"]), known);
     assert_eq!(against(&["--signer", &public]), known);
@@ -282,7 +282,7 @@ fn a_head_reveals_a_truncated_or_rewritten_log() {
     --- exit 1 ---
     "#);
 
-    // With an entry more it is still there, with two less it is not.
+    // The head is found in a log with one more entry, but not in one with two entries less.
     let log = open(&dir, 1 << 20);
     log.append(begun("s3")).wait().expect("written");
     log.close();
@@ -392,7 +392,7 @@ fn key_files_are_private() {
     ");
 }
 
-/// The older form, signed with `secret of ours`.
+/// A log in the older format, chained with the secret `secret of ours`.
 const LEGACY: &str = r#"{"action":"log.initialized","actorId":null,"actorKind":"system","createdAt":"2026-01-01T00:00:00.000Z","doctype":"audit-event","entityId":"test:genesis","entityType":"audit-event","prevSignature":"0000000000000000000000000000000000000000000000000000000000000000","schema":"agentgovernance/v1","signature":"SIGNATURE"}
 "#;
 

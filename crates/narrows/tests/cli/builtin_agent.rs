@@ -8,7 +8,7 @@ use crate::test_dir::{MARK, TestDir};
 
 const KEY: &str = "sk-test-51b0e2";
 
-/// `narrows run` without an agent.
+/// Returns `narrows run` without an agent.
 fn run(dir: &TestDir, args: &[&str]) -> std::process::Command {
     dir.narrows(["run", "--pass-env", MARK].iter().chain(args))
 }
@@ -122,7 +122,7 @@ fn an_endpoint_is_named_by_flags_variables_or_file() {
     let mut command = run(&dir, &["Hi"]);
     command.env("OPENAI_BASE_URL", &url).env("OPENAI_API_KEY", KEY);
     assert_eq!(dir.output_of(command), expected);
-    // Paths are meant from here, wherever the agent works.
+    // Paths are relative to the current directory, not to that of the agent.
     std::fs::create_dir(dir.path().join("work")).unwrap();
     dir.file("c.toml", &format!("[endpoint.a]\nbase-url = '{url}'\nmodel = 'm'\nkey-env = 'ODD_NAME'\n"));
     let mut command = run(&dir, &["--config", "c.toml", "--cwd", "work", "Hi"]);
@@ -220,7 +220,7 @@ fn a_session_is_stored_and_resumed() {
     assert_ne!(id(output(&["--output", "json", "--fork", &first, "Again"])), first);
 }
 
-/// The client decides about the command where it runs it, with the sandbox it runs in.
+/// The client decides about the command where it runs it, with its sandbox.
 #[tokio::test]
 async fn the_built_in_agent_runs_sandboxed_commands() {
     let is_held = narrows_process::Sandbox::support().await.confined().files;
@@ -234,7 +234,7 @@ async fn the_built_in_agent_runs_sandboxed_commands() {
         } else {
             assert!(told.ends_with("--- exit 9 ---\n"), "{protocol}: {told}");
         }
-        // Without one it is asked, and nobody can be.
+        // Without a sandbox the command needs permission, and there is no user.
         let told = dir.output_of(run(&dir, &[&demo[..], &["--no-sandbox", "run ls"]].concat()));
         assert!(told.contains("no sandbox") && told.ends_with("--- exit 9 ---\n"), "{protocol}: {told}");
         assert!(!told.contains("here.txt"), "{protocol}: {told}");
@@ -245,7 +245,7 @@ async fn the_built_in_agent_runs_sandboxed_commands() {
     assert!(!is_held || told.contains("here.txt") && told.ends_with("--- exit 0 ---\n"), "{told}");
 }
 
-/// It changes files and runs commands through its client only, however it is started.
+/// It changes files and runs commands only through its client, however it is started.
 #[test]
 fn the_built_in_agent_needs_no_mode_for_low_access() {
     let dir = TestDir::new();
@@ -254,7 +254,7 @@ fn the_built_in_agent_needs_no_mode_for_low_access() {
     assert!(!told.contains("--- stderr ---") && told.ends_with("--- exit 0 ---\n"), "{told}");
 }
 
-/// A tool of an MCP server that runs here is decided about once, by rules that name server and tool.
+/// A call of an MCP server that runs locally is decided once, by rules that name server and tool.
 #[test]
 fn a_denied_mcp_tool_has_a_useful_hint() {
     let dir = TestDir::new();

@@ -81,7 +81,7 @@ fn the_status_without_a_bus_is_an_error() {
     hint: start one with `narrows bus`, which prints its admin socket
     --- exit 1 ---
     ");
-    // A socket that nobody listens on any more is no bus either.
+    // A socket without a listener is not a running bus.
     let directory = dir.path().join("run/narrows");
     std::fs::create_dir_all(&directory).expect("a directory");
     drop(UnixListener::bind(directory.join("admin.sock")).expect("a socket"));
@@ -192,7 +192,7 @@ fn a_pool_that_cannot_work_is_not_ready() {
     let loss = bus.state()["pools"][1]["last_loss"].as_str().unwrap_or_default().to_owned();
     assert!(loss.contains("exit"), "{loss}");
     assert!(bus.status(&[]).contains("bad   tripped, retry in "), "{}", bus.status(&[]));
-    // The port is for this machine, under its own names.
+    // The port accepts only loopback host names.
     for (host, allowed) in [(port.as_str(), true), ("localhost", true), ("evil.example", false)] {
         let mut stream = TcpStream::connect(&port).expect("it listens");
         let answer = http(&mut stream, host, "/health");

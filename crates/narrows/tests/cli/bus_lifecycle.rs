@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::bus_support::{Bus, NARROWS, command, write};
 use crate::test_dir::{MARK, TestDir};
 
-/// A bus with this agent and these limits.
+/// Returns a configuration with this agent and these limits.
 fn file(agent: &str, limits: &str) -> String {
     format!(
         "[[listen]]\nurl = 'tcp://127.0.0.1:0'\n[[pool]]\ncommand = ['narrows', 'fake-agent', '{agent}']\n\
@@ -21,7 +21,7 @@ fn without_arguments_the_bus_prints_its_help() {
     let told = dir.output_of(dir.narrows(["bus"]));
     assert!(told.contains("narrows bus --config <FILE>") && told.contains("Examples:"), "{told}");
     assert!(told.ends_with("--- exit 2 ---\n"), "{told}");
-    // Its own exit codes and variables, not those of a run.
+    // The command has its own exit codes and variables, not those of a run.
     for (args, codes) in
         [(&["bus", "--help"][..], "0, 2, 5, 70, 130"), (&["bus", "status", "--help"], "0, 1, 2, 130, 141")]
     {
@@ -107,7 +107,7 @@ fn errors_are_reported_before_anything_is_started() {
       because: No such file or directory (os error 2)
     --- exit 2 ---
     "#);
-    // Whatever of these this machine cannot enforce.
+    // The limits that this machine cannot enforce.
     for (setting, can) in narrows_bus::worker_limits() {
         let Err(error) = can else { continue };
         dir.file(
@@ -122,7 +122,7 @@ fn errors_are_reported_before_anything_is_started() {
         );
         assert_eq!(output(&["--config", "limited.toml"]), expected);
     }
-    // What stands in a file is not said by flags as well.
+    // Flags cannot repeat settings of a file.
     for more in [["--", "a"], ["--share", "all"], ["--instances", "2"], ["--protocol", "2"], ["--name", "a"]]
     {
         let told = output(&[&["--config", "bus.toml"][..], &more].concat());
@@ -172,7 +172,7 @@ fn sigterm_waits_for_active_turns() {
     peer.prompt(&json!(2), &session, "Hi");
     peer.expect_text("So");
     bus.signal(Signal::TERM);
-    // Nobody pressed anything.
+    // There was no Ctrl-C.
     assert_eq!(bus.expect_text("shutting down: waiting up to 30s for active turns"), "");
     let refused = peer.call(&json!(3), "session/new", &json!({"cwd": dir.path(), "mcpServers": []}));
     assert_eq!(refused["error"]["code"], -32016, "{refused}");
@@ -251,7 +251,7 @@ fn a_reload_fails_no_request() {
     old.prompt(&json!(2), &session, "Hi");
     old.expect_text("So");
 
-    // A bad file changes nothing, and says where it is bad.
+    // An invalid file changes nothing, and its error has a position.
     write(&dir, "[[listen]]\nurl = 'tcp://127.0.0.1:0'\n[[pool]]\ncommand = ['narrows']\nshrae = 'all'\n");
     bus.signal(Signal::HUP);
     let said = bus.expect_text("bus.toml:5:1: ");
@@ -288,7 +288,7 @@ fn the_admin_socket_does_not_change_on_reload() {
     let dir = TestDir::new();
     let text = file("echo", "");
     let mut bus = Bus::from_file(&dir, &text);
-    // Each time, not only when it changes.
+    // The warning is repeated with every reload.
     for name in ["one.sock", "one.sock", "two.sock"] {
         write(&dir, &format!("{text}[admin]\nsocket = '{name}'\nport = 7\n"));
         bus.signal(Signal::HUP);
@@ -328,7 +328,7 @@ fn stderr_of_workers_can_be_followed() {
     let script = r"printf 'one\n\033[2Jtwo\n' >&2; cat; echo last >&2";
     let args = ["--log", "narrows_bus::worker=debug,warn", "--tcp", "127.0.0.1:0", "--", "sh", "-c", script];
     let mut bus = Bus::start(&dir, &args);
-    // While it runs, and once more when it ends.
+    // Once while it runs, and once when it ends.
     bus.expect_lines(&["DEBUG narrows_bus::worker: one pool=\"default\" worker=0", "\\u{1b}[2Jtwo"]);
     let said = bus.stop();
     assert!(said.contains("narrows_bus::worker: last pool="), "{said}");

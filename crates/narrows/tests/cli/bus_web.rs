@@ -29,7 +29,7 @@ share = "all"
 mix_identities = true
 "#;
 
-/// What `narrows token` does with a file of this place.
+/// Runs `narrows token` with a file in this directory.
 fn token(dir: &TestDir, args: &[&str]) -> (Option<i32>, String, String) {
     let file = dir.path().join("tokens.toml");
     let output =
@@ -38,7 +38,7 @@ fn token(dir: &TestDir, args: &[&str]) -> (Option<i32>, String, String) {
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
-/// A bus that writes down whose sessions are, in a directory of this place.
+/// Starts a bus that stores session owners in this directory.
 fn start(dir: &TestDir) -> Bus<'_> {
     start_with(dir, FILE)
 }
@@ -49,7 +49,7 @@ fn start_with<'a>(dir: &'a TestDir, text: &str) -> Bus<'a> {
     Bus::started(dir, command)
 }
 
-/// The head and the body of what a POST is answered with.
+/// Sends a POST and returns head and body of the response.
 fn post(url: &str, token: Option<&str>, body: &Value) -> (String, String) {
     let address = url.split_once("://").and_then(|(_, rest)| rest.split('/').next()).expect("an address");
     let mut stream = TcpStream::connect(address).expect("it listens");
@@ -82,7 +82,7 @@ fn a_token_is_created_once_in_its_own_file() {
     assert_eq!(out.metadata().expect("it is there").permissions().mode() & 0o777, 0o600);
     let secret = std::fs::read_to_string(&out).expect("a token");
     assert!(secret.starts_with("nrw_") && secret.ends_with('\n'), "{secret}");
-    // Nothing is written over, and then nothing is made.
+    // Existing files are not overwritten, and then no token is created.
     let (code, _, told) = token(&dir, &["new", "desk", "--out", path]);
     assert!(
         code == Some(2) && told.contains("existing files are never overwritten, and no token was created"),
@@ -90,7 +90,7 @@ fn a_token_is_created_once_in_its_own_file() {
     );
     assert_eq!(std::fs::read_to_string(&out).expect("a token"), secret);
     assert!(!token(&dir, &["list"]).1.contains("desk"));
-    // A name has one, and one that was not made leaves no file.
+    // A name has one token, and a failed command leaves no file.
     let other = dir.path().join("other.token");
     let (code, said, told) = token(&dir, &["new", "laptop", "--out", other.to_str().expect("UTF-8")]);
     assert_eq!((code, said.as_str()), (Some(2), ""));
@@ -102,7 +102,7 @@ fn a_token_is_created_once_in_its_own_file() {
     );
     assert!(told.contains("`narrows token revoke laptop --file "), "{told}");
     assert!(!other.exists());
-    // What cannot be written lets nobody in.
+    // A token that cannot be written is not valid.
     let (code, _, told) = token(&dir, &["new", "full", "--out", "tokens.toml/full.token"]);
     assert!(code == Some(2) && told.contains("no token was created"), "{told}");
     assert!(!token(&dir, &["list"]).1.contains("full"));
@@ -259,7 +259,7 @@ fn a_bus_survives_a_file_size_limit() {
     prlimit(Some(bus.pid()), Resource::Fsize, limit).expect("it is ours");
     let proof = format!("Bearer {secret}");
     let mut peer = Peer::web(&bus.at[0], &[("authorization", &*proof)]).expect("let in");
-    // Its owner cannot be written down, which costs the session at most.
+    // The owner cannot be stored; this affects at most the session.
     peer.session(&dir);
     assert_eq!(bus.state()["sessions"], 1);
     bus.signal(Signal::TERM);
@@ -302,7 +302,7 @@ fn a_client_of_a_resumable_port_can_reconnect() {
     let answer = first.call(&json!(0), "initialize", &marked);
     let connection = &answer["result"]["_meta"]["narrows"]["resume"]["connection"];
     assert!(connection.is_string(), "{answer}");
-    // By the same way, with what was taken before.
+    // On the same connection, with the data from before.
     let mut second = Peer::connect(&bus.at[1]);
     let resumed =
         second.call(&json!(1), "_narrows/resume", &json!({"connection": connection, "received": 1}));
@@ -310,12 +310,12 @@ fn a_client_of_a_resumable_port_can_reconnect() {
     assert_eq!(bus.state()["network_connections"]["resumed"], 1);
     let made = second.call(&json!(2), "session/new", &json!({"cwd": dir.path(), "mcpServers": []}));
     assert!(made["result"]["sessionId"].is_string(), "{made}");
-    // Everybody else is served as ever.
+    // All other clients are served as before.
     bus.client_at(1).session(&dir);
     bus.stop();
 }
 
-/// A bus whose agent asks for a permission in each turn.
+/// Starts a bus whose agent asks for permission in each turn.
 fn asking<'a>(dir: &'a TestDir, limits: &str) -> Bus<'a> {
     dir.file("asks.toml", &asks("delete"));
     let agent = "command = [\"[NARROWS]\", \"fake-agent\", \"asks.toml\"]\nshare = \"all\"\n";
@@ -323,8 +323,8 @@ fn asking<'a>(dir: &'a TestDir, limits: &str) -> Bus<'a> {
     start_with(dir, &format!("{listen}[[pool]]\n{agent}{limits}"))
 }
 
-/// A client that waits for the end of a turn in which it was asked; what its connection is called, if it can be taken up again,
-/// and how much it has heard.
+/// Returns a client that waits for the end of a turn with a permission request, the id of its resumable connection,
+/// and the number of messages it received.
 fn asked(bus: &Bus<'_>, dir: &TestDir, meta: &Value) -> (Peer, Value, usize) {
     let mut peer = Peer::web(&bus.at[0], &[]).expect("let in");
     let params = json!({"protocolVersion": 1, "clientCapabilities": {}, "_meta": meta});
@@ -358,7 +358,7 @@ fn a_resumable_client_gets_the_request_again_and_its_turn_continues() {
     bus.wait_for_workers(1);
     let (peer, connection, heard) = asked(&bus, &dir, &json!({"narrows": {"resume": 1}}));
     drop(peer);
-    // As if the question had been lost on the way.
+    // As if the request had been lost in transit.
     let mut again = Peer::web(&bus.at[0], &[]).expect("let in");
     let resume = json!({"connection": connection, "received": heard - 1});
     assert_eq!(again.call(&json!("r"), "_narrows/resume", &resume)["result"]["received"], 3);
@@ -410,7 +410,7 @@ fn two_clients_share_one_session() {
     first.prompt(&json!(2), &session, "one two");
     first.answer(&json!(2));
     second.expect_text("two");
-    // Now the other way round.
+    // The same with the roles reversed.
     second.prompt(&json!(2), &session, "three four");
     second.answer(&json!(2));
     first.expect_text("four");
@@ -480,7 +480,7 @@ fn a_network_listener_needs_authentication() {
     }
 }
 
-/// What a bus with these files and `narrows check` say of them, when neither can use them.
+/// Checks the errors of a bus and of `narrows check` about the same invalid files.
 #[track_caller]
 fn refused(dir: &TestDir, settings: &str, words: &[&str]) {
     let pool = "[[pool]]\ncommand = [\"[NARROWS]\", \"fake-agent\", \"echo\"]\n";

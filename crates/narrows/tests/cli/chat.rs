@@ -7,7 +7,7 @@ use crate::terminal_user::{CTRL_C, CTRL_D, TerminalUser, processes};
 use crate::test_dir::{MARK, TestDir};
 use rustix::process::{Signal, kill_process};
 
-/// An agent that counts its turns, and has a command of its own.
+/// An agent that counts its turns, and has its own command.
 const COUNTS: &str = r#"
 name = "counts"
 
@@ -21,7 +21,7 @@ session_new = [
 steps = [{ usage = { used = 1200, size = 200000, cost = 0.02 } }, { say = "[{turn}: {prompt}]" }]
 "#;
 
-/// Rules under which somebody is asked.
+/// Rules that ask for permission.
 const ASKS: &str = "[[rule]]\neffect = \"ask\"\nkind = \"delete\"\n";
 
 #[test]
@@ -33,7 +33,7 @@ fn turns_follow_each_other_in_one_session() {
     user.chat("hello", "[1: hello]");
     user.expect("1200 in context, $0.0200");
     user.chat("and again", "[2: and again]");
-    // A line that goes on.
+    // A line that is continued.
     user.type_text("one\\\r");
     user.expect_edit_line("… ");
     user.type_text("two\r");
@@ -145,7 +145,7 @@ fn a_permission_request_is_shown() {
     {
         user.type_text("clean\r");
         user.expect_times("[y] yes, this once", number + 1);
-        // The question stands behind what was said before it.
+        // The prompt follows the earlier output.
         let screen = user.screen();
         let asked = screen.rfind("The agent asks for permission:").expect("a question");
         assert!(screen[..asked].matches("I would like to clean up.").count() == number + 1, "{screen}");
@@ -166,7 +166,7 @@ fn a_prompt_is_withdrawn_when_its_turn_ends() {
     user.type_text(CTRL_C);
     user.expect("cancelled");
     user.expect_prompt();
-    // Nobody else reads what is typed now.
+    // No other process reads the keys now.
     user.type_text("clean again");
     user.expect_edit_line("> clean again");
     user.type_text("\r");
@@ -348,7 +348,7 @@ fn the_history_is_stored_privately() {
 #[test]
 fn a_resumed_session_shows_earlier_messages() {
     let dir = TestDir::new();
-    // In version 2 an agent that goes on with a session tells its past.
+    // In version 2 an agent that resumes a session replays it.
     let demo = ["--base-url", "builtin:demo", "--pace", "0", "--protocol", "2"];
     let user = TerminalUser::start(&dir, &demo);
     user.expect_prompt();
@@ -402,7 +402,7 @@ fn events_between_turns_are_shown_above_the_input_line() {
     assert_eq!(user.wait_exit(), Some(0));
 }
 
-/// `narrows chat` without a terminal.
+/// Runs `narrows chat` without a terminal.
 fn piped(dir: &TestDir, agent: &str, input: &str) -> String {
     let command = dir.narrows(["chat", "--pass-env", MARK, "--agent", agent]);
     dir.output_with_input(command, input.as_bytes())

@@ -89,7 +89,7 @@ fn the_effective_settings_are_a_valid_file() {
     let told = check(&dir, &["-v", "good.toml"]);
     let file = told.strip_suffix("--- exit 0 ---\n").expect(&told);
     assert!(file.contains("queue_bytes = \"8MiB\"") && !file.contains("hunter2"), "{file}");
-    // The value of a variable is a comment, for whoever uses it to write.
+    // The value of an environment variable is hidden; users fill it in.
     let hidden = "# KEY = \"(hidden)\"\n";
     assert!(file.contains(hidden), "{file}");
     dir.file("again.toml", file);
@@ -106,14 +106,14 @@ fn the_settings_of_the_page_are_valid() {
     let whole: Vec<&&str> = blocks.iter().filter(|block| block.contains("[[pool]]")).collect();
     assert!(!whole.is_empty());
     for block in whole {
-        // The programs are the reader's, and need not be here.
+        // The programs of the example need not exist here.
         let block = block.replace("\"narrows\", \"acp\"", "\"sh\"").replace("mcp-server-files", "sh");
         dir.file("page.toml", &block);
         let told = check(&dir, &["page.toml"]);
         assert!(told.ends_with("--- exit 0 ---\n"), "{told}");
         assert!(!told.contains("warning"), "{told}");
     }
-    // Every setting has a line there.
+    // Every setting has a line.
     let minimal = "[[listen]]\nurl = \"stdio:\"\n[[pool]]\ncommand = [\"sh\"]\ncwd = \".\"\nmemory = \"1GiB\"\npids = 9\n[admin]\nsocket = \"a\"\nport = 1\n";
     dir.file("all.toml", minimal);
     let told = check(&dir, &["--json", "--verbose", "all.toml"]);

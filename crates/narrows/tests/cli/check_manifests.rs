@@ -43,7 +43,7 @@ fn check(dir: &TestDir, args: &[&str]) -> String {
     dir.output_of(dir.narrows(["check"].iter().chain(args)))
 }
 
-/// A directory `notes` with these files.
+/// Creates a directory `notes` with these files.
 fn notes(files: &[(&str, &str)]) -> TestDir {
     let dir = TestDir::new();
     std::fs::create_dir(dir.path().join("notes")).expect("a directory");
@@ -81,7 +81,7 @@ fn a_directory_is_checked_as_a_whole() {
     notes/OPERATOR.md: valid
     --- exit 0 ---
     ");
-    // By itself it is right; what it leads to is not there.
+    // The file alone is valid, but a file that it refers to is missing.
     let dir = notes(&[("ACP.md", ACP), ("GOVERNANCE.md", GOVERNANCE)]);
     assert_snapshot!(check(&dir, &["notes/ACP.md", "notes"]), @"
     notes/ACP.md: valid by itself; what it leads to was not looked at: narrows check notes
@@ -120,7 +120,7 @@ fn warnings_are_errors_with_strict() {
     hint: write name: notes, or move the file
     --- exit 2 ---
     ");
-    // Also of a bus.
+    // The same for a bus.
     dir.file(
         "bus.toml",
         "[[listen]]\nurl = \"stdio:\"\n[[pool]]\ncommand = [\"sh\"]\nmix_identities = true\n",

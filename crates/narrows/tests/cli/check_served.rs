@@ -10,7 +10,7 @@ fn check(governed: &Governed, args: &[&str]) -> String {
     governed.dir.output_of(governed.dir.narrows(["check"].iter().chain(args)))
 }
 
-/// The lines with this word that both say, without what belongs to one of them.
+/// Compares the lines with this word that both commands print, without those of only one.
 #[track_caller]
 fn both(governed: &Governed, word: &str) -> String {
     let is_about =
@@ -62,7 +62,7 @@ fn impossible_sandboxes_are_reported() {
     error: ws/AGENT-CLI.md:12:1: sandbox.env: missing `env`, which disables that of ./SANDBOX.md: the stricter of two sandboxes applies
     hint: use sandbox: ./SANDBOX.md for both, or env: {} to deny everything
     ");
-    // What is said is meant.
+    // The error names the actual cause.
     agent_cli(&governed, "{provider: local, config: {}, network: {egress: []}, env: {}}");
     let told = check(&governed, &["ws"]);
     assert!(told.ends_with("--- exit 0 ---\n"), "{told}");
@@ -92,7 +92,7 @@ fn an_operator_with_a_misspelled_key_is_reported() {
     error: ws/ACP.md:12:5: metadata.aip44.operater: `operater` is not a key of aip44
     hint: did you mean operator?
     ");
-    // The file by itself is refused in the same words.
+    // A single file is refused with the same message.
     let alone = check(&governed, &["ws/ACP.md"]);
     assert_eq!(alone, format!("--- stderr ---\n{told}\n--- exit 2 ---\n"));
     // A file that only describes an agent is valid, but not served.
@@ -135,7 +135,7 @@ fn policies_about_unknown_tools_are_reported() {
     governed.dir.file("bus.toml", "[[listen]]\nurl = \"stdio:\"\n[[pool]]\nmanifest = \"ws/ACP.md\"\n");
     let told = check(&governed, &["bus.toml"]);
     assert!(told.contains("`pay` matches no tool of the operator"), "{told}");
-    // What another operator has, who shares the policy, is meant for that.
+    // A tool that another operator has, which shares the policy.
     std::fs::create_dir(governed.root().join("other")).expect("a directory");
     let copied = |name: &str| std::fs::read_to_string(governed.root().join(name)).expect("it is there");
     let acp = copied("ACP.md").replace("name: ws", "name: other").replace("kind: bridge", "kind: server");
@@ -146,7 +146,7 @@ fn policies_about_unknown_tools_are_reported() {
     governed.file("other/OPERATOR.md", &copied("OPERATOR.md").replace("{id: read_file}", "{id: pay}"));
     let told = check(&governed, &["ws"]);
     assert!(!told.contains("matches no tool") && told.ends_with("--- exit 0 ---\n"), "{told}");
-    // Which the built-in agent that plays it will not have, though.
+    // The built-in agent that runs the operator does not have the tool.
     assert!(
         told.contains("warning: ws/other/OPERATOR.md:7:28: tools[1]: `pay` is no tool of the built-in"),
         "{told}"
@@ -177,7 +177,7 @@ fn unreadable_keyrings_are_reported() {
     assert_snapshot!(both(&governed, "error:"), @"
     error: ws/.well-known/governance-keys.json:1:1: invalid signing keys: expected value
     ");
-    // One that is named has to be there.
+    // A file that is named must exist.
     let governed = Governed::bridge("");
     let text = std::fs::read_to_string(governed.root().join("GOVERNANCE.md")).expect("it is there");
     governed
@@ -249,7 +249,7 @@ fn impossible_approvals_are_reported() {
         ),
     );
     assert_eq!(warned(&governed), "", "zoe may be the client");
-    // A key that does not count is no key.
+    // An invalid key does not count.
     governed.file(
         ".well-known/governance-keys.json",
         "{\"keys\": [{\"id\": \"did:key:zNone\", \"subject\": {\"id\": \"ada\", \"role\": \"lead\"}}]}",

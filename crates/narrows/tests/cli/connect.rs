@@ -14,7 +14,7 @@ use crate::stdio_client::StdioClient;
 use crate::terminal_user::{CTRL_C, CTRL_D, TerminalUser};
 use crate::test_dir::TestDir;
 
-/// A bus with an agent that says what it is told.
+/// Starts a bus with an agent that echoes prompts.
 fn echo(dir: &TestDir) -> Bus<'_> {
     Bus::start(dir, &["--listen", "tcp://127.0.0.1:0", "--", NARROWS, "fake-agent", "echo"])
 }
@@ -144,7 +144,7 @@ fn a_stopping_bus_refuses_new_clients_with_a_reason() {
     let listeners = ["--listen", "ws://127.0.0.1:0/acp", "--listen", "tcp://127.0.0.1:0"];
     let bus = Bus::start(&home, &[&listeners[..], &["--", NARROWS, "fake-agent", "slow"]].concat());
     let running = dir.start(dir.narrows(["run", "--agent", &bus.at[0], "--grace", "200ms", "go"]));
-    // Its turn, for which the bus waits.
+    // The bus waits for this turn.
     bus.wait_for(|state| state["sessions"] == 1 && state["pending"] == 1);
     bus.signal(Signal::TERM);
     home.wait_for(|| bus.page("/ready").contains("the bus is stopping"));
@@ -340,7 +340,7 @@ fn invalid_arguments_are_refused() {
     ");
 }
 
-/// The way to a server, which can be cut and mended.
+/// A path to a server that can be cut and restored.
 struct Way {
     at: String,
     is_cut: Arc<AtomicBool>,
@@ -375,7 +375,7 @@ impl Way {
     fn cut(&self) {
         self.is_cut.store(true, Ordering::SeqCst);
         for socket in self.sockets.lock().expect("a socket").drain(..) {
-            // One that has ended already is cut.
+            // Also cuts connections that have ended.
             let _ = socket.shutdown(Shutdown::Both);
         }
     }
@@ -387,7 +387,7 @@ impl Way {
 
 const LOST: &str = "connection lost, reconnecting (";
 
-/// Cuts the way to an agent in a turn that begins so, mends it, cuts it again and gives up. `begin` is handed the address.
+/// Cuts the path to an agent during a turn, restores it, cuts it again and cancels. `begin` gets the address.
 fn cuts<'a>(begin: impl FnOnce(&str) -> TerminalUser<'a>) -> TerminalUser<'a> {
     let home = TestDir::new();
     let bus = Bus::start(&home, &["--listen", "ws://127.0.0.1:0/acp", "--", NARROWS, "fake-agent", "slow"]);

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::test_dir::TestDir;
 
-/// The events that were told, and the rest.
+/// Returns the events, and the rest of the output.
 fn events(told: &str) -> (Vec<Value>, &str) {
     let end = told.find("---").unwrap_or(told.len());
     let lines = told[..end].lines().map(|line| serde_json::from_str(line).expect("JSON"));
@@ -78,7 +78,7 @@ fn a_program_answers_permission_requests() {
         (answer(json!({"allow": false})), json!("reject_once"), "answer", 9),
         (answer(json!({"optionId": "allow_always"})), json!("allow_always"), "answer", 0),
         (answer(json!({"optionId": "invented"})), json!("reject_once"), "answer", 9),
-        // Whoever says nothing more cannot be asked, and has not said no.
+        // At end of input the program cannot be asked, and has not denied anything.
         ("nonsense\n".to_owned(), json!("reject_once"), "nobody to ask", 9),
     ] {
         let args = ["--policy", "ask.toml", "--output", "events", "--input", "events", "--log", "off", "Go"];
@@ -131,7 +131,7 @@ fn an_answer_matches_the_schema_or_is_an_error() {
     assert!(formless.ends_with("--- exit 4 ---\n"), "{formless}");
 }
 
-/// The events of a run have the same ids, the error behind its end included.
+/// The events of a run have the same ids, including an error after its end.
 #[test]
 fn an_answer_that_misses_the_schema_ends_with_an_error_event() {
     let dir = TestDir::new();

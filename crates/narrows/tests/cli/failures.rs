@@ -11,20 +11,20 @@ const HELLO_V1: &str =
     r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1,"agentInfo":{"name":"sh","version":"1"}}}"#;
 const SESSION: &str = r#"{"jsonrpc":"2.0","id":2,"result":{"sessionId":"s"}}"#;
 
-/// `narrows run` with an agent that answers with these lines.
+/// Runs `narrows run` with an agent that gives these responses.
 fn output(answers: &[&str], args: &[&str]) -> String {
     let dir = TestDir::new();
     let agent = dir.scripted_agent(answers);
     dir.output_of(dir.run(&agent, args))
 }
 
-/// `narrows run` with this agent.
+/// Runs `narrows run` with this agent.
 fn output_with_agent(agent: &str, args: &[&str]) -> String {
     let dir = TestDir::new();
     dir.output_of(dir.run(agent, args))
 }
 
-/// A v1 turn that ends for this reason.
+/// Runs a turn of version 1 that ends with this stop reason.
 fn stopped(reason: &str) -> String {
     let answer = format!(
         r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":"s","update":{{"sessionUpdate":"agent_message_chunk","content":{{"type":"text","text":"so far"}}}}}}}}
@@ -85,7 +85,7 @@ fn usage() {
     ");
 }
 
-/// The standard library opens /dev/null in place of a stdout that is closed, where everything could be written.
+/// The standard library opens /dev/null in place of a closed stdout, and every write would succeed.
 #[test]
 fn a_closed_stdout_is_an_error() {
     let dir = TestDir::new();
@@ -205,7 +205,7 @@ fn a_silent_agent() {
 
 #[test]
 fn no_agent_at_all() {
-    // It sends back what it gets.
+    // `cat` returns its input.
     assert_snapshot!(output_with_agent("cat", &["Hi"]), @"
     --- stderr ---
     error: the agent answered `initialize` with an error
@@ -224,7 +224,7 @@ fn no_agent_at_all() {
 
 #[test]
 fn an_agent_that_is_temporarily_unavailable() {
-    // As a bus answers while a pool of its rests.
+    // The response of a bus while the circuit breaker of a pool is open.
     let resting = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32012,"message":"the pool rests","data":{"retryable":true,"retryAfterMs":900}}}"#;
     assert_snapshot!(output(&[resting], &["Hi"]), @"
     --- stderr ---

@@ -9,7 +9,7 @@ use insta::assert_snapshot;
 
 use crate::test_dir::TestDir;
 
-/// A turn with a built-in script, which must be told alike in both versions.
+/// Runs a turn with a built-in script, with the same result in both versions.
 #[track_caller]
 fn output(script: &str) -> String {
     let [one, two] = ["1", "2"].map(|protocol| {
@@ -71,7 +71,7 @@ fn noisy() {
 #[test]
 fn flood() {
     let dir = TestDir::new();
-    // The built-in one is ten times that, which takes a while without optimisation.
+    // The built-in one is ten times as long, which is slow without optimization.
     dir.file(
         "flood.toml",
         "name = \"flood\"\n[[turn]]\nsteps = [{ flood = { updates = 20_000, bytes = 100 } }]\n",
@@ -192,7 +192,7 @@ fn stdout_has_only_messages() {
     dir.assert_no_process_left();
 }
 
-/// Requests, a line each, in a file.
+/// Writes requests to a file, one per line.
 fn requests(dir: &TestDir, count: usize) -> File {
     let lines: String = (0..count)
         .map(|id| format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"session/list\"}}\n"))
@@ -219,7 +219,7 @@ fn every_request_is_answered_before_the_end() {
             break;
         }
         answers += piece[..length].iter().filter(|byte| **byte == b'\n').count();
-        // sleep: the reader is to be slower than the agent
+        // sleep: the reader must be slower than the agent
         std::thread::sleep(Duration::from_millis(2));
     }
     assert!(child.wait().unwrap().success());
@@ -243,7 +243,7 @@ fn a_connection_lost_during_a_script() {
     command.stdin(Stdio::piped()).stderr(Stdio::piped());
     command.stdout(File::options().write(true).open("/dev/full").unwrap());
     let mut child = command.spawn().unwrap();
-    // It stays open: the end of the requests is not the reason.
+    // Stdin stays open: the end of the input is not the cause.
     let mut stdin = child.stdin.take().unwrap();
     writeln!(stdin, "{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"session/list\"}}").unwrap();
     let mut stderr = String::new();

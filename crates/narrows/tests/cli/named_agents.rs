@@ -4,7 +4,7 @@ use insta::assert_snapshot;
 
 use crate::test_dir::TestDir;
 
-/// A place with two agents that have names, one of them with settings for its sessions.
+/// Creates a directory with two named agents, one with session settings.
 fn dir() -> TestDir {
     let dir = TestDir::new();
     dir.file(
@@ -15,7 +15,7 @@ fn dir() -> TestDir {
     dir
 }
 
-/// `narrows run` with this agent of the file above.
+/// Runs `narrows run` with this agent of the file above.
 fn run(dir: &TestDir, agent: &str, args: &[&str]) -> String {
     let first = ["run", "--config", "c.toml", "--agent", agent];
     let mut command = dir.narrows(first.iter().chain(args));
@@ -108,7 +108,7 @@ fn invalid_endpoint_settings_affect_only_that_endpoint() {
         check(&dir, &format!("default = 'a'\n{config}"), &["--endpoint", "ok"], None);
     }
     check(&dir, &format!("{ok}{bad}"), &[], None);
-    // The first one is the default, whether it can be used or not.
+    // The first endpoint is the default, even if it is invalid.
     check(&dir, &format!("{bad}{ok}"), &[], Some(wrong));
 }
 
@@ -149,7 +149,7 @@ fn a_name_taken_as_a_program_is_reported() {
     let told = run(&dir, "true", &["Hi"]);
     let line = "--- stderr ---\n\"true\" is not an agent in narrows.toml, running the program /";
     assert!(told.starts_with(line) && told.ends_with("--- exit 5 ---\n"), "{told}");
-    // Whoever writes arguments means a program.
+    // A value with arguments is a command.
     assert_eq!(run(&dir, "narrows fake-agent echo", &["Hi"]), "Hi\n--- exit 0 ---\n");
 }
 

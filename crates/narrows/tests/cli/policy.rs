@@ -23,19 +23,19 @@ effect = "ask"
 server = "github"
 "#;
 
-/// A place with the rules above.
+/// Creates a directory with the rules above.
 fn dir() -> TestDir {
     let dir = TestDir::new();
     dir.file("rules.toml", RULES);
     dir
 }
 
-/// `narrows policy` with these arguments.
+/// Runs `narrows policy` with these arguments.
 fn policy(dir: &TestDir, args: &[&str]) -> String {
     dir.output_of(dir.narrows(["policy"].iter().chain(args)))
 }
 
-/// The object of an output that ends with this code.
+/// Parses the JSON output and checks the exit code.
 #[track_caller]
 fn object(told: &str, code: u8) -> Value {
     let end = format!("--- exit {code} ---\n");
@@ -65,13 +65,13 @@ fn a_command_is_explained() {
       - ask rule 3 (rules.toml:14): its `server` does not match `make test`
     --- exit 0 ---
     ");
-    // The same words are one argument of a program here.
+    // The same words are a single argument of a program here.
     let words = ["explain", "rules.toml", "--no-sandbox", "--", "echo", "make test && git push"];
     let told = policy(&dir, &words);
     assert!(told.starts_with("ask `echo"), "{told}");
 }
 
-/// The sandbox is the one of this machine, unless a flag says otherwise.
+/// Without a flag, the sandbox of this machine applies.
 #[tokio::test]
 async fn a_command_is_judged_with_the_sandbox_of_a_run() {
     let dir = dir();
@@ -223,14 +223,14 @@ fn a_recorded_run_is_judged_again() {
         (&json!("allow"), &json!("ask"), &json!(true))
     );
     assert_eq!(request["decision"]["because"]["line"], 1);
-    // The same from stdin, and in another directory, where the file is none of the agent's.
+    // The same from stdin, and in another directory, which does not contain the agent's file.
     let elsewhere =
         dir.narrows(["policy", "test", "rules.toml", "--cwd", "/", "--add-dir", ".", "--events", "-"]);
     let told = dir.output_with_input(elsewhere, &recorded.stdout);
     assert!(told.starts_with("= allow: Remove build output?"), "{told}");
 }
 
-/// One request and what was decided, as a run tells them.
+/// Returns the events of one permission request and its decision.
 fn asked(id: &str, requested: &Value, decision: &Value) -> String {
     let event = |payload: Value| json!({"type": "provider.event", "atMs": 1, "sessionId": "s", "provider": "a", "payload": payload});
     let mut payload = json!({"type": "permission.requested", "requestId": id, "title": id});
@@ -318,7 +318,7 @@ fn a_record_without_events_is_an_error() {
     assert!(told.contains("--events: cannot read \"nothing.jsonl\""), "{told}");
 }
 
-/// A link is judged by where it leads as well as by its name.
+/// A link is judged by its path and by its target.
 #[test]
 fn links_are_followed() {
     let dir = dir();
@@ -341,7 +341,8 @@ fn links_are_followed() {
     }
 }
 
-/// What docs/concepts/security-model.md says: with the network a command reaches what listens on this machine, without it nothing.
+/// As described in docs/concepts/security-model.md: with the network a command reaches servers on this machine,
+/// without it none.
 #[tokio::test]
 async fn a_command_reaches_loopback_with_the_network_and_nothing_without_it() {
     let can = narrows_process::Sandbox::support().await.confined();
@@ -370,7 +371,7 @@ async fn a_command_reaches_loopback_with_the_network_and_nothing_without_it() {
     }
 }
 
-/// What the policy allows is one thing, and what the client's file service reaches is another.
+/// A decision of the policy does not extend the directories of the client's file service.
 #[test]
 fn files_outside_the_directories_of_the_session_are_noted() {
     let dir = TestDir::new();
@@ -392,7 +393,7 @@ fn files_outside_the_directories_of_the_session_are_noted() {
         let told = explain(&[&high[..], args].concat());
         assert!(told.starts_with("allow ") && !told.contains("note:"), "{args:?}: {told}");
     }
-    // What is refused anyway needs no note, and a command uses no file service.
+    // A denied action needs no note, and a command does not use the file service.
     for args in
         [&["--kind", "edit", "--path", "/etc/x"][..], &["--access", "high", "--", "cat", "/etc/hosts"]]
     {

@@ -12,21 +12,21 @@ const SESSION: &str = r#"{"jsonrpc":"2.0","id":2,"result":{"sessionId":"s"}}"#;
 const END_V1: &str = r#"{"jsonrpc":"2.0","id":3,"result":{"stopReason":"end_turn"}}"#;
 const INSERTED: &str = r#"{"jsonrpc":"2.0","id":3,"result":{"messageId":"m0"}}"#;
 
-/// A `session/update`.
+/// Returns a `session/update`.
 fn update(update: &str) -> String {
     format!(
         r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":"s","update":{{{update}}}}}}}"#
     )
 }
 
-/// A piece of a message.
+/// Returns a piece of a message.
 fn chunk(message: &str, text: &str) -> String {
     update(&format!(
         r#""sessionUpdate":"agent_message_chunk","messageId":"{message}","content":{{"type":"text","text":"{text}"}}"#
     ))
 }
 
-/// A state of version 2.
+/// Returns a state update of version 2.
 fn state(state: &str) -> String {
     update(&format!(r#""sessionUpdate":"state_update","state":{state}"#))
 }
@@ -210,7 +210,7 @@ fn requests_of_the_agent() {
         assert!(told.contains(line), "no {line} in {told}");
     }
     assert!(told.ends_with("--- exit 9 ---\n"), "{told}");
-    // Which of the two is answered first is nobody's business.
+    // The order of the two responses does not matter.
     let mut got: Vec<String> = dir.received().lines().skip(3).map(str::to_owned).collect();
     got.sort_unstable();
     assert!(got[0].starts_with(r#"{"jsonrpc":"2.0","id":"f","error":{"code":-32602,"#), "{}", got[0]);
@@ -235,12 +235,12 @@ fn output_does_not_control_the_terminal() {
     command.stdout(screen.try_clone().unwrap()).stderr(screen);
     let mut child = command.spawn().unwrap();
     drop(command);
-    // Reading fails when the last end that narrows had is closed; what came until then is what counts.
+    // Reading fails when narrows closes its last end; only the output before that counts.
     let mut shown = Vec::new();
     let _ = terminal.read_to_end(&mut shown);
     assert_eq!(child.wait().unwrap().code(), Some(0));
     let shown = String::from_utf8(shown).unwrap();
-    // Our own styles are the only escapes.
+    // The styles of narrows are the only escape sequences.
     let shown = shown.replace("\u{1b}[2m", "<dim>").replace("\u{1b}[0m", "</>").replace('\r', "");
     assert_snapshot!(shown, @r"
     <dim>thinking: Let me see</>

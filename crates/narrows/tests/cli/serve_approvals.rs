@@ -10,7 +10,7 @@ use crate::serve_support::{Governed, policy};
 use crate::terminal_user::TerminalUser;
 use crate::test_dir::{MARK, Running};
 
-/// `narrows run` with what is served, in the workspace.
+/// Starts `narrows run` with a `narrows serve` agent, in the workspace.
 fn run<'a>(governed: &'a Governed, serve: &str, args: &[&str]) -> Running<'a> {
     let agent = format!("narrows serve {serve} {}", governed.root().join("ACP.md").display());
     let first = ["run", "--pass-env", MARK, "--agent", &agent];
@@ -20,7 +20,7 @@ fn run<'a>(governed: &'a Governed, serve: &str, args: &[&str]) -> Running<'a> {
     governed.dir.start(command)
 }
 
-/// A workspace in which a lead has to approve what is removed.
+/// Creates a workspace in which a lead must approve deletions.
 fn governed() -> Governed {
     let governed = Governed::bridge(&asks("delete"));
     governed.with_lead_quorum(1);
@@ -28,7 +28,7 @@ fn governed() -> Governed {
     governed
 }
 
-/// The id of what waits.
+/// Returns the id of the pending approval.
 fn waiting(governed: &Governed, args: &[&str]) -> String {
     let list = || governed.dir.output_beside_others(governed.approve(&[&["--list"], args].concat()));
     governed.dir.wait_for(|| list().contains("kind:delete"));
@@ -67,7 +67,7 @@ fn a_waiting_client_gets_notices_and_the_reason_of_a_denial() {
     governed.actions();
 }
 
-/// What a client lets an agent do without a question is not what governance wants somebody's word for.
+/// Presets of the client do not replace approvals of a governance.
 #[test]
 fn a_preset_of_the_client_approves_nothing() {
     let governed = Governed::bridge(&asks("delete"));
@@ -75,7 +75,7 @@ fn a_preset_of_the_client_approves_nothing() {
     assert!(told.starts_with("rejected") && told.ends_with("--- exit 9 ---\n"), "{told}");
     let shown = governed.dir.output_beside_others(governed.dir.narrows(["audit", "show", "ws/audit"]));
     assert!(shown.contains("nobody could be asked"), "{shown}");
-    // A rule does, which somebody wrote.
+    // A rule that a user wrote does.
     governed.file("rules.toml", "[[rule]]\nname = \"leave\"\neffect = \"allow\"\nkind = \"delete\"\n");
     let told = run(&governed, "", &["--policy", "rules.toml", "go"]).finish();
     assert!(told.starts_with("allowed") && told.ends_with("--- exit 0 ---\n"), "{told}");
@@ -154,7 +154,7 @@ fn a_prompt_shows_policy_and_approval_and_a_denial_sets_the_exit_code() {
         let user = TerminalUser::serve(&governed.dir, &["ws", "--", "go"]);
         user.expect("why asked: governance: ");
         user.expect("policy `removing` says so");
-        // It is the last of the question.
+        // The last line of the prompt.
         user.expect("Allow it?");
         let screen = user.screen();
         assert!(!screen.contains("the gate asks") && !screen.contains("about:"), "{screen}");

@@ -10,7 +10,7 @@ use crate::serve::asks;
 use crate::serve_support::{Governed, policy, session};
 use crate::stdio_client::StdioClient;
 
-/// Begins a turn that waits for an approval from elsewhere. Its id.
+/// Begins a turn that waits for an approval by another process. Returns its id.
 fn waiting<'a>(governed: &'a Governed) -> (StdioClient<'a>, String) {
     let mut stdio = governed.stdio();
     let session = session(&mut stdio, governed);
@@ -21,7 +21,7 @@ fn waiting<'a>(governed: &'a Governed) -> (StdioClient<'a>, String) {
     (stdio, id)
 }
 
-/// What becomes of the turn: what the agent said, if nothing was asked of the client.
+/// Returns the outcome of the turn: the agent's text, if the client got no requests.
 fn outcome(mut stdio: StdioClient<'_>) -> String {
     let answer = stdio
         .wait_for_response(|request| json!({"outcome": {"outcome": "cancelled", "asked": request["id"]}}));
@@ -130,7 +130,7 @@ fn a_gate_that_does_not_answer_is_named() {
     governed.keys(&["ada"]);
     let (stdio, id) = waiting(&governed);
     let directory = governed.dir.path().join("narrows");
-    // Whoever was here has gone.
+    // The process of this socket has ended.
     drop(std::os::unix::net::UnixListener::bind(directory.join("serve-gone.sock")).expect("it is free"));
     let said = output(&governed, &["--list"]);
     assert!(said.contains(&id) && said.contains("--- exit 0 ---"), "{said}");
@@ -157,7 +157,7 @@ fn keys_are_trusted_with_the_manifest() {
     assert!(said.contains("governance-keys.json changed") && said.contains("--- exit 2 ---"), "{said}");
 }
 
-/// The key of the first test vector of RFC 8032, whose public half is needed in PEM.
+/// The key of the first test vector of RFC 8032. Its public half is needed in PEM.
 const PRIVATE: &str = "MC4CAQAwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g";
 const PUBLIC: &str = "MCowBQYDK2VwAyEA11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=";
 
@@ -212,7 +212,7 @@ fn a_running_gate_counts_no_key_that_was_revoked_since() {
     governed.file(".well-known/governance-revoked.json", &json!([ring["keys"][1]["id"]]).to_string());
     let said = output(&governed, &[&id, "--key", "cem.key"]);
     assert!(said.contains("was revoked") && said.contains("--- exit 9 ---"), "{said}");
-    // What does more than revoke refuses every signature.
+    // A change beyond a revocation refuses every signature.
     std::fs::write(&path, &trusted).expect("a file");
     for _ in 0..2 {
         let said = output(&governed, &[&id, "--reject", "no", "--key", "cem.key"]);
@@ -257,7 +257,7 @@ fn the_client_completes_no_quorum_with_a_key_that_was_revoked_since() {
             json!({"outcome": {"outcome": "selected", "optionId": "allow_once"}})
         });
         assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
-        // What the client is told of approvals from elsewhere stands beside what the agent says.
+        // Notes about approvals by other processes do not change the agent's text.
         assert!(stdio.agent_text().ends_with(expected), "{revoked}: {}", stdio.agent_text());
         assert_eq!((asked, stdio.end().status.code()), (1, Some(0)), "{revoked}");
         governed.actions();

@@ -12,10 +12,10 @@ use crate::test_dir::TestDir;
 
 const QUIET: &str = "[[turn]]\nsteps = [{ say = \"done\" }]\n";
 
-/// What is said when it does not start.
+/// Returns the output of a failed start.
 fn output(governed: &Governed, args: &[&str]) -> String {
     let told = governed.dir.output_of(governed.serve(args));
-    // Where there is no sandbox to be had, that is said.
+    // Without a sandbox on this machine there is a warning.
     let lines = told.lines().filter(|line| !line.starts_with("warning: the agent is not sandboxed"));
     let text: String = lines.map(|line| format!("{line}\n")).collect();
     text.strip_prefix("--- stderr ---\n--- exit").map_or(text.clone(), |rest| format!("--- exit{rest}"))
@@ -47,7 +47,7 @@ fn a_changed_manifest_is_refused_until_approved() {
     first use: trusting [DIR]/ws/ACP.md and all files it refers to, 8 files; approve later changes with `narrows serve --approve`
     --- exit 0 ---
     ");
-    // The same again is trusted.
+    // The unchanged manifest is trusted.
     assert_snapshot!(output(&governed, &[]), @"--- exit 0 ---");
     let path = governed.root().join("OPERATOR.md");
     let text = std::fs::read_to_string(&path).expect("it is there");
@@ -75,7 +75,7 @@ fn a_changed_manifest_is_refused_until_approved() {
     assert_ne!(changed["before"], changed["now"]);
 }
 
-/// The digests of files are those of this version of the test.
+/// Replaces digests, which depend on the version of the test.
 fn without_digests(told: &str) -> String {
     let Some((before, rest)) = told.split_once("sha256 ") else { return told.to_owned() };
     let (_, after) = rest.split_once('\n').unwrap_or_default();
@@ -112,7 +112,7 @@ fn a_user_at_the_terminal_is_asked_about_changes() {
         user.type_text(answer);
         assert_eq!(user.wait_exit(), Some(code), "{answer:?}");
     }
-    // From then on it is trusted, also where nobody can be asked.
+    // Now it is trusted, also without a terminal.
     assert!(output(&governed, &["--", "go"]).contains("--- exit 0 ---"));
     let actions = governed.actions();
     assert_eq!(actions.iter().filter(|action| action.starts_with("manifest.")).count(), 2, "{actions:?}");
@@ -132,7 +132,7 @@ fn pins_that_cannot_be_read_are_not_pins() {
 #[test]
 fn an_unwritable_log_prevents_the_start() {
     let governed = Governed::bridge(QUIET);
-    // A directory where the log would be: also root cannot write there.
+    // A directory in place of the log: even root cannot write it.
     std::fs::create_dir_all(governed.log()).expect("a directory");
     let said = output(&governed, &[]);
     assert!(
@@ -146,7 +146,7 @@ fn an_unwritable_log_prevents_the_start() {
 fn a_full_disk_prevents_the_start() {
     let governed = Governed::bridge(QUIET);
     let serve = governed.serve(&[]);
-    // No file may have a byte, and whoever writes one is told so as if there were no room.
+    // The file size limit is 0, so that every write fails like on a full disk.
     let mut command = std::process::Command::new("sh");
     command.args(["-c", "ulimit -f 0; exec \"$@\"", "sh"]);
     command.arg(serve.get_program()).args(serve.get_args()).current_dir(governed.dir.path());
@@ -208,7 +208,7 @@ fn an_exited_agent_is_reported() {
     let session = session(&mut stdio, &governed);
     let answer = stdio.prompt(&session, "go");
     assert_eq!(answer["error"]["code"], -32010, "{answer}");
-    // The client learns what became of its agent, in one line.
+    // The client gets the cause in one line.
     let message = answer["error"]["message"].as_str().expect("a text");
     assert_eq!(message, "the agent has gone: exited with status 3; stderr: first | no \\u{1b}[2J room");
     let ended = stdio.wait();

@@ -11,10 +11,10 @@ use crate::bus_support::{Bus, Peer};
 use crate::serve::asks;
 use crate::serve_support::{DEMO, Governed, READ, acp, server};
 
-/// A user that every machine has and nobody is.
+/// A user id that exists everywhere and is not in use.
 const NOBODY_UID: u32 = 65_534;
 
-/// One that listens at a unix socket and at a port.
+/// Starts a server with a unix socket and a port.
 fn listening<'a>(governed: &'a Governed, args: &[&str]) -> Bus<'a> {
     let socket = format!("unix:{}/s", governed.dir.path().display());
     let places = ["--listen", &socket, "--listen", "tcp://127.0.0.1:0"];
@@ -30,7 +30,7 @@ fn open(peer: &mut Peer, governed: &Governed) -> Value {
     peer.call(&json!(1), "session/new", &json!({"cwd": cwd, "mcpServers": []}))
 }
 
-/// A client that has a session.
+/// Returns a client with a session.
 fn client(bus: &Bus<'_>, governed: &Governed, dir: usize) -> (Peer, String) {
     let mut peer = bus.client_at(dir);
     let answer = initialize(&mut peer);
@@ -41,7 +41,8 @@ fn client(bus: &Bus<'_>, governed: &Governed, dir: usize) -> (Peer, String) {
     (peer, session)
 }
 
-/// What a client of another user is answered to each of these requests, in which `SESSION` is the last it was told of. `None`: only root can be another user.
+/// Returns the responses to a client of another user. `SESSION` in a request is the last session that it got. `None`:
+/// only root can become another user.
 fn exchange_as_other_user(bus: &Bus<'_>, requests: &[Value]) -> Option<Vec<Value>> {
     if !rustix::process::geteuid().is_root() {
         return None;
@@ -89,7 +90,7 @@ fn each_client_has_an_agent_and_all_are_in_one_log() {
             (&json!("end_turn"), "done".to_owned())
         );
     }
-    // Some go by themselves, and some are there when it ends.
+    // Some clients disconnect themselves, and some are connected at the end.
     clients.truncate(2);
     bus.stop();
     assert!(!socket.exists(), "it goes with its process");
@@ -128,7 +129,7 @@ fn a_client_of_a_listener_cannot_be_its_own_agent() {
 fn a_silent_client_starts_no_agent() {
     let governed = Governed::bridge(READ);
     let bus = listening(&governed, &[]);
-    // What has tried the sandbox out at the start may still be ending: then there is the server alone.
+    // Processes that tested the sandbox at the start may still be ending; then only the server is left.
     let before = 1;
     governed.dir.wait_for(|| governed.dir.alive().len() == before);
     let (mut silent, mut odd) = (bus.client_at(0), bus.client_at(0));
@@ -163,7 +164,7 @@ fn the_number_of_clients_is_limited() {
     first.prompt(&json!(2), &session, "go");
     assert_eq!(first.answer(&json!(2))["result"]["stopReason"], "end_turn");
     drop(first);
-    // There is room again once its agent has ended.
+    // The slot is free once its agent has ended.
     governed.dir.wait_for(|| {
         let mut next = bus.client_at(0);
         next.request(&json!(0), "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
@@ -309,7 +310,7 @@ fn a_client_that_is_not_admitted_cannot_send_long_messages() {
 #[test]
 fn silent_connections_without_admission_take_no_slots() {
     let governed = Governed::bridge(READ);
-    // One for each client: the first may still be ending when the second connects.
+    // One slot for each client: the first may still be ending when the second connects.
     let bus = listening(&governed, &["--max-connections", "2"]);
     if !rustix::process::geteuid().is_root() {
         return eprintln!("skipped: only root can be another user");

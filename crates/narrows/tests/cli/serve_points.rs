@@ -22,7 +22,7 @@ fn point_10_stdout_has_only_messages() {
     let governed = Governed::bridge(NOISY);
     let mut stdio = governed.stdio();
     let session = session(&mut stdio, &governed);
-    // Every line is read as a message, or this fails.
+    // Every line is parsed as a message, or this fails.
     let answer = stdio.prompt(&session, "go");
     assert_eq!(
         (answer["result"]["stopReason"].clone(), stdio.agent_text()),

@@ -10,7 +10,7 @@ use crate::test_dir::TestDir;
 
 const QUIET: &str = "[[turn]]\nsteps = [{ say = \"done\" }]\n";
 
-/// The points of a report in JSON, as their numbers, verdicts and evidence.
+/// Returns number, status and evidence of all points in a JSON report.
 fn points(told: &str) -> Vec<(u64, String, String)> {
     let line = told.lines().find(|line| line.starts_with('{')).expect("a report");
     let report: Value = serde_json::from_str(line).expect("JSON");
@@ -36,7 +36,7 @@ fn failing(points: &[(u64, String, String)], expected: &[u64]) {
     assert_eq!(failing.iter().map(|point| point.0).collect::<Vec<_>>(), expected, "{failing:#?}");
 }
 
-/// Everything below a directory.
+/// Returns all paths below a directory.
 fn tree(directory: &Path) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     let mut waiting = vec![directory.to_owned()];
@@ -52,12 +52,12 @@ fn tree(directory: &Path) -> Vec<String> {
     found
 }
 
-/// A report without what is different each time.
+/// Removes the parts of a report that differ between runs.
 fn plain(report: &str) -> String {
     let user = std::process::Command::new("id").arg("-un").output().expect("there is a user");
     let user = format!("user:{}", String::from_utf8(user.stdout).expect("a name").trim());
     let report = report.replace(&user, "user:ada");
-    // Only root can try the door.
+    // Only root can connect as a foreign user.
     let known = |line: &str| line.split("; foreign user: ").next().unwrap_or_default().to_owned();
     let report = report.lines().map(known).collect::<Vec<_>>().join("\n");
     let mut plain = String::new();

@@ -10,14 +10,14 @@ use crate::test_dir::TestDir;
 
 const CAN_LIST: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1,"agentCapabilities":{"sessionCapabilities":{"list":{}}}}}"#;
 
-/// The binary, with a home of its own.
+/// Returns the binary with its own home directory.
 fn narrows(dir: &TestDir, args: &[&str]) -> Command {
     let mut command = dir.narrows(args);
     command.env("HOME", dir.path());
     command
 }
 
-/// The sessions of the built-in agent, as an object.
+/// Returns the sessions of the built-in agent as JSON.
 #[track_caller]
 fn listed(dir: &TestDir, args: &[&str]) -> Vec<Value> {
     let told = dir.output_of(narrows(dir, &[&["sessions", "--json"], args].concat()));
@@ -112,7 +112,7 @@ fn sessions_without_messages_are_hidden() {
     assert_eq!(told.matches("[DIR]").count(), 1, "{told}");
     assert!(told.contains("2 sessions in which nothing was said left out"), "{told}");
     assert_eq!(listed(&dir, &["--all"]).len(), 3);
-    // An agent without titles has nothing by which they could be told apart.
+    // Sessions of an agent without titles cannot be distinguished from empty ones.
     let answer =
         json!({"jsonrpc": "2.0", "id": 2, "result": {"sessions": [{"sessionId": "a"}, {"sessionId": "b"}]}});
     let agent = dir.scripted_agent(&[CAN_LIST, &answer.to_string()]);
@@ -284,7 +284,7 @@ fn warnings_of_the_agent_are_on_stderr_and_in_the_object() {
     warning: This session was held with [FIRST], which is not configured any more; [SECOND] gets it from now on.
     --- exit 0 ---
     ");
-    // Where there is a file no directory can be made.
+    // A directory cannot be created in place of a file.
     let blocked = dir.file("blocked", "");
     for (output, stdout) in [("text", "Yes.\n"), ("json", "\"warnings\":[\"This session will not be kept: ")]
     {

@@ -30,7 +30,7 @@ fn a_cancelled_turn_as_json() {
         "waits.toml",
         "name = \"waits\"\n[[turn]]\nsteps = [{ say = \"So\" }, { stderr = \"it has begun\" }, { pause = \"10m\" }]\n",
     );
-    // The answer comes at the end only: that the turn has begun shows on the agent's stderr.
+    // The answer comes only at the end; the agent's stderr shows that the turn has begun.
     let agent =
         format!("sh -c 'exec {} fake-agent {} 2> began'", env!("CARGO_BIN_EXE_narrows"), script.display());
     let running = dir.start(dir.run(&agent, &["--output", "json", "Hi"]));
@@ -70,7 +70,7 @@ fn a_run_under_nohup_outlives_the_terminal() {
     let dir = TestDir::new();
     let script = "name = \"short\"\n[[turn]]\nsteps = [{ say = \"So\" }, { stderr = \"it has begun\" }, { pause = \"300ms\" }, { say = \" it is\" }]\n";
     dir.file("short.toml", script);
-    // As `nohup` does it; stdout is no terminal, so nothing is to be redirected.
+    // Like `nohup`; stdout is not a terminal, so no redirection is needed.
     let run = format!(
         "trap '' HUP; exec {} run --agent 'narrows fake-agent short.toml' Hi",
         env!("CARGO_BIN_EXE_narrows")
@@ -88,7 +88,7 @@ fn a_run_under_nohup_outlives_the_terminal() {
 #[test]
 fn a_second_ctrl_c_exits_immediately() {
     let dir = TestDir::new();
-    // Waiting for this agent would take longer than the test may.
+    // Waiting for this agent would take longer than the timeout of the test.
     let mut running = dir.start(dir.run("narrows fake-agent stubborn", &["--cancel-grace", "1h", "Hi"]));
     running.expect_stdout("I will not stop. ");
     running.signal(Signal::INT);
@@ -170,7 +170,7 @@ fn a_turn_that_takes_too_long_and_cannot_be_cancelled() {
 
 const INITIALIZED: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1}}"#;
 
-/// The message names the limit of `--timeout`: the other deadlines are 10 s and more.
+/// The message names the limit of `--timeout`: the other timeouts are 10 s and more.
 #[test]
 fn the_time_limit_of_a_run_includes_the_start_of_its_agent() {
     let dir = TestDir::new();
@@ -191,7 +191,7 @@ fn the_time_limit_of_a_run_includes_the_start_of_its_agent() {
 #[test]
 fn the_time_limit_of_a_run_includes_the_check_of_its_model() {
     let dir = TestDir::new();
-    // It accepts connections, and never answers.
+    // It accepts connections, but never responds.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}/v1", listener.local_addr().expect("an address"));
     let args = ["run", "--base-url", &url, "--model", "m", "--require-model", "--timeout", "500ms", "Hi"];
@@ -203,7 +203,7 @@ fn the_time_limit_of_a_run_includes_the_check_of_its_model() {
     ");
 }
 
-/// The prompt does not fit into the pipe of an agent that has stopped reading.
+/// The prompt does not fit into the pipe of an agent that stopped reading.
 #[test]
 fn the_time_limit_of_a_run_includes_sending_its_prompt() {
     let dir = TestDir::new();
@@ -235,7 +235,7 @@ fn a_closed_stdout_ends_the_run() {
 fn a_sleeping_reader_does_not_block_the_exit() {
     let dir = TestDir::new();
     let mut running = dir.start(dir.run("narrows fake-agent flood", &["--cancel-grace", "200ms", "Hi"]));
-    // One byte shows that the turn has begun; nobody reads the rest until narrows has gone.
+    // One byte shows that the turn has begun; the rest is not read until narrows has ended.
     let mut stdout = running.take_stdout();
     stdout.read_exact(&mut [0]).unwrap();
     running.signal(Signal::TERM);
@@ -244,7 +244,7 @@ fn a_sleeping_reader_does_not_block_the_exit() {
     assert!(told.ends_with("--- exit 143 ---\n"), "{told}");
 }
 
-/// A pipe called `began` in the place, and what waits until something has been written to it.
+/// Creates the named pipe `began`, and returns a function that waits until something is written to it.
 fn fifo(dir: &TestDir) -> impl FnOnce() -> String + use<> {
     let path = dir.path().join("began");
     mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");

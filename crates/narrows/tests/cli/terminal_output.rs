@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use crate::terminal_user::{CTRL_C, TerminalUser};
 use crate::test_dir::{MARK, TestDir};
 
-/// Starts narrows in a terminal, waits until it has said that, and closes the terminal. Returns its exit code.
+/// Starts narrows in a terminal, waits for this output, and closes the terminal. Returns the exit code.
 #[track_caller]
 fn closed(dir: &TestDir, args: &[&str], typed: &str, said: &str) -> Option<i32> {
     let (mut pty, pts) = pty_process::blocking::open().expect("a terminal");
@@ -46,7 +46,7 @@ fn a_closed_terminal_ends_everything() {
     assert_eq!(closed(&dir, &chat, "", "> "), Some(129));
 }
 
-/// Where this begins on the screen.
+/// Returns the position of this text on the screen.
 #[track_caller]
 fn place_of(screen: &str, words: &str) -> usize {
     let dir = screen.find(words);
@@ -54,7 +54,7 @@ fn place_of(screen: &str, words: &str) -> usize {
     dir.unwrap_or_default()
 }
 
-/// A place with rules under which somebody is asked.
+/// Creates a directory with rules that ask for permission.
 fn dir() -> TestDir {
     let dir = TestDir::new();
     dir.file("rules.toml", "[[rule]]\neffect = \"ask\"\nkind = \"delete\"\n");
