@@ -530,7 +530,7 @@ fn unusable_files_are_reported_by_kind() {
     refused(
         &dir,
         &of("one.pem", "one.pem"),
-        &["there is no private key in it\n", "hint: `key` is the private key"],
+        &["there is no private key in it\n", "hint: use the private key of the certificate in `cert`"],
     );
     refused(&dir, &of("one.key", "one.key"), &["there is no certificate in it\n", "both in PEM form"]);
 }

@@ -148,7 +148,7 @@ fn policies_about_unknown_tools_are_reported() {
     assert!(!told.contains("matches no tool") && told.ends_with("--- exit 0 ---\n"), "{told}");
     // The built-in agent that runs the operator does not have the tool.
     assert!(
-        told.contains("warning: ws/other/OPERATOR.md:7:28: tools[1]: `pay` is no tool of the built-in"),
+        told.contains("warning: ws/other/OPERATOR.md:7:28: tools[1]: `pay` is not a tool of the built-in"),
         "{told}"
     );
 }

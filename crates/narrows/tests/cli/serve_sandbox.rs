@@ -246,7 +246,7 @@ fn unenforceable_fields_are_refused_by_name() {
         return;
     }
     let (told, action, code) = refused("mounts: [{source: workspace, at: /usr}]\n", "");
-    assert!(told.contains("/usr") && told.contains("the system has its own files there"), "{told}");
+    assert!(told.contains("/usr") && told.contains("the mount point belongs to the system"), "{told}");
     assert_eq!((action, code), (json!("sandbox.refused"), json!("sandbox_unenforceable")));
     let needs =
         "setup: [{kind: cmd, id: log-in, cmd: agent login, skip_if: {cmd: 'test -e /work/logged-in'}}]\n";

@@ -208,7 +208,7 @@ mod tests {
         check(
             &json!({"n": 1}),
             &json!({"refused": "deny: so"}),
-            "refused: deny: so  for user:ada  session s",
+            "not approved: deny: so  for user:ada  session s",
         );
         check(&json!({"n": 1}), &json!("pending"), &format!("approval pending  {rest}"));
         check(

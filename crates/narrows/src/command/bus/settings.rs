@@ -222,7 +222,7 @@ mod tests {
             (&["--stdio", "a", "b"], "unexpected argument \"a\" before `--`"),
             (&["--stdio", "a", "--", "b"], "unexpected argument \"a\" before `--`"),
             (&["--listen", "tcp://127.0.0.1:1/x", "--", "a"], "unknown pool \"x\""),
-            (&["--config", "/nowhere/bus.toml"], "cannot be read"),
+            (&["--config", "/nowhere/bus.toml"], "cannot read \"/nowhere/bus.toml\""),
             (
                 &["--listen", "ws://127.0.0.1:1", "--tcp", "127.0.0.1:1", "--", "a"],
                 "duplicate listener tcp://127.0.0.1:1",
