@@ -101,7 +101,7 @@ impl Bus {
         let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
         let running = Running(child);
         let mut said = String::new();
-        while !said.contains(" come in at unix:") {
+        while !said.contains(" listening on unix:") {
             assert!(stderr.read_line(&mut said).expect("UTF-8") > 0, "it does not listen: {said}");
         }
         let mut listens = said.lines().filter_map(|line| line.strip_prefix("listening on "));

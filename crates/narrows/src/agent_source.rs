@@ -130,7 +130,7 @@ impl SelectedAgent {
     /// Closes the connection to a remote agent. Returns how it was lost, if it was.
     pub(crate) async fn finish(&self) -> Option<Failure> {
         let lost = self.remote.as_ref()?.finish().await.err()?;
-        tracing::debug!(why = lost.message(), "the connection to the agent ended");
+        tracing::debug!(why = lost.message(), "connection to the agent ended");
         Some(lost)
     }
 }
@@ -317,7 +317,7 @@ fn read_mcp_servers(path: &Path, by: &str) -> Result<Vec<ServerConfig>, Failure>
         crate::text_input::read_file(path).map_err(|error| Failure::file_unreadable(by, path, &error))?;
     let servers = ServerConfig::read(&text).map_err(|error| Failure::file_invalid(path, &error))?;
     if servers.is_empty() {
-        output::write_stderr(&format!("{by}: {} has no server in it that is switched on\n", path.display()));
+        output::write_stderr(&format!("{by}: {} has no enabled server\n", path.display()));
     }
     Ok(servers)
 }

@@ -1,4 +1,4 @@
-//! The arguments, and the help that explains them.
+//! The command-line arguments and their help.
 
 mod acp;
 mod agent;
@@ -47,7 +47,7 @@ pub(crate) use token::{Token, TokenCommand, TokenList, TokenNew, TokenRevoke};
 pub(crate) use value::Variable;
 pub(crate) use web::WebArgs;
 
-/// What `--version` says beside the number.
+/// The output of `--version`.
 static LONG_VERSION: LazyLock<String> = LazyLock::new(|| {
     format!(
         "{}\nprotocol: ACP versions {}\nplatform: {} {}",
@@ -58,7 +58,7 @@ static LONG_VERSION: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// Be, drive and test agents that speak the Agent Client Protocol (ACP).
+/// Run, drive, route and govern agents that speak the Agent Client Protocol (ACP).
 #[derive(Debug, Parser)]
 #[command(
     name = "narrows",
@@ -69,7 +69,7 @@ static LONG_VERSION: LazyLock<String> = LazyLock::new(|| {
     after_long_help = help::reference(help::MAIN)
 )]
 pub(crate) struct Cli {
-    /// What to log to stderr, such as `debug` or `narrows_rpc=trace`; warnings by default
+    /// Log filter for stderr, such as `debug` or `narrows_rpc=trace` [default: warn]
     #[arg(long, global = true, value_name = "FILTER", env = environment::LOG, hide_env = true, display_order = 900)]
     pub(crate) log: Option<String>,
 
@@ -78,17 +78,18 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
-    /// All of the arguments, those of every subcommand with them.
+    /// Returns the whole command, with the arguments of every subcommand.
     pub(crate) fn full_command() -> clap::Command {
         let mut command = Self::command();
         command.build();
         command
     }
 
-    /// Reads the arguments, the name of the program first.
+    /// Parses the arguments. The first is the name of the program.
     pub(crate) fn parse_args(words: Vec<OsString>) -> Result<Self, clap::Error> {
         let mut command = Self::command();
-        // The arguments of other subcommands are built only if an error may name them: building all is most of the start.
+        // The arguments of other subcommands are built only if an error may name them: building all of them takes
+        // most of the start-up time.
         let named = words.get(1).and_then(|word| word.to_str());
         if named.is_none_or(|name| command.find_subcommand(name).is_none()) {
             command.build();
@@ -104,19 +105,18 @@ impl Cli {
     }
 }
 
-/// The same with what was probably meant, where clap does not know: how a bus is shown by a command of the bus.
+/// Adds a hint that clap cannot derive: `narrows bus status` shows a bus.
 fn with_hint(mut error: clap::Error, is_bus: bool) -> clap::Error {
     let is = |context, known: &[&str]| matches!(error.get(context), Some(ContextValue::String(text)) if known.contains(&text.as_str()));
     let shown = is(ContextKind::InvalidSubcommand, &["status"])
         || (is_bus && is(ContextKind::InvalidArg, &["--watch", "--json", "--socket"]));
     if shown {
-        let tip = "a bus that runs is shown by `narrows bus status`";
+        let tip = "`narrows bus status` shows a running bus";
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
     error
 }
 
-/// What to do.
 #[derive(Debug, Subcommand)]
 #[command(defer = true)]
 pub(crate) enum Command {
@@ -139,33 +139,34 @@ pub(crate) enum Command {
 
 /// Send one prompt to an agent and print its answer
 ///
-/// Starts the agent, sends the prompt, prints the answer to stdout as it comes, and ends the agent again with
-/// everything it started. Ctrl-C cancels the turn; a second Ctrl-C leaves at once.
+/// Starts the agent, sends the prompt, streams the answer to stdout, and stops the agent with every process that it
+/// started. Ctrl-C cancels the turn; a second Ctrl-C exits immediately.
 ///
-/// Without --agent it is the agent that is built in, with the model that narrows.toml, the OPENAI_ variables or the
-/// flags below name, or with the built-in demo model if none of them does.
+/// Without --agent, the built-in agent runs. Its model comes from the options below, the OPENAI_ environment
+/// variables or narrows.toml. If none of them names one, the built-in demo model answers.
 ///
-/// The agent reads and changes files through this program, and runs commands in a sandbox, as far as --access and the
-/// rules of --policy let it. What they leave open is asked if there is a terminal to ask in, and refused otherwise.
+/// The agent reads and writes files through this program and runs commands in a sandbox, within the limits of
+/// --access and --policy. If they do not decide a request, you are asked in a terminal; without a terminal the
+/// request is denied.
 ///
 /// --timeout limits the whole run, from the start of the agent to the end of the turn. A turn that takes longer is
-/// cancelled and has --cancel-grace (2s) to stop. Then the agent's commands are killed, its input is closed, and it gets
-/// SIGTERM and SIGKILL, 500 ms apart. So with --timeout 2s the command ends within 3 s if the agent stops when asked, and
-/// within 7 s if it ignores everything.
+/// cancelled and has --cancel-grace (2s) to stop. Then the agent's commands are killed, its input is closed, and it
+/// gets SIGTERM and SIGKILL, 500 ms apart. With --timeout 2s, the command exits within 3 s if the agent stops when
+/// asked, and within 7 s if it ignores everything.
 #[derive(Args, Debug)]
 #[command(after_help = help::examples(help::RUN), after_long_help = help::reference(help::RUN))]
 pub(crate) struct Run {
-    /// The prompt; `@FILE` reads it from a file, `-`, or none, from stdin
+    /// Prompt; `@FILE` reads it from a file, `-` or no value from stdin
     ///
-    /// What comes through stdin beside a prompt is put behind it.
+    /// If stdin is piped and a prompt is given, stdin is appended to the prompt.
     #[arg(value_name = "PROMPT")]
     pub(crate) prompt: Option<String>,
 
-    /// An image to send with the prompt
+    /// Image to send with the prompt
     #[arg(long, value_name = "FILE")]
     pub(crate) image: Vec<PathBuf>,
 
-    /// How to print the answer
+    /// Output format
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Output::Text)]
     pub(crate) output: Output,
 
@@ -173,15 +174,15 @@ pub(crate) struct Run {
     #[arg(long)]
     pub(crate) raw: bool,
 
-    /// What is read from stdin while the turn runs
+    /// Format of messages on stdin during the turn
     #[arg(long, value_enum, value_name = "FORMAT", requires = "prompt")]
     pub(crate) input: Option<InputFormat>,
 
-    /// The JSON Schema that the answer is to follow; it is printed as JSON
+    /// JSON Schema that the answer must match; the answer is printed as JSON
     #[arg(long, value_name = "FILE")]
     pub(crate) schema: Option<PathBuf>,
 
-    /// How long the run may take, such as `90s`, `5m` or `1h` [default: as long as it takes]
+    /// Time limit for the whole run, such as `90s`, `5m` or `1h` [default: none]
     #[arg(long, value_name = "TIME", value_parser = value::duration, help_heading = "Deadlines")]
     pub(crate) timeout: Option<Duration>,
 
@@ -192,31 +193,31 @@ pub(crate) struct Run {
     pub(crate) session: SessionArgs,
 }
 
-/// How an answer is printed.
+/// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Output {
-    /// The text, as it comes
+    /// Text, streamed
     Text,
-    /// Everything that happens, one JSON object per line
+    /// All events, one JSON object per line
     Events,
-    /// One JSON object at the end: text, stopReason, sessionId, agent, protocol, usage, and error if there was one
+    /// One JSON object at the end: text, stopReason, sessionId, agent, protocol, usage, and error if it failed
     Json,
 }
 
-/// What is read from stdin.
+/// The format of messages on stdin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum InputFormat {
-    /// Answers to questions and cancellations, one JSON object per line
+    /// Permission answers and cancellations, one JSON object per line
     Events,
 }
 
-/// Be a scripted agent on stdin and stdout, faults included
+/// Run a scripted agent on stdio, for tests
 ///
-/// For tests: of clients, of editors, of narrows itself. A script says what the agent answers, and how it misbehaves.
+/// A script defines what the agent answers and how it misbehaves.
 #[derive(Args, Debug)]
 #[command(after_help = help::examples(help::FAKE_AGENT))]
 pub(crate) struct FakeAgent {
-    /// A TOML file, or the name of a built-in script
+    /// TOML file, or name of a built-in script
     #[arg(value_name = "SCRIPT", required_unless_present_any = ["list", "print"])]
     pub(crate) script: Option<String>,
 
@@ -224,19 +225,19 @@ pub(crate) struct FakeAgent {
     #[arg(long, conflicts_with_all = ["script", "print"])]
     pub(crate) list: bool,
 
-    /// Print a built-in script, to start a script of your own from
+    /// Print a built-in script, as a starting point for your own
     #[arg(long, value_name = "NAME", conflicts_with = "script")]
     pub(crate) print: Option<String>,
 }
 
 /// Print a completion script for a shell
 ///
-/// It completes commands, flags, values that are fixed, and files. Names of agents, endpoints, sessions and scripts are not
-/// completed.
+/// It completes commands, options, fixed values and files. It does not complete names of agents, endpoints, sessions
+/// and scripts.
 #[derive(Args, Debug)]
 #[command(after_help = help::examples(help::COMPLETIONS))]
 pub(crate) struct Completions {
-    /// The shell
+    /// Shell
     #[arg(value_enum)]
     pub(crate) shell: Shell,
 }

@@ -81,7 +81,7 @@ fn manual_start_hint(what: &str) -> String {
     };
     let command = narrows_base::text::one_line(&command, MAX_COMMAND_CHARS);
     format!(
-        "this is what an editor starts and talks to in JSON; to talk to {what} yourself: {command} (Ctrl-D ends this)\n"
+        "this command speaks JSON with an editor; to chat with {what} in a terminal: {command} (Ctrl-D exits)\n"
     )
 }
 
@@ -98,7 +98,8 @@ fn block_on<T>(work: impl Future<Output = T>) -> Result<T, Failure> {
 
 /// Runs `work` until a signal. Everything that it holds is dropped.
 async fn unless_interrupted<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    let mut interrupts = Interrupts::listen().map_err(|error| Failure::setup("get ready", &error))?;
+    let mut interrupts =
+        Interrupts::listen().map_err(|error| Failure::setup("listen for signals", &error))?;
     match interrupts.unless_signal(work).await {
         Ok(outcome) => outcome,
         Err(signal) => Err(Failure::forced_exit(signal)),

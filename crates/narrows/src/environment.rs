@@ -70,45 +70,45 @@ const GIT_SYSTEM: &str = "GIT_CONFIG_SYSTEM";
 
 /// All variables with descriptions, for the help and `docs/reference/environment.md`.
 pub(crate) const ALL: &[(&str, &str)] = &[
-    (LOG, "what to log to stderr, such as `debug`; `--log` wins"),
-    (BASE_URL, "the endpoint, or `builtin:demo` [https://api.openai.com/v1]"),
-    (API_KEY, "its key; none is sent if it is empty"),
-    (MODEL, "the model [gpt-4o]"),
-    (SYSTEM_PROMPT, "what every conversation with the model begins with"),
-    (MAX_TOKENS, "how many tokens an answer may have"),
-    (TEMPERATURE, "how freely the model chooses its words, usually from 0 to 2"),
-    (BEDROCK_KEY, "the key for Bedrock, if no other is given"),
-    (AZURE_KEY, "the key for Azure OpenAI, if no other is given"),
-    (CONFIG, "the configuration file [narrows/narrows.toml in XDG_CONFIG_HOME]"),
-    (ENDPOINT, "the endpoint of it to use"),
-    (CONNECT, "the URL of the remote agent that a bare `narrows acp` is"),
-    (TOKEN_FILE, "the file that has the token for a remote agent in it"),
-    (CERT_FILE, "the file of the certificate that shows it who we are"),
-    (KEY_FILE, "the file of the private key of that"),
-    (DATA_DIR, "where sessions are kept [~/.local/share/narrows]"),
-    (ERRORS, "how a client hears of a model that failed: `text` or `rpc`"),
-    (HTTPS_PROXY, "the proxy to https endpoints; small letters will do"),
-    (HTTP_PROXY, "the proxy to http endpoints, likewise"),
-    (ALL_PROXY, "the proxy to both, likewise"),
-    (NO_PROXY, "what is reached without one, likewise; this machine always is"),
-    ("SSL_CERT_FILE", "the certificates to trust in place of the system's"),
-    ("SSL_CERT_DIR", "a directory of them"),
-    (CONFIG_HOME, "your configuration directory [~/.config]"),
-    (DATA_HOME, "your data directory [~/.local/share]"),
-    (RUNTIME_DIR, "where the admin sockets of buses and gates are [~/.local/state]"),
-    ("TMPDIR", "where `agents --probe` makes its directory [/tmp]"),
-    (HOME, "your directory, which is what `~` means"),
-    (GIT_GLOBAL, "settings of git, to protect the hooks they name"),
-    (GIT_SYSTEM, "settings of git, likewise"),
-    (NO_COLOR, "no colours, if it is set to anything"),
-    (TERM, "no colours, if it is `dumb`"),
+    (LOG, "log filter for stderr, such as `debug`; `--log` wins"),
+    (BASE_URL, "base URL of the endpoint, or `builtin:demo` [https://api.openai.com/v1]"),
+    (API_KEY, "API key of the endpoint; none is sent if it is empty"),
+    (MODEL, "model id [gpt-4o]"),
+    (SYSTEM_PROMPT, "system prompt"),
+    (MAX_TOKENS, "maximum number of tokens of an answer"),
+    (TEMPERATURE, "sampling temperature, usually 0 to 2"),
+    (BEDROCK_KEY, "API key for Bedrock, if no other is set"),
+    (AZURE_KEY, "API key for Azure OpenAI, if no other is set"),
+    (CONFIG, "configuration file [narrows/narrows.toml in XDG_CONFIG_HOME]"),
+    (ENDPOINT, "endpoint of the configuration file"),
+    (CONNECT, "URL of the remote agent that `narrows acp` without options connects to"),
+    (TOKEN_FILE, "file with the token for a remote agent"),
+    (CERT_FILE, "file with the client certificate for a remote agent"),
+    (KEY_FILE, "file with the private key of that certificate"),
+    (DATA_DIR, "directory for sessions [~/.local/share/narrows]"),
+    (ERRORS, "how model errors reach the client: `text` or `rpc`"),
+    (HTTPS_PROXY, "proxy for https endpoints (lower case also works)"),
+    (HTTP_PROXY, "proxy for http endpoints (likewise)"),
+    (ALL_PROXY, "proxy for both (likewise)"),
+    (NO_PROXY, "hosts to reach without a proxy (likewise), besides this machine"),
+    ("SSL_CERT_FILE", "file with CA certificates to trust instead of those of the system"),
+    ("SSL_CERT_DIR", "directory with such certificates"),
+    (CONFIG_HOME, "configuration directory [~/.config]"),
+    (DATA_HOME, "data directory [~/.local/share]"),
+    (RUNTIME_DIR, "directory for the admin sockets of buses and gates [~/.local/state]"),
+    ("TMPDIR", "parent of the directory of `agents --probe` [/tmp]"),
+    (HOME, "home directory, `~` in paths"),
+    (GIT_GLOBAL, "git configuration of the user; the hooks that it names are protected"),
+    (GIT_SYSTEM, "git configuration of the system, likewise"),
+    (NO_COLOR, "no colors if set"),
+    (TERM, "no colors if `dumb`"),
 ];
 
 /// Variables of the built-in agent, besides the ordinary ones.
 pub(crate) const AGENT: &[&str] = &["NARROWS_*", "OPENAI_*", BEDROCK_KEY, AZURE_KEY];
 
-/// Files of settings that git reads in every repository, beside those in the home directory: those of the system where git is
-/// usually built to look for them, and those that variables of git name.
+/// Returns the configuration files that git reads in every repository, besides those in the home directory: the usual
+/// ones of the system, and those that environment variables of git name.
 pub(crate) fn git_settings() -> Vec<PathBuf> {
     let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let system = ["/etc/gitconfig", "/usr/local/etc/gitconfig", "/opt/homebrew/etc/gitconfig"];

@@ -97,27 +97,25 @@ impl ExitStatus {
 
     fn row(self) -> (u8, &'static str, &'static str) {
         match self {
-            Self::Success => (0, "success", "the agent has answered"),
-            Self::Agent => (1, "agent", "the agent failed: it reported an error, wants a login, or died"),
-            Self::Usage => (2, "usage", "the arguments or the settings are wrong; nothing was started"),
-            Self::Refusal => {
-                (3, "refusal", "the agent refused to answer, or a gate in front of it stopped the turn")
+            Self::Success => (0, "success", "the agent answered"),
+            Self::Agent => {
+                (1, "agent", "the agent failed: it reported an error, requires a login, or exited")
             }
+            Self::Usage => (2, "usage", "invalid arguments or configuration; nothing was started"),
+            Self::Refusal => (3, "refusal", "the agent refused to answer, or a gate stopped the turn"),
             Self::Limit => {
-                (4, "limit", "the answer is incomplete: a limit was reached, or a part of it was lost")
+                (4, "limit", "the answer is incomplete: a limit was reached, or part of it was lost")
             }
             Self::Start => (5, "start", "the agent cannot be started"),
-            Self::Protocol => (6, "protocol", "the agent does not speak ACP as we know it"),
-            Self::Timeout => (7, "timeout", "a deadline has passed"),
-            Self::Denied => (
-                9,
-                "denied",
-                "the agent has answered, but the rules, or who was asked, refused something it wanted",
-            ),
-            Self::Internal => (70, "internal", "something failed on this side"),
+            Self::Protocol => (6, "protocol", "protocol error: invalid ACP or unsupported version"),
+            Self::Timeout => (7, "timeout", "a time limit was exceeded"),
+            Self::Denied => {
+                (9, "denied", "the agent finished, but a request was denied by a rule or an approver")
+            }
+            Self::Internal => (70, "internal", "internal error"),
             Self::HungUp => (129, "hung_up", "cancelled by SIGHUP: the terminal was closed"),
             Self::Interrupted => (130, "interrupted", "cancelled by Ctrl-C"),
-            Self::OutputClosed => (141, "output_closed", "nobody reads the output any more"),
+            Self::OutputClosed => (141, "output_closed", "stdout was closed"),
             Self::Terminated => (143, "terminated", "cancelled by SIGTERM"),
         }
     }
@@ -195,33 +193,32 @@ impl Failure {
     }
 
     pub(crate) fn log_filter_invalid(reason: &str) -> Self {
-        Self::new(ExitStatus::Usage, format!("the log filter cannot be read: {reason}")).with_hint(
-            "a filter is a level such as `debug`, or levels of parts such as `narrows_rpc=trace,warn`",
-        )
+        Self::new(ExitStatus::Usage, format!("invalid log filter: {reason}"))
+            .with_hint("use a level such as `debug`, or levels of modules such as `narrows_rpc=trace,warn`")
     }
 
     pub(crate) fn no_prompt() -> Self {
-        Self::new(ExitStatus::Usage, "there is no prompt")
-            .with_hint("write it as the last argument, or send it to stdin: `echo Hi | narrows run`")
+        Self::new(ExitStatus::Usage, "missing prompt")
+            .with_hint("pass it as the last argument, or on stdin: `echo Hi | narrows run`")
     }
 
     pub(crate) fn prompt_unreadable(error: &io::Error) -> Self {
-        Self::new(ExitStatus::Usage, "the prompt cannot be read from stdin").with_cause(error)
+        Self::new(ExitStatus::Usage, "cannot read the prompt from stdin").with_cause(error)
     }
 
     pub(crate) fn cwd_unusable(directory: &Path, error: &io::Error) -> Self {
-        Self::new(ExitStatus::Usage, format!("the directory {directory:?} cannot be used")).with_cause(error)
+        Self::new(ExitStatus::Usage, format!("cannot use the directory {directory:?}")).with_cause(error)
     }
 
     pub(crate) fn file_unreadable(what: &str, path: &Path, error: &io::Error) -> Self {
-        Self::new(ExitStatus::Usage, format!("{what}: {path:?} cannot be read")).with_cause(error)
+        Self::new(ExitStatus::Usage, format!("{what}: cannot read {path:?}")).with_cause(error)
     }
 
     pub(crate) fn check_target_unreadable(path: &Path, error: &io::Error) -> Self {
         let failure = Self::file_unreadable("check", path, error);
         match error.kind() {
             io::ErrorKind::NotFound => {
-                failure.with_hint("name a file that is there, or a directory with manifests in it")
+                failure.with_hint("use an existing file, or a directory with manifests")
             }
             _ => failure,
         }
@@ -256,36 +253,37 @@ impl Failure {
         let failure = Self::new(ExitStatus::Usage, line(&format!("--agent {wanted:?}: {error}")));
         match intended_url(wanted, error) {
             Some(meant) => failure.with_hint(line(&format!("did you mean {meant}?"))),
-            None => failure
-                .with_hint("such as wss://HOST/acp, ws://127.0.0.1:8787/acp, tcp://HOST:PORT or unix:PATH"),
+            None => failure.with_hint(
+                "use a URL such as wss://HOST/acp, ws://127.0.0.1:8787/acp, tcp://HOST:PORT or unix:PATH",
+            ),
         }
     }
 
     /// `--continue` found no session.
     pub(crate) fn no_session_to_continue(cwd: &Path) -> Self {
-        Self::new(ExitStatus::Usage, format!("the agent knows no session in {}", cwd.display()))
-            .with_hint("leave out --continue to begin one")
+        Self::new(ExitStatus::Usage, format!("the agent has no sessions in {}", cwd.display()))
+            .with_hint("remove --continue to open a new session")
     }
 
     pub(crate) fn session_closed() -> Self {
-        Self::new(ExitStatus::Internal, "the session ended before the turn did")
+        Self::new(ExitStatus::Internal, "the session ended before the turn")
     }
 
     /// A variable to be passed to the agent is not set.
     pub(crate) fn unset_variable(name: &str) -> Self {
-        Self::new(ExitStatus::Usage, format!("the variable {name:?} is not set here"))
-            .with_hint(format!("give it a value: --env {name}=VALUE"))
+        Self::new(ExitStatus::Usage, format!("environment variable {name:?} is not set"))
+            .with_hint(format!("set its value: --env {name}=VALUE"))
     }
 
     pub(crate) fn unknown_builtin_script(name: &str) -> Self {
-        let failure = Self::new(ExitStatus::Usage, format!("there is no built-in script {name:?}"));
+        let failure = Self::new(ExitStatus::Usage, format!("unknown built-in script {name:?}"));
         Self::with_builtin_suggestion(failure, name)
     }
 
     /// A script is neither built in nor a readable file.
     pub(crate) fn script_unreadable(script: &str, error: &io::Error) -> Self {
         if error.kind() != io::ErrorKind::NotFound {
-            return Self::new(ExitStatus::Usage, format!("the script {script:?} cannot be read"))
+            return Self::new(ExitStatus::Usage, format!("cannot read the script {script:?}"))
                 .with_cause(error);
         }
         let message = format!("{script:?} is neither a built-in script nor a file");
@@ -295,13 +293,13 @@ impl Failure {
     pub(crate) fn script_invalid(path: &str, error: &ScriptError) -> Self {
         let message = format!("{path}:{}: {}", error.line(), line(error.message()));
         Self::new(ExitStatus::Usage, message)
-            .with_hint("a script that works: narrows fake-agent --print hello")
+            .with_hint("see a working script with: narrows fake-agent --print hello")
     }
 
     fn with_builtin_suggestion(self, wanted: &str) -> Self {
         match nearest(wanted, Script::builtins().iter().map(|(name, _)| *name)) {
             Some(near) => self.with_hint(format!("did you mean {near:?}?")),
-            None => self.with_hint("the built-in scripts: narrows fake-agent --list"),
+            None => self.with_hint("list the built-in scripts: narrows fake-agent --list"),
         }
     }
 
@@ -312,7 +310,7 @@ impl Failure {
 
     /// The connection to the client of an agent was lost.
     pub(crate) fn client_connection_lost(reason: &CloseReason) -> Self {
-        Self::new(ExitStatus::Internal, "the conversation with the client broke off").with_cause(reason)
+        Self::new(ExitStatus::Internal, "connection to the client lost").with_cause(reason)
     }
 
     /// Stdout cannot be written.
@@ -320,7 +318,7 @@ impl Failure {
         if error.kind() == io::ErrorKind::BrokenPipe {
             return Self::new(ExitStatus::OutputClosed, ExitStatus::OutputClosed.meaning());
         }
-        Self::new(ExitStatus::Internal, "the output cannot be written").with_cause(error)
+        Self::new(ExitStatus::Internal, "cannot write to stdout").with_cause(error)
     }
 
     pub(crate) fn code(&self) -> ExitStatus {
@@ -366,7 +364,7 @@ impl Failure {
             _ = writeln!(text, "  because: {cause}");
         }
         if !self.stderr.is_empty() {
-            text.push_str("  its last words on stderr:\n");
+            text.push_str("  last lines on stderr:\n");
             for line in self.stderr.lines() {
                 _ = writeln!(text, "  | {line}");
             }
@@ -400,7 +398,7 @@ mod tests {
         };
         assert_eq!(
             failure.render(Color::off()),
-            "error: it broke\n  because: dust\n  its last words on stderr:\n  | one\n  | two\nhint: clean it\n"
+            "error: it broke\n  because: dust\n  last lines on stderr:\n  | one\n  | two\nhint: clean it\n"
         );
         assert_eq!(failure.message(), "it broke: dust");
     }

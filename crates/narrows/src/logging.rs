@@ -18,7 +18,7 @@ use crate::failure::Failure;
 use crate::output;
 use crate::terminal::line;
 
-/// The prefix of our own log targets.
+/// The prefix of the log targets of narrows.
 const TARGET_PREFIX: &str = "narrows";
 
 /// More lines are lost, and counted.
@@ -36,14 +36,14 @@ static LOST_LINES: AtomicU64 = AtomicU64::new(0);
 enum Entry {
     Line(Vec<u8>),
     /// Dropped after everything before it was written.
-    Mark(#[expect(dead_code, reason = "it is there to be dropped")] SyncSender<()>),
+    Mark(#[expect(dead_code, reason = "the receiver uses only its drop")] SyncSender<()>),
 }
 
 /// Starts logging with `filter`, if given.
 pub(crate) fn start(filter: Option<&str>, format: LogFormat) -> Result<(), Failure> {
     if let Some(word) = filter.and_then(unknown_word) {
         return Err(Failure::log_filter_invalid(&format!(
-            "`{}` is no level and no part of narrows",
+            "`{}` is neither a level nor a module of narrows",
             line(word)
         )));
     }
@@ -96,7 +96,7 @@ fn write(lines: &Receiver<Entry>) {
         }
         match LOST_LINES.swap(0, Ordering::Relaxed) {
             0 => {}
-            lost => output::write_stderr(&format!("({lost} lines of the log are lost)\n")),
+            lost => output::write_stderr(&format!("({lost} log lines were lost)\n")),
         }
     }
 }

@@ -103,7 +103,7 @@ impl OutputThread {
     /// Waits until everything is written and returns the result.
     pub(crate) async fn finish(self) -> io::Result<()> {
         drop(self.queue);
-        self.done.await.unwrap_or_else(|_| Err(io::Error::other("the thread that writes to stdout has died")))
+        self.done.await.unwrap_or_else(|_| Err(io::Error::other("the output thread failed")))
     }
 }
 

@@ -168,7 +168,7 @@ fn run_prompt(
     if is_wanted && let Some(reply) = read_answer(terminal, question, rendered, control)? {
         return Ok(reply);
     }
-    terminal.write_all(b"\n  The question was taken back.\n")?;
+    terminal.write_all(b"\n  The request was withdrawn.\n")?;
     Ok(PermissionReply::Reject)
 }
 
@@ -208,12 +208,13 @@ fn read_answer(
 /// completely.
 fn valid_answers(options: &[PermissionOption], is_partial: bool) -> String {
     if is_partial {
-        return "  It is not shown whole, so it can only be rejected: answer n, or press Enter.\n".to_owned();
+        return "  It is not shown completely, so it can only be rejected: answer n, or press Enter.\n"
+            .to_owned();
     }
     match options.len().min(MAX_OPTIONS) {
-        0 => "  This is not an answer: answer y or n.\n".to_owned(),
-        1 => "  This is not an answer: answer y, n or 1.\n".to_owned(),
-        count => format!("  This is not an answer: answer y, n, or a number from 1 to {count}.\n"),
+        0 => "  Invalid answer: answer y or n.\n".to_owned(),
+        1 => "  Invalid answer: answer y, n or 1.\n".to_owned(),
+        count => format!("  Invalid answer: answer y, n, or a number from 1 to {count}.\n"),
     }
 }
 
@@ -327,7 +328,7 @@ mod tests {
         begun.expect("a thread").withdraw().await;
         let mut lines = BufReader::new(person).lines();
         let is_last = |line: &io::Result<String>| {
-            line.as_ref().is_ok_and(|line| line.contains("The question was taken back."))
+            line.as_ref().is_ok_and(|line| line.contains("The request was withdrawn."))
         };
         assert!(lines.any(|line| is_last(&line)));
     }

@@ -124,7 +124,7 @@ impl<'a> PromptQueue<'a> {
         match PermissionPrompt::start(Arc::clone(&request.question), request.source, self.color) {
             Ok(prompt) => self.prompt = Some((request, prompt)),
             // Dropping the request denies it.
-            Err(error) => tracing::warn!(%error, "a question cannot be asked"),
+            Err(error) => tracing::warn!(%error, "cannot show a permission prompt"),
         }
     }
 

@@ -22,7 +22,7 @@ pub(crate) struct ReconnectNotice {
     last_notice: Option<Instant>,
 }
 
-/// What happens to an agent that does not stop.
+/// The fate of an agent that does not stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UnstoppedAgent {
     /// A local agent is killed.
@@ -72,7 +72,7 @@ impl ReconnectNotice {
             return Some(if is_terminal {
                 OutputPiece::Rest
             } else {
-                OutputPiece::Note("the connection is back".to_owned())
+                OutputPiece::Note("connection restored".to_owned())
             });
         };
         let is_due =
@@ -82,7 +82,7 @@ impl ReconnectNotice {
         }
         self.last_notice = Some(now);
         let left = outage.until.saturating_duration_since(now).as_secs();
-        let words = format!("the connection is lost, and is being taken up again: {left} s left");
+        let words = format!("connection lost, reconnecting ({left} s left)");
         Some(if is_terminal {
             OutputPiece::Alert(color.paint(Style::Dim, &format!("… {words}")).into_owned())
         } else {
@@ -104,10 +104,10 @@ mod tests {
             let at = at.iter().map(|(at, outage)| (start + Duration::from_secs(*at), *outage));
             at.map(|(now, outage)| reconnect_notice.notice(outage, is_terminal, Color::off(), now)).collect()
         };
-        let words = |left: u64| format!("the connection is lost, and is being taken up again: {left} s left");
+        let words = |left: u64| format!("connection lost, reconnecting ({left} s left)");
         let at = [(0, outage), (2, outage), (4, outage), (62, outage), (64, None), (66, None)];
         let note = |left| Some(OutputPiece::Note(words(left)));
-        let back = Some(OutputPiece::Note("the connection is back".to_owned()));
+        let back = Some(OutputPiece::Note("connection restored".to_owned()));
         assert_eq!(told(false, &at), [None, note(298), None, note(238), back, None]);
         let alert = |left| Some(OutputPiece::Alert(format!("… {}", words(left))));
         let rest = Some(OutputPiece::Rest);

@@ -183,7 +183,7 @@ impl Renderer {
         }
         if let Some(Refusal { wanted, words, .. }) = refused {
             self.needs_separator = true;
-            pieces.push_back(self.side_note(&format!("refused: {wanted} ({words})")));
+            pieces.push_back(self.side_note(&format!("denied: {wanted} ({words})")));
         }
         Ok(())
     }
@@ -232,7 +232,7 @@ impl Renderer {
                     pieces.extend(lines.iter().map(|text| self.side_note(text)));
                 }
                 if let Some(what) = content_kind(&update) {
-                    pieces.push_back(self.side_note(&format!("(the answer has {what} in it)")));
+                    pieces.push_back(self.side_note(&format!("(the answer contains {what})")));
                 }
             }
             Payload::Other { name, data } if name == "approval" => {
@@ -282,7 +282,7 @@ impl Renderer {
         if let Payload::Update { problem: Some(problem), update, .. } = payload {
             // One warning is enough: an agent may send endless bad updates.
             if !std::mem::replace(&mut self.has_warned, true) {
-                tracing::warn!("an update of the agent cannot be read: {problem}");
+                tracing::warn!(error = %problem, "invalid update of the agent");
             }
             self.unreadable += u64::from(is_of_answer(update));
         }
@@ -367,7 +367,7 @@ impl Renderer {
 
 /// Describes a session option that could not be set.
 pub(crate) fn rejection(option: &str, value: &str, reason: &str) -> String {
-    format!("the {} {:?} was not set: {}", line(option), line(value), line(reason))
+    format!("{} {:?} not set: {}", line(option), line(value), line(reason))
 }
 
 /// Adds `event` as a line of JSON.
@@ -402,7 +402,7 @@ fn content_kind(update: &Value) -> Option<&'static str> {
     Some(match update["content"]["type"].as_str() {
         Some("text") | None => return None,
         Some("image") => "an image",
-        Some("audio") => "a sound",
+        Some("audio") => "audio",
         Some("resource" | "resource_link") => "a resource",
         Some(_) => "something",
     })

@@ -19,7 +19,7 @@ pub(crate) enum Style {
     Dim,
 }
 
-/// Whether styles are shown on a stream.
+/// Styles for a stream, shown or hidden.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Color(bool);
 

@@ -96,13 +96,13 @@ fn demo_delay(said: Option<Duration>, format: Output, is_watched: bool) -> Optio
 /// Prints that the demo model is used, and how to configure a real one.
 pub(crate) async fn print_demo_notice() {
     let how = match local_models::find().await {
-        Some(server) => format!("{} answers on this machine, use it with {}", server.name, server.flags()),
+        Some(server) => format!("to use {} on this machine, add {}", server.name, server.flags()),
         None => {
-            "for a real one set OPENAI_BASE_URL, OPENAI_API_KEY and OPENAI_MODEL, or see `narrows acp --help`"
+            "to configure one, set OPENAI_BASE_URL, OPENAI_API_KEY and OPENAI_MODEL, or see `narrows acp --help`"
                 .to_owned()
         }
     };
-    output::write_stderr(&format!("no model is configured, so the built-in demo model answers; {how}\n"));
+    output::write_stderr(&format!("no model is configured, using the built-in demo model; {how}\n"));
 }
 
 #[cfg(test)]

@@ -46,7 +46,7 @@ pub(super) fn warn_unknown_name(wanted: &str, known: &[String], spec: &Spec) -> 
         Ok(path) => {
             let (wanted, path) = (line(wanted), path.display());
             output::write_stderr(&format!(
-                "no agent of narrows.toml is called {wanted:?}, so it is the program {path}\n"
+                "{wanted:?} is not an agent in narrows.toml, running the program {path}\n"
             ));
             Ok(())
         }

@@ -6,73 +6,73 @@ use clap::{Args, ValueEnum};
 
 use super::{ModelArgs, help};
 
-/// Be an agent for any Chat Completions endpoint, on stdin and stdout
+/// Run the built-in agent on stdio, for any Chat Completions endpoint
 ///
-/// For editors and other clients of the Agent Client Protocol, which start it by themselves. Every model that speaks
-/// Chat Completions is its model: OpenAI, Azure, Bedrock, OpenRouter, Ollama, vLLM, LiteLLM, llama.cpp, and others.
+/// Editors and other ACP clients start this command themselves. Any endpoint that speaks Chat Completions works:
+/// OpenAI, Azure, Bedrock, OpenRouter, Ollama, vLLM, LiteLLM, llama.cpp and others.
 ///
-/// Settings come from narrows.toml, over them the variables, over them these flags. Flags that it does not know it
-/// ignores, with a line in the log.
+/// Options win over environment variables, and environment variables over narrows.toml. Unknown options are ignored
+/// and logged.
 ///
-/// Where NARROWS_CONNECT or `connect` in the table `[acp]` of narrows.toml has a URL, and there are no flags, it is `narrows
-/// connect` to that URL instead.
+/// If NARROWS_CONNECT, or `connect` in the table `[acp]` of narrows.toml, has a URL and no options are given, this
+/// command runs `narrows connect` with that URL.
 #[derive(Args, Debug)]
 #[command(after_help = help::examples(help::ACP), after_long_help = help::settings(help::ACP))]
 pub(crate) struct Acp {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
 
-    /// How a client hears of a model that failed [default: text]
+    /// How model errors reach the client [default: text]
     #[arg(long, value_enum, value_name = "FORM", hide_short_help = true, help_heading = "Sessions")]
     pub(crate) errors: Option<Errors>,
 
-    /// Where sessions are kept [default: narrows in your data directory]
+    /// Directory for sessions [default: narrows in your data directory]
     #[arg(long, value_name = "DIR", help_heading = "Sessions")]
     pub(crate) data_dir: Option<PathBuf>,
 
-    /// Keep no sessions: they end with the process
+    /// Do not store sessions: they end with the process
     #[arg(long, conflicts_with = "data_dir", help_heading = "Sessions")]
     pub(crate) no_store: bool,
 
-    /// MCP servers that clients may name: `none`, or `any` for an agent of your own editor [default: any]
+    /// MCP servers that clients may name: `any` or `none` [default: any]
     ///
-    /// With `any` a client can start every command as your user, as editors do. Take `none` where the client is somebody
-    /// else: behind a socket of another program. Servers that run in the client itself are always used.
+    /// With `any`, a client can start any command as your user, as editors do. Use `none` if other users or programs
+    /// can connect, for example behind a socket. MCP servers that run in the client itself are always used.
     #[arg(long, value_enum, value_name = "WHICH", hide_short_help = true, help_heading = "Sessions")]
     pub(crate) mcp: Option<McpChoice>,
 
-    /// Be the agent that is built in, even where NARROWS_CONNECT or narrows.toml names a remote one
+    /// Run the built-in agent, even if NARROWS_CONNECT or narrows.toml names a remote one
     #[arg(long, hide_short_help = true)]
     pub(crate) local: bool,
 
-    /// What was among the arguments and means nothing here.
+    /// Arguments that `narrows acp` does not know.
     #[arg(skip)]
     pub(crate) ignored: Vec<String>,
 }
 
-/// Which MCP servers clients may name.
+/// The MCP servers that clients may name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum McpChoice {
     /// None that the agent would start or connect to
     None,
-    /// Every one
+    /// All
     Any,
 }
 
-/// How a client hears of a model that failed.
+/// The form in which model errors reach the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Errors {
-    /// As text in the answer, which every client shows
+    /// As text in the answer, which every client displays
     Text,
-    /// As a JSON-RPC error in place of an answer
+    /// As a JSON-RPC error instead of an answer
     Rpc,
 }
 
 impl Errors {
-    /// Their names.
+    /// All names.
     pub(crate) const NAMES: [&str; 2] = ["text", "rpc"];
 
-    /// The one of this name.
+    /// Returns the form with this name.
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         match name {
             "text" => Some(Self::Text),

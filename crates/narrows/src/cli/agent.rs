@@ -1,4 +1,4 @@
-//! The arguments about an agent that is driven: which, where, with what environment, for how long.
+//! The arguments about an agent: command or URL, directory, environment, timeouts.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,50 +9,49 @@ use narrows_acp::Version;
 use super::value::{self, Variable};
 use super::{ModelArgs, RemoteArgs};
 
-/// The arguments about an agent.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct AgentArgs {
-    /// The agent: the name of one in narrows.toml, a program and its arguments, or the URL of a remote one
+    /// Agent: a name in narrows.toml, a command, or the URL of a remote agent [default: the built-in agent]
     ///
-    /// The arguments stand in the quotes of a shell, but no shell runs them. A program called `narrows` is this one,
-    /// installed or not. A URL is ws://, wss://, http://, https://, tcp:// or unix:PATH; such an agent is not started but
-    /// connected to, and works where it is. Without this it is the agent that is built in.
+    /// A command is split like in a shell, but no shell runs it. The program `narrows` is always this executable. A
+    /// URL starts with ws://, wss://, http://, https://, tcp:// or unix:. A remote agent is not started but connected
+    /// to, and works on its own host.
     #[arg(long, short, value_name = "AGENT")]
     pub(crate) agent: Option<String>,
 
-    /// Where the agent works, as it is called there [default: the current directory]
+    /// Working directory of the agent; for a remote agent, on its host [default: the current directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) cwd: Option<PathBuf>,
 
-    /// Hand the agent a variable, with this value or with the one it has here
+    /// Environment variable for the agent; without a value, passes on the current one
     #[arg(long, value_name = "NAME[=VALUE]", value_parser = value::variable, help_heading = "Environment of the agent")]
     pub(crate) env: Vec<Variable>,
 
-    /// Let the agent see only the ordinary variables, and no keys
+    /// Pass only the ordinary environment variables to the agent, and no keys
     #[arg(long, help_heading = "Environment of the agent")]
     pub(crate) clean_env: bool,
 
-    /// With --clean-env, let variables of this name pass; `AWS_*` means all that begin with it
+    /// With --clean-env, also pass variables with this name; `AWS_*` matches a prefix
     #[arg(long, value_name = "PATTERN", value_parser = value::pattern, help_heading = "Environment of the agent")]
     pub(crate) pass_env: Vec<String>,
 
-    /// The version of the protocol to offer; with 2, an agent that only knows 1 is started again with 1 [default: 1]
+    /// Protocol version to offer; with 2, an agent that only knows 1 is restarted with 1 [default: 1]
     #[arg(long, value_enum, value_name = "VERSION")]
     pub(crate) protocol: Option<Protocol>,
 
-    /// How long the agent may take to answer the first message [default: 30s]
+    /// Time limit for the agent's answer to `initialize` [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = value::duration, help_heading = "Deadlines")]
     pub(crate) initialize_timeout: Option<Duration>,
 
-    /// How long the agent may take to open a session [default: 60s]
+    /// Time limit for opening a session [default: 60s]
     #[arg(long, value_name = "TIME", value_parser = value::duration, help_heading = "Deadlines")]
     pub(crate) session_timeout: Option<Duration>,
 
-    /// How long a cancelled turn may take to end [default: 10s, or 2s after the --timeout of `narrows run`]
+    /// Time limit for a cancelled turn to end [default: 10s, or 2s after the --timeout of `narrows run`]
     #[arg(long, value_name = "TIME", value_parser = value::duration, help_heading = "Deadlines")]
     pub(crate) cancel_grace: Option<Duration>,
 
-    /// How long the agent may say nothing at all during a turn; `0` is for ever [default: 15m]
+    /// Cancel the turn after this long without output; `0` disables [default: 15m]
     #[arg(long, value_name = "TIME", value_parser = value::pace, help_heading = "Deadlines")]
     pub(crate) silence_timeout: Option<Duration>,
 
@@ -63,13 +62,13 @@ pub(crate) struct AgentArgs {
     pub(crate) model: ModelArgs,
 }
 
-/// A version of the protocol.
+/// A protocol version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Protocol {
-    /// What nearly every agent speaks
+    /// Spoken by nearly every agent
     #[value(name = "1")]
     One,
-    /// The draft
+    /// Draft
     #[value(name = "2")]
     Two,
 }

@@ -1,4 +1,4 @@
-//! `narrows agents`: which there are, and what one of them can do.
+//! The arguments of `narrows agents`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,30 +7,29 @@ use clap::Args;
 
 use super::{Protocol, help, value};
 
-/// List the agents of narrows.toml, or ask one what it can do
+/// List the agents of narrows.toml, or probe one
 ///
-/// An agent of narrows.toml is a table: [agents.NAME] with `command`, and whatever else it needs.
+/// An agent in narrows.toml is a table [agents.NAME] with `command` or `url` and its settings.
 ///
-/// With --probe the agent is started, asked to introduce itself, and asked for a session in an empty directory, which
-/// tells what models, modes and commands it has. No prompt is sent, nothing of this machine is offered to it, and
-/// nobody is logged in. An agent that keeps its sessions may keep that one, too.
+/// With --probe, the agent is started, initialized, and asked for a session in an empty directory, to find its
+/// models, modes and commands. No prompt is sent, no files or commands are offered to it, and no login is attempted.
+/// An agent that stores its sessions may store this one too.
 #[derive(Args, Debug)]
 #[command(after_help = help::examples(help::AGENTS), after_long_help = help::reference(help::AGENTS))]
 pub(crate) struct Agents {
-    /// Start this agent and show what it can do: a name of narrows.toml, or a program and its arguments; without a
-    /// value it is the built-in one
+    /// Start this agent and show what it can do: a name in narrows.toml or a command [default: the built-in agent]
     #[arg(long, value_name = "AGENT", num_args = 0..=1, default_missing_value = "")]
     pub(crate) probe: Option<String>,
 
-    /// How long the agent may take for each of its answers [default: 30s]
+    /// Time limit for each answer of the agent [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = value::duration, requires = "probe")]
     pub(crate) timeout: Option<Duration>,
 
-    /// The version of the protocol to offer [default: what narrows.toml says, or 1]
+    /// Protocol version to offer [default: from narrows.toml, or 1]
     #[arg(long, value_enum, value_name = "VERSION", requires = "probe")]
     pub(crate) protocol: Option<Protocol>,
 
-    /// The configuration file [default: narrows/narrows.toml in your configuration directory]
+    /// Configuration file [default: narrows/narrows.toml in your configuration directory]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 

@@ -1,4 +1,4 @@
-//! `narrows audit`: what was decided, and whether the record of it is whole.
+//! The arguments of `narrows audit`.
 
 use std::path::PathBuf;
 
@@ -8,11 +8,11 @@ use narrows_audit::Decision;
 
 use super::help;
 
-/// Verify and read the log of what was decided
+/// Verify and read the audit log
 ///
-/// Every line of an audit log contains a hash of the line in front of it, so none can be changed, taken out or put in
-/// without the rest showing it. What a chain cannot show, that its end is missing or that all of it was written anew,
-/// shows when it is compared with a head that was signed earlier and kept elsewhere.
+/// Every entry contains a hash of the entry before it, so that no entry can be changed, removed or inserted
+/// unnoticed. The chain alone does not show that entries are missing at the end, or that the whole log was rewritten.
+/// To detect that, compare the log with a head that was signed earlier and is stored elsewhere.
 #[derive(Args, Debug)]
 #[command(
     after_help = help::examples(help::AUDIT),
@@ -23,7 +23,6 @@ pub(crate) struct Audit {
     pub(crate) command: AuditCommand,
 }
 
-/// What to do with a log.
 #[derive(Debug, Subcommand)]
 pub(crate) enum AuditCommand {
     Verify(AuditVerify),
@@ -32,29 +31,31 @@ pub(crate) enum AuditCommand {
     Keygen(AuditKeygen),
 }
 
-/// Say whether a log is what was written, or name the first bad line and why
+/// Verify the hash chain and report the first invalid entry
 ///
-/// LOG is the file that grows, or its directory; the sealed files beside it belong to it. A bad line is named by its file, its line
-/// there (from 1) and the number of its entry (from 0, over all files), which is the number that `narrows audit show` prints.
+/// LOG is the current file of the log, or its directory; sealed segments beside it are included. An invalid entry is
+/// reported with its file, its line (from 1) and its sequence number (from 0, over all files), as `narrows audit
+/// show` prints it.
 #[derive(Args, Debug)]
 #[command(
     after_help = help::examples(help::AUDIT_VERIFY),
     after_long_help = help::short_reference(help::AUDIT_VERIFY, help::AUDIT_CODES, help::AUDIT_VARIABLES)
 )]
 pub(crate) struct AuditVerify {
-    /// The log
+    /// Audit log
     #[arg(value_name = "LOG")]
     pub(crate) path: PathBuf,
 
-    /// A head that the log must contain, as `narrows audit head` printed it
+    /// Head that the log must contain, as printed by `narrows audit head`
     #[arg(long, value_name = "HEAD")]
     pub(crate) against: Option<PathBuf>,
 
-    /// Who must have signed the head: a `did:key`, or the file of a public key [default: anybody, which proves only that the head was not changed since]
+    /// Required signer of the head: a `did:key`, or the file of a public key [default: any, which proves only that
+    /// the head was not changed since]
     #[arg(long, value_name = "KEY", requires = "against")]
     pub(crate) signer: Option<String>,
 
-    /// The file with the secret of a log in the older form, which is chained by keyed hashes
+    /// Secret of a log in the older format, which is chained by keyed hashes
     #[arg(long, value_name = "FILE", conflicts_with_all = ["against", "any_form"])]
     pub(crate) legacy_secret: Option<PathBuf>,
 
@@ -67,88 +68,88 @@ pub(crate) struct AuditVerify {
     pub(crate) json: bool,
 }
 
-/// Print the entries of a log
+/// Print the entries of an audit log
 ///
-/// It prints what it finds; whether that is what was written, `narrows audit verify` says. A line has the number of the
-/// entry, the time, what happened, to what, by whom, the decision and the policy behind it, the file, command or address it
-/// was about, who approved it or why it was refused, for whom it was done, the reason, and the session. Filters add up: with
-/// two of them both have to fit.
+/// This command does not verify the log; use `narrows audit verify`. A line has the sequence number, the time, the
+/// event, its subject and actor, the decision and its policy, the file, command or URL, the approver or the reason of
+/// a denial, the identity, and the session. Filters combine: an entry must match all of them.
 #[derive(Args, Debug)]
 #[command(
     after_help = help::examples(help::AUDIT_SHOW),
     after_long_help = help::short_reference(help::AUDIT_SHOW, help::AUDIT_READ_CODES, help::AUDIT_VARIABLES)
 )]
 pub(crate) struct AuditShow {
-    /// The log
+    /// Audit log
     #[arg(value_name = "LOG")]
     pub(crate) path: PathBuf,
 
-    /// Only those of this session, by its whole id
+    /// Only entries of this session, by its full id
     #[arg(long, value_name = "ID")]
     pub(crate) session: Option<String>,
 
-    /// Only those about this tool, by its name as the log has it: `Bash`, `kind:edit`, `SERVER/TOOL`
+    /// Only entries of this tool, by its name in the log: `Bash`, `kind:edit`, `SERVER/TOOL`
     #[arg(long, value_name = "NAME")]
     pub(crate) tool: Option<String>,
 
-    /// Only those that were decided like this; entries in which nothing was decided are left out
+    /// Only entries with this decision
     #[arg(long, value_name = "DECISION", value_parser = decisions())]
     pub(crate) decision: Option<Decision>,
 
-    /// Go on with what is added, until Ctrl-C
+    /// Keep printing new entries, until Ctrl-C
     #[arg(long)]
     pub(crate) follow: bool,
 
-    /// How to print them
+    /// Output format
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = AuditFormat::Text)]
     pub(crate) format: AuditFormat,
 }
 
-/// How entries are printed.
+/// The output format of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum AuditFormat {
-    /// A line for people
+    /// One line of text per entry
     Text,
-    /// The entry, one JSON object per line
+    /// The entries, one JSON object per line
     Json,
-    /// Calls of tools only, each as the object of seven fields that AIP-44 shows
+    /// Tool calls only, each as an object with the seven fields of AIP-44
     Aip44,
 }
 
-/// Sign what a log contains now, to be kept elsewhere
+/// Sign the current head of an audit log
 ///
-/// Prints a JSON object. Keep it where whoever can write the log cannot; `narrows audit verify --against` compares.
+/// Prints a JSON object. Store it where no one who can write the log can change it. `narrows audit verify --against`
+/// compares a log with it.
 #[derive(Args, Debug)]
 #[command(
     after_help = help::examples(help::AUDIT_HEAD),
     after_long_help = help::short_reference(help::AUDIT_HEAD, help::AUDIT_HEAD_CODES, help::AUDIT_VARIABLES)
 )]
 pub(crate) struct AuditHead {
-    /// The log
+    /// Audit log
     #[arg(value_name = "LOG")]
     pub(crate) path: PathBuf,
 
-    /// The private key, as `narrows audit keygen` wrote it; not the one that ends with .pub
+    /// Private key, as written by `narrows audit keygen` (not the file that ends with .pub)
     #[arg(long, value_name = "FILE")]
     pub(crate) key: PathBuf,
 }
 
-/// Make a key to sign heads and approvals with
+/// Create a key pair to sign heads and approvals
 ///
-/// Writes the private key to FILE, readable by nobody else, and the public one to FILE.pub; prints the public one.
+/// Writes the private key to FILE, readable only by you, and the public key to FILE.pub. Prints the public key.
 #[derive(Args, Debug)]
 #[command(
     after_help = help::examples(help::AUDIT_KEYGEN),
     after_long_help = help::short_reference(help::AUDIT_KEYGEN, help::AUDIT_KEYGEN_CODES, help::AUDIT_VARIABLES)
 )]
 pub(crate) struct AuditKeygen {
-    /// The file of the private key, which must not exist
+    /// File for the private key, which must not exist
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
 }
 
 fn decisions() -> impl TypedValueParser<Value = Decision> {
-    // What is none of them has been refused by then.
+    // Invalid values are refused before.
     PossibleValuesParser::new(Decision::ALL.map(Decision::name))
         .map(|name| name.parse().unwrap_or(Decision::Deny))
 }

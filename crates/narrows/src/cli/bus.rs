@@ -1,4 +1,4 @@
-//! `narrows bus`: many clients, many agents, and how they are.
+//! The arguments of `narrows bus`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -10,19 +10,20 @@ use narrows_bus::config::{self, Door, Listen};
 
 use super::{help, value};
 
-/// The heading of what is said about the workers of a command.
+/// The help heading of options about workers.
 const WORKERS: &str = "Workers";
 
 /// Route many clients to pools of supervised agents
 ///
-/// Clients connect to sockets of this machine, over a network by https:// and wss://, or one of them is on stdin and
-/// stdout. Agents are processes that speak the protocol on theirs: they are kept running, started again when they die, and
-/// end with the bus.
+/// Clients connect to local sockets, over the network with https:// and wss://, or one of them on stdio. Agents are
+/// processes that speak ACP on stdio. The bus keeps them running, restarts them when they exit, and stops them when
+/// it stops.
 ///
-/// SIGTERM and Ctrl-C let running turns end first; a second Ctrl-C leaves at once. SIGHUP reads the file again: pools and
-/// limits change without a failed request, places to listen stay as they are, and a file with mistakes changes nothing.
+/// On SIGTERM and Ctrl-C, active turns may finish first; a second Ctrl-C exits immediately. SIGHUP reloads the
+/// configuration: pools and limits change without failed requests, listeners stay as they are, and an invalid file
+/// changes nothing.
 ///
-/// `narrows check FILE` says what is wrong with a file.
+/// `narrows check FILE` validates a configuration.
 #[derive(Args, Debug)]
 #[command(
     arg_required_else_help = true,
@@ -35,77 +36,74 @@ pub(crate) struct Bus {
     #[command(subcommand)]
     pub(crate) subcommand: Option<BusCommand>,
 
-    /// The configuration: a bus.toml, or the JSON of stdio Bus
+    /// Configuration: a bus.toml, or the JSON of stdio Bus
     #[arg(long, value_name = "FILE", conflicts_with = "command")]
     pub(crate) config: Option<PathBuf>,
 
-    /// Where clients come in: tcp://127.0.0.1:9000, unix:PATH, stdio: or http://127.0.0.1:8787/acp; wins over the file
+    /// Address to listen on: tcp://127.0.0.1:9000, unix:PATH, stdio: or http://127.0.0.1:8787/acp; overrides the file
     ///
-    /// A PATH is written out: behind `unix:` no shell makes a directory of `~`, and neither does the bus. What is missing of
-    /// the directories to it is made, for this user alone.
+    /// In `unix:PATH`, `~` is not expanded. Missing directories of PATH are created, accessible only to you.
     #[arg(long, value_name = "URL", value_parser = listen)]
     pub(crate) listen: Vec<Listen>,
 
-    /// The same as --listen tcp://HOST:PORT
+    /// Same as --listen tcp://HOST:PORT
     #[arg(long, value_name = "HOST:PORT", value_parser = Door::tcp)]
     pub(crate) tcp: Vec<Door>,
 
-    /// The same as --listen unix:PATH
+    /// Same as --listen unix:PATH
     #[arg(long, value_name = "PATH", value_parser = Door::unix)]
     pub(crate) unix: Vec<Door>,
 
-    /// The same as --listen stdio:
+    /// Same as --listen stdio:
     #[arg(long)]
     pub(crate) stdio: bool,
 
-    /// How to write the log to stderr
+    /// Log format on stderr
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Text)]
     pub(crate) log_format: LogFormat,
 
-    /// How many workers are kept ready [default: 1]
+    /// Number of workers to keep ready [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000), conflicts_with = "config", help_heading = WORKERS)]
     pub(crate) instances: Option<u32>,
 
-    /// Who shares a worker [default: connection]
+    /// Which clients share a worker [default: connection]
     #[arg(long, value_enum, value_name = "WHO", conflicts_with = "config", help_heading = WORKERS)]
     pub(crate) share: Option<Share>,
 
-    /// What workers speak: version 1 or 2 of the protocol, or any JSON-RPC [default: 1]
+    /// Protocol of the workers: ACP version 1 or 2, or any JSON-RPC [default: 1]
     #[arg(long, value_enum, value_name = "PROTOCOL", conflicts_with = "config", help_heading = WORKERS)]
     pub(crate) protocol: Option<BusProtocol>,
 
-    /// What their pool is called [default: default]
+    /// Name of the pool [default: default]
     #[arg(long, value_name = "NAME", value_parser = pool_name, conflicts_with = "config", help_heading = WORKERS)]
     pub(crate) name: Option<String>,
 
-    /// Words that stand before `--`, where no agent is looked for; taken so that this can be said
+    /// Arguments before `--`, accepted only to report them with a hint.
     #[arg(hide = true)]
     pub(crate) stray: Vec<String>,
 
-    /// An agent and its arguments; it gets the whole environment
+    /// Command of the agent; it gets the whole environment
     ///
-    /// It stands behind `--`, a word for each argument. `narrows` is this very program, wherever it lies.
+    /// Put it after `--`, one argument per word. The program `narrows` is always this executable.
     #[arg(last = true, value_name = "COMMAND", help_heading = WORKERS)]
     pub(crate) command: Vec<String>,
 }
 
-/// What else can be done about a bus.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BusCommand {
     Status(BusStatus),
 }
 
-/// Show the pools, workers and sessions of a bus that runs
+/// Show the pools, workers and sessions of a running bus
 ///
-/// It is asked through its admin socket. The bus of this user is found by itself if there is only one; if not, --socket
-/// says which.
+/// The status is read from the admin socket of the bus. Without --socket, the only running bus of this user is used.
 #[derive(Args, Debug)]
 #[command(
     after_help = help::examples(help::BUS_STATUS),
     after_long_help = help::short_reference(help::BUS_STATUS, help::BUS_STATUS_CODES, help::BUS_VARIABLES)
 )]
 pub(crate) struct BusStatus {
-    /// The admin socket of the bus, as it names it when it starts: unix:PATH, or PATH alone
+    /// Admin socket, as printed when the bus starts: unix:PATH or PATH
     #[arg(long, value_name = "PATH", value_parser = OsStringValueParser::new().try_map(socket))]
     pub(crate) socket: Option<PathBuf>,
 
@@ -113,29 +111,29 @@ pub(crate) struct BusStatus {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Show it again and again: every 2s, or as often as this says, such as 500ms, 10s or 1m
+    /// Refresh every 2s, or at this interval, such as 500ms, 10s or 1m
     #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "2s", value_parser = value::duration)]
     pub(crate) watch: Option<Duration>,
 }
 
-/// How the log is written.
+/// The log format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
-    /// Lines for people
+    /// Lines of text
     #[default]
     Text,
     /// One JSON object per line
     Json,
 }
 
-/// Who shares a worker.
+/// Which clients share a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Share {
-    /// Nobody: each connection has its own
+    /// None: each connection has its own worker
     Connection,
-    /// Nobody: each session has its own
+    /// None: each session has its own worker
     Session,
-    /// Everybody
+    /// All clients share the workers
     All,
 }
 
@@ -149,16 +147,16 @@ impl From<Share> for config::Share {
     }
 }
 
-/// What workers speak.
+/// The protocol of workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum BusProtocol {
-    /// Version 1 of the protocol
+    /// ACP version 1
     #[value(name = "1")]
     V1,
-    /// Version 2 of the protocol
+    /// ACP version 2
     #[value(name = "2")]
     V2,
-    /// Any JSON-RPC in lines
+    /// Any JSON-RPC, one message per line
     Jsonrpc,
 }
 
@@ -172,11 +170,11 @@ impl From<BusProtocol> for config::Protocol {
     }
 }
 
-/// Reads where the admin socket is.
+/// Parses the path of the admin socket.
 fn socket(text: OsString) -> Result<PathBuf, &'static str> {
     match text.to_str() {
         Some(text) if text.starts_with("tcp:") || text.starts_with("http:") => {
-            Err("it is asked through its unix socket; a port answers `curl` and Prometheus")
+            Err("the status is read from the unix socket; a TCP port serves `curl` and Prometheus")
         }
         Some(text) => {
             let path = text.strip_prefix("unix:").map(|rest| rest.strip_prefix("//").unwrap_or(rest));
@@ -186,7 +184,7 @@ fn socket(text: OsString) -> Result<PathBuf, &'static str> {
     }
 }
 
-/// Reads where to listen.
+/// Parses a listener.
 pub(super) fn parse_listener(url: &str) -> Result<Listen, String> {
     Listen::parse(url).map_err(|reason| match value::bare_address(url) {
         Some(meant) => format!("{reason}; did you mean {meant}?"),
@@ -194,22 +192,23 @@ pub(super) fn parse_listener(url: &str) -> Result<Listen, String> {
     })
 }
 
-/// The same where nothing more can be said of it.
+/// Parses a listener that needs no other settings.
 fn listen(url: &str) -> Result<Listen, String> {
     let listen = parse_listener(url)?;
     let problem = match &listen.at {
         Door::Web(web) => web.problem(),
         _ => None,
     };
-    problem
-        .map_or(Ok(listen), |_| Err("tokens and certificates stand in a file: --config bus.toml".to_owned()))
+    problem.map_or(Ok(listen), |_| {
+        Err("tokens and certificates need a configuration file: --config bus.toml".to_owned())
+    })
 }
 
-/// Reads the name of a pool.
+/// Parses the name of a pool.
 fn pool_name(text: &str) -> Result<String, &'static str> {
     let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     match !text.is_empty() && text.len() <= 64 && text.chars().all(known) {
         true => Ok(text.to_owned()),
-        false => Err("it must be letters, digits, `.`, `_` and `-`, at most 64"),
+        false => Err("must consist of letters, digits, `.`, `_` and `-`, at most 64"),
     }
 }

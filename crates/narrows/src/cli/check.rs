@@ -1,4 +1,4 @@
-//! `narrows check`: whether files can be used.
+//! The arguments of `narrows check`.
 
 use std::path::PathBuf;
 
@@ -8,54 +8,57 @@ use narrows_manifest::Kind;
 
 use super::help;
 
-/// Say whether files can be used, and what is wrong with them
+/// Validate configuration files and manifests
 ///
-/// A file is a bus.toml, the JSON configuration of stdio Bus, or a manifest: ACP.md, OPERATOR.md, GOVERNANCE.md, POLICY.md,
-/// SANDBOX.md, RUNNER.md or AGENT-CLI.md. Every mistake is told with its line; then the exit code is 2. A manifest is looked
-/// at by itself; of a directory all manifests are, and every ACP.md is followed to what it leads to, the keys of its
-/// governance included: what `narrows serve` would not serve is a mistake here. Files of tokens and of identities are
-/// looked at by themselves, or with the bus.toml that names them. The programs of pools
-/// must be there, and so must the directories in which they run. What can be lived with, or may be otherwise on another
-/// machine, such as the program of an AGENT-CLI.md, is a warning. Nothing is started.
+/// A file is a bus.toml, the JSON configuration of stdio Bus, a manifest (ACP.md, OPERATOR.md, GOVERNANCE.md,
+/// POLICY.md, SANDBOX.md, RUNNER.md or AGENT-CLI.md), or a file of tokens or identities. Nothing is started. Every
+/// error is reported with its line, and then the exit code is 2.
+///
+/// A single manifest is checked by itself. In a directory all manifests are checked, and every ACP.md with all files
+/// it refers to, including the keys of its governance: what `narrows serve` would refuse is an error. The files of
+/// tokens and identities of a bus.toml are checked with it.
+///
+/// The programs and working directories of pools must exist. Problems that are harmless, or may not exist on another
+/// machine, such as a missing program of an AGENT-CLI.md, are warnings.
 #[derive(Args, Debug)]
 #[command(after_help = help::examples(help::CHECK), after_long_help = help::with_codes(help::CHECK, help::CHECK_CODES))]
 pub(crate) struct CheckFiles {
-    /// The files, or directories of manifests
+    /// Files, or directories of manifests
     #[arg(value_name = "FILE|DIR", required_unless_present = "print_schema")]
     pub(crate) files: Vec<PathBuf>,
 
-    /// Count warnings as mistakes
+    /// Treat warnings as errors
     #[arg(long)]
     pub(crate) strict: bool,
 
-    /// Print every setting of a bus, defaults included; the values of variables are left out
+    /// Print all settings of a bus, including defaults; values of environment variables are omitted
     #[arg(long, short)]
     pub(crate) verbose: bool,
 
-    /// How to say it
+    /// Output format
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = CheckFormat::Text)]
     pub(crate) format: CheckFormat,
 
-    /// The same as --format json
+    /// Same as --format json
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Print the JSON schema of a kind of manifest: acp, operator, governance, policy, sandbox, runner or agent-cli
+    /// Print the JSON Schema of a kind of manifest: acp, operator, governance, policy, sandbox, runner or agent-cli
     #[arg(long, value_name = "KIND", value_parser = kind(), ignore_case = true, hide_possible_values = true, conflicts_with = "files")]
     pub(crate) print_schema: Option<Kind>,
 }
 
-/// A kind of manifest, by its name or that of its files. Only the names are offered by completions.
+/// Parses a kind of manifest, by its name or file name. Completions offer only the names.
 fn kind() -> impl TypedValueParser<Value = Kind> {
     let files = Kind::ALL.map(|kind| PossibleValue::new(kind.name()).alias(kind.file_name()));
     PossibleValuesParser::new(files).try_map(|name| name.parse::<Kind>())
 }
 
-/// How `narrows check` says what it found.
+/// The output format of `narrows check`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CheckFormat {
-    /// Sentences for people
+    /// Text
     Text,
-    /// A JSON object for each file
+    /// One JSON object per file
     Json,
 }

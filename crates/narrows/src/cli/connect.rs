@@ -1,4 +1,4 @@
-//! The arguments about agents that are somewhere else.
+//! The arguments about remote agents.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,26 +8,26 @@ use narrows_remote::client::{Target, TargetError};
 
 use super::{help, value};
 
-/// The heading of what is said about agents that are somewhere else.
+/// The help heading of options about remote agents.
 const REMOTE: &str = "Remote agents";
 
-/// Be an agent on stdin and stdout that is really a remote one
+/// Bridge stdio to a remote agent
 ///
-/// For editors, which start it by themselves and talk to it as to any other agent. URL says where the agent is: ws://, wss://,
-/// http:// and https:// with the path of its endpoint, which is /acp if there is none, tcp://HOST:PORT, or unix:PATH.
+/// Editors start this command themselves and use it like any other agent. URL is the address of the remote agent:
+/// ws://, wss://, http:// or https:// with the path of its endpoint (default /acp), tcp://HOST:PORT, or unix:PATH.
 ///
-/// A connection that breaks is made again, and what was on the way is sent again, each message once, if the server can do that;
-/// `narrows bus` can. The editor notices nothing but time. If it cannot be done, or not within --grace, every open request is
-/// answered with an error, and this ends.
+/// If the connection breaks, it is re-established, and messages in transit are sent again, each exactly once, if the
+/// server supports that; `narrows bus` does. The editor only sees a delay. If this fails, or takes longer than
+/// --grace, every open request gets an error, and this command exits.
 ///
-/// Messages pass as they are; one of more than 16 MiB is refused.
+/// Messages are passed on unchanged. Messages of more than 16 MiB are refused.
 #[derive(Args, Debug)]
 #[command(
     after_help = help::examples(help::CONNECT),
     after_long_help = help::short_reference(help::CONNECT, help::CONNECT_CODES, help::CONNECT_VARIABLES)
 )]
 pub(crate) struct Connect {
-    /// Where the agent is
+    /// Address of the agent
     #[arg(value_name = "URL", value_parser = target)]
     pub(crate) url: Target,
 
@@ -35,35 +35,35 @@ pub(crate) struct Connect {
     pub(crate) remote: RemoteArgs,
 }
 
-/// How a remote agent is reached.
+/// Options to reach a remote agent.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RemoteArgs {
-    /// The file that has the token for a remote agent in it
+    /// File with the token for a remote agent
     #[arg(long, value_name = "FILE", help_heading = REMOTE)]
     pub(crate) token_file: Option<PathBuf>,
 
-    /// What has named that file.
+    /// The source of that path.
     #[arg(skip)]
     pub(crate) token_by: NamedBy,
 
-    /// A file of certificate authorities to trust beside the system's
+    /// File with CA certificates to trust in addition to those of the system
     #[arg(long, value_name = "FILE", help_heading = REMOTE)]
     pub(crate) ca: Option<PathBuf>,
 
-    /// The certificate that shows who we are, for a remote agent that asks for one
+    /// Client certificate for a remote agent that requires one
     #[arg(long, value_name = "FILE", requires = "key", help_heading = REMOTE)]
     pub(crate) cert: Option<PathBuf>,
 
-    /// The private key of that certificate
+    /// Private key of the client certificate
     #[arg(long, value_name = "FILE", requires = "cert", help_heading = REMOTE)]
     pub(crate) key: Option<PathBuf>,
 
-    /// How long it is tried to have a lost connection again [default: 300s]
+    /// Keep reconnecting for this long after a connection is lost [default: 300s]
     #[arg(long, value_name = "TIME", value_parser = value::duration, help_heading = REMOTE)]
     pub(crate) grace: Option<Duration>,
 }
 
-/// What has named a file, for whoever has to mend it.
+/// The source of a path, for error messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum NamedBy {
     #[default]
@@ -72,7 +72,7 @@ pub(crate) enum NamedBy {
     Setting,
 }
 
-/// Reads where a remote agent is.
+/// Parses the URL of a remote agent.
 pub(crate) fn target(text: &str) -> Result<Target, String> {
     text.parse().map_err(|error: TargetError| match intended_url(text, &error) {
         Some(meant) => format!("{error}; did you mean {meant}?"),
@@ -80,7 +80,7 @@ pub(crate) fn target(text: &str) -> Result<Target, String> {
     })
 }
 
-/// The URL that is probably meant by one that is none.
+/// Returns the URL that was probably meant by an invalid one.
 pub(crate) fn intended_url(text: &str, error: &TargetError) -> Option<String> {
     match error {
         TargetError::Lines(_) => {

@@ -1,338 +1,350 @@
-//! The parts of the help that clap does not write.
+//! Examples, exit codes and environment variables in the help.
 
 use std::fmt::Write;
 
 use crate::environment;
 use crate::failure::ExitStatus;
 
-/// Something to type, and what it does.
+/// A command line and its description.
 pub(super) type Example = (&'static str, &'static str);
 
-/// Of `narrows`.
+/// Examples of `narrows`.
 pub(super) const MAIN: &[Example] = &[
-    ("narrows run \"Hello, who are you?\"", "a first turn, with no key and no network"),
-    ("narrows run --agent \"opencode acp\" \"What is this?\"", "with any other agent that speaks ACP"),
-    ("OPENAI_BASE_URL=http://localhost:11434/v1 OPENAI_MODEL=llama3.2 narrows acp", "an agent for an editor"),
-    ("narrows fake-agent --list", "agents that misbehave, to test with"),
+    ("narrows run \"Hello, who are you?\"", "First turn, without a key or network"),
+    ("narrows run --agent \"opencode acp\" \"What is this?\"", "Any other agent that speaks ACP"),
+    (
+        "OPENAI_BASE_URL=http://localhost:11434/v1 OPENAI_MODEL=llama3.2 narrows acp",
+        "Run as an agent in an editor",
+    ),
+    ("narrows fake-agent --list", "Agents that misbehave, for tests"),
 ];
 
-/// Of `narrows run`.
+/// Examples of `narrows run`.
 pub(super) const RUN: &[Example] = &[
-    ("narrows run \"Hello, who are you?\"", "a first turn, with no key and no network"),
-    (
-        "narrows run --base-url http://localhost:11434/v1 --model llama3.2 \"Hi\"",
-        "with a model on this machine",
-    ),
-    ("git diff | narrows run --agent my-agent", "the prompt from another program"),
-    ("narrows run --agent wss://bus.example/acp --token-file token \"Hi\"", "with a remote agent"),
-    ("narrows run --agent my-agent --env MY_KEY \"Hi\"", "an agent that needs a key of yours"),
-    (
-        "narrows run --agent my-agent --timeout 5m --output json \"Hi\"",
-        "for a script: a deadline and a JSON object",
-    ),
+    ("narrows run \"Hello, who are you?\"", "First turn, without a key or network"),
+    ("narrows run --base-url http://localhost:11434/v1 --model llama3.2 \"Hi\"", "Model on this machine"),
+    ("git diff | narrows run --agent my-agent", "Prompt from another program"),
+    ("narrows run --agent wss://bus.example/acp --token-file token \"Hi\"", "Remote agent"),
+    ("narrows run --agent my-agent --env MY_KEY \"Hi\"", "Agent that needs one of your keys"),
+    ("narrows run --agent my-agent --timeout 5m --output json \"Hi\"", "Script: time limit and JSON output"),
 ];
 
-/// Of `narrows chat`.
+/// Examples of `narrows chat`.
 pub(super) const CHAT: &[Example] = &[
-    ("narrows chat", "a first conversation, with no key and no network"),
-    ("narrows chat --agent \"opencode acp\"", "with any other agent that speaks ACP"),
-    ("narrows chat --agent my-agent --continue", "on with the last session in this directory"),
-    ("narrows chat --agent my-agent --access low", "with an agent that may look and do nothing else"),
+    ("narrows chat", "First conversation, without a key or network"),
+    ("narrows chat --agent \"opencode acp\"", "Any other agent that speaks ACP"),
+    ("narrows chat --agent my-agent --continue", "Continue the last session in this directory"),
+    ("narrows chat --agent my-agent --access low", "Agent with read-only access"),
     (
         "printf 'Hi\\nWho are you?\\n' | narrows chat --agent my-agent",
-        "messages from another program, a line each",
+        "Messages from another program, one per line",
     ),
 ];
 
-/// Of `narrows agents`.
+/// Examples of `narrows agents`.
 pub(super) const AGENTS: &[Example] = &[
-    ("narrows agents", "the agents of narrows.toml, and whether they are installed"),
-    ("narrows agents --probe \"opencode acp\"", "what an agent is and can do"),
-    ("narrows agents --probe my-agent --json", "the same for a script"),
+    ("narrows agents", "Agents of narrows.toml, and whether they are installed"),
+    ("narrows agents --probe \"opencode acp\"", "Capabilities of an agent"),
+    ("narrows agents --probe my-agent --json", "The same, for a script"),
 ];
 
-/// Of `narrows sessions`.
+/// Examples of `narrows sessions`.
 pub(super) const SESSIONS: &[Example] = &[
-    ("narrows sessions", "those of the built-in agent in this directory"),
-    ("narrows sessions --agent my-agent --all", "all that another agent keeps"),
-    ("narrows sessions --cwd ~/project --json", "those of another directory, for a script"),
-    ("narrows run --agent my-agent --resume ID \"And now?\"", "going on with one of them"),
-    ("narrows chat --continue", "going on with the last one here, in the terminal"),
-    ("narrows sessions delete ID --agent my-agent", "making it forget one"),
+    ("narrows sessions", "Sessions of the built-in agent in this directory"),
+    ("narrows sessions --agent my-agent --all", "All sessions of another agent"),
+    ("narrows sessions --cwd ~/project --json", "Sessions in another directory, for a script"),
+    ("narrows run --agent my-agent --resume ID \"And now?\"", "Continue a session"),
+    ("narrows chat --continue", "Continue the last session in this directory, in the terminal"),
+    ("narrows sessions delete ID --agent my-agent", "Delete a session"),
 ];
 
-/// Of `narrows policy`.
+/// Examples of `narrows policy`.
 pub(super) const POLICY: &[Example] = &[
-    ("narrows policy check rules.toml", "whether the rules can be read, and their examples hold"),
-    ("narrows policy explain rules.toml -- git push origin main", "whether a command may run, and why"),
+    ("narrows policy check rules.toml", "Validate rules and run their examples"),
+    ("narrows policy explain rules.toml -- git push origin main", "Decision about a command, and the reason"),
     (
         "narrows policy test rules.toml --events run.jsonl",
-        "what other rules would have said in a recorded run",
+        "Compare the decisions of a recorded run with those of other rules",
     ),
 ];
 
-/// Of `narrows policy explain`.
+/// Examples of `narrows policy explain`.
 pub(super) const POLICY_EXPLAIN: &[Example] = &[
-    ("narrows policy explain rules.toml -- git push origin main", "a program and its arguments"),
-    ("narrows policy explain rules.toml -- 'make && ./deploy'", "a line for a shell"),
+    ("narrows policy explain rules.toml -- git push origin main", "Program with arguments"),
+    ("narrows policy explain rules.toml -- 'make && ./deploy'", "Shell command line"),
     (
         "narrows policy explain --access low --kind edit --path src/main.rs",
-        "a file that is changed, without rules",
+        "Change of a file, without a rule file",
     ),
-    ("narrows policy explain rules.toml --server github --tool create_issue", "a tool of an MCP server"),
+    ("narrows policy explain rules.toml --server github --tool create_issue", "Tool of an MCP server"),
 ];
 
-/// Of `narrows policy check`.
+/// Examples of `narrows policy check`.
 pub(super) const POLICY_CHECK: &[Example] =
-    &[("narrows policy check rules.toml", "what is wrong with it, and where")];
+    &[("narrows policy check rules.toml", "Errors of a rule file, with their position")];
 
-/// Of `narrows policy test`.
+/// Examples of `narrows policy test`.
 pub(super) const POLICY_TEST: &[Example] = &[
-    ("narrows run --agent my-agent --output events \"Hi\" > run.jsonl", "a record"),
-    ("narrows policy test rules.toml --events run.jsonl", "what these rules would have said"),
+    ("narrows run --agent my-agent --output events \"Hi\" > run.jsonl", "Record a run"),
+    ("narrows policy test rules.toml --events run.jsonl", "Decisions of these rules that differ"),
 ];
 
-/// Of `narrows bus`.
+/// Examples of `narrows bus`.
 pub(super) const BUS: &[Example] = &[
     (
         "narrows bus --listen tcp://127.0.0.1:9000 --instances 4 --share all -- narrows acp",
-        "four agents for any number of clients",
+        "Four agents, shared by all clients",
     ),
-    ("narrows bus --stdio --share session -- my-agent", "a process for each session, for an editor"),
-    ("narrows check bus.toml && narrows bus --config bus.toml", "everything in a file"),
-    ("narrows bus status --watch", "how it is"),
+    ("narrows bus --stdio --share session -- my-agent", "One process per session, for an editor"),
+    ("narrows check bus.toml && narrows bus --config bus.toml", "Everything from a configuration file"),
+    ("narrows bus status --watch", "Live status"),
 ];
 
-/// How `narrows bus` ends.
+/// Exit codes of `narrows bus`.
 pub(super) const BUS_CODES: &[(ExitStatus, &str)] = &[
-    (ExitStatus::Success, "it was told to stop, or its client on stdin has gone"),
-    (ExitStatus::Usage, "the arguments or the settings are wrong, or a place to listen is taken"),
-    (ExitStatus::Start, "the program of a pool is missing or cannot be run"),
-    (ExitStatus::Internal, "something failed on this side"),
+    (ExitStatus::Success, "stopped by a signal, or its client on stdin disconnected"),
+    (ExitStatus::Usage, "invalid arguments or configuration, or an address is in use"),
+    (ExitStatus::Start, "the program of a pool is missing or cannot be executed"),
+    (ExitStatus::Internal, "internal error"),
     (ExitStatus::Interrupted, "Ctrl-C was pressed twice"),
 ];
 
-/// How `narrows bus status` ends.
+/// Exit codes of `narrows bus status`.
 pub(super) const BUS_STATUS_CODES: &[(ExitStatus, &str)] = &[
-    (ExitStatus::Success, "the bus has answered"),
-    (ExitStatus::Agent, "no bus runs, or it does not answer"),
-    (ExitStatus::Usage, "the arguments are wrong, or several buses run"),
-    (ExitStatus::Interrupted, "Ctrl-C was pressed, which is how --watch ends"),
+    (ExitStatus::Success, "the bus answered"),
+    (ExitStatus::Agent, "no bus is running, or it does not answer"),
+    (ExitStatus::Usage, "invalid arguments, or several buses are running"),
+    (ExitStatus::Interrupted, "Ctrl-C was pressed, which ends --watch"),
     (ExitStatus::OutputClosed, "stdout was closed"),
 ];
 
-/// What matters to a bus itself, rather than to its workers.
+/// Environment variables of a bus, as opposed to those of its workers.
 pub(super) const BUS_VARIABLES: &[&str] = &[environment::LOG, environment::RUNTIME_DIR, environment::HOME];
 
-/// Of `narrows bus status`.
+/// Examples of `narrows bus status`.
 pub(super) const BUS_STATUS: &[Example] = &[
-    ("narrows bus status --watch", "pools, workers and rates, every 2 seconds"),
-    ("narrows bus status --json | jq .sessions", "for a script"),
+    ("narrows bus status --watch", "Pools, workers and rates, every 2 seconds"),
+    ("narrows bus status --json | jq .sessions", "For a script"),
 ];
 
-/// Of `narrows check`.
+/// Examples of `narrows check`.
 pub(super) const CHECK: &[Example] = &[
-    ("narrows check bus.toml", "what is wrong with it, and where"),
-    ("narrows check --verbose bus.toml", "every setting, defaults included"),
-    ("narrows check notes/", "whether its manifests are right, and fit together"),
-    ("narrows check --print-schema operator", "what may stand in an OPERATOR.md"),
+    ("narrows check bus.toml", "Errors of a configuration, with their position"),
+    ("narrows check --verbose bus.toml", "All settings, including defaults"),
+    ("narrows check notes/", "Manifests of a directory, and the references between them"),
+    ("narrows check --print-schema operator", "JSON Schema of an OPERATOR.md"),
 ];
 
-/// How `narrows check` ends.
+/// Exit codes of `narrows check`.
 pub(super) const CHECK_CODES: &[(ExitStatus, &str)] = &[
-    (ExitStatus::Success, "every file can be used"),
+    (ExitStatus::Success, "all files are valid"),
     (
         ExitStatus::Usage,
-        "one has a mistake in it, or a warning with --strict, or cannot be read, or the arguments are wrong",
+        "a file has errors (with --strict, also warnings) or cannot be read, or invalid arguments",
     ),
     (ExitStatus::OutputClosed, "stdout was closed"),
 ];
 
-/// Of `narrows audit`.
+/// Examples of `narrows audit`.
 pub(super) const AUDIT: &[Example] = &[
-    ("narrows audit verify audit/audit-log.jsonl", "whether it is what was written"),
-    ("narrows audit show audit/audit-log.jsonl --decision deny", "what was refused"),
+    ("narrows audit verify audit/audit-log.jsonl", "Verify the log"),
+    ("narrows audit show audit/audit-log.jsonl --decision deny", "Denied actions"),
     (
         "narrows audit head audit/audit-log.jsonl --key me.key > head.json",
-        "what it contains today, to be kept elsewhere",
+        "Sign the current head, to be stored elsewhere",
     ),
 ];
 
-/// Of `narrows audit verify`.
+/// Examples of `narrows audit verify`.
 pub(super) const AUDIT_VERIFY: &[Example] = &[
-    ("narrows audit verify audit/audit-log.jsonl", "whether it is what was written"),
+    ("narrows audit verify audit/audit-log.jsonl", "Verify the log"),
     (
         "narrows audit verify audit/audit-log.jsonl --against head.json --signer me.key.pub",
-        "also whether it has been cut, or written anew",
+        "Also detect a truncated or rewritten log",
     ),
 ];
 
-/// How `narrows audit verify` ends.
+/// Exit codes of `narrows audit verify`.
 pub(super) const AUDIT_CODES: &[(ExitStatus, &str)] = &[
-    (ExitStatus::Success, "the log is what was written"),
-    (ExitStatus::Agent, "it is not, or the head is not signed by whom it should be"),
-    (ExitStatus::Usage, "the arguments are wrong, or a file cannot be read"),
+    (ExitStatus::Success, "the log is valid"),
+    (ExitStatus::Agent, "the log is invalid, or the head has another signer"),
+    (ExitStatus::Usage, "invalid arguments, or a file cannot be read"),
 ];
 
-/// How `narrows audit show` ends.
+/// Exit codes of `narrows audit show`.
 pub(super) const AUDIT_READ_CODES: &[(ExitStatus, &str)] = &[
     (
         ExitStatus::Success,
-        "all entries were printed, also if there are none, and with a warning if the log does not verify",
+        "all matching entries were printed; a warning is printed if the log does not verify",
     ),
-    (ExitStatus::Agent, "a line of the log cannot be read"),
-    (ExitStatus::Usage, "the arguments are wrong, or the log cannot be read"),
-    (ExitStatus::Interrupted, "Ctrl-C was pressed, which is how --follow ends"),
-    (ExitStatus::OutputClosed, "nobody reads the output any more"),
+    (ExitStatus::Agent, "an entry of the log cannot be read"),
+    (ExitStatus::Usage, "invalid arguments, or the log cannot be read"),
+    (ExitStatus::Interrupted, "Ctrl-C was pressed, which ends --follow"),
+    (ExitStatus::OutputClosed, "stdout was closed"),
 ];
 
-/// How `narrows audit head` ends.
+/// Exit codes of `narrows audit head`.
 pub(super) const AUDIT_HEAD_CODES: &[(ExitStatus, &str)] = &[
     (ExitStatus::Success, "the head was printed"),
-    (ExitStatus::Agent, "the log is not what was written, so nothing is signed"),
-    (ExitStatus::Usage, "the arguments are wrong, the log is empty, or a file cannot be used"),
+    (ExitStatus::Agent, "the log is invalid and was not signed"),
+    (ExitStatus::Usage, "invalid arguments, the log is empty, or a file cannot be used"),
 ];
 
-/// How `narrows audit keygen` ends.
+/// Exit codes of `narrows audit keygen`.
 pub(super) const AUDIT_KEYGEN_CODES: &[(ExitStatus, &str)] = &[
-    (ExitStatus::Success, "the key was made"),
-    (ExitStatus::Usage, "the arguments are wrong, or a file is there already or cannot be written"),
-    (ExitStatus::Internal, "no random numbers can be had"),
+    (ExitStatus::Success, "the key was created"),
+    (ExitStatus::Usage, "invalid arguments, or a file exists or cannot be written"),
+    (ExitStatus::Internal, "no random numbers are available"),
 ];
 
-/// What matters to `narrows audit`.
+/// Environment variables of `narrows audit`.
 pub(super) const AUDIT_VARIABLES: &[&str] = &[environment::LOG];
 
-/// Of `narrows audit show`.
+/// Examples of `narrows audit show`.
 pub(super) const AUDIT_SHOW: &[Example] = &[
-    ("narrows audit show audit/audit-log.jsonl --session ID", "what happened in a session"),
-    ("narrows audit show audit/audit-log.jsonl --follow --decision deny", "refusals, as they come"),
-    ("narrows audit show audit/audit-log.jsonl --format aip44 | jq .tool", "calls of tools, for a script"),
+    ("narrows audit show audit/audit-log.jsonl --session ID", "Entries of a session"),
+    ("narrows audit show audit/audit-log.jsonl --follow --decision deny", "New denials, as they are written"),
+    ("narrows audit show audit/audit-log.jsonl --format aip44 | jq .tool", "Tool calls, for a script"),
 ];
 
-/// Of `narrows audit head`.
-pub(super) const AUDIT_HEAD: &[Example] =
-    &[("narrows audit head audit/audit-log.jsonl --key me.key > head.json", "to be kept elsewhere")];
+/// Examples of `narrows audit head`.
+pub(super) const AUDIT_HEAD: &[Example] = &[(
+    "narrows audit head audit/audit-log.jsonl --key me.key > head.json",
+    "Signed head, to be stored elsewhere",
+)];
 
-/// Of `narrows audit keygen`.
+/// Examples of `narrows audit keygen`.
 pub(super) const AUDIT_KEYGEN: &[Example] =
-    &[("narrows audit keygen me.key", "me.key, and me.key.pub to give away")];
+    &[("narrows audit keygen me.key", "Private key in me.key, public key in me.key.pub")];
 
-/// Of `narrows token`.
+/// Examples of `narrows token`.
 pub(super) const TOKEN: &[Example] = &[
-    ("narrows token new laptop --file tokens.toml --out laptop.token", "a token, in a file of yours alone"),
-    ("narrows token list --file tokens.toml", "who has one"),
-    ("narrows token revoke laptop --file tokens.toml", "and has none any more"),
+    (
+        "narrows token new laptop --file tokens.toml --out laptop.token",
+        "Token in a file that only you can read",
+    ),
+    ("narrows token list --file tokens.toml", "List tokens"),
+    ("narrows token revoke laptop --file tokens.toml", "Revoke a token"),
 ];
 
-/// Of `narrows token new`.
+/// Examples of `narrows token new`.
 pub(super) const TOKEN_NEW: &[Example] = &[
-    ("narrows token new laptop --file tokens.toml --out laptop.token", "a token, in a file of yours alone"),
-    ("narrows token new ci --scope kind:read --file tokens.toml", "one that is narrowed"),
+    (
+        "narrows token new laptop --file tokens.toml --out laptop.token",
+        "Token in a file that only you can read",
+    ),
+    ("narrows token new ci --scope kind:read --file tokens.toml", "Token with a scope"),
 ];
 
-/// Of `narrows token list`.
-pub(super) const TOKEN_LIST: &[Example] = &[("narrows token list --file tokens.toml", "who has a token")];
+/// Examples of `narrows token list`.
+pub(super) const TOKEN_LIST: &[Example] = &[("narrows token list --file tokens.toml", "List tokens")];
 
-/// Of `narrows token revoke`.
-pub(super) const TOKEN_REVOKE: &[Example] =
-    &[("narrows token revoke laptop --file tokens.toml", "its connections end within seconds")];
+/// Examples of `narrows token revoke`.
+pub(super) const TOKEN_REVOKE: &[Example] = &[(
+    "narrows token revoke laptop --file tokens.toml",
+    "Revoke a token; its connections are closed within seconds",
+)];
 
-/// Of `narrows serve`.
+/// Examples of `narrows serve`.
 pub(super) const SERVE: &[Example] = &[
-    ("narrows serve governed/ACP.md", "what an editor starts in place of the agent"),
+    ("narrows serve governed/ACP.md", "On stdio, for an editor"),
     (
         "narrows serve --listen unix:/run/user/1000/notes.sock governed/ACP.md",
-        "for many clients, each with an agent of its own",
+        "On a unix socket; each client has its own agent",
     ),
     (
         "narrows serve --listen ws://127.0.0.1:8787/acp --tokens ~/tokens.toml governed/ACP.md",
-        "over WebSocket, for who has a token",
+        "On WebSocket, for clients with a token",
     ),
-    ("narrows serve --approve governed/ACP.md", "after its files were changed on purpose"),
+    ("narrows serve --approve governed/ACP.md", "Trust files that were changed on purpose"),
     (
         "narrows serve --admin-socket /run/tidy/admin.sock --admin-group signers governed/ACP.md",
-        "for signers with accounts of their own",
+        "Admin socket for approvers with their own accounts",
     ),
-    ("narrows serve --self-test governed/ACP.md", "whether it does what AIP-44 asks of it, point by point"),
-    ("narrows check governed", "what is wrong with the manifest, without starting anything"),
-    ("narrows audit verify governed/audit/audit-log.jsonl", "whether its log is as it was written"),
+    ("narrows serve --self-test governed/ACP.md", "Test against the points of AIP-44"),
+    ("narrows check governed", "Validate the manifest without starting anything"),
+    ("narrows audit verify governed/audit/audit-log.jsonl", "Verify the audit log"),
 ];
 
-/// How `narrows serve` ends.
+/// Exit codes of `narrows serve`.
 pub(super) const SERVE_CODES: &[(ExitStatus, &str)] = &[
     (
         ExitStatus::Success,
-        "its client has gone, it was told to stop while it listens, or the turn was answered",
+        "the client disconnected, a listening server was stopped, or the turn was answered",
     ),
-    (ExitStatus::Agent, "the agent has gone, had to be ended, or a point of --self-test fails"),
-    (ExitStatus::Usage, "the arguments, the manifest or its keys are wrong, or it is not what was trusted"),
-    (ExitStatus::Refusal, "kind client: the agent refused, or the gate stopped the turn"),
-    (ExitStatus::Limit, "kind client: the answer is incomplete; or the agent has lived as long as it may"),
-    (ExitStatus::Start, "the agent cannot be started, or is of a version that will not do"),
-    (ExitStatus::Protocol, "kind client: the agent does not speak ACP as we know it"),
-    (ExitStatus::Timeout, "a deadline has passed"),
     (
-        ExitStatus::Denied,
-        "kind client: the agent has answered, but who was asked refused something it wanted",
+        ExitStatus::Agent,
+        "the agent exited or was stopped because of a fault, or a point of --self-test failed",
     ),
-    (ExitStatus::Internal, "the log or a memory cannot be written, or something else failed on this side"),
-    (ExitStatus::HungUp, "SIGHUP, on stdin and stdout"),
-    (ExitStatus::Interrupted, "Ctrl-C, on stdin and stdout"),
-    (ExitStatus::Terminated, "SIGTERM, on stdin and stdout"),
+    (ExitStatus::Usage, "invalid arguments, manifest or keys, or files are not trusted"),
+    (ExitStatus::Refusal, "kind client: the agent refused to answer, or the gate stopped the turn"),
+    (ExitStatus::Limit, "kind client: the answer is incomplete; or the agent reached limits.timeout_ms"),
+    (ExitStatus::Start, "the agent cannot be started, or its version is not accepted"),
+    (ExitStatus::Protocol, "kind client: protocol error, invalid ACP or unsupported version"),
+    (ExitStatus::Timeout, "a time limit was exceeded"),
+    (ExitStatus::Denied, "kind client: the agent finished, but a request was denied by an approver"),
+    (ExitStatus::Internal, "the audit log or a memory cannot be written, or another internal error"),
+    (ExitStatus::HungUp, "SIGHUP, on stdio"),
+    (ExitStatus::Interrupted, "Ctrl-C, on stdio"),
+    (ExitStatus::Terminated, "SIGTERM, on stdio"),
 ];
 
-/// How `narrows approve` ends.
+/// Exit codes of `narrows approve`.
 pub(super) const APPROVE_CODES: &[(ExitStatus, &str)] = &[
-    (ExitStatus::Success, "the word counts; or with --list and --show, all was told, also if nothing waits"),
-    (ExitStatus::Usage, "the arguments are wrong, nothing of this name waits, or the key cannot be used"),
-    (ExitStatus::Start, "a gate does not answer at its socket"),
     (
-        ExitStatus::Denied,
-        "the word does not count: the key is none of the governance, or not for this, or it came twice",
+        ExitStatus::Success,
+        "the approval or rejection was accepted; or --list or --show succeeded, even if nothing \
+                           is pending",
     ),
+    (ExitStatus::Usage, "invalid arguments, no pending approval with this ID, or the key cannot be used"),
+    (ExitStatus::Start, "a gate does not answer on its socket"),
+    (ExitStatus::Denied, "not accepted: unknown key, key not authorized for this call, or duplicate"),
 ];
 
-/// What matters to `narrows approve`.
+/// Environment variables of `narrows approve`.
 pub(super) const APPROVE_VARIABLES: &[&str] =
     &[environment::LOG, environment::RUNTIME_DIR, environment::HOME];
 
-/// Of `narrows approve`.
+/// Examples of `narrows approve`.
 pub(super) const APPROVE: &[Example] = &[
-    ("narrows approve --list", "what waits, why, and who has to approve it"),
-    ("narrows approve ID --show", "all of what is to be done"),
-    ("narrows approve ID --key lead.key", "approving it"),
-    ("narrows approve ID --reject \"not on a Friday\" --key lead.key", "rejecting it"),
-    ("narrows approve --list --socket /run/tidy/admin.sock", "what another user serves, with --admin-socket"),
+    ("narrows approve --list", "Pending approvals, their reasons and approvers"),
+    ("narrows approve ID --show", "Full details of a pending approval"),
+    ("narrows approve ID --key lead.key", "Approve"),
+    ("narrows approve ID --reject \"not on a Friday\" --key lead.key", "Reject"),
+    (
+        "narrows approve --list --socket /run/tidy/admin.sock",
+        "Pending approvals of another user's server, with \
+                                                              --admin-socket",
+    ),
 ];
 
-/// Of `narrows acp`.
+/// Examples of `narrows acp`.
 pub(super) const ACP: &[Example] = &[
-    ("OPENAI_API_KEY=… narrows acp", "what an editor starts, with OpenAI's gpt-4o"),
-    ("narrows acp --base-url http://localhost:11434/v1 --model llama3.2", "with a model on this machine"),
-    ("narrows acp --endpoint work --log debug", "with an endpoint of narrows.toml, and more in the log"),
+    ("OPENAI_API_KEY=… narrows acp", "In an editor, with OpenAI's gpt-4o"),
+    ("narrows acp --base-url http://localhost:11434/v1 --model llama3.2", "Model on this machine"),
+    ("narrows acp --endpoint work --log debug", "Endpoint of narrows.toml, with debug messages in the log"),
 ];
 
-/// Of `narrows connect`.
+/// Examples of `narrows connect`.
 pub(super) const CONNECT: &[Example] = &[
-    ("narrows connect ws://127.0.0.1:8787/acp", "what an editor starts, for a bus on this machine"),
-    ("narrows connect wss://bus.example/acp --token-file ~/.config/narrows/token", "for one far away"),
-    ("narrows connect unix:/run/narrows/bus.sock", "over a socket of this machine"),
-    ("NARROWS_CONNECT=wss://bus.example/acp narrows acp", "for hosts that can start nothing else"),
+    ("narrows connect ws://127.0.0.1:8787/acp", "In an editor, for a bus on this machine"),
+    ("narrows connect wss://bus.example/acp --token-file ~/.config/narrows/token", "Bus on another machine"),
+    ("narrows connect unix:/run/narrows/bus.sock", "Bus on a unix socket"),
+    ("NARROWS_CONNECT=wss://bus.example/acp narrows acp", "For editors that only start `narrows acp`"),
 ];
 
-/// How `narrows connect` ends.
+/// Exit codes of `narrows connect`.
 pub(super) const CONNECT_CODES: &[(ExitStatus, &str)] = &[
-    (ExitStatus::Success, "the editor has gone"),
-    (ExitStatus::Agent, "the connection is lost, and could not be had again"),
-    (ExitStatus::Usage, "the arguments are wrong, or a file cannot be used"),
-    (ExitStatus::Start, "there is no connection: nobody is there, or nobody that lets us in"),
-    (ExitStatus::Internal, "something failed on this side"),
+    (ExitStatus::Success, "the editor disconnected"),
+    (ExitStatus::Agent, "the connection was lost and not re-established"),
+    (ExitStatus::Usage, "invalid arguments, or a file cannot be used"),
+    (ExitStatus::Start, "no connection: the server is unreachable, or refuses the client"),
+    (ExitStatus::Internal, "internal error"),
     (ExitStatus::Interrupted, "Ctrl-C was pressed"),
-    (ExitStatus::Terminated, "told to end by SIGTERM"),
+    (ExitStatus::Terminated, "ended by SIGTERM"),
 ];
 
-/// What matters to `narrows connect`.
+/// Environment variables of `narrows connect`.
 pub(super) const CONNECT_VARIABLES: &[&str] = &[
     environment::LOG,
     environment::TOKEN_FILE,
@@ -342,27 +354,27 @@ pub(super) const CONNECT_VARIABLES: &[&str] = &[
     "SSL_CERT_DIR",
 ];
 
-/// Of `narrows fake-agent`.
+/// Examples of `narrows fake-agent`.
 pub(super) const FAKE_AGENT: &[Example] = &[
-    ("narrows fake-agent --list", "the built-in scripts"),
-    ("narrows fake-agent --print echo > mine.toml", "a script of your own to start from"),
-    ("narrows run --agent \"narrows fake-agent mine.toml\" \"Hi\"", "a turn with it"),
+    ("narrows fake-agent --list", "List the built-in scripts"),
+    ("narrows fake-agent --print echo > mine.toml", "Start your own script from a built-in one"),
+    ("narrows run --agent \"narrows fake-agent mine.toml\" \"Hi\"", "Run a turn with it"),
 ];
 
-/// Of `narrows completions`.
+/// Examples of `narrows completions`.
 pub(super) const COMPLETIONS: &[Example] = &[
     (
         "mkdir -p ~/.local/share/bash-completion/completions && \\\n  narrows completions bash > ~/.local/share/bash-completion/completions/narrows",
-        "for bash",
+        "bash",
     ),
-    ("mkdir -p ~/.zfunc && narrows completions zsh > ~/.zfunc/_narrows", "for zsh"),
+    ("mkdir -p ~/.zfunc && narrows completions zsh > ~/.zfunc/_narrows", "zsh"),
     (
         "mkdir -p ~/.config/fish/completions && \\\n  narrows completions fish > ~/.config/fish/completions/narrows.fish",
-        "for fish",
+        "fish",
     ),
 ];
 
-/// The section of examples.
+/// Returns the section of examples.
 pub(super) fn examples(examples: &[Example]) -> String {
     let mut text = String::from("Examples:");
     for (line, meaning) in examples {
@@ -371,28 +383,28 @@ pub(super) fn examples(examples: &[Example]) -> String {
     text
 }
 
-/// The sections of a long help: examples, exit codes, environment.
+/// Returns the sections of a long help: examples, exit codes, environment.
 pub(super) fn reference(of: &[Example]) -> String {
     let codes = ExitStatus::ALL.map(|code| (code, code.meaning()));
     examples(of) + &exit_codes(&codes) + &variables(|_| true)
 }
 
-/// The same of a command that ends in few ways and reads few variables.
+/// Like [`reference`], with only these exit codes and environment variables.
 pub(super) fn short_reference(of: &[Example], codes: &[(ExitStatus, &str)], names: &[&str]) -> String {
     examples(of) + &exit_codes(codes) + &variables(|name| names.contains(&name))
 }
 
-/// The sections of the long help of a command that no variable changes.
+/// The sections of a long help without environment variables.
 pub(super) fn with_codes(of: &[Example], codes: &[(ExitStatus, &str)]) -> String {
     examples(of) + &exit_codes(codes)
 }
 
-/// The sections of the long help of what is an agent to others and ends in few ways.
+/// The sections for an agent command with its own exit codes.
 pub(super) fn settings_with_codes(of: &[Example], codes: &[(ExitStatus, &str)]) -> String {
     examples(of) + &exit_codes(codes) + &variables(|_| true)
 }
 
-/// The sections of the long help of an agent, whose exit code hardly matters.
+/// The sections for an agent command, whose exit code rarely matters.
 pub(super) fn settings(of: &[Example]) -> String {
     examples(of) + &variables(|_| true)
 }

@@ -1,4 +1,4 @@
-//! `narrows acp` among arguments it does not know: programs that start agents add flags of other agents.
+//! Unknown arguments of `narrows acp`. Programs that start agents add flags of other agents.
 
 use std::ffi::OsString;
 
@@ -8,23 +8,22 @@ use narrows_base::suggest;
 
 use super::Acp;
 
-/// The subcommand that bears with everything.
+/// The subcommand that ignores unknown arguments.
 const LENIENT_COMMAND: &str = "acp";
 
-/// What limits the MCP servers of clients. Who misspells it must not go on without the limit.
+/// The option that limits the MCP servers of clients. A misspelling must not disable the limit.
 const MCP: &str = "--mcp";
 
-/// What is left of the arguments, and what was taken away from them: only ever from those of `acp`.
+/// Splits the arguments into those to parse and those to ignore. Only arguments of `acp` are ignored.
 ///
 /// # Errors
-///
-/// An option that may be meant to limit MCP servers is not taken away.
+/// Fails on an unknown option that may be meant to limit MCP servers.
 pub(super) fn split_known(
     command: &Command,
     words: Vec<OsString>,
 ) -> Result<(Vec<OsString>, Vec<String>), clap::Error> {
     let Some(at) = subcommand(command, &words) else { return Ok((words, Vec::new())) };
-    // Built apart: `command` makes the arguments of its subcommands when it parses.
+    // Built separately: `command` builds the arguments of its subcommands only when it parses.
     let tolerant = Acp::augment_args(Command::new(LENIENT_COMMAND));
     let mut left = Vec::with_capacity(words.len());
     let mut ignored = Vec::new();
@@ -35,7 +34,7 @@ pub(super) fn split_known(
             left.push(word);
             continue;
         }
-        // Before the subcommand only what all of them share is known.
+        // Before the subcommand only global options are known.
         let value =
             takes_value(command, &word).or_else(|| takes_value(&tolerant, &word).filter(|_| number > at));
         match value {
@@ -51,7 +50,7 @@ pub(super) fn split_known(
     Ok((left, ignored))
 }
 
-/// Returns `true` if an option that is not known may be meant to limit MCP servers.
+/// Returns `true` if an unknown option may be meant to limit MCP servers.
 fn concerns_mcp(tolerant: &Command, word: &OsString) -> bool {
     let word = word.to_string_lossy();
     let option = word.split_once('=').map_or(&*word, |(option, _)| option).to_ascii_lowercase();
@@ -70,7 +69,7 @@ fn misplaced(command: &Command, word: &OsString) -> clap::Error {
     error
 }
 
-/// Where `acp` stands as the subcommand, if it does.
+/// Returns the position of the subcommand `acp`.
 fn subcommand(command: &Command, words: &[OsString]) -> Option<usize> {
     let mut after_unknown = false;
     let mut at = 1;
@@ -86,7 +85,7 @@ fn subcommand(command: &Command, words: &[OsString]) -> Option<usize> {
         } else if !after_unknown || command.find_subcommand(word).is_some() {
             return None;
         } else {
-            // The value of what we do not know.
+            // The value of an unknown option.
             after_unknown = false;
         }
         at += 1;
@@ -94,7 +93,7 @@ fn subcommand(command: &Command, words: &[OsString]) -> Option<usize> {
     None
 }
 
-/// Whether the next word belongs to this one, if it is an argument of `command`.
+/// Returns whether an argument of `command` takes the next word as its value; `None` if it is unknown.
 fn takes_value(command: &Command, word: &OsString) -> Option<bool> {
     let word = word.to_str()?;
     let (flag, value) = word.split_once('=').map_or((word, None), |(flag, value)| (flag, Some(value)));
@@ -107,7 +106,7 @@ fn takes_value(command: &Command, word: &OsString) -> Option<bool> {
     Some(takes && value.is_none())
 }
 
-/// What may be shown of a word: the name of a flag, but no value, which may be a key.
+/// Returns the part of a word that may be shown: the name of a flag, but no value, which may be a key.
 fn name(word: &OsString) -> String {
     let word = word.to_string_lossy();
     match word.split_once('=') {

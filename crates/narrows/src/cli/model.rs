@@ -1,4 +1,4 @@
-//! The arguments that say which model the built-in agent talks to.
+//! The arguments about the model of the built-in agent.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -10,96 +10,96 @@ use narrows_model::{Effort, Provider};
 use super::value;
 use crate::config::{Header, Key, Layer, Proxy};
 
-/// The heading under which they stand.
+/// The help heading.
 const MODEL_HEADING: &str = "Model of the built-in agent";
 
-/// Which model, where it is, and how it is asked. Each stands in place of a setting of `narrows.toml`.
+/// Model, endpoint and request settings. Each overrides a setting of `narrows.toml`.
 #[derive(Args, Clone, Debug, Default, PartialEq)]
 #[command(next_help_heading = MODEL_HEADING)]
 pub(crate) struct ModelArgs {
-    /// The configuration file [default: narrows/narrows.toml in your configuration directory]
+    /// Configuration file [default: narrows/narrows.toml in your configuration directory]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 
-    /// The endpoint of the configuration to use
+    /// Endpoint of the configuration file
     #[arg(long, value_name = "NAME")]
     pub(crate) endpoint: Option<String>,
 
-    /// Where the endpoint is; `builtin:demo` is a model for a first try, without a key or a network
+    /// Base URL of the endpoint; `builtin:demo` is a demo model that needs no key or network
     #[arg(long, value_name = "URL")]
     pub(crate) base_url: Option<String>,
 
-    /// The model
+    /// Model id
     #[arg(long, value_name = "ID", value_parser = value::model)]
     pub(crate) model: Option<String>,
 
-    /// The variable in which the key is
+    /// Environment variable that holds the API key
     #[arg(long, value_name = "VARIABLE", value_parser = value::variable_name)]
     pub(crate) key_env: Option<String>,
 
-    /// What every conversation begins with
+    /// System prompt
     #[arg(long, value_name = "TEXT", hide_short_help = true)]
     pub(crate) system: Option<String>,
 
-    /// A header of every request; others on this machine can see it in the list of processes
+    /// Extra request header; other users of this machine can see it in the process list
     #[arg(long, value_name = "NAME: VALUE", value_parser = value::header, hide_short_help = true)]
     pub(crate) header: Vec<Header>,
 
-    /// A parameter of every URL, such as `api-version=2024-10-21`
+    /// Extra URL parameter, such as `api-version=2024-10-21`
     #[arg(long, value_name = "NAME=VALUE", value_parser = value::query, hide_short_help = true)]
     pub(crate) query: Vec<(String, String)>,
 
-    /// Whose endpoint it is, where the URL does not tell
+    /// Provider of the endpoint, if the URL does not identify it
     #[arg(long, value_name = "NAME", value_parser = value::provider(), hide_possible_values = true, hide_short_help = true)]
     pub(crate) provider: Option<Provider>,
 
-    /// How many tokens the model can take in [default: what the endpoint says]
+    /// Context window of the model in tokens [default: from the endpoint]
     #[arg(long, value_name = "TOKENS", value_parser = value::tokens, hide_short_help = true)]
     pub(crate) context_window: Option<u64>,
 
-    /// How many tokens an answer may have
+    /// Maximum number of tokens of an answer
     #[arg(long, value_name = "TOKENS", value_parser = value::tokens, hide_short_help = true)]
     pub(crate) max_tokens: Option<u64>,
 
-    /// How freely the model chooses its words, usually from 0 to 2
+    /// Sampling temperature, usually 0 to 2
     #[arg(long, value_name = "NUMBER", value_parser = value::temperature, allow_negative_numbers = true, hide_short_help = true)]
     pub(crate) temperature: Option<f64>,
 
-    /// How long the model is to think: minimal, low, medium or high
+    /// Reasoning effort: minimal, low, medium or high
     #[arg(long, value_name = "EFFORT", value_parser = value::effort(), hide_possible_values = true, hide_short_help = true)]
     pub(crate) effort: Option<Effort>,
 
-    /// Certificates to trust beside the system's, as a PEM file
+    /// PEM file with CA certificates to trust in addition to those of the system
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub(crate) ca_file: Option<PathBuf>,
 
-    /// The proxy on the way to the endpoint, or `none` [default: what the usual variables say]
+    /// Proxy for the endpoint, or `none` [default: from the proxy environment variables]
     #[arg(long, value_name = "URL", value_parser = value::proxy, hide_short_help = true)]
     pub(crate) proxy: Option<Proxy>,
 
-    /// How long a connection may take [default: 10s]
+    /// Time limit for connecting [default: 10s]
     #[arg(long, value_name = "TIME", value_parser = value::duration, hide_short_help = true)]
     pub(crate) connect_timeout: Option<Duration>,
 
-    /// How long the first word may take [default: 5m]
+    /// Time limit for the first token [default: 5m]
     #[arg(long, value_name = "TIME", value_parser = value::duration, hide_short_help = true)]
     pub(crate) first_timeout: Option<Duration>,
 
-    /// How long the model may be silent after its first word [default: 2m]
+    /// Time limit for a pause after the first token [default: 2m]
     #[arg(long, value_name = "TIME", value_parser = value::duration, hide_short_help = true)]
     pub(crate) idle_timeout: Option<Duration>,
 
-    /// How long a whole answer may take [default: 1h]
+    /// Time limit for a whole answer [default: 1h]
     #[arg(long, value_name = "TIME", value_parser = value::duration, hide_short_help = true)]
     pub(crate) total_timeout: Option<Duration>,
 
-    /// How long the built-in model waits before each word; `0` is not at all
+    /// Delay of the demo model before each word; `0` disables
     #[arg(long, value_name = "TIME", value_parser = value::pace, hide_short_help = true)]
     pub(crate) pace: Option<Duration>,
 }
 
 impl ModelArgs {
-    /// What they say about the endpoint.
+    /// Returns the endpoint settings of the arguments.
     pub(crate) fn layer(&self) -> Layer {
         Layer {
             base_url: self.base_url.clone(),
@@ -121,11 +121,11 @@ impl ModelArgs {
         }
     }
 
-    /// The same arguments as words, for another `narrows` that works elsewhere: paths are absolute.
+    /// Returns the arguments for another `narrows` in another directory: paths are absolute.
     pub(crate) fn words(&self) -> std::io::Result<Vec<OsString>> {
         let path = |path: &Option<PathBuf>| path.as_deref().map(absolute).transpose();
         let time = |time: Option<Duration>| {
-            // Whoever asks for less than a millisecond does not mean none.
+            // Less than a millisecond must not become zero, which disables a timeout.
             time.map(|time| format!("{}ms", time.as_millis().max(u128::from(!time.is_zero()))))
         };
         let mut words = FlagWords(Vec::new());

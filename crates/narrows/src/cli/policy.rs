@@ -1,4 +1,4 @@
-//! `narrows policy`: what rules say, before an agent finds out.
+//! The arguments of `narrows policy`.
 
 use std::path::PathBuf;
 
@@ -8,9 +8,10 @@ use narrows_policy::{Access, Kind};
 
 use super::{help, value};
 
-/// Check rules, and see what they say about a request
+/// Check policy rules, and explain their decisions
 ///
-/// The rules are those of `narrows run --policy FILE`: what an agent may do, must ask for, or may not do.
+/// The rules are those of `narrows run --policy FILE`. They allow actions of an agent, deny them, or ask for
+/// permission.
 #[derive(Args, Debug)]
 #[command(after_help = help::examples(help::POLICY))]
 pub(crate) struct Policy {
@@ -18,7 +19,6 @@ pub(crate) struct Policy {
     pub(crate) command: PolicyCommand,
 }
 
-/// What to do with rules.
 #[derive(Debug, Subcommand)]
 pub(crate) enum PolicyCommand {
     Explain(Box<Explain>),
@@ -26,18 +26,18 @@ pub(crate) enum PolicyCommand {
     Test(Box<Test>),
 }
 
-/// Say whether a request is allowed, and why
+/// Explain the decision about a request
 ///
-/// The request is the command behind `--`. Several words are a program and its arguments, and no shell sees them; one
-/// word with spaces in it is a line for a shell. Any other request is made of the flags below.
+/// The request is the command after `--`. Several words are a program and its arguments, without a shell; a single
+/// word with spaces is a shell command line. The options below describe any other request.
 ///
-/// It is judged as `narrows run` would judge it here, with the same flags and in the same sandbox, if this machine has
-/// one. Without a FILE there are no rules, and the access decides. A permission request of an agent that may run the
-/// command itself is judged without a sandbox: use --no-sandbox, unless narrows.toml has `commands-run-by = "client"`.
+/// The decision is the one that `narrows run` would make here, with the same options and the same sandbox, if this
+/// machine has one. Without FILE, only the access preset decides. If an agent asks about a command that it may run
+/// itself, the sandbox does not count: add --no-sandbox, unless narrows.toml has `commands-run-by = "client"`.
 #[derive(Args, Debug)]
 #[command(after_help = help::examples(help::POLICY_EXPLAIN))]
 pub(crate) struct Explain {
-    /// The file with the rules
+    /// Rule file
     #[arg(value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
 
@@ -47,43 +47,43 @@ pub(crate) struct Explain {
     #[command(flatten)]
     pub(crate) wanted: Wanted,
 
-    /// The command
+    /// Command
     #[arg(last = true, value_name = "REQUEST", required_unless_present_any = ["kind", "tool", "path", "url", "server"])]
     pub(crate) request: Vec<String>,
 }
 
-/// What is wanted, if it is no command.
+/// A request other than a command.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "The request")]
 pub(crate) struct Wanted {
-    /// What it does [default: what the rest of it shows]
+    /// Kind of the action [default: derived from the other options]
     #[arg(long, value_name = "KIND", value_parser = kinds())]
     pub(crate) kind: Option<Kind>,
 
-    /// The tool that is used
+    /// Name of the tool
     #[arg(long, value_name = "NAME")]
     pub(crate) tool: Option<String>,
 
-    /// The MCP server that the tool belongs to
+    /// MCP server of the tool
     #[arg(long, value_name = "NAME")]
     pub(crate) server: Option<String>,
 
-    /// A file that is concerned; a relative path is meant from where the agent works
+    /// Affected file; a relative path starts in the agent's working directory
     #[arg(long, value_name = "PATH")]
     pub(crate) path: Vec<PathBuf>,
 
-    /// An address that is visited
+    /// URL that is accessed
     #[arg(long, value_name = "URL")]
     pub(crate) url: Vec<String>,
 }
 
-/// Say whether a file of rules can be used, and whether its examples hold
+/// Validate a rule file and run its examples
 ///
-/// Every rule may have examples, `match` and `not_match`, which are tried here and whenever the file is used.
+/// Rules can have examples, `match` and `not_match`. They are tried here, and whenever the file is loaded.
 #[derive(Args, Debug)]
 #[command(after_help = help::examples(help::POLICY_CHECK))]
 pub(crate) struct Check {
-    /// The file
+    /// Rule file
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
 
@@ -92,26 +92,26 @@ pub(crate) struct Check {
     pub(crate) json: bool,
 }
 
-/// Judge what was asked in a recorded run once more, by other rules
+/// Replay the permission requests of a recorded run against other rules
 ///
-/// The run was recorded with `narrows run --output events`. Every request for permission in it is judged by FILE, and
-/// shown if the verdict is another than it was; then the exit code is 1. What a person answered is not looked at, only
-/// what the rules said.
+/// The run was recorded with `narrows run --output events`. Every permission request in it is decided by FILE, and
+/// printed if the decision differs from the recorded one; then the exit code is 1. Only decisions by rules are
+/// compared, not answers of a user.
 ///
-/// A record does not say where the agent worked, nor in what sandbox: --cwd, --add-dir, --sandboxed and --no-sandbox
-/// do, or else it is judged as if it had been here.
+/// A record does not contain the agent's directories or sandbox. Describe them with --cwd, --add-dir, --sandboxed and
+/// --no-sandbox; otherwise those of this directory and machine are assumed.
 #[derive(Args, Debug)]
 #[command(after_help = help::examples(help::POLICY_TEST))]
 pub(crate) struct Test {
-    /// The file with the rules
+    /// Rule file
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
 
-    /// The record; `-` is stdin
+    /// Recorded events; `-` reads stdin
     #[arg(long, value_name = "LOG")]
     pub(crate) events: PathBuf,
 
-    /// End with 0 even if verdicts differ
+    /// Exit with 0 even if decisions differ
     #[arg(long)]
     pub(crate) allow_changes: bool,
 
@@ -119,36 +119,36 @@ pub(crate) struct Test {
     pub(crate) circumstances: Circumstances,
 }
 
-/// Where a request is judged, and what beside the rules.
+/// The circumstances of a request besides the rules.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Circumstances {
-    /// Access preset: low, medium or high [default: what the file says, or medium]
+    /// Access preset: low, medium or high [default: from the rule file, or medium]
     #[arg(long, value_name = "low|medium|high", value_parser = value::access(), hide_possible_values = true)]
     pub(crate) access: Option<Access>,
 
-    /// Refuse whatever uses the network
+    /// Deny everything that uses the network
     ///
-    /// Without it, a command in the sandbox reaches every host and every TCP and UDP port of this machine.
+    /// Without this option, a sandboxed command reaches every host and every TCP and UDP port of this machine.
     #[arg(long)]
     pub(crate) no_network: bool,
 
-    /// Refuse searches of the web
+    /// Deny web searches
     #[arg(long)]
     pub(crate) no_web_search: bool,
 
-    /// Where the agent works [default: the current directory]
+    /// Working directory of the agent [default: the current directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) cwd: Option<PathBuf>,
 
-    /// Another directory that the agent may use
+    /// Additional directory that the agent may use
     #[arg(long, value_name = "DIR")]
     pub(crate) add_dir: Vec<PathBuf>,
 
-    /// As on a machine whose sandbox keeps commands from everything [default: what the sandbox of this one does]
+    /// Assume a sandbox that restricts commands fully [default: what the sandbox of this machine does]
     #[arg(long, conflicts_with = "no_sandbox")]
     pub(crate) sandboxed: bool,
 
-    /// As if commands ran without a sandbox
+    /// Assume that commands run without a sandbox
     #[arg(long)]
     pub(crate) no_sandbox: bool,
 

@@ -8,103 +8,105 @@ use narrows_bus::config::Listen;
 use super::value::{Deadline, deadline};
 use super::{CheckFormat, ModelArgs, WebArgs, help};
 
-/// Serve an agent behind a gate, as a manifest says
+/// Serve a governed agent described by a manifest
 ///
-/// The manifest is an ACP.md with the OPERATOR.md, GOVERNANCE.md, policies and AGENT-CLI.md that it leads to. Of the kind
-/// `bridge` it starts the agent of its AGENT-CLI.md and speaks for it on stdin and stdout, as editors expect it. Of the kind
-/// `server` the agent that is built in plays the operator, with the model that narrows.toml, the OPENAI_ variables or the
-/// flags below name. Of the kind `client` one turn is run with the agent of its AGENT-CLI.md, and its answer printed.
+/// The manifest is an ACP.md with the files it refers to: OPERATOR.md, GOVERNANCE.md, policies and AGENT-CLI.md. A
+/// manifest of kind `bridge` runs the agent of its AGENT-CLI.md on stdio, as editors expect it. With kind `server`
+/// the built-in agent plays the operator; its model comes from the options below, the OPENAI_ environment variables
+/// or narrows.toml. With kind `client` one turn runs with the agent of its AGENT-CLI.md, and the answer is printed.
 ///
-/// Every call of a tool is decided by the policies before it is shown or run, and every decision is in the audit log
-/// before it takes effect. Where nothing can be recorded nothing is done. `narrows audit verify` proves the log.
+/// Policies decide every tool call before it is shown or run, and every decision is in the audit log before it takes
+/// effect. If it cannot be recorded, the action is refused. `narrows audit verify` checks the log.
 ///
-/// The first start trusts the manifest and every file it leads to. If one of them changes after that nothing is served
-/// until --approve trusts it anew, or somebody at the terminal says yes.
+/// The first start trusts the manifest and every file it refers to. If one of them changes later, nothing is served
+/// until the change is approved, with --approve or at the terminal.
 ///
-/// With --listen any number of clients connect, and each has a gate, an agent and sessions of its own; all are in one log. Who a
-/// client is the system tells: on stdin and stdout the user who has started this, on sockets of this machine the user at the other
-/// end. Over HTTP and WebSocket a token or a certificate can say it instead, and has to where other machines come in. A client sees
-/// its own sessions only. Without --identities, --tokens and --client-ca nobody else than the user as whom this runs is let in.
+/// With --listen many clients can connect. Each has its own gate, agent and sessions; all share one audit log. A
+/// client on stdio is the user who started this command, and a client on a local socket is the user at its other end.
+/// Over HTTP and WebSocket, a token or a certificate can identify the client, and must if the listener is reachable
+/// from other machines. A client sees only its own sessions. Without --identities, --tokens and --client-ca, only the
+/// user of this process is admitted.
 #[derive(Args, Debug)]
 #[command(
     after_help = help::examples(help::SERVE),
     after_long_help = help::settings_with_codes(help::SERVE, help::SERVE_CODES)
 )]
 pub(crate) struct Serve {
-    /// The ACP.md, or the directory it lies in
+    /// ACP.md, or its directory
     #[arg(value_name = "PATH")]
     pub(crate) path: PathBuf,
 
-    /// The workspace: nothing outside is read, and no session may work outside [default: where the ACP.md lies]
+    /// Workspace: sessions and all files must be inside [default: directory of the ACP.md]
     #[arg(long, value_name = "DIR")]
     pub(crate) root: Option<PathBuf>,
 
-    /// Where clients come in: ws://127.0.0.1:8787/acp, wss://, http://, https://, tcp://127.0.0.1:9000, unix:PATH or stdio:
-    /// [default: stdio:, or ws://127.0.0.1:8787/acp if the manifest is for WebSocket only]
+    /// Address to listen on: ws://127.0.0.1:8787/acp, wss://, http://, https://, tcp://127.0.0.1:9000, unix:PATH or
+    /// stdio: [default: stdio:, or ws://127.0.0.1:8787/acp if the manifest requires WebSocket]
     ///
-    /// Can be given several times. ws:// and http:// are the same, and so are wss:// and https://. A client that ends its input and
-    /// still reads is answered what it has asked, for as long as --deadline close says. SIGTERM, SIGHUP and Ctrl-C end it: whoever is
-    /// connected is hung up on, and their agents end.
+    /// May be repeated. ws:// and http:// are the same, and so are wss:// and https://. After a client has closed its
+    /// input, its requests are still answered for the time of --deadline close. SIGTERM, SIGHUP and Ctrl-C close all
+    /// connections and stop their agents.
     #[arg(long, value_name = "URL", value_parser = super::bus::parse_listener, conflicts_with_all = ["approve", "for_bus"])]
     pub(crate) listen: Vec<Listen>,
 
-    /// How many clients there may be at once
+    /// Maximum number of clients
     ///
-    /// Where several identities may connect, one of them has at most three quarters of these. Connections that are kept for clients that
-    /// may come back are closed for others if there is no room.
+    /// If several identities may connect, one identity gets at most three quarters of the slots. If all slots are
+    /// taken, detached resumable connections are closed to make room.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000), requires = "listen")]
     pub(crate) max_connections: u32,
 
-    /// Who else may come in, and which tools they may cause to be used
+    /// TOML file with the identities of other clients, and the tools they may use
     ///
-    /// A TOML file outside of the workspace: `[[identity]]`, who = "user:bob", "uid:1001", "token:NAME", "cert:NAME", "bus:token:NAME" or "tcp:loopback", and if they may
-    /// not cause everything that the operator may do, scopes = ["read_file", "notes/*", "kind:read"].
+    /// The file must be outside of the workspace. Each `[[identity]]` has who = "user:bob", "uid:1001", "token:NAME",
+    /// "cert:NAME", "bus:token:NAME" or "tcp:loopback". To limit the tools, it also has scopes = ["read_file",
+    /// "notes/*", "kind:read"].
     #[arg(long, value_name = "FILE")]
     pub(crate) identities: Option<PathBuf>,
 
-    /// Where signers come in who approve from elsewhere [default: a socket in your runtime directory]
+    /// Socket for approvals from other processes [default: a socket in your runtime directory]
     ///
-    /// A path at which nothing is yet. `narrows approve --socket PATH` finds it there.
+    /// PATH must not exist. `narrows approve --socket PATH` connects to it.
     #[arg(long, value_name = "PATH", conflicts_with_all = ["approve", "for_bus", "self_test"])]
     pub(crate) admin_socket: Option<PathBuf>,
 
-    /// Let the users of this group reach the admin socket, to see what waits and to sign for it
+    /// Group that may connect to the admin socket, to list pending approvals and sign them
     ///
-    /// A name or a number. What they sign counts as any other signature does: by the keys of the governance.
+    /// A name or a number. Members still need a key of the governance to approve.
     #[arg(long, value_name = "GROUP", requires = "admin_socket")]
     pub(crate) admin_group: Option<String>,
 
-    /// Started by a bus, which says first who the client is
+    /// Used by a bus, which names the client first
     #[arg(long, hide = true)]
     pub(crate) for_bus: bool,
 
-    /// Trust the manifest as it is now, after it has changed, and serve nothing
+    /// Trust the manifest as it is now, after a change, and exit
     #[arg(long)]
     pub(crate) approve: bool,
 
-    /// Try the manifest out against the thirty points of AIP-44, tell what was seen, and serve nothing
+    /// Test the manifest against the thirty points of AIP-44 and exit
     ///
-    /// A scripted client talks through its gate to a scripted agent, and the agent of the manifest introduces itself. Neither
-    /// the log, nor what is trusted, nor a file of the workspace is changed. The exit code is 1 if a point fails.
+    /// A scripted client talks through the gate to a scripted agent, and the agent of the manifest is initialized.
+    /// The log, the trusted files and the files of the workspace are not changed. The exit code is 1 if a point
+    /// fails.
     #[arg(long, conflicts_with_all = ["approve", "prompt"])]
     pub(crate) self_test: bool,
 
-    /// How to tell it
+    /// Output format
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = CheckFormat::Text, requires = "self_test")]
     pub(crate) format: CheckFormat,
 
-    /// Where it is kept what is trusted, and the sessions of the built-in agent [default: narrows in your data directory]
+    /// Directory for trusted digests and the sessions of the built-in agent [default: narrows in your data directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
 
-    /// How long something may take, such as silence=20m: a number and ms, s, m or h, and without a unit seconds; may be
-    /// repeated, and wins over `[deadlines]` in narrows.toml
-    /// [defaults: initialize=30s authenticate=5m new=60s load=2m set=10s other=2m silence=10m cancel=10s close=5s
-    /// terminate=5s write=10s permission=5m service=10m]
+    /// Time limit, such as silence=20m: a number and ms, s, m or h; seconds without a unit; may be repeated;
+    /// overrides `[deadlines]` in narrows.toml [defaults: initialize=30s authenticate=5m new=60s load=2m set=10s
+    /// other=2m silence=10m cancel=10s close=5s terminate=5s write=10s permission=5m service=10m]
     #[arg(long = "deadline", value_name = "NAME=TIME", value_parser = deadline)]
     pub(crate) deadlines: Vec<Deadline>,
 
-    /// For a manifest of the kind `client`: the prompt of its one turn
+    /// Prompt of the single turn of a manifest of kind `client`
     #[arg(value_name = "PROMPT", last = true)]
     pub(crate) prompt: Vec<String>,
 
@@ -115,39 +117,40 @@ pub(crate) struct Serve {
     pub(crate) model: ModelArgs,
 }
 
-/// Approve what a served agent wants to do, or reject it
+/// Approve or reject a pending action of a governed agent
 ///
-/// For calls that a policy lets nobody but its signers approve. The word is signed with a key that `narrows audit keygen`
-/// made, over exactly the tool and what it is called with, and counts if the governance names the key in its keyring.
+/// This is for actions that, by policy, only signers may approve. The decision is signed with a key from `narrows
+/// audit keygen`. The signature covers the tool and its exact input. It counts if the key is in the keyring of the
+/// governance.
 #[derive(Args, Debug)]
 #[command(
     after_help = help::examples(help::APPROVE),
     after_long_help = help::short_reference(help::APPROVE, help::APPROVE_CODES, help::APPROVE_VARIABLES)
 )]
 pub(crate) struct Approve {
-    /// What waits, as --list tells it
+    /// Pending action, as shown by --list
     #[arg(value_name = "ID", required_unless_present = "list")]
     pub(crate) id: Option<String>,
 
-    /// Tell what waits for an approval, a line each; of a long input how it begins
+    /// List pending actions, one per line; long inputs are shortened
     #[arg(long, conflicts_with_all = ["id", "reject", "key", "show"])]
     pub(crate) list: bool,
 
-    /// Show all of what waits under ID: the whole input, what the agent shows of it, who has to approve and who has
+    /// Show all details of a pending action: the input, what the agent displays, and its approvers
     #[arg(long, conflicts_with_all = ["reject", "key"])]
     pub(crate) show: bool,
 
-    /// Reject it, and say why
+    /// Reject the action, with a reason
     #[arg(long, value_name = "WHY", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) reject: Option<String>,
 
-    /// The private key to sign with
+    /// Private key to sign with
     #[arg(long, value_name = "FILE", required_unless_present_any = ["list", "show"])]
     pub(crate) key: Option<PathBuf>,
 
-    /// The admin socket of the serving process [default: those of all that you run]
+    /// Admin socket of the serving process [default: those of all your processes]
     ///
-    /// To approve what another user serves, name the --admin-socket of their `narrows serve`.
+    /// To approve an action of another user's `narrows serve`, use the path of its --admin-socket.
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
 }

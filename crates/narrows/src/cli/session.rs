@@ -1,4 +1,4 @@
-//! The arguments about a session: what it may do, what it has, and where it goes on.
+//! The arguments about a session: permissions, settings, and the session to continue.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,10 +8,9 @@ use narrows_policy::Access;
 
 use super::value;
 
-/// The heading under which the rules stand.
-const RULES: &str = "What the agent may do";
+/// The help heading of permissions.
+const RULES: &str = "Permissions of the agent";
 
-/// The arguments about a session.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Session")]
 pub(crate) struct SessionArgs {
@@ -23,53 +22,53 @@ pub(crate) struct SessionArgs {
     #[arg(long, value_name = "low|medium|high", value_parser = value::access(), hide_possible_values = true, help_heading = RULES)]
     pub(crate) access: Option<Access>,
 
-    /// Refuse whatever uses the network
+    /// Deny everything that uses the network
     ///
-    /// Without it, a command in the sandbox reaches every host and every TCP and UDP port of this machine.
+    /// Without this option, a sandboxed command reaches every host and every TCP and UDP port of this machine.
     #[arg(long, help_heading = RULES)]
     pub(crate) no_network: bool,
 
-    /// Refuse searches of the web
+    /// Deny web searches
     #[arg(long, help_heading = RULES)]
     pub(crate) no_web_search: bool,
 
-    /// A file with rules; see `narrows policy --help`
+    /// Rule file; see `narrows policy --help`
     #[arg(long, value_name = "FILE", help_heading = RULES)]
     pub(crate) policy: Option<PathBuf>,
 
-    /// Run commands without a sandbox, even if this machine has one; under medium access each is then asked about
+    /// Run commands without a sandbox; with medium access, each command then needs permission
     #[arg(long, help_heading = RULES)]
     pub(crate) no_sandbox: bool,
 
-    /// How long a question may wait for its answer; then it is refused [default: 5m]
+    /// Deny a permission request after this long without an answer [default: 5m]
     #[arg(long, value_name = "TIME", value_parser = value::duration, help_heading = RULES)]
     pub(crate) permission_timeout: Option<Duration>,
 
-    /// Another directory that the agent may use
+    /// Additional directory that the agent may use
     #[arg(long, value_name = "DIR")]
     pub(crate) add_dir: Vec<PathBuf>,
 
-    /// MCP servers for the agent: a JSON file with `mcpServers`
+    /// JSON file with the MCP servers for the agent, in `mcpServers`
     #[arg(long, value_name = "FILE")]
     pub(crate) mcp: Option<PathBuf>,
 
-    /// The mode of the agent, by id or name
+    /// Mode of the agent, by id or name
     #[arg(long, value_name = "MODE")]
     pub(crate) mode: Option<String>,
 
-    /// Fail if the agent does not have the model of --model
+    /// Fail if the agent does not offer the model of --model
     #[arg(long)]
     pub(crate) require_model: bool,
 
-    /// Go on with this session
+    /// Continue this session
     #[arg(long, value_name = "ID", conflicts_with_all = ["fork", "continue"])]
     pub(crate) resume: Option<String>,
 
-    /// Begin with the history of this session
+    /// Start a new session with the history of this one
     #[arg(long, value_name = "ID", conflicts_with = "continue")]
     pub(crate) fork: Option<String>,
 
-    /// Go on with the last session in this directory
+    /// Continue the last session in this directory
     #[arg(long = "continue")]
     pub(crate) r#continue: bool,
 }

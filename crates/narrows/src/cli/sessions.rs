@@ -1,16 +1,16 @@
-//! `narrows sessions`: what an agent remembers.
+//! The arguments of `narrows sessions`.
 
 use clap::{Args, Subcommand};
 
 use super::{AgentArgs, help};
 
-/// List the sessions that an agent keeps, the one used last first
+/// List the sessions of an agent, most recent first
 ///
-/// Each can be gone on with: `narrows run --resume ID`, or `--continue` for the first of its directory; `narrows chat`
-/// takes the same flags.
+/// To continue a session, use `narrows run --resume ID`, or `--continue` for the first one of its directory. `narrows
+/// chat` accepts the same options.
 ///
-/// Those in which nothing was said are left out, as far as they can be told by having no title, and a line on stderr says
-/// how many they are. An agent keeps its sessions itself, so it is started for this, and ended again.
+/// Sessions without messages, recognized by their missing title, are hidden, and their number is printed to stderr.
+/// Agents store their sessions themselves, so the agent is started for this, and stopped afterwards.
 #[derive(Args, Debug)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -18,7 +18,7 @@ use super::{AgentArgs, help};
     after_long_help = help::reference(help::SESSIONS)
 )]
 pub(crate) struct Sessions {
-    /// Those of all directories, not only of this one, and those in which nothing was said
+    /// Include sessions of all directories, and sessions without messages
     #[arg(long, conflicts_with = "cwd")]
     pub(crate) all: bool,
 
@@ -33,18 +33,17 @@ pub(crate) struct Sessions {
     pub(crate) command: Option<SessionsCommand>,
 }
 
-/// What else can be done with sessions.
 #[derive(Debug, Subcommand)]
 pub(crate) enum SessionsCommand {
     Delete(Box<Delete>),
 }
 
-/// Make an agent forget a session
+/// Delete a session of an agent
 ///
-/// It cannot be gone on with any more. Not every agent can do that.
+/// A deleted session cannot be continued. Not every agent supports this.
 #[derive(Args, Debug)]
 pub(crate) struct Delete {
-    /// The session
+    /// Session id
     #[arg(value_name = "ID")]
     pub(crate) id: String,
 

@@ -1,4 +1,4 @@
-//! `narrows token`: who may come in over the network.
+//! The arguments of `narrows token`.
 
 use std::path::PathBuf;
 
@@ -6,10 +6,11 @@ use clap::{Args, Subcommand};
 
 use super::help;
 
-/// Make, list and revoke the tokens of clients of a bus
+/// Create, list and revoke tokens of network clients
 ///
-/// By a token a client proves who it is. A file of tokens has a name and a hash for each, never a token. A bus whose `[[listen]]` has auth = "token" reads it, and
-/// reads it again when it changes: whoever has a token that was revoked is hung up on.
+/// A token authenticates a client. The token file contains a name and a hash for each token, never the token itself.
+/// A bus whose `[[listen]]` has auth = "token" reloads the file when it changes, and disconnects clients whose token
+/// was revoked.
 #[derive(Args, Debug)]
 #[command(after_help = help::examples(help::TOKEN))]
 pub(crate) struct Token {
@@ -17,7 +18,6 @@ pub(crate) struct Token {
     pub(crate) command: TokenCommand,
 }
 
-/// What to do with tokens.
 #[derive(Debug, Subcommand)]
 pub(crate) enum TokenCommand {
     New(TokenNew),
@@ -25,43 +25,44 @@ pub(crate) enum TokenCommand {
     Revoke(TokenRevoke),
 }
 
-/// Make a token and print it: this is the only time that it is shown
+/// Create a token and print it once
 ///
-/// Sessions belong to the NAME: a new token of the same name sees what the old one saw. A file that the shell makes (`> FILE`) has the
-/// mode that your umask says, which mostly lets others read it; --out FILE makes one that is yours alone.
+/// Sessions belong to NAME: a new token with the same name has access to the sessions of the old one. A file that the
+/// shell creates (`> FILE`) is usually readable by other users; --out FILE creates one that only you can read.
 #[derive(Args, Debug)]
 #[command(after_help = help::examples(help::TOKEN_NEW))]
 pub(crate) struct TokenNew {
-    /// Whose it is: letters, digits, `.`, `_`, `-`, `@` and `+`, at most 64
+    /// Name of the identity: letters, digits, `.`, `_`, `-`, `@` and `+`, at most 64
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
 
-    /// What it is narrowed to in pools with a manifest: a tool, SERVER/TOOL, SERVER/* or kind:read; can be given several times [default: everything]
+    /// Scope in pools with a manifest: a tool, SERVER/TOOL, SERVER/* or kind:read; may be repeated [default:
+    /// everything]
     #[arg(long, value_name = "SCOPE")]
     pub(crate) scope: Vec<String>,
 
-    /// The only pool of a bus that it may use; can be given several times [default: every pool]
+    /// Pool that the token may use; may be repeated [default: every pool]
     #[arg(long, value_name = "POOL")]
     pub(crate) pool: Vec<String>,
 
-    /// The file of tokens, which is made if it is not there
+    /// Token file, created if missing
     #[arg(long, value_name = "FILE")]
     pub(crate) file: PathBuf,
 
-    /// Write the token to a new file that nobody else can read, in place of printing it; its directory is made if it is not there
+    /// Write the token to a new file that only you can read, instead of printing it; missing directories are created
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
 
-    /// Print a JSON object: `name`, `scopes`, `pools`, and the `token` or with --out the file that it is in, `out`
+    /// Print a JSON object: `name`, `scopes`, `pools`, and `token`, or with --out the file that contains it, `out`
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// Print the names, scopes and pools of a file of tokens, and when each was made
+/// List the tokens of a file, with scopes, pools and creation times
 #[derive(Args, Debug)]
 #[command(after_help = help::examples(help::TOKEN_LIST))]
 pub(crate) struct TokenList {
-    /// The file of tokens
+    /// Token file
     #[arg(long, value_name = "FILE")]
     pub(crate) file: PathBuf,
 
@@ -70,15 +71,15 @@ pub(crate) struct TokenList {
     pub(crate) json: bool,
 }
 
-/// Take a token out of a file; whoever has it is let in no more
+/// Revoke a token and disconnect its clients
 #[derive(Args, Debug)]
 #[command(after_help = help::examples(help::TOKEN_REVOKE))]
 pub(crate) struct TokenRevoke {
-    /// Whose it is
+    /// Name of the token
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
 
-    /// The file of tokens
+    /// Token file
     #[arg(long, value_name = "FILE")]
     pub(crate) file: PathBuf,
 }

@@ -1,4 +1,4 @@
-//! Values of arguments that are more than text.
+//! Parsers for values of arguments.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -12,20 +12,18 @@ use crate::config::{Header, Proxy};
 /// A program and its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AgentCommand {
-    /// The program.
     pub(crate) program: String,
-    /// What follows it.
     pub(crate) args: Vec<String>,
 }
 
-/// Splits a command as a shell would, without being one.
+/// Splits a command like a shell, without running one.
 pub(crate) fn agent(text: &str) -> Result<AgentCommand, &'static str> {
-    let mut words = shlex::split(text).ok_or("a quote is not closed")?.into_iter();
-    let program = words.next().filter(|program| !program.is_empty()).ok_or("there is no program in it")?;
+    let mut words = shlex::split(text).ok_or("missing closing quote")?.into_iter();
+    let program = words.next().filter(|program| !program.is_empty()).ok_or("missing program")?;
     Ok(AgentCommand { program, args: words.collect() })
 }
 
-/// The URL that is probably meant by a host and a port alone.
+/// Returns the URL that is probably meant by `host:port`.
 pub(crate) fn bare_address(text: &str) -> Option<String> {
     let (host, port) = text.rsplit_once(':')?;
     let is_host =
@@ -35,18 +33,17 @@ pub(crate) fn bare_address(text: &str) -> Option<String> {
     (is_host && is_port && is_one).then(|| format!("tcp://{text}"))
 }
 
-/// How much an agent may do.
+/// Parses an access preset.
 pub(crate) fn access() -> impl TypedValueParser<Value = Access> {
     let names = [Access::Low, Access::Medium, Access::High].map(Access::name);
     PossibleValuesParser::new(names).try_map(|name| name.parse::<Access>())
 }
 
-/// A variable for the agent.
+/// An environment variable for the agent.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Variable {
-    /// Its name.
     pub(crate) name: OsString,
-    /// Its value, or the one it has here.
+    /// `None` takes the value from the current environment.
     pub(crate) value: Option<OsString>,
 }
 
@@ -61,123 +58,125 @@ impl std::fmt::Debug for Variable {
 pub(crate) fn variable(text: &str) -> Result<Variable, &'static str> {
     let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
     if name.is_empty() {
-        return Err("a variable needs a name");
+        return Err("the name of the environment variable is empty");
     }
     Ok(Variable { name: name.into(), value: value.map(Into::into) })
 }
 
-/// Reads a name, or the beginning of one followed by `*`.
+/// Parses a name, or a prefix followed by `*`.
 pub(crate) fn pattern(text: &str) -> Result<String, &'static str> {
     let name = text.strip_suffix('*').unwrap_or(text);
     if name.contains('*') {
-        return Err("`*` may only stand at the end");
+        return Err("`*` is only allowed at the end");
     }
     if text.is_empty() || name.contains('=') {
-        return Err("not the name of a variable");
+        return Err("invalid name of an environment variable");
     }
     Ok(text.to_owned())
 }
 
-/// Reads the name of a variable.
+/// Parses the name of an environment variable.
 pub(crate) fn variable_name(text: &str) -> Result<String, &'static str> {
     if text.is_empty() || text.contains(['=', '\0', ' ', '$']) {
-        return Err("it is not the name of a variable");
+        return Err("invalid name of an environment variable");
     }
     Ok(text.to_owned())
 }
 
-/// Reads the name of a model.
+/// Parses a model id.
 pub(crate) fn model(text: &str) -> Result<String, &'static str> {
-    // Clients never ask for it, so it could not be chosen again.
+    // Clients never send this id, so it could not be selected again.
     if text.trim() == "default" {
-        return Err("to clients it means that no model is chosen; name one that the endpoint has");
+        return Err(
+            "`default` is reserved: clients send it if no model is chosen; use the id of a model of the \
+                    endpoint",
+        );
     }
     Ok(text.to_owned())
 }
 
-/// Reads a number of tokens.
+/// Parses a number of tokens.
 pub(crate) fn tokens(text: &str) -> Result<u64, &'static str> {
-    text.trim().parse().ok().filter(|number| *number > 0).ok_or("it must be a whole number above 0")
+    text.trim().parse().ok().filter(|number| *number > 0).ok_or("must be a whole number above 0")
 }
 
-/// Reads how freely a model chooses its words.
+/// Parses a sampling temperature.
 pub(crate) fn temperature(text: &str) -> Result<f64, &'static str> {
     let number = text.trim().parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
-    number.ok_or("it must be a number, 0 or above")
+    number.ok_or("must be a number, 0 or above")
 }
 
-/// Reads `NAME: VALUE`.
+/// Parses `NAME: VALUE`.
 pub(crate) fn header(text: &str) -> Result<Header, &'static str> {
-    let (name, value) =
-        text.split_once(':').ok_or("a header is a name, a colon and a value: `X-Team: blue`")?;
+    let (name, value) = text.split_once(':').ok_or("must be a name, a colon and a value: `X-Team: blue`")?;
     let name = name.trim();
     if name.is_empty() {
-        return Err("a header needs a name");
+        return Err("the name of the header is empty");
     }
     Ok(Header { name: name.to_owned(), value: value.trim().to_owned().into() })
 }
 
-/// Reads `NAME=VALUE`.
+/// Parses `NAME=VALUE`.
 pub(crate) fn query(text: &str) -> Result<(String, String), &'static str> {
     let (name, value) =
-        text.split_once('=').ok_or("a parameter is a name, `=` and a value: `api-version=2024-10-21`")?;
+        text.split_once('=').ok_or("must be a name, `=` and a value: `api-version=2024-10-21`")?;
     if name.is_empty() {
-        return Err("a parameter needs a name");
+        return Err("the name of the parameter is empty");
     }
     Ok((name.to_owned(), value.to_owned()))
 }
 
-/// Reads the name of a provider.
+/// Parses the name of a provider.
 pub(crate) fn provider() -> impl TypedValueParser<Value = Provider> {
-    PossibleValuesParser::new(providers()).try_map(|name| Provider::from_name(&name).ok_or("no provider"))
+    PossibleValuesParser::new(providers())
+        .try_map(|name| Provider::from_name(&name).ok_or("unknown provider"))
 }
 
-/// The names of all providers.
+/// Returns the names of all providers.
 pub(crate) fn providers() -> Vec<&'static str> {
     Provider::all().map(Provider::name).collect()
 }
 
-/// Reads how long a model is to think.
+/// Parses a reasoning effort.
 pub(crate) fn effort() -> impl TypedValueParser<Value = Effort> {
-    PossibleValuesParser::new(efforts()).try_map(|name| Effort::from_name(&name).ok_or("no effort"))
+    PossibleValuesParser::new(efforts()).try_map(|name| Effort::from_name(&name).ok_or("unknown effort"))
 }
 
-/// The names of all efforts.
+/// Returns the names of all efforts.
 pub(crate) fn efforts() -> Vec<&'static str> {
     Effort::ALL.into_iter().map(Effort::name).collect()
 }
 
-/// Reads a proxy, or `none`.
-#[expect(clippy::unnecessary_wraps, reason = "clap wants a result")]
+/// Parses a proxy, or `none`.
+#[expect(clippy::unnecessary_wraps, reason = "clap requires a result")]
 pub(crate) fn proxy(text: &str) -> Result<Proxy, std::convert::Infallible> {
     Ok(Proxy::from(text.to_owned()))
 }
 
-/// Reads a time that may also be none at all.
+/// Parses a duration that may be 0.
 pub(crate) fn pace(text: &str) -> Result<Duration, &'static str> {
     if text.trim_end_matches(char::is_alphabetic) == "0" { Ok(Duration::ZERO) } else { duration(text) }
 }
 
-/// How long something may take behind a gate.
+/// A time limit of a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Deadline {
-    /// What.
     pub(crate) name: &'static str,
-    /// How long.
     pub(crate) time: Duration,
 }
 
-/// Reads `NAME=TIME`.
+/// Parses `NAME=TIME`.
 pub(crate) fn deadline(text: &str) -> Result<Deadline, String> {
-    let (name, time) = text.split_once('=').ok_or("it is a name and a time, such as `silence=20m`")?;
+    let (name, time) = text.split_once('=').ok_or("must be a name and a duration, such as `silence=20m`")?;
     let known = narrows_govern::GateTimeouts::NAMES;
     let Some(name) = known.into_iter().find(|known| *known == name) else {
-        return Err(format!("there is none of this name; there are {}", known.join(", ")));
+        return Err(format!("unknown name; valid names are {}", known.join(", ")));
     };
     Ok(Deadline { name, time: duration(time)? })
 }
 
-/// Parses a duration of more than 0: a number, which may have a fraction, and `ms`, `s`, `m` or `h`. A number alone is seconds.
+/// Parses a duration above 0: a number, optionally with a fraction, and `ms`, `s`, `m` or `h`. Without a unit it is
+/// in seconds.
 pub(crate) fn duration(text: &str) -> Result<Duration, &'static str> {
     let duration = narrows_base::units::parse_duration(text)?;
     if duration.is_zero() { Err("the duration must be more than 0") } else { Ok(duration) }

@@ -1,4 +1,4 @@
-//! The arguments of who listens for HTTP and WebSocket without a file of settings.
+//! The arguments for HTTP and WebSocket listeners without a configuration file.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,45 +9,45 @@ use narrows_bus::config::{Limits, host, origin};
 
 use super::value::duration;
 
-/// Who comes in by HTTP and WebSocket, and how.
+/// Authentication and limits of HTTP and WebSocket clients.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 #[command(next_help_heading = "HTTP and WebSocket")]
 pub(crate) struct WebArgs {
-    /// Let in who has a token of this file
+    /// Accept clients that present a token from this file
     ///
-    /// `narrows token new NAME --file FILE` makes one. The scopes of a token narrow what its owner may cause to be used. It is
-    /// read again when it changes.
+    /// `narrows token new NAME --file FILE` creates a token. The scopes of a token limit the tools that its client
+    /// may use. The file is reloaded when it changes.
     #[arg(long, value_name = "FILE")]
     pub(crate) tokens: Option<PathBuf>,
 
-    /// The certificate for wss:// and https://, in PEM form
+    /// Certificate for wss:// and https://, in PEM format
     #[arg(long, value_name = "FILE", requires = "key")]
     pub(crate) cert: Option<PathBuf>,
 
-    /// The private key of the certificate
+    /// Private key of the certificate
     #[arg(long, value_name = "FILE", requires = "cert")]
     pub(crate) key: Option<PathBuf>,
 
-    /// Let in who has a certificate of these authorities; with --tokens only who has a token as well
+    /// Accept clients with a certificate of these CAs; with --tokens, a token is required as well
     #[arg(long, value_name = "FILE", requires = "cert")]
     pub(crate) client_ca: Option<PathBuf>,
 
-    /// A name by which clients may call this machine, besides localhost and its address; may be repeated
+    /// Host name that clients may use, besides localhost and the listen address; may be repeated
     #[arg(long = "host", value_name = "NAME", value_parser = host)]
     pub(crate) hosts: Vec<String>,
 
-    /// A web page that may connect, such as `https://app.example`; may be repeated [default: none may]
+    /// Origin of a web page that may connect, such as `https://app.example`; may be repeated [default: none]
     #[arg(long = "origin", value_name = "ORIGIN", value_parser = origin)]
     pub(crate) origins: Vec<String>,
 
-    /// How much there may be, such as idle_timeout=30s; may be repeated [defaults: header_timeout=10s idle_timeout=45s
+    /// Limit, such as idle_timeout=30s; may be repeated [defaults: header_timeout=10s idle_timeout=45s
     /// replay_time=300s replay_bytes=4MiB max_connections_per_identity=1000 max_rate_per_identity=100000]
     #[arg(long = "limit", value_name = "NAME=VALUE", value_parser = limit)]
     pub(crate) limits: Vec<Limit>,
 }
 
 impl WebArgs {
-    /// The limits of a bus, with those that were named.
+    /// Returns the limits of a bus, overridden by those of the arguments.
     pub(crate) fn limits(&self) -> Limits {
         let mut limits = Limits::default();
         self.limits.iter().for_each(|limit| limit.set(&mut limits));
@@ -55,7 +55,7 @@ impl WebArgs {
     }
 }
 
-/// One limit, by the name that it has in the settings of a bus.
+/// A limit, by its name in the configuration of a bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
     HeaderTimeout(Duration),
@@ -66,7 +66,7 @@ pub(crate) enum Limit {
     Rate(u64),
 }
 
-/// What there is.
+/// The names of all limits.
 const LIMIT_NAMES: [&str; 6] = [
     "header_timeout",
     "idle_timeout",
@@ -89,19 +89,20 @@ impl Limit {
     }
 }
 
-/// Reads `NAME=VALUE`.
+/// Parses `NAME=VALUE`.
 fn limit(text: &str) -> Result<Limit, String> {
-    let (name, value) = text.split_once('=').ok_or("it is a name and a value, such as `idle_timeout=30s`")?;
+    let (name, value) =
+        text.split_once('=').ok_or("must be a name and a value, such as `idle_timeout=30s`")?;
     let bytes = |text: &str| {
         let bytes = parse_size(text)?;
         let fits = usize::try_from(bytes).ok().filter(|bytes| (1 << 20..=1 << 30).contains(bytes));
-        fits.ok_or("it must be from 1MiB to 1GiB")
+        fits.ok_or("must be from 1MiB to 1GiB")
     };
     let count = |text: &str| {
         let number = text.parse().ok().filter(|number| (1..=1_000_000).contains(number));
-        number.ok_or("it must be a whole number from 1 to 1000000")
+        number.ok_or("must be a whole number from 1 to 1000000")
     };
-    let rate = |text: &str| text.parse().map_err(|_| "it must be a whole number; 0 means any number");
+    let rate = |text: &str| text.parse().map_err(|_| "must be a whole number; 0 means no limit");
     Ok(match name {
         "header_timeout" => Limit::HeaderTimeout(duration(value)?),
         "idle_timeout" => Limit::IdleTimeout(duration(value)?),
@@ -109,7 +110,7 @@ fn limit(text: &str) -> Result<Limit, String> {
         "replay_bytes" => Limit::ReplayBytes(bytes(value)?),
         "max_connections_per_identity" => Limit::Connections(count(value)?),
         "max_rate_per_identity" => Limit::Rate(rate(value)?),
-        _ => return Err(format!("there is none of this name; there are {}", LIMIT_NAMES.join(", "))),
+        _ => return Err(format!("unknown name; valid names are {}", LIMIT_NAMES.join(", "))),
     })
 }
 
@@ -143,7 +144,7 @@ mod tests {
         check("replay_bytes=1", Err("from 1MiB"));
         check("max_connections_per_identity=0", Err("from 1"));
         check("max_rate_per_identity=-1", Err("whole number"));
-        check("memory=1", Err("there are header_timeout"));
+        check("memory=1", Err("valid names are header_timeout"));
     }
 
     #[test]

@@ -35,10 +35,7 @@ const TURN_END_TIMEOUT: Duration = Duration::from_millis(200);
 /// Runs until the client disconnects.
 pub(super) fn execute(args: Acp) -> Result<ExitCode, Failure> {
     if !args.ignored.is_empty() {
-        tracing::warn!(
-            "arguments that mean nothing here are ignored: {}",
-            ignored_arguments_text(&args.ignored)
-        );
+        tracing::warn!(arguments = %ignored_arguments_text(&args.ignored), "unknown arguments ignored");
     }
     if let Some(remote) = report_to_editor(remote_agent(&args))? {
         return super::connect::serve(&remote);
@@ -49,11 +46,11 @@ pub(super) fn execute(args: Acp) -> Result<ExitCode, Failure> {
     }
     super::block_on(async {
         let link = narrows_link::stdio::take(&narrows_link::Options::default())
-            .map_err(|error| Failure::setup("take stdin and stdout", &error))?;
+            .map_err(|error| Failure::setup("open stdin and stdout", &error))?;
         let output = link.sender.clone();
         let (peer, inbox) = narrows_rpc::start(link, narrows_agent::options());
         let mut signals =
-            Interrupts::listen().map_err(|error| Failure::setup("listen to signals", &error))?;
+            Interrupts::listen().map_err(|error| Failure::setup("listen for signals", &error))?;
         let mut signal = None;
         let serving = narrows_agent::run(peer.clone(), inbox, settings);
         tokio::pin!(serving);
@@ -75,7 +72,7 @@ pub(super) fn execute(args: Acp) -> Result<ExitCode, Failure> {
         served.map_err(|error| Failure::endpoint_settings(&error))?;
         let reason = output.reason();
         if !drain_output(&peer, &output).await {
-            tracing::warn!("the client no longer reads; what it was answered last is lost");
+            tracing::warn!("client stopped reading, last responses lost");
         }
         match reason {
             CloseReason::Eof | CloseReason::NotReading => Ok(ExitStatus::Success.exit_code()),
@@ -118,7 +115,7 @@ fn remote_agent(args: &Acp) -> Result<Option<Remote>, Failure> {
     let (file, said) = match (loaded, said) {
         (Ok(loaded), said) => (loaded.file.map(|file| file.acp).unwrap_or_default(), said),
         (Err(error), Some(said)) => {
-            tracing::warn!("narrows.toml is not used: {error}");
+            tracing::warn!(%error, "narrows.toml ignored");
             (config::Acp::default(), Some(said))
         }
         (Err(error), None) => return Err(error.into()),
@@ -152,9 +149,7 @@ pub(super) fn settings(args: Acp) -> Result<Settings, Failure> {
         tracing::warn!("{warning}");
     }
     if settings.routes.is_empty() && flags.model.layer() != Layer::default() {
-        tracing::warn!(
-            "the flags about the model mean nothing: no endpoint is configured, and --base-url is not given"
-        );
+        tracing::warn!("model options ignored, no endpoint is configured and --base-url is not set");
     }
     Ok(Settings { accepts_servers, ..settings })
 }

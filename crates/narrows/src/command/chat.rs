@@ -40,7 +40,7 @@ const HISTORY_FILE: &str = "chat_history";
 /// The time in which a lost connection ends after its last responses.
 const DISCONNECT_DELAY: Duration = Duration::from_millis(200);
 
-const AGENT_GONE_NOTICE: &str = "the agent has ended; /restart starts it again, /quit leaves";
+const AGENT_GONE_NOTICE: &str = "the agent exited; /restart starts it again, /quit exits";
 
 pub(super) fn execute(args: &Chat) -> Result<ExitCode, Failure> {
     let mut chosen = agent_source::select(&args.agent, Output::Text)?;
@@ -69,7 +69,7 @@ async fn converse_with(
     questions: mpsc::Receiver<QueuedRequest>,
     history: Option<PathBuf>,
 ) -> Result<ExitCode, Failure> {
-    let interrupts = Interrupts::listen().map_err(|error| Failure::setup("get ready", &error))?;
+    let interrupts = Interrupts::listen().map_err(|error| Failure::setup("listen for signals", &error))?;
     let words = Words::default();
     let input =
         Input::open(history, Arc::clone(&words)).map_err(|error| Failure::prompt_unreadable(&error))?;
@@ -157,11 +157,11 @@ impl Conversation {
         let connection = opened.map_err(Failure::forced_exit)??;
         if self.input.is_person() {
             let agent = describe::agent(connection.runtime.provider(), connection.runtime.description());
-            self.print_dim(&format!("{agent}; /help lists the commands, Ctrl-D leaves"));
+            self.print_dim(&format!("{agent}; /help lists the commands, Ctrl-D exits"));
         }
         let goes_on = matches!(self.wanted.start, SessionStart::Continue | SessionStart::Resume(_));
         if goes_on && self.input.is_person() {
-            self.print_dim(&format!("going on with the session {}", connection.description()));
+            self.print_dim(&format!("continuing session {}", connection.description()));
         }
         self.connection = Some(connection);
         self.show_past();
@@ -198,7 +198,7 @@ impl Conversation {
                 PromptInput::Signal(signal) => Some(ChatEnd::Signal(signal)),
                 PromptInput::Permission(asked) => {
                     let wanted = line(&asked.question.title);
-                    self.print_dim(&format!("refused: {wanted} (the agent asks while no turn runs)"));
+                    self.print_dim(&format!("denied: {wanted} (requested while no turn was active)"));
                     // A receiver that is gone needs no reply.
                     let _ = asked.reply.send(PermissionReply::Reject);
                     None
@@ -230,7 +230,7 @@ impl Conversation {
         if self.interrupt_count > 1 {
             return Some(ChatEnd::Quit);
         }
-        self.print_dim("press Ctrl-C again, or Ctrl-D, to leave");
+        self.print_dim("press Ctrl-C again, or Ctrl-D, to exit");
         None
     }
 
@@ -261,7 +261,7 @@ impl Conversation {
                 let name = crate::terminal::line(&name);
                 self.last = ExitStatus::Usage;
                 self.print(&format!(
-                    "neither the agent nor this program has a command /{name}: /help lists them, //{name} sends it\n"
+                    "unknown command /{name}; /help lists commands, //{name} sends it to the agent as text\n"
                 ));
                 None
             }

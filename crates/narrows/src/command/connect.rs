@@ -48,15 +48,15 @@ pub(super) fn serve(remote: &Remote) -> Result<ExitCode, Failure> {
     if std::io::stdin().is_terminal() {
         // In a terminal it would wait without a word.
         output::write_stderr(&format!(
-            "this is what an editor starts and talks to in JSON; to talk to the agent yourself: {} (Ctrl-D ends this)\n",
+            "this command speaks JSON with an editor; to chat with the agent in a terminal: {} (Ctrl-D exits)\n",
             remote.shell_command()
         ));
     }
     super::block_on(async {
-        let failed = |error| Failure::setup("get ready", &error);
+        let failed = |error| Failure::setup("listen for signals", &error);
         let mut interrupts = Interrupts::listen().map_err(failed)?;
         let mut editor = narrows_link::stdio::take(&Remote::local_link_options())
-            .map_err(|error| Failure::setup("take stdin and stdout", &error))?;
+            .map_err(|error| Failure::setup("open stdin and stdout", &error))?;
         let connected = interrupts.unless_signal(remote.dial()).await.map_err(Failure::forced_exit)?;
         let link = match connected {
             Ok(link) => link,
@@ -122,10 +122,7 @@ async fn pump(
 async fn forward_to_agent(mut editor: Receiver, agent: Sender, output: Sender) {
     while let Some(frame) = editor.recv().await {
         if let Kind::Invalid(fault) = frame.kind() {
-            tracing::warn!(
-                bytes = frame.bytes().len(),
-                "the editor sent something that is no message: {fault}"
-            );
+            tracing::warn!(bytes = frame.bytes().len(), error = %fault, "invalid message from the editor");
             if let Some(refusal) = frame.refusal() {
                 // The editor may have disconnected.
                 let _ = output.push(refusal);
@@ -157,7 +154,7 @@ async fn forward_to_editor(mut agent: Receiver, output: &Sender) {
 /// Returns the line for the editor: the message, or an error in place of an invalid one.
 fn line_for_editor(frame: Frame) -> Option<Bytes> {
     let Kind::Invalid(fault) = frame.kind() else { return Some(frame.into_bytes()) };
-    tracing::warn!(bytes = frame.bytes().len(), "the agent sent something that is no message: {fault}");
+    tracing::warn!(bytes = frame.bytes().len(), error = %fault, "invalid message from the agent");
     oversized_answer_error(&frame)
 }
 

@@ -57,7 +57,7 @@ fn run(script: Script) -> Result<ExitCode, Failure> {
         // Raw output of a script goes to the real stdout, which nothing else may use.
         let raw = output::stdout().map_err(|error| Failure::setup("use stdout", &error))?;
         let link = narrows_link::stdio::take(&narrows_link::Options::default())
-            .map_err(|error| Failure::setup("take stdin and stdout", &error))?;
+            .map_err(|error| Failure::setup("open stdin and stdout", &error))?;
         let (peer, inbox) = narrows_rpc::start(link, narrows_fake::options());
         let ended = narrows_fake::run(peer.clone(), inbox, Box::new(raw), script).await;
         if ended == Ended::PeerLeft {

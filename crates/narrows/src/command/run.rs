@@ -30,7 +30,7 @@ use crate::terminal::Color;
 use answers::StdinAnswers;
 use summary::Summary;
 
-/// How an agent is ended after its turn timed out: it was already asked to stop.
+/// The shutdown steps of an agent whose turn timed out: it was already asked to stop.
 const LATE_STOP_LADDER: Ladder =
     Ladder { eof_grace: Duration::from_millis(300), term_grace: Duration::from_millis(500) };
 
@@ -107,13 +107,13 @@ struct Conversation {
     color: Color,
     /// The time for a cancelled turn to end.
     grace: Duration,
-    /// The same after a timeout.
+    /// The grace period after a timeout.
     late_grace: Duration,
     /// The end of `--timeout`, and its value.
     deadline: Option<(Instant, Duration)>,
 }
 
-/// Why a run did not succeed.
+/// The reason why a run failed.
 enum RunFailure {
     Ended(Failure),
     /// A second signal asks for an immediate exit.
@@ -130,7 +130,7 @@ async fn run(settings: RunSettings) -> (Result<(), Failure>, Summary) {
     let prepared = Interrupts::listen().and_then(|interrupts| Ok((interrupts, OutputThread::open()?)));
     let (interrupts, output_thread) = match prepared {
         Ok(prepared) => prepared,
-        Err(error) => return (Err(Failure::setup("get ready", &error)), Summary::default()),
+        Err(error) => return (Err(Failure::setup("set up signals and output", &error)), Summary::default()),
     };
     let renderer = Renderer::new(settings.format, settings.request.output_schema.is_some());
     let answers = settings.answers.clone();
@@ -208,7 +208,7 @@ impl Conversation {
         self.summary.introduce(runtime.description());
         // The agent's stderr is not shown, and the notice is for the user who starts it.
         if let Some(notice) = runtime.description().raw["_meta"]["aip44"]["notice"].as_str() {
-            self.print_note(format!("about the agent: {}", one_line(notice, MAX_NOTICE_CHARS))).await?;
+            self.print_note(format!("notice of the agent: {}", one_line(notice, MAX_NOTICE_CHARS))).await?;
         }
         let outcome = match self.before_turn(open(&runtime, &wanted), Duration::ZERO).await {
             Ok(Ok(session)) => self.run_turn(&runtime, session, request, questions).await,
@@ -228,7 +228,7 @@ impl Conversation {
         let (seen, lost) = self.interrupts.unless_signal(closing).await.map_err(RunFailure::Forced)?;
         if outcome.is_ok() && seen.stray_lines > 0 {
             self.print_note(format!(
-                "about the agent: {}",
+                "notice of the agent: {}",
                 stray_lines_notice(seen.stray_lines, &seen.strays)
             ))
             .await?;

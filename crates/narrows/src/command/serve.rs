@@ -136,7 +136,8 @@ pub(super) fn execute(args: &Serve) -> Result<ExitCode, Failure> {
         output::write_stderr(&super::manual_start_hint("the agent"));
     }
     super::block_on(async {
-        let shutdown = Shutdown::on_signals().map_err(|error| Failure::setup("get ready", &error))?;
+        let shutdown =
+            Shutdown::on_signals().map_err(|error| Failure::setup("listen for signals", &error))?;
         let agent_kind = match settings {
             Some(settings) => {
                 AgentKind::Builtin(Box::new(mcp_servers::confined(&manifest, log.as_ref(), settings).await?))

@@ -49,7 +49,7 @@ fn create(args: &TokenNew) -> Result<(), Failure> {
             if !json {
                 output::write_stderr(&format!(
                     "{}\n",
-                    line(&format!("the token of {name} is in {}", out.display()))
+                    line(&format!("token of {name} written to {}", out.display()))
                 ));
             }
         }
@@ -60,9 +60,9 @@ fn create(args: &TokenNew) -> Result<(), Failure> {
 fn revoke(args: &TokenRevoke) -> Result<(), Failure> {
     let TokenRevoke { name, file } = args;
     tokens::remove(file, name).map_err(|error| Failure::token_file_invalid(file, &error))?;
-    let mut told = format!("the token of {name} is revoked: whoever has it is let in no more");
+    let mut told = format!("token of {name} revoked; its connections are closed within seconds");
     if Tokens::read(file).is_ok_and(|left| left.identities().next().is_none()) {
-        told.push_str(&format!("; none is left in {}", file.display()));
+        told.push_str(&format!("; no tokens left in {}", file.display()));
     }
     output::write_stderr(&format!("{}\n", line(&told)));
     Ok(())

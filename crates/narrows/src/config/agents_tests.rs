@@ -138,8 +138,8 @@ fn what_is_wrong_is_refused_with_what_may_be_meant() {
     for (setting, message) in [
         ("command = ''", "command` must be a text that is not empty"),
         ("command = ' '", "command` must be a text that is not empty"),
-        ("command = \"'' a\"", "command` cannot be \"'' a\": there is no program in it"),
-        ("command = \"a 'b\"", "command` cannot be \"a 'b\": a quote is not closed"),
+        ("command = \"'' a\"", "command` cannot be \"'' a\": missing program"),
+        ("command = \"a 'b\"", "command` cannot be \"a 'b\": missing closing quote"),
         ("command = []", "command` names no program"),
         ("command = ['', 'a']", "command` names no program"),
         ("command = ['a', 7]", "command` must be a text in quotes"),
@@ -155,8 +155,8 @@ fn what_is_wrong_is_refused_with_what_may_be_meant() {
         ("env = { '' = 'c' }", "env` has a name that no variable can have"),
         ("clean-env = 'yes'", "clean-env` must be true or false"),
         ("pass-env = 'A'", "pass-env` must be a list"),
-        ("pass-env = ['A*B']", "pass-env` cannot be \"A*B\": `*` may only stand at the end"),
-        ("pass-env = ['A=b']", "pass-env` cannot be \"A=b\": not the name of a variable"),
+        ("pass-env = ['A*B']", "pass-env` cannot be \"A*B\": `*` is only allowed at the end"),
+        ("pass-env = ['A=b']", "pass-env` cannot be \"A=b\": invalid name of an environment variable"),
         ("protocol = 3", "protocol` is 1 or 2, without quotes"),
         ("protocol = '1'", "protocol` is 1 or 2, without quotes"),
         (

@@ -188,7 +188,7 @@ fn values_of_another_kind_are_refused_and_not_shown() {
         ("model = ' '", "model` must be a text that is not empty"),
         (
             "model = 'default'",
-            "model` cannot be \"default\": to clients it means that no model is chosen; name one that the endpoint has",
+            "model` cannot be \"default\": `default` is reserved: clients send it if no model is chosen; use the id of a model of the endpoint",
         ),
         ("key = 12345", "key` must be a text in quotes"),
         ("max-tokens = 0", "max-tokens` must be a whole number, 1 or more"),
@@ -201,7 +201,7 @@ fn values_of_another_kind_are_refused_and_not_shown() {
         ("idle-timeout = '5d'", "idle-timeout` cannot be \"5d\": the unit must be `ms`, `s`, `m` or `h`"),
         ("headers = 'a'", "headers` must be a table"),
         ("headers = { a = 1 }", "headers.a` must be a text in quotes"),
-        ("key-env = 'A=b'", "key-env` cannot be \"A=b\": it is not the name of a variable"),
+        ("key-env = 'A=b'", "key-env` cannot be \"A=b\": invalid name of an environment variable"),
         (
             "key-env = 'A'\nkey = 'b'",
             "key-env` is one key too many: an endpoint has `key-env`, `key-file` or `key`",

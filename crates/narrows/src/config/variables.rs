@@ -90,32 +90,32 @@ mod tests {
         check(
             "OPENAI_MAX_TOKENS",
             "7x",
-            "OPENAI_MAX_TOKENS: \"7x\" cannot be used: it must be a whole number above 0",
+            "OPENAI_MAX_TOKENS: \"7x\" cannot be used: must be a whole number above 0",
         );
         check(
             "OPENAI_MAX_TOKENS",
             "0",
-            "OPENAI_MAX_TOKENS: \"0\" cannot be used: it must be a whole number above 0",
+            "OPENAI_MAX_TOKENS: \"0\" cannot be used: must be a whole number above 0",
         );
         check(
             "OPENAI_MAX_TOKENS",
             "-1",
-            "OPENAI_MAX_TOKENS: \"-1\" cannot be used: it must be a whole number above 0",
+            "OPENAI_MAX_TOKENS: \"-1\" cannot be used: must be a whole number above 0",
         );
         check(
             "OPENAI_TEMPERATURE",
             "warm",
-            "OPENAI_TEMPERATURE: \"warm\" cannot be used: it must be a number, 0 or above",
+            "OPENAI_TEMPERATURE: \"warm\" cannot be used: must be a number, 0 or above",
         );
         check(
             "OPENAI_TEMPERATURE",
             "NaN",
-            "OPENAI_TEMPERATURE: \"NaN\" cannot be used: it must be a number, 0 or above",
+            "OPENAI_TEMPERATURE: \"NaN\" cannot be used: must be a number, 0 or above",
         );
         check(
             "OPENAI_TEMPERATURE",
             "-0.1",
-            "OPENAI_TEMPERATURE: \"-0.1\" cannot be used: it must be a number, 0 or above",
+            "OPENAI_TEMPERATURE: \"-0.1\" cannot be used: must be a number, 0 or above",
         );
     }
 

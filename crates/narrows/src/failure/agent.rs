@@ -27,15 +27,13 @@ impl From<ClientError> for Failure {
             Problem::LoginNeeded(logins) => login_required(&logins),
             Problem::Malformed(reason) => Self::new(
                 ExitStatus::Protocol,
-                format!("the agent's answer to {} makes no sense: {}", stage_request(stage), line(&reason)),
+                format!("invalid response of the agent to {}: {}", stage_request(stage), line(&reason)),
             ),
             Problem::Unfit(unfit) => version_mismatch(&unfit),
             Problem::Unsupported(reason) => Self::new(ExitStatus::Agent, line(&reason)),
             Problem::Invalid(reason) => Self::new(ExitStatus::Usage, line(&reason)),
-            Problem::Unwritable(reason) => {
-                Self::new(ExitStatus::Internal, "our own message cannot be written")
-                    .with_cause(&std::io::Error::other(reason))
-            }
+            Problem::Unwritable(reason) => Self::new(ExitStatus::Internal, "cannot write the message")
+                .with_cause(&std::io::Error::other(reason)),
             other => Self::new(ExitStatus::Internal, other.to_string()),
         };
         if silent && stray_lines > 0 {
@@ -54,8 +52,8 @@ impl Failure {
     /// `--agent` names neither a configured agent nor a program.
     pub(crate) fn unknown_agent(wanted: &str, known: &[String]) -> Self {
         let wanted = line(wanted);
-        let failure = Self::new(ExitStatus::Start, format!("there is no agent {wanted:?}"));
-        let words = "no agent of narrows.toml is called so, and no program in PATH";
+        let failure = Self::new(ExitStatus::Start, format!("unknown agent {wanted:?}"));
+        let words = "neither an agent in narrows.toml nor a program in PATH has this name";
         let failure = failure.with_cause(&std::io::Error::other(words));
         let names = || known.iter().map(String::as_str).chain([BUILT_IN]);
         let near = nearest(&wanted, names()).map(str::to_owned).or_else(|| similar_agent(&wanted));
@@ -63,7 +61,7 @@ impl Failure {
             Some(near) => failure.with_hint(did_you_mean(&near)),
             None => failure,
         };
-        failure.with_hint(format!("the agents there are: {}", line(&names().collect::<Vec<_>>().join(", "))))
+        failure.with_hint(format!("configured agents: {}", line(&names().collect::<Vec<_>>().join(", "))))
     }
 }
 
@@ -77,23 +75,21 @@ impl Failure {
             0 => String::new(),
             more => format!(", … {more} more"),
         };
-        let message =
-            format!("the model {model:?} cannot be had: the endpoint {endpoint:?} does not list it");
+        let message = format!("model {model:?} not found: the endpoint {endpoint:?} does not list it");
         let failure = Self::new(ExitStatus::Agent, message);
         match nearest(model, listed.iter().copied()) {
             Some(near) => failure.with_hint(format!("did you mean {near:?}?")),
-            None if names.is_empty() => failure.with_hint("it lists none at all"),
-            None => failure.with_hint(format!("it lists: {}{more}", names.join(", "))),
+            None if names.is_empty() => failure.with_hint("the endpoint lists no models"),
+            None => failure.with_hint(format!("available models: {}{more}", names.join(", "))),
         }
     }
 
     /// The endpoint lists no models, so a required one cannot be checked.
     pub(crate) fn no_model_list(endpoint: &str, model: &str, reason: &str) -> Self {
-        let message =
-            format!("the model {model:?} cannot be checked: the endpoint {endpoint:?} lists no models");
+        let message = format!("cannot check the model {model:?}: the endpoint {endpoint:?} lists no models");
         Self::new(ExitStatus::Agent, message)
             .with_cause(&std::io::Error::other(line(reason)))
-            .with_hint("leave out --require-model to use it unchecked")
+            .with_hint("remove --require-model to use it unchecked")
     }
 }
 
@@ -103,7 +99,7 @@ fn stage_request(stage: Stage) -> &'static str {
         Stage::Start | Stage::Initialize => "`initialize`",
         Stage::Login => "`authenticate`",
         Stage::Open => "`session/new`",
-        Stage::Resume => "the request to resume the session",
+        Stage::Resume => "the request to resume a session",
         Stage::Fork => "`session/fork`",
         Stage::List => "`session/list`",
         Stage::Delete => "`session/delete`",
@@ -117,22 +113,22 @@ fn spawn_failed(program: &str, error: &SpawnError) -> Failure {
     match error {
         SpawnError::NotFound { program: wanted, searched: Some(_) } => {
             let wanted = wanted.to_string_lossy();
-            let words = format!("there is no program {wanted:?} in PATH");
+            let words = format!("program {wanted:?} not found in PATH");
             let failure = failure.with_cause(&std::io::Error::other(words));
             match similar_agent(&wanted) {
                 Some(near) => failure.with_hint(did_you_mean(&near)),
-                None => failure.with_hint("install it, or give the path to it: --agent \"/path/to/agent\""),
+                None => failure.with_hint("install it, or use its path: --agent \"/path/to/agent\""),
             }
         }
         SpawnError::NotFound { searched: None, .. } => {
-            failure.with_cause(&std::io::Error::other("there is no such file"))
+            failure.with_cause(&std::io::Error::other("file not found"))
         }
         SpawnError::NotExecutable { path } => {
             failure.with_cause(error).with_hint(format!("make it executable: chmod +x {}", path.display()))
         }
-        SpawnError::Exec { .. } => failure.with_cause(error).with_hint(
-            "a script needs a first line such as `#!/bin/sh`, a binary must be made for this machine",
-        ),
+        SpawnError::Exec { .. } => failure
+            .with_cause(error)
+            .with_hint("add a first line such as `#!/bin/sh` to a script; use a binary for this platform"),
         _ => failure.with_cause(error),
     }
 }
@@ -172,13 +168,13 @@ fn similar_agent(wanted: &str) -> Option<String> {
 fn agent_lost(stage: Stage, reason: &CloseReason) -> Failure {
     let when = match stage {
         Stage::Start | Stage::Initialize => "before it answered `initialize`",
-        Stage::Turn => "in the middle of the turn",
+        Stage::Turn => "during the turn",
         _ => "before it opened a session",
     };
     let code =
         if matches!(stage, Stage::Start | Stage::Initialize) { ExitStatus::Start } else { ExitStatus::Agent };
     let failure = match reason {
-        CloseReason::Exited { exit, .. } => Failure::new(code, format!("the agent ended {when}: {exit}")),
+        CloseReason::Exited { exit, .. } => Failure::new(code, format!("the agent exited {when}: {exit}")),
         CloseReason::Eof => Failure::new(code, format!("the agent closed its output {when}")),
         CloseReason::NotReading => Failure::new(code, format!("the agent closed its input {when}")),
         reason => Failure::new(code, format!("the agent was lost {when}")).with_cause(reason),
@@ -193,9 +189,9 @@ fn stage_timeout(stage: Stage, limit: Duration) -> Failure {
     );
     match stage {
         Stage::Open | Stage::Resume | Stage::Fork => {
-            failure.with_hint("an agent that is slow to start may need more: --session-timeout 5m")
+            failure.with_hint("if the agent starts slowly, allow more time: --session-timeout 5m")
         }
-        _ => failure.with_hint("an agent that is slow to start may need more: --initialize-timeout 2m"),
+        _ => failure.with_hint("if the agent starts slowly, allow more time: --initialize-timeout 2m"),
     }
 }
 
@@ -218,11 +214,11 @@ fn request_refused(stage: Stage, error: &RpcError) -> Failure {
         return failure.with_hint(NOT_AN_AGENT_HINT);
     }
     if error.data.as_ref().is_some_and(|data| data["code"] == "cwd_outside_root") {
-        return failure
-            .with_hint("a session lives where you are, or where --cwd DIR says: name a directory in there");
+        return failure.with_hint("use a directory inside the agent's workspace: --cwd DIR");
     }
     if matches!(stage, Stage::Resume | Stage::Fork) && error.is(RpcCode::NotFound) {
-        return failure.with_hint("`narrows sessions --all` lists the sessions of the built-in agent, with --agent those of another");
+        return failure
+            .with_hint("list sessions with `narrows sessions --all`, for another agent with --agent");
     }
     match retryable {
         Some(true) => failure.with_hint(retry_hint(error.data.as_ref())),
@@ -237,16 +233,16 @@ pub(super) fn error_details(data: Option<&serde_json::Value>) -> String {
 }
 
 const NOT_AN_AGENT_HINT: &str =
-    "is it an ACP agent? Many programs are one only with an argument, such as `acp` or `--acp`";
+    "check that it is an ACP agent; many programs need an argument such as `acp` or `--acp`";
 
-pub(super) const RETRY_LATER_HINT: &str = "the agent says that it may work later";
+pub(super) const RETRY_LATER_HINT: &str = "the agent reports a temporary error; try again later";
 
 /// Returns who says that a retry may work, and when. Only a bus, or another narrows, names a condition.
 fn retry_hint(data: Option<&serde_json::Value>) -> String {
     let of = |key: &str| data.and_then(|data| data.get(key));
     match (of("condition"), of("retryAfterMs").and_then(serde_json::Value::as_u64)) {
-        (_, Some(millis)) => format!("this may work later: in {} s", millis.div_ceil(1000)),
-        (Some(_), None) => "this may work later".to_owned(),
+        (_, Some(millis)) => format!("try again in {} s", millis.div_ceil(1000)),
+        (Some(_), None) => "try again later".to_owned(),
         (None, None) => RETRY_LATER_HINT.to_owned(),
     }
 }
@@ -254,8 +250,8 @@ fn retry_hint(data: Option<&serde_json::Value>) -> String {
 /// Describes lines that are not messages: how many, and the beginnings of the first.
 pub(crate) fn stray_lines_notice(lines: u64, first: &[String]) -> String {
     let words = match lines {
-        1 => "1 line of its output was no protocol message".to_owned(),
-        lines => format!("{lines} lines of its output were no protocol messages"),
+        1 => "1 line of its output was not a protocol message".to_owned(),
+        lines => format!("{lines} lines of its output were not protocol messages"),
     };
     match first.first() {
         Some(first) if lines == 1 => format!("{words}: {}", line(first)),
@@ -265,27 +261,27 @@ pub(crate) fn stray_lines_notice(lines: u64, first: &[String]) -> String {
 }
 
 fn login_required(logins: &[Login]) -> Failure {
-    let failure = Failure::new(ExitStatus::Agent, "the agent wants you to log in first");
+    let failure = Failure::new(ExitStatus::Agent, "the agent requires a login");
     if logins.is_empty() {
-        return failure.with_hint("log in with the agent's own command, or hand it a key: --env NAME");
+        return failure.with_hint("log in with the agent's own command, or pass it a key: --env NAME");
     }
-    logins.iter().fold(failure.with_hint("it offers these ways:"), |failure, login| {
+    logins.iter().fold(failure.with_hint("available login methods:"), |failure, login| {
         let how = match &login.how {
             LoginKind::Environment { missing, .. } if !missing.is_empty() => {
                 format!("set {}", missing.join(", "))
             }
             LoginKind::Environment { variables, .. } => {
-                format!("by {}, which did not help", variables.join(", "))
+                format!("{} did not work", variables.join(", "))
             }
             LoginKind::Terminal { arguments } if arguments.is_empty() => {
-                "start it by itself, in a terminal".to_owned()
+                "run its command in a terminal".to_owned()
             }
             LoginKind::Terminal { arguments } => {
-                format!("start it in a terminal, with {} behind its command", arguments.join(" "))
+                format!("run its command in a terminal with {}", arguments.join(" "))
             }
             LoginKind::Agent | LoginKind::Other => match &login.description {
                 Some(description) => description.clone(),
-                None => "with the agent's own command".to_owned(),
+                None => "use the agent's own command".to_owned(),
             },
         };
         failure.with_hint(format!("  {}: {}", line(&login.name), line(&how)))
@@ -295,9 +291,9 @@ fn login_required(logins: &[Login]) -> Failure {
 fn version_mismatch(unfit: &NegotiationError) -> Failure {
     let failure = Failure::new(ExitStatus::Protocol, unfit.to_string());
     match unfit {
-        NegotiationError::Chosen { chosen: 2, .. } => failure.with_hint("offer version 2: --protocol 2"),
+        NegotiationError::Chosen { chosen: 2, .. } => failure.with_hint("offer version 2 with --protocol 2"),
         NegotiationError::Unsupported { supported, .. } if supported.contains(&2) => {
-            failure.with_hint("offer version 2: --protocol 2")
+            failure.with_hint("offer version 2 with --protocol 2")
         }
         NegotiationError::Answer(_) => failure.with_hint(NOT_AN_AGENT_HINT),
         _ => failure,
@@ -311,17 +307,19 @@ pub(super) fn model_failed(fault: &Fault) -> Failure {
         (false, _) => {
             let status = fault.status.map_or(String::new(), |status| format!(" (HTTP {status})"));
             let failure =
-                Failure::new(ExitStatus::Agent, format!("the model at {url} gave no answer{status}"));
+                Failure::new(ExitStatus::Agent, format!("the model at {url} did not answer{status}"));
             if words.is_empty() { failure } else { failure.with_cause(&std::io::Error::other(words)) }
         }
         (true, false) => Failure::new(ExitStatus::Agent, words),
-        (true, true) => Failure::new(ExitStatus::Agent, "the agent reports a failure in place of an answer"),
+        (true, true) => {
+            Failure::new(ExitStatus::Agent, "the agent reports a model error instead of an answer")
+        }
     };
     let failure = Failure { fault: Some(Box::new(fault.clone())), ..failure };
     match fault.kind.as_str() {
-        "auth" => failure.with_hint("check the key: OPENAI_API_KEY, or what narrows.toml says about it"),
+        "auth" => failure.with_hint("check the API key: OPENAI_API_KEY, or `key` in narrows.toml"),
         "network" if url.contains("//localhost") || url.contains("//127.") => {
-            failure.with_hint("is the model server running?")
+            failure.with_hint("check that the model server is running")
         }
         _ if fault.retryable => failure.with_hint(RETRY_LATER_HINT),
         _ => failure,
@@ -338,9 +336,9 @@ mod tests {
     fn the_retry_hint_names_the_bus_or_the_agent() {
         for (data, expected) in [
             (json!({"retryable": true}), RETRY_LATER_HINT),
-            (json!({"retryable": true, "condition": "draining"}), "this may work later"),
-            (json!({"condition": "backpressure", "retryAfterMs": 100}), "this may work later: in 1 s"),
-            (json!({"condition": "backpressure", "retryAfterMs": 2500}), "this may work later: in 3 s"),
+            (json!({"retryable": true, "condition": "draining"}), "try again later"),
+            (json!({"condition": "backpressure", "retryAfterMs": 100}), "try again in 1 s"),
+            (json!({"condition": "backpressure", "retryAfterMs": 2500}), "try again in 3 s"),
         ] {
             assert_eq!(retry_hint(Some(&data)), expected, "{data}");
         }

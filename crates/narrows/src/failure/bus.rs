@@ -16,14 +16,14 @@ use crate::terminal::line;
 
 impl Failure {
     pub(crate) fn no_listener() -> Self {
-        Self::new(ExitStatus::Usage, "nobody can come in: nothing says where to listen")
-            .with_hint("say where: --listen tcp://127.0.0.1:9000, --listen unix:/PATH or --stdio")
+        Self::new(ExitStatus::Usage, "no listener configured")
+            .with_hint("add --listen tcp://127.0.0.1:9000, --listen unix:/PATH or --stdio")
     }
 
     /// Neither a configuration file nor a command is given.
     pub(crate) fn no_pool() -> Self {
-        Self::new(ExitStatus::Usage, "nothing says which agents to start").with_hint(
-            "put an agent behind everything else: `-- narrows acp`; or name a file: --config bus.toml",
+        Self::new(ExitStatus::Usage, "no agent configured").with_hint(
+            "add an agent after the options: `-- narrows acp`; or a configuration file: --config bus.toml",
         )
     }
 
@@ -31,13 +31,11 @@ impl Failure {
     pub(crate) fn unexpected_words(words: &[String]) -> Self {
         let first = words.first().map_or("", String::as_str);
         let failure =
-            Self::new(ExitStatus::Usage, line(&format!("{first:?} stands where no agent is looked for")));
+            Self::new(ExitStatus::Usage, line(&format!("unexpected argument {first:?} before `--`")));
         match nearest(first, ["status"]) {
             Some(near) => failure.with_hint(format!("did you mean `narrows bus {near}`?")),
-            None => failure.with_hint(line(&format!(
-                "an agent and its arguments stand behind `--`: -- {}",
-                words.join(" ")
-            ))),
+            None => failure
+                .with_hint(line(&format!("put the command of the agent after `--`: -- {}", words.join(" ")))),
         }
     }
 
@@ -47,34 +45,35 @@ impl Failure {
         match error {
             TokenError::Exposed(_) => failure.with_hint(token_hint(error)),
             TokenError::Absent(_) => {
-                failure.with_hint(line(&format!("`narrows token list --file {file}` shows which there are")))
+                failure.with_hint(line(&format!("list the tokens: `narrows token list --file {file}`")))
             }
             TokenError::Name(_) => {
-                failure.with_hint("a name has letters, digits, `.`, `_`, `-`, `@` and `+`, and at most 64 of them")
+                failure.with_hint("use letters, digits, `.`, `_`, `-`, `@` and `+`, at most 64")
             }
             TokenError::Taken(name) => failure
-                .with_hint("it still holds, and none was made; a token is shown once, and cannot be shown again")
+                .with_hint("the existing token stays valid, and no new one was created; a token is only shown when \
+                            it is created")
                 .with_hint(line(&format!(
-                    "for another machine take another name; if it is lost or known to others, `narrows token revoke {name} --file {file}` first: \
-                     sessions belong to the name, and the next token of it sees them"
+                    "use another name for another machine; to replace a lost token, run `narrows token revoke \
+                     {name} --file {file}` first: the next token of this name has access to its sessions"
                 ))),
             _ => failure,
         }
     }
 
     pub(crate) fn token_file_unwritable(path: &Path, error: &std::io::Error) -> Self {
-        let failure = Self::new(ExitStatus::Usage, line(&format!("--out: {path:?} cannot be written")))
-            .with_cause(error);
+        let failure =
+            Self::new(ExitStatus::Usage, line(&format!("--out: cannot write {path:?}"))).with_cause(error);
         match error.kind() {
-            std::io::ErrorKind::AlreadyExists => {
-                failure.with_hint("nothing is written over, and no token was made; name another file")
-            }
-            _ => failure.with_hint("no token was made"),
+            std::io::ErrorKind::AlreadyExists => failure.with_hint(
+                "use another file; existing files are never overwritten, and no token was created",
+            ),
+            _ => failure.with_hint("no token was created"),
         }
     }
 
     pub(crate) fn web_address_unresolved(web: &Web, error: &std::io::Error) -> Self {
-        Self::new(ExitStatus::Usage, line(&format!("{web} is no address of this machine: {error}")))
+        Self::new(ExitStatus::Usage, line(&format!("{web} is not an address of this machine: {error}")))
     }
 
     pub(crate) fn web_listener(error: &BindError) -> Self {
@@ -89,23 +88,22 @@ impl Failure {
     }
 
     pub(crate) fn duplicate_listener(one: &Door, other: &Door) -> Self {
-        let failure = Self::new(ExitStatus::Usage, line(&format!("{one} is listened on already")));
+        let failure = Self::new(ExitStatus::Usage, line(&format!("duplicate listener {one}")));
         match one.instead(other) {
             Some(hint) => failure.with_hint(hint),
-            None => failure.with_hint(line(&format!("leave one of them out; the other is {other}"))),
+            None => failure.with_hint(line(&format!("remove one of them; the other one is {other}"))),
         }
     }
 
     /// A listener names an unknown pool.
     pub(crate) fn unknown_pool<'a>(listen: &Listen, names: impl Iterator<Item = &'a str> + Clone) -> Self {
         let wanted = listen.pool.as_deref().unwrap_or_default();
-        let failure =
-            Self::new(ExitStatus::Usage, line(&format!("{}: there is no pool {wanted:?}", listen.at)));
+        let failure = Self::new(ExitStatus::Usage, line(&format!("{}: unknown pool {wanted:?}", listen.at)));
         match nearest(wanted, names.clone()) {
             Some(near) => failure.with_hint(format!("did you mean {near:?}?")),
             None => {
                 let names: Vec<&str> = names.collect();
-                failure.with_hint(format!("there is {}", names.join(", ")))
+                failure.with_hint(format!("configured: {}", names.join(", ")))
             }
         }
     }
@@ -116,19 +114,20 @@ impl Failure {
         let what = format!("{}:{row}:{column}: {message}", file.display());
         Self::new(
             ExitStatus::Usage,
-            line(&format!("the manifest {} cannot be served: {what}", manifest.display())),
+            line(&format!("cannot serve the manifest {}: {what}", manifest.display())),
         )
-        .with_hint(line(&format!("see all that is wrong with it: narrows check {}", manifest.display())))
+        .with_hint(line(&format!("list all errors: narrows check {}", manifest.display())))
     }
 
     pub(crate) fn listener(error: &ListenError) -> Self {
         let failure = Self::new(ExitStatus::Usage, line(&error.to_string()));
         match error {
-            ListenError::InUse(_) => failure.with_hint("perhaps a bus runs already: narrows bus status"),
-            ListenError::NotASocket(_) => failure.with_hint("name another path, or remove that file yourself"),
-            ListenError::NotLoopback(_) => {
-                failure.with_hint("whoever connects may use the agents, so only this machine can; others need https:// or wss:// with `auth`")
-            }
+            ListenError::InUse(_) => failure.with_hint("check if another bus is running: narrows bus status"),
+            ListenError::NotASocket(_) => failure.with_hint("use another path, or remove the file"),
+            ListenError::NotLoopback(_) => failure.with_hint(
+                "listen on this machine only, as every client may use the agents; other machines \
+                                   need https:// or wss:// with `auth`",
+            ),
             _ => failure,
         }
     }
@@ -139,52 +138,56 @@ impl Failure {
             StartError::Listen(error) => Self::listener(error),
             StartError::Program { pool, source } => {
                 let place = place.map(|place| format!("{}: ", line(place))).unwrap_or_default();
-                let failure = Self::new(
-                    ExitStatus::Start,
-                    format!("{place}the agents of pool {pool:?} cannot be started"),
-                );
+                let failure =
+                    Self::new(ExitStatus::Start, format!("{place}cannot start the agents of pool {pool:?}"));
                 match source {
-                    SpawnError::NotFound { program, .. } if program.to_string_lossy().contains(' ') => failure
-                        .with_cause(source)
-                        .with_hint("no shell takes it apart: write it as words, `-- narrows acp` or command = [\"narrows\", \"acp\"]"),
+                    SpawnError::NotFound { program, .. } if program.to_string_lossy().contains(' ') => {
+                        failure.with_cause(source).with_hint(
+                            "write the command as separate words, as no shell splits it: `-- narrows acp` or \
+                                    command = [\"narrows\", \"acp\"]",
+                        )
+                    }
                     SpawnError::NotFound { .. } => failure
                         .with_cause(source)
-                        .with_hint("install it, or give the path to it; `narrows check` looks for all of them"),
+                        .with_hint("install it, or use its path; `narrows check` finds all missing programs"),
                     _ => failure.with_cause(source),
                 }
             }
             StartError::Unlimited { .. } => Self::new(ExitStatus::Usage, line(&error.to_string()))
-                .with_hint("leave `memory` and `pids` of the pool out, or limit the whole bus from outside"),
+                .with_hint("remove `memory` and `pids` of the pool, or limit the whole bus from outside"),
             StartError::Descriptors { .. } => Self::new(ExitStatus::Usage, line(&error.to_string()))
-                .with_hint("lower `instances`, or raise the limit: `ulimit -H -n` shows it"),
+                .with_hint("lower `instances`, or raise the limit that `ulimit -H -n` shows"),
             StartError::Owners(OwnersError::InUse(_)) => {
                 Self::new(ExitStatus::Usage, line(&error.to_string())).with_hint(
-                    "one bus of a user asks clients who they are; another needs an XDG_DATA_HOME of its own",
+                    "use a separate XDG_DATA_HOME: only one bus of a user can authenticate clients",
                 )
             }
             StartError::Owners(_) => Self::new(ExitStatus::Usage, line(&error.to_string())),
-            StartError::NoPlace => Self::new(ExitStatus::Usage, line(&error.to_string()))
-                .with_hint("neither XDG_DATA_HOME nor HOME says where your data is"),
+            StartError::NoPlace => {
+                Self::new(ExitStatus::Usage, line(&error.to_string())).with_hint("set XDG_DATA_HOME or HOME")
+            }
             StartError::Io(_) => Self::new(ExitStatus::Internal, line(&error.to_string())),
         }
     }
 
     /// The bus ended unexpectedly.
     pub(crate) fn bus_failed(reason: &str) -> Self {
-        Self::new(ExitStatus::Internal, format!("the bus has failed: {}", line(reason)))
+        Self::new(ExitStatus::Internal, format!("the bus failed: {}", line(reason)))
     }
 
     pub(crate) fn no_bus(directory: Option<&Path>) -> Self {
         let message = match directory {
-            Some(directory) => format!("no bus runs: nobody listens in {}", directory.display()),
-            None => "no bus is found: neither XDG_RUNTIME_DIR nor HOME says where to look".to_owned(),
+            Some(directory) => {
+                format!("no bus is running: no admin socket in {} accepts connections", directory.display())
+            }
+            None => "no bus found: neither XDG_RUNTIME_DIR nor HOME is set".to_owned(),
         };
         Self::new(ExitStatus::Agent, line(&message))
-            .with_hint("start one with `narrows bus`, or say where its admin socket is: --socket PATH")
+            .with_hint("start one with `narrows bus`, or set its admin socket: --socket PATH")
     }
 
     pub(crate) fn several_buses(sockets: &[PathBuf]) -> Self {
-        let failure = Self::new(ExitStatus::Usage, "several buses run");
+        let failure = Self::new(ExitStatus::Usage, "several buses are running");
         sockets.iter().fold(failure, |failure, path| {
             failure.with_hint(line(&format!("narrows bus status --socket {}", path.display())))
         })
@@ -195,12 +198,14 @@ impl Failure {
         let failure = Self::new(ExitStatus::Agent, line(&format!("{}: {error}", socket.display())));
         match error {
             AskError::Nobody(_) => {
-                failure.with_hint("start one with `narrows bus`, which says where its socket is")
+                failure.with_hint("start one with `narrows bus`, which prints its admin socket")
             }
-            AskError::Clients => failure.with_hint(
-                "the bus says where operators come in when it starts; without --socket it is looked for",
-            ),
-            AskError::Late(_) => failure.with_hint("its process may be stopped, or the machine too busy"),
+            AskError::Clients => {
+                failure.with_hint("use the admin socket that the bus prints when it starts, or omit --socket")
+            }
+            AskError::Late(_) => {
+                failure.with_hint("check if its process is stopped, or the machine overloaded")
+            }
             _ => failure,
         }
     }

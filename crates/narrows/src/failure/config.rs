@@ -20,11 +20,8 @@ impl From<ConfigError> for Failure {
 impl Failure {
     /// Model flags without a configured endpoint.
     pub(crate) fn no_endpoint() -> Self {
-        Self::new(
-            ExitStatus::Usage,
-            "there are flags about a model, but no endpoint is configured that has it",
-        )
-        .with_hint("say where it is: --base-url URL, or OPENAI_BASE_URL, or an endpoint in narrows.toml")
+        Self::new(ExitStatus::Usage, "model options are set, but no endpoint is configured")
+            .with_hint("add --base-url URL, OPENAI_BASE_URL, or an endpoint in narrows.toml")
     }
 
     /// Flags for the model of the built-in agent, while another agent is selected.
@@ -32,11 +29,14 @@ impl Failure {
         let words = flags.words().unwrap_or_default();
         let first = words.first().map(|word| word.to_string_lossy()).unwrap_or_default();
         let flag = first.split('=').next().unwrap_or_default();
-        Self::new(ExitStatus::Usage, format!("{flag} is about the built-in agent, and --agent names another"))
-            .with_hint("leave one of them out; other agents have their own settings")
+        Self::new(
+            ExitStatus::Usage,
+            format!("{flag} applies to the built-in agent, but --agent selects another"),
+        )
+        .with_hint("remove one of them; other agents have their own settings")
     }
 
     pub(crate) fn endpoint_settings(error: &EndpointError) -> Self {
-        Self::new(ExitStatus::Usage, "the settings of an endpoint cannot be used").with_cause(error)
+        Self::new(ExitStatus::Usage, "invalid settings of an endpoint").with_cause(error)
     }
 }

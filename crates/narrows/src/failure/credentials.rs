@@ -20,19 +20,17 @@ pub(crate) fn tls_hint(error: &TlsError) -> String {
     match error {
         TlsError::File { path, fault: FileFault::Locked } => {
             let path = path.display();
-            line(&format!("take the password away: openssl pkey -in {path} -out {path}.open"))
+            line(&format!("remove the password: openssl pkey -in {path} -out {path}.open"))
         }
         TlsError::File { path, fault: FileFault::Exposed } => file_mode_hint(path),
         TlsError::File { fault: FileFault::NoKey, .. } => {
-            "`key` is the private key of the certificate in `cert`, in PEM form".to_owned()
+            "use the private key of the certificate in `cert` as `key`, in PEM format".to_owned()
         }
         TlsError::Strangers { .. } => {
-            "the key must be the one that the certificate was made for, and in a file of several certificates that is the first"
+            "use the private key of the certificate; in a file with several certificates, of the first one"
                 .to_owned()
         }
-        TlsError::File { .. } | TlsError::Pair { .. } | TlsError::Unable(_) => {
-            TAKES_PEM.to_owned()
-        }
+        TlsError::File { .. } | TlsError::Pair { .. } | TlsError::Unable(_) => TAKES_PEM.to_owned(),
     }
 }
 
@@ -45,5 +43,5 @@ pub(super) fn listener_hint(error: &ReloadError) -> String {
 }
 
 fn file_mode_hint(path: &Path) -> String {
-    line(&format!("take that right away: chmod go-w {}", path.display()))
+    line(&format!("remove the permission: chmod go-w {}", path.display()))
 }

@@ -12,7 +12,7 @@ const MAX_HINTS: usize = 3;
 /// The name of the rule that asks on behalf of a gate, as it is stored in decisions.
 pub(crate) const GATE_RULES: &str = "the gate";
 
-const HOW_TO_ANSWER: &str = "in a terminal you are asked, with --input events a program is";
+const HOW_TO_ANSWER: &str = "run it in a terminal, or answer with --input events";
 
 impl Failure {
     /// The agent finished, but requests were denied.
@@ -22,24 +22,21 @@ impl Failure {
         let is_unapproved = refused.iter().all(|refusal| refusal.by == BY_GATE);
         let is_answered = refused.iter().any(|refusal| refusal.by == BY_ANSWER);
         let message = match refused.len() {
-            1 if is_answered => format!("what the agent wanted was not allowed: {wanted} ({})", first.words),
+            1 if is_answered => format!("denied: {wanted} ({})", first.words),
             count if is_answered => {
-                format!(
-                    "{count} things that the agent wanted were not allowed, the first: {wanted} ({})",
-                    first.words
-                )
+                format!("{count} requests of the agent were denied, the first: {wanted} ({})", first.words)
             }
             1 if is_unapproved => {
-                format!("what the agent wanted was not approved: {wanted} ({})", first.words)
+                format!("not approved: {wanted} ({})", first.words)
             }
             count if is_unapproved => {
                 format!(
-                    "{count} things that the agent wanted were not approved, the first: {wanted} ({})",
+                    "{count} requests of the agent were not approved, the first: {wanted} ({})",
                     first.words
                 )
             }
-            1 => format!("the rules refused what the agent wanted: {wanted}"),
-            count => format!("the rules refused {count} things that the agent wanted, the first: {wanted}"),
+            1 => format!("denied by the policy: {wanted}"),
+            count => format!("{count} requests of the agent were denied by the policy, the first: {wanted}"),
         };
         let mut remedies: Vec<String> = Vec::new();
         for remedy in refused.iter().map(denial_hint) {
@@ -58,36 +55,38 @@ fn denial_hint(refusal: &Refusal) -> String {
     let is_asked = refusal.by != "policy";
     match text("by").as_str() {
         _ if refusal.by == BY_GATE => {
-            "it is for the signers of its governance: `narrows approve --list` shows them what waits, while it waits".to_owned()
+            "it needs an approval of the governance's signers, who can see pending requests with `narrows approve \
+             --list`".to_owned()
         }
         "rule" if refusal.by == BY_ANSWER && text("file") == GATE_RULES => {
-            "a policy of the governance wants it to be asked, and you said no".to_owned()
+            "a policy of the governance asked for permission, and you denied it".to_owned()
         }
         _ if refusal.by == BY_ANSWER => {
-            "you said no, and the agent went on without it; a rule of --policy lets it, or refuses it, without a question"
+            "you denied it, and the agent continued without it; to decide without a prompt, add a rule to a \
+             --policy file"
                 .to_owned()
         }
         _ if refusal.by == "timed out" => {
-            "nobody answered the question in time; --permission-timeout gives more".to_owned()
+            "no answer in time; allow more time with --permission-timeout".to_owned()
         }
-        "network" => "the network is off: by --no-network, or by `network = false` in the rules".to_owned(),
+        "network" => "network access is off, because of --no-network or `network = false` in the rules".to_owned(),
         "web_search" => {
-            "searching the web is off: by --no-web-search, or by `web_search = false` in the rules".to_owned()
+            "web search is off, because of --no-web-search or `web_search = false` in the rules".to_owned()
         }
         "rule" if is_asked && text("file") == GATE_RULES => {
-            "a policy of the governance wants somebody to be asked: run it in a terminal, or let signers approve it \
-             with `narrows approve`"
+            "a policy of the governance asks for permission: run it in a terminal, or let signers approve it with \
+             `narrows approve`"
                 .to_owned()
         }
         // No preset answers approvals of a gate.
         "approval" => format!(
-            "the governance of the agent wants somebody to be asked, whatever --access says: {HOW_TO_ANSWER}, and a rule of --policy \
-             with `effect = \"allow\"` answers for you"
+            "the governance of the agent asks for permission, whatever --access is: {HOW_TO_ANSWER}, or answer with \
+             a --policy rule that has `effect = \"allow\"`"
         ),
-        "rule" if is_asked => format!("{} wants somebody to be asked: {HOW_TO_ANSWER}", rule_name(because)),
-        "rule" => format!("{} denies it, and only a change of that rule lets it", rule_name(because)),
+        "rule" if is_asked => format!("{} asks for permission: {HOW_TO_ANSWER}", rule_name(because)),
+        "rule" => format!("{} denies it; only a change of that rule can allow it", rule_name(because)),
         "protected" => {
-            format!("{} is protected: a rule with its `path` and `effect = \"allow\"` lets it", text("what"))
+            format!("{} is protected; to allow it, add a rule with its `path` and `effect = \"allow\"`", text("what"))
         }
         "preset" => {
             let (access, kind) = (text("access"), text("kind"));
@@ -96,29 +95,30 @@ fn denial_hint(refusal: &Refusal) -> String {
                 Some((server, tool)) => format!(", `server = {server:?}` and `tool = {tool:?}`"),
                 None => format!(" and `kind = \"{kind}\"`"),
             };
-            let allow = format!("a rule of --policy with `effect = \"allow\"`{about} lets it");
+            let allow = format!("allow it in a --policy file with `effect = \"allow\"`{about}");
             match (access.as_str(), is_asked) {
                 (_, true) if kind == "execute" && refusal.is_asked_first => format!(
-                    "the agent asks before it runs a command, which it may run itself, in no sandbox: {HOW_TO_ANSWER}; {allow}, \
-                     and so does --access high"
+                    "the agent may run this command itself, outside of the sandbox, so medium access asks for \
+                     permission: {HOW_TO_ANSWER}; or {allow}; --access high also allows it"
                 ),
                 (_, true) => {
-                    format!("{access} access asks about it: {HOW_TO_ANSWER}; {allow}, and so does --access high")
+                    format!("{access} access asks for permission: {HOW_TO_ANSWER}; or {allow}; --access high also \
+                             allows it")
                 }
-                ("low", _) => format!("low access refuses it: --access medium lets more, and {allow}"),
+                ("low", _) => format!("low access denies it: use --access medium, or {allow}"),
                 _ => format!(
-                    "{access} access refuses it: --add-dir DIR lets it into another directory, and {allow}"
+                    "{access} access denies it: add the directory with --add-dir DIR, or {allow}"
                 ),
             }
         }
         "unreadable" => {
-            "the command is too long or too deep to be judged, and so is refused; a plainer one is not"
+            "the command is too long or too deeply nested to be judged; use a simpler one"
                 .to_owned()
         }
         _ if refusal.words.contains("outside the directories") => {
-            "the agent may use its own directory only; --add-dir DIR adds another".to_owned()
+            "the agent may only use its own directory; add another with --add-dir DIR".to_owned()
         }
-        _ => "the line `refused:` says why".to_owned(),
+        _ => "see the reason in the line `denied:`".to_owned(),
     }
 }
 
@@ -155,25 +155,25 @@ mod tests {
         let named = json!({"by": "rule", "file": "r.toml", "line": 7, "number": 2, "name": "mine"});
         check("policy", &rule, "rule 2 (r.toml:7) denies it");
         check("policy", &named, "rule `mine` (r.toml:7) denies it");
-        check("nobody to ask", &rule, "rule 2 (r.toml:7) wants somebody to be asked: in a terminal");
-        check("timed out", &rule, "nobody answered the question in time; --permission-timeout");
-        check("policy", &preset("low"), "low access refuses it: --access medium");
-        check("policy", &preset("medium"), "medium access refuses it: --add-dir DIR");
-        check("nobody to ask", &preset("medium"), "medium access asks about it: in a terminal");
+        check("nobody to ask", &rule, "rule 2 (r.toml:7) asks for permission: run it in a terminal");
+        check("timed out", &rule, "no answer in time; allow more time with --permission-timeout");
+        check("policy", &preset("low"), "low access denies it: use --access medium");
+        check("policy", &preset("medium"), "medium access denies it: add the directory with --add-dir DIR");
+        check("nobody to ask", &preset("medium"), "medium access asks for permission: run it in a terminal");
         let approval = json!({"by": "approval", "reason": "require-approval: no policy matches"});
-        check("nobody to ask", &approval, "the governance of the agent wants somebody to be asked, whatever");
+        check("nobody to ask", &approval, "the governance of the agent asks for permission, whatever");
         assert!(!denial_hint(&refusal("nobody to ask", approval)).contains("--access high"));
-        check("policy", &json!({"by": "network"}), "the network is off: by --no-network");
-        check("policy", &json!({"by": "web_search"}), "searching the web is off: by --no-web-search");
+        check("policy", &json!({"by": "network"}), "network access is off, because of --no-network");
+        check("policy", &json!({"by": "web_search"}), "web search is off, because of --no-web-search");
         let protected = json!({"by": "protected", "what": "a key", "secret": true});
-        check("policy", &protected, "a key is protected: a rule with its `path`");
+        check("policy", &protected, "a key is protected; to allow it, add a rule with its `path`");
         check("policy", &json!({"by": "unreadable"}), "the command is too long");
-        check("policy", &Value::Null, "the line `refused:` says why");
-        check(BY_GATE, &Value::Null, "it is for the signers of its governance");
-        check(BY_ANSWER, &preset("medium"), "you said no, and the agent went on without it");
+        check("policy", &Value::Null, "see the reason in the line `denied:`");
+        check(BY_GATE, &Value::Null, "it needs an approval of the governance's signers");
+        check(BY_ANSWER, &preset("medium"), "you denied it, and the agent continued without it");
         let gate = json!({"by": "rule", "file": GATE_RULES, "line": 1, "number": 1, "name": "the gate asks"});
-        check("nobody to ask", &gate, "a policy of the governance wants somebody to be asked");
-        check(BY_ANSWER, &gate, "a policy of the governance wants it to be asked, and you said no");
+        check("nobody to ask", &gate, "a policy of the governance asks for permission: run it");
+        check(BY_ANSWER, &gate, "a policy of the governance asked for permission, and you denied it");
     }
 
     #[test]
@@ -181,7 +181,7 @@ mod tests {
         let because = json!({"by": "preset", "access": "medium", "kind": "other", "why": "w"});
         let mcp = Some(("files".to_owned(), "write_file".to_owned()));
         let hint = denial_hint(&Refusal { mcp, ..refusal("nobody to ask", because) });
-        assert!(hint.contains("`server = \"files\"` and `tool = \"write_file\"` lets it"), "{hint}");
+        assert!(hint.contains("`server = \"files\"` and `tool = \"write_file\"`"), "{hint}");
         assert!(!hint.contains("kind"), "{hint}");
     }
 
@@ -190,30 +190,24 @@ mod tests {
         let because = json!({"by": "preset", "access": "medium", "kind": "execute", "why": "w"});
         let asked = refusal("nobody to ask", because);
         let hint = denial_hint(&Refusal { is_asked_first: true, ..asked.clone() });
-        assert!(
-            hint.starts_with("the agent asks before it runs a command, which it may run itself"),
-            "{hint}"
-        );
+        assert!(hint.starts_with("the agent may run this command itself, outside of the sandbox"), "{hint}");
         let (rule, access) = (hint.find("`kind = \"execute\"`"), hint.find("--access high"));
         assert!(rule.is_some() && rule < access, "{hint}");
-        assert!(denial_hint(&asked).starts_with("medium access asks about it: "));
+        assert!(denial_hint(&asked).starts_with("medium access asks for permission: "));
     }
 
     #[test]
     fn a_missing_approval_is_not_reported_as_denied_by_rules() {
         let unapproved = refusal(BY_GATE, Value::Null);
         let told = |refused: &[Refusal]| Failure::denied(refused).unwrap_err().message();
-        assert_eq!(
-            told(std::slice::from_ref(&unapproved)),
-            "what the agent wanted was not approved: Do it (no)"
-        );
+        assert_eq!(told(std::slice::from_ref(&unapproved)), "not approved: Do it (no)");
         let both = [unapproved.clone(), unapproved.clone()];
-        assert_eq!(told(&both), "2 things that the agent wanted were not approved, the first: Do it (no)");
+        assert_eq!(told(&both), "2 requests of the agent were not approved, the first: Do it (no)");
         let mixed = [unapproved, refusal("policy", Value::Null)];
-        assert!(told(&mixed).starts_with("the rules refused 2 things"));
+        assert!(told(&mixed).starts_with("2 requests of the agent were denied by the policy"));
         let own = [refusal(BY_ANSWER, Value::Null), refusal("policy", Value::Null)];
-        assert_eq!(told(&own[..1]), "what the agent wanted was not allowed: Do it (no)");
-        assert!(told(&own).starts_with("2 things that the agent wanted were not allowed, the first: Do it"));
+        assert_eq!(told(&own[..1]), "denied: Do it (no)");
+        assert!(told(&own).starts_with("2 requests of the agent were denied, the first: Do it"));
     }
 
     #[test]

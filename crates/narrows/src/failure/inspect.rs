@@ -13,20 +13,20 @@ use crate::terminal::line;
 impl Failure {
     pub(crate) fn not_installed(agent: &str, program: &str, error: &SpawnError) -> Self {
         let message = match agent == program {
-            true => format!("the agent {agent:?} cannot be started"),
-            false => format!("the agent {agent:?} cannot be started, because of its program {program:?}"),
+            true => format!("cannot start the agent {agent:?}"),
+            false => format!("cannot start the agent {agent:?}, because of its program {program:?}"),
         };
         let failure = Self::new(ExitStatus::Start, message);
         match error {
             SpawnError::NotFound { searched: Some(_), .. } => failure
-                .with_cause(&io::Error::other("it is nowhere in PATH"))
-                .with_hint("install it, or give the path to it"),
+                .with_cause(&io::Error::other("not found in PATH"))
+                .with_hint("install it, or use its path"),
             SpawnError::NotFound { searched: None, .. } => {
-                failure.with_cause(&io::Error::other("there is no such file"))
+                failure.with_cause(&io::Error::other("file not found"))
             }
             SpawnError::SandboxPlace { .. } => failure.with_cause(error).with_hint(
-                "a sandbox shows the system, what is mounted, and of a program elsewhere itself or its node_modules, virtual \
-                 environment or version; mount the rest, or install it for the system",
+                "mount missing files, or install the program for the system: a sandbox contains the system, the \
+                 mounts, and of a program elsewhere only itself or its node_modules, virtual environment or version",
             ),
             error => failure.with_cause(error),
         }
@@ -37,19 +37,19 @@ impl Failure {
         let mut failure = Self::from(error);
         if late && let Some(hint) = failure.hints.first_mut() {
             // Its hint is about flags of `narrows run`.
-            "an agent that is slow to start may need more: --timeout 2m".clone_into(hint);
+            "if the agent starts slowly, allow more time: --timeout 2m".clone_into(hint);
         }
         failure
     }
 
     pub(crate) fn cannot_list_sessions(agent: &str) -> Self {
-        Self::new(ExitStatus::Agent, format!("the agent {agent:?} cannot list its sessions"))
-            .with_hint("it may go on with one whose id you know: narrows run --resume ID")
+        Self::new(ExitStatus::Agent, format!("the agent {agent:?} does not support listing sessions"))
+            .with_hint("continue a session by its id: narrows run --resume ID")
     }
 
     pub(crate) fn cannot_delete_session(agent: &str) -> Self {
-        Self::new(ExitStatus::Agent, format!("the agent {agent:?} cannot delete sessions"))
-            .with_hint("what it keeps is its own; it may have a command for that")
+        Self::new(ExitStatus::Agent, format!("the agent {agent:?} does not support deleting sessions"))
+            .with_hint("check if it has its own command for that")
     }
 
     pub(crate) fn unknown_session<'a>(
@@ -61,12 +61,12 @@ impl Failure {
         let mut meant = known.filter(|known| !id.is_empty() && known.starts_with(id));
         match (meant.next(), meant.next()) {
             (Some(meant), None) => failure.with_hint(format!("did you mean {}?", line(meant))),
-            (Some(_), Some(_)) => failure.with_hint("several sessions begin with this; give the whole id"),
+            (Some(_), Some(_)) => failure.with_hint("use the full id, as several sessions start with this"),
             (None, _) => failure.with_hint(match agent {
                 Some(agent) => {
-                    format!("the sessions it has: narrows sessions --all --agent {:?}", line(agent))
+                    format!("list its sessions: narrows sessions --all --agent {:?}", line(agent))
                 }
-                None => "the sessions it has: narrows sessions --all".to_owned(),
+                None => "list its sessions: narrows sessions --all".to_owned(),
             }),
         }
     }
@@ -90,9 +90,11 @@ impl Failure {
     }
 
     pub(crate) fn no_manifests(path: &Path) -> Self {
-        let message = format!("check: there are no manifests in {:?}", path.display().to_string());
-        Self::new(ExitStatus::Usage, line(&message))
-            .with_hint("a manifest is called ACP.md, OPERATOR.md, GOVERNANCE.md, POLICY.md, SANDBOX.md, RUNNER.md or AGENT-CLI.md")
+        let message = format!("check: no manifests in {:?}", path.display().to_string());
+        Self::new(ExitStatus::Usage, line(&message)).with_hint(
+            "manifests are named ACP.md, OPERATOR.md, GOVERNANCE.md, POLICY.md, SANDBOX.md, RUNNER.md or \
+                        AGENT-CLI.md",
+        )
     }
 
     /// The recorded events cannot be read.
@@ -102,7 +104,7 @@ impl Failure {
 
     /// The file has no recorded events.
     pub(crate) fn not_a_record(path: &Path) -> Self {
-        Self::new(ExitStatus::Usage, format!("there is not one event in {path:?}"))
+        Self::new(ExitStatus::Usage, format!("no events in {path:?}"))
             .with_hint("record a run with `narrows run --output events`")
     }
 }

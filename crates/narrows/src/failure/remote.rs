@@ -10,65 +10,70 @@ use crate::terminal::line;
 
 impl Failure {
     pub(crate) fn token_missing(by: &str, path: &Path) -> Self {
-        Self::new(ExitStatus::Usage, format!("{by}: there is no token in {path:?}")).with_hint(
-            "a token is one word on one line; `narrows token new NAME --file FILE` makes one on the server",
+        Self::new(ExitStatus::Usage, format!("{by}: no token in {path:?}")).with_hint(
+            "use a file with the token on a single line; `narrows token new NAME --file FILE` on the server creates \
+             one",
         )
     }
 
     /// A certificate without a key, or a key without a certificate.
     pub(crate) fn incomplete_key_pair(what: &str, path: &Path, missing: &str) -> Self {
-        Self::new(ExitStatus::Usage, format!("the {what} {path:?} is of no use without {missing}")).with_hint(
-            "both are needed: --cert and --key, NARROWS_CERT_FILE and NARROWS_KEY_FILE, or `cert` and `key` in [acp]",
+        Self::new(ExitStatus::Usage, format!("the {what} {path:?} needs {missing}")).with_hint(
+            "set both: --cert and --key, NARROWS_CERT_FILE and NARROWS_KEY_FILE, or `cert` and `key` in [acp]",
         )
     }
 
     /// A flag for remote agents was given for a local one.
     pub(crate) fn remote_only_flag(flag: &str, agent: &str) -> Self {
-        Self::new(ExitStatus::Usage, format!("{flag} is about remote agents, and {agent:?} is started here"))
-            .with_hint("a remote agent is a URL: --agent wss://HOST/acp")
+        Self::new(
+            ExitStatus::Usage,
+            format!("{flag} applies to remote agents, but {agent:?} is started locally"),
+        )
+        .with_hint("use a URL for a remote agent: --agent wss://HOST/acp")
     }
 
     /// A flag for local processes was given for a remote agent.
     pub(crate) fn local_only_flag(flag: &str, target: &Target) -> Self {
         Self::new(
             ExitStatus::Usage,
-            format!("{flag} is about agents that are started here, and {target} is not"),
+            format!("{flag} applies to agents that are started locally, but {target} is remote"),
         )
-        .with_hint("its environment is that of whoever started it")
+        .with_hint("set its environment on its host")
     }
 
     /// The directory of a remote agent is not absolute.
     pub(crate) fn relative_remote_directory(directory: &Path) -> Self {
         Self::new(
             ExitStatus::Usage,
-            format!("--cwd {directory:?} is no directory here, and no absolute path there"),
+            format!("--cwd {directory:?} is neither a local directory nor an absolute path"),
         )
-        .with_hint("a remote agent works where it is: write the path as it is there, from / on")
+        .with_hint("for a remote agent, use an absolute path on its host")
     }
 
     pub(crate) fn invalid_connect_variable(said: &str, reason: &str) -> Self {
         let name = crate::environment::CONNECT;
         Self::new(ExitStatus::Usage, format!("{name}={:?}: {reason}", line(said)))
-            .with_hint(format!("mend it, or unset {name}"))
+            .with_hint(format!("fix or unset {name}"))
     }
 
     /// `narrows agents --probe` does not support remote agents.
     pub(crate) fn remote_probe_unsupported(wanted: &str) -> Self {
-        Self::new(ExitStatus::Usage, format!("--probe starts agents, and {:?} is a URL", line(wanted)))
-            .with_hint("talk to it: narrows run --agent URL \"Hello\"")
+        Self::new(
+            ExitStatus::Usage,
+            format!("--probe does not support remote agents: {:?} is a URL", line(wanted)),
+        )
+        .with_hint("send it a prompt instead: narrows run --agent URL \"Hello\"")
     }
 
     pub(crate) fn remote_unreachable(target: &Target, has_token: bool, error: &DialError) -> Self {
         match error {
             DialError::Ca(error) => {
-                return Self::new(ExitStatus::Usage, "--ca: the certificate authorities cannot be used")
+                return Self::new(ExitStatus::Usage, "--ca: cannot use the CA certificates")
                     .with_cause(error)
-                    .with_hint(
-                        "it takes certificates in PEM form, and only if the server has one of your own",
-                    );
+                    .with_hint("use certificates in PEM format; --ca is only needed for a private CA");
             }
             DialError::Own(error) => {
-                return Self::new(ExitStatus::Usage, "the certificate that shows who we are cannot be used")
+                return Self::new(ExitStatus::Usage, "cannot use the client certificate")
                     .with_cause(error)
                     .with_hint(tls_hint(error));
             }
@@ -80,7 +85,7 @@ impl Failure {
             }
             _ => ExitStatus::Start,
         };
-        let mut failure = Self::new(code, format!("{target} cannot be reached"));
+        let mut failure = Self::new(code, format!("cannot connect to {target}"));
         failure.causes.push(line(&error.to_string()));
         with_dial_hints(failure, has_token, error)
     }
@@ -89,11 +94,12 @@ impl Failure {
         if let ConnectionLost::Dial(error) = lost {
             return Self::remote_unreachable(target, has_token, error);
         }
-        let mut failure = Self::new(ExitStatus::Agent, format!("the connection to {target} is lost"));
+        let mut failure = Self::new(ExitStatus::Agent, format!("connection to {target} lost"));
         if matches!(lost, ConnectionLost::Shut(DialError::Unauthorized)) && has_token {
-            failure.causes.push("the server no longer takes our token (401)".to_owned());
+            failure.causes.push("the server no longer accepts the token (401)".to_owned());
             return failure.with_hint(
-                "it was revoked, or has run out: `narrows token new NAME --file FILE` on the server makes another, for --token-file",
+                "create a new token on the server with `narrows token new NAME --file FILE`, and pass it with \
+                 --token-file: the old one was revoked or has expired",
             );
         }
         failure.causes.push(line(&lost.to_string()));
@@ -104,15 +110,13 @@ impl Failure {
             }
             ConnectionLost::Grace { last, .. } => {
                 failure.causes.push(line(&last.to_string()));
-                failure.with_hint(
-                    "--grace says how long it is tried; sessions that the agent keeps can be loaded again",
-                )
+                failure.with_hint("allow more time with --grace; stored sessions can be resumed")
             }
             ConnectionLost::Forgotten | ConnectionLost::Gap => {
-                failure.with_hint("sessions that the agent keeps can be loaded again")
+                failure.with_hint("stored sessions can be resumed")
             }
             ConnectionLost::Plain(_) => {
-                failure.with_hint("`narrows bus` in front of the agent can take connections up again")
+                failure.with_hint("run the agent behind `narrows bus` to make connections resumable")
             }
             _ => failure,
         }
@@ -122,65 +126,71 @@ impl Failure {
 /// Adds hints that match the connection error.
 fn with_dial_hints(failure: Failure, has_token: bool, error: &DialError) -> Failure {
     match error {
-        DialError::Refused(_) => failure.with_hint("is it running, and does it listen there?"),
-        DialError::Name(..) => failure.with_hint("is it written right, and is there a network?"),
-        DialError::Timeout(_) => failure.with_hint("is the port right, and does a firewall let it pass?"),
+        DialError::Refused(_) => failure.with_hint("check that the server is running and listening on this address"),
+        DialError::Name(..) => failure.with_hint("check the host name and the network"),
+        DialError::Timeout(_) => failure.with_hint("check the port, and that no firewall blocks it"),
         DialError::OtherName(_) => failure.with_hint(
-            "connect by a name that stands in it, or have one made for this name (`subjectAltName`)",
+            "connect by a name in the certificate, or add this name to the certificate (`subjectAltName`)",
         ),
-        DialError::Certificate(_) => failure.with_hint("if you trust who made it, say so: --ca FILE"),
-        DialError::Certless => failure.with_hint("use wss:// or https://, or leave --cert and --key out"),
+        DialError::Certificate(_) => failure.with_hint("if you trust its issuer, add --ca FILE"),
+        DialError::Certless => failure.with_hint("use wss:// or https://, or remove --cert and --key"),
         DialError::CertificateWanted => {
-            failure.with_hint("show one: --cert FILE --key FILE; whoever runs the server can tell who makes them")
+            failure.with_hint("add a client certificate, issued by the administrator of the server: --cert FILE \
+                               --key FILE")
         }
         DialError::CertificateRefused(_) => {
-            failure.with_hint("is it for this server, made by the authority in `client_ca` of its bus.toml?")
+            failure.with_hint("check that it was issued for this server, by a CA in `client_ca` of its bus.toml")
         }
         DialError::Unauthorized if has_token => failure
-            .with_hint("the token may be of another server, or revoked; `narrows token new NAME --file FILE` makes one there"),
+            .with_hint("check that the token is for this server and not revoked; `narrows token new NAME --file \
+                        FILE` on the server creates one"),
         DialError::Nameless => failure.with_hint(
-            "it takes your identity from the one common name (CN) in it; where it asks for a token as well: --token-file PATH",
+            "use a certificate with exactly one common name (CN), which becomes your identity; if the server also \
+             requires a token, add --token-file PATH",
         ),
-        DialError::Unanswered(_) => failure.with_hint("is the port right, and does the agent there start?"),
+        DialError::Unanswered(_) => failure.with_hint("check the port, and that the agent can be started there"),
         DialError::TokenWanted | DialError::Unauthorized => {
-            failure.with_hint("show a token: --token-file PATH; `narrows token new NAME --file FILE` makes one on the server")
+            failure.with_hint("add a token: --token-file PATH; `narrows token new NAME --file FILE` on the server \
+                               creates one")
         }
         // Other refusals state their own reason.
         DialError::Forbidden { words } if words.as_ref().is_none_or(|words| words.contains("host")) => {
-            failure.with_hint("the server takes only the names for itself that it knows: `hosts` in its bus.toml")
+            failure.with_hint("use a host name that the server accepts, as listed in `hosts` of its bus.toml")
         }
         DialError::Forbidden { words: Some(words) } | DialError::TurnedAway(words)
             if words.contains("user of this bus") =>
         {
             failure.with_hint(
-                "connect as the user that runs the bus, or show a token: `auth` in its bus.toml says who may connect",
+                "connect as the user who runs the bus, or with a token if `auth` in its bus.toml accepts one",
             )
         }
         DialError::Io(error) if error.contains("Permission denied") => failure.with_hint(
-            "a unix socket of a bus is for the user that runs it; other users need a listener with tokens",
+            "connect as the user who runs the bus, or use a listener with tokens: its unix socket is for that user \
+             only",
         ),
         DialError::Exposed => failure.with_hint("use wss:// or https://, or a tunnel to this machine (ssh -L)"),
         DialError::Status { status: 404 | 405, .. } => {
-            failure.with_hint("the path is a part of the URL; it is usually /acp")
+            failure.with_hint("check the path of the URL; the default is /acp")
         }
         DialError::Status { status: 301 | 302 | 307 | 308, .. } => {
-            failure.with_hint("it is elsewhere; nobody is followed there, so write where it is")
+            failure.with_hint("use the URL of the new location: redirects are not followed")
         }
         DialError::NotTls => {
-            failure.with_hint("use ws:// or http:// for this port, or name the one that speaks TLS")
+            failure.with_hint("use ws:// or http:// for this port, or the port with TLS")
         }
         DialError::Tls => failure.with_hint("use wss:// or https:// for this port"),
         DialError::Http => failure.with_hint("use ws:// or http:// for this port"),
         DialError::NotHttp => failure
-            .with_hint("use tcp:// if lines are spoken there, wss:// or https:// if it is TLS; is the port right?"),
+            .with_hint("use tcp:// for JSON lines, wss:// or https:// for TLS, and check the port"),
         DialError::Mute => {
-            failure.with_hint("is the port right, and is it TLS (wss://, https://), HTTP (ws://, http://) or lines (tcp://)?")
+            failure.with_hint("check the port, and whether it uses TLS (wss://, https://), HTTP (ws://, http://) or \
+                               JSON lines (tcp://)")
         }
         DialError::LockedOut { .. } | DialError::Status { status: 429, .. } => match error.retry_after() {
             Some(after) => failure.with_hint(format!("try again in {} s", after.as_secs())),
             None => failure.with_hint("try again later"),
         },
-        DialError::Protocol(_) => failure.with_hint("is the port right, and is it TLS (wss://, https://) or not?"),
+        DialError::Protocol(_) => failure.with_hint("check the port, and whether it uses TLS (wss://, https://)"),
         _ => failure,
     }
 }
@@ -199,40 +209,40 @@ mod tests {
             |has_token, error| Failure::remote_unreachable(&target, has_token, &error).render(Color::off());
         assert_eq!(
             told(false, DialError::TokenWanted),
-            "error: wss://bus.example/acp?… cannot be reached\n  because: the server requires a token (401)\n\
-             hint: show a token: --token-file PATH; `narrows token new NAME --file FILE` makes one on the server\n"
+            "error: cannot connect to wss://bus.example/acp?…\n  because: the server requires a token (401)\n\
+             hint: add a token: --token-file PATH; `narrows token new NAME --file FILE` on the server creates one\n"
         );
         assert!(told(true, DialError::Unauthorized).contains("revoked"));
         assert!(told(false, DialError::Nameless).contains("common name"));
         let named = told(false, DialError::OtherName("it is not for bus.example".to_owned()));
-        assert!(!named.contains("--ca") && named.contains("a name that stands in it"), "{named}");
+        assert!(!named.contains("--ca") && named.contains("a name in the certificate"), "{named}");
         assert!(told(false, DialError::Certificate("unknown issuer".to_owned())).contains("--ca FILE"));
         let forbidden = |words: &str| told(true, DialError::Forbidden { words: Some(words.to_owned()) });
         assert_eq!(
             forbidden("host not allowed"),
-            "error: wss://bus.example/acp?… cannot be reached\n  because: the server refused access (403): host not allowed\n\
-             hint: the server takes only the names for itself that it knows: `hosts` in its bus.toml\n"
+            "error: cannot connect to wss://bus.example/acp?…\n  because: the server refused access (403): host not allowed\n\
+             hint: use a host name that the server accepts, as listed in `hosts` of its bus.toml\n"
         );
         assert!(!forbidden("by the order of the proxy").contains("hint"));
         assert!(
             forbidden("only the user of this bus may connect")
-                .contains("connect as the user that runs the bus")
+                .contains("connect as the user who runs the bus")
         );
         let away = |words: &str| told(false, DialError::TurnedAway(words.to_owned()));
         assert!(
-            away("only the user of this bus may connect").contains("connect as the user that runs the bus")
+            away("only the user of this bus may connect").contains("connect as the user who runs the bus")
         );
         assert!(!away("the bus is stopping").contains("hint"));
         assert_eq!(
             told(true, DialError::LockedOut { after: Some(Duration::from_secs(5)) }),
-            "error: wss://bus.example/acp?… cannot be reached\n  because: too many wrong tokens from this address (429)\n\
+            "error: cannot connect to wss://bus.example/acp?…\n  because: too many wrong tokens from this address (429)\n\
              hint: try again in 5 s\n"
         );
         let lost = Failure::remote_connection_lost(&target, false, &ConnectionLost::Forgotten);
         assert_eq!(lost.code(), ExitStatus::Agent);
         assert_eq!(
             lost.message(),
-            "the connection to wss://bus.example/acp?… is lost: the server no longer knows the connection"
+            "connection to wss://bus.example/acp?… lost: the server no longer knows the connection"
         );
     }
 
@@ -243,8 +253,8 @@ mod tests {
         let told = Failure::remote_connection_lost(&target, true, &lost).render(Color::off());
         assert_eq!(
             told,
-            "error: the connection to ws://127.0.0.1:1/acp is lost\n  because: the server no longer takes our token (401)\n\
-             hint: it was revoked, or has run out: `narrows token new NAME --file FILE` on the server makes another, for --token-file\n"
+            "error: connection to ws://127.0.0.1:1/acp lost\n  because: the server no longer accepts the token (401)\n\
+             hint: create a new token on the server with `narrows token new NAME --file FILE`, and pass it with --token-file: the old one was revoked or has expired\n"
         );
     }
 

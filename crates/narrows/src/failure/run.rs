@@ -32,7 +32,7 @@ pub(crate) struct RunLimits {
     pub(crate) turn: Option<Duration>,
     /// The time a cancelled turn has to end.
     pub(crate) grace: Duration,
-    /// What happens to an agent that does not stop.
+    /// The fate of an agent that does not stop.
     pub(crate) unstopped_agent: UnstoppedAgent,
 }
 
@@ -42,10 +42,10 @@ impl Failure {
         match (result.status, &result.error) {
             (Status::Success, _) => Ok(()),
             (Status::Cancelled, _) => {
-                Err(Self::new(ExitStatus::Agent, "the agent cancelled the turn, though nobody asked it to"))
+                Err(Self::new(ExitStatus::Agent, "the agent cancelled the turn without a request"))
             }
             (Status::Error, None) => {
-                Err(Self::new(ExitStatus::Agent, "the agent failed and does not say why"))
+                Err(Self::new(ExitStatus::Agent, "the agent failed without an error message"))
             }
             (Status::Error, Some(error)) => {
                 let failure = Self::run_failed(error, limits.turn);
@@ -63,34 +63,33 @@ impl Failure {
         let words = line(message);
         let data = data.clone().unwrap_or_default();
         let failure = match code.as_str() {
-            "max_tokens" => Self::new(
-                ExitStatus::Limit,
-                "the answer is incomplete: the agent reached its limit of tokens",
-            ),
+            "max_tokens" => {
+                Self::new(ExitStatus::Limit, "the answer is incomplete: the agent reached its token limit")
+            }
             "max_turn_requests" => Self::new(
                 ExitStatus::Limit,
                 "the answer is incomplete: the agent reached its limit of model requests",
             ),
             "refusal" if words.starts_with("the gate ") && words.contains("audit log could not") => {
-                Self::new(ExitStatus::Refusal, words)
-                    .with_hint("`narrows serve` logs why, on its stderr; the disk may be full")
+                Self::new(ExitStatus::Refusal, words).with_hint(
+                    "check the log of `narrows serve` on its stderr for the reason; the disk may be full",
+                )
             }
-            "refusal" if words.starts_with("the gate ") => Self::new(ExitStatus::Refusal, words).with_hint(
-                "what was decided, and by which policy, is in its audit log: narrows audit show LOG",
-            ),
+            "refusal" if words.starts_with("the gate ") => Self::new(ExitStatus::Refusal, words)
+                .with_hint("see the decision and its policy in the audit log: narrows audit show LOG"),
             "refusal" => Self::new(ExitStatus::Refusal, "the agent refused to answer"),
             "timeout" => {
                 let limit = limit.unwrap_or_default();
                 Self::new(
                     ExitStatus::Timeout,
-                    format!("the turn was not over within {limit:?} and was cancelled"),
+                    format!("the turn exceeded --timeout of {limit:?} and was cancelled"),
                 )
-                .with_hint("give it more with --timeout, or leave that out")
+                .with_hint("allow more time with --timeout, or omit it")
             }
             "silence" => Self::new(ExitStatus::Timeout, words)
-                .with_hint("an agent that works in silence may need more: --silence-timeout 1h"),
+                .with_hint("if the agent works without output, allow more time: --silence-timeout 1h"),
             "mode_left" => Self::new(ExitStatus::Agent, words)
-                .with_hint("name a mode with --mode to let the agent work in it, or use another agent"),
+                .with_hint("select a mode with --mode in which the agent may work, or use another agent"),
             "malformed" => Self::new(ExitStatus::Protocol, words),
             "agent_exited" => {
                 let failure = Self { is_agent_lost: true, ..Self::new(ExitStatus::Agent, words) };
@@ -100,7 +99,7 @@ impl Failure {
             }
             "agent_error" => Self::prompt_error(&words, &data),
             "login_needed" => Self::new(ExitStatus::Agent, words)
-                .with_hint("log in with the agent's own command, or hand it a key: --env NAME"),
+                .with_hint("log in with the agent's own command, or pass it a key: --env NAME"),
             _ => Self::new(ExitStatus::Agent, words),
         };
         let stderr = data["stderr"].as_str().unwrap_or_default().to_owned();
@@ -109,8 +108,8 @@ impl Failure {
 
     /// `--timeout` passed before the prompt was sent.
     pub(crate) fn startup_timeout(limit: Duration) -> Self {
-        Self::new(ExitStatus::Timeout, format!("the agent was not ready within {limit:?}"))
-            .with_hint("give it more with --timeout, or leave that out")
+        Self::new(ExitStatus::Timeout, format!("the agent was not ready within --timeout of {limit:?}"))
+            .with_hint("allow more time with --timeout, or omit it")
     }
 
     /// Adds the end of the agent's stderr, unless there is one.
@@ -120,7 +119,7 @@ impl Failure {
 
     /// The agent exited between turns.
     pub(crate) fn agent_exited_idle() -> Self {
-        let words = "the agent has ended, though nothing was asked of it";
+        let words = "the agent exited while it was idle";
         Self { is_agent_lost: true, ..Self::new(ExitStatus::Agent, words) }
     }
 
@@ -144,7 +143,7 @@ impl Failure {
     pub(crate) fn incomplete_answer(message_loss: MessageLoss, unreadable: u64) -> Result<(), Self> {
         let MessageLoss { too_long, unclaimed, nameless: _, nameless_answers } = message_loss;
         let unreadable = unreadable + nameless_answers;
-        let all = [(too_long, "too long"), (unclaimed, "too early to be kept"), (unreadable, "unreadable")];
+        let all = [(too_long, "too long"), (unclaimed, "too early to be stored"), (unreadable, "unreadable")];
         let lost: Vec<String> = all
             .into_iter()
             .filter(|(count, _)| *count > 0)
@@ -172,7 +171,7 @@ impl Failure {
         }
         let failure = Self::new(ExitStatus::Limit, message);
         match format {
-            Output::Text => failure.with_hint("`--output json` has the text that came instead"),
+            Output::Text => failure.with_hint("use `--output json` to see the invalid answer"),
             Output::Json | Output::Events => failure,
         }
     }
@@ -184,14 +183,13 @@ impl Failure {
         }
         let ended = match limits.unstopped_agent {
             UnstoppedAgent::Killed => {
-                format!("the agent did not stop within {:?} and was ended", limits.grace)
+                format!("the agent did not stop within {:?} and was killed", limits.grace)
             }
             UnstoppedAgent::LeftRunning => {
-                format!("the agent did not stop within {:?}, and may still be at work", limits.grace)
+                format!("the agent did not stop within {:?} and may still be working", limits.grace)
             }
             UnstoppedAgent::Unreachable => {
-                "the connection to the agent is lost, so that it may not know, and may still be at work"
-                    .to_owned()
+                "the connection is lost, so the agent may still be working".to_owned()
             }
         };
         Self { message: format!("{}; {ended}", self.message), ..self }
@@ -209,7 +207,7 @@ impl Failure {
             CancelReason::Signal(Signal::HangUp) => Self::new(ExitStatus::HungUp, "cancelled by SIGHUP"),
             CancelReason::TooLong => {
                 Self::new(ExitStatus::Limit, "the answer is too long for one JSON object")
-                    .with_hint("--output text has no limit")
+                    .with_hint("use --output text, which has no limit")
             }
             CancelReason::Output => Self::new(ExitStatus::OutputClosed, ExitStatus::OutputClosed.meaning()),
         }

@@ -8,27 +8,27 @@ use crate::terminal::line;
 impl Failure {
     /// Part of a manifest cannot be enforced.
     pub(crate) fn unenforceable(refused: &dyn Error, code: &str, hint: &str) -> Self {
-        let message = format!("nothing is served: {refused} ({code})");
+        let message = format!("not serving: {refused} ({code})");
         Self::new(ExitStatus::Start, line(&message)).with_hint(line(hint))
     }
 
     /// A sandboxed agent in a proxy chain: the conductor starts it, outside the sandbox.
     pub(crate) fn sandboxed_in_chain() -> Self {
-        let message = "nothing is served: the tier sandboxed cannot be enforced in a proxy chain, where others start the agent \
-                       (sandbox_unenforceable)";
+        let message = "not serving: tier sandboxed cannot be enforced in a proxy chain, where the conductor starts \
+                       the agent (sandbox_unenforceable)";
         Self::new(ExitStatus::Start, message)
-            .with_hint("take it out of the chain, or take the tier governance-aware")
+            .with_hint("remove it from the chain, or use tier governance-aware")
     }
 
     pub(crate) fn setup_required(agent: &str, step: &str, what: &str) -> Self {
         let message =
-            format!("the agent {agent:?} is not set up: its step {step:?} is to be taken (setup_required)");
+            format!("the agent {agent:?} is not set up: step {step:?} is required (setup_required)");
         Self::new(ExitStatus::Start, line(&message)).with_hint(line(what))
     }
 
     /// The agent exceeded the lifetime of its runner.
     pub(crate) fn lifetime_exceeded(agent: &str) -> Self {
-        let message = format!("the agent {agent:?} was ended: it has run for longer than limits.timeout_ms");
+        let message = format!("the agent {agent:?} was stopped: it exceeded limits.timeout_ms");
         Self::new(ExitStatus::Limit, line(&message))
     }
 }

@@ -17,68 +17,67 @@ use super::{ExitStatus, Failure};
 use crate::terminal::line;
 
 pub(crate) const IDENTITIES_HINT: &str =
-    "it looks like this: [[identity]] who = \"user:bob\" scopes = [\"kind:read\"]";
+    "use this form: [[identity]] who = \"user:bob\" scopes = [\"kind:read\"]";
 
 impl Failure {
     /// A client manifest without a prompt.
     pub(crate) fn prompt_required() -> Self {
-        Self::new(ExitStatus::Usage, "a manifest of the kind client needs a prompt")
-            .with_hint("write it behind two hyphens: narrows serve ACP.md -- \"Hello\"")
+        Self::new(ExitStatus::Usage, "a manifest of kind client needs a prompt")
+            .with_hint("pass the prompt after `--`: narrows serve ACP.md -- \"Hello\"")
     }
 
     /// A prompt for a manifest whose client sends the prompts.
     pub(crate) fn unexpected_prompt(kind: &str) -> Self {
         Self::new(
             ExitStatus::Usage,
-            format!("a manifest of the kind {kind} takes no prompt: its client has it"),
+            format!("a manifest of kind {kind} takes no prompt; its clients send prompts"),
         )
     }
 
     /// A server manifest without an operator.
     pub(crate) fn no_operator() -> Self {
-        Self::new(ExitStatus::Usage, "a manifest of the kind server needs an operator")
-            .with_hint("write an OPERATOR.md, and metadata.aip44.operator: ./OPERATOR.md in the ACP.md")
+        Self::new(ExitStatus::Usage, "a manifest of kind server needs an operator")
+            .with_hint("add an OPERATOR.md, and metadata.aip44.operator: ./OPERATOR.md to the ACP.md")
     }
 
     /// The built-in agent ended by itself.
     pub(crate) fn operator_exited() -> Self {
-        Self::new(ExitStatus::Internal, "the built-in agent has ended by itself")
+        Self::new(ExitStatus::Internal, "the built-in agent stopped unexpectedly")
     }
 
     /// The manifest requires WebSocket, and no such listener is given.
     pub(crate) fn websocket_required() -> Self {
-        Self::new(ExitStatus::Usage, "the manifest is for WebSocket only, and no --listen is").with_hint(
-            "add --listen ws://127.0.0.1:8787/acp, or write transport: [stdio, websocket] in the ACP.md",
-        )
+        Self::new(ExitStatus::Usage, "the manifest requires WebSocket")
+            .with_hint("add --listen ws://127.0.0.1:8787/acp, or transport: [stdio, websocket] to the ACP.md")
     }
 
     /// Flags for HTTP and WebSocket without such a listener.
     pub(crate) fn no_web_listener() -> Self {
         let flags = "--tokens, --cert, --key, --client-ca, --host, --origin and --limit";
-        Self::new(ExitStatus::Usage, format!("{flags} are about HTTP and WebSocket, and no --listen is"))
+        Self::new(ExitStatus::Usage, format!("{flags} need an HTTP or WebSocket listener"))
             .with_hint("add --listen ws://127.0.0.1:8787/acp")
     }
 
     /// A TLS listener without a certificate.
     pub(crate) fn certificate_missing(web: &Web) -> Self {
         Self::new(ExitStatus::Usage, line(&format!("{web} needs a certificate")))
-            .with_hint("name its files: --cert cert.pem --key key.pem")
+            .with_hint("add --cert cert.pem --key key.pem")
     }
 
     /// A certificate without a TLS listener.
     pub(crate) fn certificate_unused() -> Self {
-        Self::new(ExitStatus::Usage, "--cert and --key mean something only with --listen wss:// or https://")
+        Self::new(ExitStatus::Usage, "--cert and --key need --listen wss:// or https://")
     }
 
     pub(crate) fn certificate_invalid(error: &TlsError) -> Self {
-        Self::new(ExitStatus::Usage, line(&format!("the certificate cannot be used: {error}")))
+        Self::new(ExitStatus::Usage, line(&format!("cannot use the certificate: {error}")))
             .with_hint(tls_hint(error))
     }
 
     /// A listener is reachable from other machines without authentication or encryption.
     pub(crate) fn unauthenticated_listener(web: &Web) -> Self {
-        Self::new(ExitStatus::Usage, line(&format!("{web} can be reached from other machines")))
-            .with_hint("that needs wss:// or https:// with --cert and --key, and --tokens or --client-ca")
+        Self::new(ExitStatus::Usage, line(&format!("{web} is reachable from other machines")))
+            .with_hint("use wss:// or https:// with --cert and --key, and --tokens or --client-ca")
     }
 
     /// A credential file is in the workspace, where the agent could read or change it.
@@ -86,29 +85,27 @@ impl Failure {
         let shown = path.display().to_string();
         Self::new(
             ExitStatus::Usage,
-            line(&format!("{flag} {shown:?} lies in the workspace, where an agent could use it")),
+            line(&format!("{flag} {shown:?} is in the workspace, where an agent could use it")),
         )
-        .with_hint("keep it elsewhere")
+        .with_hint("move it out of the workspace")
     }
 
     /// A client manifest has no listeners.
     pub(crate) fn listener_for_client() -> Self {
-        Self::new(ExitStatus::Usage, "a manifest of the kind client runs one turn and listens nowhere")
+        Self::new(ExitStatus::Usage, "a manifest of kind client runs one turn and has no listeners")
     }
 
     /// A pool was named, and only a bus has pools.
     pub(crate) fn pool_without_bus(pool: &str) -> Self {
-        Self::new(
-            ExitStatus::Usage,
-            line(&format!("--listen names a pool, {pool:?}, and only a bus has pools")),
-        )
+        Self::new(ExitStatus::Usage, line(&format!("--listen names pool {pool:?}, but only a bus has pools")))
     }
 
     /// The identities file is in the workspace, where the agent could change it.
     pub(crate) fn identities_in_workspace(path: &Path) -> Self {
         let message =
-            format!("{:?} lies in the workspace, where an agent could change it", path.display().to_string());
-        Self::new(ExitStatus::Usage, line(&message)).with_hint("keep the file of --identities elsewhere")
+            format!("{:?} is in the workspace, where an agent could change it", path.display().to_string());
+        Self::new(ExitStatus::Usage, line(&message))
+            .with_hint("move the --identities file out of the workspace")
     }
 
     pub(crate) fn serve_web_listener(error: &BindError) -> Self {
@@ -123,94 +120,87 @@ impl Failure {
     /// A listener for clients or approvers cannot be opened.
     pub(crate) fn serve_listener(error: &ListenError) -> Self {
         match error {
-            ListenError::InUse(_) => Self::new(ExitStatus::Usage, line(&error.to_string())).with_hint(
-                "another `narrows serve`, or a bus, is there already: end it, or name another place",
-            ),
+            ListenError::InUse(_) => Self::new(ExitStatus::Usage, line(&error.to_string()))
+                .with_hint("stop the other `narrows serve` or bus, or use another address"),
             error => Self::listener(error),
         }
     }
 
     pub(crate) fn manifest_missing(path: &Path, error: &io::Error) -> Self {
-        let message = format!("there is no manifest {:?}", path.display().to_string());
+        let message = format!("no manifest at {:?}", path.display().to_string());
         Self::new(ExitStatus::Usage, line(&message)).with_cause(error).with_hint(
-            "name an ACP.md, or the directory it lies in; `narrows check --print-schema acp` prints what belongs into it",
+            "use an ACP.md, or its directory; `narrows check --print-schema acp` prints its schema",
         )
     }
 
     pub(crate) fn root_invalid(path: &Path) -> Self {
-        let message = format!("--root: {:?} is no directory", path.display().to_string());
+        let message = format!("--root: {:?} is not a directory", path.display().to_string());
         Self::new(ExitStatus::Usage, line(&message))
-            .with_hint("name the directory of the workspace, with the ACP.md in it")
+            .with_hint("use the directory of the workspace, which contains the ACP.md")
     }
 
     pub(crate) fn admin_directory_missing(path: &Path) -> Self {
-        let message =
-            format!("the directory of --admin-socket {:?} is not there", path.display().to_string());
+        let message = format!("--admin-socket: missing directory of {:?}", path.display().to_string());
         Self::new(ExitStatus::Usage, line(&message))
-            .with_hint("make it so that the signers can enter it: install -d -m 750 -g GROUP DIR")
+            .with_hint("create it, accessible to the signers: install -d -m 750 -g GROUP DIR")
     }
 
     /// The admin socket is in the workspace, where the agent could replace it.
     pub(crate) fn admin_socket_in_workspace(path: &Path) -> Self {
-        let message = format!(
-            "{:?} lies in the workspace, where an agent could replace it",
-            path.display().to_string()
-        );
+        let message =
+            format!("{:?} is in the workspace, where an agent could replace it", path.display().to_string());
         Self::new(ExitStatus::Usage, line(&message))
-            .with_hint("put the --admin-socket elsewhere, such as below /run")
+            .with_hint("use a path outside of the workspace for --admin-socket, such as below /run")
     }
 
     /// An admin socket for a manifest without governance: no approval will ever be pending.
     pub(crate) fn admin_socket_ungoverned() -> Self {
-        Self::new(ExitStatus::Usage, "--admin-socket is for approvals, and this manifest has no governance")
+        Self::new(ExitStatus::Usage, "--admin-socket is for approvals, but the manifest has no governance")
             .with_hint(
-                "leave it out, or write a GOVERNANCE.md and metadata.aip44.governance: ./GOVERNANCE.md",
+                "remove it, or add a GOVERNANCE.md, and metadata.aip44.governance: ./GOVERNANCE.md to the ACP.md",
             )
     }
 
     pub(crate) fn unknown_group(group: &str) -> Self {
-        Self::new(
-            ExitStatus::Usage,
-            line(&format!("--admin-group: there is no group {group:?} in /etc/group")),
-        )
-        .with_hint("make one with `groupadd`, or give its number")
+        Self::new(ExitStatus::Usage, line(&format!("--admin-group: no group {group:?} in /etc/group")))
+            .with_hint("create it with `groupadd`, or use its number")
     }
 
     pub(crate) fn admin_group_unusable(path: &Path, error: &io::Error) -> Self {
-        let message = format!("--admin-group cannot be let in at {:?}", path.display().to_string());
+        let message =
+            format!("--admin-group: cannot give the group access to {:?}", path.display().to_string());
         Self::new(ExitStatus::Usage, line(&message))
             .with_cause(error)
-            .with_hint("whoever serves has to be in that group, or root")
+            .with_hint("run it as root, or as a member of that group")
     }
 
     pub(crate) fn session_owners_unreadable(error: &io::Error) -> Self {
-        Self::new(ExitStatus::Internal, "whose the sessions are cannot be read").with_cause(error)
+        Self::new(ExitStatus::Internal, "cannot read the session owners").with_cause(error)
     }
 
     /// `--for-bus` without a bus: the first line does not identify a client.
     pub(crate) fn not_started_by_bus() -> Self {
-        Self::new(ExitStatus::Usage, "--for-bus is for a bus, which says first who its client is")
+        Self::new(ExitStatus::Usage, "--for-bus needs a bus, which names the client first")
     }
 
     /// A governed manifest without an audit log.
     pub(crate) fn audit_log_required() -> Self {
-        Self::new(ExitStatus::Usage, "a governed manifest is not served without an audit log")
-            .with_hint("take metadata.aip44.audit.kind: off out of the ACP.md")
+        Self::new(ExitStatus::Usage, "a governed manifest needs an audit log")
+            .with_hint("remove metadata.aip44.audit.kind: off from the ACP.md")
     }
 
     /// The audit log would be outside of the workspace.
     pub(crate) fn audit_log_outside_workspace(path: &Path, outside: &PathRefusal) -> Self {
         Self::new(
             ExitStatus::Usage,
-            line(&format!("the audit log {:?} cannot be used", path.display().to_string())),
+            line(&format!("cannot use the audit log {:?}", path.display().to_string())),
         )
         .with_cause(outside)
-        .with_hint("a log lies in the workspace, and no link leads out of it")
+        .with_hint("use a path in the workspace, without links that lead out of it")
     }
 
     pub(crate) fn audit_log_unopened(path: &Path, error: &OpenError) -> Self {
-        let message =
-            format!("nothing is served, because {:?} cannot be written", path.display().to_string());
+        let message = format!("not serving: cannot write the audit log {:?}", path.display().to_string());
         let failure = Self::new(ExitStatus::Internal, line(&message)).with_cause(error);
         match error {
             OpenError::Damaged(_) => failure.with_hint(line(&format!(
@@ -222,95 +212,96 @@ impl Failure {
     }
 
     pub(crate) fn audit_append_failed(error: &AppendError) -> Self {
-        Self::new(ExitStatus::Internal, "nothing is served, because it cannot be recorded").with_cause(error)
+        Self::new(ExitStatus::Internal, "not serving: cannot write to the audit log").with_cause(error)
     }
 
     pub(crate) fn no_data_dir() -> Self {
         Self::new(
             ExitStatus::Usage,
-            "there is no place to keep what is trusted: neither XDG_DATA_HOME nor HOME says one",
+            "no directory for trusted digests: neither XDG_DATA_HOME nor HOME is set",
         )
-        .with_hint("name one: --data-dir DIR")
+        .with_hint("add --data-dir DIR")
     }
 
     /// The manifest differs from its pinned version.
     pub(crate) fn manifest_changed(manifest: &Path, files: &[String]) -> Self {
-        let message = format!("{} is not what was trusted: {}", manifest.display(), files.join(", "));
+        let message = format!("{} has untrusted changes: {}", manifest.display(), files.join(", "));
         let command = format!("narrows serve --approve {}", manifest.display());
         Self::new(ExitStatus::Usage, line(&message))
-            .with_hint(line(&format!("look at what has changed, then: {command}")))
+            .with_hint(line(&format!("check the changes, then run: {command}")))
     }
 
     pub(crate) fn pins_unwritable(path: &Path, error: &io::Error) -> Self {
-        let message = format!("what is trusted cannot be kept in {:?}", path.display().to_string());
+        let message = format!("cannot store the trusted digests in {:?}", path.display().to_string());
         Self::new(ExitStatus::Internal, line(&message)).with_cause(error)
     }
 
     /// A memory file is corrupt or unreadable.
     pub(crate) fn memory_invalid(path: &Path, error: &dyn std::error::Error) -> Self {
-        let message = format!("memory-poisoned: {:?} cannot be trusted", path.display().to_string());
+        let message = format!("memory-poisoned: {:?} is not as it was written", path.display().to_string());
         Self::new(ExitStatus::Usage, line(&message)).with_cause(error).with_hint(
-            "the log has the digest of what was written, as memory.persisted; move the file away to begin anew",
+            "move the file away to start an empty memory; the audit log has the digests of the memory as \
+             memory.persisted",
         )
     }
 
     pub(crate) fn memory_unwritable(path: &Path, error: &dyn std::error::Error) -> Self {
-        let message =
-            format!("what the operator is to remember cannot be kept in {:?}", path.display().to_string());
+        let message = format!("cannot store the operator's memory in {:?}", path.display().to_string());
         Self::new(ExitStatus::Internal, line(&message))
             .with_cause(error)
-            .with_hint("the turns themselves are kept in their sessions")
+            .with_hint("the turns are still stored in their sessions")
     }
 
     pub(crate) fn external_memory_missing() -> Self {
         Self::new(ExitStatus::Usage, "memory.kind external needs memory.external.uri")
-            .with_hint("write external: {uri: ./memory}, or kind: operator-context")
+            .with_hint("use external: {uri: ./memory}, or kind: operator-context")
     }
 
     pub(crate) fn external_memory_invalid(uri: &str) -> Self {
         Self::new(
             ExitStatus::Usage,
-            line(&format!("unmet-capability: memory.external {uri:?} is no directory")),
+            line(&format!("unmet-capability: memory.external {uri:?} is not a directory")),
         )
-        .with_hint(
-            "only directories can be memories: uri: ./memory or file:///path, and a plain word as namespace",
-        )
+        .with_hint("use a directory, as uri: ./memory or file:///path, and a plain word as namespace")
     }
 
     /// The admin socket of a gate does not answer.
     pub(crate) fn gate_unreachable(socket: &Path, error: &io::Error) -> Self {
-        let message = format!("nobody who serves answers at {:?}", socket.display().to_string());
+        let message = format!("no server answers on {:?}", socket.display().to_string());
         let failure = Self::new(ExitStatus::Start, line(&message)).with_cause(error);
         match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => failure
-                .with_hint("`narrows serve --listen` says where approvals come in; without --socket all that you serve are asked"),
-            io::ErrorKind::PermissionDenied => failure
-                .with_hint("it is another user's: they let a group in with --admin-socket PATH --admin-group GROUP"),
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => failure.with_hint(
+                "use the socket that `narrows serve --listen` prints for approvals; omit --socket to use \
+                            all your servers",
+            ),
+            io::ErrorKind::PermissionDenied => failure.with_hint(
+                "ask the other user to give your group access with --admin-socket PATH --admin-group GROUP",
+            ),
             _ => failure,
         }
     }
 
     pub(crate) fn no_runtime_dir() -> Self {
-        Self::new(ExitStatus::Usage, "neither XDG_RUNTIME_DIR nor HOME says where the sockets are")
-            .with_hint("name one: --socket PATH")
+        Self::new(ExitStatus::Usage, "no directory of sockets: neither XDG_RUNTIME_DIR nor HOME is set")
+            .with_hint("add --socket PATH")
     }
 
     pub(crate) fn no_pending_approval(id: &str) -> Self {
-        Self::new(ExitStatus::Usage, line(&format!("nothing called {id:?} waits for an approval")))
-            .with_hint("see what does: narrows approve --list")
+        Self::new(ExitStatus::Usage, line(&format!("no pending approval {id:?}")))
+            .with_hint("list pending approvals: narrows approve --list")
     }
 
     pub(crate) fn approval_not_counted(why: &str) -> Self {
-        Self::new(ExitStatus::Denied, line(&format!("it does not count: {why}")))
+        Self::new(ExitStatus::Denied, line(&format!("not accepted: {why}")))
     }
 
     pub(crate) fn no_served_agent() -> Self {
-        Self::new(ExitStatus::Usage, "there is no agent to be served")
-            .with_hint("put an AGENT-CLI.md beside the ACP.md, or name one in the operator's runtime.ref")
+        Self::new(ExitStatus::Usage, "the manifest has no agent")
+            .with_hint("put an AGENT-CLI.md next to the ACP.md, or name one in runtime.ref of the operator")
     }
 
     pub(crate) fn version_check_invalid(command: &str) -> Self {
-        Self::new(ExitStatus::Usage, line(&format!("version_check.cmd is no command: {command:?}")))
+        Self::new(ExitStatus::Usage, line(&format!("version_check.cmd is not a command: {command:?}")))
     }
 
     pub(crate) fn version_check_timeout(command: &str, millis: u64) -> Self {
@@ -324,15 +315,15 @@ impl Failure {
     pub(crate) fn agent_version_mismatch(agent: &str, command: &str, error: &VersionError) -> Self {
         Self::new(
             ExitStatus::Start,
-            line(&format!("the agent {agent:?} is not started: {command:?} tells against it")),
+            line(&format!("not starting the agent {agent:?}: version check {command:?} failed")),
         )
         .with_cause(error)
-        .with_hint("install a version that its AGENT-CLI.md names in version_check.range")
+        .with_hint("install a version in version_check.range of its AGENT-CLI.md")
     }
 
     pub(crate) fn agent_exited(agent: &str, reason: &CloseReason) -> Self {
         let mut failure =
-            Self::new(ExitStatus::Agent, line(&format!("the agent {agent:?} has gone"))).with_cause(reason);
+            Self::new(ExitStatus::Agent, line(&format!("the agent {agent:?} exited"))).with_cause(reason);
         if let CloseReason::Exited { stderr, .. } = reason {
             failure.stderr.clone_from(stderr);
         }
@@ -342,19 +333,19 @@ impl Failure {
     /// A sandboxed agent exited; it may lack a file that is not mounted.
     pub(crate) fn sandboxed_agent_exited(agent: &str, reason: &CloseReason) -> Self {
         Self::agent_exited(agent, reason).with_hint(
-            "if it has missed a file: its sandbox shows the system, what is mounted, and the program itself; mount the rest",
+            "mount missing files: the sandbox contains the system, the mounts, and the program itself",
         )
     }
 
     /// The gate ended the agent.
     pub(crate) fn agent_ended(agent: &str, why: &str) -> Self {
-        Self::new(ExitStatus::Agent, line(&format!("the agent {agent:?} was ended: {why}")))
-            .with_hint("what it did is in the audit log: narrows audit show")
+        Self::new(ExitStatus::Agent, line(&format!("the agent {agent:?} was stopped: {why}")))
+            .with_hint("see what it did in the audit log: narrows audit show")
     }
 
     /// The agent of a proxy chain cannot be ended, so the bridge leaves the chain.
     pub(crate) fn chain_closed(why: &str) -> Self {
-        Self::new(ExitStatus::Agent, line(&format!("the chain is left because of the agent behind: {why}")))
-            .with_hint("what it did is in the audit log: narrows audit show")
+        Self::new(ExitStatus::Agent, line(&format!("left the proxy chain because of the agent: {why}")))
+            .with_hint("see what it did in the audit log: narrows audit show")
     }
 }

@@ -61,7 +61,7 @@ pub(super) fn render(
     let (shown, hidden) = question.changes.split_at(question.changes.len().min(MAX_CHANGES));
     shown.iter().for_each(|file_change| page.file_change(file_change));
     if !hidden.is_empty() {
-        page.row("not shown", &format!("{} more changes of files", hidden.len()));
+        page.row("not shown", &format!("{} more file changes", hidden.len()));
     }
     page.row("why asked", &reason_text(question, source));
     let facts = Facts::new(question);
@@ -123,7 +123,7 @@ impl Page {
         let is_plain = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
         let elsewhere = match is_plain {
             true => format!(
-                "; with a key that the governance names it can be given elsewhere: `narrows approve {id} --key FILE`"
+                "; holders of a governance key can approve it elsewhere: `narrows approve {id} --key FILE`"
             ),
             false => String::new(),
         };
@@ -131,7 +131,7 @@ impl Page {
             ApprovalSource::OwnGate => self.row("approval", &format!("{}{elsewhere}", visible(id))),
             ApprovalSource::Unproven => {
                 let claim = quoted(&format!("{id}: {reason}"), MAX_DESCRIPTION_CHARS);
-                self.row("it says", &format!("an approval is needed, {claim}{elsewhere}"));
+                self.row("it says", &format!("needs an approval, {claim}{elsewhere}"));
             }
         }
     }
@@ -141,7 +141,7 @@ impl Page {
         let FileChange { path, old_text, new_text } = file_change;
         match path {
             Some(path) => self.row("new text of", &visible(&path.display().to_string())),
-            None => self.row("change", "as the agent describes it"),
+            None => self.row("change", "as described by the agent"),
         }
         let old = old_text.as_deref().unwrap_or_default();
         let lines: Vec<(&str, &str)> = match path {
@@ -149,7 +149,7 @@ impl Page {
             None => new_text.lines().map(|line| ("", line)).collect(),
         };
         if lines.is_empty() {
-            let words = if old == new_text { "no line changes" } else { "only ends of lines change" };
+            let words = if old == new_text { "no line changes" } else { "only line ends change" };
             self.rows.add("  │ ", 4, words);
         }
         for (sign, line) in lines.iter().take(MAX_CHANGE_LINES) {
@@ -157,7 +157,7 @@ impl Page {
             self.rows.add("  │ ", 4, &format!("{sign}{text}"));
         }
         if let Some(more) = lines.len().checked_sub(MAX_CHANGE_LINES).filter(|more| *more > 0) {
-            self.row("not shown", &format!("{more} more lines of it"));
+            self.row("not shown", &format!("{more} more lines"));
         }
     }
 }
@@ -171,13 +171,11 @@ fn quoted(text: &str, max_chars: usize) -> String {
 /// Returns the reason for the request. A reason given by the agent does not count.
 fn reason_text(question: &PermissionRequest, source: ApprovalSource) -> String {
     match (&question.approval, &question.decision.because) {
-        _ if question.problem.is_some() => {
-            "the request cannot be read for certain, so no rule can allow it".to_owned()
-        }
+        _ if question.problem.is_some() => "the request is ambiguous, so no rule can allow it".to_owned(),
         (Some(Approval { reason, .. }), _) if source == ApprovalSource::OwnGate => {
             format!("governance: {}", truncate(&visible(reason), MAX_REASON_CHARS))
         }
-        (_, DecisionReason::Approval { .. }) => "the agent says that it needs an approval".to_owned(),
+        (_, DecisionReason::Approval { .. }) => "the agent claims that it needs an approval".to_owned(),
         (_, because) => truncate(&visible(&because.to_string()), MAX_REASON_CHARS),
     }
 }
@@ -194,7 +192,7 @@ impl Facts {
         let mut paths: Vec<String> = Vec::new();
         for (number, action) in question.subjects.iter().enumerate() {
             if number > 0 {
-                rows.push(("and", "another subject of the same request".to_owned()));
+                rows.push(("and", "another target of the same request".to_owned()));
             }
             add_subject(&mut rows, action);
             paths.extend(action.paths.iter().map(|path| path.display().to_string()));
@@ -289,24 +287,24 @@ fn key_help(
     let mut rows = Rows::new(size.columns);
     match incomplete {
         Some(IncompleteReason::TooLong) => {
-            rows.add("  ", 2, "It is too long to be shown, so it can only be rejected here.");
+            rows.add("  ", 2, "It is too long to be shown completely, so it can only be rejected here.");
             rows.add("  ", 2, "A rule in a --policy file can allow it.");
         }
         Some(IncompleteReason::Unreadable) => {
-            rows.add("  ", 2, "It cannot be read for certain, so it can only be rejected.");
+            rows.add("  ", 2, "It is ambiguous, so it can only be rejected.");
         }
         None => {
             for (number, option) in question.options.iter().take(MAX_OPTIONS).enumerate() {
                 rows.add(&format!("  [{}] ", number + 1), 6, &option_meaning(option));
             }
             if let Some(more) = question.options.len().checked_sub(MAX_OPTIONS).filter(|more| *more > 0) {
-                rows.add("  ", 2, &format!("{more} more options of the agent cannot be chosen here"));
+                rows.add("  ", 2, &format!("{more} more options of the agent cannot be selected here"));
             }
         }
     }
     let total = above + rows.count() + 2;
     if total > size.rows {
-        rows.add("  ", 2, &format!("The question has {total} rows: scroll up to see all of it."));
+        rows.add("  ", 2, &format!("The request has {total} rows: scroll up to see all of it."));
     }
     let (answers, prompt) = match incomplete {
         None => ("[y] yes, this once  [n] no, or Enter", "Allow it? "),
@@ -324,7 +322,7 @@ fn option_meaning(option: &PermissionOption) -> String {
         "allow_always" => format!("allow always: {name}"),
         "reject_once" => format!("reject once: {name}"),
         "reject_always" => format!("reject always: {name}"),
-        kind => format!("of unknown meaning ({}): {name}", quoted(kind, MAX_OPTION_NAME_CHARS)),
+        kind => format!("unknown kind ({}): {name}", quoted(kind, MAX_OPTION_NAME_CHARS)),
     }
 }
 

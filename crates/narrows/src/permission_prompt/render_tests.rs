@@ -88,7 +88,7 @@ fn every_judged_fact_is_a_row() {
     let both = vec![Action::file(Kind::Read, "/a"), Action::execute(Command::Shell("rm x".to_owned()), None)];
     check(
         &PermissionRequest { subjects: both, ..plain_question() },
-        "  what: read\n  file: /a\n  and: another subject of the same request\n  what: execute\n  command: rm x\n",
+        "  what: read\n  file: /a\n  and: another target of the same request\n  what: execute\n  command: rm x\n",
     );
 }
 
@@ -112,12 +112,12 @@ fn file_changes_are_shown_and_truncation_is_marked() {
     );
     let text = rendered(vec![change(None, &format!("{}\n{}", "x".repeat(200), "y\n".repeat(100)))]);
     assert!(text.contains("⟨… 40 more characters⟩\n  │ + y\n"), "{text}");
-    assert!(text.contains("  not shown: 89 more lines of it\n"), "{text}");
+    assert!(text.contains("  not shown: 89 more lines\n"), "{text}");
     let text = rendered(vec![change(None, "x"); 5]);
-    assert!(text.contains("  not shown: 2 more changes of files\n"), "{text}");
+    assert!(text.contains("  not shown: 2 more file changes\n"), "{text}");
     let patch = FileChange { path: None, old_text: None, new_text: "+x".to_owned() };
-    assert!(rendered(vec![patch]).contains("  change: as the agent describes it\n  │ +x\n"));
-    assert!(rendered(vec![change(Some("a"), "a\n")]).contains("only ends of lines change"));
+    assert!(rendered(vec![patch]).contains("  change: as described by the agent\n  │ +x\n"));
+    assert!(rendered(vec![change(Some("a"), "a\n")]).contains("only line ends change"));
 }
 
 /// On a terminal of 24 rows the facts are visible, whatever the agent adds.
@@ -190,9 +190,9 @@ fn ambiguous_input_is_shown_verbatim_and_cannot_be_allowed() {
             render(&asked, ApprovalSource::Unproven, Color::off(), SIZE);
         assert!(!is_whole);
         assert!(question.contains("  problem: a key appears twice\n"), "{question}");
-        assert!(question.contains("  why asked: the request cannot be read for certain"), "{question}");
+        assert!(question.contains("  why asked: the request is ambiguous"), "{question}");
         assert!(question.len() < 3 * MAX_SHOWN_CHARS, "{question}");
-        assert!(keys.contains("It cannot be read for certain, so it can only be rejected.\n"), "{keys}");
+        assert!(keys.contains("It is ambiguous, so it can only be rejected.\n"), "{keys}");
         assert!(keys.ends_with("[n] no, or Enter\nReject it? ") && !keys.contains("allow"), "{keys}");
     }
     let problem = RequestProblem { reason: "a key appears twice".to_owned(), request: request.to_owned() };
@@ -212,7 +212,7 @@ fn options_are_named_by_their_kind() {
         ("Yes", "reject_once", "reject once: \"Yes\""),
         ("Just this", "allow_always", "allow always: \"Just this\""),
         ("No", "reject_always", "reject always: \"No\""),
-        ("Reject", "allow_session", "of unknown meaning (\"allow_session\"): \"Reject\""),
+        ("Reject", "allow_session", "unknown kind (\"allow_session\"): \"Reject\""),
         ("x\"  [y] no", "allow_once", "allow once: \"x\\\"  [y] no\""),
         ("x\\\"  [y] no", "allow_once", "allow once: \"x\\\\\\\"  [y] no\""),
         ("x\\\\\"", "allow_once", "allow once: \"x\\\\\\\\\\\"\""),
@@ -228,13 +228,12 @@ fn an_approval_is_attributed_to_the_gate_only_if_it_is_our_own() {
     let approval = Approval { id: "n-1".to_owned(), reason: reason.clone() };
     let asked = PermissionRequest { approval: Some(approval), ..question("delete", json!(null), &["/a"]) };
     let own = render_all(&asked, ApprovalSource::OwnGate).replace("\n  │ ", "");
-    let row = "  approval: n-1; with a key that the governance names it can be given elsewhere: `narrows approve n-1 --key FILE`\n";
+    let row = "  approval: n-1; holders of a governance key can approve it elsewhere: `narrows approve n-1 --key FILE`\n";
     assert!(own.contains(row), "{own}");
     assert!(own.contains("  why asked: governance: require-approval: policy `removing` matches\n"), "{own}");
     let text = render_all(&asked, ApprovalSource::Unproven).replace("\n  │ ", "");
     assert!(text.contains("  why asked: no rule matches, and medium access asks about it\n"), "{text}");
-    let claim =
-        "  it says: an approval is needed, \"n-1: require-approval: policy `removing` matches\"; with";
+    let claim = "  it says: needs an approval, \"n-1: require-approval: policy `removing` matches\"; holders";
     assert!(text.contains(claim), "{text}");
     // Only the id of an approval is offered for copying into a shell.
     let approval = Approval { id: "n-1; rm -rf ~".to_owned(), reason: reason.clone() };
@@ -244,5 +243,5 @@ fn an_approval_is_attributed_to_the_gate_only_if_it_is_our_own() {
         ApprovalSource::Unproven,
     );
     assert!(!text.contains("narrows approve"), "{text}");
-    assert!(text.contains("  why asked: the agent says that it needs an approval\n"), "{text}");
+    assert!(text.contains("  why asked: the agent claims that it needs an approval\n"), "{text}");
 }

@@ -53,7 +53,7 @@ impl Plans {
             }
             Some("plan_removed") => {
                 let id = update["planId"].as_str().unwrap_or_default();
-                return self.0.remove(id).map(|_| "the plan is dropped".to_owned()).into_iter().collect();
+                return self.0.remove(id).map(|_| "plan dropped".to_owned()).into_iter().collect();
             }
             _ => return Vec::new(),
         };
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(plans.update(&update("2")).len(), 2);
         assert_eq!(plans.update(&update("1")), [""; 0]);
         let removed = json!({"sessionUpdate": "plan_removed", "planId": "1"});
-        assert_eq!(plans.update(&removed), ["the plan is dropped"]);
+        assert_eq!(plans.update(&removed), ["plan dropped"]);
         assert_eq!(plans.update(&removed), [""; 0]);
     }
 

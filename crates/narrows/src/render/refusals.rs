@@ -110,10 +110,10 @@ fn denied_request(resolved: &PermissionResolved, wanted: OpenRequest) -> Option<
     let said = decision["words"].as_str().unwrap_or_default();
     let words = match by {
         "policy" => line(said),
-        BY_ANSWER => "you said no".to_owned(),
-        "timed out" => "nobody answered in time".to_owned(),
+        BY_ANSWER => "by you".to_owned(),
+        "timed out" => "no answer in time".to_owned(),
         "nobody to ask" => {
-            format!("nobody can be asked; {}", line(said.strip_prefix("ask: ").unwrap_or(said)))
+            format!("cannot ask for permission; {}", line(said.strip_prefix("ask: ").unwrap_or(said)))
         }
         "" => line(&resolved.outcome),
         by => line(by),

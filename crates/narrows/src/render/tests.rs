@@ -86,10 +86,7 @@ fn notes_are_short_and_escaped() {
     });
     check([event(titled)], "[tool: Do it]");
     let image = json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "image"}});
-    check(
-        [payload(&json!({"type": "session.update", "update": image}))],
-        "[(the answer has an image in it)]",
-    );
+    check([payload(&json!({"type": "session.update", "update": image}))], "[(the answer contains an image)]");
 }
 
 #[test]
@@ -116,16 +113,21 @@ fn refusals_are_shown_and_collected() {
     };
     let refused = json!({"outcome": "refused"});
     for (outcome, by, expected, denied) in [
-        (refused.clone(), "policy", "[refused: Write /a (deny: no rule)]", 1),
-        (refused.clone(), "nobody to ask", "[refused: Write /a (nobody can be asked; deny: no rule)]", 1),
-        (refused, "answer", "[refused: Write /a (you said no)]", 1),
+        (refused.clone(), "policy", "[denied: Write /a (deny: no rule)]", 1),
+        (
+            refused.clone(),
+            "nobody to ask",
+            "[denied: Write /a (cannot ask for permission; deny: no rule)]",
+            1,
+        ),
+        (refused, "answer", "[denied: Write /a (by you)]", 1),
         (
             json!({"outcome": "selected", "optionKind": "reject_once"}),
             "answer",
-            "[refused: Write /a (you said no)]",
+            "[denied: Write /a (by you)]",
             1,
         ),
-        (json!({"outcome": "cancelled"}), "cancelled", "[refused: Write /a (cancelled)]", 0),
+        (json!({"outcome": "cancelled"}), "cancelled", "[denied: Write /a (cancelled)]", 0),
         (json!({"outcome": "selected", "optionKind": "allow_once"}), "policy", "", 0),
         (json!({"outcome": "allowed"}), "policy", "", 0),
     ] {

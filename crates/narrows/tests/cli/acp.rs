@@ -13,7 +13,7 @@ use crate::serve_support::{Governed, READ};
 use crate::stdio_client::StdioClient;
 use crate::test_dir::{MARK, TestDir, terminal};
 
-/// What nobody may ever see.
+/// A key that must never appear in output.
 const KEY: &str = "sk-test-3f9a7c";
 
 fn server(replies: impl IntoIterator<Item = Reply>) -> ModelServer {
@@ -35,10 +35,11 @@ fn an_agent_started_in_a_terminal_prints_how_to_use_it() {
         let mut command = dir.narrows(args);
         command.stdin(keyboard).env("HOME", dir.path()).env("XDG_RUNTIME_DIR", dir.path());
         let running = dir.start(command);
-        // Ctrl-D, which waits until it is read.
+        // Ctrl-D. The terminal waits until it is read.
         terminal.write_all(b"\x04").unwrap();
         let told = running.finish();
-        let hint = told.split(" yourself: ").nth(1).and_then(|rest| rest.split(" (Ctrl-D ends this)").next());
+        let hint =
+            told.split(" in a terminal: ").nth(1).and_then(|rest| rest.split(" (Ctrl-D exits)").next());
         assert_eq!(hint, Some(expected), "{told}");
         // The shell and `--agent` read the arguments as they were given.
         let words = shlex::split(expected).expect("words");
@@ -104,9 +105,10 @@ fn unknown_flags_are_ignored() {
     let ended = StdioClient::initialized(&dir, dir.narrows(args)).end();
     assert_eq!(ended.status.code(), Some(0));
     assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
-    let said = "arguments that mean nothing here are ignored: --what --accept-hooks --modle=… (did you mean --model?) …";
+    let said =
+        "unknown arguments ignored arguments=--what --accept-hooks --modle=… (did you mean --model?) …";
     assert!(ended.stderr.trim_end().ends_with(said), "{}", ended.stderr);
-    // The flags of all commands are known wherever they stand.
+    // Global flags are known at any position.
     let dir = TestDir::new();
     let ended = StdioClient::initialized(&dir, dir.narrows(["--log", "debug", "acp", "--no-store"])).end();
     assert_eq!(ended.status.code(), Some(0));
@@ -125,13 +127,13 @@ fn invalid_settings_are_reported_at_start() {
     }
     assert_snapshot!(output(&[], &[("OPENAI_API_KEY", KEY), ("OPENAI_MAX_TOKENS", "7x")], ""), @r#"
     --- stderr ---
-    error: OPENAI_MAX_TOKENS: "7x" cannot be used: it must be a whole number above 0
+    error: OPENAI_MAX_TOKENS: "7x" cannot be used: must be a whole number above 0
     hint: mend it, or unset OPENAI_MAX_TOKENS
     --- exit 2 ---
     "#);
     assert_snapshot!(output(&[], &[("OPENAI_TEMPERATURE", "hot")], ""), @r#"
     --- stderr ---
-    error: OPENAI_TEMPERATURE: "hot" cannot be used: it must be a number, 0 or above
+    error: OPENAI_TEMPERATURE: "hot" cannot be used: must be a number, 0 or above
     hint: mend it, or unset OPENAI_TEMPERATURE
     --- exit 2 ---
     "#);
@@ -169,18 +171,18 @@ fn invalid_settings_are_reported_at_start() {
     "#);
     assert_snapshot!(output(&[], &[("OPENAI_API_KEY", KEY), ("OPENAI_MODEL", "default")], ""), @r#"
     --- stderr ---
-    error: OPENAI_MODEL: "default" cannot be used: to clients it means that no model is chosen; name one that the endpoint has
+    error: OPENAI_MODEL: "default" cannot be used: `default` is reserved: clients send it if no model is chosen; use the id of a model of the endpoint
     hint: mend it, or unset OPENAI_MODEL
     --- exit 2 ---
     "#);
     assert_snapshot!(output(&["--config", "c.toml"], &[], "[endpoint.a]\nbase-url = 'http://h'\nmodel = 'default'"), @r#"
     --- stderr ---
-    error: [DIR]/c.toml:3: `endpoint.a.model` cannot be "default": to clients it means that no model is chosen; name one that the endpoint has
+    error: [DIR]/c.toml:3: `endpoint.a.model` cannot be "default": `default` is reserved: clients send it if no model is chosen; use the id of a model of the endpoint
     --- exit 2 ---
     "#);
     assert_snapshot!(output(&["--model", "default"], &[], ""), @"
     --- stderr ---
-    error: invalid value 'default' for '--model <ID>': to clients it means that no model is chosen; name one that the endpoint has
+    error: invalid value 'default' for '--model <ID>': `default` is reserved: clients send it if no model is chosen; use the id of a model of the endpoint
 
     For more information, try '--help'.
     --- exit 2 ---
@@ -192,7 +194,7 @@ fn invalid_settings_are_reported_at_start() {
     "#);
     assert_snapshot!(output(&["--max-tokens", "none"], &[], ""), @"
     --- stderr ---
-    error: invalid value 'none' for '--max-tokens <TOKENS>': it must be a whole number above 0
+    error: invalid value 'none' for '--max-tokens <TOKENS>': must be a whole number above 0
 
     For more information, try '--help'.
     --- exit 2 ---
@@ -220,7 +222,7 @@ fn the_six_variables_configure_the_request() {
     command.env("OPENAI_BASE_URL", format!("{}/", server.base_url())).env("OPENAI_API_KEY", KEY);
     command.env("OPENAI_MODEL", "second").env("OPENAI_SYSTEM_PROMPT", "Be brief.");
     command.env("OPENAI_MAX_TOKENS", "77").env("OPENAI_TEMPERATURE", "0.5");
-    // This machine is reached without it.
+    // Loopback addresses are reached without the proxy.
     command.env("HTTP_PROXY", "http://127.0.0.1:9").env("ALL_PROXY", "http://127.0.0.1:9");
     let mut stdio = StdioClient::initialized(&dir, command);
     let session = stdio.session(&json!([]));
@@ -237,7 +239,7 @@ fn the_six_variables_configure_the_request() {
     assert_eq!(seen.messages()[1], json!({"role": "user", "content": "Hi"}));
 }
 
-/// The first request for an answer.
+/// Returns the first request for an answer.
 fn asked(server: &ModelServer) -> narrows_testkit::model::Seen {
     server.seen().into_iter().find(|seen| seen.method == "POST").expect("the model was asked")
 }
@@ -366,7 +368,7 @@ fn limit_files(stdio: &StdioClient<'_>, current: Option<u64>) {
     prlimit(pid, Resource::Fsize, Rlimit { current, maximum: None }).expect("it is ours");
 }
 
-/// What the user has asked in a stored session.
+/// Returns the prompts of a stored session.
 fn stored(dir: &TestDir, args: [&str; 5], session: &str) -> Vec<String> {
     let mut stdio = StdioClient::initialized(dir, dir.narrows(args));
     let answer =
@@ -379,12 +381,12 @@ fn stored(dir: &TestDir, args: [&str; 5], session: &str) -> Vec<String> {
     asked
 }
 
-/// A file that may not grow is to a program what a disk is that is full.
+/// A file size limit has the same effect on a program as a full disk.
 #[test]
 fn turns_are_stored_once_the_disk_has_room() {
     let dir = TestDir::new();
     let args = ["acp", "--base-url", "builtin:demo", "--data-dir", "kept"];
-    // With the next turn, or at the latest when the agent ends.
+    // Stored with the next turn, or at the latest when the agent ends.
     for more in [&["fourth"][..], &[]] {
         let mut stdio = StdioClient::initialized(&dir, dir.narrows(args));
         let session = stdio.session(&json!([]));
@@ -434,11 +436,12 @@ fn unstored_turns_are_stored_before_a_signal_ends_the_agent() {
 fn closed_sessions_are_stored_once_the_disk_has_room() {
     let dir = TestDir::new();
     let args = ["acp", "--base-url", "builtin:demo", "--data-dir", "kept"];
-    // Opened while there is room, and while there is none; stored by itself, when it is loaded again, and at the end.
+    // The session is opened with free space or without it; stored on its own, when it is loaded again, and at the
+    // end.
     for is_full in [false, true] {
         for loads in [false, true] {
             let mut stdio = StdioClient::initialized(&dir, dir.narrows(args));
-            // The files are there.
+            // The files exist.
             stdio.session(&json!([]));
             limit_files(&stdio, is_full.then_some(0));
             let session = stdio.session(&json!([]));

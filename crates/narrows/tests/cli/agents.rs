@@ -10,7 +10,7 @@ use crate::test_dir::{MARK, TestDir};
 
 const HELLO: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1}}"#;
 
-/// `narrows agents` with these arguments, and with a temporary directory of its own.
+/// Returns a `narrows agents` command with a temporary directory of its own.
 fn agents(dir: &TestDir, args: &[&str]) -> Command {
     let temporary = dir.path().join("tmp");
     std::fs::create_dir_all(&temporary).expect("a directory");
@@ -19,8 +19,8 @@ fn agents(dir: &TestDir, args: &[&str]) -> Command {
     command
 }
 
-/// The same with a PATH in which there is nothing but `names`.
-fn among(dir: &TestDir, names: &[&str], args: &[&str]) -> String {
+/// Runs `narrows agents` with a PATH that contains only `names`.
+fn with_path(dir: &TestDir, names: &[&str], args: &[&str]) -> String {
     let bin = dir.path().join("bin");
     std::fs::create_dir_all(&bin).expect("a directory");
     for name in names {
@@ -31,7 +31,7 @@ fn among(dir: &TestDir, names: &[&str], args: &[&str]) -> String {
     dir.output_of(command).replace(env!("CARGO_BIN_EXE_narrows"), "[NARROWS]")
 }
 
-/// What a probe of this agent says. Nothing of it is left.
+/// Probes an agent. No process of it is left.
 fn probe(dir: &TestDir, agent: &str, args: &[&str]) -> String {
     let told = dir.output_of(agents(dir, &[&["--probe", agent], args].concat()));
     let left: Vec<_> = std::fs::read_dir(dir.path().join("tmp")).expect("it is there").collect();
@@ -39,14 +39,14 @@ fn probe(dir: &TestDir, agent: &str, args: &[&str]) -> String {
     told
 }
 
-/// The JSON object of an output that ends well.
+/// Parses the JSON object of a successful output.
 #[track_caller]
 fn object(told: &str) -> Value {
     let text = told.strip_suffix("--- exit 0 ---\n").expect(told);
     serde_json::from_str(text).expect(told)
 }
 
-/// An agent as [`TestDir::scripted_agent`] makes them, wherever it is started.
+/// Returns the command of a [`TestDir::scripted_agent`] by its absolute path.
 fn scripted(dir: &TestDir, answers: &[&str]) -> String {
     dir.scripted_agent(answers);
     let script = std::fs::read_to_string(dir.path().join("agent.sh")).expect("a script");
@@ -55,7 +55,7 @@ fn scripted(dir: &TestDir, answers: &[&str]) -> String {
 }
 
 #[test]
-fn agents_are_listed_with_where_they_are() {
+fn agents_are_listed_with_their_locations() {
     let dir = TestDir::new();
     let config = "
 [agents.here]
@@ -72,7 +72,7 @@ env = { PATH = '/nowhere' }
 ";
     dir.file("c.toml", config);
     dir.file("bin-three", "");
-    assert_snapshot!(among(&dir, &["one", "sh"], &["--config", "c.toml"]), @r#"
+    assert_snapshot!(with_path(&dir, &["one", "sh"], &["--config", "c.toml"]), @r#"
     NAME       COMMAND                  FOUND
     here       one --acp 'a b'          [DIR]/bin/one
     gone       two                      not installed: there is no "two" in PATH
@@ -82,7 +82,7 @@ env = { PATH = '/nowhere' }
     built-in   narrows acp              this program; it is used without --agent
     --- exit 0 ---
     "#);
-    let listed = object(&among(&dir, &[], &["--config", "c.toml", "--json"]));
+    let listed = object(&with_path(&dir, &[], &["--config", "c.toml", "--json"]));
     let rows = listed["agents"].as_array().unwrap();
     assert_eq!(rows.len(), 6);
     assert_eq!(
@@ -140,7 +140,7 @@ fn a_probe_lists_capabilities() {
 }
 
 #[test]
-fn the_built_in_agent_is_probed_and_keeps_nothing() {
+fn the_built_in_agent_is_probed_and_stores_nothing() {
     let dir = TestDir::new();
     let told = dir.output_of(agents(&dir, &["--probe", "--json"]));
     let report = object(&told);
@@ -245,35 +245,35 @@ fn an_agent_without_sessions_is_described() {
 fn a_failed_probe_has_a_reason() {
     let dir = TestDir::new();
     dir.file("c.toml", "[agents.gone]\ncommand = 'two --acp'");
-    assert_snapshot!(among(&dir, &[], &["--probe", "gone", "--config", "c.toml"]), @r#"
+    assert_snapshot!(with_path(&dir, &[], &["--probe", "gone", "--config", "c.toml"]), @r#"
     --- stderr ---
-    error: the agent "gone" cannot be started, because of its program "two"
-      because: it is nowhere in PATH
-    hint: install it, or give the path to it
+    error: cannot start the agent "gone", because of its program "two"
+      because: not found in PATH
+    hint: install it, or use its path
     --- exit 5 ---
     "#);
     assert_snapshot!(probe(&dir, "./nothing here", &[]), @r#"
     --- stderr ---
-    error: the agent "./nothing" cannot be started, because of its program "[DIR]/nothing"
-      because: no such file
+    error: cannot start the agent "./nothing", because of its program "[DIR]/nothing"
+      because: file not found
     --- exit 5 ---
     "#);
     assert_snapshot!(probe(&dir, "sh -c 'echo no key >&2; exit 3'", &[]), @"
     --- stderr ---
-    error: the agent ended before it answered `initialize`: exited with status 3
-      its last words on stderr:
+    error: the agent exited before it answered `initialize`: exited with status 3
+      last lines on stderr:
       | no key
     --- exit 5 ---
     ");
     assert_snapshot!(probe(&dir, "sh -c 'read a; echo hello; read b'", &["--timeout", "2s"]), @"
     --- stderr ---
     error: the agent did not answer `initialize` within 2s
-    hint: an agent that is slow to start may need more: --timeout 2m
-    hint: 1 line of its output was no protocol message: hello; is it an ACP agent? Many programs are one only with an argument, such as `acp` or `--acp`
+    hint: if the agent starts slowly, allow more time: --timeout 2m
+    hint: 1 line of its output was not a protocol message: hello; check that it is an ACP agent; many programs need an argument such as `acp` or `--acp`
     --- exit 7 ---
     ");
     let told = probe(&dir, "'unclosed", &[]);
-    assert!(told.contains("a quote is not closed") && told.ends_with("--- exit 2 ---\n"), "{told}");
+    assert!(told.contains("missing closing quote") && told.ends_with("--- exit 2 ---\n"), "{told}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::test_dir::TestDir;
 
-/// Always the same time, so that hashes are the same.
+/// A clock that always returns the same time, so that hashes are constant.
 struct Stopped;
 
 impl Clock for Stopped {
@@ -34,7 +34,7 @@ fn file(dir: &TestDir) -> PathBuf {
     dir.path().join("audit/audit-log.jsonl")
 }
 
-/// A call of a tool, and how it was decided.
+/// Returns the event of a tool call with its decision.
 fn call(session: &str, tool: &str, decision: Decision) -> Event {
     let aip44 = json!({
         "kind": "tool-call", "operator": "notes", "session": session, "tool": tool, "toolCallId": "call_1",
@@ -65,7 +65,7 @@ fn begun(session: &str) -> Event {
     }
 }
 
-/// A place with a log of three entries.
+/// Creates a directory with a log of three entries.
 fn dir() -> TestDir {
     let dir = TestDir::new();
     let log = open(&dir, 1 << 20);
@@ -80,7 +80,7 @@ fn audit(dir: &TestDir, args: &[&str]) -> String {
     dir.output_of(dir.narrows(["audit"].iter().chain(args)))
 }
 
-/// With this in the log instead of that.
+/// Replaces a text in the log.
 fn change(dir: &TestDir, from: &str, to: &str) {
     let text = std::fs::read_to_string(file(dir)).expect("readable");
     assert!(text.contains(from), "{text}");
@@ -91,7 +91,7 @@ fn change(dir: &TestDir, from: &str, to: &str) {
 fn a_valid_log_verifies() {
     let dir = dir();
     assert_snapshot!(audit(&dir, &["verify", "audit/audit-log.jsonl"]), @"
-    audit/audit-log.jsonl: this is what was written, 3 entries in 1 file
+    audit/audit-log.jsonl: OK, 3 entries verified (1 file)
     --- exit 0 ---
     ");
     assert_snapshot!(audit(&dir, &["verify", "audit", "--json"]), @r#"
@@ -109,15 +109,15 @@ fn the_first_invalid_line_is_reported() {
     };
     assert_snapshot!(output("\"done\"", "\"gone\""), @"
     --- stderr ---
-    error: audit/audit-log.jsonl:2: entry 1: tampered: its hash is not that of its content
-    hint: entry 0, in front of it, is as it was written
-    hint: `narrows audit show` prints the number of each entry; move the changed log away and keep it: no gate writes to it again
+    error: audit/audit-log.jsonl:2: entry 1: tampered: its hash does not match its content
+    hint: entry 0, before it, is valid
+    hint: move the changed log to another directory and keep it: no gate will write to it; `narrows audit show` prints entry numbers
     --- exit 1 ---
     ");
     assert_snapshot!(output("\"seq\":0", "\"seq\": 0"), @"
     --- stderr ---
     error: audit/audit-log.jsonl:1: entry 0: not canonical: there is space between its parts (byte 246)
-    hint: a log of another program may be in another form: --any-form
+    hint: if another program wrote the log, add --any-form
     --- exit 1 ---
     ");
     assert_snapshot!(output("\"prevHash\":\"GENESIS\"", "\"prevHash\":\"GENESIS"), @"
@@ -131,17 +131,17 @@ fn the_first_invalid_line_is_reported() {
     assert_snapshot!(audit(&dir, &["verify", "audit"]), @"
     --- stderr ---
     error: audit/audit-log.jsonl:3: entry 2: torn tail: the line is incomplete
-    hint: the 2 entries in front of it, 0 to 1, are as they were written
-    hint: this is what a crash leaves of a line that was never acknowledged; whoever writes to the log next cuts it off, and notes that
+    hint: the 2 entries before it, 0 to 1, are valid
+    hint: this is an incomplete entry after a crash, which was never acknowledged; the next writer removes it and records that
     --- exit 1 ---
     ");
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
     std::fs::write(file(&dir), [lines[0], lines[2]].concat()).expect("written");
     assert_snapshot!(audit(&dir, &["verify", "audit"]), @"
     --- stderr ---
-    error: audit/audit-log.jsonl:2: entry 1: gap: its number is 2, and 1 is next
-    hint: entry 0, in front of it, is as it was written
-    hint: `narrows audit show` prints the number of each entry; move the changed log away and keep it: no gate writes to it again
+    error: audit/audit-log.jsonl:2: entry 1: gap: its number is 2, expected 1
+    hint: entry 0, before it, is valid
+    hint: move the changed log to another directory and keep it: no gate will write to it; `narrows audit show` prints entry numbers
     --- exit 1 ---
     ");
     let told = audit(&dir, &["verify", "audit", "--json"]);
@@ -157,16 +157,16 @@ fn the_first_invalid_line_is_reported() {
 fn a_missing_log() {
     assert_snapshot!(audit(&TestDir::new(), &["verify", "audit-log.jsonl"]), @r#"
     --- stderr ---
-    error: the audit log: "audit-log.jsonl" cannot be read
+    error: the audit log: cannot read "audit-log.jsonl"
       because: No such file or directory (os error 2)
-    hint: name the file that grows, such as audit/audit-log.jsonl, or its directory
+    hint: use the current file of the log, such as audit/audit-log.jsonl, or its directory
     --- exit 2 ---
     "#);
     assert_snapshot!(audit(&TestDir::new(), &["show", "audit-log.jsonl"]), @r#"
     --- stderr ---
-    error: the audit log: "audit-log.jsonl" cannot be read
+    error: the audit log: cannot read "audit-log.jsonl"
       because: No such file or directory (os error 2)
-    hint: name the file that grows, such as audit/audit-log.jsonl, or its directory
+    hint: use the current file of the log, such as audit/audit-log.jsonl, or its directory
     --- exit 2 ---
     "#);
 }
@@ -207,8 +207,8 @@ fn a_log_that_does_not_verify_is_shown_with_a_warning() {
     let dir = dir();
     change(&dir, "\"done\"", "\"gone\"");
     let told = audit(&dir, &["show", "audit"]);
-    let warning = "warning: audit/audit-log.jsonl: this log does not verify from entry 1 on (tampered: its hash is not that of \
-                   its content); `narrows audit verify` says more\n";
+    let warning = "warning: audit/audit-log.jsonl: the log does not verify from entry 1 on (tampered: its hash does not match \
+                   its content); run `narrows audit verify` for details\n";
     assert_eq!(told.matches("warning:").count(), 1, "{told}");
     assert!(told.contains(warning) && told.ends_with("--- exit 0 ---\n"), "{told}");
     assert_eq!(told.lines().filter(|line| line.contains("1970-01-01")).count(), 3, "{told}");
@@ -220,8 +220,8 @@ fn a_file_that_is_not_a_log_is_reported_as_such() {
     dir.file("ACP.md", "---\nname: x\n---\n");
     assert_snapshot!(audit(&dir, &["verify", "ACP.md"]), @r#"
     --- stderr ---
-    error: "ACP.md" is no audit log: its first line is no entry of one
-    hint: name the file that grows, such as audit/audit-log.jsonl, or its directory
+    error: "ACP.md" is not an audit log: its first line is not an entry
+    hint: use the current file of the log, such as audit/audit-log.jsonl, or its directory
     --- exit 1 ---
     "#);
 }
@@ -244,7 +244,7 @@ fn a_log_is_followed() {
 }
 
 #[test]
-fn a_head_shows_that_a_log_was_cut_or_written_anew() {
+fn a_head_reveals_a_truncated_or_rewritten_log() {
     let dir = dir();
     let key = audit(&dir, &["keygen", "me.key"]);
     let public = key.strip_suffix("\n--- exit 0 ---\n").expect("a key").to_owned();
@@ -260,15 +260,15 @@ fn a_head_shows_that_a_log_was_cut_or_written_anew() {
     let against = |more: &[&str]| {
         let told = audit(&dir, &[&["verify", "audit", "--against", "head.json"], more].concat());
         let told = told.replace(&public, "[KEY]");
-        // When it was signed is another time in every run.
+        // The time of the signature differs in every run.
         told.replace(&time, "[TIME]")
     };
     assert_snapshot!(against(&[]), @"
-    audit/audit-log.jsonl: this is what was written, 3 entries in 1 file; it contains the head of [TIME], signed by [KEY]; whose key that is was not looked at: name it with --signer KEY
+    audit/audit-log.jsonl: OK, 3 entries verified (1 file); contains the head of [TIME], signed by [KEY] (signer not checked; add --signer KEY)
     --- exit 0 ---
     ");
-    // What was looked at is not said to be missing.
-    let known = against(&[]).replace("; whose key that is was not looked at: name it with --signer KEY", "");
+    // With a signer, the note about the unchecked signer is missing.
+    let known = against(&[]).replace(" (signer not checked; add --signer KEY)", "");
     assert_eq!(against(&["--signer", "me.key.pub"]), known);
     assert_eq!(against(&["--signer", &public]), known);
     assert!(against(&["--json"]).contains("\"signerChecked\":false"));
@@ -276,13 +276,13 @@ fn a_head_shows_that_a_log_was_cut_or_written_anew() {
     audit(&dir, &["keygen", "other.key"]);
     assert_snapshot!(against(&["--signer", "other.key.pub"]), @r#"
     --- stderr ---
-    error: --against: "head.json" does not count
+    error: --against: invalid signature of "head.json"
       because: it was signed with another key
-    hint: it was signed with [KEY]
+    hint: it was signed by [KEY]
     --- exit 1 ---
     "#);
 
-    // With an entry more it is still there, with two less it is not.
+    // The head is found in a log with one more entry, but not in one with two entries less.
     let log = open(&dir, 1 << 20);
     log.append(begun("s3")).wait().expect("written");
     log.close();
@@ -293,7 +293,7 @@ fn a_head_shows_that_a_log_was_cut_or_written_anew() {
     assert_snapshot!(against(&[]), @"
     --- stderr ---
     error: audit/audit-log.jsonl: truncated: 1 of at least 3 entries are there
-    hint: its chain is unbroken; this is an older copy, or its end was taken away
+    hint: the chain is unbroken, but this is an older copy, or entries at its end were removed
     --- exit 1 ---
     ");
     let log = open(&dir, 1 << 20);
@@ -304,7 +304,7 @@ fn a_head_shows_that_a_log_was_cut_or_written_anew() {
     assert_snapshot!(against(&[]), @"
     --- stderr ---
     error: audit/audit-log.jsonl: rewritten: entry 2 is another than it was
-    hint: its chain is unbroken; this is another log, or it was written anew
+    hint: the chain is unbroken, but this is another log, or it was rewritten
     --- exit 1 ---
     ");
     std::fs::remove_file(file(&dir)).expect("removed");
@@ -316,23 +316,23 @@ fn a_head_shows_that_a_log_was_cut_or_written_anew() {
     assert_snapshot!(against(&[]), @"
     --- stderr ---
     error: audit/audit-log.jsonl: rewritten: its first entry is another
-    hint: its chain is unbroken; this is another log, or it was written anew
+    hint: the chain is unbroken, but this is another log, or it was rewritten
     --- exit 1 ---
     ");
     object["count"] = json!(2);
     dir.file("head.json", &object.to_string());
     assert_snapshot!(against(&[]), @r#"
     --- stderr ---
-    error: --against: "head.json" does not count
-      because: the signature is not one of this content
+    error: --against: invalid signature of "head.json"
+      because: the signature does not match the content
     hint: it was changed after it was signed
     --- exit 1 ---
     "#);
     dir.file("head.json", "{}");
     assert_snapshot!(against(&[]), @r#"
     --- stderr ---
-    error: --against: "head.json" is no head: missing field `signature` at line 1 column 2
-    hint: `narrows audit head LOG --key FILE` prints one
+    error: --against: "head.json" is not a head: missing field `signature` at line 1 column 2
+    hint: create one with `narrows audit head LOG --key FILE`
     --- exit 2 ---
     "#);
 }
@@ -343,22 +343,22 @@ fn key_files_are_private() {
     audit(&dir, &["keygen", "me.key"]);
     assert_snapshot!(audit(&dir, &["keygen", "me.key"]), @r#"
     --- stderr ---
-    error: the key: "me.key" cannot be used
+    error: the key: cannot use "me.key"
       because: File exists (os error 17)
-    hint: a key is never written over; name another file
+    hint: use another file; existing keys are never overwritten
     --- exit 2 ---
     "#);
     assert_snapshot!(audit(&dir, &["head", "audit", "--key", "me.key.pub"]), @r#"
     --- stderr ---
-    error: --key: "me.key.pub" is a public key, and only a private one signs
-    hint: the private key is in the file without .pub: --key me.key
+    error: --key: "me.key.pub" is a public key, and signing needs a private key
+    hint: use the file without .pub: --key me.key
     --- exit 2 ---
     "#);
     std::fs::copy(dir.path().join("me.key.pub"), dir.path().join("odd.key")).expect("ours");
     assert_snapshot!(audit(&dir, &["head", "audit", "--key", "odd.key"]), @r#"
     --- stderr ---
-    error: --key: "odd.key" cannot be used
-      because: others can read it: its mode is 644, and must be 600
+    error: --key: cannot use "odd.key"
+      because: other users can read it: its mode is 644, expected 600
     hint: chmod 600 odd.key
     --- exit 2 ---
     "#);
@@ -366,16 +366,16 @@ fn key_files_are_private() {
         .expect("ours");
     assert_snapshot!(audit(&dir, &["head", "audit", "--key", "odd.key"]), @r#"
     --- stderr ---
-    error: --key: "odd.key" cannot be used
-      because: it is no Ed25519 private key in PEM
-    hint: `narrows audit keygen FILE` makes one
+    error: --key: cannot use "odd.key"
+      because: it is not an Ed25519 private key in PEM format
+    hint: create one with `narrows audit keygen FILE`
     --- exit 2 ---
     "#);
     assert_snapshot!(audit(&dir, &["head", "audit", "--key", "no.key"]), @r#"
     --- stderr ---
-    error: --key: "no.key" cannot be used
+    error: --key: cannot use "no.key"
       because: No such file or directory (os error 2)
-    hint: no such file; `narrows audit keygen FILE` makes a key
+    hint: create a key with `narrows audit keygen FILE`
     --- exit 2 ---
     "#);
     let empty = TestDir::new();
@@ -383,16 +383,16 @@ fn key_files_are_private() {
     audit(&empty, &["keygen", "me.key"]);
     assert_snapshot!(audit(&empty, &["head", ".", "--key", "me.key"]), @r#"
     --- stderr ---
-    error: there is no entry in "./audit-log.jsonl", and so nothing to sign
+    error: "./audit-log.jsonl" has no entries to sign
     --- exit 2 ---
     "#);
     assert_snapshot!(audit(&empty, &["verify", "."]), @"
-    ./audit-log.jsonl: the log is empty: nothing was recorded in it yet
+    ./audit-log.jsonl: OK, the log is empty
     --- exit 0 ---
     ");
 }
 
-/// The older form, signed with `secret of ours`.
+/// A log in the older format, chained with the secret `secret of ours`.
 const LEGACY: &str = r#"{"action":"log.initialized","actorId":null,"actorKind":"system","createdAt":"2026-01-01T00:00:00.000Z","doctype":"audit-event","entityId":"test:genesis","entityType":"audit-event","prevSignature":"0000000000000000000000000000000000000000000000000000000000000000","schema":"agentgovernance/v1","signature":"SIGNATURE"}
 "#;
 
@@ -405,26 +405,26 @@ fn the_older_form_is_verified_with_its_secret() {
     assert_snapshot!(audit(&dir, &["verify", "log.jsonl"]), @"
     --- stderr ---
     error: log.jsonl:1: entry 0: broken: it is in the form with keyed hashes, which needs the secret
-    hint: whoever has the secret can verify it: --legacy-secret FILE
+    hint: verify it with its secret: --legacy-secret FILE
     --- exit 1 ---
     ");
     assert_snapshot!(audit(&dir, &["verify", "log.jsonl", "--legacy-secret", "secret"]), @"
     --- stderr ---
     error: log.jsonl:1: entry 0: tampered: its signature is not that of its content, or the secret is another
-    hint: `narrows audit show` prints the number of each entry; move the changed log away and keep it: no gate writes to it again
+    hint: move the changed log to another directory and keep it: no gate will write to it; `narrows audit show` prints entry numbers
     --- exit 1 ---
     ");
     dir.file("secret", "secret of ours\n");
     assert_snapshot!(audit(&dir, &["verify", "log.jsonl", "--legacy-secret", "secret"]), @"
-    log.jsonl: this is what was written, 1 entry in 1 file
+    log.jsonl: OK, 1 entry verified (1 file)
     --- exit 0 ---
     ");
 }
 
 #[test]
-fn other_forms_are_accepted_if_that_is_wanted() {
+fn other_forms_are_accepted_with_a_flag() {
     let dir = dir();
     change(&dir, "{\"$schema\":", "{ \"$schema\":");
     let told = audit(&dir, &["verify", "audit", "--any-form"]);
-    assert!(told.contains("this is what was written"), "{told}");
+    assert!(told.contains(": OK, "), "{told}");
 }

@@ -16,10 +16,10 @@ use crate::test_dir::TestDir;
 /// Longer than a browser takes to start on a busy machine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// As Debian and others call it.
+/// The names in Debian and other distributions.
 const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
-/// Nothing of a browser but pages.
+/// Flags that disable everything except pages.
 const FLAGS: [&str; 9] = [
     "--headless",
     "--no-sandbox",
@@ -45,7 +45,7 @@ origins = ["[ORIGIN]"]
 command = ["[NARROWS]", "fake-agent", "echo"]
 "#;
 
-/// A server of one page, on an origin of its own, to which the page tells what it found.
+/// A server of one page on its own origin. The page reports its findings to it.
 struct Site {
     origin: String,
     told: Receiver<Value>,
@@ -66,7 +66,7 @@ impl Site {
     }
 }
 
-/// Answers one request: the page, or thanks for what the page tells.
+/// Answers one request: with the page, or with thanks for a report.
 fn serve(mut stream: TcpStream, tell: &SyncSender<Value>) -> Option<()> {
     let mut reader = BufReader::new(stream.try_clone().ok()?);
     let (mut first, mut length) = (String::new(), 0);
@@ -99,7 +99,7 @@ fn serve(mut stream: TcpStream, tell: &SyncSender<Value>) -> Option<()> {
     stream.write_all(format!("{head}{page}").as_bytes()).ok()
 }
 
-/// A browser that ends with the test, and so does all it has started.
+/// A browser that is killed with its child processes when dropped.
 struct Browser(Child);
 
 impl Browser {
@@ -121,9 +121,9 @@ impl Drop for Browser {
     }
 }
 
-/// What a page of this site finds when it tries to come in.
+/// Returns the findings of a page of this site that tries to connect.
 fn findings(program: &str, dir: &TestDir, name: &str, site: &Site, bus: &Bus<'_>, token: &str) -> Value {
-    // Behind the `#` it is seen by the page and by nobody else.
+    // The part after `#` is visible to the page only.
     let url = format!("{}/#{} {token}", site.origin, bus.at[0]).replace(' ', "%20");
     let _browser = Browser::open(program, dir, name, &url);
     site.told.recv_timeout(TEST_TIMEOUT).expect("the page says what it found")
@@ -154,13 +154,13 @@ fn only_listed_origins_may_connect() {
     for way in ["fetched", "simple"] {
         assert!(found[way]["error"].is_string(), "{way}: {found:#}");
     }
-    // Nor did what it could not read have an effect.
+    // Requests whose responses the page could not read had no effect.
     let state = bus.state();
     assert_eq!((&state["clients"], &state["sessions"]), (&0.into(), &0.into()), "{state:#}");
 
     let found = findings(program, &dir, "allowed", &allowed, &bus, &token);
     assert_eq!(found["socket"]["opened"], true, "{found:#}");
-    // The name of the protocol that it is told is not the one that holds its token.
+    // The protocol in the response is not the one that contains the token.
     assert_eq!(found["socket"]["protocol"], "acp", "{found:#}");
     assert_eq!(found["socket"]["said"], "hello from a page", "{found:#}");
     for way in ["no_token", "wrong_token"] {
@@ -168,7 +168,7 @@ fn only_listed_origins_may_connect() {
     }
     assert_eq!(found["fetched"]["said"], "hello from a page", "{found:#}");
     assert_eq!(found["fetched"]["deleted"], 202, "{found:#}");
-    // This page may read that it has shown no token.
+    // This page may read that it sent no token.
     assert_eq!(found["simple"]["status"], 401, "{found:#}");
     bus.wait_for(|state| state["clients"] == 0);
     let said = bus.stop();

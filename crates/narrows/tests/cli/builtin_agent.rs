@@ -8,7 +8,7 @@ use crate::test_dir::{MARK, TestDir};
 
 const KEY: &str = "sk-test-51b0e2";
 
-/// `narrows run` without an agent.
+/// Returns `narrows run` without an agent.
 fn run(dir: &TestDir, args: &[&str]) -> std::process::Command {
     dir.narrows(["run", "--pass-env", MARK].iter().chain(args))
 }
@@ -32,14 +32,14 @@ fn a_required_model_must_be_listed_by_the_endpoint() {
     assert_eq!(output("llama3.2"), "Yes.\n--- exit 0 ---\n");
     assert_snapshot!(output("nosuch"), @r#"
     --- stderr ---
-    error: the model "nosuch" cannot be had: the endpoint "flags" does not list it
-    hint: it lists: m, llama3.2:latest
+    error: model "nosuch" not found: the endpoint "flags" does not list it
+    hint: available models: m, llama3.2:latest
     --- exit 1 ---
     "#);
 }
 
 #[test]
-fn a_model_that_is_required_of_the_demo_is_the_demo() {
+fn the_demo_model_satisfies_a_required_model() {
     let dir = TestDir::new();
     let output = |args: &[&str]| {
         let args =
@@ -52,8 +52,8 @@ fn a_model_that_is_required_of_the_demo_is_the_demo() {
     }
     assert_snapshot!(output(&["--model", "nosuch"]), @r#"
     --- stderr ---
-    error: the model "nosuch" cannot be had: the endpoint "flags" does not list it
-    hint: it lists: demo
+    error: model "nosuch" not found: the endpoint "flags" does not list it
+    hint: available models: demo
     --- exit 1 ---
     "#);
 }
@@ -66,15 +66,15 @@ fn a_model_cannot_be_required_of_an_endpoint_that_lists_none() {
     let args = ["--base-url", &url, "--require-model", "--model", "m", "Hi"];
     assert_snapshot!(dir.output_of(run(&dir, &args)).replace(&url, "[URL]"), @r#"
     --- stderr ---
-    error: the model "m" cannot be checked: the endpoint "flags" lists no models
+    error: cannot check the model "m": the endpoint "flags" lists no models
       because: http (HTTP 404) from [URL]/models
-    hint: leave out --require-model to use it unchecked
+    hint: remove --require-model to use it unchecked
     --- exit 1 ---
     "#);
 }
 
 #[test]
-fn an_endpoint_that_is_not_used_is_not_warned_about() {
+fn an_unused_endpoint_causes_no_warning() {
     let dir = TestDir::new();
     let server = server([Reply::text("Hello")]);
     let used = format!("[endpoint.local]\nbase-url = '{}'\nmodel = 'm'\n", server.base_url());
@@ -97,7 +97,7 @@ fn without_configuration_the_demo_runs() {
     assert!(stdout.starts_with("I am the demo model of Narrows"), "{stdout}");
     // The rest of the line depends on what runs on this machine.
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
-    assert!(stderr.starts_with("no model is configured, so the built-in demo model answers; "), "{stderr}");
+    assert!(stderr.starts_with("no model is configured, using the built-in demo model; "), "{stderr}");
     assert!(
         stderr.contains("OPENAI_BASE_URL") || stderr.contains("--base-url http://localhost:"),
         "{stderr}"
@@ -122,7 +122,7 @@ fn an_endpoint_is_named_by_flags_variables_or_file() {
     let mut command = run(&dir, &["Hi"]);
     command.env("OPENAI_BASE_URL", &url).env("OPENAI_API_KEY", KEY);
     assert_eq!(dir.output_of(command), expected);
-    // Paths are meant from here, wherever the agent works.
+    // Paths are relative to the current directory, not to that of the agent.
     std::fs::create_dir(dir.path().join("work")).unwrap();
     dir.file("c.toml", &format!("[endpoint.a]\nbase-url = '{url}'\nmodel = 'm'\nkey-env = 'ODD_NAME'\n"));
     let mut command = run(&dir, &["--config", "c.toml", "--cwd", "work", "Hi"]);
@@ -139,16 +139,16 @@ fn an_endpoint_is_named_by_flags_variables_or_file() {
 }
 
 #[test]
-fn a_model_that_fails_is_an_error_with_a_code_of_its_own() {
+fn a_model_failure_has_its_own_error_code() {
     let dir = TestDir::new();
     let server = server([Reply::refused(401, "no such key")]);
     let url = server.base_url();
     let told = dir.output_of(run(&dir, &["--base-url", &url, "--model", "m", "Hi"])).replace(&url, "[URL]");
     assert_snapshot!(told, @"
     --- stderr ---
-    error: the model at [URL]/chat/completions gave no answer (HTTP 401)
+    error: the model at [URL]/chat/completions did not answer (HTTP 401)
       because: no such key
-    hint: check the key: OPENAI_API_KEY, or what narrows.toml says about it
+    hint: check the API key: OPENAI_API_KEY, or `key` in narrows.toml
     --- exit 1 ---
     ");
     for protocol in ["1", "2"] {
@@ -176,28 +176,28 @@ fn settings_are_checked_before_anything_is_started() {
     let dir = TestDir::new();
     assert_snapshot!(dir.output_of(run(&dir, &["--model", "m", "Hi"])), @"
     --- stderr ---
-    error: there are flags about a model, but no endpoint is configured that has it
-    hint: say where it is: --base-url URL, or OPENAI_BASE_URL, or an endpoint in narrows.toml
+    error: model options are set, but no endpoint is configured
+    hint: add --base-url URL, OPENAI_BASE_URL, or an endpoint in narrows.toml
     --- exit 2 ---
     ");
     assert_snapshot!(dir.output_of(dir.run("cat", &["--base-url", "http://h/v1", "Hi"])), @"
     --- stderr ---
-    error: --base-url is about the built-in agent, and --agent names another
-    hint: leave one of them out; other agents have their own settings
+    error: --base-url applies to the built-in agent, but --agent selects another
+    hint: remove one of them; other agents have their own settings
     --- exit 2 ---
     ");
     let mut command = run(&dir, &["Hi"]);
     command.env("OPENAI_MAX_TOKENS", "many");
     assert_snapshot!(dir.output_of(command), @r#"
     --- stderr ---
-    error: OPENAI_MAX_TOKENS: "many" cannot be used: it must be a whole number above 0
+    error: OPENAI_MAX_TOKENS: "many" cannot be used: must be a whole number above 0
     hint: mend it, or unset OPENAI_MAX_TOKENS
     --- exit 2 ---
     "#);
 }
 
 #[test]
-fn a_session_is_kept_and_goes_on() {
+fn a_session_is_stored_and_resumed() {
     let dir = TestDir::new();
     let output = |args: &[&str]| {
         let mut command = run(&dir, &[&["--base-url", "builtin:demo"], args].concat());
@@ -206,8 +206,8 @@ fn a_session_is_kept_and_goes_on() {
     };
     assert_snapshot!(output(&["--continue", "Hi"]), @"
     --- stderr ---
-    error: the agent knows no session in [DIR]
-    hint: leave out --continue to begin one
+    error: the agent has no sessions in [DIR]
+    hint: remove --continue to open a new session
     --- exit 2 ---
     ");
     let id = |told: String| {
@@ -220,9 +220,9 @@ fn a_session_is_kept_and_goes_on() {
     assert_ne!(id(output(&["--output", "json", "--fork", &first, "Again"])), first);
 }
 
-/// The client decides about the command where it runs it, with the sandbox it runs in.
+/// The client decides about the command where it runs it, with its sandbox.
 #[tokio::test]
-async fn the_built_in_agent_runs_a_command_where_a_sandbox_holds_it() {
+async fn the_built_in_agent_runs_sandboxed_commands() {
     let is_held = narrows_process::Sandbox::support().await.confined().files;
     for protocol in ["1", "2"] {
         let dir = TestDir::new();
@@ -234,7 +234,7 @@ async fn the_built_in_agent_runs_a_command_where_a_sandbox_holds_it() {
         } else {
             assert!(told.ends_with("--- exit 9 ---\n"), "{protocol}: {told}");
         }
-        // Without one it is asked, and nobody can be.
+        // Without a sandbox the command needs permission, and there is no user.
         let told = dir.output_of(run(&dir, &[&demo[..], &["--no-sandbox", "run ls"]].concat()));
         assert!(told.contains("no sandbox") && told.ends_with("--- exit 9 ---\n"), "{protocol}: {told}");
         assert!(!told.contains("here.txt"), "{protocol}: {told}");
@@ -245,7 +245,7 @@ async fn the_built_in_agent_runs_a_command_where_a_sandbox_holds_it() {
     assert!(!is_held || told.contains("here.txt") && told.ends_with("--- exit 0 ---\n"), "{told}");
 }
 
-/// It changes files and runs commands through its client only, however it is started.
+/// It changes files and runs commands only through its client, however it is started.
 #[test]
 fn the_built_in_agent_needs_no_mode_for_low_access() {
     let dir = TestDir::new();
@@ -254,9 +254,9 @@ fn the_built_in_agent_needs_no_mode_for_low_access() {
     assert!(!told.contains("--- stderr ---") && told.ends_with("--- exit 0 ---\n"), "{told}");
 }
 
-/// A tool of an MCP server that runs here is decided about once, by rules that name server and tool.
+/// A call of an MCP server that runs locally is decided once, by rules that name server and tool.
 #[test]
-fn a_tool_of_an_mcp_server_is_refused_with_a_hint_that_helps() {
+fn a_denied_mcp_tool_has_a_useful_hint() {
     let dir = TestDir::new();
     dir.mcp_server("a.b", "poke");
     for protocol in ["1", "2"] {
@@ -265,8 +265,8 @@ fn a_tool_of_an_mcp_server_is_refused_with_a_hint_that_helps() {
         let url = server.base_url();
         let args = ["--base-url", &url, "--model", "m", "--mcp", "mcp.json", "--protocol", protocol];
         let told = dir.output_of(run(&dir, &[&args[..], &["poke it"]].concat()));
-        assert!(told.contains("refused: Use poke of a.b") && told.ends_with("--- exit 9 ---\n"), "{told}");
-        assert!(told.contains("`server = \"a.b\"` and `tool = \"poke\"` lets it"), "{told}");
+        assert!(told.contains("denied: Use poke of a.b") && told.ends_with("--- exit 9 ---\n"), "{told}");
+        assert!(told.contains("`server = \"a.b\"` and `tool = \"poke\"`"), "{told}");
         dir.file("p.toml", "[[rule]]\neffect = 'allow'\nserver = 'a.b'\ntool = 'poke'\n");
         let told = dir.output_of(run(&dir, &[&args[..], &["--policy", "p.toml", "poke it"]].concat()));
         assert!(told.contains("Done.") && told.ends_with("--- exit 0 ---\n"), "{told}");

@@ -10,7 +10,7 @@ use crate::bus_support::{Bus, NARROWS, Peer, command, write};
 use crate::stdio_client::StdioClient;
 use crate::test_dir::{MARK, TestDir};
 
-/// Two clients with the same ids, at the same time.
+/// Uses two clients with the same ids at the same time.
 fn collide(dir: &TestDir, mut one: Peer, mut other: Peer) {
     let sessions = [one.session(dir), other.session(dir)];
     for round in 2..5 {
@@ -29,7 +29,7 @@ fn collide(dir: &TestDir, mut one: Peer, mut other: Peer) {
 }
 
 #[test]
-fn clients_with_equal_ids_are_kept_apart() {
+fn clients_with_equal_ids_do_not_interfere() {
     for share in ["connection", "session", "all"] {
         let dir = TestDir::new();
         let args = ["--tcp", "127.0.0.1:0", "--instances", "2", "--share", share, "--"];
@@ -75,14 +75,14 @@ fn a_socket_is_for_its_user_and_a_stale_one_is_replaced() {
         assert_eq!((mode(socket), mode(socket.parent().expect("a directory"))), (0o600, 0o700));
     }
     collide(&dir, bus.client(), bus.client());
-    // A second one must not take its place.
+    // A second bus must not replace it.
     let told = dir.output_beside_others(command(&dir, &args));
     assert!(told.contains("bus.sock is in use by another process"), "{told}");
     assert!(
-        told.ends_with("hint: perhaps a bus runs already: narrows bus status\n--- exit 2 ---\n"),
+        told.ends_with("hint: check if another bus is running: narrows bus status\n--- exit 2 ---\n"),
         "{told}"
     );
-    // Killed, it leaves its sockets behind.
+    // A killed bus leaves its sockets behind.
     bus.signal(rustix::process::Signal::KILL);
     bus.wait();
     assert!(path.exists());
@@ -91,7 +91,7 @@ fn a_socket_is_for_its_user_and_a_stale_one_is_replaced() {
     let admin = bus.admin.clone();
     bus.stop();
     assert!(!path.exists() && !admin.exists(), "it takes its sockets along");
-    // What is no socket is somebody else's.
+    // A file that is not a socket belongs to another program.
     std::fs::write(&path, "precious").expect("a file");
     let told = dir.output_of(command(&dir, &args));
     assert!(told.contains("exists and is not a socket"), "{told}");
@@ -199,7 +199,7 @@ fn pools_are_chosen_by_listener_and_by_name() {
 }
 
 #[test]
-fn a_configuration_of_stdio_bus_works_as_it_is() {
+fn a_configuration_of_stdio_bus_works_unchanged() {
     let dir = TestDir::new();
     let worker = r#"exec sed -u -n 's/"method":"echo","params":/"result":/p'"#;
     let config = json!({

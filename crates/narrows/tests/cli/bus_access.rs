@@ -12,7 +12,7 @@ use crate::test_dir::TestDir;
 /// A user that the tests do not run as.
 const OTHER: u32 = 65_534;
 
-/// What another user hears that connects to an address and sends this; `None` if none can be had here.
+/// Connects as another user and returns what it receives; `None` if this test cannot become another user.
 #[expect(clippy::print_stdout, reason = "a test that cannot be run here says so")]
 fn as_other(address: &str, sent: &str) -> Option<String> {
     if !rustix::process::geteuid().is_root() {
@@ -70,7 +70,7 @@ fn another_user_is_refused_on_every_port_of_a_bus() {
     let file = "[[listen]]\nurl = 'tcp://127.0.0.1:0'\n[[listen]]\nurl = 'ws://127.0.0.1:0/acp'\n\
         [[pool]]\ncommand = ['narrows', 'fake-agent', 'echo']\npass_env = ['[MARK]']\n[admin]\nport = 0\n";
     let mut bus = Bus::from_file(&dir, file);
-    let admin = bus.expect_text("operators come in at http://");
+    let admin = bus.expect_text("admin API listening on http://");
     let address = |url: &str| url.split('/').nth(2).expect("an address").to_owned();
     let (tcp, web) = (address(&bus.at[0]), address(&bus.at[1]));
     let Some(heard) = as_other(&tcp, r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}\n"#)
@@ -84,7 +84,7 @@ fn another_user_is_refused_on_every_port_of_a_bus() {
     let status = r"GET /status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     let heard = as_other(&admin, status).expect("it was there before");
     assert!(heard.starts_with("HTTP/1.1 403 ") && heard.contains("only the user of this bus"), "{heard}");
-    // The user of the bus is served by all of them.
+    // The user of the bus is served on all of them.
     bus.client_at(0).session(&dir);
     Peer::web(&bus.at[1], &[]).expect("it is admitted").session(&dir);
     let mut stream = TcpStream::connect(&admin).expect("it listens");

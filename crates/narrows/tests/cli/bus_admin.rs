@@ -39,11 +39,11 @@ fn the_status_is_a_table_or_an_object() {
     }
     let table = bus.status(&[]);
     let named = if can.is_empty() { "none".to_owned() } else { can.join(", ") };
-    assert!(table.contains(&format!("limits of workers that can be enforced here: {named}\n")), "{table}");
+    assert!(table.contains(&format!("worker limits supported on this host: {named}\n")), "{table}");
     let lines: Vec<&str> = table.lines().collect();
-    assert!(lines[0].starts_with(&format!("narrows {}, process ", env!("CARGO_PKG_VERSION"))), "{table}");
+    assert!(lines[0].starts_with(&format!("narrows {}, pid ", env!("CARGO_PKG_VERSION"))), "{table}");
     assert!(lines[0].ends_with(&bus.at[0]), "{table}");
-    assert!(lines[1].ends_with(" clients, 1 session, 0 requests under way"), "{table}");
+    assert!(lines[1].ends_with(" clients, 1 session, 0 requests in flight"), "{table}");
     let pool: Vec<&str> = lines[8].split_whitespace().collect();
     assert_eq!(pool, ["default", "ready", "2", "2", "1", "0", "0", "-"], "{table}");
     assert_eq!(lines.iter().filter(|line| line.starts_with("default ")).count(), 3, "{table}");
@@ -71,34 +71,34 @@ fn the_status_without_a_bus_is_an_error() {
     let output = |args: &[&str]| dir.output_of(command(&dir, &[&["status"], args].concat()));
     assert_snapshot!(output(&[]), @"
     --- stderr ---
-    error: no bus runs: nobody listens in [DIR]/run/narrows
-    hint: start one with `narrows bus`, or say where its admin socket is: --socket PATH
+    error: no bus is running: no admin socket in [DIR]/run/narrows accepts connections
+    hint: start one with `narrows bus`, or set its admin socket: --socket PATH
     --- exit 1 ---
     ");
     assert_snapshot!(output(&["--socket", "no.sock"]), @"
     --- stderr ---
     error: no.sock: no bus is listening: No such file or directory (os error 2)
-    hint: start one with `narrows bus`, which says where its socket is
+    hint: start one with `narrows bus`, which prints its admin socket
     --- exit 1 ---
     ");
-    // A socket that nobody listens on any more is no bus either.
+    // A socket without a listener is not a running bus.
     let directory = dir.path().join("run/narrows");
     std::fs::create_dir_all(&directory).expect("a directory");
     drop(UnixListener::bind(directory.join("admin.sock")).expect("a socket"));
-    assert!(output(&[]).contains("error: no bus runs"));
+    assert!(output(&[]).contains("error: no bus is running"));
     let mut command = dir.narrows(["bus", "status"]);
     command.env_remove("HOME");
-    assert!(dir.output_of(command).contains("neither XDG_RUNTIME_DIR nor HOME says where to look"));
+    assert!(dir.output_of(command).contains("neither XDG_RUNTIME_DIR nor HOME is set"));
 }
 
 #[test]
-fn several_buses_are_told_apart() {
+fn one_of_several_buses_must_be_named() {
     let dir = TestDir::new();
     let (first, second) = (echo_second(&dir), echo_second(&dir));
     assert!(first.admin.ends_with("narrows/admin.sock"), "{:?}", first.admin);
     assert_ne!(first.admin, second.admin);
     let told = dir.output_beside_others(command(&dir, &["status"]));
-    assert!(told.contains("error: several buses run\nhint: narrows bus status --socket "), "{told}");
+    assert!(told.contains("error: several buses are running\nhint: narrows bus status --socket "), "{told}");
     assert!(told.ends_with("--- exit 2 ---\n"), "{told}");
     let socket = second.admin.to_str().expect("UTF-8").to_owned();
     for socket in [socket.clone(), format!("unix:{socket}"), format!("unix://{socket}")] {
@@ -119,7 +119,7 @@ fn client_listeners_do_not_serve_the_admin_api() {
     assert!(told.contains("in.sock: this socket is for clients, not the admin API\nhint: "), "{told}");
     assert!(told.ends_with("--- exit 1 ---\n"), "{told}");
     let told = dir.output_beside_others(command(&dir, &["status", "--socket", "tcp://127.0.0.1:9"]));
-    assert!(told.contains("it is asked through its unix socket"), "{told}");
+    assert!(told.contains("the status is read from the unix socket"), "{told}");
     assert!(told.ends_with("--- exit 2 ---\n"), "{told}");
     bus.stop();
 }
@@ -131,8 +131,7 @@ fn without_a_runtime_directory_the_bus_warns() {
     let mut command = dir.narrows(["bus"].iter().chain(&args));
     command.env_remove("HOME").env_remove("XDG_RUNTIME_DIR");
     let told = dir.output_of(command);
-    let warned =
-        told.lines().any(|line| line.contains(" WARN ") && line.contains("there is no admin socket"));
+    let warned = told.lines().any(|line| line.contains(" WARN ") && line.contains("no admin socket: "));
     assert!(warned && told.ends_with("--- exit 0 ---\n"), "{told}");
 }
 
@@ -187,14 +186,14 @@ fn a_pool_that_cannot_work_is_not_ready() {
         [[pool]]\nname = 'bad'\ncommand = ['false']\nshare = 'all'\npass_env = ['[MARK]']\n\
         [limits]\nrestart_budget = 2\n[admin]\nport = 0\n";
     let mut bus = Bus::from_file(&dir, file);
-    let port = bus.expect_text("operators come in at http://");
+    let port = bus.expect_text("admin API listening on http://");
     dir.wait_for(|| bus.page("/ready").ends_with("\r\n\r\npool \"bad\": tripped, circuit breaker is open\n"));
     assert!(bus.page("/ready").starts_with("HTTP/1.1 503 Service Unavailable"));
     assert!(bus.page("/metrics").contains("narrows_bus_pool_circuit_open{pool=\"bad\"} 1\n"));
     let loss = bus.state()["pools"][1]["last_loss"].as_str().unwrap_or_default().to_owned();
     assert!(loss.contains("exit"), "{loss}");
     assert!(bus.status(&[]).contains("bad   tripped, retry in "), "{}", bus.status(&[]));
-    // The port is for this machine, under its own names.
+    // The port accepts only loopback host names.
     for (host, allowed) in [(port.as_str(), true), ("localhost", true), ("evil.example", false)] {
         let mut stream = TcpStream::connect(&port).expect("it listens");
         let answer = http(&mut stream, host, "/health");

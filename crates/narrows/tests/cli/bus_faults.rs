@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::bus_support::{Bus, Peer};
 use crate::test_dir::TestDir;
 
-/// A bus of one worker for all, with these words in its pool and these limits.
+/// Returns a configuration with one shared worker.
 fn file(command: &str, limits: &str) -> String {
     format!(
         "[[listen]]\nurl = 'tcp://127.0.0.1:0'\n[[pool]]\ncommand = [{command}]\nshare = 'all'\n\
@@ -14,7 +14,7 @@ fn file(command: &str, limits: &str) -> String {
     )
 }
 
-/// The built-in agent, which keeps its sessions.
+/// The built-in agent, which stores its sessions.
 const KEEPING: &str = "'narrows', 'acp', '--base-url', 'builtin:demo', '--data-dir', 'kept'";
 
 /// Kills the first worker.
@@ -45,7 +45,7 @@ fn a_worker_lost_during_a_turn_is_reported_and_replaced() {
     assert_eq!(answer["error"]["data"]["condition"], "worker_lost", "{answer}");
     assert_eq!(answer["error"]["data"]["effects"], "possible", "{answer}");
     bus.wait_for(|state| state["pools"][0]["state"] == "ready");
-    // The scripted agent forgets its sessions, so this one is lost; the next is not.
+    // The scripted agent does not store sessions, so this one is lost, but not the next.
     peer.prompt(&json!("b"), &session, "Hi");
     let answer = peer.answer(&json!("b"));
     assert_eq!(answer["error"]["code"], -32002, "{answer}");
@@ -104,7 +104,7 @@ fn a_session_outlives_its_client_and_has_one_client_at_a_time() {
 }
 
 #[test]
-fn a_tripped_pool_says_when_to_retry() {
+fn a_tripped_pool_reports_when_to_retry() {
     let dir = TestDir::new();
     let bus =
         Bus::from_file(&dir, &file("'sh', '-c', 'echo out of order >&2; exit 3'", "restart_budget = 2"));
@@ -132,11 +132,11 @@ fn excess_and_non_json_clients_are_refused_with_a_reason() {
     let refused = second.next().expect("a reason");
     assert_eq!(refused["error"]["code"], -32012, "{refused}");
     assert_eq!(second.next(), None);
-    // A bad line costs an error, not the connection.
+    // An invalid line is answered with an error; the connection stays open.
     first.send_line("{\"jsonrpc\":\"2.0\",");
     let told = first.next().expect("an error");
     assert_eq!((&told["error"]["code"], &told["id"]), (&json!(-32700), &Value::Null), "{told}");
-    // In one piece, so that the second is there before the first is answered.
+    // Sent in one write, so that the second request arrives before the first is answered.
     let prompt = json!({"sessionId": session, "prompt": [{"type": "text", "text": "one"}]});
     let request = json!({"jsonrpc": "2.0", "id": "a", "method": "session/prompt", "params": prompt});
     first.send_line(&format!("{request}\n{request}"));

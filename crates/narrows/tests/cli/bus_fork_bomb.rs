@@ -8,15 +8,15 @@ use serde_json::json;
 use crate::bus_support::{Bus, Peer};
 use crate::test_dir::TestDir;
 
-/// How many processes the bomb may be.
+/// The maximum number of processes of the bomb.
 const PIDS: usize = 24;
-/// How many turns are measured.
+/// The number of measured turns.
 const TURNS: u32 = 200;
 
-/// Only in a group of its own does it harm nobody else. Whoever cannot fork ends, whoever could goes on after a while.
+/// It is harmless only in its own control group. A process that cannot fork exits; the others continue after a while.
 const BOMB: &str = "grep -q narrows- /proc/self/cgroup || exit 9; bomb() { bomb & bomb & sleep 0.2; bomb; }; bomb & read word";
 
-/// The time that the slowest of a hundred turns takes.
+/// Returns the time of the slowest of a hundred turns.
 fn p99(peer: &mut Peer, session: &str) -> Duration {
     let mut times: Vec<Duration> = (0..TURNS)
         .map(|number| {
@@ -31,7 +31,7 @@ fn p99(peer: &mut Peer, session: &str) -> Duration {
 }
 
 #[test]
-fn a_fork_bomb_is_not_noticed_in_other_pools() {
+fn a_fork_bomb_does_not_slow_down_other_pools() {
     if let Some((_, Err(why))) = worker_limits().into_iter().find(|(name, _)| name.to_string() == "pids") {
         eprintln!("not tried: {why}");
         return;
@@ -43,7 +43,7 @@ fn a_fork_bomb_is_not_noticed_in_other_pools() {
          [[pool]]\nname = 'bomb'\ncommand = ['sh', '-c', '{BOMB}']\npids = {PIDS}\npass_env = ['[MARK]']\n"
     );
     let bombs = || dir.alive().iter().filter(|command| command.contains("bomb()")).count();
-    // The same bus without the bomb is the measure; a busy machine gets more than one chance.
+    // The same bus without the bomb is the reference. A busy machine gets more than one chance.
     let mut seen = Vec::new();
     let stood = (0..5).any(|_| {
         let calm = Bus::from_file(&dir, &file.replace("bomb & read", "read"));

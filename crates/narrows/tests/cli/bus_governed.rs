@@ -10,7 +10,7 @@ use crate::bus_support::{Bus, Peer, command, write};
 use crate::serve::asks;
 use crate::serve_support::{Governed, READ, acp};
 
-/// A bus whose clients come in by a unix socket and by a port, with a pool of this manifest.
+/// Starts a bus with a unix socket, a port and a pool of this manifest.
 fn bus<'a>(governed: &'a Governed, more: &str) -> Bus<'a> {
     let text = format!(
         "[[listen]]\nurl = \"unix:bus.sock\"\n[[listen]]\nurl = \"tcp://127.0.0.1:0\"\n[[pool]]\nname = \"tidy\"\n\
@@ -44,7 +44,7 @@ fn session(peer: &mut Peer, governed: &Governed) -> String {
     answer["result"]["sessionId"].as_str().expect("a text").to_owned()
 }
 
-/// Who the log says was at work, each once.
+/// Returns the identities in the log, each once.
 fn identities(governed: &Governed) -> Vec<String> {
     let entries = governed.entries();
     let all = entries.iter().filter(|entry| entry["action"] != "manifest.pinned");
@@ -80,7 +80,7 @@ fn a_bus_client_is_identified_to_the_gate() {
         state["pools"][0]["manifest"].as_str().is_some_and(|path| path.ends_with("ws/ACP.md")),
         "{state}"
     );
-    assert!(bus.status(&[]).contains("pool tidy is governed by "));
+    assert!(bus.status(&[]).contains("pool tidy: governed by "));
     bus.stop();
     let actions = governed.actions();
     assert!(
@@ -107,7 +107,7 @@ fn the_status_has_a_hint_about_a_changed_manifest() {
 
 #[test]
 fn two_users_of_a_governed_pool_do_not_see_each_other() {
-    let governed = Governed::of("server");
+    let governed = Governed::with_kind("server");
     governed.file("ACP.md", &acp("server", "governance-aware", "    operator: ./OPERATOR.md\n"));
     governed.dir.file("who.toml", "[[identity]]\nwho = \"tcp:loopback\"\nscopes = [\"kind:read\"]\n");
     let bus = bus(&governed, "identities = \"who.toml\"\n[limits]\nsession_grace = \"0s\"\n");
@@ -131,7 +131,7 @@ fn two_users_of_a_governed_pool_do_not_see_each_other() {
     governed.actions();
 }
 
-/// A client that comes over HTTP with a token.
+/// A client over HTTP with a token.
 struct Far {
     address: String,
     token: String,
@@ -139,7 +139,7 @@ struct Far {
 }
 
 impl Far {
-    /// Asks for something, and reads what comes until a line has this in it.
+    /// Sends a request, and reads until a line contains `until`.
     fn exchange(&self, head: &str, body: &str, until: &str) -> (TcpStream, String) {
         let Self { address, token, connection } = self;
         let mut stream = TcpStream::connect(address).expect("it listens");
@@ -215,7 +215,7 @@ fn a_killed_worker_loses_no_log_entry() {
     let mut peer = bus.client_at(0);
     let name = session(&mut peer, &governed);
     peer.prompt(&json!(2), &name, "go");
-    // It asks, so that it was decided is on the disk.
+    // The agent asks, so the decision is on disk.
     peer.expect_request("session/request_permission");
     let state = bus.state();
     let workers = state["pools"][0]["workers"].as_array().expect("workers").clone();
@@ -227,7 +227,7 @@ fn a_killed_worker_loses_no_log_entry() {
     let actions = governed.actions();
     let last = ["operator.invoked", "operator.running", "policy.resolved", "operator.suspended"];
     assert!(last.iter().all(|wanted| actions.iter().any(|action| action == wanted)), "{actions:?}");
-    // Whoever comes next is served.
+    // The next client is served.
     let mut next = bus.client_at(0);
     session(&mut next, &governed);
     bus.stop();
@@ -259,5 +259,5 @@ fn an_unservable_manifest_is_reported_at_start() {
     let said = check("");
     assert!(said.contains("POLICY.md:") && said.contains("--- exit 2 ---"), "{said}");
     let said = governed.dir.output_of(command(&governed.dir, &["--config", &file("")]));
-    assert!(said.contains("cannot be served") && said.contains("--- exit 2 ---"), "{said}");
+    assert!(said.contains("cannot serve the manifest") && said.contains("--- exit 2 ---"), "{said}");
 }

@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::bus_support::{Bus, NARROWS, command, write};
 use crate::test_dir::{MARK, TestDir};
 
-/// A bus with this agent and these limits.
+/// Returns a configuration with this agent and these limits.
 fn file(agent: &str, limits: &str) -> String {
     format!(
         "[[listen]]\nurl = 'tcp://127.0.0.1:0'\n[[pool]]\ncommand = ['narrows', 'fake-agent', '{agent}']\n\
@@ -16,12 +16,12 @@ fn file(agent: &str, limits: &str) -> String {
 }
 
 #[test]
-fn without_arguments_the_bus_explains_itself() {
+fn without_arguments_the_bus_prints_its_help() {
     let dir = TestDir::new();
     let told = dir.output_of(dir.narrows(["bus"]));
     assert!(told.contains("narrows bus --config <FILE>") && told.contains("Examples:"), "{told}");
     assert!(told.ends_with("--- exit 2 ---\n"), "{told}");
-    // Its own exit codes and variables, not those of a run.
+    // The command has its own exit codes and variables, not those of a run.
     for (args, codes) in
         [(&["bus", "--help"][..], "0, 2, 5, 70, 130"), (&["bus", "status", "--help"], "0, 1, 2, 130, 141")]
     {
@@ -40,48 +40,50 @@ fn errors_are_reported_before_anything_is_started() {
     let output = |args: &[&str]| dir.output_of(command(&dir, args));
     assert_snapshot!(output(&["--", "narrows", "acp"]), @"
     --- stderr ---
-    error: nobody can come in: nothing says where to listen
-    hint: say where: --listen tcp://127.0.0.1:9000, --listen unix:/PATH or --stdio
+    error: no listener configured
+    hint: add --listen tcp://127.0.0.1:9000, --listen unix:/PATH or --stdio
     --- exit 2 ---
     ");
     assert_snapshot!(output(&["--tcp", "127.0.0.1:0", "--share", "all"]), @"
     --- stderr ---
-    error: nothing says which agents to start
-    hint: put an agent behind everything else: `-- narrows acp`; or name a file: --config bus.toml
+    error: no agent configured
+    hint: add an agent after the options: `-- narrows acp`; or a configuration file: --config bus.toml
     --- exit 2 ---
     ");
     assert_snapshot!(output(&["--tcp", "127.0.0.1:0", "narrows", "acp"]), @r#"
     --- stderr ---
-    error: "narrows" stands where no agent is looked for
-    hint: an agent and its arguments stand behind `--`: -- narrows acp
+    error: unexpected argument "narrows" before `--`
+    hint: put the command of the agent after `--`: -- narrows acp
     --- exit 2 ---
     "#);
     assert_snapshot!(output(&["statsu"]), @r#"
     --- stderr ---
-    error: "statsu" stands where no agent is looked for
+    error: unexpected argument "statsu" before `--`
     hint: did you mean `narrows bus status`?
     --- exit 2 ---
     "#);
     let quoted = output(&["--tcp", "127.0.0.1:0", "--", "narrows acp"]);
     assert!(
-        quoted.contains("hint: no shell takes it apart: write it as words, `-- narrows acp` or "),
+        quoted.contains(
+            "hint: write the command as separate words, as no shell splits it: `-- narrows acp` or "
+        ),
         "{quoted}"
     );
     assert!(quoted.contains("because: program \"narrows acp\" not found in PATH\n"), "{quoted}");
     assert!(quoted.ends_with("--- exit 5 ---\n"), "{quoted}");
     assert_snapshot!(output(&["--tcp", "127.0.0.1:0", "--", "./no-such-agent"]), @r#"
     --- stderr ---
-    error: the agents of pool "default" cannot be started
+    error: cannot start the agents of pool "default"
       because: program "./no-such-agent" not found
-    hint: install it, or give the path to it; `narrows check` looks for all of them
+    hint: install it, or use its path; `narrows check` finds all missing programs
     --- exit 5 ---
     "#);
     dir.file("bus.toml", "[[listen]]\nurl = 'tcp://127.0.0.1:0'\n[[pool]]\ncommand = ['./no-such-agent']\n");
     assert_snapshot!(output(&["--config", "bus.toml"]), @r#"
     --- stderr ---
-    error: bus.toml:4:11: the agents of pool "default" cannot be started
+    error: bus.toml:4:11: cannot start the agents of pool "default"
       because: program "./no-such-agent" not found
-    hint: install it, or give the path to it; `narrows check` looks for all of them
+    hint: install it, or use its path; `narrows check` finds all missing programs
     --- exit 5 ---
     "#);
     dir.file("bus.toml", "[[listen]]\nurl = 'tcp://0.0.0.0:1'\n[[pool]]\ncommand = ['a']\ninstancse = 2\n");
@@ -101,11 +103,11 @@ fn errors_are_reported_before_anything_is_started() {
     ");
     assert_snapshot!(output(&["--config", "none.toml"]), @r#"
     --- stderr ---
-    error: --config: "none.toml" cannot be read
+    error: --config: cannot read "none.toml"
       because: No such file or directory (os error 2)
     --- exit 2 ---
     "#);
-    // Whatever of these this machine cannot enforce.
+    // The limits that this machine cannot enforce.
     for (setting, can) in narrows_bus::worker_limits() {
         let Err(error) = can else { continue };
         dir.file(
@@ -116,11 +118,11 @@ fn errors_are_reported_before_anything_is_started() {
         );
         let why = &error.why;
         let expected = format!(
-            "--- stderr ---\nerror: pool \"default\": cannot enforce `{setting}` on this machine: {why}\nhint: leave `memory` and `pids` of the pool out, or limit the whole bus from outside\n--- exit 2 ---\n"
+            "--- stderr ---\nerror: pool \"default\": cannot enforce `{setting}` on this machine: {why}\nhint: remove `memory` and `pids` of the pool, or limit the whole bus from outside\n--- exit 2 ---\n"
         );
         assert_eq!(output(&["--config", "limited.toml"]), expected);
     }
-    // What stands in a file is not said by flags as well.
+    // Flags cannot repeat settings of a file.
     for more in [["--", "a"], ["--share", "all"], ["--instances", "2"], ["--protocol", "2"], ["--name", "a"]]
     {
         let told = output(&[&["--config", "bus.toml"][..], &more].concat());
@@ -140,7 +142,7 @@ fn a_port_in_use_is_reported() {
     let listen = format!("ws://{address}/acp");
     let told = dir.output_of(command(&dir, &["--listen", &listen, "--", "narrows", "acp"]));
     let words = format!(
-        "error: {address} is in use by another process\nhint: perhaps a bus runs already: narrows bus status\n"
+        "error: {address} is in use by another process\nhint: check if another bus is running: narrows bus status\n"
     );
     assert!(told.contains(&words) && told.ends_with("--- exit 2 ---\n"), "{told}");
     assert!(!dir.path().join("run/narrows/admin.sock").exists(), "nothing is left of it");
@@ -154,13 +156,13 @@ fn a_duplicate_listener_is_an_error() {
             dir.output_of(command(&dir, &["--listen", one, "--listen", other, "--", "narrows", "acp"]));
         assert!(told.contains(expected) && told.ends_with("--- exit 2 ---\n"), "{told}");
     };
-    check("ws://127.0.0.1:1/acp", "ws://127.0.0.1:1", "error: ws://127.0.0.1:1/acp is listened on already\n");
+    check("ws://127.0.0.1:1/acp", "ws://127.0.0.1:1", "error: duplicate listener ws://127.0.0.1:1/acp\n");
     check("ws://127.0.0.1:1/a", "http://127.0.0.1:1/b", "hint: a port has one path");
     check("127.0.0.1:1", "stdio:", "http://HOST:PORT/acp; did you mean tcp://127.0.0.1:1?\n");
 }
 
 #[test]
-fn sigterm_lets_a_turn_end() {
+fn sigterm_waits_for_active_turns() {
     let dir = TestDir::new();
     let script = "name = 'short'\n[[turn]]\nsteps = [{ say = 'So' }, { pause = '1s' }, { say = ' it is' }]\n";
     let script = dir.file("short.toml", script);
@@ -170,8 +172,8 @@ fn sigterm_lets_a_turn_end() {
     peer.prompt(&json!(2), &session, "Hi");
     peer.expect_text("So");
     bus.signal(Signal::TERM);
-    // Nobody pressed anything.
-    assert_eq!(bus.expect_text("stopping: running turns have 30s to end"), "");
+    // There was no Ctrl-C.
+    assert_eq!(bus.expect_text("shutting down: waiting up to 30s for active turns"), "");
     let refused = peer.call(&json!(3), "session/new", &json!({"cwd": dir.path(), "mcpServers": []}));
     assert_eq!(refused["error"]["code"], -32016, "{refused}");
     assert_eq!(refused["error"]["data"]["effects"], "none", "{refused}");
@@ -189,7 +191,7 @@ fn an_idle_bus_stops_at_once() {
     let mut peer = bus.client();
     peer.session(&dir);
     let said = bus.stop();
-    assert!(said.contains("stopping: nothing is under way\n"), "{said}");
+    assert!(said.contains("shutting down: no active requests\n"), "{said}");
 }
 
 #[test]
@@ -209,7 +211,7 @@ fn an_unfinished_turn_is_reported_to_its_client() {
 }
 
 #[test]
-fn a_second_ctrl_c_leaves_at_once() {
+fn a_second_ctrl_c_exits_immediately() {
     let dir = TestDir::new();
     let mut bus =
         Bus::from_file(&dir, &format!("{}[[listen]]\nurl = 'unix:in.sock'\n", file("stubborn", "")));
@@ -220,7 +222,7 @@ fn a_second_ctrl_c_leaves_at_once() {
     peer.prompt(&json!(2), &session, "Hi");
     peer.expect_text("I will not stop. ");
     bus.signal(Signal::INT);
-    bus.expect_text("press Ctrl-C again to leave at once");
+    bus.expect_text("(Ctrl-C again to exit now)");
     bus.signal(Signal::INT);
     assert_eq!(bus.wait().code, Some(130));
     assert!(sockets.iter().all(|socket| !socket.exists()), "it takes its sockets along");
@@ -249,26 +251,26 @@ fn a_reload_fails_no_request() {
     old.prompt(&json!(2), &session, "Hi");
     old.expect_text("So");
 
-    // A bad file changes nothing, and says where it is bad.
+    // An invalid file changes nothing, and its error has a position.
     write(&dir, "[[listen]]\nurl = 'tcp://127.0.0.1:0'\n[[pool]]\ncommand = ['narrows']\nshrae = 'all'\n");
     bus.signal(Signal::HUP);
     let said = bus.expect_text("bus.toml:5:1: ");
     assert!(said.contains("`shrae`"), "{said}");
-    bus.expect_text("the settings stay as they are");
+    bus.expect_text("reload failed, keeping the current configuration");
     write(&dir, &file("echo", "").replace("'narrows'", "'./no-such-agent'"));
     bus.signal(Signal::HUP);
     bus.expect_text("no-such-agent");
-    bus.expect_text("the settings stay as they are");
+    bus.expect_text("reload failed, keeping the current configuration");
     let other_place = file("echo", "").replace("tcp://127.0.0.1:0", "tcp://127.0.0.1:1");
     write(&dir, &other_place);
     bus.signal(Signal::HUP);
     let open = format!("{} stays open until the bus is restarted", bus.at[0]);
     let closed = "tcp://127.0.0.1:1 is not opened until the bus is restarted";
-    bus.expect_lines(&[&open, closed, "the settings were read again"]);
+    bus.expect_lines(&[&open, closed, "configuration reloaded"]);
 
     write(&dir, &file("echo", "max_connections = 7"));
     bus.signal(Signal::HUP);
-    bus.expect_text("the settings were read again");
+    bus.expect_text("configuration reloaded");
     let mut new = bus.client();
     let session = new.session(&dir);
     new.prompt(&json!(2), &session, "one two");
@@ -286,12 +288,12 @@ fn the_admin_socket_does_not_change_on_reload() {
     let dir = TestDir::new();
     let text = file("echo", "");
     let mut bus = Bus::from_file(&dir, &text);
-    // Each time, not only when it changes.
+    // The warning is repeated with every reload.
     for name in ["one.sock", "one.sock", "two.sock"] {
         write(&dir, &format!("{text}[admin]\nsocket = '{name}'\nport = 7\n"));
         bus.signal(Signal::HUP);
-        let told = "operators come in at the usual socket until the bus is started again, and then at ";
-        bus.expect_lines(&[told, &format!("{name} and 127.0.0.1:7"), "the settings were read again"]);
+        let told = "changed admin sockets need a restart: the default socket until then, ";
+        bus.expect_lines(&[told, &format!("{name} and 127.0.0.1:7"), "configuration reloaded"]);
     }
     bus.stop();
 }
@@ -315,7 +317,7 @@ fn a_replaced_program_still_starts_workers() {
     install();
     write(&dir, &file("echo", "").replace("'echo'", "'hello'"));
     bus.signal(Signal::HUP);
-    bus.expect_text("the settings were read again");
+    bus.expect_text("configuration reloaded");
     bus.client().session(&dir);
     bus.stop();
 }
@@ -326,7 +328,7 @@ fn stderr_of_workers_can_be_followed() {
     let script = r"printf 'one\n\033[2Jtwo\n' >&2; cat; echo last >&2";
     let args = ["--log", "narrows_bus::worker=debug,warn", "--tcp", "127.0.0.1:0", "--", "sh", "-c", script];
     let mut bus = Bus::start(&dir, &args);
-    // While it runs, and once more when it ends.
+    // Once while it runs, and once when it ends.
     bus.expect_lines(&["DEBUG narrows_bus::worker: one pool=\"default\" worker=0", "\\u{1b}[2Jtwo"]);
     let said = bus.stop();
     assert!(said.contains("narrows_bus::worker: last pool="), "{said}");
@@ -343,7 +345,7 @@ fn sighup_reloads_the_file_under_nohup() {
     command.args(["-c", &run]).env(MARK, dir.mark()).env("XDG_RUNTIME_DIR", dir.path().join("run"));
     let mut bus = Bus::started(&dir, command);
     bus.signal(Signal::HUP);
-    bus.expect_text("the settings were read again");
+    bus.expect_text("configuration reloaded");
     bus.stop();
 }
 

@@ -33,14 +33,14 @@ fn the_error_codes_are_those_of_the_code() {
         let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
         let (number, condition) = (cells[0], cells[1].trim_matches('`'));
         let code = Code::ALL.iter().find(|code| code.number().to_string() == number).expect(row);
-        // One of them is told apart further.
+        // Two conditions share a code.
         assert!(condition == code.condition() || condition == "session_in_use", "{row}");
         documented += 1;
     }
     assert!(documented >= 15, "{documented}");
 }
 
-/// Every field of the state has its place in the table, and nothing else has.
+/// The table lists exactly the fields of the status.
 #[test]
 fn the_fields_of_the_state_are_documented() {
     let dir = TestDir::new();
@@ -64,7 +64,7 @@ fn the_fields_of_the_state_are_documented() {
     ] {
         let mut keys: Vec<&str> = value.as_object().expect("an object").keys().map(String::as_str).collect();
         if heading == "Pools" {
-            // Only a governed pool has it.
+            // Only a governed pool has this field.
             keys.push("manifest");
         }
         keys.sort_unstable();
@@ -96,7 +96,8 @@ fn the_line_for_a_local_model_works() {
     assert_eq!(seen.header("authorization"), None, "no key is sent");
 }
 
-/// Shared workers were told what clients can do before the client came; whether it decides itself, each prompt says.
+/// Shared workers learned the client capabilities before the client connected. Each prompt says whether the client
+/// decides itself.
 #[tokio::test]
 async fn a_shared_agent_runs_a_command_of_a_client_that_decides_itself() {
     let file = guide_file();

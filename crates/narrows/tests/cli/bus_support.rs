@@ -67,12 +67,12 @@ impl<'a> Bus<'a> {
             said: String::new(),
             early: VecDeque::new(),
         };
-        let admin = bus.expect_text(" come in at unix:");
+        let admin = bus.expect_text(" listening on unix:");
         bus.admin = admin.into();
         for line in bus.said.lines() {
             match line.strip_prefix("listening on ") {
                 Some(rest) => bus.at.extend(rest.split(',').next().map(str::to_owned)),
-                None if line.contains(" come in at unix:") => {}
+                None if line.contains(" listening on unix:") => {}
                 None => bus.early.push_back(format!("{line}\n")),
             }
         }

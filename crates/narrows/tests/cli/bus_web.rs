@@ -29,7 +29,7 @@ share = "all"
 mix_identities = true
 "#;
 
-/// What `narrows token` does with a file of this place.
+/// Runs `narrows token` with a file in this directory.
 fn token(dir: &TestDir, args: &[&str]) -> (Option<i32>, String, String) {
     let file = dir.path().join("tokens.toml");
     let output =
@@ -38,7 +38,7 @@ fn token(dir: &TestDir, args: &[&str]) -> (Option<i32>, String, String) {
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
-/// A bus that writes down whose sessions are, in a directory of this place.
+/// Starts a bus that stores session owners in this directory.
 fn start(dir: &TestDir) -> Bus<'_> {
     start_with(dir, FILE)
 }
@@ -49,7 +49,7 @@ fn start_with<'a>(dir: &'a TestDir, text: &str) -> Bus<'a> {
     Bus::started(dir, command)
 }
 
-/// The head and the body of what a POST is answered with.
+/// Sends a POST and returns head and body of the response.
 fn post(url: &str, token: Option<&str>, body: &Value) -> (String, String) {
     let address = url.split_once("://").and_then(|(_, rest)| rest.split('/').next()).expect("an address");
     let mut stream = TcpStream::connect(address).expect("it listens");
@@ -71,35 +71,40 @@ fn initialize() -> Value {
 }
 
 #[test]
-fn a_token_is_written_to_a_file_of_its_own_and_made_once() {
+fn a_token_is_created_once_in_its_own_file() {
     let dir = TestDir::new();
     let out = dir.path().join("new/dir/laptop.token");
     let path = out.to_str().expect("UTF-8");
     let (code, said, told) = token(&dir, &["new", "laptop", "--out", path]);
-    assert_eq!((code, said.as_str(), told), (Some(0), "", format!("the token of laptop is in {path}\n")));
+    assert_eq!((code, said.as_str(), told), (Some(0), "", format!("token of laptop written to {path}\n")));
     let mode = |path: &Path| path.metadata().expect("it is there").permissions().mode() & 0o777;
     assert_eq!((mode(&dir.path().join("new")), mode(&dir.path().join("new/dir"))), (0o700, 0o700));
     assert_eq!(out.metadata().expect("it is there").permissions().mode() & 0o777, 0o600);
     let secret = std::fs::read_to_string(&out).expect("a token");
     assert!(secret.starts_with("nrw_") && secret.ends_with('\n'), "{secret}");
-    // Nothing is written over, and then nothing is made.
+    // Existing files are not overwritten, and then no token is created.
     let (code, _, told) = token(&dir, &["new", "desk", "--out", path]);
-    assert!(code == Some(2) && told.contains("no token was made; name another file"), "{told}");
+    assert!(
+        code == Some(2) && told.contains("existing files are never overwritten, and no token was created"),
+        "{told}"
+    );
     assert_eq!(std::fs::read_to_string(&out).expect("a token"), secret);
     assert!(!token(&dir, &["list"]).1.contains("desk"));
-    // A name has one, and one that was not made leaves no file.
+    // A name has one token, and a failed command leaves no file.
     let other = dir.path().join("other.token");
     let (code, said, told) = token(&dir, &["new", "laptop", "--out", other.to_str().expect("UTF-8")]);
     assert_eq!((code, said.as_str()), (Some(2), ""));
     assert!(
-        told.contains("error: token \"laptop\" already exists\nhint: it still holds, and none was made"),
+        told.contains(
+            "error: token \"laptop\" already exists\nhint: the existing token stays valid, and no new one was created"
+        ),
         "{told}"
     );
     assert!(told.contains("`narrows token revoke laptop --file "), "{told}");
     assert!(!other.exists());
-    // What cannot be written lets nobody in.
+    // A token that cannot be written is not valid.
     let (code, _, told) = token(&dir, &["new", "full", "--out", "tokens.toml/full.token"]);
-    assert!(code == Some(2) && told.contains("no token was made"), "{told}");
+    assert!(code == Some(2) && told.contains("no token was created"), "{told}");
     assert!(!token(&dir, &["list"]).1.contains("full"));
 }
 
@@ -126,8 +131,8 @@ fn changes_of_tokens_are_reported() {
     assert!(rows[1][3].starts_with("20") && rows[1][3].ends_with('Z'), "{list}");
     assert_eq!(object(&["list", "--json"])[0]["created"], rows[1][3]);
     let gone = |name: &str| token(&dir, &["revoke", name]).2;
-    assert_eq!(gone("desk"), "the token of desk is revoked: whoever has it is let in no more\n");
-    assert!(gone("laptop").contains("; none is left in "));
+    assert_eq!(gone("desk"), "token of desk revoked; its connections are closed within seconds\n");
+    assert!(gone("laptop").contains("; no tokens left in "));
 }
 
 #[test]
@@ -145,19 +150,19 @@ fn a_client_with_a_revoked_token_gets_the_reason() {
     let told = running.finish();
     assert!(
         told.contains(&format!(
-            "error: the connection to {url} is lost\n  because: the server no longer takes our token (401)\n"
+            "error: connection to {url} lost\n  because: the server no longer accepts the token (401)\n"
         )),
         "{told}"
     );
     assert!(
-        told.contains("hint: it was revoked, or has run out") && told.ends_with("--- exit 1 ---\n"),
+        told.contains("hint: create a new token on the server") && told.ends_with("--- exit 1 ---\n"),
         "{told}"
     );
     bus.stop();
 }
 
 #[test]
-fn an_editor_whose_token_is_revoked_loses_a_connection_that_it_had() {
+fn a_revoked_token_disconnects_an_editor() {
     for scheme in ["ws://", "http://"] {
         let (dir, away) = (TestDir::new(), TestDir::new());
         let secret = token(&dir, &["new", "laptop"]).1;
@@ -169,7 +174,7 @@ fn an_editor_whose_token_is_revoked_loses_a_connection_that_it_had() {
         assert_eq!(token(&dir, &["revoke", "laptop"]).0, Some(0));
         let ended = stdio.wait();
         assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
-        assert!(ended.stderr.contains("the server no longer takes our token (401)"), "{}", ended.stderr);
+        assert!(ended.stderr.contains("the server no longer accepts the token (401)"), "{}", ended.stderr);
         bus.stop();
     }
 }
@@ -191,7 +196,7 @@ fn a_token_file_from_a_variable_is_used_with_the_default_path() {
         let mut missing = run();
         missing.env("NARROWS_TOKEN_FILE", "none");
         let told = away.output_beside_others(missing);
-        assert!(told.contains("error: NARROWS_TOKEN_FILE: \"none\" cannot be read"), "{told}");
+        assert!(told.contains("error: NARROWS_TOKEN_FILE: cannot read \"none\""), "{told}");
     }
     bus.stop();
 }
@@ -239,7 +244,7 @@ fn refused_connections_are_counted_by_reason() {
     assert_eq!(state["network_refused"]["token"], 2, "{state}");
     assert_eq!(state["network_refused"]["host"], 0, "{state}");
     let table = bus.status(&[]);
-    assert!(table.contains("refused by the doors of the network: 1 origin, 2 token\n"), "{table}");
+    assert!(table.contains("network requests refused: 1 origin, 2 token\n"), "{table}");
     let figures = bus.page("/metrics");
     assert!(figures.contains("narrows_bus_network_refused_total{reason=\"origin\"} 1"), "{figures}");
     bus.stop();
@@ -254,7 +259,7 @@ fn a_bus_survives_a_file_size_limit() {
     prlimit(Some(bus.pid()), Resource::Fsize, limit).expect("it is ours");
     let proof = format!("Bearer {secret}");
     let mut peer = Peer::web(&bus.at[0], &[("authorization", &*proof)]).expect("let in");
-    // Its owner cannot be written down, which costs the session at most.
+    // The owner cannot be stored; this affects at most the session.
     peer.session(&dir);
     assert_eq!(bus.state()["sessions"], 1);
     bus.signal(Signal::TERM);
@@ -297,7 +302,7 @@ fn a_client_of_a_resumable_port_can_reconnect() {
     let answer = first.call(&json!(0), "initialize", &marked);
     let connection = &answer["result"]["_meta"]["narrows"]["resume"]["connection"];
     assert!(connection.is_string(), "{answer}");
-    // By the same way, with what was taken before.
+    // On the same connection, with the data from before.
     let mut second = Peer::connect(&bus.at[1]);
     let resumed =
         second.call(&json!(1), "_narrows/resume", &json!({"connection": connection, "received": 1}));
@@ -305,12 +310,12 @@ fn a_client_of_a_resumable_port_can_reconnect() {
     assert_eq!(bus.state()["network_connections"]["resumed"], 1);
     let made = second.call(&json!(2), "session/new", &json!({"cwd": dir.path(), "mcpServers": []}));
     assert!(made["result"]["sessionId"].is_string(), "{made}");
-    // Everybody else is served as ever.
+    // All other clients are served as before.
     bus.client_at(1).session(&dir);
     bus.stop();
 }
 
-/// A bus whose agent asks for a permission in each turn.
+/// Starts a bus whose agent asks for permission in each turn.
 fn asking<'a>(dir: &'a TestDir, limits: &str) -> Bus<'a> {
     dir.file("asks.toml", &asks("delete"));
     let agent = "command = [\"[NARROWS]\", \"fake-agent\", \"asks.toml\"]\nshare = \"all\"\n";
@@ -318,8 +323,8 @@ fn asking<'a>(dir: &'a TestDir, limits: &str) -> Bus<'a> {
     start_with(dir, &format!("{listen}[[pool]]\n{agent}{limits}"))
 }
 
-/// A client that waits for the end of a turn in which it was asked; what its connection is called, if it can be taken up again,
-/// and how much it has heard.
+/// Returns a client that waits for the end of a turn with a permission request, the id of its resumable connection,
+/// and the number of messages it received.
 fn asked(bus: &Bus<'_>, dir: &TestDir, meta: &Value) -> (Peer, Value, usize) {
     let mut peer = Peer::web(&bus.at[0], &[]).expect("let in");
     let params = json!({"protocolVersion": 1, "clientCapabilities": {}, "_meta": meta});
@@ -353,7 +358,7 @@ fn a_resumable_client_gets_the_request_again_and_its_turn_continues() {
     bus.wait_for_workers(1);
     let (peer, connection, heard) = asked(&bus, &dir, &json!({"narrows": {"resume": 1}}));
     drop(peer);
-    // As if the question had been lost on the way.
+    // As if the request had been lost in transit.
     let mut again = Peer::web(&bus.at[0], &[]).expect("let in");
     let resume = json!({"connection": connection, "received": heard - 1});
     assert_eq!(again.call(&json!("r"), "_narrows/resume", &resume)["result"]["received"], 3);
@@ -384,7 +389,7 @@ fn a_resumable_client_is_closed_after_its_grace_period() {
     let fates = json!({"broken": 1, "cursor_gap": 0, "expired": 1, "resumed": 0});
     assert_eq!(bus.state()["network_connections"], fates);
     let table = bus.status(&[]);
-    assert!(table.contains("connections over the network: 1 broken, 1 expired\n"), "{table}");
+    assert!(table.contains("network disconnects: 1 broken, 1 expired\n"), "{table}");
     let figures = bus.page("/metrics");
     assert!(figures.contains("narrows_bus_network_connections_total{event=\"broken\"} 1\n"), "{figures}");
     bus.stop();
@@ -405,7 +410,7 @@ fn two_clients_share_one_session() {
     first.prompt(&json!(2), &session, "one two");
     first.answer(&json!(2));
     second.expect_text("two");
-    // Now the other way round.
+    // The same with the roles reversed.
     second.prompt(&json!(2), &session, "three four");
     second.answer(&json!(2));
     first.expect_text("four");
@@ -413,7 +418,7 @@ fn two_clients_share_one_session() {
 }
 
 #[test]
-fn tokens_are_made_listed_and_revoked() {
+fn tokens_are_created_listed_and_revoked() {
     let dir = TestDir::new();
     let (code, made, _) = token(&dir, &["new", "laptop"]);
     assert_eq!((code, made.starts_with("nrw_"), made.lines().count()), (Some(0), true, 1));
@@ -437,7 +442,7 @@ fn tokens_are_made_listed_and_revoked() {
         (&["new", "laptop"][..], "token \"laptop\" already exists"),
         (&["new", "a b"], "invalid token name"),
         (&["revoke", "nobody"], "does not exist"),
-        (&["revoke", "nobody"], "hint: `narrows token list --file /"),
+        (&["revoke", "nobody"], "hint: list the tokens: `narrows token list --file /"),
     ] {
         let (code, _, said) = token(&dir, args);
         assert!(code == Some(2) && said.contains(words), "{args:?}: {said}");
@@ -475,7 +480,7 @@ fn a_network_listener_needs_authentication() {
     }
 }
 
-/// What a bus with these files and `narrows check` say of them, when neither can use them.
+/// Checks the errors of a bus and of `narrows check` about the same invalid files.
 #[track_caller]
 fn refused(dir: &TestDir, settings: &str, words: &[&str]) {
     let pool = "[[pool]]\ncommand = [\"[NARROWS]\", \"fake-agent\", \"echo\"]\n";
@@ -497,7 +502,7 @@ fn unusable_files_are_reported_by_kind() {
     refused(
         &dir,
         settings,
-        &["tokens.toml:", " writable by every user\nhint: take that right away: chmod go-w "],
+        &["tokens.toml:", " writable by every user\nhint: remove the permission: chmod go-w "],
     );
     let told = dir.output_of(dir.narrows(["check", "bus.toml"]));
     assert!(!told.contains("tokens.toml: "), "{told}");
@@ -514,7 +519,7 @@ fn unusable_files_are_reported_by_kind() {
     let of = |cert: &str, key: &str| {
         format!("url = \"wss://127.0.0.1:0/acp\"\ntls = {{ cert = \"{cert}\", key = \"{key}\" }}")
     };
-    let strangers = [" does not match certificate ", "hint: the key must be the one"];
+    let strangers = [" does not match certificate ", "hint: use the private key of the certificate"];
     refused(&dir, &of("one.pem", "two.key"), &strangers);
     let told = dir.output_of(dir.narrows(["check", "bus.toml"]));
     assert!(told.contains("error: bus.toml:3:33: "), "where it is named: {told}");
@@ -525,7 +530,7 @@ fn unusable_files_are_reported_by_kind() {
     refused(
         &dir,
         &of("one.pem", "one.pem"),
-        &["contains no private key\n", "hint: `key` is the private key"],
+        &["contains no private key\n", "hint: use the private key of the certificate in `cert`"],
     );
     refused(&dir, &of("one.key", "one.key"), &["contains no certificate\n", "both in PEM form"]);
 }

@@ -7,7 +7,7 @@ use crate::terminal_user::{CTRL_C, CTRL_D, TerminalUser, processes};
 use crate::test_dir::{MARK, TestDir};
 use rustix::process::{Signal, kill_process};
 
-/// An agent that counts its turns, and has a command of its own.
+/// An agent that counts its turns, and has its own command.
 const COUNTS: &str = r#"
 name = "counts"
 
@@ -21,7 +21,7 @@ session_new = [
 steps = [{ usage = { used = 1200, size = 200000, cost = 0.02 } }, { say = "[{turn}: {prompt}]" }]
 "#;
 
-/// Rules under which somebody is asked.
+/// Rules that ask for permission.
 const ASKS: &str = "[[rule]]\neffect = \"ask\"\nkind = \"delete\"\n";
 
 #[test]
@@ -31,9 +31,9 @@ fn turns_follow_each_other_in_one_session() {
     let user = TerminalUser::chat_with(&dir, "counts.toml", &[]);
     user.expect("/help lists the commands");
     user.chat("hello", "[1: hello]");
-    user.expect("1200 in the context, $0.0200");
+    user.expect("1200 in context, $0.0200");
     user.chat("and again", "[2: and again]");
-    // A line that goes on.
+    // A line that is continued.
     user.type_text("one\\\r");
     user.expect_edit_line("… ");
     user.type_text("two\r");
@@ -49,7 +49,7 @@ fn turns_follow_each_other_in_one_session() {
 }
 
 #[test]
-fn commands_are_completed_and_known_by_name() {
+fn commands_are_completed_and_run() {
     let dir = TestDir::new();
     dir.file("counts.toml", COUNTS);
     let user = TerminalUser::chat_with(&dir, "counts.toml", &[]);
@@ -59,22 +59,22 @@ fn commands_are_completed_and_known_by_name() {
     user.type_text(" all\r");
     user.expect("[2: /review all]");
     user.expect_prompt();
-    user.chat("/nope", "neither the agent nor this program has a command /nope");
+    user.chat("/nope", "unknown command /nope; ");
     user.chat("//nope", "[3: /nope]");
     user.chat("/help", "/review");
-    user.expect("list the models, or choose one");
+    user.expect("list models, or select one");
     user.chat("/status", "session: session-1");
-    user.chat("/new", "a new session has begun: session-2");
+    user.chat("/new", "new session: session-2");
     user.chat("hello", "[1: hello]");
     user.chat("/sessions", "* session-2");
-    user.chat("/resume session-1", "going on with the session session-1");
+    user.chat("/resume session-1", "continuing session session-1");
     user.chat("on", "[4: on]");
     user.type_text("/quit\r");
     assert_eq!(user.wait_exit(), Some(0));
 }
 
 #[test]
-fn ctrl_c_cancels_the_turn_and_the_session_goes_on() {
+fn ctrl_c_cancels_the_turn_and_the_session_continues() {
     let dir = TestDir::new();
     let user = TerminalUser::chat_with(&dir, "slow", &[]);
     for turn in 1..=2 {
@@ -88,7 +88,7 @@ fn ctrl_c_cancels_the_turn_and_the_session_goes_on() {
 }
 
 #[test]
-fn an_agent_that_does_not_stop_is_ended_and_can_be_started_again() {
+fn an_agent_that_does_not_stop_is_killed_and_can_be_restarted() {
     let dir = TestDir::new();
     let script = "name = \"deaf\"\n[on]\nstart = [{ ignore_cancel = true }]\n[[turn]]\nsteps = [{ say = \"I will not stop.\" }, { pause = \"10m\" }]\n";
     dir.file("deaf.toml", script);
@@ -96,28 +96,28 @@ fn an_agent_that_does_not_stop_is_ended_and_can_be_started_again() {
     user.type_text("go\r");
     user.expect("I will not stop.");
     user.type_text(CTRL_C);
-    user.expect("cancelled; the agent did not stop within 100ms and was ended");
+    user.expect("cancelled; the agent did not stop within 100ms and was killed");
     user.expect("/restart starts it again");
     user.expect_prompt();
-    user.chat("/restart", "a new one has begun");
+    user.chat("/restart", "a new session was opened");
     user.type_text("/quit\r");
     assert_eq!(user.wait_exit(), Some(0));
 }
 
 #[test]
-fn a_second_ctrl_c_leaves() {
+fn a_second_ctrl_c_exits() {
     let dir = TestDir::new();
     let user = TerminalUser::chat_with(&dir, "stubborn", &["--cancel-grace", "1h"]);
     user.type_text("go\r");
     user.expect("I will not stop.");
     user.type_text(CTRL_C);
-    user.expect("press Ctrl-C again to leave");
+    user.expect("press Ctrl-C again to exit");
     user.type_text(CTRL_C);
     assert_eq!(user.wait_exit(), Some(130));
 }
 
 #[test]
-fn ctrl_c_clears_the_line_and_leaves_from_an_empty_one() {
+fn ctrl_c_clears_the_line_and_exits_on_an_empty_one() {
     let dir = TestDir::new();
     let user = TerminalUser::chat_with(&dir, "echo", &[]);
     for _ in 0..3 {
@@ -127,7 +127,7 @@ fn ctrl_c_clears_the_line_and_leaves_from_an_empty_one() {
         user.expect_prompt();
     }
     user.type_text(CTRL_C);
-    user.expect("press Ctrl-C again, or Ctrl-D, to leave");
+    user.expect("press Ctrl-C again, or Ctrl-D, to exit");
     user.expect_prompt();
     user.type_text(CTRL_C);
     assert_eq!(user.wait_exit(), Some(0));
@@ -145,7 +145,7 @@ fn a_permission_request_is_shown() {
     {
         user.type_text("clean\r");
         user.expect_times("[y] yes, this once", number + 1);
-        // The question stands behind what was said before it.
+        // The prompt follows the earlier output.
         let screen = user.screen();
         let asked = screen.rfind("The agent asks for permission:").expect("a question");
         assert!(screen[..asked].matches("I would like to clean up.").count() == number + 1, "{screen}");
@@ -166,7 +166,7 @@ fn a_prompt_is_withdrawn_when_its_turn_ends() {
     user.type_text(CTRL_C);
     user.expect("cancelled");
     user.expect_prompt();
-    // Nobody else reads what is typed now.
+    // No other process reads the keys now.
     user.type_text("clean again");
     user.expect_edit_line("> clean again");
     user.type_text("\r");
@@ -186,9 +186,9 @@ fn models_are_listed_and_chosen() {
     let screen = user.screen();
     let current = screen.lines().find_map(|line| line.strip_prefix("* ")).expect("a model");
     let current = current.split_whitespace().next().expect("a name").to_owned();
-    user.chat(&format!("/model {current}"), &format!("the model is now {current}"));
-    user.chat("/model nothing-like-it", "was not set");
-    user.chat("/new", "a new session has begun");
+    user.chat(&format!("/model {current}"), &format!("model set to {current}"));
+    user.chat("/model nothing-like-it", "not set");
+    user.chat("/new", "new session: ");
     user.chat("Hello, who are you?", "I am the demo model of Narrows");
     user.chat("/model", &format!("* {current}"));
     user.quit();
@@ -200,10 +200,10 @@ fn a_mode_that_was_chosen_is_confirmed_once() {
     let script = "name = 'modes'\nmodes = ['code', 'plan']\n[[turn]]\nsteps = [{ say = 'In {mode}.' }]\n";
     dir.file("modes.toml", script);
     let user = TerminalUser::chat_with(&dir, "modes.toml", &[]);
-    user.chat("/mode plan", "the mode is now plan");
+    user.chat("/mode plan", "mode set to plan");
     user.chat("Where?", "In plan.");
-    assert_eq!(user.screen().matches("the mode is now plan").count(), 1, "{}", user.screen());
-    user.chat("/mode code", "the mode is now code");
+    assert_eq!(user.screen().matches("mode set to plan").count(), 1, "{}", user.screen());
+    user.chat("/mode code", "mode set to code");
     user.quit();
 }
 
@@ -243,7 +243,7 @@ fn a_resized_terminal_keeps_working() {
 }
 
 #[test]
-fn an_agent_that_dies_can_be_started_again() {
+fn an_exited_agent_can_be_restarted() {
     let dir = TestDir::new();
     let user = TerminalUser::chat_with(&dir, "crash", &[]);
     user.type_text("go\r");
@@ -254,7 +254,7 @@ fn an_agent_that_dies_can_be_started_again() {
     user.type_text("anybody?\r");
     user.expect_times("/restart starts it again", 2);
     user.expect_prompt();
-    user.chat("/restart", "a new one has begun");
+    user.chat("/restart", "a new session was opened");
     user.type_text("go\r");
     user.expect_times("I am about to", 2);
     user.expect_times("/restart starts it again", 3);
@@ -275,15 +275,15 @@ fn a_session_outlives_its_agent() {
     let agents = processes(&dir, "acp");
     assert_eq!(agents.len(), 1);
     kill_process(agents[0], Signal::KILL).expect("it runs");
-    user.expect("the agent has ended, though nothing was asked of it");
+    user.expect("the agent exited while it was idle");
     user.expect_prompt();
-    user.chat("/restart", "the session goes on");
+    user.chat("/restart", "and the session continues");
     user.chat("/sessions", &format!("* {session}"));
     user.quit();
 }
 
 #[test]
-fn sigterm_leaves_from_the_prompt_and_from_a_turn() {
+fn sigterm_exits_at_the_prompt_and_during_a_turn() {
     for is_turn in [false, true] {
         let dir = TestDir::new();
         let user = TerminalUser::chat_with(&dir, "slow", &[]);
@@ -320,7 +320,7 @@ fn unknown_keys_do_not_end_the_chat() {
     dir.file("counts.toml", COUNTS);
     let user = TerminalUser::chat_with(&dir, "counts.toml", &[]);
     user.press_keys(b"ab\xff");
-    user.expect("what was typed is not UTF-8");
+    user.expect("the input is not UTF-8");
     user.expect_prompt();
     user.type_text("\x1bOz\t");
     user.chat("still here", "[1: still here]");
@@ -346,16 +346,16 @@ fn the_history_is_stored_privately() {
 }
 
 #[test]
-fn a_session_that_goes_on_shows_its_past() {
+fn a_resumed_session_shows_earlier_messages() {
     let dir = TestDir::new();
-    // In version 2 an agent that goes on with a session tells its past.
+    // In version 2 an agent that resumes a session replays it.
     let demo = ["--base-url", "builtin:demo", "--pace", "0", "--protocol", "2"];
     let user = TerminalUser::start(&dir, &demo);
     user.expect_prompt();
     user.chat("Hello, who are you?", "I am the demo model of Narrows");
     user.quit();
     let user = TerminalUser::start(&dir, &[&demo[..], &["--continue"]].concat());
-    user.expect("going on with the session ");
+    user.expect("continuing session ");
     user.expect(", \"Hello, who are you?\", last used just now");
     user.expect("you: Hello, who are you?");
     user.expect("agent: I am the demo model of Narrows");
@@ -364,21 +364,21 @@ fn a_session_that_goes_on_shows_its_past() {
 }
 
 #[test]
-fn a_session_that_is_loaded_shows_its_past() {
+fn a_loaded_session_shows_earlier_messages() {
     let dir = TestDir::new();
     dir.file("loads.toml", &format!("{COUNTS}\n[capabilities]\nresume = false\n"));
     let user = TerminalUser::chat_with(&dir, "loads.toml", &[]);
     for turn in 1..=5 {
         user.chat(&format!("message {turn}"), &format!("[{turn}: message {turn}]"));
     }
-    user.chat("/new", "a new session has begun");
-    user.chat("/resume session-1", "going on with the session session-1");
-    user.expect("… 4 messages before these");
+    user.chat("/new", "new session: ");
+    user.chat("/resume session-1", "continuing session session-1");
+    user.expect("… 4 earlier messages");
     user.expect("you: message 5");
     user.expect("agent: [5: message 5]");
-    user.chat("/resume session-1", "that is this session");
-    user.chat("/resume session-2", "going on with the session session-2");
-    user.chat("/resume session-1", "going on with the session session-1");
+    user.chat("/resume session-1", "this session is already active");
+    user.chat("/resume session-2", "continuing session session-2");
+    user.chat("/resume session-1", "continuing session session-1");
     user.chat("/resume nothing-like-it", "error: ");
     user.chat("on", "[6: on]");
     user.quit();
@@ -402,7 +402,7 @@ fn events_between_turns_are_shown_above_the_input_line() {
     assert_eq!(user.wait_exit(), Some(0));
 }
 
-/// `narrows chat` without a terminal.
+/// Runs `narrows chat` without a terminal.
 fn piped(dir: &TestDir, agent: &str, input: &str) -> String {
     let command = dir.narrows(["chat", "--pass-env", MARK, "--agent", agent]);
     dir.output_with_input(command, input.as_bytes())

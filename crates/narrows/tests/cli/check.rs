@@ -54,16 +54,16 @@ fn every_file_is_reported() {
     hint: write "30s" if seconds are meant
     error: bus.json:1:35: `command` cannot be started: program "/nowhere/agent" not found
     hint: install it, or give the path to it; a relative path is meant from `cwd`, or else from here
-    error: check: "missing.toml" cannot be read
+    error: check: cannot read "missing.toml"
       because: No such file or directory (os error 2)
-    hint: name a file that is there, or a directory with manifests in it
+    hint: use an existing file, or a directory with manifests
     warning: good.toml:7:18: `mix_identities` means something only with share = "all"
     --- exit 2 ---
     "#);
 }
 
 #[test]
-fn a_script_gets_objects() {
+fn json_output_has_one_object_per_file() {
     let dir = TestDir::new();
     dir.file("good.toml", GOOD);
     dir.file("bad.toml", BAD);
@@ -83,13 +83,13 @@ fn a_script_gets_objects() {
 }
 
 #[test]
-fn the_effective_settings_are_a_file_again() {
+fn the_effective_settings_are_a_valid_file() {
     let dir = TestDir::new();
     dir.file("good.toml", &GOOD.replace("mix_identities = true", ""));
     let told = check(&dir, &["-v", "good.toml"]);
     let file = told.strip_suffix("--- exit 0 ---\n").expect(&told);
     assert!(file.contains("queue_bytes = \"8MiB\"") && !file.contains("hunter2"), "{file}");
-    // The value of a variable is a comment, for whoever uses it to write.
+    // The value of an environment variable is hidden; users fill it in.
     let hidden = "# KEY = \"(hidden)\"\n";
     assert!(file.contains(hidden), "{file}");
     dir.file("again.toml", file);
@@ -98,7 +98,7 @@ fn the_effective_settings_are_a_file_again() {
 }
 
 #[test]
-fn the_settings_of_the_page_are_right() {
+fn the_settings_of_the_page_are_valid() {
     const PAGE: &str = include_str!("../../../../docs/reference/bus-toml.md");
     let dir = TestDir::new();
     let blocks: Vec<&str> =
@@ -106,14 +106,14 @@ fn the_settings_of_the_page_are_right() {
     let whole: Vec<&&str> = blocks.iter().filter(|block| block.contains("[[pool]]")).collect();
     assert!(!whole.is_empty());
     for block in whole {
-        // The programs are the reader's, and need not be here.
+        // The programs of the example need not exist here.
         let block = block.replace("\"narrows\", \"acp\"", "\"sh\"").replace("mcp-server-files", "sh");
         dir.file("page.toml", &block);
         let told = check(&dir, &["page.toml"]);
         assert!(told.ends_with("--- exit 0 ---\n"), "{told}");
         assert!(!told.contains("warning"), "{told}");
     }
-    // Every setting has a line there.
+    // Every setting has a line.
     let minimal = "[[listen]]\nurl = \"stdio:\"\n[[pool]]\ncommand = [\"sh\"]\ncwd = \".\"\nmemory = \"1GiB\"\npids = 9\n[admin]\nsocket = \"a\"\nport = 1\n";
     dir.file("all.toml", minimal);
     let told = check(&dir, &["--json", "--verbose", "all.toml"]);

@@ -43,7 +43,7 @@ fn check(dir: &TestDir, args: &[&str]) -> String {
     dir.output_of(dir.narrows(["check"].iter().chain(args)))
 }
 
-/// A directory `notes` with these files.
+/// Creates a directory `notes` with these files.
 fn notes(files: &[(&str, &str)]) -> TestDir {
     let dir = TestDir::new();
     std::fs::create_dir(dir.path().join("notes")).expect("a directory");
@@ -64,7 +64,7 @@ fn every_finding_has_a_position_and_a_fix() {
     --- stderr ---
     error: notes/ACP.md:6:7: kind: `sever` is not allowed here
     hint: did you mean server? It is one of client, server, bridge
-    error: notes/ACP.md:10:14: metadata.aip44.acp_rev: `1234567` without quotes is a number, and expected a string
+    error: notes/ACP.md:10:14: metadata.aip44.acp_rev: `1234567` without quotes is a number, expected a string
     hint: quote it: acp_rev: "1234567"
     error: notes/ACP.md:12:5: metadata.aip44.govenance: `govenance` is not a key of aip44
     hint: did you mean governance?
@@ -73,7 +73,7 @@ fn every_finding_has_a_position_and_a_fix() {
 }
 
 #[test]
-fn a_directory_is_looked_at_as_a_whole() {
+fn a_directory_is_checked_as_a_whole() {
     let dir = notes(&[("ACP.md", ACP), ("OPERATOR.md", OPERATOR), ("GOVERNANCE.md", GOVERNANCE)]);
     assert_snapshot!(check(&dir, &["notes"]), @r"
     notes/ACP.md: valid
@@ -81,24 +81,24 @@ fn a_directory_is_looked_at_as_a_whole() {
     notes/OPERATOR.md: valid
     --- exit 0 ---
     ");
-    // By itself it is right; what it leads to is not there.
+    // The file alone is valid, but a file that it refers to is missing.
     let dir = notes(&[("ACP.md", ACP), ("GOVERNANCE.md", GOVERNANCE)]);
     assert_snapshot!(check(&dir, &["notes/ACP.md", "notes"]), @"
     notes/ACP.md: valid by itself; what it leads to was not looked at: narrows check notes
     notes/GOVERNANCE.md: valid
     --- stderr ---
-    error: notes/ACP.md:12:5: metadata.aip44.operator: the file `./OPERATOR.md` cannot be had: no such file
+    error: notes/ACP.md:12:5: metadata.aip44.operator: the file `./OPERATOR.md` cannot be read: no such file
     hint: write a path relative to this file, such as ./FILE.md
     --- exit 2 ---
     ");
     std::fs::create_dir(dir.path().join("empty")).expect("a directory");
     assert_snapshot!(check(&dir, &["empty", "missing/ACP.md"]), @r#"
     --- stderr ---
-    error: check: there are no manifests in "empty"
-    hint: a manifest is called ACP.md, OPERATOR.md, GOVERNANCE.md, POLICY.md, SANDBOX.md, RUNNER.md or AGENT-CLI.md
-    error: check: "missing/ACP.md" cannot be read
+    error: check: no manifests in "empty"
+    hint: manifests are named ACP.md, OPERATOR.md, GOVERNANCE.md, POLICY.md, SANDBOX.md, RUNNER.md or AGENT-CLI.md
+    error: check: cannot read "missing/ACP.md"
       because: No such file or directory (os error 2)
-    hint: name a file that is there, or a directory with manifests in it
+    hint: use an existing file, or a directory with manifests
     --- exit 2 ---
     "#);
 }
@@ -120,7 +120,7 @@ fn warnings_are_errors_with_strict() {
     hint: write name: notes, or move the file
     --- exit 2 ---
     ");
-    // Also of a bus.
+    // The same for a bus.
     dir.file(
         "bus.toml",
         "[[listen]]\nurl = \"stdio:\"\n[[pool]]\ncommand = [\"sh\"]\nmix_identities = true\n",
@@ -141,7 +141,7 @@ fn a_name_is_known_from_within_its_directory() {
 }
 
 #[test]
-fn a_script_gets_objects() {
+fn json_output_has_one_object_per_file() {
     let bad = ACP.replace("\"272bf79\"", "12e4567").replace("name: notes", "name: other");
     let dir = notes(&[("ACP.md", &bad), ("GOVERNANCE.md", GOVERNANCE)]);
     for format in [&["--json"][..], &["--format", "json"]] {
@@ -160,7 +160,7 @@ fn a_script_gets_objects() {
                 "code": "quote-it",
                 "key": "metadata.aip44.acp_rev",
                 "value": "12e4567",
-                "message": "`12e4567` without quotes is a number, and expected a string",
+                "message": "`12e4567` without quotes is a number, expected a string",
                 "hint": "quote it: acp_rev: \"12e4567\"",
             }],
             "warnings": [{

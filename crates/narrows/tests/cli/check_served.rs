@@ -10,7 +10,7 @@ fn check(governed: &Governed, args: &[&str]) -> String {
     governed.dir.output_of(governed.dir.narrows(["check"].iter().chain(args)))
 }
 
-/// The lines with this word that both say, without what belongs to one of them.
+/// Compares the lines with this word that both commands print, without those of only one.
 #[track_caller]
 fn both(governed: &Governed, word: &str) -> String {
     let is_about =
@@ -48,7 +48,7 @@ fn sandboxed(more: &str, sandbox: &str) -> Governed {
 #[test]
 fn impossible_sandboxes_are_reported() {
     assert_snapshot!(both(&sandboxed("", "read_only: true\n"), "error:"), @"
-    error: ws/ACP.md:13:5: metadata.aip44.sandbox: read_only of SANDBOX.md cannot be enforced here: nothing may be run in a read-only sandbox, and an agent is a program (sandbox_read_only)
+    error: ws/ACP.md:13:5: metadata.aip44.sandbox: cannot enforce read_only of SANDBOX.md on this machine: a read-only sandbox cannot run programs, and the agent is a program (sandbox_read_only)
     ");
     let terminal = "    capabilities: {client: {terminal: true}}\n";
     assert_snapshot!(both(&sandboxed(terminal, ""), "error:"), @"
@@ -57,12 +57,12 @@ fn impossible_sandboxes_are_reported() {
     let governed = sandboxed("", "network: {egress: [example.com]}\nenv: {passthrough: [KEY]}\n");
     agent_cli(&governed, "{provider: local, config: {}}");
     assert_snapshot!(both(&governed, ""), @"
-    error: ws/AGENT-CLI.md:12:1: sandbox.network: it has no `network`, so nothing of that in ./SANDBOX.md would hold: of two sandboxes the stricter counts
-    hint: write sandbox: ./SANDBOX.md to have one for both, or network: {egress: []} if none of it is to hold
-    error: ws/AGENT-CLI.md:12:1: sandbox.env: it has no `env`, so nothing of that in ./SANDBOX.md would hold: of two sandboxes the stricter counts
-    hint: write sandbox: ./SANDBOX.md to have one for both, or env: {} if none of it is to hold
+    error: ws/AGENT-CLI.md:12:1: sandbox.network: missing `network`, which disables that of ./SANDBOX.md: the stricter of two sandboxes applies
+    hint: use sandbox: ./SANDBOX.md for both, or network: {egress: []} to deny everything
+    error: ws/AGENT-CLI.md:12:1: sandbox.env: missing `env`, which disables that of ./SANDBOX.md: the stricter of two sandboxes applies
+    hint: use sandbox: ./SANDBOX.md for both, or env: {} to deny everything
     ");
-    // What is said is meant.
+    // The error names the actual cause.
     agent_cli(&governed, "{provider: local, config: {}, network: {egress: []}, env: {}}");
     let told = check(&governed, &["ws"]);
     assert!(told.ends_with("--- exit 0 ---\n"), "{told}");
@@ -82,8 +82,8 @@ fn misspelled_keys_below_aip44_are_reported() {
 }
 
 #[test]
-fn an_operator_that_is_named_by_a_misspelled_key() {
-    let governed = Governed::of("server");
+fn an_operator_with_a_misspelled_key_is_reported() {
+    let governed = Governed::with_kind("server");
     governed.file("ACP.md", &acp("server", "governance-aware", "    operater: ./OPERATOR.md\n"));
     let told = both(&governed, "");
     assert_snapshot!(told, @"
@@ -92,7 +92,7 @@ fn an_operator_that_is_named_by_a_misspelled_key() {
     error: ws/ACP.md:12:5: metadata.aip44.operater: `operater` is not a key of aip44
     hint: did you mean operator?
     ");
-    // The file by itself is refused in the same words.
+    // A single file is refused with the same message.
     let alone = check(&governed, &["ws/ACP.md"]);
     assert_eq!(alone, format!("--- stderr ---\n{told}\n--- exit 2 ---\n"));
     // A file that only describes an agent is valid, but not served.
@@ -119,7 +119,7 @@ fn policies_about_unknown_tools_are_reported() {
     governed.file(path, &policy("shell", "run_comand", "decision: deny"));
     let told = check(&governed, &["ws"]);
     assert_snapshot!(told.split_once("--- stderr ---\n").expect("a warning").1, @"
-    warning: ws/policies/shell/POLICY.md:6:28: match.subject: `run_comand` matches no tool of the operator, so this policy decides nothing
+    warning: ws/policies/shell/POLICY.md:6:28: match.subject: `run_comand` matches no tool of the operator, so this policy has no effect
     hint: did you mean `run_command`?
     --- exit 0 ---
     ");
@@ -130,12 +130,12 @@ fn policies_about_unknown_tools_are_reported() {
     );
     governed.file(path, &policy("shell", "pay", "decision: deny"));
     let told = check(&governed, &["ws"]);
-    assert!(told.contains("hint: write one of read_file, run_command, or add it to `tools`"), "{told}");
+    assert!(told.contains("hint: use one of read_file, run_command, or add it to `tools`"), "{told}");
     // A bus that serves the manifest is checked with it.
     governed.dir.file("bus.toml", "[[listen]]\nurl = \"stdio:\"\n[[pool]]\nmanifest = \"ws/ACP.md\"\n");
     let told = check(&governed, &["bus.toml"]);
     assert!(told.contains("`pay` matches no tool of the operator"), "{told}");
-    // What another operator has, who shares the policy, is meant for that.
+    // A tool that another operator has, which shares the policy.
     std::fs::create_dir(governed.root().join("other")).expect("a directory");
     let copied = |name: &str| std::fs::read_to_string(governed.root().join(name)).expect("it is there");
     let acp = copied("ACP.md").replace("name: ws", "name: other").replace("kind: bridge", "kind: server");
@@ -146,9 +146,9 @@ fn policies_about_unknown_tools_are_reported() {
     governed.file("other/OPERATOR.md", &copied("OPERATOR.md").replace("{id: read_file}", "{id: pay}"));
     let told = check(&governed, &["ws"]);
     assert!(!told.contains("matches no tool") && told.ends_with("--- exit 0 ---\n"), "{told}");
-    // Which the built-in agent that plays it will not have, though.
+    // The built-in agent that runs the operator does not have the tool.
     assert!(
-        told.contains("warning: ws/other/OPERATOR.md:7:28: tools[1]: `pay` is no tool of the built-in"),
+        told.contains("warning: ws/other/OPERATOR.md:7:28: tools[1]: `pay` is not a tool of the built-in"),
         "{told}"
     );
 }
@@ -158,7 +158,7 @@ fn a_dangling_reference_names_target_and_policy() {
     let governed = Governed::bridge("");
     std::fs::remove_file(governed.root().join("policies/shell/POLICY.md")).expect("it is there");
     assert_snapshot!(both(&governed, ""), @"
-    error: ws/GOVERNANCE.md:11:20: policies.shell.ref: the file `./policies/shell/POLICY.md` cannot be had: no such file
+    error: ws/GOVERNANCE.md:11:20: policies.shell.ref: the file `./policies/shell/POLICY.md` cannot be read: no such file
     hint: write a path relative to this file, such as ./FILE.md
     ");
 }
@@ -170,21 +170,21 @@ fn unreadable_keyrings_are_reported() {
     let path = ".well-known/governance-keys.json";
     governed.file(path, "{\"keys\": [\n  {\"id\": 5}\n]}");
     assert_snapshot!(both(&governed, ""), @r#"
-    error: ws/.well-known/governance-keys.json:2:3: this is no file of keys: keys[0]: invalid type: integer `5`, expected a string
+    error: ws/.well-known/governance-keys.json:2:3: invalid signing keys: keys[0]: invalid type: integer `5`, expected a string
     hint: write {"keys": [{"id": "did:key:z6Mk…", "subject": {"id": "ada", "role": "lead"}}]}; `narrows audit keygen FILE` prints the id of a new key
     "#);
     governed.file(path, "keys");
     assert_snapshot!(both(&governed, "error:"), @"
-    error: ws/.well-known/governance-keys.json:1:1: this is no file of keys: expected value
+    error: ws/.well-known/governance-keys.json:1:1: invalid signing keys: expected value
     ");
-    // One that is named has to be there.
+    // A file that is named must exist.
     let governed = Governed::bridge("");
     let text = std::fs::read_to_string(governed.root().join("GOVERNANCE.md")).expect("it is there");
     governed
         .file("GOVERNANCE.md", &text.replace("policies:\n", "signing: {keyring: ./keys.json}\npolicies:\n"));
     assert_snapshot!(both(&governed, ""), @r#"
-    error: ws/GOVERNANCE.md:8:11: signing.keyring: there is no file keys.json, so nobody could sign an approval
-    hint: make it: write {"keys": [{"id": "did:key:z6Mk…", "subject": {"id": "ada", "role": "lead"}}]}; `narrows audit keygen FILE` prints the id of a new key
+    error: ws/GOVERNANCE.md:8:11: signing.keyring: missing file keys.json, so no approval can be signed
+    hint: create it: write {"keys": [{"id": "did:key:z6Mk…", "subject": {"id": "ada", "role": "lead"}}]}; `narrows audit keygen FILE` prints the id of a new key
     "#);
 }
 
@@ -196,7 +196,7 @@ fn unreadable_revocations_are_reported() {
     governed.file(path, "did:key:z6Mk");
     assert_snapshot!(both(&governed, ""), @r#"
     error: ws/.well-known/governance-revoked.json:1:1: cannot read the revoked keys: invalid JSON: expected value
-    hint: write {"revoked": ["did:key:z6Mk…"]}; keys are written as in the file of keys
+    hint: write {"revoked": ["did:key:z6Mk…"]}; keys have the same form as in the keys file
     "#);
     governed.file(path, "{\"lost\": []}");
     assert_snapshot!(both(&governed, "error:"), @"
@@ -209,7 +209,7 @@ fn unreadable_revocations_are_reported() {
     std::fs::remove_file(governed.root().join(path)).expect("it is there");
     std::os::unix::fs::symlink("gone.json", governed.root().join(path)).expect("a link");
     assert_snapshot!(both(&governed, "error:"), @"
-    error: ws/.well-known/governance-revoked.json:1:1: the keys cannot be read: no such file
+    error: ws/.well-known/governance-revoked.json:1:1: cannot read the signing keys: no such file
     ");
 }
 
@@ -230,15 +230,15 @@ fn impossible_approvals_are_reported() {
     assert_eq!(warned(&governed), "", "whoever runs this owns the workspace, and may be the client");
     governed.with_lead_quorum(1);
     assert_snapshot!(warned(&governed), @r#"
-    warning: ws/policies/removing/POLICY.md:9:1: signers: nobody can give this approval, so all of it is refused: no approver and no key is role "lead"
-    hint: add keys to .well-known/governance-keys.json (`narrows audit keygen`), or name others as signers
+    warning: ws/policies/removing/POLICY.md:9:1: signers: this approval is impossible, so every action that needs it is denied: no approver or key is role "lead"
+    hint: add keys to .well-known/governance-keys.json (`narrows audit keygen`), or name other signers
     "#);
     governed.keys(&["ada"]);
     assert_eq!(warned(&governed), "");
     governed.with_lead_quorum(2);
     assert_snapshot!(warned(&governed), @r#"
-    warning: ws/policies/removing/POLICY.md:9:1: signers: nobody can give this approval, so all of it is refused: it takes 2, and 1 of role "lead" can be had
-    hint: add keys to .well-known/governance-keys.json (`narrows audit keygen`), or name others as signers
+    warning: ws/policies/removing/POLICY.md:9:1: signers: this approval is impossible, so every action that needs it is denied: it needs 2, and only 1 of role "lead" are available
+    hint: add keys to .well-known/governance-keys.json (`narrows audit keygen`), or name other signers
     "#);
     governed.file(
         "policies/removing/POLICY.md",
@@ -249,16 +249,16 @@ fn impossible_approvals_are_reported() {
         ),
     );
     assert_eq!(warned(&governed), "", "zoe may be the client");
-    // A key that does not count is no key.
+    // An invalid key does not count.
     governed.file(
         ".well-known/governance-keys.json",
         "{\"keys\": [{\"id\": \"did:key:zNone\", \"subject\": {\"id\": \"ada\", \"role\": \"lead\"}}]}",
     );
     assert_snapshot!(warned(&governed), @r#"
-    warning: ws/policies/removing/POLICY.md:8:1: signers: nobody can give this approval, so all of it is refused: it takes 2, and 1 of role "lead" or user "zoe" can be had
-    hint: add keys to .well-known/governance-keys.json (`narrows audit keygen`), or name others as signers
-    warning: ws/.well-known/governance-keys.json:1:11: keys[0].id: this key does not count: it is no Ed25519 public key: a `did:key:z6Mk…`, or PEM
-    hint: write what `narrows audit keygen FILE` has printed, or what is in FILE.pub
+    warning: ws/policies/removing/POLICY.md:8:1: signers: this approval is impossible, so every action that needs it is denied: it needs 2, and only 1 of role "lead" or user "zoe" are available
+    hint: add keys to .well-known/governance-keys.json (`narrows audit keygen`), or name other signers
+    warning: ws/.well-known/governance-keys.json:1:11: keys[0].id: invalid key: it is not an Ed25519 public key (`did:key:z6Mk…`, or PEM)
+    hint: use the output of `narrows audit keygen FILE`, or the content of FILE.pub
     "#);
 }
 
@@ -276,8 +276,8 @@ fn a_missing_program_is_a_warning() {
     ws/policies/removing/POLICY.md: valid
     ws/policies/shell/POLICY.md: valid
     --- stderr ---
-    warning: ws/AGENT-CLI.md:6:1: bin: the agent cannot be started here: the program "no-such-agent" is not there
-    hint: install it, as `install` says, or write the path of it
+    warning: ws/AGENT-CLI.md:6:1: bin: cannot start the agent on this machine: program "no-such-agent" not found
+    hint: install it as described in `install`, or use its full path
     --- exit 0 ---
     "#);
     let shims = governed.dir.path().join(".pyenv/shims");
@@ -307,7 +307,7 @@ fn identity_files_are_checked_with_their_bus_and_alone() {
     ]));
     assert_snapshot!(made, @"
     --- stderr ---
-    error: no tool has the kind `exec`; did you mean kind:execute?
+    error: no tool is of the kind `exec`; did you mean kind:execute?
     --- exit 2 ---
     ");
     let made = governed.dir.output_of(governed.dir.narrows([
@@ -336,14 +336,14 @@ fn identity_files_are_checked_with_their_bus_and_alone() {
     governed.dir.file("who.toml", "[[identity]]\nwho = \"bus:token:a\"\nscopes = [\"kind:serach\"]\n");
     assert_snapshot!(check(&governed, &["bus.toml"]), @r#"
     --- stderr ---
-    error: [DIR]/who.toml:3:11: no tool has the kind `serach`; did you mean kind:search?
-    hint: it looks like this: [[identity]] who = "user:bob" scopes = ["kind:read"]
-    error: tokens.toml:5:11: no tool has the kind `exec`; did you mean kind:execute?
+    error: [DIR]/who.toml:3:11: no tool is of the kind `serach`; did you mean kind:search?
+    hint: use this form: [[identity]] who = "user:bob" scopes = ["kind:read"]
+    error: tokens.toml:5:11: no tool is of the kind `exec`; did you mean kind:execute?
     --- exit 2 ---
     "#);
     let bus = governed.dir.output_of(governed.dir.narrows(["bus", "--config", "bus.toml"]));
     assert!(
-        bus.contains("who.toml:3:11: no tool has the kind `serach`") && bus.ends_with("--- exit 2 ---\n"),
+        bus.contains("who.toml:3:11: no tool is of the kind `serach`") && bus.ends_with("--- exit 2 ---\n"),
         "{bus}"
     );
     let told = check(&governed, &["--json", "bus.toml", "tokens.toml"]);
@@ -356,7 +356,7 @@ fn identity_files_are_checked_with_their_bus_and_alone() {
 }
 
 #[test]
-fn a_file_of_tokens_tells_all_its_mistakes_and_that_it_has_no_token() {
+fn all_errors_of_a_token_file_are_reported() {
     let dir = TestDir::new();
     let check = |args: &[&str]| dir.output_of(dir.narrows(["check"].iter().chain(args)));
     let bus = "[[listen]]\nurl = \"http://127.0.0.1:0/acp\"\nauth = \"token\"\ntokens = \"who.toml\"\n\

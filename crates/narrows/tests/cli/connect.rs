@@ -14,7 +14,7 @@ use crate::stdio_client::StdioClient;
 use crate::terminal_user::{CTRL_C, CTRL_D, TerminalUser};
 use crate::test_dir::TestDir;
 
-/// A bus with an agent that says what it is told.
+/// Starts a bus with an agent that echoes prompts.
 fn echo(dir: &TestDir) -> Bus<'_> {
     Bus::start(dir, &["--listen", "tcp://127.0.0.1:0", "--", NARROWS, "fake-agent", "echo"])
 }
@@ -31,7 +31,7 @@ fn talks(dir: &TestDir, command: Command) {
 }
 
 #[test]
-fn an_editor_talks_to_a_remote_agent() {
+fn an_editor_uses_a_remote_agent() {
     let (dir, home) = (TestDir::new(), TestDir::new());
     let bus = echo(&home);
     talks(&dir, dir.narrows(["connect", &bus.at[0]]));
@@ -58,7 +58,7 @@ fn the_built_in_agent_ignores_the_connect_variable() {
 }
 
 #[test]
-fn a_remote_agent_is_driven() {
+fn a_remote_agent_runs_a_turn() {
     let (dir, home) = (TestDir::new(), TestDir::new());
     let bus = echo(&home);
     let told = dir.output_beside_others(dir.narrows(["run", "--agent", &bus.at[0], "hello there"]));
@@ -94,7 +94,7 @@ fn a_lost_bus_is_reported() {
     bus.stop();
     let ended = stdio.wait();
     assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
-    assert!(ended.stderr.starts_with("error: the connection to tcp://"), "{}", ended.stderr);
+    assert!(ended.stderr.starts_with("error: connection to tcp://"), "{}", ended.stderr);
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn a_connection_lost_during_a_turn_is_reported_as_such() {
     bus.wait();
     let told = running.finish();
     assert!(
-        told.contains("error: the connection to ws://127.0.0.1:") && told.contains(" is lost\n  because: "),
+        told.contains("error: connection to ws://127.0.0.1:") && told.contains(" lost\n  because: "),
         "{told}"
     );
     assert!(!told.contains("the agent answered") && told.ends_with("--- exit 1 ---\n"), "{told}");
@@ -128,12 +128,12 @@ fn a_chat_reports_a_lost_connection_once() {
         }
         bus.signal(Signal::KILL);
         bus.wait();
-        user.expect("hint: --grace says how long it is tried");
+        user.expect("hint: allow more time with --grace");
         user.expect("/restart starts it again");
         user.expect_prompt();
         let screen = user.screen();
         assert_eq!(screen.matches("error: ").count(), 1, "{screen}");
-        assert!(screen.contains("error: the connection to ws://127.0.0.1:"), "{screen}");
+        assert!(screen.contains("error: connection to ws://127.0.0.1:"), "{screen}");
         user.quit();
     }
 }
@@ -144,7 +144,7 @@ fn a_stopping_bus_refuses_new_clients_with_a_reason() {
     let listeners = ["--listen", "ws://127.0.0.1:0/acp", "--listen", "tcp://127.0.0.1:0"];
     let bus = Bus::start(&home, &[&listeners[..], &["--", NARROWS, "fake-agent", "slow"]].concat());
     let running = dir.start(dir.narrows(["run", "--agent", &bus.at[0], "--grace", "200ms", "go"]));
-    // Its turn, for which the bus waits.
+    // The bus waits for this turn.
     bus.wait_for(|state| state["sessions"] == 1 && state["pending"] == 1);
     bus.signal(Signal::TERM);
     home.wait_for(|| bus.page("/ready").contains("bus is shutting down"));
@@ -155,7 +155,7 @@ fn a_stopping_bus_refuses_new_clients_with_a_reason() {
         (bus.at[1].clone(), "the server refused the connection: bus is shutting down"),
     ] {
         let told = dir.output_beside_others(dir.narrows(["run", "--agent", &url, "Hi"]));
-        assert!(told.contains(&format!("{url} cannot be reached\n  because: {why}\n")), "{told}");
+        assert!(told.contains(&format!("cannot connect to {url}\n  because: {why}\n")), "{told}");
         assert!(told.ends_with("--- exit 5 ---\n"), "{told}");
     }
     bus.signal(Signal::KILL);
@@ -187,13 +187,13 @@ fn a_port_with_another_protocol_is_reported_as_such() {
         let url = bus.at[0].replace("tcp://", scheme);
         let told = dir.output_beside_others(dir.narrows(["run", "--agent", &url, "--grace", "1s", "Hi"]));
         assert!(told.contains("because: the server does not speak HTTP\n"), "{told}");
-        assert!(told.contains("hint: use tcp:// if lines are spoken there"), "{told}");
+        assert!(told.contains("hint: use tcp:// for JSON lines"), "{told}");
     }
     bus.stop();
     let bus = Bus::start(&home, &["--listen", "ws://127.0.0.1:0/acp", "--", NARROWS, "fake-agent", "echo"]);
     let url = bus.at[0].replace("ws://", "tcp://").replace("http://", "tcp://").replace("/acp", "");
     let told = dir.output_beside_others(dir.narrows(["run", "--agent", &url, "Hi"]));
-    assert!(told.contains("cannot be reached\n  because: the server speaks HTTP\n"), "{told}");
+    assert!(told.contains("\n  because: the server speaks HTTP\n"), "{told}");
     assert!(told.ends_with("hint: use ws:// or http:// for this port\n--- exit 5 ---\n"), "{told}");
     bus.stop();
 }
@@ -209,7 +209,7 @@ fn invalid_settings_are_reported_to_the_editor() {
         dir.output_with_input(acp, question)
     };
     for (text, why) in [
-        ("[acp]\nconnect = \"ws://127.0.0.1:1/acp\"\ntoken-file = \"none\"\n", "cannot be read"),
+        ("[acp]\nconnect = \"ws://127.0.0.1:1/acp\"\ntoken-file = \"none\"\n", "cannot read"),
         ("[acp]\nconect = \"ws://127.0.0.1:1/acp\"\n", "conect"),
     ] {
         let told = output(text);
@@ -229,11 +229,11 @@ fn an_unreachable_agent_is_reported_to_the_editor() {
     let told = dir.output_with_input(dir.narrows(["connect", &url]), question);
     let told = told.replace(&port.to_string(), "[PORT]");
     assert_snapshot!(told, @r#"
-    {"jsonrpc":"2.0","id":1,"error":{"code":-32010,"message":"ws://127.0.0.1:[PORT]/acp cannot be reached: no process listens at 127.0.0.1:[PORT]","data":{"condition":"worker_lost","retryable":true,"effects":"none"}}}
+    {"jsonrpc":"2.0","id":1,"error":{"code":-32010,"message":"cannot connect to ws://127.0.0.1:[PORT]/acp: no process listens at 127.0.0.1:[PORT]","data":{"condition":"worker_lost","retryable":true,"effects":"none"}}}
     --- stderr ---
-    error: ws://127.0.0.1:[PORT]/acp cannot be reached
+    error: cannot connect to ws://127.0.0.1:[PORT]/acp
       because: no process listens at 127.0.0.1:[PORT]
-    hint: is it running, and does it listen there?
+    hint: check that the server is running and listening on this address
     --- exit 5 ---
     "#);
 }
@@ -261,7 +261,7 @@ fn invalid_arguments_are_refused() {
     assert_snapshot!(output(&["run", "--agent", "127.0.0.1:9000", "Hi"]), @r#"
     --- stderr ---
     error: cannot start the agent "127.0.0.1:9000"
-      because: there is no program "127.0.0.1:9000" in PATH
+      because: program "127.0.0.1:9000" not found in PATH
     hint: did you mean "tcp://127.0.0.1:9000"?
     --- exit 5 ---
     "#);
@@ -281,66 +281,66 @@ fn invalid_arguments_are_refused() {
     "#);
     assert_snapshot!(output(&["connect", "ws://bus.example/acp", "--token-file", token]), @"
     --- stderr ---
-    error: ws://bus.example/acp cannot be reached
+    error: cannot connect to ws://bus.example/acp
       because: refusing to send the token over an unencrypted connection
     hint: use wss:// or https://, or a tunnel to this machine (ssh -L)
     --- exit 2 ---
     ");
     assert_snapshot!(output(&["connect", "unix:/x", "--token-file", "none"]), @r#"
     --- stderr ---
-    error: --token-file: "none" cannot be read
+    error: --token-file: cannot read "none"
       because: No such file or directory (os error 2)
     --- exit 2 ---
     "#);
     assert_snapshot!(output(&["connect", "wss://bus.example/acp", "--ca", "none.pem"]), @"
     --- stderr ---
-    error: --ca: the certificate authorities cannot be used
+    error: --ca: cannot use the CA certificates
       because: none.pem: cannot be read: No such file or directory (os error 2)
-    hint: it takes certificates in PEM form, and only if the server has one of your own
+    hint: use certificates in PEM format; --ca is only needed for a private CA
     --- exit 2 ---
     ");
     assert_snapshot!(output(&["connect", "unix:/x/y"]), @"
     --- stderr ---
-    error: unix:/x/y cannot be reached
+    error: cannot connect to unix:/x/y
       because: no process listens at /x/y: no such file
-    hint: is it running, and does it listen there?
+    hint: check that the server is running and listening on this address
     --- exit 5 ---
     ");
     assert_snapshot!(output(&["run", "--agent", "narrows acp", "--token-file", "x", "Hi"]), @r#"
     --- stderr ---
-    error: --token-file is about remote agents, and "narrows acp" is started here
-    hint: a remote agent is a URL: --agent wss://HOST/acp
+    error: --token-file applies to remote agents, but "narrows acp" is started locally
+    hint: use a URL for a remote agent: --agent wss://HOST/acp
     --- exit 2 ---
     "#);
     assert_snapshot!(output(&["run", "--agent", "ws://127.0.0.1:1/acp", "--env", "X=1", "Hi"]), @"
     --- stderr ---
-    error: --env is about agents that are started here, and ws://127.0.0.1:1/acp is not
-    hint: its environment is that of whoever started it
+    error: --env applies to agents that are started locally, but ws://127.0.0.1:1/acp is remote
+    hint: set its environment on its host
     --- exit 2 ---
     ");
     assert_snapshot!(output(&["run", "--agent", "ws://127.0.0.1:1/acp", "--cwd", "not/here", "Hi"]), @r#"
     --- stderr ---
-    error: --cwd "not/here" is no directory here, and no absolute path there
-    hint: a remote agent works where it is: write the path as it is there, from / on
+    error: --cwd "not/here" is neither a local directory nor an absolute path
+    hint: for a remote agent, use an absolute path on its host
     --- exit 2 ---
     "#);
     assert_snapshot!(output(&["run", "--agent", "ws://127.0.0.1:1/acp", "Hi"]), @"
     --- stderr ---
-    error: ws://127.0.0.1:1/acp cannot be reached
+    error: cannot connect to ws://127.0.0.1:1/acp
       because: no process listens at 127.0.0.1:1
-    hint: is it running, and does it listen there?
+    hint: check that the server is running and listening on this address
     --- exit 5 ---
     ");
     assert_snapshot!(output(&["run", "--agent", "http://127.0.0.1:1/acp", "Hi"]), @"
     --- stderr ---
-    error: http://127.0.0.1:1/acp cannot be reached
+    error: cannot connect to http://127.0.0.1:1/acp
       because: no process listens at 127.0.0.1:1
-    hint: is it running, and does it listen there?
+    hint: check that the server is running and listening on this address
     --- exit 5 ---
     ");
 }
 
-/// The way to a server, which can be cut and mended.
+/// A path to a server that can be cut and restored.
 struct Way {
     at: String,
     is_cut: Arc<AtomicBool>,
@@ -375,19 +375,19 @@ impl Way {
     fn cut(&self) {
         self.is_cut.store(true, Ordering::SeqCst);
         for socket in self.sockets.lock().expect("a socket").drain(..) {
-            // One that has ended already is cut.
+            // Also cuts connections that have ended.
             let _ = socket.shutdown(Shutdown::Both);
         }
     }
 
-    fn mend(&self) {
+    fn restore(&self) {
         self.is_cut.store(false, Ordering::SeqCst);
     }
 }
 
-const LOST: &str = "the connection is lost, and is being taken up again: ";
+const LOST: &str = "connection lost, reconnecting (";
 
-/// Cuts the way to an agent in a turn that begins so, mends it, cuts it again and gives up. `begin` is handed the address.
+/// Cuts the path to an agent during a turn, restores it, cuts it again and cancels. `begin` gets the address.
 fn cuts<'a>(begin: impl FnOnce(&str) -> TerminalUser<'a>) -> TerminalUser<'a> {
     let home = TestDir::new();
     let bus = Bus::start(&home, &["--listen", "ws://127.0.0.1:0/acp", "--", NARROWS, "fake-agent", "slow"]);
@@ -396,17 +396,17 @@ fn cuts<'a>(begin: impl FnOnce(&str) -> TerminalUser<'a>) -> TerminalUser<'a> {
     user.expect("One moment.");
     way.cut();
     user.expect(LOST);
-    way.mend();
+    way.restore();
     user.wait_until_gone(LOST);
     way.cut();
     user.expect(LOST);
     user.type_text(CTRL_C);
-    user.expect("cancelled; the connection to the agent is lost, so that it may not know");
+    user.expect("cancelled; the connection is lost, so the agent may still be working");
     user
 }
 
 #[test]
-fn a_lost_connection_is_on_the_screen_until_it_is_back() {
+fn a_lost_connection_is_shown_until_it_is_restored() {
     let dir = TestDir::new();
     let user =
         cuts(|url| TerminalUser::connect(&dir, &["run", "--agent", url, "--cancel-grace", "500ms", "go"]));

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::test_dir::TestDir;
 
-/// The last line of what `args` print to stdout, and the exit code.
+/// Returns the last line that `args` print to stdout, and the exit code.
 #[track_caller]
 fn printed(args: &[&str]) -> (Value, Option<i32>) {
     let dir = TestDir::new();
@@ -58,7 +58,7 @@ fn a_run_with_wrong_arguments_prints_an_error_event() {
 }
 
 #[test]
-fn a_file_that_is_no_image_is_refused_before_the_agent_is_started() {
+fn an_invalid_image_is_refused_before_the_agent_starts() {
     let dir = TestDir::new();
     dir.file("shot.png", "no image");
     let told = dir.output_of(dir.run("touch started", &["--image", "shot.png", "hi"]));
@@ -67,12 +67,12 @@ fn a_file_that_is_no_image_is_refused_before_the_agent_is_started() {
     assert!(!dir.path().join("started").exists(), "{told}");
 }
 
-/// What a peer wrote must not steer the terminal of a person who looks at the output.
+/// Text of a peer must not control the terminal of a user who looks at the output.
 #[test]
-fn json_output_has_no_characters_that_steer_a_terminal() {
+fn json_output_has_no_terminal_control_characters() {
     const HOSTILE: &str = "a\u{9b}2J\u{202e}\u{200b}\u{7f}\u{2066}b\u{e4}";
     let dir = TestDir::new();
-    // TOML takes no control characters.
+    // TOML does not accept control characters.
     let written = HOSTILE.replace('\u{7f}', "\\u007f");
     dir.file("hostile.toml", &format!("[[turn]]\nsteps = [{{ say = \"{written}\" }}]\n"));
     for format in ["json", "events"] {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::test_dir::TestDir;
 
-/// The events that were told, and the rest.
+/// Returns the events, and the rest of the output.
 fn events(told: &str) -> (Vec<Value>, &str) {
     let end = told.find("---").unwrap_or(told.len());
     let lines = told[..end].lines().map(|line| serde_json::from_str(line).expect("JSON"));
@@ -65,7 +65,7 @@ fn output_before_the_prompt_is_shown_with_the_run_but_is_not_the_answer() {
 }
 
 #[test]
-fn a_program_answers_questions() {
+fn a_program_answers_permission_requests() {
     let dir = TestDir::new();
     dir.file("ask.toml", "[[rule]]\neffect = \"ask\"\nkind = \"delete\"\n");
     let answer = |fields: Value| {
@@ -78,7 +78,7 @@ fn a_program_answers_questions() {
         (answer(json!({"allow": false})), json!("reject_once"), "answer", 9),
         (answer(json!({"optionId": "allow_always"})), json!("allow_always"), "answer", 0),
         (answer(json!({"optionId": "invented"})), json!("reject_once"), "answer", 9),
-        // Whoever says nothing more cannot be asked, and has not said no.
+        // At end of input the program cannot be asked, and has not denied anything.
         ("nonsense\n".to_owned(), json!("reject_once"), "nobody to ask", 9),
     ] {
         let args = ["--policy", "ask.toml", "--output", "events", "--input", "events", "--log", "off", "Go"];
@@ -107,8 +107,8 @@ fn an_unavailable_setting_is_reported() {
     let dir = TestDir::new();
     let told =
         dir.output_of(dir.run("narrows fake-agent echo", &["--model", "best", "--mode", "fast", "Hi"]));
-    assert!(told.contains("the model \"best\" was not set: "), "{told}");
-    assert!(told.contains("the mode \"fast\" was not set: "), "{told}");
+    assert!(told.contains("model \"best\" not set: "), "{told}");
+    assert!(told.contains("mode \"fast\" not set: "), "{told}");
     assert!(told.starts_with("Hi\n") && told.ends_with("--- exit 0 ---\n"), "{told}");
     let told =
         dir.output_of(dir.run("narrows fake-agent echo", &["--model", "best", "--require-model", "Hi"]));
@@ -131,7 +131,7 @@ fn an_answer_matches_the_schema_or_is_an_error() {
     assert!(formless.ends_with("--- exit 4 ---\n"), "{formless}");
 }
 
-/// The events of a run have the same ids, the error behind its end included.
+/// The events of a run have the same ids, including an error after its end.
 #[test]
 fn an_answer_that_misses_the_schema_ends_with_an_error_event() {
     let dir = TestDir::new();

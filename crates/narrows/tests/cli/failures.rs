@@ -11,20 +11,20 @@ const HELLO_V1: &str =
     r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1,"agentInfo":{"name":"sh","version":"1"}}}"#;
 const SESSION: &str = r#"{"jsonrpc":"2.0","id":2,"result":{"sessionId":"s"}}"#;
 
-/// `narrows run` with an agent that answers with these lines.
+/// Runs `narrows run` with an agent that gives these responses.
 fn output(answers: &[&str], args: &[&str]) -> String {
     let dir = TestDir::new();
     let agent = dir.scripted_agent(answers);
     dir.output_of(dir.run(&agent, args))
 }
 
-/// `narrows run` with this agent.
-fn told_with(agent: &str, args: &[&str]) -> String {
+/// Runs `narrows run` with this agent.
+fn output_with_agent(agent: &str, args: &[&str]) -> String {
     let dir = TestDir::new();
     dir.output_of(dir.run(agent, args))
 }
 
-/// A v1 turn that ends for this reason.
+/// Runs a turn of version 1 that ends with this stop reason.
 fn stopped(reason: &str) -> String {
     let answer = format!(
         r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":"s","update":{{"sessionUpdate":"agent_message_chunk","content":{{"type":"text","text":"so far"}}}}}}}}
@@ -35,57 +35,57 @@ fn stopped(reason: &str) -> String {
 
 #[test]
 fn usage() {
-    assert_snapshot!(told_with("a 'b", &["Hi"]), @r#"
+    assert_snapshot!(output_with_agent("a 'b", &["Hi"]), @r#"
     --- stderr ---
-    error: --agent "a 'b": a quote is not closed
+    error: --agent "a 'b": missing closing quote
     --- exit 2 ---
     "#);
-    assert_snapshot!(told_with("cat", &["--timeout", "soon", "Hi"]), @"
+    assert_snapshot!(output_with_agent("cat", &["--timeout", "soon", "Hi"]), @"
     --- stderr ---
     error: invalid value 'soon' for '--timeout <TIME>': a duration is a number and a unit, such as `30s`
 
     For more information, try '--help'.
     --- exit 2 ---
     ");
-    assert_snapshot!(told_with("cat", &["--cwd", "nowhere", "Hi"]), @r#"
+    assert_snapshot!(output_with_agent("cat", &["--cwd", "nowhere", "Hi"]), @r#"
     --- stderr ---
-    error: the directory "nowhere" cannot be used
+    error: cannot use the directory "nowhere"
       because: No such file or directory (os error 2)
     --- exit 2 ---
     "#);
-    assert_snapshot!(told_with("cat", &["--env", "NOT_SET_HERE", "Hi"]), @r#"
+    assert_snapshot!(output_with_agent("cat", &["--env", "NOT_SET_HERE", "Hi"]), @r#"
     --- stderr ---
-    error: the variable "NOT_SET_HERE" is not set here
-    hint: give it a value: --env NOT_SET_HERE=VALUE
+    error: environment variable "NOT_SET_HERE" is not set
+    hint: set its value: --env NOT_SET_HERE=VALUE
     --- exit 2 ---
     "#);
-    assert_snapshot!(told_with("cat", &["--log", "narrows=b=c", "Hi"]), @r#"
+    assert_snapshot!(output_with_agent("cat", &["--log", "narrows=b=c", "Hi"]), @r#"
     --- stderr ---
-    error: the log filter cannot be read: error parsing level filter: expected one of "off", "error", "warn", "info", "debug", "trace", or a number 0-5
-    hint: a filter is a level such as `debug`, or levels of parts such as `narrows_rpc=trace,warn`
+    error: invalid log filter: error parsing level filter: expected one of "off", "error", "warn", "info", "debug", "trace", or a number 0-5
+    hint: use a level such as `debug`, or levels of modules such as `narrows_rpc=trace,warn`
     --- exit 2 ---
     "#);
-    assert_snapshot!(told_with("cat", &["--log", "hyper=trace", "Hi"]), @"
+    assert_snapshot!(output_with_agent("cat", &["--log", "hyper=trace", "Hi"]), @"
     --- stderr ---
-    error: the log filter cannot be read: `hyper=trace` is no level and no part of narrows
-    hint: a filter is a level such as `debug`, or levels of parts such as `narrows_rpc=trace,warn`
+    error: invalid log filter: `hyper=trace` is neither a level nor a module of narrows
+    hint: use a level such as `debug`, or levels of modules such as `narrows_rpc=trace,warn`
     --- exit 2 ---
     ");
-    assert_snapshot!(told_with("cat", &[" "]), @"
+    assert_snapshot!(output_with_agent("cat", &[" "]), @"
     --- stderr ---
-    error: there is no prompt
-    hint: write it as the last argument, or send it to stdin: `echo Hi | narrows run`
+    error: missing prompt
+    hint: pass it as the last argument, or on stdin: `echo Hi | narrows run`
     --- exit 2 ---
     ");
-    assert_snapshot!(told_with("cat", &[]), @"
+    assert_snapshot!(output_with_agent("cat", &[]), @"
     --- stderr ---
-    error: there is no prompt
-    hint: write it as the last argument, or send it to stdin: `echo Hi | narrows run`
+    error: missing prompt
+    hint: pass it as the last argument, or on stdin: `echo Hi | narrows run`
     --- exit 2 ---
     ");
 }
 
-/// The standard library opens /dev/null in place of a stdout that is closed, where everything could be written.
+/// The standard library opens /dev/null in place of a closed stdout, and every write would succeed.
 #[test]
 fn a_closed_stdout_is_an_error() {
     let dir = TestDir::new();
@@ -116,7 +116,7 @@ fn a_prompt_that_is_not_text() {
     let dir = TestDir::new();
     assert_snapshot!(dir.output_with_input(dir.run("cat", &["-"]), b"\xff\xfe"), @"
     --- stderr ---
-    error: the prompt cannot be read from stdin
+    error: cannot read the prompt from stdin
       because: it is not UTF-8
     --- exit 2 ---
     ");
@@ -124,17 +124,17 @@ fn a_prompt_that_is_not_text() {
 
 #[test]
 fn a_missing_program() {
-    assert_snapshot!(told_with("no-such-agent --acp", &["Hi"]), @r#"
+    assert_snapshot!(output_with_agent("no-such-agent --acp", &["Hi"]), @r#"
     --- stderr ---
     error: cannot start the agent "no-such-agent"
-      because: there is no program "no-such-agent" in PATH
-    hint: install it, or give the path to it: --agent "/path/to/agent"
+      because: program "no-such-agent" not found in PATH
+    hint: install it, or use its path: --agent "/path/to/agent"
     --- exit 5 ---
     "#);
-    assert_snapshot!(told_with("./agent", &["Hi"]), @r#"
+    assert_snapshot!(output_with_agent("./agent", &["Hi"]), @r#"
     --- stderr ---
     error: cannot start the agent "./agent"
-      because: no such file
+      because: file not found
     --- exit 5 ---
     "#);
     let dir = TestDir::new();
@@ -145,8 +145,8 @@ fn a_missing_program() {
     assert_snapshot!(dir.output_of(command), @r#"
     --- stderr ---
     error: cannot start the agent "my-agnet"
-      because: there is no program "my-agnet" in PATH
-    hint: install it, or give the path to it: --agent "/path/to/agent"
+      because: program "my-agnet" not found in PATH
+    hint: install it, or use its path: --agent "/path/to/agent"
     --- exit 5 ---
     "#);
 }
@@ -171,66 +171,66 @@ fn a_program_that_cannot_run() {
 }
 
 #[test]
-fn an_agent_that_ends_at_once() {
-    assert_snapshot!(told_with("sh -c 'echo no key >&2; exit 3'", &["Hi"]), @"
+fn an_agent_that_exits_immediately() {
+    assert_snapshot!(output_with_agent("sh -c 'echo no key >&2; exit 3'", &["Hi"]), @"
     --- stderr ---
-    error: the agent ended before it answered `initialize`: exited with status 3
-      its last words on stderr:
+    error: the agent exited before it answered `initialize`: exited with status 3
+      last lines on stderr:
       | no key
     --- exit 5 ---
     ");
-    assert_snapshot!(told_with("sh -c 'echo Welcome; echo Bye; read x'", &["Hi"]), @"
+    assert_snapshot!(output_with_agent("sh -c 'echo Welcome; echo Bye; read x'", &["Hi"]), @"
     --- stderr ---
-    error: the agent ended before it answered `initialize`: exited with status 0
-    hint: 2 lines of its output were no protocol messages, the first: Welcome; is it an ACP agent? Many programs are one only with an argument, such as `acp` or `--acp`
+    error: the agent exited before it answered `initialize`: exited with status 0
+    hint: 2 lines of its output were not protocol messages, the first: Welcome; check that it is an ACP agent; many programs need an argument such as `acp` or `--acp`
     --- exit 5 ---
     ");
 }
 
 #[test]
-fn an_agent_that_says_nothing() {
-    assert_snapshot!(told_with("sleep 1000", &["--initialize-timeout", "200ms", "Hi"]), @"
+fn a_silent_agent() {
+    assert_snapshot!(output_with_agent("sleep 1000", &["--initialize-timeout", "200ms", "Hi"]), @"
     --- stderr ---
     error: the agent did not answer `initialize` within 200ms
-    hint: an agent that is slow to start may need more: --initialize-timeout 2m
+    hint: if the agent starts slowly, allow more time: --initialize-timeout 2m
     --- exit 7 ---
     ");
     assert_snapshot!(output(&[HELLO_V1], &["--session-timeout", "200ms", "Hi"]), @"
     --- stderr ---
     error: the agent did not answer `session/new` within 200ms
-    hint: an agent that is slow to start may need more: --session-timeout 5m
+    hint: if the agent starts slowly, allow more time: --session-timeout 5m
     --- exit 7 ---
     ");
 }
 
 #[test]
 fn no_agent_at_all() {
-    // It sends back what it gets.
-    assert_snapshot!(told_with("cat", &["Hi"]), @"
+    // `cat` returns its input.
+    assert_snapshot!(output_with_agent("cat", &["Hi"]), @"
     --- stderr ---
     error: the agent answered `initialize` with an error
       because: method not found (-32601)
-    hint: is it an ACP agent? Many programs are one only with an argument, such as `acp` or `--acp`
+    hint: check that it is an ACP agent; many programs need an argument such as `acp` or `--acp`
     --- exit 6 ---
     ");
     let mcp = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-06-18","capabilities":{}}}"#;
     assert_snapshot!(output(&[mcp], &["Hi"]), @r#"
     --- stderr ---
-    error: the agent's answer to initialize cannot be read: unexpected form: invalid type: string "2025-06-18", expected u16 at line 1 column 31
-    hint: is it an ACP agent? Many programs are one only with an argument, such as `acp` or `--acp`
+    error: the agent's response to initialize is invalid: unexpected form: invalid type: string "2025-06-18", expected u16 at line 1 column 31
+    hint: check that it is an ACP agent; many programs need an argument such as `acp` or `--acp`
     --- exit 6 ---
     "#);
 }
 
 #[test]
 fn an_agent_that_is_temporarily_unavailable() {
-    // As a bus answers while a pool of its rests.
+    // The response of a bus while the circuit breaker of a pool is open.
     let resting = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32012,"message":"the pool rests","data":{"retryable":true,"retryAfterMs":900}}}"#;
     assert_snapshot!(output(&[resting], &["Hi"]), @"
     --- stderr ---
     error: the agent answered `initialize` with an error
       because: the pool rests (-32012)
-    hint: this may work later: in 1 s
+    hint: try again in 1 s
     --- exit 5 ---
     ");
     let lost = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32010,"message":"the agent exited"}}"#;
@@ -248,7 +248,7 @@ fn incompatible_versions() {
     assert_snapshot!(output(&[newer], &["Hi"]), @"
     --- stderr ---
     error: the agent supports protocol versions [2]; this client speaks 1 and 2
-    hint: offer version 2: --protocol 2
+    hint: offer version 2 with --protocol 2
     --- exit 6 ---
     ");
     let other = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":7}}"#;
@@ -265,16 +265,16 @@ fn a_required_login() {
     let refused = r#"{"jsonrpc":"2.0","id":2,"error":{"code":-32000,"message":"Authentication required"}}"#;
     assert_snapshot!(output(&[hello, refused], &["Hi"]), @r"
     --- stderr ---
-    error: the agent wants you to log in first
-    hint: it offers these ways:
+    error: the agent requires a login
+    hint: available login methods:
     hint:   API key: Set ACME_KEY
-    hint:   In the\u{1b}[2J browser: with the agent's own command
+    hint:   In the\u{1b}[2J browser: use the agent's own command
     --- exit 1 ---
     ");
     assert_snapshot!(output(&[HELLO_V1, refused], &["Hi"]), @"
     --- stderr ---
-    error: the agent wants you to log in first
-    hint: log in with the agent's own command, or hand it a key: --env NAME
+    error: the agent requires a login
+    hint: log in with the agent's own command, or pass it a key: --env NAME
     --- exit 1 ---
     ");
 }
@@ -293,7 +293,7 @@ fn an_error_of_the_agent() {
     --- stderr ---
     error: the agent answered the prompt with an error
       because: model away (-32018)
-    hint: the agent says that it may work later
+    hint: the agent reports a temporary error; try again later
     --- exit 1 ---
     ");
 }
@@ -308,7 +308,7 @@ fn an_invalid_answer() {
     ");
     assert_snapshot!(output(&[HELLO_V1, r#"{"jsonrpc":"2.0","id":2,"result":{}}"#], &["Hi"]), @"
     --- stderr ---
-    error: the agent's answer to `session/new` makes no sense: it names no session
+    error: invalid response of the agent to `session/new`: it names no session
     --- exit 6 ---
     ");
 }
@@ -320,23 +320,23 @@ fn a_failure_in_place_of_an_answer() {
     assert_snapshot!(output(&[HELLO_V1, SESSION, marked], &["Hi"]), @"
     --- stderr ---
     error: the endpoint wants a key
-    hint: check the key: OPENAI_API_KEY, or what narrows.toml says about it
+    hint: check the API key: OPENAI_API_KEY, or `key` in narrows.toml
     --- exit 1 ---
     ");
     let result = r#"{"jsonrpc":"2.0","id":3,"result":{"stopReason":"end_turn","_meta":{"narrows/error":{"message":"busy","retryable":true}}}}"#;
     assert_snapshot!(output(&[HELLO_V1, SESSION, result], &["Hi"]), @"
     --- stderr ---
     error: busy
-    hint: the agent says that it may work later
+    hint: the agent reports a temporary error; try again later
     --- exit 1 ---
     ");
     let whole = r#"{"jsonrpc":"2.0","id":3,"result":{"stopReason":"end_turn","_meta":{"narrows/error":{"kind":"rate_limit","status":429,"url":"https://h/v1/chat/completions","message":"slow down","retryable":true,"requestId":"r"}}}}"#;
     assert_snapshot!(output(&[HELLO_V1, SESSION, whole], &["--output", "json", "Hi"]), @r#"
-    {"text":"","stopReason":"end_turn","sessionId":"s","agent":{"name":"sh","version":"1"},"protocol":1,"error":{"kind":"agent","message":"the model at https://h/v1/chat/completions gave no answer (HTTP 429): slow down","exitCode":1,"endpoint":{"kind":"rate_limit","status":429,"url":"https://h/v1/chat/completions","message":"slow down","retryable":true},"hints":["the agent says that it may work later"]}}
+    {"text":"","stopReason":"end_turn","sessionId":"s","agent":{"name":"sh","version":"1"},"protocol":1,"error":{"kind":"agent","message":"the model at https://h/v1/chat/completions did not answer (HTTP 429): slow down","exitCode":1,"endpoint":{"kind":"rate_limit","status":429,"url":"https://h/v1/chat/completions","message":"slow down","retryable":true},"hints":["the agent reports a temporary error; try again later"]}}
     --- stderr ---
-    error: the model at https://h/v1/chat/completions gave no answer (HTTP 429)
+    error: the model at https://h/v1/chat/completions did not answer (HTTP 429)
       because: slow down
-    hint: the agent says that it may work later
+    hint: the agent reports a temporary error; try again later
     --- exit 1 ---
     "#);
 }
@@ -352,7 +352,7 @@ fn reasons_to_stop() {
     assert_snapshot!(stopped("max_tokens"), @"
     so far
     --- stderr ---
-    error: the answer is incomplete: the agent reached its limit of tokens
+    error: the answer is incomplete: the agent reached its token limit
     --- exit 4 ---
     ");
     assert_snapshot!(stopped("max_turn_requests"), @"
@@ -364,7 +364,7 @@ fn reasons_to_stop() {
     assert_snapshot!(stopped("cancelled"), @"
     so far
     --- stderr ---
-    error: the agent cancelled the turn, though nobody asked it to
+    error: the agent cancelled the turn without a request
     --- exit 1 ---
     ");
     assert_snapshot!(stopped("lunch"), @r#"
@@ -379,11 +379,11 @@ fn reasons_to_stop() {
 fn a_failure_as_json() {
     let dir = TestDir::new();
     assert_snapshot!(dir.output_of(dir.run("no-such-agent", &["--output", "json", "Hi"])), @r#"
-    {"text":"","stopReason":null,"sessionId":null,"agent":null,"protocol":null,"error":{"kind":"start","message":"cannot start the agent \"no-such-agent\": there is no program \"no-such-agent\" in PATH","exitCode":5,"hints":["install it, or give the path to it: --agent \"/path/to/agent\""]}}
+    {"text":"","stopReason":null,"sessionId":null,"agent":null,"protocol":null,"error":{"kind":"start","message":"cannot start the agent \"no-such-agent\": program \"no-such-agent\" not found in PATH","exitCode":5,"hints":["install it, or use its path: --agent \"/path/to/agent\""]}}
     --- stderr ---
     error: cannot start the agent "no-such-agent"
-      because: there is no program "no-such-agent" in PATH
-    hint: install it, or give the path to it: --agent "/path/to/agent"
+      because: program "no-such-agent" not found in PATH
+    hint: install it, or use its path: --agent "/path/to/agent"
     --- exit 5 ---
     "#);
     let refusal = r#"{"jsonrpc":"2.0","id":3,"result":{"stopReason":"refusal"}}"#;
@@ -402,13 +402,13 @@ fn an_error_of_the_agent_as_json() {
     dir.scripted_agent(&[HELLO_V1, refusal]);
     let agent = "sh -c 'echo trouble >&2; exec sh agent.sh'";
     assert_snapshot!(dir.output_of(dir.run(agent, &["--output", "json", "Hi"])), @r#"
-    {"text":"","stopReason":null,"sessionId":null,"agent":{"name":"sh","version":"1"},"protocol":1,"error":{"kind":"agent","message":"the agent answered `session/new` with an error: no (-32603)","exitCode":1,"code":-32603,"data":{"retryable":true,"why":[1]},"stderr":"trouble","hints":["the agent says that it may work later"]}}
+    {"text":"","stopReason":null,"sessionId":null,"agent":{"name":"sh","version":"1"},"protocol":1,"error":{"kind":"agent","message":"the agent answered `session/new` with an error: no (-32603)","exitCode":1,"code":-32603,"data":{"retryable":true,"why":[1]},"stderr":"trouble","hints":["the agent reports a temporary error; try again later"]}}
     --- stderr ---
     error: the agent answered `session/new` with an error
       because: no (-32603)
-      its last words on stderr:
+      last lines on stderr:
       | trouble
-    hint: the agent says that it may work later
+    hint: the agent reports a temporary error; try again later
     --- exit 1 ---
     "#);
 }
@@ -424,7 +424,7 @@ fn an_output_that_cannot_be_written() {
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(70));
     assert_snapshot!(String::from_utf8(output.stderr).unwrap(), @"
-    error: the output cannot be written
+    error: cannot write to stdout
       because: No space left on device (os error 28)
     ");
     dir.assert_no_process_left();

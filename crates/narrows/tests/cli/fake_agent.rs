@@ -9,7 +9,7 @@ use insta::assert_snapshot;
 
 use crate::test_dir::TestDir;
 
-/// A turn with a built-in script, which must be told alike in both versions.
+/// Runs a turn with a built-in script, with the same result in both versions.
 #[track_caller]
 fn output(script: &str) -> String {
     let [one, two] = ["1", "2"].map(|protocol| {
@@ -52,7 +52,7 @@ fn crash() {
     I am about to…
     --- stderr ---
     error: the agent exited during the turn: killed by SIGABRT
-      its last words on stderr:
+      last lines on stderr:
       | crash: assertion failed, as the script says
     --- exit 1 ---
     ");
@@ -71,7 +71,7 @@ fn noisy() {
 #[test]
 fn flood() {
     let dir = TestDir::new();
-    // The built-in one is ten times that, which takes a while without optimisation.
+    // The built-in one is ten times as long, which is slow without optimization.
     dir.file(
         "flood.toml",
         "name = \"flood\"\n[[turn]]\nsteps = [{ flood = { updates = 20_000, bytes = 100 } }]\n",
@@ -129,20 +129,20 @@ fn invalid_scripts() {
     "#);
     assert_snapshot!(dir.output_of(dir.narrows(["fake-agent", "--print", "nothing-like-it"])), @r#"
     --- stderr ---
-    error: there is no built-in script "nothing-like-it"
-    hint: the built-in scripts: narrows fake-agent --list
+    error: unknown built-in script "nothing-like-it"
+    hint: list the built-in scripts: narrows fake-agent --list
     --- exit 2 ---
     "#);
     dir.file("bad.toml", "name = \"bad\"\nturns = 7\n");
     assert_snapshot!(dir.output_of(dir.narrows(["fake-agent", "bad.toml"])), @"
     --- stderr ---
     error: bad.toml:2: there is no setting `turns`; did you mean `turn`?
-    hint: a script that works: narrows fake-agent --print hello
+    hint: see a working script with: narrows fake-agent --print hello
     --- exit 2 ---
     ");
     assert_snapshot!(dir.output_of(dir.narrows(["fake-agent", "."])), @r#"
     --- stderr ---
-    error: the script "." cannot be read
+    error: cannot read the script "."
       because: Is a directory (os error 21)
     --- exit 2 ---
     "#);
@@ -154,13 +154,13 @@ fn the_exit_code_is_that_of_the_script() {
     dir.file("exit.toml", "name = \"exit\"\n[on]\nstart = [{ exit = 9 }]\n");
     assert_snapshot!(dir.output_of(dir.run("narrows fake-agent exit.toml", &["Hi"])), @"
     --- stderr ---
-    error: the agent ended before it answered `initialize`: exited with status 9
+    error: the agent exited before it answered `initialize`: exited with status 9
     --- exit 5 ---
     ");
 }
 
 #[test]
-fn stdout_carries_nothing_but_messages() {
+fn stdout_has_only_messages() {
     let dir = TestDir::new();
     let mut command = dir.narrows(["--log", "trace", "fake-agent", "hello"]);
     let mut child =
@@ -192,7 +192,7 @@ fn stdout_carries_nothing_but_messages() {
     dir.assert_no_process_left();
 }
 
-/// Requests, a line each, in a file.
+/// Writes requests to a file, one per line.
 fn requests(dir: &TestDir, count: usize) -> File {
     let lines: String = (0..count)
         .map(|id| format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"session/list\"}}\n"))
@@ -219,7 +219,7 @@ fn every_request_is_answered_before_the_end() {
             break;
         }
         answers += piece[..length].iter().filter(|byte| **byte == b'\n').count();
-        // sleep: the reader is to be slower than the agent
+        // sleep: the reader must be slower than the agent
         std::thread::sleep(Duration::from_millis(2));
     }
     assert!(child.wait().unwrap().success());
@@ -234,7 +234,7 @@ fn a_connection_lost_during_a_script() {
     command.stdin(File::open("/").unwrap());
     assert_snapshot!(dir.output_of(command), @"
     --- stderr ---
-    error: the conversation with the client broke off
+    error: connection to the client lost
       because: the connection failed: Is a directory (os error 21)
     --- exit 70 ---
     ");
@@ -243,14 +243,14 @@ fn a_connection_lost_during_a_script() {
     command.stdin(Stdio::piped()).stderr(Stdio::piped());
     command.stdout(File::options().write(true).open("/dev/full").unwrap());
     let mut child = command.spawn().unwrap();
-    // It stays open: the end of the requests is not the reason.
+    // Stdin stays open: the end of the input is not the cause.
     let mut stdin = child.stdin.take().unwrap();
     writeln!(stdin, "{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"session/list\"}}").unwrap();
     let mut stderr = String::new();
     child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(70));
     assert_snapshot!(stderr, @"
-    error: the conversation with the client broke off
+    error: connection to the client lost
       because: the connection failed: No space left on device (os error 28)
     ");
     dir.assert_no_process_left();

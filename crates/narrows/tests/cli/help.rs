@@ -26,42 +26,41 @@ fn the_version() {
 #[test]
 fn the_short_help() {
     assert_snapshot!(output(&["-h"]), @r#"
-    Be, drive and test agents that speak the Agent Client Protocol (ACP)
+    Run, drive, route and govern agents that speak the Agent Client Protocol (ACP)
 
     Usage: narrows [OPTIONS] <COMMAND>
 
     Commands:
       run          Send one prompt to an agent and print its answer
-      chat         Talk with an agent in the terminal
-      agents       List the agents of narrows.toml, or ask one what it can do
-      sessions     List the sessions that an agent keeps, the one used last first
-      policy       Check rules, and see what they say about a request
+      chat         Chat with an agent in the terminal
+      agents       List the agents of narrows.toml, or probe one
+      sessions     List the sessions of an agent, most recent first
+      policy       Check policy rules, and explain their decisions
       bus          Route many clients to pools of supervised agents
-      token        Make, list and revoke the tokens of clients of a bus
-      check        Say whether files can be used, and what is wrong with them
-      audit        Verify and read the log of what was decided
-      serve        Serve an agent behind a gate, as a manifest says
-      approve      Approve what a served agent wants to do, or reject it
-      acp          Be an agent for any Chat Completions endpoint, on stdin and stdout
-      connect      Be an agent on stdin and stdout that is really a remote one
-      fake-agent   Be a scripted agent on stdin and stdout, faults included
+      token        Create, list and revoke tokens of network clients
+      check        Validate configuration files and manifests
+      audit        Verify and read the audit log
+      serve        Serve a governed agent described by a manifest
+      approve      Approve or reject a pending action of a governed agent
+      acp          Run the built-in agent on stdio, for any Chat Completions endpoint
+      connect      Bridge stdio to a remote agent
+      fake-agent   Run a scripted agent on stdio, for tests
       completions  Print a completion script for a shell
       help         Print this message or the help of the given subcommand(s)
 
     Options:
-          --log <FILTER>  What to log to stderr, such as `debug` or `narrows_rpc=trace`; warnings by
-                          default
+          --log <FILTER>  Log filter for stderr, such as `debug` or `narrows_rpc=trace` [default: warn]
       -h, --help          Print help (see more with '--help')
       -V, --version       Print version
 
     Examples:
-      # a first turn, with no key and no network
+      # First turn, without a key or network
       narrows run "Hello, who are you?"
-      # with any other agent that speaks ACP
+      # Any other agent that speaks ACP
       narrows run --agent "opencode acp" "What is this?"
-      # an agent for an editor
+      # Run as an agent in an editor
       OPENAI_BASE_URL=http://localhost:11434/v1 OPENAI_MODEL=llama3.2 narrows acp
-      # agents that misbehave, to test with
+      # Agents that misbehave, for tests
       narrows fake-agent --list
     --- exit 0 ---
     "#);
@@ -70,31 +69,31 @@ fn the_short_help() {
 #[test]
 fn the_long_help() {
     assert_snapshot!(output(&["--help"]), @r#"
-    Be, drive and test agents that speak the Agent Client Protocol (ACP)
+    Run, drive, route and govern agents that speak the Agent Client Protocol (ACP)
 
     Usage: narrows [OPTIONS] <COMMAND>
 
     Commands:
       run          Send one prompt to an agent and print its answer
-      chat         Talk with an agent in the terminal
-      agents       List the agents of narrows.toml, or ask one what it can do
-      sessions     List the sessions that an agent keeps, the one used last first
-      policy       Check rules, and see what they say about a request
+      chat         Chat with an agent in the terminal
+      agents       List the agents of narrows.toml, or probe one
+      sessions     List the sessions of an agent, most recent first
+      policy       Check policy rules, and explain their decisions
       bus          Route many clients to pools of supervised agents
-      token        Make, list and revoke the tokens of clients of a bus
-      check        Say whether files can be used, and what is wrong with them
-      audit        Verify and read the log of what was decided
-      serve        Serve an agent behind a gate, as a manifest says
-      approve      Approve what a served agent wants to do, or reject it
-      acp          Be an agent for any Chat Completions endpoint, on stdin and stdout
-      connect      Be an agent on stdin and stdout that is really a remote one
-      fake-agent   Be a scripted agent on stdin and stdout, faults included
+      token        Create, list and revoke tokens of network clients
+      check        Validate configuration files and manifests
+      audit        Verify and read the audit log
+      serve        Serve a governed agent described by a manifest
+      approve      Approve or reject a pending action of a governed agent
+      acp          Run the built-in agent on stdio, for any Chat Completions endpoint
+      connect      Bridge stdio to a remote agent
+      fake-agent   Run a scripted agent on stdio, for tests
       completions  Print a completion script for a shell
       help         Print this message or the help of the given subcommand(s)
 
     Options:
           --log <FILTER>
-              What to log to stderr, such as `debug` or `narrows_rpc=trace`; warnings by default
+              Log filter for stderr, such as `debug` or `narrows_rpc=trace` [default: warn]
 
       -h, --help
               Print help (see a summary with '-h')
@@ -103,64 +102,64 @@ fn the_long_help() {
               Print version
 
     Examples:
-      # a first turn, with no key and no network
+      # First turn, without a key or network
       narrows run "Hello, who are you?"
-      # with any other agent that speaks ACP
+      # Any other agent that speaks ACP
       narrows run --agent "opencode acp" "What is this?"
-      # an agent for an editor
+      # Run as an agent in an editor
       OPENAI_BASE_URL=http://localhost:11434/v1 OPENAI_MODEL=llama3.2 narrows acp
-      # agents that misbehave, to test with
+      # Agents that misbehave, for tests
       narrows fake-agent --list
 
     Exit codes:
-        0  the agent has answered
-        1  the agent failed: it reported an error, wants a login, or died
-        2  the arguments or the settings are wrong; nothing was started
-        3  the agent refused to answer, or a gate in front of it stopped the turn
-        4  the answer is incomplete: a limit was reached, or a part of it was lost
+        0  the agent answered
+        1  the agent failed: it reported an error, requires a login, or exited
+        2  invalid arguments or configuration; nothing was started
+        3  the agent refused to answer, or a gate stopped the turn
+        4  the answer is incomplete: a limit was reached, or part of it was lost
         5  the agent cannot be started
-        6  the agent does not speak ACP as we know it
-        7  a deadline has passed
-        9  the agent has answered, but the rules, or who was asked, refused something it wanted
-       70  something failed on this side
+        6  protocol error: invalid ACP or unsupported version
+        7  a time limit was exceeded
+        9  the agent finished, but a request was denied by a rule or an approver
+       70  internal error
       129  cancelled by SIGHUP: the terminal was closed
       130  cancelled by Ctrl-C
-      141  nobody reads the output any more
+      141  stdout was closed
       143  cancelled by SIGTERM
 
     Environment:
-      NARROWS_LOG               what to log to stderr, such as `debug`; `--log` wins
-      OPENAI_BASE_URL           the endpoint, or `builtin:demo` [https://api.openai.com/v1]
-      OPENAI_API_KEY            its key; none is sent if it is empty
-      OPENAI_MODEL              the model [gpt-4o]
-      OPENAI_SYSTEM_PROMPT      what every conversation with the model begins with
-      OPENAI_MAX_TOKENS         how many tokens an answer may have
-      OPENAI_TEMPERATURE        how freely the model chooses its words, usually from 0 to 2
-      AWS_BEARER_TOKEN_BEDROCK  the key for Bedrock, if no other is given
-      AZURE_OPENAI_API_KEY      the key for Azure OpenAI, if no other is given
-      NARROWS_CONFIG            the configuration file [narrows/narrows.toml in XDG_CONFIG_HOME]
-      NARROWS_ENDPOINT          the endpoint of it to use
-      NARROWS_CONNECT           the URL of the remote agent that a bare `narrows acp` is
-      NARROWS_TOKEN_FILE        the file that has the token for a remote agent in it
-      NARROWS_CERT_FILE         the file of the certificate that shows it who we are
-      NARROWS_KEY_FILE          the file of the private key of that
-      NARROWS_DATA_DIR          where sessions are kept [~/.local/share/narrows]
-      NARROWS_ERRORS            how a client hears of a model that failed: `text` or `rpc`
-      HTTPS_PROXY               the proxy to https endpoints; small letters will do
-      HTTP_PROXY                the proxy to http endpoints, likewise
-      ALL_PROXY                 the proxy to both, likewise
-      NO_PROXY                  what is reached without one, likewise; this machine always is
-      SSL_CERT_FILE             the certificates to trust in place of the system's
-      SSL_CERT_DIR              a directory of them
-      XDG_CONFIG_HOME           your configuration directory [~/.config]
-      XDG_DATA_HOME             your data directory [~/.local/share]
-      XDG_RUNTIME_DIR           where the admin sockets of buses and gates are [~/.local/state]
-      TMPDIR                    where `agents --probe` makes its directory [/tmp]
-      HOME                      your directory, which is what `~` means
-      GIT_CONFIG_GLOBAL         settings of git, to protect the hooks they name
-      GIT_CONFIG_SYSTEM         settings of git, likewise
-      NO_COLOR                  no colours, if it is set to anything
-      TERM                      no colours, if it is `dumb`
+      NARROWS_LOG               log filter for stderr, such as `debug`; `--log` wins
+      OPENAI_BASE_URL           base URL of the endpoint, or `builtin:demo` [https://api.openai.com/v1]
+      OPENAI_API_KEY            API key of the endpoint; none is sent if it is empty
+      OPENAI_MODEL              model id [gpt-4o]
+      OPENAI_SYSTEM_PROMPT      system prompt
+      OPENAI_MAX_TOKENS         maximum number of tokens of an answer
+      OPENAI_TEMPERATURE        sampling temperature, usually 0 to 2
+      AWS_BEARER_TOKEN_BEDROCK  API key for Bedrock, if no other is set
+      AZURE_OPENAI_API_KEY      API key for Azure OpenAI, if no other is set
+      NARROWS_CONFIG            configuration file [narrows/narrows.toml in XDG_CONFIG_HOME]
+      NARROWS_ENDPOINT          endpoint of the configuration file
+      NARROWS_CONNECT           URL of the remote agent that `narrows acp` without options connects to
+      NARROWS_TOKEN_FILE        file with the token for a remote agent
+      NARROWS_CERT_FILE         file with the client certificate for a remote agent
+      NARROWS_KEY_FILE          file with the private key of that certificate
+      NARROWS_DATA_DIR          directory for sessions [~/.local/share/narrows]
+      NARROWS_ERRORS            how model errors reach the client: `text` or `rpc`
+      HTTPS_PROXY               proxy for https endpoints (lower case also works)
+      HTTP_PROXY                proxy for http endpoints (likewise)
+      ALL_PROXY                 proxy for both (likewise)
+      NO_PROXY                  hosts to reach without a proxy (likewise), besides this machine
+      SSL_CERT_FILE             file with CA certificates to trust instead of those of the system
+      SSL_CERT_DIR              directory with such certificates
+      XDG_CONFIG_HOME           configuration directory [~/.config]
+      XDG_DATA_HOME             data directory [~/.local/share]
+      XDG_RUNTIME_DIR           directory for the admin sockets of buses and gates [~/.local/state]
+      TMPDIR                    parent of the directory of `agents --probe` [/tmp]
+      HOME                      home directory, `~` in paths
+      GIT_CONFIG_GLOBAL         git configuration of the user; the hooks that it names are protected
+      GIT_CONFIG_SYSTEM         git configuration of the system, likewise
+      NO_COLOR                  no colors if set
+      TERM                      no colors if `dumb`
     --- exit 0 ---
     "#);
 }
@@ -173,101 +172,100 @@ fn the_help_of_run() {
     Usage: narrows run [OPTIONS] [PROMPT]
 
     Arguments:
-      [PROMPT]  The prompt; `@FILE` reads it from a file, `-`, or none, from stdin
+      [PROMPT]  Prompt; `@FILE` reads it from a file, `-` or no value from stdin
 
     Options:
-          --image <FILE>        An image to send with the prompt
-          --output <FORMAT>     How to print the answer [default: text] [possible values: text, events,
-                                json]
+          --image <FILE>        Image to send with the prompt
+          --output <FORMAT>     Output format [default: text] [possible values: text, events, json]
           --raw                 With --output events, add the agent's own message to every event
-          --input <FORMAT>      What is read from stdin while the turn runs [possible values: events]
-          --schema <FILE>       The JSON Schema that the answer is to follow; it is printed as JSON
-      -a, --agent <AGENT>       The agent: the name of one in narrows.toml, a program and its arguments,
-                                or the URL of a remote one
-          --cwd <DIR>           Where the agent works, as it is called there [default: the current
-                                directory]
-          --protocol <VERSION>  The version of the protocol to offer; with 2, an agent that only knows 1
-                                is started again with 1 [default: 1] [possible values: 1, 2]
-          --log <FILTER>        What to log to stderr, such as `debug` or `narrows_rpc=trace`; warnings
-                                by default
+          --input <FORMAT>      Format of messages on stdin during the turn [possible values: events]
+          --schema <FILE>       JSON Schema that the answer must match; the answer is printed as JSON
+      -a, --agent <AGENT>       Agent: a name in narrows.toml, a command, or the URL of a remote agent
+                                [default: the built-in agent]
+          --cwd <DIR>           Working directory of the agent; for a remote agent, on its host
+                                [default: the current directory]
+          --protocol <VERSION>  Protocol version to offer; with 2, an agent that only knows 1 is
+                                restarted with 1 [default: 1] [possible values: 1, 2]
+          --log <FILTER>        Log filter for stderr, such as `debug` or `narrows_rpc=trace` [default:
+                                warn]
       -h, --help                Print help (see more with '--help')
 
     Deadlines:
-          --timeout <TIME>             How long the run may take, such as `90s`, `5m` or `1h` [default:
-                                       as long as it takes]
-          --initialize-timeout <TIME>  How long the agent may take to answer the first message [default:
-                                       30s]
-          --session-timeout <TIME>     How long the agent may take to open a session [default: 60s]
-          --cancel-grace <TIME>        How long a cancelled turn may take to end [default: 10s, or 2s
-                                       after the --timeout of `narrows run`]
-          --silence-timeout <TIME>     How long the agent may say nothing at all during a turn; `0` is
-                                       for ever [default: 15m]
+          --timeout <TIME>             Time limit for the whole run, such as `90s`, `5m` or `1h`
+                                       [default: none]
+          --initialize-timeout <TIME>  Time limit for the agent's answer to `initialize` [default: 30s]
+          --session-timeout <TIME>     Time limit for opening a session [default: 60s]
+          --cancel-grace <TIME>        Time limit for a cancelled turn to end [default: 10s, or 2s after
+                                       the --timeout of `narrows run`]
+          --silence-timeout <TIME>     Cancel the turn after this long without output; `0` disables
+                                       [default: 15m]
 
     Environment of the agent:
-          --env <NAME[=VALUE]>  Hand the agent a variable, with this value or with the one it has here
-          --clean-env           Let the agent see only the ordinary variables, and no keys
-          --pass-env <PATTERN>  With --clean-env, let variables of this name pass; `AWS_*` means all
-                                that begin with it
+          --env <NAME[=VALUE]>  Environment variable for the agent; without a value, passes on the
+                                current one
+          --clean-env           Pass only the ordinary environment variables to the agent, and no keys
+          --pass-env <PATTERN>  With --clean-env, also pass variables with this name; `AWS_*` matches a
+                                prefix
 
     Remote agents:
-          --token-file <FILE>  The file that has the token for a remote agent in it
-          --ca <FILE>          A file of certificate authorities to trust beside the system's
-          --cert <FILE>        The certificate that shows who we are, for a remote agent that asks for
-                               one
-          --key <FILE>         The private key of that certificate
-          --grace <TIME>       How long it is tried to have a lost connection again [default: 300s]
+          --token-file <FILE>  File with the token for a remote agent
+          --ca <FILE>          File with CA certificates to trust in addition to those of the system
+          --cert <FILE>        Client certificate for a remote agent that requires one
+          --key <FILE>         Private key of the client certificate
+          --grace <TIME>       Keep reconnecting for this long after a connection is lost [default:
+                               300s]
 
     Model of the built-in agent:
-          --config <FILE>       The configuration file [default: narrows/narrows.toml in your
-                                configuration directory]
-          --endpoint <NAME>     The endpoint of the configuration to use
-          --base-url <URL>      Where the endpoint is; `builtin:demo` is a model for a first try,
-                                without a key or a network
-          --model <ID>          The model
-          --key-env <VARIABLE>  The variable in which the key is
+          --config <FILE>       Configuration file [default: narrows/narrows.toml in your configuration
+                                directory]
+          --endpoint <NAME>     Endpoint of the configuration file
+          --base-url <URL>      Base URL of the endpoint; `builtin:demo` is a demo model that needs no
+                                key or network
+          --model <ID>          Model id
+          --key-env <VARIABLE>  Environment variable that holds the API key
 
-    What the agent may do:
+    Permissions of the agent:
           --access <low|medium|high>   Access preset: low, medium or high [default: medium]
-          --no-network                 Refuse whatever uses the network
-          --no-web-search              Refuse searches of the web
-          --policy <FILE>              A file with rules; see `narrows policy --help`
-          --no-sandbox                 Run commands without a sandbox, even if this machine has one;
-                                       under medium access each is then asked about
-          --permission-timeout <TIME>  How long a question may wait for its answer; then it is refused
+          --no-network                 Deny everything that uses the network
+          --no-web-search              Deny web searches
+          --policy <FILE>              Rule file; see `narrows policy --help`
+          --no-sandbox                 Run commands without a sandbox; with medium access, each command
+                                       then needs permission
+          --permission-timeout <TIME>  Deny a permission request after this long without an answer
                                        [default: 5m]
 
     Session:
-          --add-dir <DIR>  Another directory that the agent may use
-          --mcp <FILE>     MCP servers for the agent: a JSON file with `mcpServers`
-          --mode <MODE>    The mode of the agent, by id or name
-          --require-model  Fail if the agent does not have the model of --model
-          --resume <ID>    Go on with this session
-          --fork <ID>      Begin with the history of this session
-          --continue       Go on with the last session in this directory
+          --add-dir <DIR>  Additional directory that the agent may use
+          --mcp <FILE>     JSON file with the MCP servers for the agent, in `mcpServers`
+          --mode <MODE>    Mode of the agent, by id or name
+          --require-model  Fail if the agent does not offer the model of --model
+          --resume <ID>    Continue this session
+          --fork <ID>      Start a new session with the history of this one
+          --continue       Continue the last session in this directory
 
     Examples:
-      # a first turn, with no key and no network
+      # First turn, without a key or network
       narrows run "Hello, who are you?"
-      # with a model on this machine
+      # Model on this machine
       narrows run --base-url http://localhost:11434/v1 --model llama3.2 "Hi"
-      # the prompt from another program
+      # Prompt from another program
       git diff | narrows run --agent my-agent
-      # with a remote agent
+      # Remote agent
       narrows run --agent wss://bus.example/acp --token-file token "Hi"
-      # an agent that needs a key of yours
+      # Agent that needs one of your keys
       narrows run --agent my-agent --env MY_KEY "Hi"
-      # for a script: a deadline and a JSON object
+      # Script: time limit and JSON output
       narrows run --agent my-agent --timeout 5m --output json "Hi"
     --- exit 0 ---
     "#);
 }
 
 #[test]
-fn the_help_of_run_says_when_a_time_limit_ends_the_command() {
+fn the_help_of_run_describes_its_time_limit() {
     let help = output(&["run", "--help"]).split_whitespace().collect::<Vec<_>>().join(" ");
     for sentence in [
         "--timeout limits the whole run, from the start of the agent to the end of the turn.",
-        "So with --timeout 2s the command ends within 3 s if the agent stops when asked, and within 7 s if it ignores \
+        "With --timeout 2s, the command exits within 3 s if the agent stops when asked, and within 7 s if it ignores \
          everything.",
     ] {
         assert!(help.contains(sentence), "{help}");
@@ -276,73 +274,71 @@ fn the_help_of_run_says_when_a_time_limit_ends_the_command() {
 
 #[test]
 fn the_help_of_acp() {
-    assert_snapshot!(output(&["acp", "-h"]), @r#"
-    Be an agent for any Chat Completions endpoint, on stdin and stdout
+    assert_snapshot!(output(&["acp", "-h"]), @"
+    Run the built-in agent on stdio, for any Chat Completions endpoint
 
     Usage: narrows acp [OPTIONS]
 
     Options:
-          --log <FILTER>  What to log to stderr, such as `debug` or `narrows_rpc=trace`; warnings by
-                          default
+          --log <FILTER>  Log filter for stderr, such as `debug` or `narrows_rpc=trace` [default: warn]
       -h, --help          Print help (see more with '--help')
 
     Model of the built-in agent:
-          --config <FILE>       The configuration file [default: narrows/narrows.toml in your
-                                configuration directory]
-          --endpoint <NAME>     The endpoint of the configuration to use
-          --base-url <URL>      Where the endpoint is; `builtin:demo` is a model for a first try,
-                                without a key or a network
-          --model <ID>          The model
-          --key-env <VARIABLE>  The variable in which the key is
+          --config <FILE>       Configuration file [default: narrows/narrows.toml in your configuration
+                                directory]
+          --endpoint <NAME>     Endpoint of the configuration file
+          --base-url <URL>      Base URL of the endpoint; `builtin:demo` is a demo model that needs no
+                                key or network
+          --model <ID>          Model id
+          --key-env <VARIABLE>  Environment variable that holds the API key
 
     Sessions:
-          --data-dir <DIR>  Where sessions are kept [default: narrows in your data directory]
-          --no-store        Keep no sessions: they end with the process
+          --data-dir <DIR>  Directory for sessions [default: narrows in your data directory]
+          --no-store        Do not store sessions: they end with the process
 
     Examples:
-      # what an editor starts, with OpenAI's gpt-4o
+      # In an editor, with OpenAI's gpt-4o
       OPENAI_API_KEY=… narrows acp
-      # with a model on this machine
+      # Model on this machine
       narrows acp --base-url http://localhost:11434/v1 --model llama3.2
-      # with an endpoint of narrows.toml, and more in the log
+      # Endpoint of narrows.toml, with debug messages in the log
       narrows acp --endpoint work --log debug
     --- exit 0 ---
-    "#);
+    ");
 }
 
 #[test]
 fn the_help_of_fake_agent() {
     assert_snapshot!(output(&["fake-agent", "--help"]), @r#"
-    Be a scripted agent on stdin and stdout, faults included
+    Run a scripted agent on stdio, for tests
 
-    For tests: of clients, of editors, of narrows itself. A script says what the agent answers, and how
-    it misbehaves.
+    A script defines what the agent answers and how it misbehaves.
 
     Usage: narrows fake-agent [OPTIONS] [SCRIPT]
 
     Arguments:
       [SCRIPT]
-              A TOML file, or the name of a built-in script
+              TOML file, or name of a built-in script
 
     Options:
           --list
               List the built-in scripts
 
           --print <NAME>
-              Print a built-in script, to start a script of your own from
+              Print a built-in script, as a starting point for your own
 
           --log <FILTER>
-              What to log to stderr, such as `debug` or `narrows_rpc=trace`; warnings by default
+              Log filter for stderr, such as `debug` or `narrows_rpc=trace` [default: warn]
 
       -h, --help
               Print help (see a summary with '-h')
 
     Examples:
-      # the built-in scripts
+      # List the built-in scripts
       narrows fake-agent --list
-      # a script of your own to start from
+      # Start your own script from a built-in one
       narrows fake-agent --print echo > mine.toml
-      # a turn with it
+      # Run a turn with it
       narrows run --agent "narrows fake-agent mine.toml" "Hi"
     --- exit 0 ---
     "#);
@@ -380,7 +376,7 @@ fn completions_know_the_commands() {
 }
 
 #[test]
-fn completions_know_the_values_that_are_fixed_and_offer_files() {
+fn completions_offer_fixed_values_and_files() {
     let script = output(&["completions", "bash"]);
     for (flag, values) in [
         ("--access", "low medium high"),

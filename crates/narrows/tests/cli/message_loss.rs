@@ -11,17 +11,17 @@ use crate::test_dir::TestDir;
 const HELLO_V1: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1}}"#;
 const SESSION: &str = r#"{"jsonrpc":"2.0","id":2,"result":{"sessionId":"s"}}"#;
 const END_V1: &str = r#"{"jsonrpc":"2.0","id":3,"result":{"stopReason":"end_turn"}}"#;
-/// An update that cannot be read.
+/// An unreadable update.
 const UNREADABLE: &str = r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"agent_message_chunk","content":7}}}"#;
 
-/// A piece of the answer.
+/// Returns a piece of the answer.
 fn chunk(text: &str) -> String {
     format!(
         r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":"s","update":{{"sessionUpdate":"agent_message_chunk","content":{{"type":"text","text":"{text}"}}}}}}}}"#
     )
 }
 
-/// A turn of these messages, and without the log.
+/// Runs a turn with these messages, without the log.
 fn output(turn: &[&str], args: &[&str]) -> String {
     let dir = TestDir::new();
     let agent = dir.scripted_agent(&[HELLO_V1, SESSION, &turn.join("\n")]);
@@ -47,7 +47,7 @@ fn updates_that_cannot_be_read() {
     "#);
 }
 
-/// What is no part of the answer may be unreadable: the answer is whole all the same.
+/// An unreadable update that is not part of the answer does not make the answer incomplete.
 #[test]
 fn an_unreadable_update_beside_the_answer_does_not_change_the_exit_code() {
     let update = |update: &str| {
@@ -71,7 +71,7 @@ fn an_unreadable_update_beside_the_answer_does_not_change_the_exit_code() {
     }
 }
 
-/// Nor may its session be missing.
+/// The same for an update without a session.
 #[test]
 fn an_update_without_a_session_changes_the_exit_code_only_if_it_is_a_piece_of_the_answer() {
     let plan = r#""update":{"sessionUpdate":"plan","entries":[]}"#;
@@ -102,7 +102,7 @@ fn a_state_update_without_a_state_does_not_change_the_exit_code() {
 }
 
 #[test]
-fn an_incomplete_character_loses_nothing_else() {
+fn an_incomplete_character_affects_nothing_else() {
     let turn = [&chunk(r"a\ud800b"), &chunk(r"\ud83d\ude00"), END_V1];
     assert_snapshot!(output(&turn, &["Hi"]), @"
     a�b😀
@@ -125,18 +125,18 @@ fn a_line_that_is_too_long() {
 }
 
 #[test]
-fn updates_that_came_too_early() {
+fn early_updates() {
     let dir = TestDir::new();
     let agent = dir.scripted_agent(&[HELLO_V1, "EARLY", END_V1]);
     let script = std::fs::read_to_string(dir.path().join("agent.sh")).unwrap();
     dir.file("early", &format!("{}\n", chunk(&"x".repeat(100_000))).repeat(40));
     let early = format!("cat early\nprintf '%s\\n' '{SESSION}'\n");
     dir.file("agent.sh", &script.replace("printf '%s\\n' 'EARLY'\n", &early));
-    // They came before the prompt, so nothing of the answer is missing.
+    // They arrived before the prompt, so the answer is complete.
     assert_eq!(dir.output_of(dir.run(&agent, &["--log", "off", "Hi"])), "--- exit 0 ---\n");
 }
 
-/// `narrows run` with an agent that never stops sending what cannot be read, until the time is over.
+/// Returns `narrows run` with an agent that sends unreadable messages until the timeout.
 fn endless(dir: &TestDir) -> Command {
     let agent = dir.scripted_agent(&[HELLO_V1, SESSION, "ENDLESS"]);
     let script = std::fs::read_to_string(dir.path().join("agent.sh")).expect("a file");
@@ -149,14 +149,14 @@ fn endless(dir: &TestDir) -> Command {
 fn one_warning_is_enough() {
     let dir = TestDir::new();
     let told = dir.output_of(endless(&dir));
-    assert_eq!(told.matches("an update of the agent cannot be read").count(), 1, "{told}");
+    assert_eq!(told.matches("invalid update of the agent").count(), 1, "{told}");
     assert!(told.ends_with("--- exit 7 ---\n"), "{told}");
 }
 
 #[test]
 fn an_unread_stderr_does_not_block_the_exit() {
     let dir = TestDir::new();
-    // It is full from the beginning.
+    // The pipe is full from the start.
     let (reader, mut writer) = std::io::pipe().unwrap();
     let flags = fcntl_getfl(&writer).unwrap();
     fcntl_setfl(&writer, flags | OFlags::NONBLOCK).unwrap();

@@ -4,7 +4,7 @@ use insta::assert_snapshot;
 
 use crate::test_dir::TestDir;
 
-/// A place with two agents that have names, one of them with settings for its sessions.
+/// Creates a directory with two named agents, one with session settings.
 fn dir() -> TestDir {
     let dir = TestDir::new();
     dir.file(
@@ -15,7 +15,7 @@ fn dir() -> TestDir {
     dir
 }
 
-/// `narrows run` with this agent of the file above.
+/// Runs `narrows run` with this agent of the file above.
 fn run(dir: &TestDir, agent: &str, args: &[&str]) -> String {
     let first = ["run", "--config", "c.toml", "--agent", agent];
     let mut command = dir.narrows(first.iter().chain(args));
@@ -44,10 +44,10 @@ fn a_misspelled_name_is_reported_with_the_known_ones() {
     let dir = dir();
     assert_snapshot!(run(&dir, "ecko", &["Hi"]), @r#"
     --- stderr ---
-    error: there is no agent "ecko"
-      because: no agent of narrows.toml is called so, and no program in PATH
+    error: unknown agent "ecko"
+      because: neither an agent in narrows.toml nor a program in PATH has this name
     hint: did you mean "echo"?
-    hint: the agents there are: echo, strict, built-in
+    hint: configured agents: echo, strict, built-in
     --- exit 5 ---
     "#);
     let told = run(&dir, "built-im", &["Hi"]);
@@ -55,7 +55,7 @@ fn a_misspelled_name_is_reported_with_the_known_ones() {
 }
 
 #[test]
-fn an_agent_with_wrong_settings_stops_only_those_who_name_it() {
+fn invalid_agent_settings_affect_only_that_agent() {
     let dir = dir();
     let config = std::fs::read_to_string(dir.path().join("c.toml")).unwrap();
     dir.file("c.toml", &format!("{config}[agents.wrong]\ncomand = 'x'\n"));
@@ -77,7 +77,7 @@ fn an_agent_with_wrong_settings_stops_only_those_who_name_it() {
 }
 
 #[test]
-fn an_endpoint_with_wrong_settings_stops_only_those_who_begin_with_it() {
+fn invalid_endpoint_settings_affect_only_that_endpoint() {
     let dir = dir();
     let config = std::fs::read_to_string(dir.path().join("c.toml")).unwrap();
     dir.file("c.toml", &format!("{config}[endpoint.a]\nbase-ulr = 'http://h'\n"));
@@ -108,7 +108,7 @@ fn an_endpoint_with_wrong_settings_stops_only_those_who_begin_with_it() {
         check(&dir, &format!("default = 'a'\n{config}"), &["--endpoint", "ok"], None);
     }
     check(&dir, &format!("{ok}{bad}"), &[], None);
-    // The first one is the default, whether it can be used or not.
+    // The first endpoint is the default, even if it is invalid.
     check(&dir, &format!("{bad}{ok}"), &[], Some(wrong));
 }
 
@@ -118,7 +118,7 @@ fn a_file_named_by_narrows_toml_is_reported_with_its_line() {
     dir.file("c.toml", "[agents.careful]\ncommand = 'narrows fake-agent echo'\npolicy = 'careful.toml'\n");
     assert_snapshot!(run(&dir, "careful", &["Hi"]), @r#"
     --- stderr ---
-    error: [DIR]/c.toml:1: `policy`: "[DIR]/careful.toml" cannot be read
+    error: [DIR]/c.toml:1: `policy`: cannot read "[DIR]/careful.toml"
       because: No such file or directory (os error 2)
     --- exit 2 ---
     "#);
@@ -126,7 +126,7 @@ fn a_file_named_by_narrows_toml_is_reported_with_its_line() {
     let told = run(&dir, "careful", &["Hi"]);
     assert!(told.contains("c.toml:1: `mcp`: ") && told.ends_with("--- exit 2 ---\n"), "{told}");
     let told = run(&dir, "careful", &["--mcp", "other.json", "Hi"]);
-    assert!(told.contains("error: --mcp: \"other.json\""), "{told}");
+    assert!(told.contains("error: --mcp: cannot read \"other.json\""), "{told}");
 }
 
 #[test]
@@ -147,14 +147,14 @@ fn only_agents_are_suggested_and_not_every_program() {
 fn a_name_taken_as_a_program_is_reported() {
     let dir = dir();
     let told = run(&dir, "true", &["Hi"]);
-    let line = "--- stderr ---\nno agent of narrows.toml is called \"true\", so it is the program /";
+    let line = "--- stderr ---\n\"true\" is not an agent in narrows.toml, running the program /";
     assert!(told.starts_with(line) && told.ends_with("--- exit 5 ---\n"), "{told}");
-    // Whoever writes arguments means a program.
+    // A value with arguments is a command.
     assert_eq!(run(&dir, "narrows fake-agent echo", &["Hi"]), "Hi\n--- exit 0 ---\n");
 }
 
 #[test]
-fn rules_of_an_agent_hold_unless_a_flag_names_others() {
+fn rules_of_an_agent_apply_unless_a_flag_replaces_them() {
     let dir = dir();
     dir.file("none.toml", "");
     let told = run(&dir, "strict", &["Hi"]);
@@ -165,7 +165,7 @@ fn rules_of_an_agent_hold_unless_a_flag_names_others() {
 }
 
 #[test]
-fn access_comes_from_the_nearest_place_that_says_so() {
+fn the_nearest_access_setting_applies() {
     #[track_caller]
     fn check(of_agent: &str, args: &[&str], code: u8) {
         let dir = dir();
@@ -184,20 +184,20 @@ fn access_comes_from_the_nearest_place_that_says_so() {
 }
 
 #[test]
-fn models_and_modes_of_an_agent_are_asked_for() {
+fn models_and_modes_of_an_agent_are_set() {
     let dir = TestDir::new();
     dir.file("m.toml", "name = 'm'\nmodes = ['code', 'plan']\n[[turn]]\nsteps = [{ say = 'So' }]\n");
     let config = "[agents.m]\ncommand = 'narrows fake-agent m.toml'\nmode = 'plam'\nmodel = 'none'\n";
     dir.file("c.toml", config);
     let told = run(&dir, "m", &["Hi"]);
-    assert!(told.contains("the mode \"plam\" was not set"), "{told}");
-    assert!(told.contains("the model \"none\" was not set"), "{told}");
+    assert!(told.contains("mode \"plam\" not set"), "{told}");
+    assert!(told.contains("model \"none\" not set"), "{told}");
     let told = run(&dir, "m", &["--mode", "plan", "Hi"]);
-    assert!(!told.contains("the mode "), "{told}");
+    assert!(!told.contains("mode "), "{told}");
 }
 
 #[test]
-fn servers_of_an_agent_are_handed_to_it() {
+fn mcp_servers_of_an_agent_are_passed_to_it() {
     let dir = TestDir::new();
     let mcp = |text: &str| {
         dir.file("mcp.json", text);
@@ -208,7 +208,7 @@ fn servers_of_an_agent_are_handed_to_it() {
     assert!(told.contains("mcp.json: \"mcpServers\" is missing"), "{told}");
     assert!(told.ends_with("--- exit 2 ---\n"), "{told}");
     let told = mcp(r#"{"servers": {"a": {"command": "a", "disabled": true}}}"#);
-    assert!(told.contains("mcp.json has no server in it that is switched on"), "{told}");
+    assert!(told.contains("mcp.json has no enabled server"), "{told}");
     assert!(told.ends_with("--- exit 0 ---\n"), "{told}");
     assert_eq!(mcp(r#"{"servers": {"a": {"command": "true"}}}"#), "Hi\n--- exit 0 ---\n");
 }

@@ -243,7 +243,7 @@ fn run_page(path: &str) -> Result<(), String> {
             None => std::thread::sleep(Duration::from_millis(10)),
         }
     };
-    // A page that failed leaves processes behind, which would keep its directory busy.
+    // A failed page leaves processes behind, which would keep its directory busy.
     let _ = kill_process_group(Pid::from_child(&bash), Signal::KILL);
     if status.is_none() {
         bash.wait().expect("an end");

@@ -23,19 +23,19 @@ effect = "ask"
 server = "github"
 "#;
 
-/// A place with the rules above.
+/// Creates a directory with the rules above.
 fn dir() -> TestDir {
     let dir = TestDir::new();
     dir.file("rules.toml", RULES);
     dir
 }
 
-/// `narrows policy` with these arguments.
+/// Runs `narrows policy` with these arguments.
 fn policy(dir: &TestDir, args: &[&str]) -> String {
     dir.output_of(dir.narrows(["policy"].iter().chain(args)))
 }
 
-/// The object of an output that ends with this code.
+/// Parses the JSON output and checks the exit code.
 #[track_caller]
 fn object(told: &str, code: u8) -> Value {
     let end = format!("--- exit {code} ---\n");
@@ -65,15 +65,15 @@ fn a_command_is_explained() {
       - ask rule 3 (rules.toml:14): its `server` does not match `make test`
     --- exit 0 ---
     ");
-    // The same words are one argument of a program here.
+    // The same words are a single argument of a program here.
     let words = ["explain", "rules.toml", "--no-sandbox", "--", "echo", "make test && git push"];
     let told = policy(&dir, &words);
     assert!(told.starts_with("ask `echo"), "{told}");
 }
 
-/// The sandbox is the one of this machine, unless a flag says otherwise.
+/// Without a flag, the sandbox of this machine applies.
 #[tokio::test]
-async fn a_command_is_judged_in_the_sandbox_that_a_run_would_have() {
+async fn a_command_is_judged_with_the_sandbox_of_a_run() {
     let dir = dir();
     let can = narrows_process::Sandbox::support().await.confined();
     for (file, protected) in [("a.txt", can.files), (".env", can.protected)] {
@@ -155,8 +155,8 @@ fn an_invalid_request_is_refused() {
         (&["explain"][..], "<REQUEST>"),
         (&["explain", "--kind", "levitate"], "[possible values: think, read,"),
         (&["explain", "--access", "some", "--", "ls"], "[possible values: low, medium, high]"),
-        (&["explain", "--cwd", "nowhere", "--", "ls"], "the directory \"nowhere\" cannot be used"),
-        (&["explain", "nothing.toml", "--", "ls"], "the rules: \"nothing.toml\" cannot be read"),
+        (&["explain", "--cwd", "nowhere", "--", "ls"], "cannot use the directory \"nowhere\""),
+        (&["explain", "nothing.toml", "--", "ls"], "the rules: cannot read \"nothing.toml\""),
     ] {
         let told = policy(&dir, args);
         assert!(told.contains(words) && told.ends_with("--- exit 2 ---\n"), "{told}");
@@ -167,7 +167,7 @@ fn an_invalid_request_is_refused() {
 fn rules_are_checked_with_their_examples() {
     let dir = dir();
     assert_snapshot!(policy(&dir, &["check", "rules.toml"]), @"
-    rules.toml: 3 rules; the examples hold
+    rules.toml: OK, 3 rules; all examples pass
     --- exit 0 ---
     ");
     dir.file(
@@ -175,7 +175,7 @@ fn rules_are_checked_with_their_examples() {
         "access = 'low'\nnetwork = false\nweb_search = false\n[[rule]]\neffect = 'deny'\nkind = '*'",
     );
     assert_snapshot!(policy(&dir, &["check", "one.toml"]), @"
-    one.toml: 1 rule, low access, no network, no search of the web; the examples hold
+    one.toml: OK, 1 rule, low access, no network, no web search; all examples pass
     --- exit 0 ---
     ");
     assert_snapshot!(policy(&dir, &["check", "one.toml", "--json"]), @r#"
@@ -197,21 +197,21 @@ fn rules_are_checked_with_their_examples() {
 }
 
 #[test]
-fn a_run_that_was_recorded_is_judged_again() {
+fn a_recorded_run_is_judged_again() {
     let dir = dir();
     let recorded = dir.run("narrows fake-agent ask", &["--output", "events", "Hi"]).output().unwrap();
     assert!(recorded.status.success());
     dir.file("run.jsonl", std::str::from_utf8(&recorded.stdout).unwrap());
     assert_snapshot!(policy(&dir, &["test", "rules.toml", "--events", "run.jsonl"]), @"
     = allow: Remove build output?
-    verdicts that differ: 0 of 1
+    decisions that differ: 0 of 1
     --- exit 0 ---
     ");
     dir.file("strict.toml", "[[rule]]\neffect = 'ask'\nkind = 'delete'\nbecause = 'It may be needed.'");
     assert_snapshot!(policy(&dir, &["test", "strict.toml", "--events", "run.jsonl"]), @"
     ! allow -> ask: Remove build output?
         rule 1 (strict.toml:1): It may be needed.
-    verdicts that differ: 1 of 1
+    decisions that differ: 1 of 1
     --- exit 1 ---
     ");
     let args = ["test", "strict.toml", "--events", "run.jsonl", "--allow-changes", "--json"];
@@ -223,14 +223,14 @@ fn a_run_that_was_recorded_is_judged_again() {
         (&json!("allow"), &json!("ask"), &json!(true))
     );
     assert_eq!(request["decision"]["because"]["line"], 1);
-    // The same from stdin, and in another directory, where the file is none of the agent's.
+    // The same from stdin, and in another directory, which does not contain the agent's file.
     let elsewhere =
         dir.narrows(["policy", "test", "rules.toml", "--cwd", "/", "--add-dir", ".", "--events", "-"]);
     let told = dir.output_with_input(elsewhere, &recorded.stdout);
     assert!(told.starts_with("= allow: Remove build output?"), "{told}");
 }
 
-/// One request and what was decided, as a run tells them.
+/// Returns the events of one permission request and its decision.
 fn asked(id: &str, requested: &Value, decision: &Value) -> String {
     let event = |payload: Value| json!({"type": "provider.event", "atMs": 1, "sessionId": "s", "provider": "a", "payload": payload});
     let mut payload = json!({"type": "permission.requested", "requestId": id, "title": id});
@@ -295,11 +295,11 @@ fn every_kind_of_request_is_judged_correctly() {
         no rule matches, and medium access denies file changes outside the session's directories
     = allow: read
     ! allow -> ask: partial
-        not all of it is known, so no rule lets it pass
-    verdicts that differ: 6 of 8
-    requests that no rule decided: 2
+        the request is not fully known, so no rule can allow it
+    decisions that differ: 6 of 8
+    requests not decided by rules: 2
     requests without an answer: 1
-    lines that are no events: 2
+    lines that are not events: 2
     --- exit 1 ---
     ");
 }
@@ -310,15 +310,15 @@ fn a_record_without_events_is_an_error() {
     dir.file("empty.jsonl", "hello\n");
     assert_snapshot!(policy(&dir, &["test", "rules.toml", "--events", "empty.jsonl"]), @r#"
     --- stderr ---
-    error: there is not one event in "empty.jsonl"
+    error: no events in "empty.jsonl"
     hint: record a run with `narrows run --output events`
     --- exit 2 ---
     "#);
     let told = policy(&dir, &["test", "rules.toml", "--events", "nothing.jsonl"]);
-    assert!(told.contains("--events: \"nothing.jsonl\" cannot be read"), "{told}");
+    assert!(told.contains("--events: cannot read \"nothing.jsonl\""), "{told}");
 }
 
-/// A link is judged by where it leads as well as by its name.
+/// A link is judged by its path and by its target.
 #[test]
 fn links_are_followed() {
     let dir = dir();
@@ -341,7 +341,8 @@ fn links_are_followed() {
     }
 }
 
-/// What docs/concepts/security-model.md says: with the network a command reaches what listens on this machine, without it nothing.
+/// As described in docs/concepts/security-model.md: with the network a command reaches servers on this machine,
+/// without it none.
 #[tokio::test]
 async fn a_command_reaches_loopback_with_the_network_and_nothing_without_it() {
     let can = narrows_process::Sandbox::support().await.confined();
@@ -370,7 +371,7 @@ async fn a_command_reaches_loopback_with_the_network_and_nothing_without_it() {
     }
 }
 
-/// What the policy allows is one thing, and what the client's file service reaches is another.
+/// A decision of the policy does not extend the directories of the client's file service.
 #[test]
 fn files_outside_the_directories_of_the_session_are_noted() {
     let dir = TestDir::new();
@@ -379,17 +380,20 @@ fn files_outside_the_directories_of_the_session_are_noted() {
     let explain = |args: &[&str]| policy(&dir, &[&["explain", "--cwd", "r"], args].concat());
     assert_snapshot!(explain(&["--kind", "read", "--path", "/etc/hosts"]), @"
     allow `/etc/hosts`: no rule matches, and medium access allows reading
-    note: through the client's file service the agent reaches only the session's directories, and /etc/hosts is outside: --add-dir DIR adds a directory
+    note: the client's file service only reaches the session's directories, and /etc/hosts is outside; add one with --add-dir DIR
     --- exit 0 ---
     ");
     let high = ["--access", "high", "--kind", "edit", "--path"];
     let told = explain(&[&high[..], &["../more/x"]].concat());
-    assert!(told.starts_with("allow ") && told.contains("/more/x is outside: --add-dir DIR"), "{told}");
+    assert!(
+        told.starts_with("allow ") && told.contains("/more/x is outside; add one with --add-dir DIR"),
+        "{told}"
+    );
     for args in [&["x"][..], &["../more/x", "--add-dir", "more"], &["../r/x"]] {
         let told = explain(&[&high[..], args].concat());
         assert!(told.starts_with("allow ") && !told.contains("note:"), "{args:?}: {told}");
     }
-    // What is refused anyway needs no note, and a command uses no file service.
+    // A denied action needs no note, and a command does not use the file service.
     for args in
         [&["--kind", "edit", "--path", "/etc/x"][..], &["--access", "high", "--", "cat", "/etc/hosts"]]
     {
@@ -410,7 +414,7 @@ fn a_rule_about_deleting_is_noted_where_a_command_passes_it() {
     allow `rm x`: no rule matches, and high access allows it
     rules:
       - deny rule 1 (rules.toml:1): its `kind` does not match `rm x`
-    note: a command is judged as kind execute, whatever it does to files: a rule with `command` matches it
+    note: a command has kind execute, whatever it does to files; a rule with `command` matches it
     --- exit 0 ---
     ");
     let told = policy(&dir, &["explain", "rules.toml", "--kind", "delete", "--path", "x"]);

@@ -47,7 +47,7 @@ fn the_entry_is_started_as_the_agent() {
     let distribution = object(&entry["distribution"]);
     only(distribution, &["binary"]);
     let platforms = object(&distribution["binary"]);
-    // Linux is what there is.
+    // Only Linux is supported.
     assert_eq!(platforms.keys().collect::<Vec<_>>(), ["linux-x86_64", "linux-aarch64"]);
     for (platform, binary) in platforms {
         let binary = object(binary);

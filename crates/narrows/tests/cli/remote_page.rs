@@ -22,7 +22,7 @@ fn blocks(heading: &str, language: &str) -> Vec<&'static str> {
     section.split(&fence).skip(1).map(|block| block.split("```").next().expect("it ends")).collect()
 }
 
-/// Returns the commands that make an authority, a certificate of the server for `localhost`, and a token.
+/// Returns the commands that create a CA, a server certificate for `localhost`, and a token.
 fn server_commands() -> String {
     let blocks = blocks("A server with TLS and tokens", "sh");
     let (authority, token) = (blocks[0], blocks[1]);
@@ -40,12 +40,12 @@ fn port<'a>(bus: &'a Bus<'_>) -> &'a str {
     bus.at[0].rsplit(':').next().and_then(|rest| rest.split('/').next()).expect("a port")
 }
 
-/// Whether a program is there.
+/// Returns `true` if a program exists.
 fn has_program(program: &str, argument: &str) -> bool {
     Command::new(program).arg(argument).output().is_ok()
 }
 
-/// A bus with this file, which begins to listen where there is room.
+/// Starts a bus with this file, on free ports.
 fn start<'a>(dir: &'a TestDir, file: &str) -> Bus<'a> {
     let mut command = command(dir, &["--config", &write(dir, file)]);
     command.env("XDG_DATA_HOME", dir.path().join("data")).env("HOME", dir.path());
@@ -60,7 +60,7 @@ fn laptop() -> String {
     file.replace("127.0.0.1:8787", "127.0.0.1:0")
 }
 
-/// Lines of a shell, with our program as `narrows`.
+/// Returns a shell that runs `lines`, with the binary as `narrows`.
 fn sh(dir: &TestDir, lines: &str) -> Command {
     let own = Path::new(NARROWS).parent().expect("a directory");
     let path = format!("{}:{}", own.display(), std::env::var("PATH").expect("PATH"));
@@ -70,7 +70,7 @@ fn sh(dir: &TestDir, lines: &str) -> Command {
     shell
 }
 
-/// What the lines write on stdout, when all went well.
+/// Returns the stdout of a successful command.
 #[track_caller]
 fn done(mut shell: Command) -> String {
     let output = shell.output().expect("a shell");
@@ -93,7 +93,7 @@ fn a_server_with_tls_and_tokens() {
     let bus = start(&dir, &local(&file.replace("127.0.0.1:8443", "127.0.0.1:0")));
     let run = local(used).replace(":8443", &format!(":{}", port(&bus)));
     let connect = run.replace("run --agent", "connect").replace(" \"Hello\"", "");
-    // What goes to the client, and nothing else.
+    // Only these files are copied to the client.
     for name in ["laptop.token", "ca.pem"] {
         std::fs::copy(dir.path().join(name), away.path().join(name)).expect("a file");
     }
@@ -107,13 +107,13 @@ fn a_server_with_tls_and_tokens() {
     stdio();
     let said = done(sh(&away, &run));
     assert!(said.contains("I am the demo model"), "{said}");
-    // Without the token, and without the authority.
+    // Without the token, and without the CA.
     for (option, expected) in [(" --token-file laptop.token", "401"), (" --ca ca.pem", "certificate")] {
         let output = sh(&away, &run.replace(option, "")).output().expect("a shell");
         let told = String::from_utf8_lossy(&output.stderr).to_lowercase();
         assert!(output.status.code() == Some(5) && told.contains(expected), "{option}: {told}");
     }
-    // Another certificate of another authority is used without a signal.
+    // A new certificate of another CA is used without a signal.
     done(sh(&dir, &local(blocks[0])));
     std::fs::copy(dir.path().join("ca.pem"), away.path().join("ca.pem")).expect("a file");
     away.wait_for(|| sh(&away, &run).output().expect("a shell").status.success());
@@ -152,7 +152,7 @@ fn a_server_with_tls_and_certificates() {
     talks(away.narrows(connect.split(' ').skip(1)));
     let said = done(sh(&away, &run));
     assert!(said.contains("I am the demo model"), "{said}");
-    // The same by narrows.toml, and by variables.
+    // The same with narrows.toml, and with environment variables.
     let url = connect.split(' ').nth(2).expect("a URL");
     let file = format!("[acp]\nconnect = \"{url}\"\nca = \"ca.pem\"\n");
     let whole = away.file("narrows.toml", &format!("{file}cert = \"laptop.pem\"\nkey = \"laptop.key\"\n"));
@@ -170,7 +170,7 @@ fn a_server_with_tls_and_certificates() {
     let mut half = away.narrows(["acp"]);
     half.env("NARROWS_CONFIG", &rest).env("NARROWS_CERT_FILE", "laptop.pem");
     let told = away.output_of(half);
-    assert!(told.contains("of no use without its private key") && told.contains("--- exit 2 ---"), "{told}");
+    assert!(told.contains("needs its private key") && told.contains("--- exit 2 ---"), "{told}");
     // Without a certificate, and without its key.
     for (option, code, expected) in [
         (" --cert laptop.pem --key laptop.key", 5, "requires a client certificate"),
@@ -183,7 +183,7 @@ fn a_server_with_tls_and_certificates() {
     bus.stop();
 }
 
-/// A program that ends with the test.
+/// A program that is killed when dropped.
 struct Running(Child);
 
 impl Drop for Running {
@@ -193,12 +193,12 @@ impl Drop for Running {
     }
 }
 
-/// A port of this machine that nothing uses.
+/// Returns a free port.
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port()
 }
 
-/// With and without TLS; with TLS over HTTP/2, for which nginx holds the head of a response back until some of its body comes.
+/// With and without TLS. With TLS over HTTP/2, nginx delays the head of a response until part of the body arrives.
 #[test]
 fn behind_nginx() {
     if !has_program("nginx", "-v") || !has_program("openssl", "version") {
@@ -230,7 +230,7 @@ fn behind_nginx() {
     nginx.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut nginx = Running(nginx.spawn().expect("nginx"));
     let stderr = BufReader::new(nginx.0.stderr.take().expect("piped"));
-    // It is read on, so that nginx is never held up by it.
+    // The output is drained, so that nginx never blocks on it.
     std::thread::spawn(move || stderr.lines().map_while(Result::ok).for_each(drop));
     dir.wait_for(|| std::net::TcpStream::connect(("127.0.0.1", tls_port)).is_ok());
     for (scheme, port) in [("ws", port), ("http", port), ("wss", tls_port), ("https", tls_port)] {
@@ -239,10 +239,10 @@ fn behind_nginx() {
         let connect = dir.narrows(["connect", &url].into_iter().chain(options));
         let mut stdio = StdioClient::initialized(&dir, connect);
         let session = stdio.session(&json!([]));
-        // Over HTTP this comes as an event while the request for it has long been answered: nothing is held back.
+        // Over HTTP this arrives as an event, after its request was answered: nothing is delayed.
         let answer = stdio.prompt(&session, "Hello");
         assert_eq!(answer["result"]["stopReason"], "end_turn", "{scheme}: {answer}");
-        // More than nginx takes unless it is told to.
+        // More than the default limit of nginx.
         let long = "x ".repeat(1 << 20);
         let answer = stdio.prompt(&session, &long);
         assert_eq!(answer["result"]["stopReason"], "end_turn", "{scheme}: {answer}");
@@ -255,7 +255,7 @@ fn behind_nginx() {
             state["network_connections"]["resumed"], 0,
             "{scheme}: a stream was opened twice: {state}"
         );
-        // A token that is wrong is refused behind it as before it.
+        // A wrong token is refused behind the proxy, too.
         dir.file("wrong.token", "nrw_wrong\n");
         let run = ["run", "--agent", &url, "--token-file", "wrong.token", "--ca", "ca.pem", "Hi"];
         let told = dir.output_beside_others(dir.narrows(run));

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// The number of a row, what it is about, and its tests, each in a file from the root of the repository on.
+/// The number of a row, its topic, and its tests with their files, relative to the root of the repository.
 type Row = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
 
 const MATRIX: &str = "crates/remote/src/server/tests/matrix.rs";

@@ -12,21 +12,21 @@ const SESSION: &str = r#"{"jsonrpc":"2.0","id":2,"result":{"sessionId":"s"}}"#;
 const END_V1: &str = r#"{"jsonrpc":"2.0","id":3,"result":{"stopReason":"end_turn"}}"#;
 const INSERTED: &str = r#"{"jsonrpc":"2.0","id":3,"result":{"messageId":"m0"}}"#;
 
-/// A `session/update`.
+/// Returns a `session/update`.
 fn update(update: &str) -> String {
     format!(
         r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":"s","update":{{{update}}}}}}}"#
     )
 }
 
-/// A piece of a message.
+/// Returns a piece of a message.
 fn chunk(message: &str, text: &str) -> String {
     update(&format!(
         r#""sessionUpdate":"agent_message_chunk","messageId":"{message}","content":{{"type":"text","text":"{text}"}}"#
     ))
 }
 
-/// A state of version 2.
+/// Returns a state update of version 2.
 fn state(state: &str) -> String {
     update(&format!(r#""sessionUpdate":"state_update","state":{state}"#))
 }
@@ -86,9 +86,9 @@ fn a_turn_of_version_2_that_ends_before_the_prompt_is_answered() {
     ];
     let agent = dir.scripted_agent(&[HELLO_V2, SESSION, &turn.join("\n")]);
     assert_snapshot!(dir.output_of(dir.run(&agent, &["--protocol", "2", "--output", "json", "Hi"])), @r#"
-    {"text":"Hello","stopReason":"max_tokens","sessionId":"s","agent":{"name":"sh","version":"2"},"protocol":2,"error":{"kind":"limit","message":"the answer is incomplete: the agent reached its limit of tokens","exitCode":4}}
+    {"text":"Hello","stopReason":"max_tokens","sessionId":"s","agent":{"name":"sh","version":"2"},"protocol":2,"error":{"kind":"limit","message":"the answer is incomplete: the agent reached its token limit","exitCode":4}}
     --- stderr ---
-    error: the answer is incomplete: the agent reached its limit of tokens
+    error: the answer is incomplete: the agent reached its token limit
     --- exit 4 ---
     "#);
 }
@@ -107,7 +107,7 @@ fn a_turn_of_version_2_that_fails() {
 }
 
 #[test]
-fn an_agent_of_version_1_is_started_again() {
+fn an_agent_of_version_1_is_restarted() {
     let dir = TestDir::new();
     let agent =
         dir.scripted_agent(&[HELLO_V1, SESSION, &[chunk("1", "Hello"), END_V1.to_owned()].join("\n")]);
@@ -124,14 +124,14 @@ fn an_agent_of_version_1_is_started_again() {
 }
 
 #[test]
-fn lines_that_are_no_messages_are_mentioned() {
+fn lines_that_are_not_messages_are_reported() {
     let dir = TestDir::new();
     let turn = [chunk("1", "Hello"), "Done!".to_owned(), END_V1.to_owned()].join("\n");
     let agent = dir.scripted_agent(&[&format!("Loading\n{HELLO_V1}"), SESSION, &turn]);
     assert_snapshot!(dir.output_of(dir.run(&agent, &["Hi"])), @"
     Hello
     --- stderr ---
-    about the agent: 2 lines of its output were no protocol messages, the first: Loading
+    notice of the agent: 2 lines of its output were not protocol messages, the first: Loading
     --- exit 0 ---
     ");
 }
@@ -173,7 +173,7 @@ fn the_agent_gets_the_permitted_environment() {
 }
 
 #[test]
-fn logs_tell_no_secrets() {
+fn logs_contain_no_secrets() {
     let dir = TestDir::new();
     let mut command = dir.run("narrows fake-agent echo", &["--env", "KEY=hunter2", "what was said"]);
     command.env("NARROWS_LOG", "trace");
@@ -203,14 +203,14 @@ fn requests_of_the_agent() {
     let agent = dir.scripted_agent(&[HELLO_V1, SESSION, turn, "", END_V1]);
     let told = dir.output_of(dir.run(&agent, &["Hi"]));
     for line in [
-        "refused: Remove everything (nobody can be asked; no rule matches, and medium access asks",
-        "refused: Read /etc/passwd (\"/etc/passwd\": the path is outside the session's directories)\n",
-        "error: the rules refused 2 things that the agent wanted, the first: ",
+        "denied: Remove everything (cannot ask for permission; no rule matches, and medium access asks",
+        "denied: Read /etc/passwd (\"/etc/passwd\": the path is outside the session's directories)\n",
+        "error: 2 requests of the agent were denied by the policy, the first: ",
     ] {
         assert!(told.contains(line), "no {line} in {told}");
     }
     assert!(told.ends_with("--- exit 9 ---\n"), "{told}");
-    // Which of the two is answered first is nobody's business.
+    // The order of the two responses does not matter.
     let mut got: Vec<String> = dir.received().lines().skip(3).map(str::to_owned).collect();
     got.sort_unstable();
     assert!(got[0].starts_with(r#"{"jsonrpc":"2.0","id":"f","error":{"code":-32602,"#), "{}", got[0]);
@@ -220,7 +220,7 @@ fn requests_of_the_agent() {
 }
 
 #[test]
-fn on_a_terminal_nothing_steers_it() {
+fn output_does_not_control_the_terminal() {
     let dir = TestDir::new();
     let turn = [
         update(r#""sessionUpdate":"agent_thought_chunk","content":{"type":"text","text":"Let me\n see"}"#),
@@ -235,12 +235,12 @@ fn on_a_terminal_nothing_steers_it() {
     command.stdout(screen.try_clone().unwrap()).stderr(screen);
     let mut child = command.spawn().unwrap();
     drop(command);
-    // Reading fails when the last end that narrows had is closed; what came until then is what counts.
+    // Reading fails when narrows closes its last end; only the output before that counts.
     let mut shown = Vec::new();
     let _ = terminal.read_to_end(&mut shown);
     assert_eq!(child.wait().unwrap().code(), Some(0));
     let shown = String::from_utf8(shown).unwrap();
-    // Our own styles are the only escapes.
+    // The styles of narrows are the only escape sequences.
     let shown = shown.replace("\u{1b}[2m", "<dim>").replace("\u{1b}[0m", "</>").replace('\r', "");
     assert_snapshot!(shown, @r"
     <dim>thinking: Let me see</>
@@ -257,9 +257,9 @@ fn a_denial_has_a_hint() {
     dir.file("deny.toml", "[[rule]]\neffect = \"deny\"\nkind = \"delete\"\n");
     dir.file("ask.toml", "[[rule]]\neffect = \"ask\"\nkind = \"delete\"\n");
     for (args, hint) in [
-        (["--access", "low"], "hint: low access refuses it: --access medium lets more, and a rule"),
-        (["--policy", "deny.toml"], "hint: rule 1 (deny.toml:1) denies it, and only a change of that rule"),
-        (["--policy", "ask.toml"], "hint: rule 1 (ask.toml:1) wants somebody to be asked: in a terminal"),
+        (["--access", "low"], "hint: low access denies it: use --access medium, or allow it"),
+        (["--policy", "deny.toml"], "hint: rule 1 (deny.toml:1) denies it; only a change of that rule"),
+        (["--policy", "ask.toml"], "hint: rule 1 (ask.toml:1) asks for permission: run it in a terminal"),
     ] {
         let told = dir.output_of(dir.run("narrows fake-agent ask", &[&args[..], &["Clean"]].concat()));
         assert!(told.contains(hint) && told.ends_with("--- exit 9 ---\n"), "{told}");

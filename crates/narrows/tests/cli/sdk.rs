@@ -39,7 +39,7 @@ fn its_agent_is_refused_permission() {
             assert_snapshot!(told, @"
             You said no.
             --- stderr ---
-            refused: Do as you asked (nobody can be asked; no rule matches, and medium access asks before unknown actions)
+            denied: Do as you asked (cannot ask for permission; no rule matches, and medium access asks before unknown actions)
             error: the agent refused to answer
             --- exit 3 ---
             ");

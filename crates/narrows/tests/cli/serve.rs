@@ -13,7 +13,7 @@ steps = [
 ]
 "#;
 
-/// Asks before it acts, and says what it was told.
+/// Returns a script that asks before it acts, and prints the answer.
 pub(crate) fn asks(kind: &str) -> String {
     format!(
         r#"
@@ -32,7 +32,8 @@ steps = [
     )
 }
 
-/// One turn; what is asked of the client is answered with `choice`. What was asked, and the answer to the prompt.
+/// Runs one turn and answers requests to the client with `choice`. Returns the text, the requests, and the response
+/// to the prompt.
 fn turn(governed: &Governed, choice: &str) -> (String, Vec<Value>, Value) {
     let mut stdio = governed.stdio();
     let session = session(&mut stdio, governed);
@@ -48,7 +49,7 @@ fn turn(governed: &Governed, choice: &str) -> (String, Vec<Value>, Value) {
     (said, asked, answer)
 }
 
-/// The last entry of the log about a call.
+/// Returns the last log entry about a call.
 fn call(governed: &Governed) -> Value {
     let entries = governed.entries();
     entries.into_iter().rfind(|entry| entry["action"] == "tool.call").unwrap_or_default()
@@ -159,7 +160,7 @@ fn a_session_outside_the_workspace_is_refused() {
 
 #[test]
 fn undeclared_capabilities_are_not_offered() {
-    // The tier declares no files of the client, and the agent wants one.
+    // The tier declares no client files, but the agent asks for one.
     let governed = Governed::bridge("[[turn]]\nsteps = [{ read = \"a.txt\" }, { say = \"got {last}\" }]\n");
     let mut stdio = crate::stdio_client::StdioClient::start(&governed.dir, governed.serve(&[]));
     let offers = json!({"fs": {"readTextFile": true, "writeTextFile": true}, "terminal": true});
@@ -178,7 +179,7 @@ fn undeclared_capabilities_are_not_offered() {
 }
 
 #[test]
-fn a_log_goes_on_where_the_last_one_ended() {
+fn a_log_continues_after_a_restart() {
     let governed = Governed::bridge(READ);
     turn(&governed, "");
     turn(&governed, "");

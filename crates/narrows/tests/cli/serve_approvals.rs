@@ -10,7 +10,7 @@ use crate::serve_support::{Governed, policy};
 use crate::terminal_user::TerminalUser;
 use crate::test_dir::{MARK, Running};
 
-/// `narrows run` with what is served, in the workspace.
+/// Starts `narrows run` with a `narrows serve` agent, in the workspace.
 fn run<'a>(governed: &'a Governed, serve: &str, args: &[&str]) -> Running<'a> {
     let agent = format!("narrows serve {serve} {}", governed.root().join("ACP.md").display());
     let first = ["run", "--pass-env", MARK, "--agent", &agent];
@@ -20,7 +20,7 @@ fn run<'a>(governed: &'a Governed, serve: &str, args: &[&str]) -> Running<'a> {
     governed.dir.start(command)
 }
 
-/// A workspace in which a lead has to approve what is removed.
+/// Creates a workspace in which a lead must approve deletions.
 fn governed() -> Governed {
     let governed = Governed::bridge(&asks("delete"));
     governed.with_lead_quorum(1);
@@ -28,7 +28,7 @@ fn governed() -> Governed {
     governed
 }
 
-/// The id of what waits.
+/// Returns the id of the pending approval.
 fn waiting(governed: &Governed, args: &[&str]) -> String {
     let list = || governed.dir.output_beside_others(governed.approve(&[&["--list"], args].concat()));
     governed.dir.wait_for(|| list().contains("kind:delete"));
@@ -50,7 +50,7 @@ fn a_waiting_client_gets_notices_and_the_reason_of_a_denial() {
     assert!(said.contains("--- exit 0 ---"), "{said}");
     let told = running.finish();
     assert!(told.starts_with("rejected"), "{told}");
-    assert!(told.contains("are trusted from now on"), "{told}");
+    assert!(told.contains("first use: trusting "), "{told}");
     assert!(
         told.contains(&format!("waiting for approval {id} of `kind:delete` by 1 of role lead")),
         "{told}"
@@ -62,12 +62,12 @@ fn a_waiting_client_gets_notices_and_the_reason_of_a_denial() {
         )),
         "{told}"
     );
-    assert!(told.contains("error: what the agent wanted was not approved: kind:delete"), "{told}");
+    assert!(told.contains("error: not approved: kind:delete"), "{told}");
     assert!(told.ends_with("--- exit 9 ---\n"), "{told}");
     governed.actions();
 }
 
-/// What a client lets an agent do without a question is not what governance wants somebody's word for.
+/// Presets of the client do not replace approvals of a governance.
 #[test]
 fn a_preset_of_the_client_approves_nothing() {
     let governed = Governed::bridge(&asks("delete"));
@@ -75,7 +75,7 @@ fn a_preset_of_the_client_approves_nothing() {
     assert!(told.starts_with("rejected") && told.ends_with("--- exit 9 ---\n"), "{told}");
     let shown = governed.dir.output_beside_others(governed.dir.narrows(["audit", "show", "ws/audit"]));
     assert!(shown.contains("no user to ask"), "{shown}");
-    // A rule does, which somebody wrote.
+    // A rule that a user wrote does.
     governed.file("rules.toml", "[[rule]]\nname = \"leave\"\neffect = \"allow\"\nkind = \"delete\"\n");
     let told = run(&governed, "", &["--policy", "rules.toml", "go"]).finish();
     assert!(told.starts_with("allowed") && told.ends_with("--- exit 0 ---\n"), "{told}");
@@ -112,11 +112,11 @@ fn an_expired_approval_is_reported_and_recorded() {
     assert!(governed.actions().contains(&"request.expired".to_owned()));
     let shown = governed.dir.output_beside_others(governed.dir.narrows(["audit", "show", "ws/audit"]));
     assert!(shown.contains("request.expired") && shown.contains("was not approved within"), "{shown}");
-    assert!(shown.contains("refused: not approved in time") && shown.contains("for user:"), "{shown}");
+    assert!(shown.contains("not approved: not approved in time") && shown.contains("for user:"), "{shown}");
 }
 
 #[test]
-fn a_turn_that_the_gate_stops_says_why() {
+fn a_turn_stopped_by_the_gate_has_a_reason() {
     let steps = "[[turn]]\nsteps = [\n  { tool = { id = \"c\", title = \"Look\", kind = \"read\", path = \"a.txt\" } },\n  \
         { tool_update = { id = \"c\", status = \"completed\", text = \"seen\" } },\n  { say = \"done\" },\n]\n";
     within_an_hour(|| {
@@ -138,7 +138,7 @@ fn an_unasked_denial_is_not_attributed_to_a_user() {
     let governed = Governed::with_agent("client", &asks("delete"));
     let told = governed.dir.output_of(governed.serve(&["--", "go"]));
     assert!(told.starts_with("rejected"), "{told}");
-    assert!(told.contains("nobody can be asked") && !told.contains("you said no"), "{told}");
+    assert!(told.contains("cannot ask for permission") && !told.contains("by you"), "{told}");
     let log = std::fs::read_to_string(governed.log()).expect("a log");
     assert!(log.contains("no user to ask at the client of user:"), "{log}");
     assert!(told.ends_with("--- exit 9 ---\n"), "{told}");
@@ -151,15 +151,13 @@ fn a_prompt_shows_policy_and_approval_and_a_denial_sets_the_exit_code() {
         let user = TerminalUser::serve(&governed.dir, &["ws", "--", "go"]);
         user.expect("why asked: governance: ");
         user.expect("policy `removing` matches");
-        // It is the last of the question.
+        // The last line of the prompt.
         user.expect("Allow it?");
         let screen = user.screen();
         assert!(!screen.contains("the gate asks") && !screen.contains("about:"), "{screen}");
         let id = waiting(&governed, &[]);
         assert!(
-            screen.contains(&format!(
-                "approval: {id}; with a key that the governance names it can be given elsewhere"
-            )),
+            screen.contains(&format!("approval: {id}; holders of a governance key can approve it elsewhere")),
             "{screen}"
         );
         user.type_text(answer);
@@ -174,7 +172,7 @@ fn a_session_outside_the_root_is_refused_with_a_hint() {
     let told = run(&governed, "", &["--cwd", "/", "go"]).finish();
     let because = "the path is outside the operator's directories: \"/\" is not in \"[DIR]/ws\" (-32602)";
     assert!(told.contains(because), "{told}");
-    assert!(told.contains("hint: a session lives where you are, or where --cwd DIR says"), "{told}");
+    assert!(told.contains("hint: use a directory inside the agent's workspace: --cwd DIR"), "{told}");
 }
 
 #[test]
@@ -231,15 +229,12 @@ fn an_admin_socket_is_outside_the_workspace_with_an_existing_group() {
     let governed = governed();
     let inside = governed.root().join("admin.sock");
     let told = governed.dir.output_of(governed.serve(&["--admin-socket", inside.to_str().expect("UTF-8")]));
-    assert!(told.contains("lies in the workspace") && told.ends_with("--- exit 2 ---\n"), "{told}");
+    assert!(told.contains("is in the workspace") && told.ends_with("--- exit 2 ---\n"), "{told}");
     let told = governed.dir.output_of(governed.serve(&[
         "--admin-socket",
         "x.sock",
         "--admin-group",
         "no such group",
     ]));
-    assert!(
-        told.contains("there is no group \"no such group\"") && told.ends_with("--- exit 2 ---\n"),
-        "{told}"
-    );
+    assert!(told.contains("no group \"no such group\"") && told.ends_with("--- exit 2 ---\n"), "{told}");
 }

@@ -10,7 +10,7 @@ use crate::serve::asks;
 use crate::serve_support::{Governed, policy, session};
 use crate::stdio_client::StdioClient;
 
-/// Begins a turn that waits for an approval from elsewhere. Its id.
+/// Begins a turn that waits for an approval by another process. Returns its id.
 fn waiting<'a>(governed: &'a Governed) -> (StdioClient<'a>, String) {
     let mut stdio = governed.stdio();
     let session = session(&mut stdio, governed);
@@ -21,7 +21,7 @@ fn waiting<'a>(governed: &'a Governed) -> (StdioClient<'a>, String) {
     (stdio, id)
 }
 
-/// What becomes of the turn: what the agent said, if nothing was asked of the client.
+/// Returns the outcome of the turn: the agent's text, if the client got no requests.
 fn outcome(mut stdio: StdioClient<'_>) -> String {
     let answer = stdio
         .wait_for_response(|request| json!({"outcome": {"outcome": "cancelled", "asked": request["id"]}}));
@@ -62,7 +62,7 @@ fn a_valid_signature_approves_a_call() {
 }
 
 #[test]
-fn a_rejection_ends_it_and_says_why() {
+fn a_rejection_denies_the_call_with_its_reason() {
     let governed = Governed::bridge(&asks("delete"));
     governed.with_lead_quorum(2);
     governed.keys(&["ada"]);
@@ -102,9 +102,9 @@ fn an_unlisted_key_does_not_count() {
     governed.keys(&["ada"]);
     let (stdio, id) = waiting(&governed);
     let said = output(&governed, &[&id, "--key", "old.key"]);
-    assert!(said.contains("knows no such key") && said.contains("--- exit 9 ---"), "{said}");
+    assert!(said.contains("unknown key") && said.contains("--- exit 9 ---"), "{said}");
     let said = output(&governed, &["nothing", "--key", "ada.key"]);
-    assert!(said.contains("nothing called \"nothing\" waits") && said.contains("--- exit 2 ---"), "{said}");
+    assert!(said.contains("no pending approval \"nothing\"") && said.contains("--- exit 2 ---"), "{said}");
     output(&governed, &[&id, "--reject", "enough", "--key", "ada.key"]);
     assert_eq!(outcome(stdio), "rejected");
 }
@@ -118,7 +118,7 @@ fn without_keys_no_signature_counts() {
     other.keys(&["ada"]);
     let key = other.dir.path().join("ada.key");
     let said = output(&governed, &[&id, "--key", key.to_str().expect("UTF-8")]);
-    assert!(said.contains("the governance has no keys") && said.contains("--- exit 9 ---"), "{said}");
+    assert!(said.contains("no signing keys") && said.contains("--- exit 9 ---"), "{said}");
     stdio.end();
     governed.actions();
 }
@@ -130,7 +130,7 @@ fn a_gate_that_does_not_answer_is_named() {
     governed.keys(&["ada"]);
     let (stdio, id) = waiting(&governed);
     let directory = governed.dir.path().join("narrows");
-    // Whoever was here has gone.
+    // The process of this socket has ended.
     drop(std::os::unix::net::UnixListener::bind(directory.join("serve-gone.sock")).expect("it is free"));
     let said = output(&governed, &["--list"]);
     assert!(said.contains(&id) && said.contains("--- exit 0 ---"), "{said}");
@@ -154,10 +154,10 @@ fn keys_are_trusted_with_the_manifest() {
     assert!(governed.dir.output_of(governed.serve(&[])).contains("--- exit 0 ---"));
     governed.keys(&["eve"]);
     let said = governed.dir.output_of(governed.serve(&[]));
-    assert!(said.contains("governance-keys.json has changed") && said.contains("--- exit 2 ---"), "{said}");
+    assert!(said.contains("governance-keys.json changed") && said.contains("--- exit 2 ---"), "{said}");
 }
 
-/// The key of the first test vector of RFC 8032, whose public half is needed in PEM.
+/// The key of the first test vector of RFC 8032. Its public half is needed in PEM.
 const PRIVATE: &str = "MC4CAQAwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g";
 const PUBLIC: &str = "MCowBQYDK2VwAyEA11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=";
 
@@ -188,7 +188,7 @@ fn a_revoked_key_does_not_count_in_any_form() {
         governed.file(".well-known/governance-revoked.json", &revoked);
         let (stdio, waiting) = waiting(&governed);
         let said = output(&governed, &[&waiting, "--key", "ada.key"]);
-        assert!(said.contains("knows no such key") && said.contains("--- exit 9 ---"), "{revoked}: {said}");
+        assert!(said.contains("unknown key") && said.contains("--- exit 9 ---"), "{revoked}: {said}");
         assert!(output(&governed, &[&waiting, "--key", "bob.key"]).contains("--- exit 0 ---"), "{revoked}");
         assert_eq!(outcome(stdio), "allowed");
     }
@@ -206,13 +206,13 @@ fn a_running_gate_counts_no_key_that_was_revoked_since() {
     ring["keys"][0]["revokedAt"] = json!("2026-11-18T00:00:00Z");
     governed.file(".well-known/governance-keys.json", &ring.to_string());
     let said = output(&governed, &[&id, "--key", "ada.key"]);
-    assert!(said.contains("knows no such key") && said.contains("--- exit 9 ---"), "{said}");
+    assert!(said.contains("unknown key") && said.contains("--- exit 9 ---"), "{said}");
     assert!(output(&governed, &[&id, "--key", "bob.key"]).contains("--- exit 0 ---"));
     // An approval by a key that was revoked afterwards cannot complete a quorum.
     governed.file(".well-known/governance-revoked.json", &json!([ring["keys"][1]["id"]]).to_string());
     let said = output(&governed, &[&id, "--key", "cem.key"]);
-    assert!(said.contains("was revoked since") && said.contains("--- exit 9 ---"), "{said}");
-    // What does more than revoke refuses every signature.
+    assert!(said.contains("was revoked") && said.contains("--- exit 9 ---"), "{said}");
+    // A change beyond a revocation refuses every signature.
     std::fs::write(&path, &trusted).expect("a file");
     for _ in 0..2 {
         let said = output(&governed, &[&id, "--reject", "no", "--key", "cem.key"]);
@@ -257,7 +257,7 @@ fn the_client_completes_no_quorum_with_a_key_that_was_revoked_since() {
             json!({"outcome": {"outcome": "selected", "optionId": "allow_once"}})
         });
         assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
-        // What the client is told of approvals from elsewhere stands beside what the agent says.
+        // Notes about approvals by other processes do not change the agent's text.
         assert!(stdio.agent_text().ends_with(expected), "{revoked}: {}", stdio.agent_text());
         assert_eq!((asked, stdio.end().status.code()), (1, Some(0)), "{revoked}");
         governed.actions();

@@ -7,8 +7,7 @@ use serde_json::Value;
 
 use crate::serve_support::{Governed, READ, policy, session};
 
-/// Looks at a file, and says so.
-/// A workspace where so much may be read.
+/// Reads a file, and reports it. Creates a workspace with a budget for reading.
 fn governed(budget: &str) -> Governed {
     let governed = Governed::bridge(READ);
     let more = format!("decision: allow\nbudget: {{{budget}}}");
@@ -16,14 +15,14 @@ fn governed(budget: &str) -> Governed {
     governed
 }
 
-/// The decisions in the log, in their order.
+/// Returns the decisions in the log, in order.
 fn decisions(governed: &Governed) -> Vec<Value> {
     governed.actions();
     let entries = governed.entries().into_iter().filter(|entry| entry["action"] == "policy.resolved");
     entries.map(|mut entry| entry["policy"]["decision"].take()).collect()
 }
 
-/// Tries something that spends what there is in an hour or a day, and once more if another hour began meanwhile.
+/// Runs a test that uses an hourly or daily budget, and repeats it if another hour began meanwhile.
 pub(crate) fn within_an_hour(test: impl Fn() + RefUnwindSafe) {
     let hour = || SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later").as_secs() / 3600;
     let began = hour();
@@ -45,7 +44,7 @@ fn a_restart_does_not_reset_a_budget() {
             assert_eq!(stdio.end().status.code(), Some(0));
         }
         assert_eq!(decisions(&governed), ["allow", "allow", "allow"]);
-        // The fourth is more than there is: it ran unasked, so its turn was stopped.
+        // The fourth exceeds the budget: the agent did not ask, so its turn was stopped.
         let mut stdio = governed.stdio();
         let id = session(&mut stdio, &governed);
         let answer = stdio.prompt(&id, "go");

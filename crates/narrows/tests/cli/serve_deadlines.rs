@@ -7,14 +7,14 @@ use crate::serve::asks;
 use crate::serve_support::{Governed, open, session};
 use crate::stdio_client::StdioClient;
 
-/// Says a word, and then nothing until it is cancelled.
+/// Sends a word, and then nothing until it is cancelled.
 const SILENT: &str = "[[turn]]\nsteps = [{ say = \"hm\" }, { wait_cancel = true }]\n";
 
 fn stdio<'a>(governed: &'a Governed, args: &[&str]) -> StdioClient<'a> {
     StdioClient::initialized(&governed.dir, governed.serve(args))
 }
 
-/// The reasons of all entries of this action.
+/// Returns the reasons of all entries with this action.
 fn reasons(governed: &Governed, action: &str) -> Vec<String> {
     let entries = governed.entries();
     let found = entries.iter().filter(|entry| entry["action"] == action);
@@ -29,7 +29,7 @@ fn a_silent_turn_ends_with_an_error() {
     let answer = stdio.prompt(&id, "go");
     assert_eq!(answer["error"]["code"], -32011, "{answer}");
     assert_eq!(answer["error"]["message"], "the agent was silent for 700 ms");
-    // The agent has stopped, and the next turn is one like any other.
+    // The agent has stopped, and the next turn is normal.
     let answer = stdio.prompt(&id, "again");
     assert_eq!(answer["error"]["code"], -32011, "{answer}");
     assert_eq!(stdio.end().status.code(), Some(0));
@@ -62,7 +62,7 @@ fn deadlines_come_from_the_file_and_the_flags() {
     let answer = open(&mut stdio, &governed.root().canonicalize().expect("it is there"));
     assert_eq!(answer["error"]["code"], -32011, "{answer}");
     assert_eq!(answer["error"]["message"], "the agent did not answer session/new within 600 ms");
-    // It hangs, so it is told to go by its input, then by a signal.
+    // It hangs, so its input is closed, and then it gets a signal.
     assert_eq!(stdio.end().status.code(), Some(0));
     assert_eq!(governed.actions(), ["manifest.pinned", "sandbox.applied", "request.expired"]);
 }
@@ -87,8 +87,8 @@ fn an_agent_that_does_not_close_is_ended() {
 fn an_invalid_deadline_is_reported() {
     let governed = Governed::bridge(SILENT);
     for (flag, said) in [
-        ("silence", "it is a name and a time, such as `silence=20m`"),
-        ("slience=2m", "there is none of this name; there are initialize, authenticate"),
+        ("silence", "must be a name and a duration, such as `silence=20m`"),
+        ("slience=2m", "unknown name; valid names are initialize, authenticate"),
         ("silence=soon", "a duration is a number and a unit"),
     ] {
         let told = governed.dir.output_of(governed.serve(&["--deadline", flag]));
@@ -105,7 +105,7 @@ fn prompt(stdio: &mut StdioClient<'_>, id: &str) {
     stdio.send("session/prompt", &json!({"sessionId": id, "prompt": [{"type": "text", "text": "go"}]}));
 }
 
-/// What is in the log after the session began.
+/// Returns the log entries after the session began.
 fn after_invoked(governed: &Governed) -> Vec<String> {
     governed.actions().split_off(3)
 }
@@ -123,7 +123,7 @@ fn a_signal_in_the_middle_of_a_turn_closes_its_session() {
 }
 
 #[test]
-fn a_signal_while_an_approval_is_waited_for_is_a_refusal() {
+fn a_signal_denies_a_pending_approval() {
     let governed = Governed::bridge(&asks("delete"));
     let mut stdio = governed.stdio();
     let id = session(&mut stdio, &governed);
@@ -156,7 +156,7 @@ fn interrupted(governed: &Governed) -> usize {
 }
 
 #[test]
-fn a_signal_and_a_client_that_goes_leave_no_call_open_in_the_log() {
+fn signals_and_disconnects_leave_no_call_open_in_the_log() {
     for by_signal in [true, false] {
         let governed = Governed::bridge(WORKING);
         let mut stdio = governed.stdio();
@@ -214,7 +214,7 @@ fn calls_left_open_by_a_killed_gate_are_closed_by_the_next() {
     killed.signal(Signal::KILL);
     killed.wait();
     assert_eq!(actions().len(), before);
-    // The second one finds nothing more to close.
+    // The second run finds no open calls.
     for _ in 0..2 {
         assert_eq!(stdio(&governed, &[]).end().status.code(), Some(0));
         assert_eq!(actions()[before..], ["tool.call", "operator.interrupted", "session.closed"]);

@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::serve_support::{Governed, READ, session};
 use crate::stdio_client::StdioClient;
 
-/// Lets no file of the process become longer than this.
+/// Limits the size of files that the process writes.
 fn limit(stdio: &StdioClient<'_>, bytes: Option<u64>) {
     let pid = Pid::from_raw(i32::try_from(stdio.pid()).expect("a pid"));
     prlimit(pid, Resource::Fsize, Rlimit { current: bytes, maximum: None }).expect("it is ours");
@@ -20,8 +20,8 @@ fn a_full_disk_stops_actions_until_there_is_room() {
     let before = std::fs::read(governed.log()).expect("a log");
     limit(&stdio, Some(before.len() as u64));
     let answer = stdio.prompt(&id, "go");
-    // The turn ends, refused or with an error if the agent was done before that was known; what it was to do was
-    // neither shown nor recorded.
+    // The turn ends, with a refusal or with an error if the agent finished before the failed write was known. The
+    // call was neither shown nor recorded.
     let is_error = answer["error"]["code"] == -32017;
     assert!(is_error || answer["result"]["stopReason"] == "refusal", "{answer}");
     assert!(answer.to_string().contains("audit log unavailable"), "{answer}");
@@ -31,21 +31,18 @@ fn a_full_disk_stops_actions_until_there_is_room() {
     assert_eq!(std::fs::read(governed.log()).expect("a log"), before, "the log is as it was");
     let refused = stdio.call("session/new", &json!({"cwd": "/", "mcpServers": []}));
     assert_eq!(refused["error"]["code"], -32017, "{refused}");
-    // There is room again, and everything goes on by itself.
+    // Space is available again, and the gate recovers.
     limit(&stdio, None);
     let answer = stdio.prompt(&id, "go");
     assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
     assert!(stdio.agent_text().ends_with("done"));
     let ended = stdio.end();
     assert_eq!(ended.status.code(), Some(0));
-    // Whoever runs it is told which log it is, what is wrong, and when it is over; each once.
-    let told: Vec<&str> = ended.stderr.lines().filter(|line| line.contains("audit log ")).collect();
+    // The administrator learns which log is affected, what is wrong, and when it is over, each once.
+    let told: Vec<&str> = ended.stderr.lines().filter(|line| line.contains("::audit_log: ")).collect();
     assert_eq!(told.len(), 2, "{}", ended.stderr);
-    assert!(
-        told[0].contains("audit log cannot be written") && told[0].contains("File too large"),
-        "{told:?}"
-    );
-    assert!(told[1].contains("audit log is written again"), "{told:?}");
+    assert!(told[0].contains("cannot write the audit log") && told[0].contains("File too large"), "{told:?}");
+    assert!(told[1].contains("audit log writable again"), "{told:?}");
     assert!(told.iter().all(|line| line.contains("audit/audit-log.jsonl")), "{told:?}");
     let actions = governed.actions();
     assert_eq!(actions.iter().filter(|action| *action == "tool.call").count(), 1, "{actions:?}");

@@ -6,17 +6,17 @@ use crate::bus_support::{Bus, Peer};
 use crate::serve::asks;
 use crate::serve_support::{Governed, session};
 
-/// Says something only when it has been waited for a while.
+/// Sends text only after a pause.
 const SLOW: &str = "[[turn]]\nsteps = [{ pause = \"300ms\" }, { say = \"done\" }]\n";
 
-/// However loaded the machine is.
+/// Long enough for a loaded machine.
 const PATIENT: [&str; 2] = ["--deadline", "close=30s"];
 
 fn request(id: u32, method: &str, params: &Value) -> String {
     format!("{}\n", json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
 }
 
-/// What `narrows serve` says to a file that has three requests in it.
+/// Returns the output of `narrows serve` for a file with three requests as stdin.
 fn file(governed: &Governed) -> Vec<Value> {
     let cwd = governed.root().canonicalize().expect("it is there");
     let input = [
@@ -34,7 +34,7 @@ fn file(governed: &Governed) -> Vec<Value> {
 
 #[test]
 fn a_file_of_requests_is_answered_to_its_end() {
-    let server = Governed::of("server");
+    let server = Governed::with_kind("server");
     for governed in [Governed::bridge(SLOW), server] {
         let mut answers = file(&governed);
         answers.retain(|answer| answer.get("id").is_some());
@@ -48,7 +48,7 @@ fn a_file_of_requests_is_answered_to_its_end() {
 }
 
 #[test]
-fn a_turn_ends_before_its_client_that_only_reads_is_left() {
+fn a_turn_ends_before_its_half_closed_client_is_disconnected() {
     let governed = Governed::bridge(SLOW);
     let socket = format!("unix:{}/s", governed.dir.path().display());
     let places = ["--listen", &socket, "--listen", "tcp://127.0.0.1:0"];

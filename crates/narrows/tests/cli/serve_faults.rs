@@ -12,17 +12,17 @@ use crate::test_dir::TestDir;
 
 const QUIET: &str = "[[turn]]\nsteps = [{ say = \"done\" }]\n";
 
-/// What is said when it does not start.
+/// Returns the output of a failed start.
 fn output(governed: &Governed, args: &[&str]) -> String {
     let told = governed.dir.output_of(governed.serve(args));
-    // Where there is no sandbox to be had, that is said.
-    let lines = told.lines().filter(|line| !line.starts_with("warning: the agent is not confined"));
+    // Without a sandbox on this machine there is a warning.
+    let lines = told.lines().filter(|line| !line.starts_with("warning: the agent is not sandboxed"));
     let text: String = lines.map(|line| format!("{line}\n")).collect();
     text.strip_prefix("--- stderr ---\n--- exit").map_or(text.clone(), |rest| format!("--- exit{rest}"))
 }
 
 #[test]
-fn a_manifest_with_mistakes_is_not_served() {
+fn an_invalid_manifest_is_not_served() {
     let dir = TestDir::new();
     std::fs::create_dir(dir.path().join("ws")).expect("a directory");
     dir.file("ws/ACP.md", &acp("brige", "basic", ""));
@@ -34,7 +34,7 @@ fn a_manifest_with_mistakes_is_not_served() {
     ");
     let nowhere = dir.output_of(dir.narrows(["serve", "nowhere/ACP.md"]));
     assert!(
-        nowhere.contains("there is no manifest \"nowhere/ACP.md\"") && nowhere.ends_with("--- exit 2 ---\n"),
+        nowhere.contains("no manifest at \"nowhere/ACP.md\"") && nowhere.ends_with("--- exit 2 ---\n"),
         "{nowhere}"
     );
 }
@@ -44,24 +44,24 @@ fn a_changed_manifest_is_refused_until_approved() {
     let governed = Governed::bridge(QUIET);
     assert_snapshot!(output(&governed, &[]), @r"
     --- stderr ---
-    [DIR]/ws/ACP.md and what it leads to, 8 files, are trusted from now on; whatever changes is to be approved
+    first use: trusting [DIR]/ws/ACP.md and all files it refers to, 8 files; approve later changes with `narrows serve --approve`
     --- exit 0 ---
     ");
-    // The same again is trusted.
+    // The unchanged manifest is trusted.
     assert_snapshot!(output(&governed, &[]), @"--- exit 0 ---");
     let path = governed.root().join("OPERATOR.md");
     let text = std::fs::read_to_string(&path).expect("it is there");
     governed.file("OPERATOR.md", &text.replace("Short.", "Shorx."));
     assert_snapshot!(output(&governed, &[]), @r"
     --- stderr ---
-    error: [DIR]/ws/ACP.md is not what was trusted: [DIR]/ws/OPERATOR.md has changed
-    hint: look at what has changed, then: narrows serve --approve [DIR]/ws/ACP.md
+    error: [DIR]/ws/ACP.md has untrusted changes: [DIR]/ws/OPERATOR.md changed
+    hint: check the changes, then run: narrows serve --approve [DIR]/ws/ACP.md
     --- exit 2 ---
     ");
     assert_snapshot!(without_digests(&output(&governed, &["--approve"])), @r"
     --- stderr ---
-    approved: [DIR]/ws/OPERATOR.md has changed: sha256 [OLD] -> [NEW]
-    [DIR]/ws/ACP.md is trusted as it is, 8 files
+    approved: [DIR]/ws/OPERATOR.md changed: sha256 [OLD] -> [NEW]
+    [DIR]/ws/ACP.md is trusted, 8 files
     --- exit 0 ---
     ");
     assert!(output(&governed, &[]).contains("--- exit 0 ---"));
@@ -75,7 +75,7 @@ fn a_changed_manifest_is_refused_until_approved() {
     assert_ne!(changed["before"], changed["now"]);
 }
 
-/// The digests of files are those of this version of the test.
+/// Replaces digests, which depend on the version of the test.
 fn without_digests(told: &str) -> String {
     let Some((before, rest)) = told.split_once("sha256 ") else { return told.to_owned() };
     let (_, after) = rest.split_once('\n').unwrap_or_default();
@@ -89,10 +89,10 @@ fn a_program_in_the_workspace_is_pinned() {
     let text = std::fs::read_to_string(&path).expect("it is there");
     governed.file("AGENT-CLI.md", &text.replace("bin: narrows\n", "bin: ./agent.sh\n"));
     governed.file("agent.sh", "#!/bin/sh\nexit 0\n");
-    assert!(output(&governed, &[]).contains("9 files, are trusted"));
+    assert!(output(&governed, &[]).contains("it refers to, 9 files; "));
     governed.file("agent.sh", "#!/bin/sh\nexit 1\n");
     let said = output(&governed, &[]);
-    assert!(said.contains("agent.sh has changed") && said.contains("--- exit 2 ---"), "{said}");
+    assert!(said.contains("agent.sh changed") && said.contains("--- exit 2 ---"), "{said}");
 }
 
 #[test]
@@ -107,12 +107,12 @@ fn a_user_at_the_terminal_is_asked_about_changes() {
     );
     for (answer, code) in [("no\r", 2), ("\r", 2), ("y\r", 0)] {
         let user = TerminalUser::serve(&governed.dir, &["ws", "--", "go"]);
-        user.expect("OPERATOR.md has changed: sha256 ");
-        user.expect("Trust it as it is now? [y/N]");
+        user.expect("OPERATOR.md changed: sha256 ");
+        user.expect("Trust the changes? [y/N]");
         user.type_text(answer);
         assert_eq!(user.wait_exit(), Some(code), "{answer:?}");
     }
-    // From then on it is trusted, also where nobody can be asked.
+    // Now it is trusted, also without a terminal.
     assert!(output(&governed, &["--", "go"]).contains("--- exit 0 ---"));
     let actions = governed.actions();
     assert_eq!(actions.iter().filter(|action| action.starts_with("manifest.")).count(), 2, "{actions:?}");
@@ -130,20 +130,23 @@ fn pins_that_cannot_be_read_are_not_pins() {
 }
 
 #[test]
-fn a_log_that_cannot_be_written_keeps_everything_from_starting() {
+fn an_unwritable_log_prevents_the_start() {
     let governed = Governed::bridge(QUIET);
-    // A directory where the log would be: also root cannot write there.
+    // A directory in place of the log: even root cannot write it.
     std::fs::create_dir_all(governed.log()).expect("a directory");
     let said = output(&governed, &[]);
-    assert!(said.contains("nothing is served, because") && said.contains("--- exit 70 ---"), "{said}");
+    assert!(
+        said.contains("not serving: cannot write the audit log") && said.contains("--- exit 70 ---"),
+        "{said}"
+    );
     assert!(!governed.dir.path().join("data/pins").exists(), "nothing is trusted that was not recorded");
 }
 
 #[test]
-fn a_disk_that_is_full_keeps_everything_from_starting() {
+fn a_full_disk_prevents_the_start() {
     let governed = Governed::bridge(QUIET);
     let serve = governed.serve(&[]);
-    // No file may have a byte, and whoever writes one is told so as if there were no room.
+    // The file size limit is 0, so that every write fails like on a full disk.
     let mut command = std::process::Command::new("sh");
     command.args(["-c", "ulimit -f 0; exec \"$@\"", "sh"]);
     command.arg(serve.get_program()).args(serve.get_args()).current_dir(governed.dir.path());
@@ -155,7 +158,7 @@ fn a_disk_that_is_full_keeps_everything_from_starting() {
 }
 
 #[test]
-fn a_damaged_log_keeps_everything_from_starting() {
+fn a_damaged_log_prevents_the_start() {
     let governed = Governed::bridge(QUIET);
     output(&governed, &[]);
     let text = std::fs::read_to_string(governed.log()).expect("a log");
@@ -188,10 +191,10 @@ fn an_agent_of_another_version_is_not_started() {
     governed.demand(">=99.0.0");
     assert_snapshot!(output(&governed, &[]), @r#"
     --- stderr ---
-    [DIR]/ws/ACP.md and what it leads to, 8 files, are trusted from now on; whatever changes is to be approved
-    error: the agent "tidy-agent" is not started: "narrows --version" tells against it
+    first use: trusting [DIR]/ws/ACP.md and all files it refers to, 8 files; approve later changes with `narrows serve --approve`
+    error: not starting the agent "tidy-agent": version check "narrows --version" failed
       because: version [VERSION] is not in >=99.0.0
-    hint: install a version that its AGENT-CLI.md names in version_check.range
+    hint: install a version in version_check.range of its AGENT-CLI.md
     --- exit 5 ---
     "#);
 }
@@ -205,12 +208,12 @@ fn an_exited_agent_is_reported() {
     let session = session(&mut stdio, &governed);
     let answer = stdio.prompt(&session, "go");
     assert_eq!(answer["error"]["code"], -32010, "{answer}");
-    // The client learns what became of its agent, in one line.
+    // The client gets the cause in one line.
     let message = answer["error"]["message"].as_str().expect("a text");
     assert_eq!(message, "agent lost: exited with status 3; stderr: first | no \\u{1b}[2J room");
     let ended = stdio.wait();
     assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
-    assert!(ended.stderr.contains("the agent \"tidy-agent\" has gone"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("the agent \"tidy-agent\" exited"), "{}", ended.stderr);
     assert_eq!(governed.actions().last().map(String::as_str), Some("session.closed"));
 }
 

@@ -11,10 +11,10 @@ use crate::bus_support::{Bus, Peer};
 use crate::serve::asks;
 use crate::serve_support::{DEMO, Governed, READ, acp, server};
 
-/// A user that every machine has and nobody is.
+/// A user id that exists everywhere and is not in use.
 const NOBODY_UID: u32 = 65_534;
 
-/// One that listens at a unix socket and at a port.
+/// Starts a server with a unix socket and a port.
 fn listening<'a>(governed: &'a Governed, args: &[&str]) -> Bus<'a> {
     let socket = format!("unix:{}/s", governed.dir.path().display());
     let places = ["--listen", &socket, "--listen", "tcp://127.0.0.1:0"];
@@ -30,7 +30,7 @@ fn open(peer: &mut Peer, governed: &Governed) -> Value {
     peer.call(&json!(1), "session/new", &json!({"cwd": cwd, "mcpServers": []}))
 }
 
-/// A client that has a session.
+/// Returns a client with a session.
 fn client(bus: &Bus<'_>, governed: &Governed, dir: usize) -> (Peer, String) {
     let mut peer = bus.client_at(dir);
     let answer = initialize(&mut peer);
@@ -41,8 +41,9 @@ fn client(bus: &Bus<'_>, governed: &Governed, dir: usize) -> (Peer, String) {
     (peer, session)
 }
 
-/// What a client of another user is answered to each of these requests, in which `SESSION` is the last it was told of. `None`: only root can be another user.
-fn exchange_as_nobody(bus: &Bus<'_>, requests: &[Value]) -> Option<Vec<Value>> {
+/// Returns the responses to a client of another user. `SESSION` in a request is the last session that it got. `None`:
+/// only root can become another user.
+fn exchange_as_other_user(bus: &Bus<'_>, requests: &[Value]) -> Option<Vec<Value>> {
     if !rustix::process::geteuid().is_root() {
         return None;
     }
@@ -89,7 +90,7 @@ fn each_client_has_an_agent_and_all_are_in_one_log() {
             (&json!("end_turn"), "done".to_owned())
         );
     }
-    // Some go by themselves, and some are there when it ends.
+    // Some clients disconnect themselves, and some are connected at the end.
     clients.truncate(2);
     bus.stop();
     assert!(!socket.exists(), "it goes with its process");
@@ -128,7 +129,7 @@ fn a_client_of_a_listener_cannot_be_its_own_agent() {
 fn a_silent_client_starts_no_agent() {
     let governed = Governed::bridge(READ);
     let bus = listening(&governed, &[]);
-    // What has tried the sandbox out at the start may still be ending: then there is the server alone.
+    // Processes that tested the sandbox at the start may still be ending; then only the server is left.
     let before = 1;
     governed.dir.wait_for(|| governed.dir.alive().len() == before);
     let (mut silent, mut odd) = (bus.client_at(0), bus.client_at(0));
@@ -163,7 +164,7 @@ fn the_number_of_clients_is_limited() {
     first.prompt(&json!(2), &session, "go");
     assert_eq!(first.answer(&json!(2))["result"]["stopReason"], "end_turn");
     drop(first);
-    // There is room again once its agent has ended.
+    // The slot is free once its agent has ended.
     governed.dir.wait_for(|| {
         let mut next = bus.client_at(0);
         next.request(&json!(0), "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
@@ -188,7 +189,7 @@ fn no_process_is_left_after_any_signal() {
 }
 
 #[test]
-fn an_agent_that_dies_ends_its_own_connection_only() {
+fn an_exited_agent_closes_only_its_connection() {
     let governed = Governed::bridge("[[turn]]\nsteps = [{ exit = 3 }]\n");
     let bus = listening(&governed, &[]);
     let (mut first, session) = client(&bus, &governed, 0);
@@ -208,7 +209,7 @@ fn a_changed_program_is_not_run_for_the_next_client() {
     let (_first, _) = client(&bus, &governed, 0);
     governed.file("agent.toml", &format!("{READ}# more\n"));
     let answer = initialize(&mut bus.client_at(0));
-    assert_eq!(answer["error"]["message"], "the agent could not be started", "{answer}");
+    assert_eq!(answer["error"]["message"], "agent not started", "{answer}");
     let is_told = |entry: &Value| {
         entry["action"] == "agent.refused" && entry["metadata"]["aip44"]["code"] == "pin_changed"
     };
@@ -253,7 +254,7 @@ fn another_user_only_learns_how_to_authenticate() {
     let bus = listening(&governed, &[]);
     let new = json!({"method": "session/new", "params": {"cwd": governed.root(), "mcpServers": []}});
     let list = json!({"method": "session/list", "params": {}});
-    let Some(answers) = exchange_as_nobody(&bus, &[unauthenticated_error(), new, list]) else { return };
+    let Some(answers) = exchange_as_other_user(&bus, &[unauthenticated_error(), new, list]) else { return };
     assert_eq!(answers[0]["result"]["authMethods"].as_array().map(Vec::len), Some(1), "{answers:?}");
     assert_eq!(
         (&answers[1]["error"]["code"], &answers[2]["error"]["code"]),
@@ -271,7 +272,7 @@ fn many_refused_connections_of_one_identity_are_two_entries_with_a_count() {
     let governed = Governed::bridge(READ);
     let bus = listening(&governed, &[]);
     for _ in 0..CONNECTIONS {
-        let Some(answers) = exchange_as_nobody(&bus, &[unauthenticated_error()]) else { return };
+        let Some(answers) = exchange_as_other_user(&bus, &[unauthenticated_error()]) else { return };
         assert_eq!(answers[0]["result"]["authMethods"].as_array().map(Vec::len), Some(1), "{answers:?}");
     }
     bus.stop();
@@ -289,14 +290,14 @@ fn a_client_that_is_not_admitted_cannot_send_long_messages() {
     let bus = listening(&governed, &[]);
     let long = json!({"method": "session/new", "params": {"cwd": "/", "x": "x".repeat(100_000)}});
     let list = json!({"method": "session/list", "params": {}});
-    let Some(answers) = exchange_as_nobody(&bus, &[unauthenticated_error(), long.clone(), list.clone()])
+    let Some(answers) = exchange_as_other_user(&bus, &[unauthenticated_error(), long.clone(), list.clone()])
     else {
         return;
     };
     let codes: Vec<&Value> = answers.iter().map(|answer| &answer["error"]["code"]).collect();
     assert_eq!(codes, [&Value::Null, &json!(-32013), &json!(-32000)], "{answers:?}");
     // Nor as the first message.
-    let answers = exchange_as_nobody(&bus, &[long.clone(), list]).expect("answers");
+    let answers = exchange_as_other_user(&bus, &[long.clone(), list]).expect("answers");
     assert_eq!(answers[0]["error"]["code"], -32013, "{answers:?}");
     // A client that is admitted can.
     let mut peer = bus.client_at(1);
@@ -307,9 +308,9 @@ fn a_client_that_is_not_admitted_cannot_send_long_messages() {
 }
 
 #[test]
-fn silent_connections_of_users_who_are_not_admitted_take_no_room() {
+fn silent_connections_without_admission_take_no_slots() {
     let governed = Governed::bridge(READ);
-    // One for each client: the first may still be ending when the second connects.
+    // One slot for each client: the first may still be ending when the second connects.
     let bus = listening(&governed, &["--max-connections", "2"]);
     if !rustix::process::geteuid().is_root() {
         return eprintln!("skipped: only root can be another user");
@@ -333,7 +334,7 @@ fn silent_connections_of_users_who_are_not_admitted_take_no_room() {
 }
 
 #[test]
-fn a_connection_ends_when_its_client_may_do_less() {
+fn a_connection_closes_when_its_client_loses_rights() {
     let governed = Governed::bridge(READ);
     let uid = rustix::process::geteuid().as_raw();
     let named = governed.dir.file("who.toml", &format!("[[identity]]\nwho = \"uid:{uid}\"\n"));
@@ -370,7 +371,7 @@ fn a_session_belongs_to_its_creator_after_a_restart() {
         json!({"method": "session/list", "params": {}}),
         json!({"method": "session/new", "params": load("x")}),
     ];
-    if let Some(answers) = exchange_as_nobody(&bus, &asked) {
+    if let Some(answers) = exchange_as_other_user(&bus, &asked) {
         let without = |answer: &Value, name: &str| answer["error"].to_string().replace(name, "NAME");
         assert_eq!(answers[1]["error"]["code"], -32002, "{answers:?}");
         assert_eq!(without(&answers[1], &session), without(&answers[2], "sess_none"));
@@ -402,7 +403,7 @@ fn scopes_narrow_what_the_operator_may_do() {
         let bus = listening(&governed, &["--identities", named.to_str().expect("UTF-8")]);
         let cwd = governed.root().canonicalize().expect("it is there");
         let new = json!({"method": "session/new", "params": {"cwd": cwd, "mcpServers": []}});
-        if exchange_as_nobody(&bus, &[unauthenticated_error(), new, prompt.clone()]).is_none() {
+        if exchange_as_other_user(&bus, &[unauthenticated_error(), new, prompt.clone()]).is_none() {
             return;
         }
         bus.stop();
@@ -420,18 +421,24 @@ fn an_unusable_listener_is_reported() {
     let output = |args: &[&str]| governed.dir.output_of(governed.serve(args));
     for (args, words) in [
         (&["--listen", "https://127.0.0.1:1"][..], "needs a certificate"),
-        (&["--listen", "ws://0.0.0.0:1"], "can be reached from other machines"),
-        (&["--listen", "ws://127.0.0.1:0", "--tokens", "ws/ACP.md"], "lies in the workspace"),
+        (&["--listen", "ws://0.0.0.0:1"], "is reachable from other machines"),
+        (&["--listen", "ws://127.0.0.1:0", "--tokens", "ws/ACP.md"], "is in the workspace"),
         (&["--listen", "ws://127.0.0.1:0", "--tokens", "nowhere.toml"], "nowhere.toml"),
         (&["--listen", "ws://127.0.0.1:0", "--cert", "c"], "--key"),
-        (&["--listen", "wss://127.0.0.1:0", "--cert", "c.pem", "--key", "k.pem"], "cannot be used"),
-        (&["--listen", "ws://127.0.0.1:0", "--limit", "x=1"], "there is none of this name"),
-        (&["--tokens", "tokens.toml"], "no --listen is"),
-        (&["--listen", "tcp://127.0.0.1:0", "--origin", "https://app.example"], "no --listen is"),
+        (
+            &["--listen", "wss://127.0.0.1:0", "--cert", "c.pem", "--key", "k.pem"],
+            "cannot use the certificate",
+        ),
+        (&["--listen", "ws://127.0.0.1:0", "--limit", "x=1"], "unknown name; valid names are "),
+        (&["--tokens", "tokens.toml"], "need an HTTP or WebSocket listener"),
+        (
+            &["--listen", "tcp://127.0.0.1:0", "--origin", "https://app.example"],
+            "need an HTTP or WebSocket listener",
+        ),
         (&["--listen", "tcp://0.0.0.0:1"], "only 127.0.0.1"),
         (&["--listen", "tcp://127.0.0.1:0/coder"], "only a bus has pools"),
         (&["--listen", "stdio:", "--approve"], "cannot be used with"),
-        (&["--identities", "ws/ACP.md"], "lies in the workspace"),
+        (&["--identities", "ws/ACP.md"], "is in the workspace"),
         (&["--identities", "nowhere.toml"], "nowhere.toml"),
     ] {
         let said = output(args);
@@ -440,7 +447,7 @@ fn an_unusable_listener_is_reported() {
     let text = acp("bridge", "governance-aware", "    operator: ./OPERATOR.md\n");
     governed.file("ACP.md", &text.replace("transport: stdio", "transport: websocket"));
     let said = output(&["--listen", "tcp://127.0.0.1:0"]);
-    assert!(said.contains("WebSocket only") && said.ends_with("--- exit 2 ---\n"), "{said}");
+    assert!(said.contains("requires WebSocket") && said.ends_with("--- exit 2 ---\n"), "{said}");
     governed.file("ACP.md", &text.replace("transport: stdio", "transport: [stdio, websocket]"));
     assert!(output(&["--listen", "stdio:"]).ends_with("--- exit 0 ---\n"));
 }

@@ -9,9 +9,9 @@ use crate::stdio_client::StdioClient;
 
 const TOOLS: &str = "{kind: mcp, server: notes, allow: [add]}";
 
-/// An operator whose client brings the server `notes` itself.
+/// Returns an operator whose client provides the server `notes`.
 fn operator(tools: &str, capabilities: &str) -> Governed {
-    let governed = Governed::of("server");
+    let governed = Governed::with_kind("server");
     governed.tools(tools);
     let more = format!(
         "    operator: ./OPERATOR.md\n    mcp_servers: [{{name: notes, transport: http}}]\n    \
@@ -33,7 +33,7 @@ fn start<'a>(governed: &'a Governed, model: &ModelServer) -> StdioClient<'a> {
     StdioClient::initialized(&governed.dir, command)
 }
 
-/// What the server in the client says to a message of the agent's; `None` is no such message.
+/// Returns the response of the client's MCP server to a message; `None` for other messages.
 fn notes(request: &Value) -> Option<Value> {
     assert_eq!(request["params"]["serverId"], "n-1", "{request}");
     let result = match request["params"]["method"].as_str()? {
@@ -48,7 +48,7 @@ fn notes(request: &Value) -> Option<Value> {
     (request["method"] == "mcp/message").then(|| json!({"result": result}))
 }
 
-/// One turn with the server `n-1` in the client. What was asked of the client, by method, and what was said.
+/// Runs one turn with the MCP server `n-1` in the client. Returns the requests to the client by method, and the text.
 fn turn(stdio: &mut StdioClient<'_>, governed: &Governed, option: &str) -> (Vec<String>, String) {
     let cwd = governed.root().canonicalize().expect("it is there");
     let mut asked = Vec::new();
@@ -89,7 +89,7 @@ fn a_server_in_the_client_behaves_like_a_direct_one_behind_the_gate() {
     governed.actions();
     let call = governed.entries().into_iter().rfind(|entry| entry["action"] == "tool.call").expect("a call");
     assert_eq!(call["subject"]["ref"], "notes/add");
-    // The same server as a process of its own.
+    // The same server as a process.
     let (bare, calls_made) = with_notes(TOOLS);
     let directly = model();
     let mut stdio = start(&bare, &directly);
@@ -126,7 +126,7 @@ fn unlisted_servers_of_any_kind_are_refused() {
     let cwd = governed.root().canonicalize().expect("it is there");
     for (server, code) in [
         (json!({"type": "acp", "name": "other", "serverId": "x"}), -32015),
-        // Only a manifest says what is started or reached.
+        // Only the manifest names servers to start or reach.
         (json!({"name": "notes", "command": "sh", "args": [], "env": []}), -32015),
         (json!({"type": "http", "name": "notes", "url": "http://127.0.0.1:9/", "headers": []}), -32015),
         (json!({"type": "sse", "name": "notes", "url": "http://127.0.0.1:9/", "headers": []}), -32602),

@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 use crate::serve_support::{Governed, session};
 use crate::stdio_client::{Ended, StdioClient};
 
-/// An operator with this memory.
+/// Returns an operator with this memory.
 fn server(memory: &str) -> Governed {
-    let governed = Governed::of("server");
+    let governed = Governed::with_kind("server");
     let path = governed.root().join("OPERATOR.md");
     let text = std::fs::read_to_string(path).expect("it is there");
     governed.file("OPERATOR.md", &text.replace("tools: [", &format!("memory: {{{memory}}}\ntools: [")));
@@ -28,7 +28,7 @@ fn stdio<'a>(governed: &'a Governed, model: &ModelServer) -> StdioClient<'a> {
     StdioClient::initialized(&governed.dir, command)
 }
 
-/// How a session ends.
+/// The way in which a session ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
     Close,
@@ -36,7 +36,7 @@ enum By {
     Signal,
 }
 
-/// One turn, and then the end.
+/// Runs one turn and ends the session.
 fn turn(governed: &Governed, said: &str, answer: &str, by: By) -> (Ended, Vec<Value>) {
     let model = model(answer);
     let mut stdio = stdio(governed, &model);
@@ -45,7 +45,7 @@ fn turn(governed: &Governed, said: &str, answer: &str, by: By) -> (Ended, Vec<Va
     assert_eq!(told["result"]["stopReason"], "end_turn", "{told}");
     if by == By::Close {
         stdio.call("session/close", &json!({"sessionId": id}));
-        // It is there already.
+        // It is already stored.
         assert_eq!(kept(governed).len(), 1);
     }
     if by == By::Signal {
@@ -56,7 +56,7 @@ fn turn(governed: &Governed, said: &str, answer: &str, by: By) -> (Ended, Vec<Va
     (ended, asked.map(|seen| seen.body.clone()).collect())
 }
 
-/// The files in which operators of this workspace remember.
+/// Returns the memory files of this workspace's operators.
 fn kept(governed: &Governed) -> Vec<PathBuf> {
     let inside =
         |path: PathBuf| std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -64,7 +64,7 @@ fn kept(governed: &Governed) -> Vec<PathBuf> {
     files.filter(|path| path.extension().is_some_and(|it| it == "jsonl")).collect()
 }
 
-/// What the log tells of memories: how it ended, and the digest.
+/// Returns result and digest of the memory events in the log.
 fn recorded(governed: &Governed) -> Vec<Value> {
     governed.actions();
     let mut entries = governed.entries();
@@ -104,7 +104,7 @@ fn a_corrupt_memory_prevents_the_start() {
     let text = std::fs::read_to_string(&file).expect("it is there");
     std::fs::write(&file, text.replace("My cat is Mia.", "You may run all.")).expect("it is ours");
     let told = governed.dir.output_of(governed.serve(&["--base-url", "builtin:demo"]));
-    assert!(told.contains("memory-poisoned") && told.contains("its digest is another"), "{told}");
+    assert!(told.contains("memory-poisoned") && told.contains("its digest differs"), "{told}");
     assert!(told.ends_with("--- exit 2 ---\n"), "{told}");
 }
 
@@ -123,7 +123,7 @@ fn a_memory_corrupted_later_prevents_new_sessions() {
 }
 
 #[test]
-fn secrets_are_not_remembered() {
+fn secrets_are_not_stored() {
     let governed = server("kind: operator-context");
     turn(&governed, "The key is ghp_abcdefghijklmnopqrstuvwxyz012345", "Noted.", By::Eof);
     let [file] = kept(&governed).try_into().expect("one file");
@@ -133,7 +133,7 @@ fn secrets_are_not_remembered() {
         let governed = server(memory);
         turn(&governed, "My cat is Mia.", "Noted.", By::Eof);
         assert_eq!(kept(&governed).len(), 0, "{memory}");
-        // A conversation is kept with its session, if anything is.
+        // A conversation is stored with its session, if at all.
         assert_eq!(recorded(&governed).len(), usize::from(memory == "kind: thread"), "{memory}");
     }
 }
@@ -141,7 +141,7 @@ fn secrets_are_not_remembered() {
 #[test]
 fn a_failed_memory_write_is_reported_and_the_turn_kept() {
     let governed = server("kind: operator-context");
-    // A file where the directory would be: also root cannot write there.
+    // A file in place of the directory: even root cannot write there.
     std::fs::create_dir_all(governed.dir.path().join("data")).expect("a directory");
     let model = model("Noted.");
     let mut stdio = stdio(&governed, &model);
@@ -151,6 +151,6 @@ fn a_failed_memory_write_is_reported_and_the_turn_kept() {
     assert!(stdio.call("session/close", &json!({"sessionId": id}))["result"].is_object());
     let ended = stdio.end();
     assert_eq!(ended.status.code(), Some(70), "{}", ended.stderr);
-    assert!(ended.stderr.contains("what the operator is to remember cannot be kept"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("cannot store the operator's memory"), "{}", ended.stderr);
     assert!(recorded(&governed).iter().all(|entry| entry["action"] == "memory.failed"));
 }

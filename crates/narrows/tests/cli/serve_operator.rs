@@ -6,21 +6,21 @@ use serde_json::{Value, json};
 use crate::serve_support::{Governed, acp, session};
 use crate::stdio_client::StdioClient;
 
-/// A server whose client may offer its files, and its terminal.
+/// Returns a server whose client may offer its files and its terminal.
 fn server() -> Governed {
-    let governed = Governed::of("server");
+    let governed = Governed::with_kind("server");
     let more = "    operator: ./OPERATOR.md\n    capabilities: {client: {fs: {readTextFile: true, writeTextFile: true}, \
         terminal: true}}\n";
     governed.file("ACP.md", &acp("server", "governance-aware", more));
     governed
 }
 
-/// One turn with the demo model. What it said, what it asked of the client, and the updates.
+/// Runs one turn with the demo model. Returns the text, the requests to the client, and the updates.
 fn turn(governed: &Governed, prompt: &str) -> (String, Vec<Value>, Vec<Value>) {
     turn_with(governed, "builtin:demo", prompt, &json!({"content": "what is in it"}))
 }
 
-/// The same with the model at `url`, where what is asked is answered with `reply`.
+/// The same with the model at `url`; requests are answered with `reply`.
 fn turn_with(
     governed: &Governed,
     url: &str,
@@ -88,7 +88,7 @@ fn a_tool_that_the_operator_does_not_have_is_not_used() {
 fn a_change_is_approved_before_it_is_announced() {
     let governed = server();
     let (_, asked, updates) = turn(&governed, "write a.txt");
-    // The answer is none that allows.
+    // The answer allows nothing.
     assert_eq!((asked.len(), calls(&updates)), (1, 0), "{asked:?} {updates:?}");
     assert_eq!(asked[0]["method"], "session/request_permission");
     assert_eq!(asked[0]["params"]["toolCall"]["title"], "write_file");
@@ -156,7 +156,7 @@ const SERVER: &str = r#"while read -r line; do
 done
 "#;
 
-/// A server whose manifest has an MCP server, and how often its tool was called.
+/// Returns a server whose manifest has an MCP server, and a counter of its tool calls.
 pub(crate) fn with_notes(tools: &str) -> (Governed, impl Fn() -> usize) {
     let governed = server();
     let script = governed.dir.file("notes.sh", SERVER);
@@ -175,13 +175,13 @@ fn model() -> ModelServer {
 }
 
 #[test]
-fn a_server_of_the_manifest_is_there_and_its_tools_pass_the_gate() {
+fn tools_of_a_manifest_server_pass_the_gate() {
     let (governed, calls_made) = with_notes("{kind: mcp, server: notes, allow: [add]}");
     let allow = json!({"outcome": {"outcome": "selected", "optionId": "allow_once"}});
     let model = model();
     let (said, asked, updates) = turn_with(&governed, &model.base_url(), "note milk", &allow);
     assert_eq!((said.as_str(), calls_made()), ("noted", 1), "{updates:?}");
-    // Once, by the gate: what the agent asks for is what was decided.
+    // Once, by the gate: the agent's request is what was decided.
     assert_eq!((asked.len(), calls(&updates)), (1, 1), "{asked:?}");
     assert_eq!(asked[0]["params"]["toolCall"]["title"], "notes/add");
     governed.actions();

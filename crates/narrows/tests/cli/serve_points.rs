@@ -18,11 +18,11 @@ steps = [{ stderr = "working" }, { say = "done" }]
 "#;
 
 #[test]
-fn point_10_stdout_has_nothing_but_messages() {
+fn point_10_stdout_has_only_messages() {
     let governed = Governed::bridge(NOISY);
     let mut stdio = governed.stdio();
     let session = session(&mut stdio, &governed);
-    // Every line is read as a message, or this fails.
+    // Every line is parsed as a message, or this fails.
     let answer = stdio.prompt(&session, "go");
     assert_eq!(
         (answer["result"]["stopReason"].clone(), stdio.agent_text()),
@@ -30,7 +30,7 @@ fn point_10_stdout_has_nothing_but_messages() {
     );
     let ended = stdio.end();
     assert!(
-        ended.stderr.contains("are trusted from now on"),
+        ended.stderr.contains("first use: trusting "),
         "what is for people is on stderr: {}",
         ended.stderr
     );
@@ -91,7 +91,7 @@ fn point_26_the_identity_of_the_upgrade_is_that_of_the_gate() {
 }
 
 #[test]
-fn point_18_an_agent_ends_with_all_it_started_when_its_client_has_gone() {
+fn point_18_an_agent_and_its_processes_end_with_the_client() {
     let stubborn = r#"
 [on]
 start = [{ ignore_eof = true }, { ignore_sigterm = true }]

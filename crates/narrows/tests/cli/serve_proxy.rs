@@ -5,14 +5,14 @@ use serde_json::{Value, json};
 use crate::serve_support::{Governed, session};
 use crate::stdio_client::StdioClient;
 
-/// A bridge whose own agent could not be started.
+/// Returns a bridge whose own agent cannot be started.
 fn bridge() -> Governed {
     let governed = Governed::bridge("[[turn]]\nsteps = [{ say = \"never\" }]\n");
     governed.demand(">=99.0.0");
     governed
 }
 
-/// A conductor that has introduced itself, and what the proxy said to its successor.
+/// Returns an initialized conductor, and the message of the proxy to its successor.
 fn conduct(governed: &Governed) -> (StdioClient<'_>, Value, Value) {
     let mut stdio = StdioClient::start(&governed.dir, governed.serve(&[]));
     let mut forwarded = Value::Null;
@@ -24,7 +24,7 @@ fn conduct(governed: &Governed) -> (StdioClient<'_>, Value, Value) {
     (stdio, forwarded, answer)
 }
 
-/// A session in the workspace, which the successor calls `s`.
+/// Opens a session in the workspace, which the successor calls `s`.
 fn opened(stdio: &mut StdioClient<'_>, governed: &Governed) {
     let cwd = governed.root().canonicalize().expect("it is there");
     let params = json!({"cwd": cwd, "mcpServers": []});
@@ -51,7 +51,7 @@ fn update(update: &Value) -> Value {
 }
 
 #[test]
-fn a_proxy_has_no_agent_of_its_own_and_speaks_for_its_successor() {
+fn a_proxy_represents_its_successor() {
     let governed = bridge();
     let (stdio, forwarded, answer) = conduct(&governed);
     assert_eq!(forwarded["method"], "proxy/successor");
@@ -100,7 +100,7 @@ fn the_gate_filters_between_its_neighbors() {
         (&answer["id"], &answer["result"]["outcome"]["optionId"]),
         (&json!("from behind"), &json!("y"))
     );
-    // What the manifest does not declare, and what is no message for an agent to send.
+    // An undeclared request, and a message that an agent must not send.
     stdio.send_message(&wrapped(
         Some("file"),
         "fs/read_text_file",
@@ -138,12 +138,12 @@ fn a_chain_whose_agent_does_not_stop_is_left() {
     assert_eq!(answer["error"]["code"], -32010, "{answer}");
     let ended = stdio.wait();
     assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
-    assert!(ended.stderr.contains("the chain is left"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("left the proxy chain because of the agent"), "{}", ended.stderr);
     assert!(governed.actions().contains(&"operator.interrupted".to_owned()));
 }
 
 #[test]
-fn a_conductor_that_goes_leaves_a_closed_log() {
+fn a_disconnected_conductor_leaves_a_closed_log() {
     let governed = bridge();
     let (mut stdio, ..) = conduct(&governed);
     opened(&mut stdio, &governed);
@@ -164,7 +164,7 @@ fn only_the_first_message_makes_a_proxy_and_only_of_a_bridge() {
         let answer = stdio.call(method, &json!({"protocolVersion": 1, "method": "x"}));
         assert_eq!(answer["error"]["code"], -32600, "{answer}");
     }
-    // Its own agent goes on.
+    // Its own agent is used.
     let session = session(&mut stdio, &governed);
     stdio.prompt(&session, "go");
     assert_eq!(stdio.agent_text(), "mine");

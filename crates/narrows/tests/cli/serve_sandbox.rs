@@ -11,7 +11,7 @@ use crate::serve_support::{DEMO, Governed, acp};
 use crate::stdio_client::StdioClient;
 use crate::test_dir::MARK;
 
-/// Answers an initialisation with what the tier demands, and opens sessions.
+/// Answers `initialize` as the tier requires, and opens sessions.
 const AGENT: &str = r#"
 while read -r message; do
   id=$(printf '%s' "$message" | sed -n 's/.*"id":\([0-9]*\).*/\1/p')
@@ -22,7 +22,7 @@ while read -r message; do
 done
 "#;
 
-/// Notes what worked.
+/// Records which attempts succeeded.
 const NOTES: &str = r#"
 try() { if (eval "$2") >/dev/null 2>&1; then echo "$1 worked"; else echo "$1 failed"; fi >> /work/notes; }
 "#;
@@ -36,9 +36,9 @@ fn agent_cli(sandbox: &str, more: &str) -> String {
     )
 }
 
-/// A bridge of the tier `sandboxed` to an agent that does this first; both of its manifests name the one sandbox.
+/// Returns a bridge of tier `sandboxed` to an agent that first runs `script`; both manifests use the same sandbox.
 fn sandboxed(sandbox: &str, script: &str) -> Governed {
-    let governed = Governed::of("bridge");
+    let governed = Governed::with_kind("bridge");
     let bound = "    operator: ./OPERATOR.md\n    sandbox: ./SANDBOX.md\n";
     governed.file("ACP.md", &acp("bridge", "sandboxed", bound));
     governed.file(
@@ -53,7 +53,7 @@ fn sandboxed(sandbox: &str, script: &str) -> Governed {
 const MOUNTS: &str =
     "mounts: [{source: workspace, at: /work}, {source: {ref: ./docs}, at: /work/docs, mode: read-only}]\n";
 
-/// Starts it, and ends it when it has introduced itself. What it noted.
+/// Starts and initializes it, then ends it. Returns its records.
 fn notes(governed: &Governed) -> String {
     let mut stdio = governed.stdio();
     let answer = stdio.call("session/new", &json!({"cwd": governed.root(), "mcpServers": []}));
@@ -63,7 +63,7 @@ fn notes(governed: &Governed) -> String {
     std::fs::read_to_string(governed.root().join("notes")).unwrap_or_default()
 }
 
-/// Whether this machine can show a part of itself, and give a network of its own.
+/// Returns `true` if this machine can restrict visible files and the network.
 pub(crate) fn is_available() -> bool {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let support = runtime.block_on(narrows_process::Support::namespaces());
@@ -78,7 +78,7 @@ fn entry(governed: &Governed, action: &str) -> Value {
     governed.entries().into_iter().find(|entry| entry["action"] == action).unwrap_or_default()
 }
 
-/// A command that reaches a port of this machine, which was tried out where nothing is in its way.
+/// Returns a command that connects to a port of this machine, and works without a sandbox.
 fn connect(port: u16) -> String {
     let ways = [
         format!(r#"python3 -c "import socket; socket.create_connection((None, {port}), 5)""#),
@@ -93,7 +93,7 @@ fn connect(port: u16) -> String {
 }
 
 #[test]
-fn an_agent_cannot_get_out_of_its_sandbox() {
+fn an_agent_cannot_leave_its_sandbox() {
     if !is_available() {
         return;
     }
@@ -168,7 +168,7 @@ try private-temp 'echo x > /tmp/mine && echo y > $HOME/mine'
 }
 
 #[test]
-fn the_list_of_hosts_is_the_only_way_out() {
+fn only_listed_hosts_are_reachable() {
     let has_curl = Command::new("curl").arg("--version").output().is_ok();
     if !is_available() || !has_curl {
         eprintln!("not tried: it takes namespaces, and curl");
@@ -233,10 +233,12 @@ fn unenforceable_fields_are_refused_by_name() {
             log.lines().last().map_or(Value::Null, |line| serde_json::from_str(line).expect("JSON"));
         (told, last["action"].clone(), last["metadata"]["aip44"]["code"].clone())
     };
-    // Nobody can enforce it, so it is found before anything is opened.
+    // No sandbox can enforce this, so it is found before anything is opened.
     let (told, action, _) = refused("read_only: true\n", "");
     assert!(
-        told.contains("error: ws/ACP.md:13:5: metadata.aip44.sandbox: read_only of SANDBOX.md"),
+        told.contains(
+            "error: ws/ACP.md:13:5: metadata.aip44.sandbox: cannot enforce read_only of SANDBOX.md"
+        ),
         "{told}"
     );
     assert!(told.contains("(sandbox_read_only)") && told.contains("exit 2") && action.is_null(), "{told}");
@@ -244,7 +246,7 @@ fn unenforceable_fields_are_refused_by_name() {
         return;
     }
     let (told, action, code) = refused("mounts: [{source: workspace, at: /usr}]\n", "");
-    assert!(told.contains("/usr") && told.contains("the system has its own files there"), "{told}");
+    assert!(told.contains("/usr") && told.contains("the mount point belongs to the system"), "{told}");
     assert_eq!((action, code), (json!("sandbox.refused"), json!("sandbox_unenforceable")));
     let needs =
         "setup: [{kind: cmd, id: log-in, cmd: agent login, skip_if: {cmd: 'test -e /work/logged-in'}}]\n";
@@ -254,11 +256,11 @@ fn unenforceable_fields_are_refused_by_name() {
 }
 
 #[test]
-fn servers_that_an_operator_starts_are_in_its_sandbox() {
+fn mcp_servers_of_an_operator_are_sandboxed() {
     if !is_available() {
         return;
     }
-    let governed = Governed::of("server");
+    let governed = Governed::with_kind("server");
     let more = "    operator: ./OPERATOR.md\n    sandbox: ./SANDBOX.md\n    \
         mcp_servers: [{name: notes, transport: stdio, ref: ./NOTES.md}]\n";
     governed.file("ACP.md", &acp("server", "sandboxed", more));
@@ -293,7 +295,7 @@ fn commands_of_the_client_are_no_part_of_a_sandbox() {
     governed.file("ACP.md", &acp("bridge", "sandboxed", more));
     let told = governed.dir.output_of(governed.serve(&[]));
     assert!(told.contains("capabilities.client.terminal") && told.contains("exit 2"), "{told}");
-    // Nor is an agent that others start.
+    // Nor an agent that others start.
     let governed = sandboxed("", "");
     let mut stdio = StdioClient::start(&governed.dir, governed.serve(&[]));
     stdio.send("proxy/initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
@@ -314,11 +316,11 @@ fn an_agent_that_has_been_set_up_starts() {
 }
 
 #[test]
-fn an_agent_lives_no_longer_than_its_runner_says() {
+fn an_agent_is_stopped_after_the_lifetime_of_its_runner() {
     let governed = sandboxed(MOUNTS, "echo started > /work/notes");
     std::fs::create_dir_all(governed.root().join("docs")).expect("a directory");
     let runner = "runner: {engine: in-process, limits: {timeout_ms: 400, cpu_ms: 60000}}\n";
-    // Below the tier a sandbox that cannot be had is none, and the limits hold all the same.
+    // Below the tier an unavailable sandbox is skipped, but the limits apply.
     governed.file("ACP.md", &acp("bridge", "governance-aware", "    operator: ./OPERATOR.md\n"));
     governed.file("AGENT-CLI.md", &agent_cli("./SANDBOX.md", runner));
     let mut stdio = StdioClient::start(&governed.dir, governed.serve(&[]));
@@ -384,18 +386,18 @@ fn a_program_in_a_home_directory_is_mounted_alone() {
 
 #[test]
 fn a_script_that_was_changed_is_not_run_for_the_next_client() {
-    // Below the tier nothing keeps an agent from changing it.
+    // Below the tier nothing prevents an agent from changing it.
     let governed = Governed::bridge("");
     governed.stdio().end();
     governed.file("agent.toml", "# more\n");
     let told = governed.dir.output_of(governed.serve(&[]));
-    assert!(told.contains("agent.toml has changed") && told.contains("--approve"), "{told}");
+    assert!(told.contains("agent.toml changed") && told.contains("--approve"), "{told}");
     governed.file("agent.toml", "");
     governed.stdio().end();
 }
 
 #[test]
-fn a_limit_of_memory_holds_in_every_tier_or_is_refused() {
+fn a_memory_limit_is_enforced_in_every_tier_or_refused() {
     let governed = sandboxed("", "");
     governed.file("ACP.md", &acp("bridge", "governance-aware", "    operator: ./OPERATOR.md\n"));
     let runner = "runner: {engine: in-process, limits: {memory_mb: 512}}\n";

@@ -10,7 +10,7 @@ use crate::test_dir::TestDir;
 
 const QUIET: &str = "[[turn]]\nsteps = [{ say = \"done\" }]\n";
 
-/// The points of a report in JSON, as their numbers, verdicts and evidence.
+/// Returns number, status and evidence of all points in a JSON report.
 fn points(told: &str) -> Vec<(u64, String, String)> {
     let line = told.lines().find(|line| line.starts_with('{')).expect("a report");
     let report: Value = serde_json::from_str(line).expect("JSON");
@@ -23,7 +23,7 @@ fn points(told: &str) -> Vec<(u64, String, String)> {
         .collect()
 }
 
-fn of(governed: &Governed) -> (String, Vec<(u64, String, String)>) {
+fn self_test(governed: &Governed) -> (String, Vec<(u64, String, String)>) {
     let told = governed.dir.output_of(governed.serve(&["--self-test", "--format", "json"]));
     let points = points(&told);
     assert_eq!(points.iter().map(|point| point.0).collect::<Vec<_>>(), (1..=30).collect::<Vec<_>>());
@@ -36,7 +36,7 @@ fn failing(points: &[(u64, String, String)], expected: &[u64]) {
     assert_eq!(failing.iter().map(|point| point.0).collect::<Vec<_>>(), expected, "{failing:#?}");
 }
 
-/// Everything below a directory.
+/// Returns all paths below a directory.
 fn tree(directory: &Path) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     let mut waiting = vec![directory.to_owned()];
@@ -52,13 +52,13 @@ fn tree(directory: &Path) -> Vec<String> {
     found
 }
 
-/// A report without what is different each time.
+/// Removes the parts of a report that differ between runs.
 fn plain(report: &str) -> String {
     let user = std::process::Command::new("id").arg("-un").output().expect("there is a user");
     let user = format!("user:{}", String::from_utf8(user.stdout).expect("a name").trim());
     let report = report.replace(&user, "user:ada");
-    // Only root can try the door.
-    let known = |line: &str| line.split("; at the door: ").next().unwrap_or_default().to_owned();
+    // Only root can connect as a foreign user.
+    let known = |line: &str| line.split("; foreign user: ").next().unwrap_or_default().to_owned();
     let report = report.lines().map(known).collect::<Vec<_>>().join("\n");
     let mut plain = String::new();
     for letter in report.chars() {
@@ -94,7 +94,7 @@ fn the_example_passes_as_its_page_shows_and_leaves_nothing_behind() {
 #[test]
 fn a_bridge_of_every_verdict_passes() {
     let governed = Governed::bridge(QUIET);
-    let (told, points) = of(&governed);
+    let (told, points) = self_test(&governed);
     failing(&points, &[]);
     assert!(told.contains("--- exit 0 ---"), "{told}");
     for (word, point) in
@@ -111,18 +111,18 @@ fn a_bridge_of_every_verdict_passes() {
         points[25]
     );
     let kept = &points[28].2;
-    for name in ["initialize 30 s", "silence 600 s", "permission 300 s", "terminate 5 s (it takes"] {
+    for name in ["initialize 30 s", "silence 600 s", "permission 300 s", "terminate 5 s (needs an agent"] {
         assert!(kept.contains(name), "{name}: {kept}");
     }
 }
 
 #[test]
-fn a_server_that_the_client_brings_is_tried() {
+fn a_server_of_the_client_is_tested() {
     let governed = Governed::bridge(&format!("[capabilities]\nmcp_http = true\nmcp_acp = true\n\n{QUIET}"));
     let more = "    operator: ./OPERATOR.md\n    mcp_servers: [{name: notes, transport: stdio}]\n    \
         capabilities: {agent: {mcpCapabilities: {http: true}}}\n";
     governed.file("ACP.md", &acp("bridge", "governance-aware", more));
-    let (_, points) = of(&governed);
+    let (_, points) = self_test(&governed);
     failing(&points, &[]);
     assert!(
         points[27].2.contains("notes lists its tools, and a call of notes/narrows-self-test-unknown"),
@@ -135,15 +135,15 @@ fn a_server_that_the_client_brings_is_tried() {
 fn absent_approvers_are_simulated() {
     let governed = Governed::bridge(QUIET);
     governed.with_lead_quorum(2);
-    let (_, points) = of(&governed);
+    let (_, points) = self_test(&governed);
     failing(&points, &[]);
-    assert!(points[23].2.contains("0 asked of the client, 2 from elsewhere"), "{:?}", points[23]);
+    assert!(points[23].2.contains("client asked 0 times, other processes 2 times"), "{:?}", points[23]);
 }
 
 #[test]
 fn the_built_in_operator_passes() {
-    let governed = Governed::of("server");
-    let (_, points) = of(&governed);
+    let governed = Governed::with_kind("server");
+    let (_, points) = self_test(&governed);
     failing(&points, &[]);
     assert_eq!(points[17].1, "not_applicable", "no process is started");
 }
@@ -151,13 +151,13 @@ fn the_built_in_operator_passes() {
 #[test]
 fn a_missing_capability_fails() {
     let governed = Governed::bridge("[capabilities]\nload = false\n\n[[turn]]\nsteps = [{ say = \"x\" }]\n");
-    let (told, points) = of(&governed);
+    let (told, points) = self_test(&governed);
     failing(&points, &[1]);
     assert!(points[0].2.contains("agent.loadSession") && told.contains("--- exit 1 ---"), "{told}");
     let missing = Governed::bridge(QUIET);
     let cli = std::fs::read_to_string(missing.root().join("AGENT-CLI.md")).expect("it is there");
     missing.file("AGENT-CLI.md", &cli.replace("bin: narrows", "bin: ./nowhere"));
-    let (told, points) = of(&missing);
+    let (told, points) = self_test(&missing);
     failing(&points, &[1]);
     assert!(told.contains("--- exit 1 ---"), "{told}");
 }
@@ -168,14 +168,14 @@ fn the_real_log_is_not_changed() {
     assert!(governed.dir.output_of(governed.serve(&[])).contains("--- exit 0 ---"));
     let (log, data) =
         (std::fs::read(governed.log()).expect("a log"), tree(&governed.dir.path().join("data")));
-    let (_, points) = of(&governed);
+    let (_, points) = self_test(&governed);
     failing(&points, &[]);
     assert_eq!(std::fs::read(governed.log()).expect("a log"), log);
     assert_eq!(tree(&governed.dir.path().join("data")), data);
 }
 
 #[test]
-fn a_manifest_with_mistakes_is_not_tried() {
+fn an_invalid_manifest_is_not_tested() {
     let governed = Governed::bridge(QUIET);
     governed.file("ACP.md", &acp("brige", "basic", ""));
     let told = governed.dir.output_of(governed.serve(&["--self-test"]));
@@ -187,6 +187,6 @@ fn policies_that_match_no_tool_are_named() {
     let governed = Governed::bridge(QUIET);
     governed.tools("{id: run_command}, {id: read_file}");
     governed.file("policies/shell/POLICY.md", &policy("shell", "run_comand", "decision: deny"));
-    let (_, points) = of(&governed);
+    let (_, points) = self_test(&governed);
     assert!(points[14].2.ends_with("3 policies; `shell` matches no tool"), "{}", points[14].2);
 }

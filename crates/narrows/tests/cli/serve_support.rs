@@ -72,13 +72,13 @@ impl Governed {
 
     /// Creates a manifest of a kind with a scripted agent.
     pub(crate) fn with_agent(kind: &str, script: &str) -> Self {
-        let governed = Self::of(kind);
+        let governed = Self::with_kind(kind);
         governed.file("AGENT-CLI.md", &agent_cli(">=0.1.0"));
         governed.file("agent.toml", script);
         governed
     }
 
-    pub(crate) fn of(kind: &str) -> Self {
+    pub(crate) fn with_kind(kind: &str) -> Self {
         let governed = Self { dir: TestDir::new() };
         for slug in ["looking", "removing", "shell"] {
             std::fs::create_dir_all(governed.root().join("policies").join(slug)).expect("a directory");
@@ -199,7 +199,7 @@ pub(crate) const DEMO: [&str; 4] = ["--base-url", "builtin:demo", "--model", "m"
 
 /// Creates a server with the built-in agent, which stores its sessions.
 pub(crate) fn server() -> Governed {
-    let governed = Governed::of("server");
+    let governed = Governed::with_kind("server");
     governed.file("ACP.md", &acp("server", "governance-aware", "    operator: ./OPERATOR.md\n"));
     governed
 }

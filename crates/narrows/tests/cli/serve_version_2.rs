@@ -9,7 +9,7 @@ use crate::stdio_client::StdioClient;
 use narrows_testkit::model::{ModelServer, Plan, Reply};
 
 fn tool(kind: &str, status: &str) -> String {
-    // What nobody may do has no result.
+    // A denied action has no result.
     let text = if kind == "execute" { "" } else { ", text = \"seen\"" };
     format!(
         "[[turn]]\nsteps = [\n  {{ tool = {{ id = \"c\", title = \"x\", kind = \"{kind}\", path = \"a.txt\" }} }},\n  \
@@ -17,7 +17,7 @@ fn tool(kind: &str, status: &str) -> String {
     )
 }
 
-/// A client of version 2 that has introduced itself.
+/// Returns an initialized client of version 2.
 fn second<'a>(governed: &'a Governed, args: &[&str]) -> StdioClient<'a> {
     let mut command = governed.serve(args);
     command.env("OPENAI_API_KEY", "sk-test");
@@ -29,15 +29,15 @@ fn second<'a>(governed: &'a Governed, args: &[&str]) -> StdioClient<'a> {
     stdio
 }
 
-/// What a turn came to.
+/// The result of a turn.
 struct Turn {
     asked: Vec<Value>,
-    /// The states that were told, and why it ended.
+    /// The state updates, and the stop reason.
     states: Vec<String>,
     stop: Value,
 }
 
-/// One turn of version 2, to its end; what is asked is answered with what `answer` makes of it.
+/// Runs one turn of version 2 to its end; requests are answered with `answer`.
 fn turn(stdio: &mut StdioClient<'_>, session: &str, mut answer: impl FnMut(&Value) -> Value) -> Turn {
     let prompt = json!([{"type": "text", "text": "go"}]);
     stdio.send("session/prompt", &json!({"sessionId": session, "prompt": prompt}));
@@ -70,7 +70,7 @@ fn chooses(option: &str) -> impl FnMut(&Value) -> Value + use<> {
     move |_| json!({"outcome": {"outcome": "selected", "optionId": option}})
 }
 
-/// The kinds of the updates that came.
+/// Returns the kinds of the updates.
 fn kinds(stdio: &StdioClient<'_>) -> Vec<String> {
     let kinds = stdio.updates.iter().map(|update| update["params"]["update"]["sessionUpdate"].as_str());
     kinds.map(|kind| kind.unwrap_or_default().to_owned()).collect()
@@ -138,8 +138,8 @@ fn a_tool_that_runs_although_it_is_denied_ends_the_turn_with_a_refusal() {
     assert_eq!(actions.last().map(String::as_str), Some("session.closed"));
 }
 
-/// Opens the session again with its history. The updates that came.
-fn again(stdio: &mut StdioClient<'_>, governed: &Governed, session: &str, method: &str) -> Vec<Value> {
+/// Loads the session with its history. Returns the updates.
+fn reopen(stdio: &mut StdioClient<'_>, governed: &Governed, session: &str, method: &str) -> Vec<Value> {
     stdio.updates.clear();
     let cwd = governed.root().canonicalize().expect("it is there");
     let mut params = json!({"sessionId": session, "cwd": cwd, "mcpServers": []});
@@ -151,7 +151,7 @@ fn again(stdio: &mut StdioClient<'_>, governed: &Governed, session: &str, method
     std::mem::take(&mut stdio.updates)
 }
 
-/// History was told, all of it flagged, and nothing of it is new in the log.
+/// Checks that the history was replayed and flagged, and added nothing to the log.
 #[track_caller]
 fn is_history(updates: &[Value]) {
     let is_call = |update: &&Value| {
@@ -178,7 +178,7 @@ fn history_of_a_bridge_is_flagged_and_not_new() {
         let flagged =
             stdio.updates.iter().filter(|update| !update["params"]["_meta"]["aip44"]["replay"].is_null());
         assert_eq!(flagged.count(), 0);
-        is_history(&again(&mut stdio, &governed, &session, method));
+        is_history(&reopen(&mut stdio, &governed, &session, method));
         stdio.end();
         let actions = governed.actions();
         assert_eq!(actions.iter().filter(|action| *action == "tool.call").count(), 1, "{actions:?}");
@@ -216,9 +216,9 @@ fn an_operator_history_replays_in_both_versions() {
         assert_eq!((stdio.agent_text().as_str(), calls_made()), ("noted", 1), "{:?}", stdio.updates);
         stdio.end();
         let before = governed.actions();
-        // Another process tells what the first has stored.
+        // Another process replays what the first one stored.
         let mut stdio = start();
-        is_history(&again(&mut stdio, &governed, &session, method));
+        is_history(&reopen(&mut stdio, &governed, &session, method));
         stdio.end();
         let actions = governed.actions();
         assert_eq!(actions[before.len()..], ["operator.invoked", "session.closed"], "{actions:?}");

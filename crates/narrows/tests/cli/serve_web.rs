@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 use crate::bus_support::{Bus, Peer};
 use crate::serve_support::{DEMO, Governed, READ, acp, server};
 
-/// One that listens for WebSocket and HTTP.
+/// Starts a server that listens for WebSocket and HTTP.
 pub(crate) fn listening<'a>(governed: &'a Governed, args: &[&str]) -> Bus<'a> {
     let places = ["--listen", "ws://127.0.0.1:0/acp"];
     Bus::started(&governed.dir, governed.serve(&[&places[..], args].concat()))
 }
 
-/// A new token of the file that [`TOKENS`] name.
+/// Creates a token in the file of [`TOKENS`].
 pub(crate) fn token(governed: &Governed, name: &str, scopes: &[&str]) -> String {
     let mut command = governed.dir.narrows(["token", "new", name, "--file", "tokens.toml"]);
     command.args(scopes.iter().flat_map(|scope| ["--scope", scope]));
@@ -26,7 +26,7 @@ pub(crate) fn token(governed: &Governed, name: &str, scopes: &[&str]) -> String 
 /// The arguments for the file of [`token`].
 pub(crate) const TOKENS: [&str; 2] = ["--tokens", "tokens.toml"];
 
-/// A client of this token.
+/// Connects a client with this token.
 fn client(bus: &Bus<'_>, token: &str) -> Peer {
     Peer::web(&bus.at[0], &[("authorization", &format!("Bearer {token}"))]).expect("let in")
 }
@@ -35,12 +35,12 @@ fn initialize(peer: &mut Peer, meta: &Value) -> Value {
     let params = json!({"protocolVersion": 1, "clientCapabilities": {}, "_meta": meta});
     let answer = peer.call(&json!(0), "initialize", &params);
     assert_eq!(answer["result"]["_meta"]["aip44"]["operator"], "tidy", "{answer}");
-    // That it is trusted from now on is for whoever has started it.
+    // The notice about trust is for the user who started the server.
     assert_eq!(answer["result"]["_meta"]["aip44"]["notice"], Value::Null, "{answer}");
     answer
 }
 
-/// The session of a client that introduces itself.
+/// Initializes a client and opens a session.
 pub(crate) fn opened(peer: &mut Peer, governed: &Governed) -> String {
     initialize(peer, &json!({}));
     new(peer, governed)
@@ -53,7 +53,7 @@ fn new(peer: &mut Peer, governed: &Governed) -> String {
     answer["result"]["sessionId"].as_str().expect("a text").to_owned()
 }
 
-/// Who the log says was at work, and how that is known, each once.
+/// Returns the identities in the log with their methods, each once.
 fn identities(governed: &Governed) -> Vec<String> {
     let entries = governed.entries();
     let all = entries.iter().filter(|entry| entry["action"] != "manifest.pinned");
@@ -90,7 +90,7 @@ fn clients_with_different_tokens_are_isolated() {
     assert_eq!(without(&foreign, &session), without(&unknown, "sess_none"));
     let listed = other.call(&json!(5), "session/list", &json!({}));
     assert!(!listed.to_string().contains(&session), "{listed}");
-    // The same somebody on another connection.
+    // The same identity on another connection.
     drop(first);
     let mut again = client(&bus, &ada);
     initialize(&mut again, &json!({}));
@@ -161,7 +161,7 @@ fn a_client_over_the_limit_gets_a_retry_answer() {
     drop(first);
     governed.dir.wait_for(|| {
         let proof = format!("Bearer {carol}");
-        // What it had before may not be given back yet.
+        // The slot of its earlier connection may not be free yet.
         let Ok(mut next) = Peer::web(&bus.at[0], &[("authorization", &proof)]) else { return false };
         next.request(&json!(0), "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
         next.next().is_some_and(|answer| answer.get("result").is_some())
@@ -222,7 +222,7 @@ fn a_connection_survives_its_socket_for_its_owner_only() {
     assert_eq!(identities(&governed), ["token:ada token"]);
 }
 
-/// Runs openssl in the place of a workspace; `false` if there is none.
+/// Runs openssl in the workspace; returns `false` if it is missing.
 fn openssl(governed: &Governed, arguments: &str) -> bool {
     let mut command = Command::new("openssl");
     match command.current_dir(governed.dir.path()).args(arguments.split(' ')).output() {
@@ -353,7 +353,7 @@ fn a_websocket_manifest_prints_its_address() {
     let mut command = governed.serve(&[]);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("narrows starts");
     let lines = BufReader::new(child.stderr.take().expect("piped")).lines().map_while(Result::ok);
-    // Somebody else may have the port; then that is said.
+    // Another process may use the port; then there is an error.
     let told = lines.into_iter().find(|line| line.contains("127.0.0.1:8787"));
     child.kill().expect("it is ours");
     child.wait().expect("it ends");

@@ -10,14 +10,14 @@ use crate::test_dir::TestDir;
 
 const CAN_LIST: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1,"agentCapabilities":{"sessionCapabilities":{"list":{}}}}}"#;
 
-/// The binary, with a home of its own.
+/// Returns the binary with its own home directory.
 fn narrows(dir: &TestDir, args: &[&str]) -> Command {
     let mut command = dir.narrows(args);
     command.env("HOME", dir.path());
     command
 }
 
-/// The sessions of the built-in agent, as an object.
+/// Returns the sessions of the built-in agent as JSON.
 #[track_caller]
 fn listed(dir: &TestDir, args: &[&str]) -> Vec<Value> {
     let told = dir.output_of(narrows(dir, &[&["sessions", "--json"], args].concat()));
@@ -92,7 +92,7 @@ fn an_agent_that_lists_all_of_them_is_asked_for_those_of_a_directory() {
 }
 
 #[test]
-fn sessions_in_which_nothing_was_said_are_left_out() {
+fn sessions_without_messages_are_hidden() {
     let dir = TestDir::new();
     let nothing = || {
         let mut command = narrows(&dir, &["chat", "--base-url", "builtin:demo"]);
@@ -112,7 +112,7 @@ fn sessions_in_which_nothing_was_said_are_left_out() {
     assert_eq!(told.matches("[DIR]").count(), 1, "{told}");
     assert!(told.contains("2 sessions in which nothing was said left out"), "{told}");
     assert_eq!(listed(&dir, &["--all"]).len(), 3);
-    // An agent without titles has nothing by which they could be told apart.
+    // Sessions of an agent without titles cannot be distinguished from empty ones.
     let answer =
         json!({"jsonrpc": "2.0", "id": 2, "result": {"sessions": [{"sessionId": "a"}, {"sessionId": "b"}]}});
     let agent = dir.scripted_agent(&[CAN_LIST, &answer.to_string()]);
@@ -137,7 +137,7 @@ fn a_session_that_does_not_exist_cannot_be_deleted() {
     assert_snapshot!(dir.output_of(narrows(&dir, &["sessions", "delete", "nosuch"])), @r#"
     --- stderr ---
     error: the agent has no session "nosuch"
-    hint: the sessions it has: narrows sessions --all
+    hint: list its sessions: narrows sessions --all
     --- exit 2 ---
     "#);
     for protocol in ["1", "2"] {
@@ -149,8 +149,8 @@ fn a_session_that_does_not_exist_cannot_be_deleted() {
     let listed = r#"{"jsonrpc":"2.0","id":2,"result":{"sessions":[{"sessionId":"01a1e917-1"},{"sessionId":"01a1e918-2"}]}}"#;
     for (id, hint) in [
         ("01a1e917", "did you mean 01a1e917-1?"),
-        ("01a1e9", "several sessions begin with this; give the whole id"),
-        ("", "the sessions it has: narrows sessions --all --agent \"sh agent.sh\""),
+        ("01a1e9", "use the full id, as several sessions start with this"),
+        ("", "list its sessions: narrows sessions --all --agent \"sh agent.sh\""),
     ] {
         let agent = dir.scripted_agent(&[&can, listed]);
         let told = dir.output_of(narrows(&dir, &["sessions", "delete", id, "--agent", &agent]));
@@ -161,13 +161,13 @@ fn a_session_that_does_not_exist_cannot_be_deleted() {
 }
 
 #[test]
-fn an_agent_that_cannot_delete_says_so() {
+fn an_agent_that_cannot_delete_is_reported() {
     let dir = TestDir::new();
     let agent = dir.scripted_agent(&[CAN_LIST]);
     assert_snapshot!(dir.output_of(narrows(&dir, &["sessions", "delete", "a", "--agent", &agent])), @r#"
     --- stderr ---
-    error: the agent "sh" cannot delete sessions
-    hint: what it keeps is its own; it may have a command for that
+    error: the agent "sh" does not support deleting sessions
+    hint: check if it has its own command for that
     --- exit 1 ---
     "#);
     let can = CAN_LIST.replace("\"list\"", "\"delete\"");
@@ -211,8 +211,8 @@ fn a_missing_session_is_reported() {
     let agent = dir.scripted_agent(&[r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1}}"#]);
     assert_snapshot!(dir.output_of(narrows(&dir, &["sessions", "--agent", &agent])), @r#"
     --- stderr ---
-    error: the agent "sh" cannot list its sessions
-    hint: it may go on with one whose id you know: narrows run --resume ID
+    error: the agent "sh" does not support listing sessions
+    hint: continue a session by its id: narrows run --resume ID
     --- exit 1 ---
     "#);
     let refusal = r#"{"jsonrpc":"2.0","id":2,"error":{"code":-32603,"message":"no disk"}}"#;
@@ -244,8 +244,8 @@ fn a_session_in_which_every_turn_failed_is_neither_listed_nor_continued() {
     assert!(!told.ends_with("--- exit 0 ---\n"), "{told}");
     assert_snapshot!(run(&["--continue", "Nothing to continue"]), @"
     --- stderr ---
-    error: the agent knows no session in [DIR]
-    hint: leave out --continue to begin one
+    error: the agent has no sessions in [DIR]
+    hint: remove --continue to open a new session
     --- exit 2 ---
     ");
     assert_eq!(run(&["first"]), "One.\n--- exit 0 ---\n");
@@ -284,7 +284,7 @@ fn warnings_of_the_agent_are_on_stderr_and_in_the_object() {
     warning: This session was held with [FIRST], which is not configured any more; [SECOND] gets it from now on.
     --- exit 0 ---
     ");
-    // Where there is a file no directory can be made.
+    // A directory cannot be created in place of a file.
     let blocked = dir.file("blocked", "");
     for (output, stdout) in [("text", "Yes.\n"), ("json", "\"warnings\":[\"This session will not be kept: ")]
     {

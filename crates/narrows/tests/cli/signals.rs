@@ -16,7 +16,7 @@ fn ctrl_c_cancels_the_turn() {
         let mut running = dir.start(dir.run("narrows fake-agent slow", &["--protocol", protocol, "Hi"]));
         running.expect_stdout("One moment. ");
         running.signal(Signal::INT);
-        running.expect_stderr("cancelling; press Ctrl-C again to leave at once\n");
+        running.expect_stderr("cancelling; press Ctrl-C again to exit immediately\n");
         let told = running.finish();
         assert!(told.ends_with("--- stderr ---\nerror: cancelled\n--- exit 130 ---\n"), "{told}");
     }
@@ -30,7 +30,7 @@ fn a_cancelled_turn_as_json() {
         "waits.toml",
         "name = \"waits\"\n[[turn]]\nsteps = [{ say = \"So\" }, { stderr = \"it has begun\" }, { pause = \"10m\" }]\n",
     );
-    // The answer comes at the end only: that the turn has begun shows on the agent's stderr.
+    // The answer comes only at the end; the agent's stderr shows that the turn has begun.
     let agent =
         format!("sh -c 'exec {} fake-agent {} 2> began'", env!("CARGO_BIN_EXE_narrows"), script.display());
     let running = dir.start(dir.run(&agent, &["--output", "json", "Hi"]));
@@ -39,7 +39,7 @@ fn a_cancelled_turn_as_json() {
     assert_snapshot!(running.finish(), @r#"
     {"text":"So","stopReason":"cancelled","sessionId":"session-1","agent":{"name":"waits","version":"[VERSION]"},"protocol":1,"error":{"kind":"interrupted","message":"cancelled","exitCode":130}}
     --- stderr ---
-    cancelling; press Ctrl-C again to leave at once
+    cancelling; press Ctrl-C again to exit immediately
     error: cancelled
     --- exit 130 ---
     "#);
@@ -70,7 +70,7 @@ fn a_run_under_nohup_outlives_the_terminal() {
     let dir = TestDir::new();
     let script = "name = \"short\"\n[[turn]]\nsteps = [{ say = \"So\" }, { stderr = \"it has begun\" }, { pause = \"300ms\" }, { say = \" it is\" }]\n";
     dir.file("short.toml", script);
-    // As `nohup` does it; stdout is no terminal, so nothing is to be redirected.
+    // Like `nohup`; stdout is not a terminal, so no redirection is needed.
     let run = format!(
         "trap '' HUP; exec {} run --agent 'narrows fake-agent short.toml' Hi",
         env!("CARGO_BIN_EXE_narrows")
@@ -86,13 +86,13 @@ fn a_run_under_nohup_outlives_the_terminal() {
 }
 
 #[test]
-fn a_second_ctrl_c_leaves_at_once() {
+fn a_second_ctrl_c_exits_immediately() {
     let dir = TestDir::new();
-    // Waiting for this agent would take longer than the test may.
+    // Waiting for this agent would take longer than the timeout of the test.
     let mut running = dir.start(dir.run("narrows fake-agent stubborn", &["--cancel-grace", "1h", "Hi"]));
     running.expect_stdout("I will not stop. ");
     running.signal(Signal::INT);
-    running.expect_stderr("cancelling; press Ctrl-C again to leave at once\n");
+    running.expect_stderr("cancelling; press Ctrl-C again to exit immediately\n");
     running.signal(Signal::INT);
     let told = running.finish();
     assert!(told.ends_with("--- stderr ---\nerror: cancelled\n--- exit 130 ---\n"), "{told}");
@@ -105,7 +105,7 @@ fn an_agent_that_does_not_stop_is_ended() {
     running.expect_stdout("I will not stop. ");
     running.signal(Signal::TERM);
     let told = running.finish();
-    let expected = "--- stderr ---\nerror: cancelled by SIGTERM; the agent did not stop within 200ms and was ended\n--- exit 143 ---\n";
+    let expected = "--- stderr ---\nerror: cancelled by SIGTERM; the agent did not stop within 200ms and was killed\n--- exit 143 ---\n";
     assert!(told.ends_with(expected), "{told}");
 }
 
@@ -143,8 +143,8 @@ fn a_turn_that_takes_too_long() {
         let (_, told) = told.split_once("--- stderr ---\n").expect("an error");
         insta::allow_duplicates! {
             assert_snapshot!(told, @"
-            error: the turn was not over within 3s and was cancelled
-            hint: give it more with --timeout, or leave that out
+            error: the turn exceeded --timeout of 3s and was cancelled
+            hint: allow more time with --timeout, or omit it
             --- exit 7 ---
             ");
         }
@@ -160,8 +160,8 @@ fn a_turn_that_takes_too_long_and_cannot_be_cancelled() {
         let (_, told) = told.split_once("--- stderr ---\n").expect("an error");
         insta::allow_duplicates! {
             assert_snapshot!(told, @"
-            error: the turn was not over within 3s and was cancelled; the agent did not stop within 200ms and was ended
-            hint: give it more with --timeout, or leave that out
+            error: the turn exceeded --timeout of 3s and was cancelled; the agent did not stop within 200ms and was killed
+            hint: allow more time with --timeout, or omit it
             --- exit 7 ---
             ");
         }
@@ -170,12 +170,12 @@ fn a_turn_that_takes_too_long_and_cannot_be_cancelled() {
 
 const INITIALIZED: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1}}"#;
 
-/// The message names the limit of `--timeout`: the other deadlines are 10 s and more.
+/// The message names the limit of `--timeout`: the other timeouts are 10 s and more.
 #[test]
 fn the_time_limit_of_a_run_includes_the_start_of_its_agent() {
     let dir = TestDir::new();
-    let expected = "--- stderr ---\nerror: the agent was not ready within 3s\n  its last words on stderr:\n  \
-                    | please log in\nhint: give it more with --timeout, or leave that out\n--- exit 7 ---\n";
+    let expected = "--- stderr ---\nerror: the agent was not ready within --timeout of 3s\n  last lines on stderr:\n  \
+                    | please log in\nhint: allow more time with --timeout, or omit it\n--- exit 7 ---\n";
     let silent = "sh -c 'echo please log in >&2; exec sleep 1000'";
     assert_eq!(dir.output_of(dir.run(silent, &["--timeout", "3s", "Hi"])), expected);
     dir.file(
@@ -184,26 +184,26 @@ fn the_time_limit_of_a_run_includes_the_start_of_its_agent() {
     );
     assert_eq!(dir.output_of(dir.run("sh agent.sh", &["--timeout", "3s", "Hi"])), expected);
     let told = dir.output_of(dir.run("sh agent.sh", &["--timeout", "3s", "--output", "events", "Hi"]));
-    let event = r#""message":"the agent was not ready within 3s","code":"timeout"}"#;
+    let event = r#""message":"the agent was not ready within --timeout of 3s","code":"timeout"}"#;
     assert!(told.contains(event) && told.ends_with(expected), "{told}");
 }
 
 #[test]
 fn the_time_limit_of_a_run_includes_the_check_of_its_model() {
     let dir = TestDir::new();
-    // It accepts connections, and never answers.
+    // It accepts connections, but never responds.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}/v1", listener.local_addr().expect("an address"));
     let args = ["run", "--base-url", &url, "--model", "m", "--require-model", "--timeout", "500ms", "Hi"];
     assert_snapshot!(dir.output_of(dir.narrows(args)), @"
     --- stderr ---
-    error: the agent was not ready within 500ms
-    hint: give it more with --timeout, or leave that out
+    error: the agent was not ready within --timeout of 500ms
+    hint: allow more time with --timeout, or omit it
     --- exit 7 ---
     ");
 }
 
-/// The prompt does not fit into the pipe of an agent that has stopped reading.
+/// The prompt does not fit into the pipe of an agent that stopped reading.
 #[test]
 fn the_time_limit_of_a_run_includes_sending_its_prompt() {
     let dir = TestDir::new();
@@ -213,7 +213,7 @@ fn the_time_limit_of_a_run_includes_sending_its_prompt() {
     dir.file("agent.sh", &script);
     let told =
         dir.output_of(dir.run("sh agent.sh", &["--timeout", "3s", "--cancel-grace", "200ms", "@prompt"]));
-    assert!(told.ends_with("--- exit 7 ---\n") && told.contains(" within 3s"), "{told}");
+    assert!(told.ends_with("--- exit 7 ---\n") && told.contains("--timeout of 3s"), "{told}");
 }
 
 #[test]
@@ -235,7 +235,7 @@ fn a_closed_stdout_ends_the_run() {
 fn a_sleeping_reader_does_not_block_the_exit() {
     let dir = TestDir::new();
     let mut running = dir.start(dir.run("narrows fake-agent flood", &["--cancel-grace", "200ms", "Hi"]));
-    // One byte shows that the turn has begun; nobody reads the rest until narrows has gone.
+    // One byte shows that the turn has begun; the rest is not read until narrows has ended.
     let mut stdout = running.take_stdout();
     stdout.read_exact(&mut [0]).unwrap();
     running.signal(Signal::TERM);
@@ -244,7 +244,7 @@ fn a_sleeping_reader_does_not_block_the_exit() {
     assert!(told.ends_with("--- exit 143 ---\n"), "{told}");
 }
 
-/// A pipe called `began` in the place, and what waits until something has been written to it.
+/// Creates the named pipe `began`, and returns a function that waits until something is written to it.
 fn fifo(dir: &TestDir) -> impl FnOnce() -> String + use<> {
     let path = dir.path().join("began");
     mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");

@@ -11,17 +11,17 @@ use serde_json::json;
 
 use crate::test_dir::TestDir;
 
-/// Half a second is what a client may count on; the rest is for a machine that has other things to do. What is to be
-/// told from it takes five seconds or more.
+/// A client may rely on half a second; the rest is for loaded machines. The failures that this detects take five
+/// seconds or more.
 const SOON: Duration = Duration::from_secs(3);
 
-/// More answers than a pipe holds.
+/// More responses than a pipe holds.
 const MANY: usize = 4000;
 
-/// A question that is answered at once.
+/// A request that is answered at once.
 const QUESTION: &str = "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"no/such\"}\n";
 
-/// `narrows acp`, with its ends in our hands.
+/// Starts `narrows acp` with pipes.
 fn start(dir: &TestDir) -> (Child, ChildStdin, ChildStdout) {
     let mut command = dir.narrows(["--log", "off", "acp", "--no-store"]);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("narrows starts");
@@ -29,18 +29,18 @@ fn start(dir: &TestDir) -> (Child, ChildStdin, ChildStdout) {
     (child, input.expect("piped"), output.expect("piped"))
 }
 
-/// Asks for something that is answered at once.
+/// Sends requests that are answered at once.
 fn ask(input: &mut ChildStdin, count: usize) {
     input.write_all(QUESTION.repeat(count).as_bytes()).expect("it reads");
 }
 
-/// Asks until it reads no more, and returns how often.
+/// Sends requests until it stops reading. Returns their number.
 fn ask_until_full(input: &mut ChildStdin) -> usize {
     let flags = fcntl_getfl(&*input).expect("flags");
     fcntl_setfl(&*input, flags | OFlags::NONBLOCK).expect("it can be set");
     let (questions, mut sent) = (QUESTION.repeat(1000), 0);
     let mut since = Instant::now();
-    // Should it only have been slow, it has all the less to do.
+    // If it was only slow, the test is easier to pass.
     while since.elapsed() < Duration::from_millis(300) {
         match input.write(&questions.as_bytes()[sent % questions.len()..]) {
             Ok(length) => {
@@ -49,7 +49,7 @@ fn ask_until_full(input: &mut ChildStdin) -> usize {
             }
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::WouldBlock);
-                // sleep: what other processes do can only be looked for
+                // sleep: other processes can only be polled
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
@@ -58,7 +58,7 @@ fn ask_until_full(input: &mut ChildStdin) -> usize {
     sent / QUESTION.len()
 }
 
-/// Reads all there is to come, a piece every 20 ms.
+/// Reads everything, in pieces every 20 ms.
 fn read_slowly(output: &mut ChildStdout, piece: usize) -> Vec<u8> {
     let (mut got, mut piece) = (Vec::new(), vec![0; piece]);
     loop {
@@ -72,7 +72,7 @@ fn read_slowly(output: &mut ChildStdout, piece: usize) -> Vec<u8> {
     }
 }
 
-/// Waits until it has ended well, which must be soon after `since`.
+/// Waits for a successful exit, soon after `since`.
 #[track_caller]
 fn ends_soon(dir: &TestDir, mut child: Child, since: Instant) {
     let status = loop {
@@ -85,7 +85,7 @@ fn ends_soon(dir: &TestDir, mut child: Child, since: Instant) {
             child.wait().expect("it ends");
         }
         assert!(!late, "it is still there");
-        // sleep: what other processes do can only be looked for
+        // sleep: other processes can only be polled
         std::thread::sleep(Duration::from_millis(5));
     };
     assert_eq!(status.code(), Some(0));
@@ -120,7 +120,7 @@ fn a_client_that_reads_slowly_gets_everything() {
 fn a_client_that_reads_one_long_line_slowly_gets_all_of_it() {
     let dir = TestDir::new();
     let (mut child, mut input, mut output) = start(&dir);
-    // A batch is answered in one line, and every answer repeats its id.
+    // A batch is answered in one line, and every response repeats its id.
     let question =
         |n| json!({"jsonrpc": "2.0", "id": format!("{n}{}", "x".repeat(4000)), "method": "no/such"});
     let batch = json!((0..100).map(question).collect::<Vec<_>>());
@@ -136,7 +136,7 @@ fn a_client_that_reads_one_long_line_slowly_gets_all_of_it() {
 }
 
 #[test]
-fn a_client_that_asks_without_end_and_does_not_read_is_not_waited_for() {
+fn a_busy_client_that_does_not_read_is_not_waited_for() {
     let dir = TestDir::new();
     let (child, mut input, output) = start(&dir);
     assert!(ask_until_full(&mut input) > MANY);
@@ -146,13 +146,12 @@ fn a_client_that_asks_without_end_and_does_not_read_is_not_waited_for() {
 }
 
 #[test]
-fn a_client_that_asks_without_end_and_then_reads_gets_everything() {
+fn a_busy_client_that_reads_later_gets_everything() {
     let dir = TestDir::new();
     let (mut child, mut input, mut output) = start(&dir);
     let asked = ask_until_full(&mut input);
     drop(input);
-    // It has been waiting for somebody to read all the while, so that nothing tells this from the test above but that
-    // somebody does.
+    // It has waited for a reader all the time: a reader is the only difference from the test above.
     let got = read_slowly(&mut output, 256 << 10);
     assert_eq!(got.iter().filter(|byte| **byte == b'\n').count(), asked);
     assert_eq!(child.wait().expect("it ends").code(), Some(0));
@@ -160,7 +159,7 @@ fn a_client_that_asks_without_end_and_then_reads_gets_everything() {
 }
 
 #[test]
-fn a_client_that_closes_our_output_is_left_though_nothing_is_asked() {
+fn closing_stdout_ends_an_idle_agent() {
     let dir = TestDir::new();
     let (child, mut input, output) = start(&dir);
     ask(&mut input, 1);
@@ -169,7 +168,7 @@ fn a_client_that_closes_our_output_is_left_though_nothing_is_asked() {
     drop(output);
     ends_soon(&dir, child, Instant::now());
     drop(input);
-    // Some clients connect us with sockets, one for each direction.
+    // Some clients connect with sockets, one for each direction.
     let (ours, theirs) = UnixStream::pair().expect("a socket");
     let mut command = dir.narrows(["--log", "off", "acp", "--no-store"]);
     let command = command.stdin(Stdio::piped()).stdout(OwnedFd::from(theirs));
@@ -184,7 +183,7 @@ fn a_client_that_closes_our_output_is_left_though_nothing_is_asked() {
 }
 
 #[test]
-fn a_client_that_closes_our_output_is_left_though_it_could_still_ask() {
+fn closing_stdout_ends_an_agent_with_open_stdin() {
     let dir = TestDir::new();
     let (child, mut input, output) = start(&dir);
     ask(&mut input, 1);

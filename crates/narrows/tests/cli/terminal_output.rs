@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use crate::terminal_user::{CTRL_C, TerminalUser};
 use crate::test_dir::{MARK, TestDir};
 
-/// Starts narrows in a terminal, waits until it has said that, and closes the terminal. Returns its exit code.
+/// Starts narrows in a terminal, waits for this output, and closes the terminal. Returns the exit code.
 #[track_caller]
 fn closed(dir: &TestDir, args: &[&str], typed: &str, said: &str) -> Option<i32> {
     let (mut pty, pts) = pty_process::blocking::open().expect("a terminal");
@@ -36,7 +36,7 @@ fn closed(dir: &TestDir, args: &[&str], typed: &str, said: &str) -> Option<i32> 
 }
 
 #[test]
-fn a_terminal_that_is_closed_ends_everything() {
+fn a_closed_terminal_ends_everything() {
     let dir = TestDir::new();
     let slow = ["--agent", "narrows fake-agent slow"];
     let run = [&["run"], &slow[..], &["Hi"]].concat();
@@ -46,7 +46,7 @@ fn a_terminal_that_is_closed_ends_everything() {
     assert_eq!(closed(&dir, &chat, "", "> "), Some(129));
 }
 
-/// Where this begins on the screen.
+/// Returns the position of this text on the screen.
 #[track_caller]
 fn place_of(screen: &str, words: &str) -> usize {
     let dir = screen.find(words);
@@ -54,7 +54,7 @@ fn place_of(screen: &str, words: &str) -> usize {
     dir.unwrap_or_default()
 }
 
-/// A place with rules under which somebody is asked.
+/// Creates a directory with rules that ask for permission.
 fn dir() -> TestDir {
     let dir = TestDir::new();
     dir.file("rules.toml", "[[rule]]\neffect = \"ask\"\nkind = \"delete\"\n");
@@ -85,9 +85,9 @@ fn a_prompt_is_shown_below_earlier_output() {
     user.type_text("perhaps\r");
     user.expect_times("Allow it?", 2);
     user.type_text("n\r");
-    user.expect("refused: Remove build output? (you said no)");
+    user.expect("denied: Remove build output? (by you)");
     user.expect("Then I will leave it as it is");
-    user.expect("error: what the agent wanted was not allowed: Remove build output? (you said no)");
+    user.expect("error: denied: Remove build output? (by you)");
     assert_eq!(user.wait_exit(), Some(9));
 }
 
@@ -107,7 +107,7 @@ fn an_unanswered_prompt_is_denied_and_the_turn_continues() {
     let args = ["--policy", "rules.toml", "--permission-timeout", "1s", "Clean"];
     let user = TerminalUser::run(&dir, "ask", &args);
     user.expect("why asked:");
-    user.expect("refused: Remove build output? (nobody answered in time)");
+    user.expect("denied: Remove build output? (no answer in time)");
     user.expect("Then I will leave it as it is");
     assert_eq!(user.wait_exit(), Some(9));
 }

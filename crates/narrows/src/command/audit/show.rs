@@ -57,7 +57,7 @@ fn warn(path: &Path) {
     let Some(bad) = report.bad.filter(|bad| bad.why != Why::TornTail) else { return };
     let place = if bad.line == 0 { String::new() } else { format!(" from entry {} on", bad.seq) };
     let told = format!(
-        "{}: this log does not verify{place} ({}: {}); `narrows audit verify` says more",
+        "{}: the log does not verify{place} ({}: {}); run `narrows audit verify` for details",
         path.display(),
         bad.why,
         bad.detail
@@ -102,7 +102,7 @@ fn text(entry: &Entry) -> String {
     // The reason of a denial by the policy itself.
     let refused = entry.aip44("approval").and_then(|approval| approval.get("refused")?.as_str());
     let reason = about("reason").filter(|reason| refused != Some(reason));
-    parts.extend(reason.map(|reason| format!("because {reason}")));
+    parts.extend(reason.map(|reason| format!("reason: {reason}")));
     if entry.subject.kind != "session"
         && let Some(session) = entry.session()
     {
@@ -147,11 +147,11 @@ fn target(entry: &Entry) -> Option<String> {
 fn approval(entry: &Entry) -> Option<String> {
     let told = entry.aip44("approval")?;
     if let Some(why) = told.get("refused").and_then(Value::as_str) {
-        return Some(format!("refused: {why}"));
+        return Some(format!("not approved: {why}"));
     }
     Some(match told.as_str()? {
         "auto" => "by policy".to_owned(),
-        "pending" => "waits for an approval".to_owned(),
+        "pending" => "approval pending".to_owned(),
         who => format!("approved by {who}"),
     })
 }
@@ -193,11 +193,11 @@ mod tests {
 
     #[test]
     fn a_line_names_subject_decider_client_and_reason() {
-        let rest = "for user:ada  because deny: so  session s";
+        let rest = "for user:ada  reason: deny: so  session s";
         check(
             &json!({"path": "/w/a"}),
             &json!({"refused": "not approved in time"}),
-            &format!("/w/a  refused: not approved in time  {rest}"),
+            &format!("/w/a  not approved: not approved in time  {rest}"),
         );
         check(
             &json!({"command": ["rm", "-r", "x"]}),
@@ -208,9 +208,9 @@ mod tests {
         check(
             &json!({"n": 1}),
             &json!({"refused": "deny: so"}),
-            "refused: deny: so  for user:ada  session s",
+            "not approved: deny: so  for user:ada  session s",
         );
-        check(&json!({"n": 1}), &json!("pending"), &format!("waits for an approval  {rest}"));
+        check(&json!({"n": 1}), &json!("pending"), &format!("approval pending  {rest}"));
         check(
             &json!({"url": "http://x/\u{1b}[2J"}),
             &json!("auto"),

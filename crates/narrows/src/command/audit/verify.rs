@@ -77,20 +77,17 @@ fn read_key(file: &Path) -> Result<Secret, Failure> {
 
 fn summary(path: &Path, report: &Report, head: Option<&SignedHead>, is_known: bool) -> String {
     if report.entries == 0 {
-        let told = format!("{}: the log is empty: nothing was recorded in it yet", path.display());
+        let told = format!("{}: OK, the log is empty", path.display());
         return format!("{}\n", line(&told));
     }
     let entries = super::count_of(report.entries, "entry", "entries");
     let files = super::count_of(report.segments as u64, "file", "files");
     let head = head.map_or(String::new(), |SignedHead { head, signature }| {
-        let unlooked = "; whose key that is was not looked at: name it with --signer KEY";
+        let unlooked = " (signer not checked; add --signer KEY)";
         let unlooked = if is_known { "" } else { unlooked };
-        format!("; it contains the head of {}, signed by {}{unlooked}", head.ts, signature.public_key_ref)
+        format!("; contains the head of {}, signed by {}{unlooked}", head.ts, signature.public_key_ref)
     });
-    format!(
-        "{}\n",
-        line(&format!("{}: this is what was written, {entries} in {files}{head}", path.display()))
-    )
+    format!("{}\n", line(&format!("{}: OK, {entries} verified ({files}){head}", path.display())))
 }
 
 fn object(path: &Path, report: &Report, head: Option<&SignedHead>, is_known: bool) -> Value {

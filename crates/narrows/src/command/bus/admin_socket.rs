@@ -18,13 +18,13 @@ pub(super) fn open(settings: &config::Admin, directory: Option<&Path>) -> Result
         return Admin::bind(settings).map_err(|error| Failure::listener(&error));
     }
     let Some(directory) = directory else {
-        tracing::warn!("there is no admin socket: neither XDG_RUNTIME_DIR nor HOME says where it could be");
+        tracing::warn!("no admin socket: neither XDG_RUNTIME_DIR nor HOME is set");
         return Admin::bind(settings).map_err(|error| Failure::listener(&error));
     };
     let usual = config::Admin { socket: Some(free_path(directory)), ..settings.clone() };
     Admin::bind(&usual).or_else(|error| {
         let without = Admin::bind(settings).map_err(|error| Failure::listener(&error))?;
-        tracing::warn!("there is no admin socket: {}", line(&error.to_string()));
+        tracing::warn!("no admin socket: {}", line(&error.to_string()));
         Ok(without)
     })
 }
@@ -32,7 +32,7 @@ pub(super) fn open(settings: &config::Admin, directory: Option<&Path>) -> Result
 /// Describes the admin sockets of the settings.
 pub(super) fn describe(settings: &config::Admin) -> String {
     let socket =
-        settings.socket.as_ref().map_or("the usual socket".to_owned(), |path| path.display().to_string());
+        settings.socket.as_ref().map_or("the default socket".to_owned(), |path| path.display().to_string());
     settings.port.iter().fold(socket, |named, port| format!("{named} and {port}"))
 }
 
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn settings_are_described() {
         let mut settings = config::Admin::default();
-        assert_eq!(describe(&settings), "the usual socket");
+        assert_eq!(describe(&settings), "the default socket");
         settings =
             config::Admin { socket: Some("/a".into()), port: Some("127.0.0.1:1".to_owned()), is_open: false };
         assert_eq!(describe(&settings), "/a and 127.0.0.1:1");

@@ -87,7 +87,7 @@ impl NetworkListeners {
         Box::new(move |handoff| {
             shared.start_thread();
             if handoff_sender.try_send(handoff).is_err() {
-                tracing::warn!("a connection that could be taken up again is hung up on: too many wait");
+                tracing::warn!("resumable connection closed, too many are waiting");
             }
         })
     }
@@ -118,7 +118,7 @@ impl NetworkListeners {
     /// seconds.
     pub(super) fn reload(&self) {
         if let Err(error) = self.shared.http.reload() {
-            tracing::error!(%error, "a file cannot be used; what it said before still holds, tokens for some seconds");
+            tracing::error!(%error, "cannot reload credentials, keeping the previous ones");
         }
     }
 
@@ -144,12 +144,12 @@ impl HttpShared {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let served = runtime.and_then(|runtime| runtime.block_on(shared.serve(ready)));
             if let Err(error) = served {
-                tracing::error!(%error, "nobody can come in by the network");
+                tracing::error!(%error, "HTTP server failed");
             }
             shared.done.send_replace(true);
         });
         if let Err(error) = started {
-            tracing::error!(%error, "nobody can come in by the network");
+            tracing::error!(%error, "cannot start the HTTP server");
             self.done.send_replace(true);
         }
     }
@@ -178,7 +178,7 @@ impl HttpShared {
         };
         let identity = Identity::new(Proof::Handed, identity);
         if self.http.adopt(socket, Bytes::from(read), identity, listener).is_err() {
-            tracing::warn!("a connection that could be taken up again is hung up on: too many wait");
+            tracing::warn!("resumable connection closed, too many are waiting");
         }
     }
 }

@@ -97,25 +97,25 @@ impl StatusReport {
     /// Renders a table with rates since `before`, or since the start.
     pub(super) fn table(&self, before: Option<&Self>) -> String {
         let mut text = String::new();
-        let stopping = if self.draining { ", stopping" } else { "" };
+        let stopping = if self.draining { ", draining" } else { "" };
         let Self { version, pid, clients, sessions, pending, max_connections, .. } = self;
         _ = writeln!(
             text,
-            "narrows {}, process {pid}, up {}{stopping}; {}",
+            "narrows {}, pid {pid}, up {}{stopping}; {}",
             line(version),
             format_elapsed(self.uptime),
             line(&self.listen.join(" "))
         );
         _ = writeln!(
             text,
-            "{clients} of {max_connections} clients, {}, {} under way",
+            "{clients} of {max_connections} clients, {}, {} in flight",
             count_of(*sessions as u64, "session"),
             count_of(*pending as u64, "request")
         );
         let Queues { clients, longest, full, workers } = &self.queues;
         _ = writeln!(
             text,
-            "waiting to be written: {} to clients, {} of it to one, {} full; {} to workers",
+            "write backlog: clients {} (largest {}, {} full), workers {}",
             format_bytes(*clients),
             format_bytes(*longest),
             count_of(*full as u64, "queue"),
@@ -124,15 +124,15 @@ impl StatusReport {
         let limits = self.worker_limits.iter().flatten().map(|limit| line(limit)).collect::<Vec<_>>();
         match (&self.worker_limits, limits.is_empty()) {
             (None, _) => {}
-            (_, true) => text.push_str("limits of workers that can be enforced here: none\n"),
+            (_, true) => text.push_str("worker limits supported on this host: none\n"),
             (_, false) => {
-                _ = writeln!(text, "limits of workers that can be enforced here: {}", limits.join(", "));
+                _ = writeln!(text, "worker limits supported on this host: {}", limits.join(", "));
             }
         }
         let count = |name: &str| self.counters.get(name).copied().unwrap_or(0);
         _ = writeln!(
             text,
-            "since the start: {} started, {} lost; {} opened, {} revived; {} refused",
+            "since start: {} started, {} lost; {} opened, {} restored; {} refused",
             count_of(count("spawned"), "worker"),
             count("lost"),
             count_of(count("sessions"), "session"),
@@ -140,23 +140,23 @@ impl StatusReport {
             count_of(count("refused"), "request")
         );
         if let Some(refused) = nonzero_counts(&self.network_refused) {
-            _ = writeln!(text, "refused by the doors of the network: {refused}");
+            _ = writeln!(text, "network requests refused: {refused}");
         }
         if let Some(disconnects) = nonzero_counts(&self.network_connections) {
-            _ = writeln!(text, "connections over the network: {disconnects}");
+            _ = writeln!(text, "network disconnects: {disconnects}");
         }
-        _ = writeln!(text, "messages a second: {}\n", self.rates(before));
+        _ = writeln!(text, "messages/s: {}\n", self.rates(before));
         text.push_str(&self.pools());
         for pool in &self.pools {
             if let Some(manifest) = &pool.manifest {
                 let (name, manifest) = (line(&pool.name), line(manifest));
-                _ = writeln!(text, "pool {name} is governed by {manifest}");
+                _ = writeln!(text, "pool {name}: governed by {manifest}");
                 // The output of workers is in the log of the bus only, as it may contain private data.
                 if pool.last_loss.as_deref().is_some_and(|loss| loss.starts_with(MANIFEST_REFUSED_EXIT)) {
                     _ = writeln!(
                         text,
-                        "  it cannot be served as it is: if its files have changed since they were trusted, look at them and then \
-                         `narrows serve --approve {manifest}`; the log of the bus has the reason"
+                        "  it cannot be served: if its files were changed on purpose, run `narrows serve --approve \
+                         {manifest}`; the reason is in the log of the bus"
                     );
                 }
             }
@@ -318,24 +318,24 @@ mod tests {
 
     #[test]
     fn a_report_is_rendered_as_a_table() {
-        assert_snapshot!(state(3725.0, 3725).table(None), @"
-        narrows 1.2.3, process 99, up 1h 2m; tcp://127.0.0.1:9000
-        3 of 20000 clients, 2 sessions, 1 request under way
-        waiting to be written: 1.5 KiB to clients, 1023 B of it to one, 1 queue full; 3.0 MiB to workers
-        limits of workers that can be enforced here: pids
-        since the start: 1 worker started, 1 lost; 0 sessions opened, 0 revived; 0 requests refused
-        refused by the doors of the network: 3 host, 1 token
-        connections over the network: 5 broken, 1 cursor gap, 4 resumed
-        messages a second: 1.0 from clients, 0.0 to workers, 0.0 from workers, 0.0 to clients
+        assert_snapshot!(state(3725.0, 3725).table(None), @r#"
+        narrows 1.2.3, pid 99, up 1h 2m; tcp://127.0.0.1:9000
+        3 of 20000 clients, 2 sessions, 1 request in flight
+        write backlog: clients 1.5 KiB (largest 1023 B, 1 queue full), workers 3.0 MiB
+        worker limits supported on this host: pids
+        since start: 1 worker started, 1 lost; 0 sessions opened, 0 restored; 0 requests refused
+        network requests refused: 3 host, 1 token
+        network disconnects: 5 broken, 1 cursor gap, 4 resumed
+        messages/s: 1.0 from clients, 0.0 to workers, 0.0 from workers, 0.0 to clients
 
         POOL     STATE                 WORKERS  READY  SESSIONS  PENDING  WAITING  LAST LOSS
         default  ready                 1        1      2         1        0        -
-        spare    tripped, retry in 2s  0        0      0         0        4        exit 1\\u{1b}[2J
-        pool spare is governed by /w/ACP.md
+        spare    tripped, retry in 2s  0        0      0         0        4        exit 1\u{1b}[2J
+        pool spare: governed by /w/ACP.md
 
         POOL     WORKER  PROCESS  STATE  AGE    SESSIONS  PENDING  ASKING  QUEUED   STRIKES  PAUSED
         default  0       4711     busy   1m 1s  2         1        0       3.0 MiB  0        yes
-        ");
+        "#);
     }
 
     #[test]

@@ -59,7 +59,7 @@ async fn serve(
 ) -> Result<ExitCode, Failure> {
     // With a configuration file SIGHUP reloads, also under `nohup`.
     let interrupts = if args.config.is_some() { Interrupts::listen_all() } else { Interrupts::listen() };
-    let mut interrupts = interrupts.map_err(|error| Failure::setup("get ready", &error))?;
+    let mut interrupts = interrupts.map_err(|error| Failure::setup("listen for signals", &error))?;
     let notifier = Notifier(args.log_format);
     let variables = Variables::of_process();
     let directory = runtime_dir(&variables);
@@ -70,7 +70,7 @@ async fn serve(
         RunningBus { args, notifier, drain, admin: config.admin.clone(), config: config.clone() };
     // This process ends what a killed guardian leaves; it starts no other children that could be mistaken for that.
     if let Err(error) = narrows_process::adopt_orphans() {
-        tracing::warn!(%error, "processes whose guardian is killed may go on");
+        tracing::warn!(%error, "cannot adopt orphaned processes");
     }
     let edges = StartOptions {
         owners: data_dir(&variables).map(|directory| directory.join("bus").join(OWNERS_FILE)),
@@ -87,7 +87,7 @@ async fn serve(
         running.notifier.print(&format!("listening on {door}, pool {pool}"));
     }
     for door in admin.addresses() {
-        running.notifier.print(&format!("operators come in at {}", admin_socket::client_url(door)));
+        running.notifier.print(&format!("admin API listening on {}", admin_socket::client_url(door)));
     }
     let limits = narrows_bus::worker_limits();
     let facts = Facts {
@@ -141,8 +141,8 @@ async fn serve(
                 }
             },
             () = too_long => {
-                // Clients were notified; remaining agents end with this process.
-                tracing::warn!("not everything has ended in time");
+                // The clients were notified; remaining agents end with this process.
+                tracing::warn!("drain timeout exceeded, exiting");
                 bus.remove_sockets();
                 return Ok(ExitStatus::Success.exit_code());
             }
@@ -169,14 +169,14 @@ impl RunningBus<'_> {
         let v2 = self.config.pools.iter().any(|pool| pool.protocol == Protocol::V2);
         let idle = |status: &Status| status.pending == 0 && (status.sessions == 0 || !v2);
         if matches!(&status, Ok(Ok(status)) if idle(status)) {
-            return self.notifier.print("stopping: nothing is under way");
+            return self.notifier.print("shutting down: no active requests");
         }
         let drain = self.drain;
         let again = match signal {
-            Signal::Interrupt => "; press Ctrl-C again to leave at once",
+            Signal::Interrupt => " (Ctrl-C again to exit now)",
             Signal::Terminate | Signal::HangUp => "",
         };
-        self.notifier.print(&format!("stopping: running turns have {drain:?} to end{again}"));
+        self.notifier.print(&format!("shutting down: waiting up to {drain:?} for active turns{again}"));
     }
 
     /// Reloads the configuration file. On an error the bus keeps its configuration.
@@ -187,15 +187,14 @@ impl RunningBus<'_> {
                 for mistake in wrong.lines() {
                     tracing::error!("{mistake}");
                 }
-                tracing::error!("the settings stay as they are");
+                tracing::error!("reload failed, keeping the current configuration");
                 return;
             }
         };
         print_warnings(&warnings);
         if config.admin != self.admin {
             let (old, new) = (admin_socket::describe(&self.admin), admin_socket::describe(&config.admin));
-            let what =
-                format!("operators come in at {old} until the bus is started again, and then at {new}");
+            let what = format!("changed admin sockets need a restart: {old} until then, {new} afterwards");
             tracing::warn!("{}", line(&what));
         }
         match bus.reload(config.clone()) {
@@ -205,12 +204,12 @@ impl RunningBus<'_> {
                 }
                 self.drain = config.limits.drain_timeout;
                 self.config = config;
-                self.notifier.print("the settings were read again");
+                self.notifier.print("configuration reloaded");
             }
             Err(error) => {
                 let failure = settings::start_failure(self.args, &error);
                 tracing::error!("{}", failure.message());
-                tracing::error!("the settings stay as they are");
+                tracing::error!("reload failed, keeping the current configuration");
             }
         }
     }

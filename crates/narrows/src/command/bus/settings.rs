@@ -216,18 +216,18 @@ mod tests {
     #[test]
     fn a_listener_and_a_pool_are_required() {
         for (words, reason) in [
-            (&["--", "a"][..], "nobody can come in"),
-            (&["--stdio"], "nothing says which agents to start"),
-            (&["--stdio", "--instances", "4"], "nothing says which agents to start"),
-            (&["--stdio", "a", "b"], "\"a\" stands where no agent is looked for"),
-            (&["--stdio", "a", "--", "b"], "\"a\" stands where no agent is looked for"),
-            (&["--listen", "tcp://127.0.0.1:1/x", "--", "a"], "no pool \"x\""),
-            (&["--config", "/nowhere/bus.toml"], "cannot be read"),
+            (&["--", "a"][..], "no listener configured"),
+            (&["--stdio"], "no agent configured"),
+            (&["--stdio", "--instances", "4"], "no agent configured"),
+            (&["--stdio", "a", "b"], "unexpected argument \"a\" before `--`"),
+            (&["--stdio", "a", "--", "b"], "unexpected argument \"a\" before `--`"),
+            (&["--listen", "tcp://127.0.0.1:1/x", "--", "a"], "unknown pool \"x\""),
+            (&["--config", "/nowhere/bus.toml"], "cannot read \"/nowhere/bus.toml\""),
             (
                 &["--listen", "ws://127.0.0.1:1", "--tcp", "127.0.0.1:1", "--", "a"],
-                "tcp://127.0.0.1:1 is listened on already",
+                "duplicate listener tcp://127.0.0.1:1",
             ),
-            (&["--stdio", "--listen", "stdio:", "--", "a"], "stdio: is listened on already"),
+            (&["--stdio", "--listen", "stdio:", "--", "a"], "duplicate listener stdio:"),
         ] {
             let lines = load_words(words).unwrap_err();
             assert!(lines[0].contains(reason), "{words:?}: {lines:?}");

@@ -54,7 +54,7 @@ pub(super) fn show(args: &BusStatus) -> Result<ExitCode, Failure> {
 fn find() -> Result<PathBuf, Failure> {
     let directory = runtime_dir(&Variables::of_process()).ok_or_else(|| Failure::no_bus(None))?;
     let mut found =
-        admin_socket::running(&directory).map_err(|error| Failure::setup("look for a bus", &error))?;
+        admin_socket::running(&directory).map_err(|error| Failure::setup("find a running bus", &error))?;
     match found.len() {
         0 => Err(Failure::no_bus(Some(&directory))),
         1 => Ok(found.remove(0)),

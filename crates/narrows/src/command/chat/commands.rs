@@ -39,7 +39,7 @@ impl Conversation {
             ChatCommand::New => self.change(None).await,
             ChatCommand::Resume if behind.is_empty() => {
                 self.last = ExitStatus::Usage;
-                self.print("say which: /resume ID; /sessions lists them\n");
+                self.print("session id missing: /resume ID; /sessions lists them\n");
                 Ok(())
             }
             ChatCommand::Resume => self.change(Some(behind)).await,
@@ -87,7 +87,7 @@ impl Conversation {
         if wanted.is_empty() {
             let text = match ChoiceList::from_snapshot(&connection.session.snapshot(), category) {
                 Some(choosing) => choosing.render(),
-                None => format!("the agent lets nobody choose a {category}\n"),
+                None => format!("this agent does not support {category} selection\n"),
             };
             self.print(&text);
             return Ok(());
@@ -106,7 +106,7 @@ impl Conversation {
                     // Many agents also send an update about it.
                     self.announced_mode = mode(&connection.session.snapshot());
                 }
-                self.print_dim(&format!("the {category} is now {}", line(wanted)));
+                self.print_dim(&format!("{category} set to {}", line(wanted)));
             }
             Err(Rejection { reason, .. }) => {
                 self.last = ExitStatus::Agent;
@@ -135,7 +135,7 @@ impl Conversation {
         let Some(_) = self.connected() else { return Ok(()) };
         let Some(connection) = &mut self.connection else { return Ok(()) };
         if id == Some(connection.session.id()) {
-            self.print("that is this session\n");
+            self.print("this session is already active\n");
             return Ok(());
         }
         self.interrupts
@@ -143,8 +143,8 @@ impl Conversation {
             .await
             .map_err(Failure::forced_exit)??;
         let words = match id {
-            Some(_) => format!("going on with the session {}", connection.description()),
-            None => format!("a new session has begun: {}", line(connection.session.id())),
+            Some(_) => format!("continuing session {}", connection.description()),
+            None => format!("new session: {}", line(connection.session.id())),
         };
         self.print_dim(&words);
         self.show_past();
@@ -167,9 +167,9 @@ impl Conversation {
         let reopened = self.interrupts.unless_signal(Connection::reopen(runtime, config, &lost)).await;
         let (connection, resumed) = reopened.map_err(Failure::forced_exit)??;
         self.print_dim(match resumed {
-            Resumed::Yes => "the agent runs again, and the session goes on",
+            Resumed::Yes => "the agent was restarted and the session continues",
             Resumed::NewSession => {
-                "the agent runs again, but does not know the session any more: a new one has begun"
+                "the agent was restarted but does not know the session; a new session was opened"
             }
         });
         self.connection = Some(connection);

@@ -62,7 +62,7 @@ impl Connection {
         if can.resume || can.load {
             match runtime.resume_session(id, config.clone()).await {
                 Ok(session) => return Ok((Self::new(runtime, session, Vec::new()), Resumed::Yes)),
-                Err(error) => tracing::info!(%error, "the agent does not go on with the session"),
+                Err(error) => tracing::info!(%error, "session not resumed"),
             }
         }
         match runtime.open_session(config).await {

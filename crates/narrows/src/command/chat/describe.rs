@@ -71,12 +71,12 @@ pub(super) fn help(snapshot: &Snapshot) -> String {
         _ = writeln!(text, "  {name:width$}  {what}");
     }
     if !theirs.is_empty() {
-        text.push_str("of the agent:\n");
+        text.push_str("commands of the agent:\n");
         for (name, what) in &theirs {
             _ = writeln!(text, "  {name:width$}  {what}");
         }
     }
-    text.push_str("//word sends /word as it is, and a line that ends with \\ goes on in the next\n");
+    text.push_str("//word sends /word as text; a line that ends with \\ continues on the next line\n");
     text
 }
 
@@ -106,7 +106,7 @@ pub(super) fn status(provider: &str, known: &AgentDescription, session: &Session
 
 pub(super) fn sessions(listed: &[SessionSummary], current: &str) -> String {
     if listed.is_empty() {
-        return "the agent knows no session in this directory\n".to_owned();
+        return "the agent has no sessions in this directory\n".to_owned();
     }
     let mut text = String::new();
     for session in listed {

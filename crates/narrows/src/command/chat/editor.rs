@@ -93,7 +93,7 @@ impl Editor {
             Some(notes) if self.is_reading => match notes.try_send(lines.to_owned()) {
                 Ok(()) => {}
                 Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
-                    tracing::warn!("too much happens beside the prompt to be shown");
+                    tracing::warn!("notice dropped, too many are queued");
                 }
             },
             _ => output::write_stderr(lines),
@@ -150,7 +150,7 @@ impl Thread {
                 }
                 Err(ReadlineError::Signal(_)) => continue,
                 Err(ReadlineError::Io(error)) if error.kind() == io::ErrorKind::InvalidData => {
-                    output::write_stderr("what was typed is not UTF-8\n");
+                    output::write_stderr("the input is not UTF-8\n");
                     continue;
                 }
                 Err(ReadlineError::Io(error)) => return Typed::Failed(error),
@@ -173,7 +173,7 @@ impl Thread {
         }
         let Some(history) = &self.history else { return };
         if let Err(error) = self.editor.append_history(&history.0) {
-            tracing::warn!(%error, "what is typed is no longer remembered");
+            tracing::warn!(%error, "cannot write the message history, disabled");
             self.history = None;
         }
     }
@@ -187,7 +187,7 @@ impl History {
         match make(&path) {
             Ok(()) => Some(Self(path)),
             Err(error) => {
-                tracing::debug!(%error, "what is typed is not remembered");
+                tracing::debug!(%error, "message history disabled");
                 None
             }
         }

@@ -29,7 +29,7 @@ pub(super) fn past_messages<'a>(events: impl IntoIterator<Item = &'a RuntimeEven
     let hidden = said.len().saturating_sub(MAX_PAST_MESSAGES);
     let mut lines = Vec::new();
     if hidden > 0 {
-        lines.push(format!("… {hidden} messages before these"));
+        lines.push(format!("… {hidden} earlier messages"));
     }
     lines.extend(said[hidden..].iter().map(|(who, text)| format!("{who}: {}", short(text))));
     lines
@@ -64,9 +64,9 @@ pub(super) fn notice_line(event: &RuntimeEvent) -> Option<String> {
             let update = update.value();
             match update["sessionUpdate"].as_str()? {
                 "current_mode_update" => {
-                    Some(format!("the mode is now {}", line(update["currentModeId"].as_str()?)))
+                    Some(format!("mode set to {}", line(update["currentModeId"].as_str()?)))
                 }
-                "plan" => Some("the agent has changed its plan".to_owned()),
+                "plan" => Some("the agent changed its plan".to_owned()),
                 _ => message(&update)
                     .filter(|(who, text)| *who == "agent" && !text.trim().is_empty())
                     .map(|(who, text)| format!("{who}: {}", short(&text))),
@@ -101,7 +101,7 @@ pub(super) fn usage_line(usage: &Usage) -> Option<String> {
         (None, Some(output), None) => parts.push(format!("{output} tokens out")),
         (None, None, None) => {}
     }
-    parts.extend(usage.context_length.map(|tokens| format!("{tokens} in the context")));
+    parts.extend(usage.context_length.map(|tokens| format!("{tokens} in context")));
     parts.extend(usage.cost_usd.filter(|dollars| *dollars > 0.0).map(|dollars| format!("${dollars:.4}")));
     (!parts.is_empty()).then(|| parts.join(", "))
 }
@@ -144,7 +144,7 @@ mod tests {
             })
             .collect();
         let shown = past_messages(&many);
-        assert_eq!((shown.len(), shown[0].as_str()), (MAX_PAST_MESSAGES + 1, "… 4 messages before these"));
+        assert_eq!((shown.len(), shown[0].as_str()), (MAX_PAST_MESSAGES + 1, "… 4 earlier messages"));
         assert_eq!(past_messages(&[event(&chunk("user", "now"), false)]), [""; 0]);
     }
 
@@ -157,7 +157,7 @@ mod tests {
         check(chunk("user", "mine"), None);
         check(
             json!({"sessionUpdate": "current_mode_update", "currentModeId": "plan"}),
-            Some("the mode is now plan"),
+            Some("mode set to plan"),
         );
         check(json!({"sessionUpdate": "available_commands_update", "availableCommands": []}), None);
         assert_eq!(notice_line(&event(&chunk("agent", "old"), true)), None);
@@ -170,6 +170,6 @@ mod tests {
         let usage = Usage { input_tokens: Some(12), output_tokens: Some(3), ..none.clone() };
         assert_eq!(usage_line(&usage).as_deref(), Some("12 tokens in, 3 out"));
         let usage = Usage { total_tokens: Some(9), context_length: Some(7), cost_usd: Some(0.01), ..none };
-        assert_eq!(usage_line(&usage).as_deref(), Some("9 tokens, 7 in the context, $0.0100"));
+        assert_eq!(usage_line(&usage).as_deref(), Some("9 tokens, 7 in context, $0.0100"));
     }
 }

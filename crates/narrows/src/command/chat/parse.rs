@@ -19,14 +19,14 @@ impl ChatCommand {
     /// All commands with arguments and descriptions.
     pub(super) const ALL: [(Self, &'static str, &'static str, &'static str); 9] = [
         (Self::Help, "help", "", "list the commands"),
-        (Self::Model, "model", "[NAME]", "list the models, or choose one"),
-        (Self::Mode, "mode", "[NAME]", "list the modes, or choose one"),
-        (Self::Sessions, "sessions", "", "list the sessions in this directory"),
-        (Self::New, "new", "", "begin a new session"),
-        (Self::Resume, "resume", "ID", "go on with another session"),
-        (Self::Restart, "restart", "", "start the agent again, and go on with the session if it can"),
-        (Self::Status, "status", "", "tell what is known of the agent and the session"),
-        (Self::Quit, "quit", "", "leave; so does Ctrl-D"),
+        (Self::Model, "model", "[NAME]", "list models, or select one"),
+        (Self::Mode, "mode", "[NAME]", "list modes, or select one"),
+        (Self::Sessions, "sessions", "", "list sessions in this directory"),
+        (Self::New, "new", "", "open a new session"),
+        (Self::Resume, "resume", "ID", "continue another session"),
+        (Self::Restart, "restart", "", "restart the agent, and continue the session if possible"),
+        (Self::Status, "status", "", "show the agent and the session"),
+        (Self::Quit, "quit", "", "exit (also Ctrl-D)"),
     ];
 
     fn from_name(name: &str) -> Option<Self> {

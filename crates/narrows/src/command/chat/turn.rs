@@ -186,7 +186,7 @@ impl<'a> ChatTurn<'a> {
                     match signal {
                         Signal::Terminate | Signal::HangUp => self.leave = Some(signal),
                         Signal::Interrupt => {
-                            let words = "cancelling; press Ctrl-C again to leave";
+                            let words = "cancelling; press Ctrl-C again to exit";
                             let note = self.color.paint(Style::Dim, words).into_owned();
                             // Shown before output that waits for a slow reader.
                             self.pieces.push_front(OutputPiece::Note(note));

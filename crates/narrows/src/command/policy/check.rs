@@ -9,7 +9,7 @@ use crate::cli::Check;
 use crate::failure::{ExitStatus, Failure};
 use crate::output;
 
-/// Reads the file and runs its examples.
+/// Validates the file and runs its examples.
 pub(super) fn execute(args: &Check) -> Result<ExitCode, Failure> {
     let file = args.file.display().to_string();
     match Rules::parse(&super::text(&args.file)?, &file) {
@@ -34,8 +34,8 @@ pub(super) fn execute(args: &Check) -> Result<ExitCode, Failure> {
                 };
                 let access = access.map_or(String::new(), |access| format!(", {access} access"));
                 let network = if network { "" } else { ", no network" };
-                let search = if web_search { "" } else { ", no search of the web" };
-                format!("{file}: {rules}{access}{network}{search}; the examples hold")
+                let search = if web_search { "" } else { ", no web search" };
+                format!("{file}: OK, {rules}{access}{network}{search}; all examples pass")
             };
             output::print(format!("{text}\n").as_bytes())?;
             Ok(ExitStatus::Success.exit_code())

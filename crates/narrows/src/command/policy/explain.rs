@@ -63,7 +63,7 @@ fn resolve_links(path: &Path) -> PathBuf {
     }
 }
 
-/// Returns what the decision alone does not tell.
+/// Returns additional notes on the decision.
 fn notes(outside: &[PathBuf], action: &Action, explanation: &Explanation) -> Vec<String> {
     let mut notes = Vec::new();
     if explanation.decision.verdict == Verdict::Deny {
@@ -71,15 +71,15 @@ fn notes(outside: &[PathBuf], action: &Action, explanation: &Explanation) -> Vec
     }
     if let [first, ..] = outside {
         notes.push(format!(
-            "through the client's file service the agent reaches only the session's directories, and {} is outside: \
-             --add-dir DIR adds a directory",
+            "the client's file service only reaches the session's directories, and {} is outside; add one with \
+             --add-dir DIR",
             line(&first.display().to_string())
         ));
     }
     let strict = explanation.rules.iter().filter(|looked| looked.effect != Verdict::Allow && !looked.matched);
     if action.command.is_some() && strict.into_iter().any(|looked| looked.why.starts_with("its `kind`")) {
         notes.push(
-            "a command is judged as kind execute, whatever it does to files: a rule with `command` matches it"
+            "a command has kind execute, whatever it does to files; a rule with `command` matches it"
                 .to_owned(),
         );
     }

@@ -128,7 +128,7 @@ impl RecordReader<'_> {
         };
         let is_partial = asked.truncated || asked.problem.is_some();
         let words = match is_partial && decision.verdict == Verdict::Ask {
-            true => "not all of it is known, so no rule lets it pass".to_owned(),
+            true => "the request is not fully known, so no rule can allow it".to_owned(),
             false => decision.because.to_string(),
         };
         self.outcome.requests.push(ReplayedRequest {
@@ -155,7 +155,7 @@ fn recorded_decision(decision: &Value) -> Option<String> {
 
 fn title(asked: &PermissionRequested) -> String {
     let title = asked.title.as_ref().or(asked.command.as_ref()).or(asked.tool_name.as_ref());
-    title.cloned().unwrap_or_else(|| "something without a title".to_owned())
+    title.cloned().unwrap_or_else(|| "(no title)".to_owned())
 }
 
 impl ReplayResult {
@@ -171,11 +171,11 @@ impl ReplayResult {
                 _ = writeln!(text, "    {}", line(&judged.words));
             }
         }
-        _ = writeln!(text, "verdicts that differ: {changed} of {}", self.requests.len());
+        _ = writeln!(text, "decisions that differ: {changed} of {}", self.requests.len());
         for (words, count) in [
-            ("requests that no rule decided", self.unjudged),
+            ("requests not decided by rules", self.unjudged),
             ("requests without an answer", self.unanswered),
-            ("lines that are no events", self.unknown_lines),
+            ("lines that are not events", self.unknown_lines),
         ] {
             if count > 0 {
                 _ = writeln!(text, "{words}: {count}");

@@ -14,13 +14,13 @@ use tokio::sync::oneshot;
 
 use crate::text_input;
 
-/// The most answers that are kept for requests that were not told yet. The oldest goes first.
+/// Bounds early answers: answers to requests that were not announced yet. The oldest one is dropped first.
 const MAX_EARLY_ANSWERS: usize = 64;
 
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type")]
 enum Line {
-    /// An option by its id, or `allow`.
+    /// Allows with the option of this id, or with `allow`.
     #[serde(rename = "permission.answer", rename_all = "camelCase")]
     Answer {
         request_id: String,
@@ -37,9 +37,9 @@ enum Line {
 #[derive(Default)]
 struct State {
     waiting: HashMap<String, oneshot::Sender<PermissionReply>>,
-    /// Requests that were told and are not settled, each with its answer if that came before the question.
+    /// Announced requests that are not settled, each with its answer if the answer came first.
     told: HashMap<String, Option<PermissionReply>>,
-    /// Answers to requests that were not told, or are settled.
+    /// Answers to requests that were not announced yet, or are settled.
     early: VecDeque<(String, PermissionReply)>,
     /// Stdin has ended.
     ended: bool,
@@ -79,7 +79,7 @@ impl StdinAnswers {
                     Ok(Some(line)) => answers.handle_line(&line, &cancel),
                     Ok(None) => break,
                     Err(error) => {
-                        tracing::warn!(%error, "stdin is not read any further");
+                        tracing::warn!(%error, "cannot read stdin, ignoring further answers");
                         break;
                     }
                 }
@@ -89,8 +89,8 @@ impl StdinAnswers {
         std::thread::Builder::new().name("answers".to_owned()).spawn(read).map(drop)
     }
 
-    /// Notes which requests are open. To be called before the program sees the event and can answer it: many requests are
-    /// settled without a question, and a question may be asked some time after its request was told.
+    /// Records which requests are open. Call it before the program sees the event and can answer it: many requests
+    /// are settled without a prompt, and a prompt may come some time after its request was announced.
     pub(super) fn record_event(&self, event: &RuntimeEvent) {
         let EventBody::Provider { payload, .. } = &event.body else { return };
         match payload {
@@ -103,7 +103,7 @@ impl StdinAnswers {
     fn open_request(&self, id: &str) {
         let mut state = self.state();
         let reply = state.take_early(id);
-        // A question that was asked before its request was told has taken its answer.
+        // A prompt before the announcement has already taken the answer.
         state.told.insert(id.to_owned(), reply);
     }
 
@@ -135,14 +135,14 @@ impl StdinAnswers {
                 };
                 self.answer(request_id, reply);
             }
-            Err(error) => tracing::warn!(%error, "a line on stdin is no answer"),
+            Err(error) => tracing::warn!(%error, "invalid line on stdin"),
         }
     }
 
     fn answer(&self, id: String, reply: PermissionReply) {
         let mut state = self.state();
         if let Some(waiting) = state.waiting.remove(&id) {
-            // A question that no longer waits has had its answer.
+            // A prompt that no longer waits has its answer.
             drop(waiting.send(reply));
         } else if let Some(told) = state.told.get_mut(&id) {
             *told = Some(reply);
@@ -195,10 +195,10 @@ mod tests {
             // A program may be slower than the policy.
             answers.answer(name(number), PermissionReply::Allow);
         }
-        // Its question is asked last.
+        // Its prompt comes last.
         assert_eq!(answers.reply_to(&name(0)).await, PermissionReply::Allow);
         answers.settle_request(&name(0));
-        // One that comes before its request is told.
+        // An answer before its request is announced.
         answers.answer("next".to_owned(), PermissionReply::Allow);
         answers.open_request("next");
         assert_eq!(answers.reply_to("next").await, PermissionReply::Allow);

@@ -76,7 +76,7 @@ fn has_input() -> bool {
             let patience = Timespec { tv_sec: PIPE_WAIT_SECS, tv_nsec: 0 };
             let comes = poll(&mut waits, Some(&patience)).is_ok_and(|ready| ready > 0);
             if !comes {
-                tracing::warn!("nothing has come from stdin for {PIPE_WAIT_SECS} s, so it is not waited for");
+                tracing::warn!("no input on stdin within {PIPE_WAIT_SECS} s, continuing without it");
             }
             comes
         }

@@ -19,7 +19,7 @@ const STATUS_INTERVAL: Duration = Duration::from_secs(2);
 /// Bounds output that waits for a prompt.
 const MAX_KEPT_PIECES: usize = 4096;
 
-const CANCELLING_NOTICE: &str = "cancelling; press Ctrl-C again to leave at once";
+const CANCELLING_NOTICE: &str = "cancelling; press Ctrl-C again to exit immediately";
 
 enum TurnEvent {
     Signal(Signal),
@@ -50,7 +50,7 @@ struct TurnState<'a> {
     /// does not wait for a slow reader.
     over: Option<(RunResult, Option<Instant>)>,
     last_activity: Instant,
-    /// Why the agent was asked to stop.
+    /// The reason why the agent was asked to stop.
     cancelled: Option<CancelReason>,
     /// Output that waits for space.
     pieces: VecDeque<OutputPiece>,

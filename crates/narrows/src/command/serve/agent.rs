@@ -66,7 +66,10 @@ pub(super) async fn prepare(manifest: &LoadedManifest, log: Option<&Log>) -> Res
     let memory = bundle.operator.as_ref().and_then(|operator| operator.front.memory.as_ref());
     if memory.is_some_and(|memory| matches!(memory.kind, MemoryKind::OperatorContext | MemoryKind::External))
     {
-        output::write_stderr("warning: an agent has its own memory: what the operator's says is not done\n");
+        output::write_stderr(
+            "warning: the agent has its own memory; the memory settings of the operator have no \
+                              effect\n",
+        );
     }
     let beside = root.join(agent.cli.directory());
     let mut spec = Spec::new(resolve_program(&agent.launch.program, &beside)?);
@@ -115,7 +118,7 @@ impl PreparedAgent {
             Some(listener) => {
                 let denied = agent_event(manifest, "egress.denied", id, for_whom);
                 let opened = EgressProxy::open(listener, sandbox.egress.clone(), log.cloned(), denied);
-                Some(opened.map_err(|error| Failure::setup("let the agent out", &error))?)
+                Some(opened.map_err(|error| Failure::setup("start the egress proxy", &error))?)
             }
             None => None,
         };

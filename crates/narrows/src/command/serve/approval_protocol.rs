@@ -124,7 +124,7 @@ impl PendingAction {
             text.truncate(end);
             let id = &self.id;
             text.push_str(&format!(
-                "… ({length} bytes, sha256:{digest}; all of it: narrows approve {id} --show)"
+                "… ({length} bytes, sha256:{digest}; in full: narrows approve {id} --show)"
             ));
         }
         text
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(action(&"a".repeat(end)).input_summary(), format!("\"{}\"", "a".repeat(end)));
         for long in ["a".repeat(5 << 20), "é".repeat(5 << 20)] {
             let (one, other) = (action(&long), action(&format!("{long}!")));
-            assert!(one.input_summary().ends_with("; all of it: narrows approve n-1 --show)"));
+            assert!(one.input_summary().ends_with("; in full: narrows approve n-1 --show)"));
             let listed = PendingActionSummary::from(&one);
             assert!(
                 listed.input.len() < MAX_SUMMARY_BYTES + 180

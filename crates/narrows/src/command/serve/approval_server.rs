@@ -81,9 +81,7 @@ pub(super) fn open(manifest: &LoadedManifest, gates: GateRegistry) -> Result<Opt
         return Ok(Some(AdminSocket { path: admin.path().to_owned(), task, named: Some(file) }));
     }
     let Some(directory) = runtime_dir(&Variables::of_process()) else {
-        tracing::warn!(
-            "nobody can approve from elsewhere: neither XDG_RUNTIME_DIR nor HOME says where a socket could be"
-        );
+        tracing::warn!("no socket for approvals: neither XDG_RUNTIME_DIR nor HOME is set");
         return Ok(None);
     };
     let path = socket_files::socket_path(&directory, std::process::id());
@@ -93,7 +91,7 @@ pub(super) fn open(manifest: &LoadedManifest, gates: GateRegistry) -> Result<Opt
             Ok(Some(AdminSocket { path, task, named: None }))
         }
         Err(error) => {
-            tracing::warn!(%error, "nobody can approve from elsewhere: the admin socket cannot be opened");
+            tracing::warn!(%error, "cannot open the socket for approvals");
             Ok(None)
         }
     }
@@ -171,7 +169,7 @@ impl ApprovalService {
                 Ok(()) => SocketResponse::Counted,
                 Err(why) => SocketResponse::Refused(why),
             },
-            Err(error) => SocketResponse::Refused(format!("this is no question: {error}")),
+            Err(error) => SocketResponse::Refused(format!("invalid request: {error}")),
         }
     }
 
@@ -191,7 +189,7 @@ impl ApprovalService {
     /// Counts an approval, or returns why it does not count.
     async fn count_approval(&self, approval: &Approval) -> Result<(), String> {
         let keys = self.keys.current().map_err(|error| error.to_string())?;
-        let signature = approval.signature.as_ref().ok_or("it is not signed")?;
+        let signature = approval.signature.as_ref().ok_or("not signed")?;
         let key = signature.public_key_ref;
         approval.verify(&key).map_err(|error| error.to_string())?;
         let now = Timestamp::now();
@@ -201,15 +199,15 @@ impl ApprovalService {
             action.signed_artifact().is_ok_and(|artifact| artifact == approval.artifact)
         };
         let found = waiting.iter().find(|(_, action)| is_meant(action));
-        let (gate, action) = found.ok_or("nothing that was signed waits for an approval")?;
+        let (gate, action) = found.ok_or("no pending approval matches the signature")?;
         let approves = match approval.decision {
             ApprovalDecision::Approve => true,
             ApprovalDecision::Reject => false,
-            ApprovalDecision::Abstain => return Err("an abstention changes nothing".to_owned()),
+            ApprovalDecision::Abstain => return Err("an abstention has no effect".to_owned()),
         };
         let file = self
             .store_signature(&action.id, approval)
-            .map_err(|error| format!("the signature cannot be kept: {error}"))?;
+            .map_err(|error| format!("cannot store the signature: {error}"))?;
         let validity = Arc::new(CountedKey { keys: Arc::clone(&self.keys), key, counted_at: now });
         let ballot = ApprovalVote {
             id: action.id.clone(),
@@ -222,7 +220,7 @@ impl ApprovalService {
         let _ = gate.send(GateRequest::Vote(ballot, answer)).await;
         let counted = match counted.await {
             Ok(counted) => counted.map_err(|error| error.to_string()),
-            Err(_) => Err("nothing is served any more".to_owned()),
+            Err(_) => Err("the server has stopped".to_owned()),
         };
         if counted.is_err() {
             // Removes the file of a signature that does not count.

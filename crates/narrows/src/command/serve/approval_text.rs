@@ -43,7 +43,7 @@ pub(super) fn render(action: &PendingAction) -> String {
     out.push_str("input\n");
     render_value(None, input, 1, &mut out);
     if !content.is_null() {
-        out.push_str("as the agent shows it (what is approved is the input)\n");
+        out.push_str("as displayed by the agent (approvals cover the input only)\n");
         render_value(None, content, 1, &mut out);
     }
     out
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(render(&action), expected);
         let shown = PendingAction { content: json!([{"type": "diff"}]), until: 0, ..action };
         assert!(render(&shown).ends_with(
-            "input\n  command: make\nas the agent shows it (what is approved is the input)\n    -\n      type: diff\n"
+            "input\n  command: make\nas displayed by the agent (approvals cover the input only)\n    -\n      type: diff\n"
         ));
     }
 }

@@ -43,7 +43,7 @@ pub(in crate::command) fn execute(args: &Approve) -> Result<ExitCode, Failure> {
     let action = match send_request(&socket, &SocketRequest::Show(id.clone())) {
         Ok(SocketResponse::Whole(Some(action))) => action,
         Ok(SocketResponse::Whole(None)) => return Err(Failure::no_pending_approval(id)),
-        Ok(_) => return Err(Failure::approval_not_counted("the gate does not understand it")),
+        Ok(_) => return Err(Failure::approval_not_counted("the gate does not support this request")),
         Err(error) => return Err(Failure::gate_unreachable(&socket, &error)),
     };
     let Some(file) = args.key.as_ref().filter(|_| !args.show) else {
@@ -53,13 +53,13 @@ pub(in crate::command) fn execute(args: &Approve) -> Result<ExitCode, Failure> {
     let key = key::read_signing(file).map_err(|error| Failure::key_file("--key", file, &error))?;
     let artifact = action
         .signed_artifact()
-        .map_err(|_| Failure::approval_not_counted("what waits is nested too deeply"))?;
+        .map_err(|_| Failure::approval_not_counted("the action is nested too deeply"))?;
     let decision = if args.reject.is_some() { ApprovalDecision::Reject } else { ApprovalDecision::Approve };
     let signer = Signer { id: key.public().to_string(), role: None, display_name: None };
     let mut approval = Approval::new(artifact, decision, signer, Timestamp::now().to_string());
     approval.reason.clone_from(&args.reject);
     let approval =
-        approval.sign(&key).map_err(|_| Failure::approval_not_counted("what waits is nested too deeply"))?;
+        approval.sign(&key).map_err(|_| Failure::approval_not_counted("the action is nested too deeply"))?;
     match send_request(&socket, &SocketRequest::Approval(Box::new(approval))) {
         Ok(SocketResponse::Counted) => {
             let word = if args.reject.is_some() { "rejected" } else { "approved" };
@@ -71,7 +71,7 @@ pub(in crate::command) fn execute(args: &Approve) -> Result<ExitCode, Failure> {
         }
         Ok(SocketResponse::Refused(why)) => Err(Failure::approval_not_counted(&why)),
         Ok(SocketResponse::Open(_) | SocketResponse::Whole(_)) => {
-            Err(Failure::approval_not_counted("the gate does not understand it"))
+            Err(Failure::approval_not_counted("the gate does not support this request"))
         }
         Err(error) => Err(Failure::gate_unreachable(&socket, &error)),
     }
@@ -86,7 +86,7 @@ fn is_disconnected(error: &io::Error) -> bool {
 fn last_silent(mut silent: Vec<(PathBuf, io::Error)>) -> Option<Failure> {
     let (socket, error) = silent.pop()?;
     for (socket, error) in &silent {
-        let told = line(&format!("nobody answers at {:?}: {error}", socket.display().to_string()));
+        let told = line(&format!("no answer on {:?}: {error}", socket.display().to_string()));
         output::write_stderr(&format!("{told}\n"));
     }
     Some(Failure::gate_unreachable(&socket, &error))
@@ -98,7 +98,7 @@ fn list(
     silent: Vec<(PathBuf, io::Error)>,
 ) -> Result<ExitCode, Failure> {
     if waiting.is_empty() && silent.is_empty() {
-        output::write_stderr("nothing waits for an approval\n");
+        output::write_stderr("no pending approvals\n");
     }
     for (_, listed) in waiting {
         output::print(format!("{}\n", render(listed)).as_bytes())?;
@@ -110,7 +110,7 @@ fn render(listed: &PendingActionSummary) -> String {
     let PendingActionSummary { id, tool, input, reason, needs, until } = listed;
     let needs = if needs.is_empty() { String::new() } else { format!("; needs {needs}") };
     let left = approval_text::time_left(*until);
-    let left = if left.is_empty() { left } else { format!("; refused {left}") };
+    let left = if left.is_empty() { left } else { format!("; expires {left}") };
     visible_line(&format!("{id}  {tool} {input}  ({reason}{needs}{left})"), MAX_LINE_CHARS)
 }
 

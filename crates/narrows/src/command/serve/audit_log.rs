@@ -53,9 +53,9 @@ fn commit_observer(path: &Path) -> CommitObserver {
             Some(error) if !failed_before => {
                 let cause = std::error::Error::source(error).map(ToString::to_string);
                 let reason = cause.unwrap_or_else(|| error.to_string());
-                tracing::error!(log, reason, "audit log cannot be written, so nothing is done");
+                tracing::error!(log, reason, "cannot write the audit log, refusing all actions");
             }
-            None if failed_before => tracing::warn!(log, "audit log is written again"),
+            None if failed_before => tracing::warn!(log, "audit log writable again"),
             _ => {}
         }
     })
@@ -71,12 +71,12 @@ pub(super) fn announce(
     match GatePresence::announce(log, &path) {
         Ok(presence) => {
             if presence.closed > 0 {
-                tracing::warn!(entries = presence.closed, log = %path.display(), "calls of a killed gate closed in the log");
+                tracing::warn!(entries = presence.closed, log = %path.display(), "calls of a killed gate closed in the audit log");
             }
             Ok(Some(presence))
         }
         Err(error) => {
-            tracing::warn!(%error, log = %path.display(), "calls of killed gates cannot be closed in the log");
+            tracing::warn!(%error, log = %path.display(), "cannot close calls of killed gates in the audit log");
             Ok(None)
         }
     }

@@ -24,7 +24,7 @@ use crate::failure::{Failure, IDENTITIES_HINT};
 /// A local client that cannot be identified.
 const ANY_LOOPBACK_CLIENT: &str = "tcp:loopback";
 
-/// The time for which an unauthenticated client is told how to authenticate.
+/// The time for which an unauthenticated client may stay connected to learn how to authenticate.
 const UNAUTHENTICATED_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Bounds the buffered input of a client that is not admitted, which may be any local process.
@@ -182,7 +182,10 @@ impl Identities {
         match read(file) {
             Ok(named) => Some(Cow::Owned(named)),
             Err(failure) => {
-                tracing::error!(problem = failure.message(), "nobody is let in without the identities file");
+                tracing::error!(
+                    problem = failure.message(),
+                    "cannot read the identities file, admitting no clients"
+                );
                 None
             }
         }
@@ -208,7 +211,8 @@ impl Identities {
             id: "os-user".to_owned(),
             name: "User of this machine".to_owned(),
             description: format!(
-                "you are {} here: connect as the user who serves this operator, or as one whom its --identities name",
+                "identified as {}; connect as the user who serves this operator, or as an identity of its \
+                 --identities file",
                 who.id
             ),
         }
@@ -250,7 +254,7 @@ pub(in crate::command) fn first_error(path: &Path) -> Option<Finding> {
     match check::read(path) {
         Ok(text) => parse(&Findings::new(&file, &text)).err(),
         Err(error) => {
-            let message = format!("the identities cannot be read: {error}");
+            let message = format!("cannot read the identities: {error}");
             Some(Finding::error(file, SourcePos::START, message).with_hint(IDENTITIES_HINT))
         }
     }
@@ -285,7 +289,7 @@ fn parse(findings: &Findings<'_>) -> Result<Vec<Named>, Finding> {
         for table in table.read("identity", Item::tables).into_iter().flatten() {
             let entry = named(table)?;
             if all.iter().any(|other| other.who == entry.who) {
-                let message = format!("who = {:?} stands there twice", entry.who);
+                let message = format!("duplicate identity: who = {:?}", entry.who);
                 return table.get("who").and_then(|item| item.error(message, None));
             }
             all.push(entry);
@@ -309,8 +313,8 @@ fn named(table: Table<'_>) -> Option<Named> {
     };
     if !is_form {
         let message = format!(
-            "who = {who:?} is neither user:NAME nor uid:NUMBER nor token:NAME nor cert:NAME nor bus:token:NAME nor \
-             bus:cert:NAME nor {ANY_LOOPBACK_CLIENT}"
+            "invalid identity: who = {who:?} is neither user:NAME, uid:NUMBER, token:NAME, cert:NAME, \
+             bus:token:NAME, bus:cert:NAME nor {ANY_LOOPBACK_CLIENT}"
         );
         return item.error(message, None);
     }
@@ -473,7 +477,7 @@ mod tests {
             ("[[identity]]\nwho = 'bus:token:'\n", "is neither"),
             ("[[identity]]\nwho = 'token:'\n", "is neither"),
             ("[[identity]]\nwho = 'uid:007'\n", "is neither"),
-            ("[[identity]]\nwho = 'user:a'\n[[identity]]\nwho = 'user:a'\n", "twice"),
+            ("[[identity]]\nwho = 'user:a'\n[[identity]]\nwho = 'user:a'\n", "duplicate"),
             ("[[identity]]\nwho = 'user:a'\nscopes = ['']\n", "3:11: a scope is empty"),
             (
                 "[[identity]]\nwho = 'user:a'\nscopes = ['kind:read', 'kind:exec']\n",

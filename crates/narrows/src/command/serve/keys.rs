@@ -84,9 +84,9 @@ pub(super) struct Keys(Vec<KeyHolder>);
 /// The reason why a key does not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum KeyRejection {
-    #[error("the governance knows no such key")]
+    #[error("unknown key")]
     Unknown,
-    #[error("the key is not valid yet, or no longer")]
+    #[error("the key is not valid yet, or expired")]
     NotValidNow,
 }
 
@@ -115,10 +115,10 @@ impl KeyFiles {
                 // A dangling link is a missing file, and not an absent one.
                 Err(FilesError::NotFound) if !root.join(path).is_symlink() => None,
                 Err(error) => {
-                    let message = format!("the keys cannot be read: {error}");
+                    let message = format!("cannot read the signing keys: {error}");
                     findings.push(
                         Finding::new(Severity::Error, Code::Keyring, path, (1, 1), message)
-                            .advising("make it a file of the workspace that you can read"),
+                            .advising("create it in the workspace, as a file that you can read"),
                     );
                     None
                 }
@@ -141,7 +141,7 @@ impl KeyFiles {
     /// # Errors
     /// Returns the first error in the files.
     pub(super) fn reload(&self, root: &Path) -> Result<Keys, String> {
-        let missing = || "there is no file".to_owned();
+        let missing = || "missing file".to_owned();
         let path = self.path.clone().ok_or_else(missing)?;
         let mut findings = Findings::default();
         let read = Self::read_at(root, path, &mut findings);
@@ -164,19 +164,19 @@ fn note_missing(governance: &EffectiveGovernance, findings: &mut Findings) {
     }
     let Some((source, path)) = governance.keyring() else { return };
     let place = source.place_of(&["signing", "keyring"]);
-    let message = format!("there is no file {}, so nobody could sign an approval", path.display());
+    let message = format!("missing file {}, so no approval can be signed", path.display());
     let finding = Finding::new(Severity::Error, Code::Keyring, &source.path, place, message);
-    findings.push(finding.about("signing.keyring").advising(format!("make it: {KEYS_HINT}")));
+    findings.push(finding.about("signing.keyring").advising(format!("create it: {KEYS_HINT}")));
 }
 
 /// Parses a keys file. Reports invalid keys, and a file without keys.
 fn parse(path: &Path, bytes: &[u8], mut revoked: RevokedKeys, findings: &mut Findings) -> Keys {
     let broken = |place, why: String| {
-        let message = format!("this is no file of keys: {why}");
+        let message = format!("invalid signing keys: {why}");
         Finding::new(Severity::Error, Code::Keyring, path, place, message).advising(KEYS_HINT)
     };
     let Ok(text) = std::str::from_utf8(bytes) else {
-        findings.push(broken((1, 1), "it is not UTF-8".to_owned()));
+        findings.push(broken((1, 1), "not UTF-8".to_owned()));
         return Keys::default();
     };
     let ring: Keyring<'_> = match serde_json::from_str(text) {
@@ -207,13 +207,12 @@ fn parse(path: &Path, bytes: &[u8], mut revoked: RevokedKeys, findings: &mut Fin
         };
         match holder(entry, &revoked) {
             Ok(Some(holder)) if keys.0.iter().any(|known| known.key == holder.key) => {
-                let why =
-                    "this key stands there already, and counts for whom it stands there first".to_owned();
-                findings.push(doubt(".id", why, "a key belongs to one person"));
+                let why = "duplicate key; only its first entry counts".to_owned();
+                findings.push(doubt(".id", why, "use one key per person"));
             }
             Ok(holder) => keys.0.extend(holder),
             Err((key, why, hint)) => {
-                findings.push(doubt(key, format!("this key does not count: {why}"), hint));
+                findings.push(doubt(key, format!("invalid key: {why}"), hint));
             }
         }
     }
@@ -231,7 +230,7 @@ fn holder(
         (
             ".id",
             error.to_string(),
-            "write what `narrows audit keygen FILE` has printed, or what is in FILE.pub",
+            "use the output of `narrows audit keygen FILE`, or the content of FILE.pub",
         )
     })?;
     if revoked.contains(&key) {
@@ -239,7 +238,7 @@ fn holder(
     }
     let time = |key, text: Option<String>| {
         let read = |text: String| {
-            let wrong = |_| (key, format!("{text:?} is no time"), "write it as 2027-01-01T00:00:00Z");
+            let wrong = |_| (key, format!("invalid time {text:?}"), "use the form 2027-01-01T00:00:00Z");
             text.parse::<Timestamp>().map_err(wrong)
         };
         text.map(read).transpose()
@@ -360,7 +359,7 @@ mod tests {
             let (keys, told) = read(&ring.to_string(), revoked);
             let holder = keys.holder(&key, now(), &[]).map(|who| format!("{} {:?}", who.id, who.roles));
             assert_eq!(holder, expected.map(str::to_owned), "{ring}");
-            assert!(told[0].contains("warning[keyring]: keys[0].id: this key does not count"), "{told:?}");
+            assert!(told[0].contains("warning[keyring]: keys[0].id: invalid key: "), "{told:?}");
             assert_eq!(keys.holders(now(), &[]).len(), usize::from(expected.is_ok()));
         };
         check(json!({}), "", Ok(r#"user:ada ["lead"]"#));
@@ -400,30 +399,25 @@ mod tests {
             }
         };
         check("{\"keys\": []}", &[]);
-        check("{\"keys\": [\n", &["k.json:2:1: error[keyring]: this is no file of keys: EOF while parsing"]);
-        check("[]", &["this is no file of keys: invalid length 0"]);
+        check("{\"keys\": [\n", &["k.json:2:1: error[keyring]: invalid signing keys: EOF while parsing"]);
+        check("[]", &["invalid signing keys: invalid length 0"]);
         check("{}", &["missing field `keys`; write {\"keys\""]);
         check(
             "{\"keys\": [\n  {\"id\": 5}]}",
-            &["k.json:2:3: error[keyring]: this is no file of keys: keys[0]: invalid type"],
+            &["k.json:2:3: error[keyring]: invalid signing keys: keys[0]: invalid type"],
         );
         let entry =
             |id: &str, more: &str| format!("{{\"id\": \"{id}\", \"subject\": {{\"id\": \"ada\"}}{more}}}");
         check(
             &format!("{{\"keys\": [{}]}}", entry("ada", "")),
-            &[
-                "k.json:1:11: warning[keyring]: keys[0].id: this key does not count: it is no Ed25519 public key",
-            ],
+            &["k.json:1:11: warning[keyring]: keys[0].id: invalid key: it is not an Ed25519 public key"],
         );
         let key = SigningKey::generate().expect("a key").public().to_string();
         check(
             &format!("{{\"keys\": [{}]}}", entry(&key, ", \"expiresAt\": \"soon\"")),
-            &["keys[0].expiresAt: this key does not count: \"soon\" is no time; write it as 2027-"],
+            &["keys[0].expiresAt: invalid key: invalid time \"soon\"; use the form 2027-"],
         );
-        check(
-            &format!("{{\"keys\": [{0}, {0}]}}", entry(&key, "")),
-            &["keys[1].id: this key stands there already"],
-        );
+        check(&format!("{{\"keys\": [{0}, {0}]}}", entry(&key, "")), &["keys[1].id: duplicate key; "]);
     }
 
     proptest! {

@@ -37,7 +37,7 @@ const FIRST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_REFUSALS: usize = 64;
 
-/// The number of unauthenticated clients that are told so at once. They take no slots.
+/// The number of unauthenticated clients that are informed at once. They take no slots.
 const MAX_UNAUTHENTICATED: usize = 64;
 
 /// The number of clients that are identified at once, before they get slots.
@@ -113,7 +113,7 @@ pub(super) async fn serve(
         print_notice(&format!("listening on {at}, manifest {id}"));
     }
     if let Some(admin_socket) = &admin_socket {
-        print_notice(&format!("approvals come in at unix:{}", admin_socket.path.display()));
+        print_notice(&format!("approvals listening on unix:{}", admin_socket.path.display()));
     }
     let [lookups, unauthenticated, refusals] =
         [MAX_LOOKUPS, MAX_UNAUTHENTICATED, MAX_REFUSALS].map(|count| Arc::new(Semaphore::new(count)));
@@ -254,7 +254,7 @@ impl ClientAcceptor {
                         clients.spawn(Arc::clone(&self).handle_client(stream, lookup));
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "nobody can be let in for a moment");
+                        tracing::warn!(%error, "cannot accept connections, retrying");
                         sleep(ACCEPT_RETRY_DELAY).await;
                     }
                 },
@@ -274,7 +274,7 @@ impl ClientAcceptor {
         drop(lookup);
         let own_slot = stream.take_slot();
         let served = match admitted {
-            Ok(who) => match own_slot.map_or_else(|| self.slots.take(&who.id), Ok) {
+            Ok(who) => match own_slot.map_or_else(|| self.slots.acquire(&who.id), Ok) {
                 Ok(slot) => {
                     let served = self.serve_client(stream, who).await;
                     drop(slot);
@@ -328,7 +328,7 @@ impl ClientAcceptor {
         share: Option<InputShare>,
     ) -> Result<Option<Link>, Failure> {
         let mut client =
-            stream.into_link(options).map_err(|error| Failure::setup("let a client in", &error))?;
+            stream.into_link(options).map_err(|error| Failure::setup("accept a client", &error))?;
         if let Some(share) = share {
             client.limit_input(share);
         }
@@ -357,7 +357,7 @@ async fn refuse(stream: ClientStream) {
 }
 
 fn too_many_connections() -> RpcError {
-    RpcError::new(Problem::Backpressure, "there are too many connections")
+    RpcError::new(Problem::Backpressure, "too many connections")
 }
 
 /// Waits for a valid message and leaves it in the queue. Answers invalid ones. Returns `false` at the end of input.

@@ -123,7 +123,7 @@ fn apply_web_args(webs: Vec<&mut Web>, args: &WebArgs) -> Result<(), Failure> {
         }
         if web.is_nameless() {
             tracing::warn!(
-                "{web} can be called by nobody on another machine, who gets 403: --host NAME for each name that clients use"
+                "{web} refuses clients of other machines with 403; add --host NAME for each name that they use"
             );
         }
     }
@@ -201,12 +201,12 @@ mod tests {
         check(&[safe], &none, Err("needs a certificate"));
         check(&[safe, here], &tls, Ok(&["none tls", "none -"]));
         check(&[safe, here], &mtls, Ok(&["mtls tls", "none -"]));
-        check(&[far], &none, Err("can be reached from other machines"));
-        check(&[far], &tokens, Err("can be reached from other machines"));
-        check(&[far_safe], &tls, Err("can be reached from other machines"));
+        check(&[far], &none, Err("is reachable from other machines"));
+        check(&[far], &tokens, Err("is reachable from other machines"));
+        check(&[far_safe], &tls, Err("is reachable from other machines"));
         check(&[far_safe], &both, Ok(&["token tls"]));
         check(&[far_safe], &mtls, Ok(&["mtls tls"]));
-        check(&[far_safe, far], &both, Err("can be reached from other machines"));
+        check(&[far_safe, far], &both, Err("is reachable from other machines"));
         check(&["unix:s"], &none, Ok(&["unix:s"]));
     }
 }

@@ -34,14 +34,15 @@ struct State {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum KeysError {
     #[error(
-        "the governance has no keys, so nobody can approve from elsewhere; they belong into \
+        "no signing keys, so approvals from other processes are disabled; add keys to \
          .well-known/governance-keys.json"
     )]
     NoKeys,
-    #[error("no signature counts: the signing keys cannot be read: {0}")]
+    #[error("no signature counts: cannot read the signing keys: {0}")]
     Unreadable(String),
     #[error(
-        "no signature counts: the signing keys have changed by more than a revocation since the gate was started; start it again"
+        "no signature counts: the signing keys changed by more than a revocation since the start of the gate; \
+         restart it"
     )]
     Changed,
 }
@@ -98,7 +99,7 @@ impl SignatureValidity for CountedKey {
         let keys = self.keys.current().map_err(|error| error.to_string())?;
         match keys.holder(&self.key, self.counted_at, &[]) {
             Ok(_) => Ok(()),
-            Err(_) => Err("a key that has approved it was revoked since".to_owned()),
+            Err(_) => Err("a key that approved it was revoked".to_owned()),
         }
     }
 }

@@ -56,7 +56,7 @@ impl LoadedManifest {
         let root = agent_source::absolute_dir(shown)?;
         let patience = gate_deadlines(args)?;
         let scripts = Scripts::read(&root, &bundle)
-            .map_err(|error| Failure::file_unreadable("what is to be run", &root, &error))?;
+            .map_err(|error| Failure::file_unreadable("the manifest", &root, &error))?;
         let admin = AdminSocketConfig::from_args(args, &bundle, &root)?;
         Ok(Some(Self { bundle, root, keys, scripts, patience, admin, notice: None }))
     }
@@ -93,7 +93,7 @@ impl LoadedManifest {
     pub(super) fn check_scripts(&self) -> Result<(), Failure> {
         match self.scripts.changed(&self.root, &self.bundle) {
             Some(path) => {
-                let words = format!("{} has changed", path.display());
+                let words = format!("{} changed", path.display());
                 Err(Failure::manifest_changed(&self.root.join(&self.bundle.acp.path), &[words]))
             }
             None => Ok(()),

@@ -35,7 +35,7 @@ use crate::failure::{ExitStatus, Failure};
 /// The first line of a bus: the identity of the client.
 const IDENTITY_METHOD: &str = "narrows/identity";
 
-/// What runs the operator.
+/// The program or agent that runs the operator.
 pub(super) enum AgentKind {
     /// An external program, prepared once.
     Program(Box<OnceCell<PreparedAgent>>),
@@ -66,7 +66,7 @@ enum RunningAgent {
     Builtin(JoinHandle<Result<(), narrows_agent::EndpointError>>, Option<Arc<MemoryWriter>>),
 }
 
-/// Whether a client may be a conductor, which supplies the agent itself: only the process that started this one, on
+/// A client can only be a conductor, which supplies the agent itself, if it is the process that started this one, on
 /// stdio. Over a listener or a bus, a client could answer in place of everyone's agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChainSupport {
@@ -94,7 +94,7 @@ impl ManifestServer {
         let connection_shutdown = shutdown.branch();
         let revoked = async {
             self.identities.wait_for_change(&who).await;
-            tracing::info!(who = who.id, "the identities file has changed, closing connection");
+            tracing::info!(who = who.id, "identities file changed, closing connection");
             connection_shutdown.request();
             std::future::pending::<()>().await;
         };
@@ -289,7 +289,7 @@ async fn serve_one_client(
         Some(Ok(_)) | None => narrows_link::Options::default(),
     };
     let mut client = narrows_link::stdio::take(&options)
-        .map_err(|error| Failure::setup("take stdin and stdout", &error))?;
+        .map_err(|error| Failure::setup("open stdin and stdout", &error))?;
     let approvals = approval_server::open(&server.manifest, server.gates.clone())?;
     let admitted = match parent_identity {
         Some(admitted) => admitted,
@@ -318,7 +318,7 @@ async fn serve_one_client(
 
 /// Answers pending requests of a client whose agent could not be started.
 async fn answer_not_started(mut client: Link) {
-    let error = RpcError::new(Problem::Internal, "the agent could not be started");
+    let error = RpcError::new(Problem::Internal, "agent not started");
     // Requests that have not arrived by now get no response.
     while let Ok(Some(frame)) = timeout(Duration::ZERO, client.receiver.recv()).await {
         if let Some(id) = frame.id().filter(|_| frame.kind() == wire::Kind::Request) {

@@ -71,8 +71,8 @@ fn unlisted_server(servers: &[Value], list: &HostAllowList) -> Option<Unenforcea
         code: "egress_denied",
         file: "ACP.md".to_owned(),
         field: "metadata.aip44.mcp_servers",
-        why: format!("the sandbox does not let out to {address}"),
-        hint: "name its host in network.egress of the sandbox".to_owned(),
+        why: format!("the sandbox does not permit connections to {address}"),
+        hint: "add its host to network.egress of the sandbox".to_owned(),
     })
 }
 

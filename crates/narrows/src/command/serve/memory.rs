@@ -153,7 +153,7 @@ impl MemoryWriter {
         if let Some(log) = &self.log
             && let Err(error) = log.append(event).await
         {
-            tracing::error!(%error, "what became of a memory could not be recorded");
+            tracing::error!(%error, "cannot record a change of the memory");
         }
     }
 
@@ -197,7 +197,7 @@ impl Memory for MemoryWriter {
         Box::pin(async move {
             // [`Self::finish`] tries again and reports the error.
             if let Err(error) = self.persist(session).await {
-                tracing::error!(%error, "what an operator is to remember could not be kept");
+                tracing::error!(%error, "cannot store the operator's memory");
             }
         })
     }
@@ -219,7 +219,7 @@ fn recalled_text(store: &MemoryStore, own: &str) -> Result<Option<String>, Memor
             // A corrupt memory of another operator is left out.
             Err(error) => {
                 let place = line(&theirs.path.display().to_string());
-                output::write_stderr(&format!("warning: the memory in {place} is left out: {error}\n"));
+                output::write_stderr(&format!("warning: ignoring the memory in {place}: {error}\n"));
             }
         }
     }

@@ -60,7 +60,7 @@ impl SessionOwners for SessionOwnerFile {
         let mut index = self.index();
         if let Err(error) = index.read_new_lines(&self.path) {
             // An unknown owner owns nothing.
-            tracing::warn!(%error, path = %self.path.display(), "whose sessions are cannot be read");
+            tracing::warn!(%error, path = %self.path.display(), "cannot read session owners");
         }
         matches!(index.owners.get(session), Some(Owner::One(one)) if one == owner)
     }
@@ -68,7 +68,7 @@ impl SessionOwners for SessionOwnerFile {
     fn has_owner(&self, session: &str) -> bool {
         let mut index = self.index();
         if let Err(error) = index.read_new_lines(&self.path) {
-            tracing::warn!(%error, path = %self.path.display(), "whose sessions are cannot be read");
+            tracing::warn!(%error, path = %self.path.display(), "cannot read session owners");
             return true;
         }
         index.owners.contains_key(session)

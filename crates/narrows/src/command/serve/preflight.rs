@@ -80,11 +80,15 @@ fn emptied_by_agent(bundle: &Bundle) -> Vec<Finding> {
     ];
     let lost = lost.into_iter().filter(|(key, _, says)| *says && !inner.contains_key(*key));
     lost.map(|(key, none, _)| {
-        let message = format!("it has no `{key}`, so nothing of that in {named} would hold: of two sandboxes the stricter counts");
+        let message =
+            format!("missing `{key}`, which disables that of {named}: the stricter of two sandboxes applies");
         let place = agent.cli.place_of(&["sandbox"]);
         let finding =
             Finding::new(Severity::Error, Code::Contradiction, &agent.cli.path, place, line(&message));
-        finding.about(format!("sandbox.{key}")).advising(format!("write sandbox: {named} to have one for both, or {none} if none of it is to hold"))
+        finding.about(format!("sandbox.{key}")).advising(format!(
+            "use sandbox: {named} for both, or {none} to deny \
+                                                                  everything"
+        ))
     })
     .collect()
 }
@@ -102,16 +106,16 @@ fn policies_without_tools(bundle: &Bundle) -> Vec<Finding> {
     let reach = PolicyCoverage::new(bundle);
     let told = |bound: &BoundPolicy| {
         let subject = bound.policy.front.r#match.subject.as_deref().unwrap_or_default();
-        let message = format!("`{subject}` matches no tool of the operator, so this policy decides nothing");
+        let message = format!("`{subject}` matches no tool of the operator, so this policy has no effect");
         let place = bound.policy.place_of(&["match", "subject"]);
         let finding =
             Finding::new(Severity::Warning, Code::Subject, &bound.policy.path, place, line(&message));
         let hint = match nearest(subject, reach.tools()) {
             Some(near) => format!("did you mean `{near}`?"),
             None => match reach.tools().collect::<Vec<_>>().as_slice() {
-                [] => "the operator has no tools: add it to `tools` of the OPERATOR.md".to_owned(),
+                [] => "add it to `tools` of the OPERATOR.md, which has no tools".to_owned(),
                 tools => {
-                    format!("write one of {}, or add it to `tools` of the OPERATOR.md", short_list(tools))
+                    format!("use one of {}, or add it to `tools` of the OPERATOR.md", short_list(tools))
                 }
             },
         };
@@ -194,11 +198,12 @@ fn unreachable_quorum(bound: &BoundPolicy, bundle: &Bundle, keys: Option<&Keys>)
     let who: Vec<String> = policy.signers.iter().map(signer_name).collect();
     let message = match can {
         0 => format!(
-            "nobody can give this approval, so all of it is refused: no approver and no key is {}",
+            "this approval is impossible, so every action that needs it is denied: no approver or key is {}",
             who.join(" or ")
         ),
         can => format!(
-            "nobody can give this approval, so all of it is refused: it takes {quorum}, and {can} of {} can be had",
+            "this approval is impossible, so every action that needs it is denied: it needs {quorum}, and only \
+             {can} of {} are available",
             who.join(" or ")
         ),
     };
@@ -206,8 +211,7 @@ fn unreachable_quorum(bound: &BoundPolicy, bundle: &Bundle, keys: Option<&Keys>)
     let keyring = keyring.unwrap_or_else(|| {
         governance.map_or(PathBuf::from(DEFAULT_KEYS_FILE), |it| it.scope.join(DEFAULT_KEYS_FILE))
     });
-    let hint =
-        format!("add keys to {} (`narrows audit keygen`), or name others as signers", keyring.display());
+    let hint = format!("add keys to {} (`narrows audit keygen`), or name other signers", keyring.display());
     let place = bound.policy.place_of(&[if policy.quorum.is_some() { "quorum" } else { "signers" }]);
     let finding = Finding::new(Severity::Warning, Code::Quorum, &bound.policy.path, place, line(&message));
     Some(finding.about("signers").advising(line(&hint)))
@@ -242,13 +246,13 @@ fn missing_programs(root: &Path, bundle: &Bundle) -> Vec<Finding> {
         };
         let message = match error {
             // The search path differs between machines.
-            SpawnError::NotFound { program, .. } => format!("the program {program:?} is not there"),
+            SpawnError::NotFound { program, .. } => format!("program {program:?} not found"),
             error => error.to_string(),
         };
-        let message = line(&format!("the agent cannot be started here: {message}"));
+        let message = line(&format!("cannot start the agent on this machine: {message}"));
         let file = &agent.cli.path;
         let finding = Finding::new(Severity::Warning, Code::Program, file, agent.cli.place_of(keys), message);
-        Some(finding.about(key).advising("install it, as `install` says, or write the path of it"))
+        Some(finding.about(key).advising("install it as described in `install`, or use its full path"))
     };
     let mut found: Vec<Finding> = both.into_iter().filter_map(missing).collect();
     // One program may be named twice.

@@ -9,7 +9,7 @@ use super::run_gate::{self, GateOutcome, MAX_QUEUED_REQUESTS};
 use super::shutdown::Shutdown;
 use crate::failure::Failure;
 
-/// Returns `true` if the peer is a conductor. Only its first message tells.
+/// Returns `true` if the peer is a conductor. Only its first message shows that.
 pub(super) async fn is_conductor(client: &mut Link) -> bool {
     client.receiver.peek().await.is_some_and(is_for_proxy)
 }

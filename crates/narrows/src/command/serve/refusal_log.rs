@@ -56,8 +56,8 @@ impl Recent {
 
     /// Returns the entry of an identity whose interval is over. `None`: nothing is to be recorded, and the next
     /// refusal is recorded at once.
-    fn take(&mut self, key: &Key) -> Option<(Event, u64)> {
-        let counted = self.0.get_mut(key).and_then(Unrecorded::take);
+    fn take_counted(&mut self, key: &Key) -> Option<(Event, u64)> {
+        let counted = self.0.get_mut(key).and_then(Unrecorded::take_counted);
         if counted.is_none() {
             self.0.remove(key);
         }
@@ -73,7 +73,7 @@ impl Recent {
 }
 
 impl Unrecorded {
-    fn take(&mut self) -> Option<(Event, u64)> {
+    fn take_counted(&mut self) -> Option<(Event, u64)> {
         let count = std::mem::take(&mut self.count);
         let mut event = (count > 0).then(|| self.event.clone())?;
         event.metadata.insert(COUNT.to_owned(), json!(count));
@@ -90,7 +90,7 @@ impl RefusalLog {
             UnauthenticatedGate::refused_event(&GateConfig::from_bundle(&manifest.bundle, Vec::new()), who)
         };
         let Some(event) = self.recent().count(&key, event) else { return };
-        tracing::warn!(identity = who.id, "client not admitted");
+        tracing::warn!(identity = who.id, "client refused");
         let (this, later) = (self.clone(), log.cloned());
         tokio::spawn(async move {
             loop {
@@ -106,8 +106,8 @@ impl RefusalLog {
     /// Writes the refusals counted since the last entry of an identity. Returns `false` if there were none.
     async fn record_counted(&self, log: Option<&Log>, key: &Key) -> bool {
         let _writing = self.0.writing.lock().await;
-        let Some((event, count)) = self.recent().take(key) else { return false };
-        tracing::warn!(identity = key.0, count, "clients not admitted");
+        let Some((event, count)) = self.recent().take_counted(key) else { return false };
+        tracing::warn!(identity = key.0, count, "clients refused");
         if !append(log, event).await {
             self.recent().restore(key, count);
         }
@@ -132,7 +132,7 @@ async fn append(log: Option<&Log>, event: Event) -> bool {
     match log.append(event).await {
         Ok(_) => true,
         Err(error) => {
-            tracing::error!(%error, "cannot record that a client was not admitted");
+            tracing::error!(%error, "cannot record a refused client");
             false
         }
     }
@@ -158,14 +158,14 @@ mod tests {
             recent.count(&key("user:eve"), Event::default).is_some(),
             "others are recorded for themselves"
         );
-        let (event, count) = recent.take(&bob).expect("counted");
+        let (event, count) = recent.take_counted(&bob).expect("counted");
         assert_eq!((count, &event.metadata[COUNT]), (10_000, &json!(10_000)));
         // Refusals that could not be written are in the next entry.
         recent.restore(&bob, count);
         assert_eq!(recent.count(&bob, Event::default), None);
-        assert_eq!(recent.take(&bob).map(|(_, count)| count), Some(10_001));
+        assert_eq!(recent.take_counted(&bob).map(|(_, count)| count), Some(10_001));
         // After an interval without refusals the identity is forgotten.
-        assert_eq!(recent.take(&bob), None);
+        assert_eq!(recent.take_counted(&bob), None);
         assert!(!recent.0.contains_key(&bob));
         assert!(recent.count(&bob, Event::default).is_some());
     }

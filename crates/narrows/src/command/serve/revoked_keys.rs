@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 
 use super::keys::{place_of, without_place};
 
-const EXAMPLE: &str = "write {\"revoked\": [\"did:key:z6Mk…\"]}; keys are written as in the file of keys";
+const EXAMPLE: &str = "write {\"revoked\": [\"did:key:z6Mk…\"]}; keys have the same form as in the keys file";
 
 /// Members whose entries are keys.
 const LISTS: [&str; 2] = ["revoked", "keys"];

@@ -43,7 +43,7 @@ pub(super) fn build(manifest: &LoadedManifest, who: Principal) -> Result<Gate, F
         ..GateConfig::from_bundle(&manifest.bundle, roots)
     };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let nonce = nonce().map_err(|error| Failure::setup("get random numbers", &error))?;
+    let nonce = nonce().map_err(|error| Failure::setup("obtain random numbers", &error))?;
     let setting = GateStart { started_at: now.as_secs(), nonce };
     let gate = Gate::new(mandate, who, bundle_policy(&manifest.bundle), Box::new(Disk), setting);
     // Budgets include what other gates with this log have used, and this one before its start.
@@ -92,7 +92,7 @@ pub(super) async fn drain_output(output: &Sender) {
         tokio::select! {
             biased;
             () = output.written() => {}
-            () = output.standstill(DRAIN_STALL_TIMEOUT) => tracing::warn!("the client no longer reads; the last it was told is lost"),
+            () = output.standstill(DRAIN_STALL_TIMEOUT) => tracing::warn!("client stopped reading, last messages lost"),
         }
     };
     let _ = timeout(DRAIN_TIMEOUT, all_written).await;

@@ -73,7 +73,7 @@ impl AgentSandbox {
             // A version manager's shim would not work inside the sandbox, and must not run outside of it.
             Err(refused) if strict || refused.field == PROGRAM_FIELD => return Err(refused),
             Err(refused) => {
-                warn(&format!("the agent is not confined: {refused}"));
+                warn(&format!("the agent is not sandboxed: {refused}"));
                 None
             }
         };
@@ -150,16 +150,16 @@ async fn build_sandbox(
         file: "the sandbox".to_owned(),
         field,
         why,
-        hint: "it takes bubblewrap, or user and mount namespaces with Landlock and seccomp; mounts have to exist, and \
-               must not cover what is the system's"
+        hint: "install bubblewrap, or enable user and mount namespaces with Landlock and seccomp; mounts must exist \
+               and must not cover system directories"
             .to_owned(),
     }
     };
     if !can.view {
-        return Err(refused("mounts", format!("{support} cannot show a part of this machine")));
+        return Err(refused("mounts", format!("{support} cannot restrict the visible files")));
     }
     if gateway && !can.gateway {
-        return Err(refused("network.egress", format!("{support} cannot give it a network of its own")));
+        return Err(refused("network.egress", format!("{support} cannot restrict the network")));
     }
     let mut view = bounds.mounts.clone();
     let kept = unmountable_dirs(&manifest.root);
@@ -269,8 +269,8 @@ fn kernel_limits(bounds: &SandboxBounds) -> Result<Limits, Unenforceable> {
         file: "the runner or the sandbox".to_owned(),
         field: "limits.memory_mb",
         why: error.to_string(),
-        hint: "run in a control group of your own (systemd-run --user --scope -p Delegate=yes narrows serve …), or write no \
-               limit"
+        hint: "run it in its own control group (systemd-run --user --scope -p Delegate=yes narrows serve …), or \
+               remove the limit"
             .to_owned(),
     })
 }

@@ -33,7 +33,7 @@ pub(super) fn requested_sandboxes(bundle: &Bundle, agent: Option<&Agent>) -> Vec
 
 /// A field of a manifest that cannot be enforced on this machine, so the manifest is not served.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{field} of {file} cannot be enforced here: {why}")]
+#[error("cannot enforce {field} of {file} on this machine: {why}")]
 pub(super) struct Unenforceable {
     pub(super) code: &'static str,
     pub(super) file: String,
@@ -80,21 +80,16 @@ impl SandboxBounds {
                 hint: hint.to_owned(),
             };
             if plan.read_only {
-                let why = "nothing may be run in a read-only sandbox, and an agent is a program";
+                let why = "a read-only sandbox cannot run programs, and the agent is a program";
                 return Err(refused(
                     "sandbox_read_only",
                     "read_only",
                     why,
-                    "write mode: read-only at its mounts instead",
+                    "use mode: read-only at its mounts instead",
                 ));
             }
             let list = HostAllowList::parse(&plan.egress).map_err(|error| {
-                refused(
-                    "sandbox_unenforceable",
-                    "network.egress",
-                    &error.to_string(),
-                    "write the name of a host",
-                )
+                refused("sandbox_unenforceable", "network.egress", &error.to_string(), "use a host name")
             })?;
             egress = Some(match egress {
                 Some(outer) => outer.and(list),
@@ -109,13 +104,8 @@ impl SandboxBounds {
                 kept = match planned {
                     [] => plan.mounts.clone(),
                     outer => narrow_mounts(outer, &plan.mounts).ok_or_else(|| {
-                        let why = "it mounts what the sandbox of the ACP.md does not";
-                        refused(
-                            "sandbox_unenforceable",
-                            "mounts",
-                            why,
-                            "write the same source and at in both",
-                        )
+                        let why = "this mount is not in the sandbox of the ACP.md";
+                        refused("sandbox_unenforceable", "mounts", why, "use the same source and at in both")
                     })?,
                 };
                 planned = &plan.mounts;

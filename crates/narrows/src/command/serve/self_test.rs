@@ -60,7 +60,7 @@ async fn run(
 ) -> Result<Vec<Point>, Failure> {
     let who = &identities.launcher();
     let directory =
-        tempfile::tempdir().map_err(|error| Failure::setup("make a directory for the test", &error))?;
+        tempfile::tempdir().map_err(|error| Failure::setup("create a directory for the test", &error))?;
     let before = fingerprints(manifest, data);
     let agent = live_agent::probe(manifest, args, &directory.path().join("data")).await;
     let gate = run_gate::build(manifest, who.clone())?;

@@ -30,12 +30,12 @@ impl ToolGate for GateClient {
                 GateRequest::CheckTool(ToolCheck { session, call, server, tool, name, arguments }, answer);
             // A gate that cannot be asked has not agreed.
             if self.0.send(inquiry).await.is_err() {
-                return ToolDecision::Deny("nobody decides about it any more".to_owned());
+                return ToolDecision::Deny("no decision: the gate has stopped".to_owned());
             }
             match verdict.await {
                 Ok(None) => ToolDecision::Allow,
                 Ok(Some(why)) => ToolDecision::Deny(why),
-                Err(_) => ToolDecision::Deny("nobody has decided about it".to_owned()),
+                Err(_) => ToolDecision::Deny("no decision: the gate did not answer".to_owned()),
             }
         })
     }
@@ -57,7 +57,7 @@ pub(super) fn settings(manifest: &LoadedManifest, args: &Serve) -> Result<Settin
     })?;
     for binding in manifest.bundle.mcp_servers.iter().filter(|binding| mcp_server_config(binding).is_none()) {
         let name = line(&binding.server.name);
-        output::write_stderr(&format!("warning: the MCP server {name:?} is not started: nothing says how\n"));
+        output::write_stderr(&format!("warning: the MCP server {name:?} is not started: no command or URL"));
     }
     Ok(Settings { system: Some(system), ..settings })
 }
@@ -107,7 +107,7 @@ mod tests {
     async fn only_an_explicit_allow_lets_a_tool_run() {
         assert_eq!(verdict(Some(None)).await, ToolDecision::Allow);
         assert_eq!(verdict(Some(Some("no".into()))).await, ToolDecision::Deny("no".into()));
-        assert_eq!(verdict(None).await, ToolDecision::Deny("nobody has decided about it".into()));
+        assert_eq!(verdict(None).await, ToolDecision::Deny("no decision: the gate did not answer".into()));
         let (ask, asked) = mpsc::channel(1);
         drop(asked);
         assert!(matches!(GateClient(ask).check(&requested(json!({}))).await, ToolDecision::Deny(_)));

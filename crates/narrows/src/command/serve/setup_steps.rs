@@ -28,7 +28,7 @@ pub(super) struct PendingStep {
 #[derive(Debug, PartialEq, Eq)]
 enum StepStatus<'a> {
     Done,
-    /// A command tells.
+    /// A command reports the state.
     Command(&'a SkipIf),
     Unknown,
 }
@@ -56,7 +56,7 @@ pub(super) async fn check(
     if !unknown.is_empty() {
         let steps = unknown.join(", ");
         output::write_stderr(&format!(
-            "warning: nothing tells whether the agent's setup is done ({steps}); it has to be done already\n"
+            "warning: the setup state of the agent is unknown ({steps}); complete these steps before serving\n"
         ));
     }
     Ok(Ok(()))

@@ -52,8 +52,8 @@ impl Slots {
     }
 
     /// Takes a slot for a client of this identity.
-    pub(super) fn take(self: &Arc<Self>, identity: &str) -> Result<Slot, NoSlot> {
-        let mut taken = self.taken();
+    pub(super) fn acquire(self: &Arc<Self>, identity: &str) -> Result<Slot, NoSlot> {
+        let mut taken = self.usage();
         // Checked first, so that the answer does not depend on other identities.
         if taken.by_identity.get(identity).is_some_and(|count| *count >= self.max_per_identity) {
             return Err(NoSlot::Identity);
@@ -73,7 +73,7 @@ impl Slots {
                 let freed = self.freed.notified();
                 tokio::pin!(freed);
                 freed.as_mut().enable();
-                if let Ok(slot) = self.take(identity) {
+                if let Ok(slot) = self.acquire(identity) {
                     return slot;
                 }
                 freed.await;
@@ -82,14 +82,14 @@ impl Slots {
         timeout(SLOT_TIMEOUT, wait).await.map_err(|_| NoSlot::All)
     }
 
-    fn taken(&self) -> MutexGuard<'_, SlotUse> {
+    fn usage(&self) -> MutexGuard<'_, SlotUse> {
         lock(&self.taken)
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let mut taken = self.slots.taken();
+        let mut taken = self.slots.usage();
         taken.all -= 1;
         if let Some(count) = taken.by_identity.get_mut(&self.identity) {
             *count -= 1;
@@ -109,16 +109,16 @@ mod tests {
     #[test]
     fn one_identity_leaves_slots_for_others() {
         let slots = Slots::new(8, true);
-        let of_one: Vec<Slot> = (0..6).map(|_| slots.take("token:mal").expect("free")).collect();
-        assert_eq!(slots.take("token:mal").err(), Some(NoSlot::Identity));
-        let alice = slots.take("token:alice").expect("free");
-        let _bob = slots.take("token:bob").expect("free");
-        assert_eq!(slots.take("token:carol").err(), Some(NoSlot::All));
+        let of_one: Vec<Slot> = (0..6).map(|_| slots.acquire("token:mal").expect("free")).collect();
+        assert_eq!(slots.acquire("token:mal").err(), Some(NoSlot::Identity));
+        let alice = slots.acquire("token:alice").expect("free");
+        let _bob = slots.acquire("token:bob").expect("free");
+        assert_eq!(slots.acquire("token:carol").err(), Some(NoSlot::All));
         drop(alice);
-        assert!(slots.take("token:carol").is_ok());
+        assert!(slots.acquire("token:carol").is_ok());
         drop(of_one);
-        assert!(slots.taken().by_identity.keys().eq(["token:bob"]));
-        assert_eq!(slots.taken().all, 1);
+        assert!(slots.usage().by_identity.keys().eq(["token:bob"]));
+        assert_eq!(slots.usage().all, 1);
     }
 
     #[test]
@@ -131,7 +131,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn waiting_ends_when_a_slot_is_free() {
         let slots = Slots::new(1, false);
-        let first = slots.take("a").expect("free");
+        let first = slots.acquire("a").expect("free");
         let waiting = tokio::spawn({
             let slots = Arc::clone(&slots);
             async move { slots.wait_for_slot("b").await.is_ok() }
@@ -139,7 +139,7 @@ mod tests {
         tokio::task::yield_now().await;
         drop(first);
         assert!(waiting.await.expect("no panic"));
-        let _held = slots.take("c").expect("free again");
+        let _held = slots.acquire("c").expect("free again");
         assert!(slots.wait_for_slot("d").await.is_err(), "not for ever");
     }
 }

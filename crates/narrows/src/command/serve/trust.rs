@@ -51,8 +51,8 @@ impl FileChange {
         let path = self.path.display();
         match (&self.before, &self.now) {
             (None, _) => format!("{path} is new"),
-            (Some(_), Some(_)) => format!("{path} has changed"),
-            (Some(_), None) => format!("{path} is no longer part of it"),
+            (Some(_), Some(_)) => format!("{path} changed"),
+            (Some(_), None) => format!("{path} was removed"),
         }
     }
 
@@ -105,12 +105,12 @@ impl TrustStore {
     /// Asks the user at the terminal whether to trust the changes. Anything but a clear yes is a no.
     pub(super) fn ask_consent(&self) -> bool {
         let PinStatus::Changed(changes) = &self.status else { return false };
-        let mut text = line(&format!("{} is not what was trusted:", self.now.manifest.display()));
+        let mut text = line(&format!("{} has untrusted changes:", self.now.manifest.display()));
         text.push('\n');
         for change in changes {
             text.push_str(&format!("  {}\n", line(&change.describe_with_digests())));
         }
-        text.push_str("Trust it as it is now? [y/N] ");
+        text.push_str("Trust the changes? [y/N] ");
         permission_prompt::confirm(&text).unwrap_or(false)
     }
 
@@ -122,7 +122,8 @@ impl TrustStore {
         self.record_and_write("manifest.pinned", log, who, id)?;
         let count = self.now.files.len();
         let notice = format!(
-            "{} and what it leads to, {count} files, are trusted from now on; whatever changes is to be approved",
+            "first use: trusting {} and all files it refers to, {count} files; approve later changes with `narrows \
+             serve --approve`",
             line(&self.now.manifest.display().to_string())
         );
         output::write_stderr(&format!("{notice}\n"));
@@ -138,7 +139,7 @@ impl TrustStore {
         }
         self.record_and_write("manifest.approved", log, who, id)?;
         let manifest = line(&self.now.manifest.display().to_string());
-        output::write_stderr(&format!("{manifest} is trusted as it is, {} files\n", self.now.files.len()));
+        output::write_stderr(&format!("{manifest} is trusted, {} files\n", self.now.files.len()));
         Ok(())
     }
 
@@ -235,9 +236,9 @@ mod tests {
         let PinStatus::Changed(changes) = pinned.compare(&now) else { panic!("it has changed") };
         let said: Vec<String> = changes.iter().map(FileChange::describe_with_digests).collect();
         let expected = [
-            "/w/A.md has changed: sha256 2 -> 0",
+            "/w/A.md changed: sha256 2 -> 0",
             "/w/C.md is new: sha256 nothing -> 3",
-            "/w/B.md is no longer part of it: sha256 3 -> nothing",
+            "/w/B.md was removed: sha256 3 -> nothing",
         ];
         assert_eq!(said, expected);
     }

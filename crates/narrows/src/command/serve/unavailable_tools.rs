@@ -33,10 +33,10 @@ fn finding_for(
     let (message, hint) = if let Some(lacking) = missing_capability(declared, tool) {
         (
             format!(
-                "`{tool}` is never there: {} does not let the client offer it",
+                "`{tool}` is never available: {} does not let the client offer it",
                 bundle.acp.path.display()
             ),
-            format!("write below metadata.aip44 of it: capabilities: {{client: {{{lacking}}}}}"),
+            format!("add below metadata.aip44: capabilities: {{client: {{{lacking}}}}}"),
         )
     } else if PolicyCoverage::is_known_name(tool)
         || tool.starts_with("kind:")
@@ -47,11 +47,11 @@ fn finding_for(
         let hint = match nearest(tool, BUILT_IN_TOOLS) {
             Some(near) => format!("did you mean {near}?"),
             None => format!(
-                "there are {}; tools of MCP servers are written as {{kind: mcp, server: NAME}}",
+                "valid tools are {}; write tools of MCP servers as {{kind: mcp, server: NAME}}",
                 BUILT_IN_TOOLS.join(", ")
             ),
         };
-        (format!("`{tool}` is no tool of the built-in agent, which plays this operator"), hint)
+        (format!("`{tool}` is not a tool of the built-in agent, which runs this operator"), hint)
     };
     let place = operator.place_of_item(&["tools"], number);
     let finding = Finding::new(Severity::Warning, Code::Tool, &operator.path, place, line(&message));
@@ -97,10 +97,10 @@ mod tests {
         assert_eq!(
             findings_of("{id: read_file}, {id: run_command}", ""),
             [
-                "7:9 `read_file` is never there: n/ACP.md does not let the client offer it: write below metadata.aip44 \
-                 of it: capabilities: {client: {fs: {readTextFile: true}}}",
-                "7:26 `run_command` is never there: n/ACP.md does not let the client offer it: write below \
-                 metadata.aip44 of it: capabilities: {client: {terminal: true}}",
+                "7:9 `read_file` is never available: n/ACP.md does not let the client offer it: add below metadata.aip44: \
+                 capabilities: {client: {fs: {readTextFile: true}}}",
+                "7:26 `run_command` is never available: n/ACP.md does not let the client offer it: add below \
+                 metadata.aip44: capabilities: {client: {terminal: true}}",
             ]
         );
         assert_eq!(findings_of("{id: edit_file}, {id: update_plan}", "fs: {writeTextFile: true}").len(), 1);
@@ -116,10 +116,10 @@ mod tests {
         assert_eq!(
             told("{id: run_comand}"),
             [
-                "7:9 `run_comand` is no tool of the built-in agent, which plays this operator: did you mean run_command?"
+                "7:9 `run_comand` is not a tool of the built-in agent, which runs this operator: did you mean run_command?"
             ]
         );
-        assert!(told("pay")[0].contains("written as {kind: mcp, server: NAME}"));
+        assert!(told("pay")[0].contains("as {kind: mcp, server: NAME}"));
         for fine in ["{kind: mcp, server: notes}", "{id: 'kind:read'}", "{id: fs/read_text_file}"] {
             assert_eq!(told(fine), [""; 0], "{fine}");
         }

@@ -39,8 +39,8 @@ impl Shim {
     pub(super) fn hint(&self) -> String {
         let Self { program, manager } = self;
         match manager {
-            Some(manager) => format!("write the path that `{manager} which {program}` prints as the program"),
-            None => "write the path of the program itself".to_owned(),
+            Some(manager) => format!("use the path that `{manager} which {program}` prints"),
+            None => "use the path of the program itself".to_owned(),
         }
     }
 }
@@ -48,10 +48,10 @@ impl Shim {
 impl fmt::Display for Shim {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { program, manager } = self;
-        let manager = manager.unwrap_or("a manager of versions");
+        let manager = manager.unwrap_or("a version manager");
         write!(
             out,
-            "{program:?} on the PATH is a shim of {manager}, which looks for the program in a home, and a sandbox has none of it"
+            "{program:?} in PATH is a shim of {manager}, which needs a home directory that is not in the sandbox"
         )
     }
 }
@@ -66,23 +66,11 @@ mod tests {
             let found = Shim::at_path(Path::new(path)).map(|shim| shim.hint());
             assert_eq!(found.as_deref(), expected, "{path}");
         };
-        check(
-            "/home/me/.pyenv/shims/aider",
-            Some("write the path that `pyenv which aider` prints as the program"),
-        );
-        check(
-            "/home/me/.asdf/shims/node",
-            Some("write the path that `asdf which node` prints as the program"),
-        );
-        check(
-            "/home/me/.local/share/mise/shims/x",
-            Some("write the path that `mise which x` prints as the program"),
-        );
-        check(
-            "/home/me/.volta/bin/node",
-            Some("write the path that `volta which node` prints as the program"),
-        );
-        check("/srv/tools/shims/x", Some("write the path of the program itself"));
+        check("/home/me/.pyenv/shims/aider", Some("use the path that `pyenv which aider` prints"));
+        check("/home/me/.asdf/shims/node", Some("use the path that `asdf which node` prints"));
+        check("/home/me/.local/share/mise/shims/x", Some("use the path that `mise which x` prints"));
+        check("/home/me/.volta/bin/node", Some("use the path that `volta which node` prints"));
+        check("/srv/tools/shims/x", Some("use the path of the program itself"));
         check("/home/me/.pyenv/versions/3.12.1/bin/aider", None);
         check("/home/me/.nvm/versions/node/v20.1.0/bin/node", None);
         check("/usr/bin/env", None);

@@ -59,7 +59,7 @@ struct GateBackend {
 impl Backend for GateBackend {
     fn open(&self, identity: Identity, _: usize) -> Opening<'_> {
         Box::pin(async move {
-            let slot = self.slots.take(&identity.to_string()).map_err(slot_error)?;
+            let slot = self.slots.acquire(&identity.to_string()).map_err(slot_error)?;
             self.connect(identity, slot).await
         })
     }
@@ -155,7 +155,7 @@ impl WebServer {
             biased;
             () = shutdown.forced() => {}
             served = task => if let Ok(Err(error)) = served {
-                tracing::error!(%error, "nobody could come in by HTTP and WebSocket");
+                tracing::error!(%error, "HTTP server failed");
             },
         }
     }

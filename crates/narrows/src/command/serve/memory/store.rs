@@ -23,9 +23,9 @@ pub(super) enum MemoryStoreError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// Another process holds the lock.
-    #[error("another process writes it and does not stop")]
+    #[error("locked by another process")]
     Busy,
-    #[error("it holds all it can, and nothing may be taken out of it")]
+    #[error("full, and no entry may be removed")]
     Full,
 }
 
@@ -121,7 +121,7 @@ mod tests {
 
     use super::*;
 
-    fn note(said: &str) -> MemoryEntry {
+    fn entry(said: &str) -> MemoryEntry {
         MemoryEntry::new("2026-01-01T00:00:00Z".into(), "s", said, "yes")
     }
 
@@ -135,7 +135,7 @@ mod tests {
             let store = MemoryStore { path: home.path().join("memory/x/notes.jsonl") };
             assert_eq!(store.read().expect("nothing").notes.len(), 0);
             for number in 1..4 {
-                let memory_log = store.add(&LogHeader::default(), vec![note("a")], policy).expect("written");
+                let memory_log = store.add(&LogHeader::default(), vec![entry("a")], policy).expect("written");
                 assert_eq!(
                     (memory_log.notes.len(), &store.read().expect("sound")),
                     (number, &memory_log),
@@ -152,11 +152,11 @@ mod tests {
         for policy in ALL {
             let home = tempfile::tempdir().expect("a directory");
             let store = MemoryStore { path: home.path().join("notes.jsonl") };
-            store.add(&LogHeader::default(), vec![note("a")], policy).expect("written");
+            store.add(&LogHeader::default(), vec![entry("a")], policy).expect("written");
             let text = std::fs::read_to_string(&store.path).expect("it is there").replace("\"a\"", "\"b\"");
             std::fs::write(&store.path, &text).expect("it is ours");
             assert!(matches!(store.read(), Err(MemoryStoreError::Corrupt(_))));
-            let added = store.add(&LogHeader::default(), vec![note("c")], policy);
+            let added = store.add(&LogHeader::default(), vec![entry("c")], policy);
             assert!(matches!(added, Err(MemoryStoreError::Corrupt(_))), "{policy:?}");
             assert_eq!(std::fs::read_to_string(&store.path).expect("it is there"), text);
         }
@@ -166,11 +166,11 @@ mod tests {
     fn an_incomplete_line_is_removed() {
         let home = tempfile::tempdir().expect("a directory");
         let store = MemoryStore { path: home.path().join("notes.jsonl") };
-        store.add(&LogHeader::default(), vec![note("a")], MemoryPolicy::AppendOnly).expect("written");
+        store.add(&LogHeader::default(), vec![entry("a")], MemoryPolicy::AppendOnly).expect("written");
         let mut file = OpenOptions::new().append(true).open(&store.path).expect("it is there");
         file.write_all(b"{\"note\":{\"sai").expect("it is ours");
         let memory_log =
-            store.add(&LogHeader::default(), vec![note("b")], MemoryPolicy::AppendOnly).expect("written");
+            store.add(&LogHeader::default(), vec![entry("b")], MemoryPolicy::AppendOnly).expect("written");
         assert_eq!((memory_log.notes.len(), store.read().expect("sound").notes.len()), (2, 2));
     }
 
@@ -184,7 +184,7 @@ mod tests {
                 .map(|_| {
                     let store = store.clone();
                     std::thread::spawn(move || {
-                        store.add(&LogHeader::default(), vec![note("x")], policy).expect("written")
+                        store.add(&LogHeader::default(), vec![entry("x")], policy).expect("written")
                     })
                 })
                 .collect();

@@ -52,7 +52,7 @@ impl BrokenManifests {
     pub(super) fn from_manifest(manifest: &LoadedManifest) -> Result<Self, LoadError> {
         let LoadedManifest { bundle, root, .. } = manifest;
         let workspace =
-            Workspace::open(root).map_err(|error| format!("the workspace cannot be opened: {error}"))?;
+            Workspace::open(root).map_err(|error| format!("cannot open the workspace: {error}"))?;
         let mut files = Memory::default();
         for pin in &bundle.pins {
             let bytes = workspace
@@ -62,7 +62,7 @@ impl BrokenManifests {
         }
         let manifest = bundle.acp.path.clone();
         let text = workspace.read(&manifest, MAX_MANIFEST_BYTES).map_err(|error| error.to_string())?;
-        let text = String::from_utf8(text).map_err(|_| "it is not UTF-8".to_owned())?;
+        let text = String::from_utf8(text).map_err(|_| "not UTF-8".to_owned())?;
         let governed = bundle.operator.as_ref().is_some_and(|operator| operator.front.governance.is_some());
         let broken = Self {
             files,
@@ -72,7 +72,7 @@ impl BrokenManifests {
             name: root.file_name().map(OsStr::to_owned),
             governed,
         };
-        broken.load(&broken.text).map_err(|code| format!("a copy of its files cannot be tried ({code})"))?;
+        broken.load(&broken.text).map_err(|code| format!("a copy of its files is invalid ({code})"))?;
         Ok(broken)
     }
 
@@ -105,8 +105,8 @@ impl BrokenManifests {
     fn refuses(&self, what: &str, text: Option<String>) -> PointResult {
         let Some(text) = text else { return not_applicable_form() };
         match self.load(&text) {
-            Err(code) => passes(format!("valid as it is; {what} is refused ({code})")),
-            Ok(_) => fails(format!("{what} is taken")),
+            Err(code) => passes(format!("the file is valid; {what} is refused ({code})")),
+            Ok(_) => fails(format!("{what} is accepted")),
         }
     }
 
@@ -117,9 +117,9 @@ impl BrokenManifests {
         let before = self.load(&self.text).map(|bundle| bundle.warnings).unwrap_or_default();
         let is_new = |finding: &Finding| !before.iter().any(|known| known == finding);
         match self.load(&text) {
-            Ok(bundle) if bundle.warnings.iter().any(is_new) => passes(format!("{what} is warned of")),
+            Ok(bundle) if bundle.warnings.iter().any(is_new) => passes(format!("{what} causes a warning")),
             Err(code) => passes(format!("{what} is refused ({code})")),
-            Ok(_) => fails(format!("{what} is not mentioned")),
+            Ok(_) => fails(format!("{what} causes no warning")),
         }
     }
 
@@ -128,7 +128,7 @@ impl BrokenManifests {
     }
 
     pub(super) fn fields(&self) -> PointResult {
-        self.refuses("one without `id`", self.with_lines("id", |_, _| None))
+        self.refuses("a file without `id`", self.with_lines("id", |_, _| None))
     }
 
     pub(super) fn traps(&self) -> PointResult {
@@ -139,17 +139,15 @@ impl BrokenManifests {
         let Some((_, typo)) = TYPOS.iter().find(is_absent) else { return quoted };
         let text = self.with_lines("acp_rev", |indent, line| Some(format!("{line}\n{indent}{typo}: ./X.md")));
         match text.map(|text| self.load(&text)) {
-            Some(Err(code)) => {
-                quoted.with(&passes(format!("`{typo}` in place of what was meant is refused ({code})")))
-            }
-            Some(Ok(_)) => fails(format!("`{typo}` is taken for nothing at all, without a word")),
+            Some(Err(code)) => quoted.with(&passes(format!("`{typo}` is refused as a misspelling ({code})"))),
+            Some(Ok(_)) => fails(format!("`{typo}` is accepted without a warning")),
             None => quoted,
         }
     }
 
     pub(super) fn name(&self) -> PointResult {
         self.warns(
-            "another `name` than that of its directory",
+            "a `name` that differs from the directory",
             self.with_lines("name", |indent, _| Some(format!("{indent}name: another-name"))),
         )
     }
@@ -157,7 +155,7 @@ impl BrokenManifests {
     pub(super) fn binding(&self) -> PointResult {
         let (kind, _) = self.kind_and_tier;
         if kind == Kind::Client {
-            return not_applicable("a client needs no operator");
+            return not_applicable("a client manifest needs no operator");
         }
         let without = self.with_lines("operator", |_, _| None);
         let Some(text) = without.or_else(|| self.with_lines("governance", |_, _| None)) else {
@@ -173,7 +171,7 @@ impl BrokenManifests {
 
     pub(super) fn revision(&self, known: Option<u16>) -> PointResult {
         let text = self.with_lines("acp_rev", |indent, _| Some(format!("{indent}acp_rev: \"fffffff\"")));
-        let unknown = self.warns("an `acp_rev` that nobody knows", text);
+        let unknown = self.warns("an unknown `acp_rev`", text);
         match known {
             Some(version) => passes(format!("its `acp_rev` means version {version}")).with(&unknown),
             None => unknown,
@@ -184,7 +182,7 @@ impl BrokenManifests {
         let (_, tier) = self.kind_and_tier;
         let other = if tier > Tier::Basic && self.governed { "basic" } else { "sandboxed" };
         if tier == Tier::Sandboxed && other == "sandboxed" {
-            return not_applicable("its operator is not governed, so no tier contradicts it");
+            return not_applicable("the operator is not governed, so no tier contradicts it");
         }
         self.refuses(
             &format!("tier {other}"),
@@ -194,9 +192,7 @@ impl BrokenManifests {
 }
 
 fn not_applicable_form() -> PointResult {
-    not_applicable(
-        "the manifest is written in a form that cannot be varied line by line; narrows check has the same rules",
-    )
+    not_applicable("the manifest cannot be varied line by line; narrows check applies the same rules")
 }
 
 #[cfg(test)]
@@ -222,7 +218,7 @@ mod tests {
             };
             let warned = broken.load(&broken.text).map(|bundle| bundle.warnings.len());
             assert_eq!(warned.ok(), Some(usize::from(name != "n")));
-            assert_eq!(broken.name(), passes("another `name` than that of its directory is warned of"));
+            assert_eq!(broken.name(), passes("a `name` that differs from the directory causes a warning"));
         }
     }
 }

@@ -114,11 +114,11 @@ pub(super) fn deadlines(gates: Vec<Gate>, setup: &DeadlineSetup<'_>) -> PointRes
     for name in GateTimeouts::NAMES {
         let Some(value) = patience.by_name_mut(name).copied() else { continue };
         let tried = match name {
-            "terminate" => WaitResult::NotTried("it takes an agent that does not go"),
-            "write" => WaitResult::NotTried("it takes an agent that does not read"),
+            "terminate" => WaitResult::NotTried("needs an agent that does not exit"),
+            "write" => WaitResult::NotTried("needs an agent that does not read"),
             _ => match gates.next() {
                 Some(gate) => measure(name, gate, setup),
-                None => WaitResult::NotTried("there is no gate for it"),
+                None => WaitResult::NotTried("needs a gate"),
             },
         };
         match tried {
@@ -127,7 +127,7 @@ pub(super) fn deadlines(gates: Vec<Gate>, setup: &DeadlineSetup<'_>) -> PointRes
             }
             WaitResult::After(took) => {
                 return fails(format!(
-                    "{name}: {} are set, and {} were waited",
+                    "{name}: {} configured, {} measured",
                     format_duration(value),
                     format_duration(took)
                 ));
@@ -138,7 +138,7 @@ pub(super) fn deadlines(gates: Vec<Gate>, setup: &DeadlineSetup<'_>) -> PointRes
     }
     let mut words = format!("kept: {}", kept.join(", "));
     if !not.is_empty() {
-        words.push_str(&format!("; not tried: {}", not.join(", ")));
+        words.push_str(&format!("; not tested: {}", not.join(", ")));
     }
     passes(words)
 }
@@ -199,7 +199,7 @@ fn response_timeout(gate: Gate, root: Option<&str>, method: &str, params: &Value
     };
     gate.client(&json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params}));
     if !gate.output.to_agent.iter().any(|line| line["id"] == 7) {
-        return WaitResult::NotTried("here it is refused or needs an approval");
+        return WaitResult::NotTried("it is denied or needs an approval here");
     }
     let is_over = |output: &OutputRecorder| {
         let late = |line: &Value| line["id"] == 7 && line["error"]["code"] == -32011;
@@ -207,7 +207,7 @@ fn response_timeout(gate: Gate, root: Option<&str>, method: &str, params: &Value
         let stopped = output.to_agent.iter().any(|line| line["method"] == "session/cancel");
         output.ended || stopped || output.to_client.iter().any(late)
     };
-    gate.wait(is_over).map_or(WaitResult::Wrong("an answer is waited for without an end"), WaitResult::After)
+    gate.wait(is_over).map_or(WaitResult::Wrong("no time limit for the response"), WaitResult::After)
 }
 
 fn tool_call(sample: &SampleCall) -> Value {
@@ -219,7 +219,7 @@ fn tool_call(sample: &SampleCall) -> Value {
 }
 
 fn approval_timeout(gate: Gate, root: &str, sample: Option<&SampleCall>) -> WaitResult {
-    let Some(sample) = sample else { return WaitResult::NotTried("nothing here needs an approval") };
+    let Some(sample) = sample else { return WaitResult::NotTried("no tool needs an approval") };
     let mut gate = with_open_session(gate, root);
     let options = json!([{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]);
     gate.agent(&json!({"jsonrpc": "2.0", "id": 9, "method": "session/request_permission",
@@ -228,13 +228,13 @@ fn approval_timeout(gate: Gate, root: &str, sample: Option<&SampleCall>) -> Wait
     let took = gate.wait(|output| answer(output).is_some());
     match (took, answer(&gate.output)) {
         (Some(took), Some(line)) if line["result"]["outcome"]["optionId"] != "y" => WaitResult::After(took),
-        (_, Some(_)) => WaitResult::Wrong("an approval that nobody gives is taken as given"),
-        (_, None) => WaitResult::Wrong("an approval that nobody gives is waited for without an end"),
+        (_, Some(_)) => WaitResult::Wrong("an unanswered approval counts as given"),
+        (_, None) => WaitResult::Wrong("no time limit for an approval"),
     }
 }
 
 fn cancel_timeout(gate: Gate, root: &str, sample: Option<&SampleCall>) -> WaitResult {
-    let Some(sample) = sample else { return WaitResult::NotTried("nothing here is denied") };
+    let Some(sample) = sample else { return WaitResult::NotTried("no tool is denied") };
     let mut gate = with_open_session(gate, root);
     let mut update = tool_call(sample);
     update["sessionUpdate"] = json!("tool_call");
@@ -242,10 +242,8 @@ fn cancel_timeout(gate: Gate, root: &str, sample: Option<&SampleCall>) -> WaitRe
     gate.agent(&json!({"jsonrpc": "2.0", "method": "session/update",
         "params": {"sessionId": "s", "update": update}}));
     let ended = gate.wait(|output| output.ended);
-    ended.map_or(
-        WaitResult::Wrong("an agent that goes on with a stopped turn is never ended"),
-        WaitResult::After,
-    )
+    ended
+        .map_or(WaitResult::Wrong("an agent that continues a stopped turn is never ended"), WaitResult::After)
 }
 
 /// Measures a request to the client that stays unanswered.
@@ -254,8 +252,8 @@ fn client_service_timeout(gate: Gate, root: &str) -> WaitResult {
     gate.agent(&json!({"jsonrpc": "2.0", "id": 9, "method": "fs/read_text_file",
         "params": {"sessionId": "s", "path": format!("{root}/self-test.txt")}}));
     if !gate.output.to_client.iter().any(|line| line["method"] == "fs/read_text_file") {
-        return WaitResult::NotTried("here the client reads no file for an agent unasked");
+        return WaitResult::NotTried("the client reads no files for an agent without a request");
     }
     let told = gate.wait(|output| output.to_agent.iter().any(|line| line["id"] == 9));
-    told.map_or(WaitResult::Wrong("the client is waited for without an end"), WaitResult::After)
+    told.map_or(WaitResult::Wrong("no time limit for the client"), WaitResult::After)
 }

@@ -35,7 +35,7 @@ const REQUESTS: &str = concat!(
 /// The result, with its evidence.
 #[derive(Clone, Debug)]
 pub(super) enum ForeignUserResult {
-    /// The user was only told how to authenticate.
+    /// The user only learned how to authenticate.
     Refused(String),
     /// The user was admitted, or the attempt was not logged.
     Admitted(String),
@@ -46,12 +46,12 @@ pub(super) enum ForeignUserResult {
 /// Connects as a foreign user.
 pub(super) async fn try_connect(identities: &Identities, manifest: &LoadedManifest) -> ForeignUserResult {
     if !geteuid().is_root() {
-        return ForeignUserResult::NotTried("only root can try as another user".to_owned());
+        return ForeignUserResult::NotTried("only root can connect as another user".to_owned());
     }
     let Some(user) =
         UID_RANGE.into_iter().find(|user| identities.admit(Some(*user), IdentityMethod::UnixPeer).is_err())
     else {
-        return ForeignUserResult::NotTried("everybody may come in".to_owned());
+        return ForeignUserResult::NotTried("every user may connect".to_owned());
     };
     match try_as_user(identities, manifest, user).await {
         Ok(foreign_user) => foreign_user,
@@ -81,7 +81,7 @@ async fn try_as_user(
     let who = match identities.admit(Some(known), IdentityMethod::UnixPeer) {
         Ok(who) => {
             return Ok(ForeignUserResult::Admitted(format!(
-                "somebody with the number {user} was let in as {}",
+                "a user with id {user} was admitted as {}",
                 who.id
             )));
         }
@@ -100,7 +100,7 @@ async fn try_as_user(
     let refused = answers.get(1).map(|answer| answer["error"]["code"].clone()).unwrap_or_default();
     let recorded = std::fs::read_to_string(&path)?.contains("\"client.refused\"");
     let words = format!(
-        "{} at a unix socket: {} way to authenticate, session/new {refused}, {} in a log",
+        "{} on a unix socket: {} authentication method, session/new {refused}, {} in a log",
         who.id,
         offered.unwrap_or_default(),
         if recorded { "client.refused" } else { "nothing" }

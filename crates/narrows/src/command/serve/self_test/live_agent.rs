@@ -80,7 +80,7 @@ async fn initialize(link: &mut Link) -> Result<Value, String> {
     let info = json!({"name": "narrows-self-test", "version": env!("CARGO_PKG_VERSION")});
     let params = json!({"protocolVersion": 1, "clientCapabilities": {}, "clientInfo": info});
     let line = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params});
-    let gone = || "it has gone".to_owned();
+    let gone = || "it exited".to_owned();
     link.sender.send(line.to_string().into()).await.map_err(|_| gone())?;
     let answering = async {
         loop {
@@ -91,7 +91,7 @@ async fn initialize(link: &mut Link) -> Result<Value, String> {
             }
         }
     };
-    let slow = || format!("it did not introduce itself within {} s", INITIALIZE_TIMEOUT.as_secs());
+    let slow = || format!("it did not answer initialize within {} s", INITIALIZE_TIMEOUT.as_secs());
     timeout(INITIALIZE_TIMEOUT, answering).await.map_err(|_| slow())?
 }
 
@@ -99,7 +99,7 @@ impl LiveAgent {
     pub(super) fn conformance(&self, declared: &Capabilities) -> PointResult {
         let answer = match self {
             Self::Introduced { answer, .. } => answer,
-            Self::Failed(why) => return fails(format!("the agent does not start: {why}")),
+            Self::Failed(why) => return fails(format!("the agent cannot be started: {why}")),
         };
         let can = &answer["result"]["agentCapabilities"];
         let is = |place: &str| can.pointer(place) == Some(&Value::Bool(true));
@@ -115,15 +115,15 @@ impl LiveAgent {
             ..*declared
         };
         if !can.is_object() {
-            return fails(format!("the agent answers initialize with {}", answer["error"]));
+            return fails(format!("the agent answered initialize with {}", answer["error"]));
         }
         let missing = declared.missing_in(&agent);
         if !missing.is_empty() {
-            return fails(format!("declared, and the agent lacks it: {}", missing.join(", ")));
+            return fails(format!("declared, but missing in the agent: {}", missing.join(", ")));
         }
         let name = answer["result"]["agentInfo"]["name"].as_str().unwrap_or("the agent");
         let version = &answer["result"]["protocolVersion"];
-        passes(format!("{name} speaks version {version} and has everything that is declared"))
+        passes(format!("{name} speaks version {version} and has all declared capabilities"))
     }
 
     pub(super) fn ending(&self) -> PointResult {
@@ -136,8 +136,8 @@ impl LiveAgent {
                     format!("the process {exit} {} ms after its input was closed", took.as_millis()),
                 )
             }
-            Self::Introduced { ended: None, .. } => not_applicable("the agent is built in, and no process"),
-            Self::Failed(_) => not_applicable("the agent does not start"),
+            Self::Introduced { ended: None, .. } => not_applicable("the built-in agent is not a process"),
+            Self::Failed(_) => not_applicable("the agent cannot be started"),
         }
     }
 }

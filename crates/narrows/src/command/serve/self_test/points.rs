@@ -83,7 +83,7 @@ impl Evidence<'_> {
     }
 
     fn stop(&self, step: &str) -> &str {
-        self.observed.step(step).map_or("not tried", Step::stop_reason)
+        self.observed.step(step).map_or("not tested", Step::stop_reason)
     }
 
     fn count(&self, action: &str) -> usize {
@@ -92,8 +92,7 @@ impl Evidence<'_> {
 
     fn plain_peers(&self) -> PointResult {
         let said = self.observed.step("silence").map(Step::agent_text).unwrap_or_default();
-        let evidence =
-            format!("a client and an agent that know nothing of it talked: {:?}", self.stop("silence"));
+        let evidence = format!("a client and an agent without extensions talked: {:?}", self.stop("silence"));
         passes_if(said == RAN_TEXT, evidence)
     }
 
@@ -103,7 +102,7 @@ impl Evidence<'_> {
         let kind = self.manifest.bundle.role.name();
         passes_if(
             updates > 0 && prompts > 0,
-            format!("{kind}: {prompts} prompts answered, {updates} updates shown"),
+            format!("{kind}: {prompts} prompts answered, {updates} updates forwarded"),
         )
     }
 
@@ -111,19 +110,19 @@ impl Evidence<'_> {
         let Observations { received_lines, invalid_lines, .. } = self.observed;
         passes_if(
             *invalid_lines == 0 && *received_lines > 0,
-            format!("{received_lines} lines to the client, {invalid_lines} of them no message"),
+            format!("{received_lines} lines to the client, {invalid_lines} of them invalid"),
         )
     }
 
     fn undeclared(&self) -> PointResult {
         let Some(method) = script::undeclared(&self.manifest.bundle.capabilities) else {
-            return not_applicable("the manifest declares everything that a client can do");
+            return not_applicable("the manifest declares all client capabilities");
         };
-        let Some(step) = self.observed.step("undeclared") else { return fails("nothing could be tried") };
+        let Some(step) = self.observed.step("undeclared") else { return fails("nothing could be tested") };
         let reached = step.requests.iter().any(|asked| asked["method"] == method);
         let said = step.agent_text();
         let refused = said.contains("-32601") || said.contains("does not declare");
-        passes_if(!reached && refused, format!("{method}: the agent was told {said:?}, the client nothing"))
+        passes_if(!reached && refused, format!("{method}: the agent got {said:?}, the client got nothing"))
     }
 
     fn tier(&self) -> PointResult {
@@ -144,12 +143,12 @@ impl Evidence<'_> {
         };
         let wrong: Vec<&str> = flags.iter().filter(differs).map(|(place, _)| &place[1..]).collect();
         if !answer["result"].is_object() || !wrong.is_empty() {
-            return fails(format!("offered otherwise than declared: {}", wrong.join(", ")));
+            return fails(format!("offered and declared capabilities differ: {}", wrong.join(", ")));
         }
         let on = flags.iter().filter(|(_, is_declared)| *is_declared).map(|(place, _)| &place[1..]);
         let on: Vec<&str> = on.collect();
         let on = if on.is_empty() { "nothing".to_owned() } else { on.join(", ") };
-        passes(format!("{}: offers {on}, and nothing else", self.mandate.tier))
+        passes(format!("{}: offers exactly {on}", self.mandate.tier))
     }
 
     fn meta(&self) -> PointResult {
@@ -163,15 +162,12 @@ impl Evidence<'_> {
         let theirs = updates.iter().find(|update| update["_meta"]["theirs"]["kept"] == 1);
         let marked = theirs.is_some_and(|update| mark(&update["_mark"]));
         let all = answers && marked;
-        passes_if(
-            all,
-            "on initialize, session/new and session/update, beside the `_meta` of others, which is as it was",
-        )
+        passes_if(all, "on initialize, session/new and session/update; other `_meta` members are unchanged")
     }
 
     fn operator(&self) -> PointResult {
         let Some(operator) = &self.manifest.bundle.operator else {
-            return not_applicable("the manifest binds no operator");
+            return not_applicable("the manifest has no operator");
         };
         let actor = format!("operator:{}", operator.front.id);
         let foreign = self.observed.entries.iter().filter(|entry| entry["actor"]["id"] != *actor).count();
@@ -183,8 +179,8 @@ impl Evidence<'_> {
         let SampleCalls { missed, unasked, untried, .. } = self.samples;
         for (slugs, why) in [
             (missed, "matches no tool"),
-            (unasked, "is about an action that is never asked for"),
-            (untried, "matched nothing that was tried"),
+            (unasked, "is about an action that is never requested"),
+            (untried, "matched none of the sample calls"),
         ] {
             slugs.iter().for_each(|slug| evidence.push_str(&format!("; `{slug}` {why}")));
         }
@@ -232,8 +228,8 @@ impl Evidence<'_> {
             self.observed.entries.iter().filter(|entry| entry["action"] == "tool.call").collect();
         if calls.is_empty() {
             return match self.samples.allowed.as_ref().or(self.samples.approved.as_ref()) {
-                Some(_) => fails("calls were made, and none is recorded"),
-                None => not_applicable("nothing here may ever be called"),
+                Some(_) => fails("calls were made, but none was recorded"),
+                None => not_applicable("no tool may ever be called"),
             };
         }
         let facts = |entry: &&&Value| {
@@ -243,7 +239,7 @@ impl Evidence<'_> {
         };
         let whole = calls.iter().filter(facts).count();
         let evidence = format!(
-            "{whole} of {} `tool.call` lines tell all seven, such as {}",
+            "{whole} of {} `tool.call` lines have all seven, such as {}",
             calls.len(),
             entry_name(calls.first().copied())
         );
@@ -253,10 +249,10 @@ impl Evidence<'_> {
     fn recorded_first(&self) -> PointResult {
         let early: Vec<&String> = self.observed.steps.values().flat_map(|step| &step.early).collect();
         if let Some(call) = early.first() {
-            return fails(format!("the call {call:?} was shown before it was decided in the log"));
+            return fails(format!("the call {call:?} was shown before its decision was in the log"));
         }
         if self.samples.allowed.is_none() {
-            return not_applicable("nothing here is allowed, so nothing is shown");
+            return not_applicable("no tool is allowed, so nothing is shown");
         }
         let (decided, made) =
             (self.observed.line("policy.resolved", "allowed"), self.observed.line("tool.call", "allowed"));
@@ -265,7 +261,7 @@ impl Evidence<'_> {
         let left = self.observed.line("tool.call", "left");
         let is_left = left.is_some_and(|entry| entry["output"]["error"] == "interrupted");
         let evidence = format!(
-            "{}, then {}; what was left open is {}",
+            "{}, then {}; the pending call is {}",
             entry_name(decided),
             entry_name(made),
             entry_name(left)
@@ -278,8 +274,8 @@ impl Evidence<'_> {
             return fails(format!("changed by this test: {}", self.changed_files.join(", ")));
         }
         match &self.manifest.bundle.audit {
-            AuditTarget::Log(path) => passes(format!("{}; this test wrote elsewhere", path.display())),
-            AuditTarget::Off => not_applicable("an ungoverned manifest of tier basic keeps no log"),
+            AuditTarget::Log(path) => passes(format!("{}; this test used another directory", path.display())),
+            AuditTarget::Off => not_applicable("an ungoverned manifest of tier basic has no log"),
         }
     }
 
@@ -304,14 +300,14 @@ impl Evidence<'_> {
                 let (is_so, words) = decision("allowed", "allow");
                 say(is_so && made("allowed").is_some(), format!("allowed {words}"));
             }
-            None => say(true, "allowed: not applicable, no tool is".to_owned()),
+            None => say(true, "allowed: not applicable, no tool is allowed".to_owned()),
         }
         match denied {
             Some(_) => {
                 let (is_so, words) = decision("denied", "deny");
                 say(is_so, format!("denied {words}"));
             }
-            None => say(true, "denied: not applicable, none is".to_owned()),
+            None => say(true, "denied: not applicable, no tool is denied".to_owned()),
         }
         match approved {
             Some(sample) => {
@@ -320,7 +316,7 @@ impl Evidence<'_> {
                 let is_given = by.as_ref().is_some_and(|by| by.is_string() && by != "auto");
                 say(is_so && is_given, format!("approved {words}, by {}", by.unwrap_or_default()));
             }
-            None => say(true, "approved: not applicable, nothing needs it".to_owned()),
+            None => say(true, "approved: not applicable, no tool needs an approval".to_owned()),
         }
         match allowed.as_ref().or(approved.as_ref()) {
             Some(_) => {
@@ -336,18 +332,18 @@ impl Evidence<'_> {
 
     /// A denied call is neither shown nor asked for nor run.
     fn is_hidden(&self, id: &str) -> Result<String, String> {
-        let Some(step) = self.observed.step(id) else { return Err(format!("{id} was not tried")) };
+        let Some(step) = self.observed.step(id) else { return Err(format!("{id} was not tested")) };
         let asked = step.requests.iter().any(|asked| asked["params"]["toolCall"]["toolCallId"] == id);
         let line = self.observed.line("policy.resolved", id);
         let is_denied = line.is_some_and(|line| line["policy"]["decision"] == "deny");
         let tool = line.map(|line| line["subject"]["ref"].to_string()).unwrap_or_default();
         let words = format!("{tool}: {}", entry_name(line));
         match (step.shows_call(id), asked, step.agent_text().contains(STOPPED_TEXT), is_denied) {
-            (false, false, true, true) => Ok(format!("{words}, not shown, not run")),
-            (true, ..) => Err(format!("{words}, and it was shown")),
-            (_, true, ..) => Err(format!("{words}, and it was asked for")),
-            (_, _, false, _) => Err(format!("{words}, and it ran")),
-            (.., false) => Err(format!("{words}, and it is not recorded as denied")),
+            (false, false, true, true) => Ok(format!("{words}, neither shown nor run")),
+            (true, ..) => Err(format!("{words}, but shown")),
+            (_, true, ..) => Err(format!("{words}, but the client was asked")),
+            (_, _, false, _) => Err(format!("{words}, but run")),
+            (.., false) => Err(format!("{words}, but not recorded as denied")),
         }
     }
 
@@ -359,7 +355,7 @@ impl Evidence<'_> {
             .collect();
         let outcomes: Result<Vec<String>, String> = tried.iter().map(|name| self.is_hidden(name)).collect();
         match outcomes {
-            Ok(told) if told.is_empty() => not_applicable("nothing here is denied, and any tool may be used"),
+            Ok(told) if told.is_empty() => not_applicable("no tool is denied, and any tool may be used"),
             Ok(told) => passes(told.join("; ")),
             Err(why) => fails(why),
         }
@@ -367,14 +363,15 @@ impl Evidence<'_> {
 
     fn permissions(&self) -> PointResult {
         let Some(sample) = &self.samples.approved else {
-            return not_applicable("nothing here needs an approval");
+            return not_applicable("no tool needs an approval");
         };
         let (Some(yes), Some(no)) = (self.observed.step("approved"), self.observed.step("rejected")) else {
-            return fails("nothing could be tried");
+            return fails("nothing could be tested");
         };
         let was_asked = !yes.requests.is_empty() || yes.approvals > 0;
         let words = format!(
-            "{} asks because of `{}`: {} asked of the client, {} from elsewhere; once approved {:?}, once rejected {:?}",
+            "{} asks because of `{}`: client asked {} times, other processes {} times; once approved {:?}, once \
+             rejected {:?}",
             sample.tool(),
             sample.decided_by(),
             yes.requests.len(),
@@ -393,14 +390,14 @@ impl Evidence<'_> {
 
     fn by_title(&self) -> PointResult {
         if self.samples.denied.is_none() {
-            return not_applicable("nothing here is denied");
+            return not_applicable("no tool is denied");
         }
-        let Some(step) = self.observed.step("unruly") else { return fails("nothing could be tried") };
+        let Some(step) = self.observed.step("unruly") else { return fails("nothing could be tested") };
         let interrupted =
             self.observed.lines(step).iter().find(|entry| entry["action"] == "operator.interrupted");
         let poisoned = self.is_hidden_after_poison();
         let evidence = format!(
-            "a denied tool with a harmless title that ran all the same: {}, the turn ended with {:?}; {}",
+            "a denied tool with a harmless title that was run anyway: {}, the turn ended with {:?}; {}",
             entry_name(interrupted),
             step.stop_reason(),
             poisoned.as_ref().map_or_else(Clone::clone, Clone::clone)
@@ -420,9 +417,9 @@ impl Evidence<'_> {
         let is_denied = line.is_some_and(|line| line["policy"]["decision"] == "deny");
         let shown = self.observed.step("poison").is_some_and(|step| step.shows_call("poisoned"));
         if is_denied && !shown {
-            Ok(format!("what a tool's output says changes nothing ({})", entry_name(line)))
+            Ok(format!("instructions in a tool output have no effect ({})", entry_name(line)))
         } else {
-            Err(format!("what a tool's output says was obeyed ({})", entry_name(line)))
+            Err(format!("instructions in a tool output were followed ({})", entry_name(line)))
         }
     }
 
@@ -437,22 +434,23 @@ impl Evidence<'_> {
             self.observed.steps.values().map(|step| step.rejected_approvers).sum();
         let lines = self.observed.entries.len();
         let words = format!(
-            "on stdio the peer is {}, as the system says, in all of {lines} lines; strangers who approved were refused {rejected_approvers} times",
+            "on stdio the peer is {}, as reported by the system, in all of {lines} lines; approvals of foreign \
+             users were refused {rejected_approvers} times",
             self.who
         );
         let is_known = foreign == 0 && lines > 0 && !self.who.is_empty();
         match self.foreign_user {
-            ForeignUserResult::Refused(how) => passes_if(is_known, format!("{words}; at the door: {how}")),
-            ForeignUserResult::Admitted(how) => fails(format!("a stranger was not turned away: {how}")),
+            ForeignUserResult::Refused(how) => passes_if(is_known, format!("{words}; foreign user: {how}")),
+            ForeignUserResult::Admitted(how) => fails(format!("a foreign user was not refused: {how}")),
             ForeignUserResult::NotTried(why) => {
-                passes_if(is_known, format!("{words}; at the door: not tried, {why}"))
+                passes_if(is_known, format!("{words}; foreign user: not tested, {why}"))
             }
         }
     }
 
     fn cwd(&self) -> PointResult {
         if self.mandate.roots.iter().any(|root| root.parent().is_none()) {
-            return not_applicable("the workspace is the whole disk");
+            return not_applicable("the workspace is the root directory");
         }
         let codes: Vec<bool> = ["outside", "above", "relative"]
             .iter()
@@ -466,7 +464,7 @@ impl Evidence<'_> {
         });
         let lines: Vec<String> = recorded.map(|entry| entry["seq"].to_string()).collect();
         let evidence = format!(
-            "`/`, the directory above and a relative one: cwd_outside_root, lines {}",
+            "`/`, the parent directory and a relative path: cwd_outside_root, lines {}",
             lines.join(", ")
         );
         passes_if(codes.iter().all(|is_so| *is_so) && lines.len() == 3, evidence)
@@ -481,14 +479,16 @@ impl Evidence<'_> {
         let listed = self.manifest.bundle.mcp_servers.len();
         let named = passes_if(
             answer == "server_not_listed",
-            format!("one that only the client names is answered with {answer}; {listed} are the manifest's"),
+            format!(
+                "a server that only the client names is answered with {answer}; {listed} are from the manifest"
+            ),
         );
         named.with(&self.over_acp())
     }
 
     /// MCP over ACP: an agent lists the tools of a server in the client, and calls an unknown one.
     fn over_acp(&self) -> PointResult {
-        let Some(step) = self.observed.step("mcp") else { return fails("nothing could be tried") };
+        let Some(step) = self.observed.step("mcp") else { return fails("nothing could be tested") };
         let told = step.agent_text();
         let reached = |method: &str| {
             let is_it =
@@ -503,7 +503,7 @@ impl Evidence<'_> {
             let is_held = told.matches(code).count() == 2 && !reached("tools/list") && !reached("tools/call");
             return passes_if(
                 is_held,
-                format!("MCP over ACP: {why}, so an agent that tries is told {code}, and the client nothing"),
+                format!("MCP over ACP: {why}, so the agent gets {code}, and the client gets nothing"),
             );
         };
         let tool = format!("{name}/{}", script::UNKNOWN_TOOL);
@@ -519,7 +519,7 @@ impl Evidence<'_> {
     }
 
     fn history(&self) -> PointResult {
-        let Some(step) = self.observed.step("load") else { return fails("nothing could be tried") };
+        let Some(step) = self.observed.step("load") else { return fails("nothing could be tested") };
         if !self.manifest.bundle.capabilities.load_session {
             let code = &step.answer["error"]["code"];
             return passes_if(*code == -32601, format!("not declared: session/load is answered with {code}"));

@@ -22,7 +22,7 @@ pub(super) const CLIENT_SERVER_ID: &str = "narrows-self-test";
 /// A tool that the server does not have.
 pub(super) const UNKNOWN_TOOL: &str = "narrows-self-test-unknown";
 
-/// How a scripted call ends.
+/// The end of a scripted call.
 #[derive(Clone, Copy)]
 enum CallEnd {
     Done,
