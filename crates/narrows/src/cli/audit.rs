@@ -102,6 +102,10 @@ pub(crate) struct AuditShow {
     /// How to print them
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = AuditFormat::Text)]
     pub(crate) format: AuditFormat,
+
+    /// The same as --format json
+    #[arg(long, conflicts_with = "format")]
+    pub(crate) json: bool,
 }
 
 /// How entries are printed.
@@ -145,6 +149,10 @@ pub(crate) struct AuditKeygen {
     /// The file of the private key, which must not exist
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
+
+    /// Print a JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 fn decisions() -> impl TypedValueParser<Value = Decision> {

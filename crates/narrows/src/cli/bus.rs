@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum};
-use narrows_bus::config::{self, Door, Listen};
+use narrows_bus::config::{self, Door, Listen, expand_home};
 
 use super::{help, value};
+use crate::environment;
 
 /// The heading of what is said about the workers of a command.
 const WORKERS: &str = "Workers";
@@ -41,8 +42,7 @@ pub(crate) struct Bus {
 
     /// Where clients come in: tcp://127.0.0.1:9000, unix:PATH, stdio: or http://127.0.0.1:8787/acp; wins over the file
     ///
-    /// A PATH is written out: behind `unix:` no shell makes a directory of `~`, and neither does the bus. What is missing of
-    /// the directories to it is made, for this user alone.
+    /// In PATH, `~/` is your home directory. Missing directories are created, for this user alone.
     #[arg(long, value_name = "URL", value_parser = listen)]
     pub(crate) listen: Vec<Listen>,
 
@@ -188,7 +188,8 @@ fn socket(text: OsString) -> Result<PathBuf, &'static str> {
 
 /// Reads where to listen.
 pub(super) fn parse_listener(url: &str) -> Result<Listen, String> {
-    Listen::parse(url).map_err(|reason| match value::bare_address(url) {
+    let expanded = expand_home(url, environment::home().as_deref());
+    Listen::parse(&expanded).map_err(|reason| match value::bare_address(url) {
         Some(meant) => format!("{reason}; did you mean {meant}?"),
         None => reason.to_owned(),
     })

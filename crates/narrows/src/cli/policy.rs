@@ -33,7 +33,7 @@ pub(crate) enum PolicyCommand {
 ///
 /// It is judged as `narrows run` would judge it here, with the same flags and in the same sandbox, if this machine has
 /// one. Without a FILE there are no rules, and the access decides. A permission request of an agent that may run the
-/// command itself is judged without a sandbox: use --no-sandbox, unless narrows.toml has `commands-run-by = "client"`.
+/// command itself is judged without a sandbox: use --no-sandbox, unless narrows.toml has `commands_run_by = "client"`.
 #[derive(Args, Debug)]
 #[command(after_help = help::examples(help::POLICY_EXPLAIN))]
 pub(crate) struct Explain {

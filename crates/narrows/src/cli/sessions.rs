@@ -18,6 +18,16 @@ use super::{AgentArgs, help};
     after_long_help = help::reference(help::SESSIONS)
 )]
 pub(crate) struct Sessions {
+    #[command(flatten)]
+    pub(crate) list: SessionsList,
+
+    #[command(subcommand)]
+    pub(crate) command: Option<SessionsCommand>,
+}
+
+/// The flags of the list.
+#[derive(Args, Debug)]
+pub(crate) struct SessionsList {
     /// Those of all directories, not only of this one, and those in which nothing was said
     #[arg(long, conflicts_with = "cwd")]
     pub(crate) all: bool,
@@ -28,14 +38,14 @@ pub(crate) struct Sessions {
 
     #[command(flatten)]
     pub(crate) agent: AgentArgs,
-
-    #[command(subcommand)]
-    pub(crate) command: Option<SessionsCommand>,
 }
 
 /// What else can be done with sessions.
 #[derive(Debug, Subcommand)]
 pub(crate) enum SessionsCommand {
+    /// List sessions, which is the default
+    #[command(after_help = help::examples(help::SESSIONS))]
+    List(Box<SessionsList>),
     Delete(Box<Delete>),
 }
 
@@ -47,6 +57,10 @@ pub(crate) struct Delete {
     /// The session
     #[arg(value_name = "ID")]
     pub(crate) id: String,
+
+    /// Print a JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
 
     #[command(flatten)]
     pub(crate) agent: AgentArgs,

@@ -81,4 +81,8 @@ pub(crate) struct TokenRevoke {
     /// The file of tokens
     #[arg(long, value_name = "FILE")]
     pub(crate) file: PathBuf,
+
+    /// Print a JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
 }

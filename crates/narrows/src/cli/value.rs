@@ -70,7 +70,7 @@ pub(crate) fn variable(text: &str) -> Result<Variable, &'static str> {
 pub(crate) fn pattern(text: &str) -> Result<String, &'static str> {
     let name = text.strip_suffix('*').unwrap_or(text);
     if name.contains('*') {
-        return Err("`*` may only stand at the end");
+        return Err("`*` is allowed only at the end");
     }
     if text.is_empty() || name.contains('=') {
         return Err("not the name of a variable");

@@ -63,7 +63,10 @@ impl Failure {
             Some(near) => failure.with_hint(did_you_mean(&near)),
             None => failure,
         };
-        failure.with_hint(format!("the agents there are: {}", line(&names().collect::<Vec<_>>().join(", "))))
+        failure.with_hint(format!(
+            "the agents configured endpoints: {}",
+            line(&names().collect::<Vec<_>>().join(", "))
+        ))
     }
 }
 

@@ -89,7 +89,8 @@ impl Failure {
     }
 
     pub(crate) fn duplicate_listener(one: &Door, other: &Door) -> Self {
-        let failure = Self::new(ExitStatus::Usage, line(&format!("{one} is listened on already")));
+        let failure =
+            Self::new(ExitStatus::Usage, line(&format!("{one} is already used by another listener")));
         match one.instead(other) {
             Some(hint) => failure.with_hint(hint),
             None => failure.with_hint(line(&format!("leave one of them out; the other is {other}"))),
@@ -125,7 +126,7 @@ impl Failure {
         let failure = Self::new(ExitStatus::Usage, line(&error.to_string()));
         match error {
             ListenError::InUse(_) => failure.with_hint("perhaps a bus runs already: narrows bus status"),
-            ListenError::NotASocket(_) => failure.with_hint("name another path, or remove that file yourself"),
+            ListenError::NotASocket(_) => failure.with_hint("use another path, or remove that file"),
             ListenError::NotLoopback(_) => {
                 failure.with_hint("whoever connects may use the agents, so only this machine can; others need https:// or wss:// with `auth`")
             }

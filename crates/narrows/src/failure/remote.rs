@@ -49,7 +49,7 @@ impl Failure {
     pub(crate) fn invalid_connect_variable(said: &str, reason: &str) -> Self {
         let name = crate::environment::CONNECT;
         Self::new(ExitStatus::Usage, format!("{name}={:?}: {reason}", line(said)))
-            .with_hint(format!("mend it, or unset {name}"))
+            .with_hint(format!("correct it, or unset {name}"))
     }
 
     /// `narrows agents --probe` does not support remote agents.

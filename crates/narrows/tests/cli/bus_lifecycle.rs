@@ -87,14 +87,14 @@ fn errors_are_reported_before_anything_is_started() {
     dir.file("bus.toml", "[[listen]]\nurl = 'tcp://0.0.0.0:1'\n[[pool]]\ncommand = ['a']\ninstancse = 2\n");
     assert_snapshot!(output(&["--config", "bus.toml"]), @r#"
     --- stderr ---
-    error: bus.toml:2:7: `url` cannot be "tcp://0.0.0.0:1": only 127.0.0.1, [::1] and localhost are possible, because whoever connects may use the agents; other machines need https:// or wss:// with `auth`
-    error: bus.toml:5:1: there is no setting `instancse` in [pool]
+    error: bus.toml:2:7: `url` cannot be "tcp://0.0.0.0:1": only 127.0.0.1, [::1] and localhost are allowed, because every client may use the agents; for other machines use https:// or wss:// with `auth`
+    error: bus.toml:5:1: unknown setting `instancse` in [pool]
     hint: did you mean `instances`?
     --- exit 2 ---
     "#);
     assert_snapshot!(output(&["--listen", "tcp://192.0.2.1:1", "--", "a"]), @"
     --- stderr ---
-    error: invalid value 'tcp://192.0.2.1:1' for '--listen <URL>': only 127.0.0.1, [::1] and localhost are possible, because whoever connects may use the agents; other machines need https:// or wss:// with `auth`
+    error: invalid value 'tcp://192.0.2.1:1' for '--listen <URL>': only 127.0.0.1, [::1] and localhost are allowed, because every client may use the agents; for other machines use https:// or wss:// with `auth`
 
     For more information, try '--help'.
     --- exit 2 ---
@@ -154,7 +154,11 @@ fn a_duplicate_listener_is_an_error() {
             dir.output_of(command(&dir, &["--listen", one, "--listen", other, "--", "narrows", "acp"]));
         assert!(told.contains(expected) && told.ends_with("--- exit 2 ---\n"), "{told}");
     };
-    check("ws://127.0.0.1:1/acp", "ws://127.0.0.1:1", "error: ws://127.0.0.1:1/acp is listened on already\n");
+    check(
+        "ws://127.0.0.1:1/acp",
+        "ws://127.0.0.1:1",
+        "error: ws://127.0.0.1:1/acp is already used by another listener\n",
+    );
     check("ws://127.0.0.1:1/a", "http://127.0.0.1:1/b", "hint: a port has one path");
     check("127.0.0.1:1", "stdio:", "http://HOST:PORT/acp; did you mean tcp://127.0.0.1:1?\n");
 }

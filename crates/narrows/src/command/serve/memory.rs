@@ -219,7 +219,7 @@ fn recalled_text(store: &MemoryStore, own: &str) -> Result<Option<String>, Memor
             // A corrupt memory of another operator is left out.
             Err(error) => {
                 let place = line(&theirs.path.display().to_string());
-                output::write_stderr(&format!("warning: the memory in {place} is left out: {error}\n"));
+                output::write_stderr(&format!("warning: the memory in {place} is not used: {error}\n"));
             }
         }
     }
