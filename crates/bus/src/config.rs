@@ -12,6 +12,7 @@ mod stdio_bus;
 mod tests;
 mod web;
 
+pub use address::expand_home;
 pub use here::Here;
 pub use mcp::{McpAccess, McpServer, McpTarget};
 pub use read::{Inspected, inspect, read};

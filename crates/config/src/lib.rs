@@ -4,9 +4,11 @@
 
 mod finding;
 mod json;
+mod paths;
 mod reader;
 mod tree;
 
 pub use finding::{Finding, Findings, Severity, SourcePos};
+pub use paths::Paths;
 pub use reader::{Item, Table, quoted};
 pub use tree::{Entry, Kind, Node};

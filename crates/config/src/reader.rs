@@ -1,15 +1,19 @@
 //! Typed access to values: what is expected of each, and the error if it is something else.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use narrows_base::suggest::nearest;
 use narrows_base::units::{format_size, parse_duration, parse_size};
 
 use crate::finding::Findings;
+use crate::paths::Paths;
 use crate::tree::{Entry, Kind, Node};
 
 /// The longest text that an error quotes.
 const MAX_QUOTED_CHARS: usize = 40;
+
+const COMMAND_HINT: &str = "write command = [\"narrows\", \"acp\"], or command = \"narrows acp\"";
 
 /// A value, and the name that errors use. A method that returns `None` has recorded an error.
 #[derive(Clone, Copy)]
@@ -137,14 +141,16 @@ impl<'a> Item<'a> {
         }
     }
 
-    /// Returns a duration.
+    /// Returns a duration: a text with a unit, or a number of seconds.
     #[must_use]
     pub fn duration(self) -> Option<Duration> {
-        if let Kind::Whole(number) = self.node.kind {
-            let hint = format!("write \"{number}s\" if seconds are meant");
-            return self.expected("a time in quotes", Some(&hint));
-        }
-        self.parsed(parse_duration)
+        let number = match self.node.kind {
+            Kind::Whole(number) => number.to_string(),
+            Kind::Fraction(number) => number.to_string(),
+            Kind::Text(_) => return self.parsed(parse_duration),
+            _ => return self.expected("a duration such as \"30s\"", None),
+        };
+        parse_duration(&number).map_err(|reason| self.refuse(&number, reason)).ok()
     }
 
     /// Returns a duration above zero.
@@ -165,6 +171,35 @@ impl<'a> Item<'a> {
         bytes
             .filter(|bytes| (least..=most).contains(bytes))
             .or_else(|| self.expected(&format!("from {} to {}", format_size(least), format_size(most)), None))
+    }
+
+    /// Returns a program and its arguments: a list of texts, or one text that is split as a shell splits words.
+    #[must_use]
+    pub fn command(self) -> Option<Vec<String>> {
+        let words: Vec<String> = match &self.node.kind {
+            Kind::Text(text) => match shlex::split(text) {
+                Some(words) => words,
+                None => return self.expected("a command in which each quote is closed", None),
+            },
+            Kind::List(nodes) => nodes
+                .iter()
+                .map(|node| Item { node, ..self }.string().map(str::to_owned))
+                .collect::<Option<_>>()?,
+            _ => return self.expected("a text or a list of texts", Some(COMMAND_HINT)),
+        };
+        if words.iter().any(|word| word.contains('\0')) {
+            return self.expected("a command without NUL", None);
+        }
+        match words.first() {
+            Some(program) if !program.trim().is_empty() => Some(words),
+            _ => self.expected("a program and its arguments", Some(COMMAND_HINT)),
+        }
+    }
+
+    /// Returns a path, resolved by `paths`.
+    #[must_use]
+    pub fn path(self, paths: Paths<'_>) -> Option<PathBuf> {
+        self.parsed(|text| paths.resolve(text))
     }
 
     /// Returns `true` if it is a text.
@@ -224,10 +259,11 @@ pub struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// Returns the value of `key`, if there is one.
+    /// Returns the value of `key`, if there is one. A key in its old spelling, with `-` for `_`, is found too.
     #[must_use]
     pub fn get(self, key: &str) -> Option<Item<'a>> {
-        self.entries.iter().find(|entry| entry.key == key).map(|entry| self.item(entry))
+        let exact = self.entries.iter().find(|entry| entry.key == key);
+        exact.or_else(|| self.entries.iter().find(|entry| entry.is(key))).map(|entry| self.item(entry))
     }
 
     /// Returns the value of `key`, which is required.
@@ -272,21 +308,39 @@ impl<'a> Table<'a> {
         self,
         known: &'k [&'k str],
     ) -> impl Iterator<Item = (&'a Entry, Option<&'k str>)> + use<'a, 'k> {
-        let is_unknown = move |entry: &&Entry| !known.contains(&entry.key.as_str());
+        let is_unknown = move |entry: &&Entry| !known.iter().any(|key| entry.is(key));
         self.entries
             .iter()
             .filter(is_unknown)
             .map(move |entry| (entry, nearest(&entry.key, known.iter().copied())))
     }
 
-    /// Records an error for every key that is not among `known`. `usual` has hints for keys that are often tried.
+    /// Records an error for every key that is not among `known`, and a warning for every old spelling. `usual` has hints
+    /// for keys that are often tried.
     pub fn only(self, known: &[&str], usual: &[(&str, &str)]) {
+        self.warn_about_old_spellings(known);
         for (entry, near) in self.unknown(known) {
             let usual = usual.iter().find(|(key, _)| *key == entry.key).map(|(_, hint)| (*hint).to_owned());
             let near = || near.map(|near| format!("did you mean `{near}`?"));
-            let all = || format!("what may stand there: {}", known.join(", "));
-            let what = format!("there is no setting `{}`{}", quoted(&entry.key), self.place());
+            let all = || format!("valid settings are: {}", known.join(", "));
+            let what = format!("unknown setting `{}`{}", quoted(&entry.key), self.place());
             self.findings.error(entry.at, what, Some(usual.or_else(near).unwrap_or_else(all)));
+        }
+    }
+
+    fn warn_about_old_spellings(self, known: &[&str]) {
+        for entry in self.entries.iter().filter(|entry| !known.contains(&entry.key.as_str())) {
+            let Some(key) = known.iter().find(|key| entry.is(key)) else { continue };
+            let old = quoted(&entry.key);
+            if self.entries.iter().any(|other| other.key == *key) {
+                self.findings.error(
+                    entry.at,
+                    format!("`{old}` is the old spelling of `{key}`, which is set too"),
+                    None,
+                );
+            } else {
+                self.findings.warning(entry.at, format!("`{old}` is deprecated: write `{key}`"));
+            }
         }
     }
 
@@ -301,4 +355,73 @@ impl<'a> Table<'a> {
 #[must_use]
 pub fn quoted(text: &str) -> String {
     narrows_base::text::quoted(text, MAX_QUOTED_CHARS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Severity;
+
+    /// Returns what `read` makes of `value = TEXT`, or the first error.
+    fn read<T>(text: &str, read: for<'a> fn(Item<'a>) -> Option<T>) -> Result<T, String> {
+        let text = format!("value = {text}");
+        let findings = Findings::new("f", &text).showing_values();
+        Node::read_toml(&findings, |table| table.read("value", read)).map_err(|finding| finding.message)
+    }
+
+    #[test]
+    fn a_duration_is_a_text_or_a_number_of_seconds() {
+        #[track_caller]
+        fn check(text: &str, expected: Option<u64>) {
+            assert_eq!(
+                read(text, |item| item.duration()).ok(),
+                expected.map(Duration::from_millis),
+                "{text}"
+            );
+        }
+        check("\"300s\"", Some(300_000));
+        check("\"5m\"", Some(300_000));
+        check("\"300\"", Some(300_000));
+        check("300", Some(300_000));
+        check("0", Some(0));
+        check("0.25", Some(250));
+        for text in ["-1", "-0.5", "nan", "inf", "1e300", "99999999999", "true", "[]", "\"5 days\""] {
+            check(text, None);
+        }
+    }
+
+    #[test]
+    fn a_command_is_a_text_or_a_list() {
+        #[track_caller]
+        fn check(text: &str, expected: &[&str]) {
+            assert_eq!(read(text, |item| item.command()).expect(text), expected, "{text}");
+        }
+        check("\"narrows acp\"", &["narrows", "acp"]);
+        check("\"a 'b c' ''\"", &["a", "b c", ""]);
+        check("[\"a\", \"b c\", \"\"]", &["a", "b c", ""]);
+        for text in ["\"\"", "\" \"", "\"'a\"", "[]", "[\"\"]", "[\"a\", 1]", "1", "[\"a\\u0000\"]"] {
+            assert!(read(text, |item| item.command()).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_key_in_the_old_spelling_is_read_with_a_warning() {
+        let findings = Findings::new("f", "max-line = 1\nmax_batch = 2\nmax-batch = 3\nold-new = 4\n");
+        let node = Node::from_toml(&findings).unwrap();
+        let table = node.as_table(&findings).unwrap();
+        table.only(&["max_line", "max_batch"], &[]);
+        assert_eq!(table.read("max_line", |item| item.count(1, 9)), Some(1));
+        assert_eq!(table.read("max_batch", |item| item.count(1, 9)), Some(2));
+        let (errors, warnings) = findings.into_errors_and_warnings();
+        let lines: Vec<String> = errors.iter().chain(&warnings).map(ToString::to_string).collect();
+        assert_eq!(
+            lines,
+            [
+                "f:3:1: `max-batch` is the old spelling of `max_batch`, which is set too",
+                "f:4:1: unknown setting `old-new`; valid settings are: max_line, max_batch",
+                "f:1:1: `max-line` is deprecated: write `max_line`",
+            ]
+        );
+        assert_eq!(warnings[0].severity, Severity::Warning);
+    }
 }

@@ -50,6 +50,13 @@ pub struct Entry {
     pub node: Node,
 }
 
+impl Entry {
+    /// Returns `true` if the key is `key`, or its old spelling with `-` for `_`.
+    pub(crate) fn is(&self, key: &str) -> bool {
+        self.key == key || (self.key.contains('-') && self.key.replace('-', "_") == key)
+    }
+}
+
 impl Node {
     /// Reads a whole TOML file. Returns `None` after an error.
     #[must_use]
@@ -60,7 +67,7 @@ impl Node {
                 let words: Vec<&str> = error.message().lines().map(str::trim).collect();
                 let at = error.span().map_or(0, |span| span.start);
                 let hint = missing_quotes(findings.text(), at);
-                findings.error(at, format!("this is no TOML: {}", words.join("; ")), hint);
+                findings.error(at, format!("invalid TOML: {}", words.join("; ")), hint);
                 None
             }
         }

@@ -32,7 +32,7 @@ use narrows_acp::Versions;
 use crate::environment;
 pub(crate) use acp::{Acp, Errors, McpChoice};
 pub(crate) use agent::{AgentArgs, Protocol};
-pub(crate) use agents::Agents;
+pub(crate) use agents::{Agents, AgentsCommand, AgentsList};
 pub(crate) use audit::{Audit, AuditCommand, AuditFormat, AuditHead, AuditKeygen, AuditShow, AuditVerify};
 pub(crate) use bus::{Bus, BusCommand, BusStatus, LogFormat};
 pub(crate) use chat::Chat;
@@ -42,7 +42,7 @@ pub(crate) use model::ModelArgs;
 pub(crate) use policy::{Check, Circumstances, Explain, Policy, PolicyCommand, Test, Wanted};
 pub(crate) use serve::{Approve, Serve};
 pub(crate) use session::SessionArgs;
-pub(crate) use sessions::{Delete, Sessions, SessionsCommand};
+pub(crate) use sessions::{Delete, Sessions, SessionsCommand, SessionsList};
 pub(crate) use token::{Token, TokenCommand, TokenList, TokenNew, TokenRevoke};
 pub(crate) use value::Variable;
 pub(crate) use web::WebArgs;
@@ -98,8 +98,14 @@ impl Cli {
         let is_bus = words.iter().any(|word| word == "bus");
         let matches = command.try_get_matches_from(words).map_err(|error| with_hint(error, is_bus))?;
         let mut cli = Self::from_arg_matches(&matches)?;
-        if let Command::Acp(acp) = &mut cli.command {
-            acp.ignored = ignored;
+        match &mut cli.command {
+            Command::Acp(acp) => acp.ignored = ignored,
+            Command::Run(run) if run.json => run.output = Output::Json,
+            Command::Serve(serve) if serve.json => serve.format = CheckFormat::Json,
+            Command::Audit(Audit { command: AuditCommand::Show(show) }) if show.json => {
+                show.format = AuditFormat::Json
+            }
+            _ => {}
         }
         Ok(cli)
     }
@@ -170,6 +176,10 @@ pub(crate) struct Run {
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Output::Text)]
     pub(crate) output: Output,
 
+    /// The same as --output json
+    #[arg(long, conflicts_with = "output")]
+    pub(crate) json: bool,
+
     /// With --output events, add the agent's own message to every event
     #[arg(long)]
     pub(crate) raw: bool,
@@ -228,6 +238,10 @@ pub(crate) struct FakeAgent {
     /// Print a built-in script, as a starting point for your own
     #[arg(long, value_name = "NAME", conflicts_with = "script")]
     pub(crate) print: Option<String>,
+
+    /// With --list, print a JSON object
+    #[arg(long, requires = "list")]
+    pub(crate) json: bool,
 }
 
 /// Print a completion script for a shell

@@ -118,6 +118,11 @@ pub(crate) fn git_settings() -> Vec<PathBuf> {
     files.filter_map(|file| std::path::absolute(file).ok()).collect()
 }
 
+/// Returns the home directory.
+pub(crate) fn home() -> Option<PathBuf> {
+    std::env::var_os(HOME).map(PathBuf::from).filter(|home| home.is_absolute())
+}
+
 /// Returns `true` if no variable disables colors.
 pub(crate) fn wants_color() -> bool {
     let refused = std::env::var_os(NO_COLOR).is_some_and(|value| !value.is_empty());

@@ -10,7 +10,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::cli::{
-    AuditCommand, AuditFormat, BusCommand, CheckFormat, Command, Output, PolicyCommand, TokenCommand,
+    Agents, AgentsCommand, AuditCommand, AuditFormat, BusCommand, CheckFormat, Command, Output,
+    PolicyCommand, SessionsCommand, TokenCommand,
 };
 use crate::failure::{ExitStatus, Failure};
 use crate::output;
@@ -72,8 +73,13 @@ impl ErrorFormat {
     pub(crate) fn for_command(command: &Command) -> Option<Self> {
         let is_json = match command {
             Command::Run(run) => return Self::for_output(run.output),
-            Command::Agents(agents) => agents.json,
-            Command::Sessions(sessions) => sessions.json,
+            Command::Agents(Agents { command: Some(AgentsCommand::List(list)), .. }) => list.json,
+            Command::Agents(agents) => agents.list.json,
+            Command::Sessions(sessions) => match &sessions.command {
+                Some(SessionsCommand::List(list)) => list.json,
+                Some(SessionsCommand::Delete(delete)) => delete.json,
+                None => sessions.list.json,
+            },
             Command::Policy(policy) => match &policy.command {
                 PolicyCommand::Explain(explain) => explain.circumstances.json,
                 PolicyCommand::Check(check) => check.json,
@@ -83,21 +89,19 @@ impl ErrorFormat {
             Command::Token(token) => match &token.command {
                 TokenCommand::New(new) => new.json,
                 TokenCommand::List(list) => list.json,
-                TokenCommand::Revoke(_) => false,
+                TokenCommand::Revoke(revoke) => revoke.json,
             },
             Command::Check(check) => check.json || check.format == CheckFormat::Json,
             Command::Audit(audit) => match &audit.command {
                 AuditCommand::Verify(verify) => verify.json,
                 AuditCommand::Show(show) => show.format == AuditFormat::Json,
-                _ => false,
+                AuditCommand::Keygen(keygen) => keygen.json,
+                AuditCommand::Head(_) => false,
             },
             Command::Serve(serve) => serve.self_test && serve.format == CheckFormat::Json,
-            Command::Chat(_)
-            | Command::Approve(_)
-            | Command::Acp(_)
-            | Command::Connect(_)
-            | Command::FakeAgent(_)
-            | Command::Completions(_) => false,
+            Command::Approve(approve) => approve.json,
+            Command::FakeAgent(fake) => fake.json,
+            Command::Chat(_) | Command::Acp(_) | Command::Connect(_) | Command::Completions(_) => false,
         };
         is_json.then_some(Self::Object)
     }

@@ -41,7 +41,7 @@ pub(crate) struct TooLong;
 pub(crate) fn warning(name: &str, data: &Json) -> Option<String> {
     let hint = match name {
         "mcp.failed" | "mode.left" => "",
-        "command.run_by_agent" => " (hint: remove `commands-run-by = \"client\"` from its settings)",
+        "command.run_by_agent" => " (hint: remove `commands_run_by = \"client\"` from its settings)",
         _ => return None,
     };
     let problem = data.value()["problem"].as_str().map(line).unwrap_or_default();

@@ -250,7 +250,7 @@ mod tests {
         check(&format!("{0}{0}", entry("a", "")), Err("token \"a\" already exists"));
         check(&entry("a b", ""), Err("invalid token name"));
         check("[[token]]\nname = \"a\"\nhash = \"short\"", Err("the hash is not"));
-        check(&entry("a", "token = \"secret\""), Err("there is no setting `token` in [token]"));
+        check(&entry("a", "token = \"secret\""), Err("unknown setting `token` in [token]"));
         check(&entry("a", "scopes = [\"kind:read\", \"notes/*\"]"), Ok(&["a"]));
         check(
             &entry("a", "scopes = [\"kind:read\", \"kind:exec\"]"),

@@ -1,8 +1,11 @@
 //! Where to listen, as people write it: `tcp://127.0.0.1:9000`, `unix:/path`, `stdio:` or `http://127.0.0.1:8787/acp`.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+
+use narrows_config::Paths;
 
 use super::{Door, Listen, Web};
 
@@ -55,7 +58,7 @@ impl Door {
     pub fn instead(&self, other: &Self) -> Option<&'static str> {
         match (self, other) {
             (Self::Web(one), Self::Web(other)) if one.path != other.path => {
-                Some("a port has one path: take another port for the other one")
+                Some("a port has one path: use another port for the other path")
             }
             _ => None,
         }
@@ -84,7 +87,7 @@ impl Door {
     /// # Errors
     /// When no socket can be there.
     pub fn unix(path: &str) -> Result<Self, &'static str> {
-        socket(path, Path::new("")).map(Self::Unix)
+        socket(path, Paths { base: Path::new(""), home: None }).map(Self::Unix)
     }
 }
 
@@ -100,12 +103,12 @@ impl fmt::Display for Door {
 }
 
 /// Why clients come from this machine only.
-const FOR_CLIENTS: &str = "only 127.0.0.1, [::1] and localhost are possible, because whoever connects may use the agents; \
-    other machines need https:// or wss:// with `auth`";
+const FOR_CLIENTS: &str = "only 127.0.0.1, [::1] and localhost are allowed, because every client may use the agents; \
+    for other machines use https:// or wss:// with `auth`";
 
 /// Why operators do.
 pub(super) const FOR_OPERATORS: &str =
-    "only 127.0.0.1, [::1] and localhost are possible, because whoever connects sees how the bus is";
+    "only 127.0.0.1, [::1] and localhost are allowed, because every client can read the status of the bus";
 
 /// Checks that `address` is a host of this machine and a port. Another machine's is refused in the words of `far`.
 pub(super) fn loopback(address: &str, far: &'static str) -> Result<(), &'static str> {
@@ -125,8 +128,8 @@ pub(super) fn host_and_port(address: &str, strange: &'static str) -> Result<Opti
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     let ip: Option<IpAddr> = bare.unwrap_or(host).parse().ok();
     match ip {
-        Some(IpAddr::V6(_)) if bare.is_none() => Err("an IPv6 address stands in brackets: [::1]:9000"),
-        Some(IpAddr::V4(_)) if bare.is_some() => Err("an IPv4 address stands in no brackets"),
+        Some(IpAddr::V6(_)) if bare.is_none() => Err("an IPv6 address needs brackets: [::1]:9000"),
+        Some(IpAddr::V4(_)) if bare.is_some() => Err("an IPv4 address takes no brackets"),
         None if host != "localhost" => Err(strange),
         ip => Ok(ip),
     }
@@ -142,22 +145,22 @@ pub(super) fn is_same(one: &str, other: &str) -> bool {
     same && !one.ends_with(":0")
 }
 
-/// The path of a unix socket; a relative one is meant from `base`.
-pub(super) fn socket(path: &str, base: &Path) -> Result<PathBuf, &'static str> {
-    let path = base.join(plain(path)?);
-    match path.as_os_str().len() {
-        ..=LONGEST_PATH => Ok(path),
-        _ => Err("the path of a socket can have at most 107 bytes"),
+/// Returns the URL with `unix:~/` resolved.
+#[must_use]
+pub fn expand_home<'a>(url: &'a str, home: Option<&Path>) -> Cow<'a, str> {
+    let path = url.strip_prefix("unix:").map(|path| path.strip_prefix("//").unwrap_or(path));
+    match (path.and_then(|path| path.strip_prefix("~/")), home.and_then(Path::to_str)) {
+        (Some(rest), Some(home)) => Cow::Owned(format!("unix:{home}/{rest}")),
+        _ => Cow::Borrowed(url),
     }
 }
 
-/// A path without what only a shell would understand.
-pub(super) fn plain(path: &str) -> Result<&str, &'static str> {
-    match path {
-        "" => Err("the path is missing"),
-        _ if path == "~" || path.starts_with("~/") => Err("`~` is not understood here; write the whole path"),
-        _ if path.starts_with('$') => Err("variables are not understood here; write the whole path"),
-        _ => Ok(path),
+/// Returns the path of a unix socket.
+pub(super) fn socket(path: &str, paths: Paths<'_>) -> Result<PathBuf, &'static str> {
+    let path = paths.resolve(path)?;
+    match path.as_os_str().len() {
+        ..=LONGEST_PATH => Ok(path),
+        _ => Err("the path of a socket can have at most 107 bytes"),
     }
 }
 
@@ -209,7 +212,7 @@ mod tests {
         check("tcp://::1:1", "brackets");
         check("tcp://[127.0.0.1]:1", "no brackets");
         check("unix:", "path is missing");
-        check("unix:~/a", "`~`");
+        check("unix:~/a", "HOME");
         check("unix:$HOME/a", "variables");
         check(&format!("unix:/{}", "a".repeat(107)), "107");
         check("stdio:x", "nothing may follow");

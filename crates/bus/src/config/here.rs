@@ -58,14 +58,14 @@ impl Here<'_> {
         for (path, at) in &placed.sockets {
             if std::fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
                 let what = format!("{:?} exists and is not a socket", path.display().to_string());
-                let hint = "name another path, or remove that file yourself";
+                let hint = "use another path, or remove that file";
                 findings.error(*at, what, Some(hint.to_owned()));
             } else if let Some(above) = impassable(path) {
                 let what = format!(
-                    "no socket can be made there: {:?} is no directory in which this user may make something",
+                    "cannot create a socket there: {:?} is not a directory that this user can write",
                     above.display().to_string()
                 );
-                findings.error(*at, what, Some("name a path in a directory of your own".to_owned()));
+                findings.error(*at, what, Some("use a path in a directory that you own".to_owned()));
             }
         }
         for Needed { path, at, hint } in &placed.files {
@@ -78,7 +78,7 @@ impl Here<'_> {
         let pools = placed.config.pools.iter().zip(&placed.spots);
         if let Some((_, spots)) = pools.max_by_key(|(pool, _)| pool.instances).filter(|_| needed > most) {
             let what = format!(
-                "all workers need {needed} descriptors, and here there can be {most}, so the bus would not start"
+                "all workers need {needed} file descriptors and the limit is {most}, so the bus would not start"
             );
             findings.warning(spots.instances.unwrap_or(spots.command), what);
         }
@@ -101,13 +101,13 @@ impl Here<'_> {
         }
         let hint = match program.split_whitespace().count() {
             ..=1 => {
-                "install it, or give the path to it; a relative path is meant from `cwd`, or else from here"
+                "install it, or write its path; a relative path starts from `cwd`, or from the current directory"
                     .to_owned()
             }
             _ => {
                 let words: Vec<_> =
                     program.split_whitespace().map(|word| format!("\"{}\"", quoted(word))).collect();
-                format!("each word stands by itself: command = [{}]", words.join(", "))
+                format!("write each word as an element of its own: command = [{}]", words.join(", "))
             }
         };
         findings.error(spots.command, format!("`command` cannot be started: {error}"), Some(hint));
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn the_place_of_each_command_is_known() {
         let text = "[[pool]]\ncommand = ['a']\n\n[[pool]]\nname = 'b'\ncommand = ['b']\n";
-        let commands = inspect(text, Path::new("bus.toml"), None).commands;
+        let commands = inspect(text, Path::new("bus.toml"), None, None).commands;
         let shown: Vec<String> = commands.iter().map(|(pool, place)| format!("{pool} {place}")).collect();
         assert_eq!(shown, ["default 2:11", "b 6:11"]);
     }
@@ -164,10 +164,10 @@ mod tests {
                 "[[listen]]\nurl = \"stdio:\"\n[[pool]]\ncommand = [\"narrows\"]\n[admin]\nsocket = \"{socket}\"\n"
             );
             let here = Here { environment: &[], ours: "narrows" };
-            let mistakes = inspect(&text, &place.path().join("bus.toml"), Some(here)).mistakes;
+            let mistakes = inspect(&text, &place.path().join("bus.toml"), None, Some(here)).mistakes;
             let told = mistakes
                 .iter()
-                .any(|mistake| mistake.pos.line == 6 && mistake.message.contains("no socket can be made"));
+                .any(|mistake| mistake.pos.line == 6 && mistake.message.contains("cannot create a socket"));
             assert_eq!((told, mistakes.len()), (expected, usize::from(expected)), "{socket} {mistakes:?}");
         };
         check("new/deep/admin.sock", false);
@@ -183,7 +183,7 @@ mod tests {
         fn check(command: &str, cwd: &str, expected: &[(usize, &str)]) {
             let text = format!("[[listen]]\nurl = \"stdio:\"\n[[pool]]\ncommand = {command}\ncwd = {cwd}\n");
             let here = Here { environment: &[], ours: "narrows" };
-            let mistakes = inspect(&text, Path::new("bus.toml"), Some(here)).mistakes;
+            let mistakes = inspect(&text, Path::new("bus.toml"), None, Some(here)).mistakes;
             assert_eq!(mistakes.len(), expected.len(), "{mistakes:?}");
             for (mistake, (line, words)) in mistakes.iter().zip(expected) {
                 assert_eq!(mistake.pos.line, *line, "{mistake}");
@@ -191,16 +191,16 @@ mod tests {
             }
         }
         let (missing, nowhere) = ((4, "cannot be started"), (5, "`cwd` cannot be used"));
-        let (form, tilde) = ((4, "must be a list"), (5, "`~`"));
+        let tilde = (5, "`~`");
         check("[\"/no/such\"]", "\"/no/place\"", &[missing, nowhere]);
         check("[\"no-such\"]", "\"~/place\"", &[missing, tilde]);
-        check("\"no-such\"", "\"/no/place\"", &[form, nowhere]);
+        check("\"no-such\"", "\"/no/place\"", &[missing, nowhere]);
         check("[\"narrows\"]", "\"/no/place\"", &[nowhere]);
         // Where that would be is not known.
         check("[\"./no-such\"]", "\"/no/place\"", &[nowhere]);
         check("[\"./no-such\"]", "\"~/place\"", &[tilde]);
         check("[\"./no-such\"]", "\"/\"", &[missing]);
-        let words = "each word stands by itself: command = [\"narrows\", \"acp\"]";
+        let words = "write each word as an element of its own: command = [\"narrows\", \"acp\"]";
         check("[\"narrows acp\"]", "\"/\"", &[(4, words)]);
     }
 
@@ -215,7 +215,7 @@ mod tests {
             );
             let environment = [("PATH".into(), "/usr/bin:/bin".into())];
             let here = Here { environment: &environment, ours: "narrows" };
-            let inspected = inspect(&text, Path::new("bus.toml"), Some(here));
+            let inspected = inspect(&text, Path::new("bus.toml"), None, Some(here));
             assert!(inspected.mistakes.is_empty(), "{:?}", inspected.mistakes);
             let warnings: Vec<_> = inspected.warnings.iter().collect();
             match (&*warnings, expected) {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use narrows_config::{Finding, Findings, Node, SourcePos};
+use narrows_config::{Finding, Findings, Node, Paths, SourcePos};
 
 use super::here::{Here, Spots};
 use super::{Config, settings, stdio_bus};
@@ -41,18 +41,18 @@ pub struct Inspected {
     pub commands: Vec<(String, SourcePos)>,
 }
 
-/// Reads the text of the file at `path`: `bus.toml`, or the JSON of stdio Bus. Relative paths in a `bus.toml` are meant
-/// from where it lies, but for the program of a pool, which is meant from where it runs.
+/// Reads the text of the file at `path`: `bus.toml`, or the JSON of stdio Bus. Relative paths in a `bus.toml` start from
+/// its directory, except for the program of a pool, which is resolved where it runs. `~` is `home`.
 ///
 /// # Errors
-/// With all mistakes, in the order of the file.
-pub fn read(text: &str, path: &Path) -> Result<(Config, Vec<Finding>), Vec<Finding>> {
-    let Inspected { config, mistakes, warnings, .. } = inspect(text, path, None);
+/// With all errors, in the order of the file.
+pub fn read(text: &str, path: &Path, home: Option<&Path>) -> Result<(Config, Vec<Finding>), Vec<Finding>> {
+    let Inspected { config, mistakes, warnings, .. } = inspect(text, path, home, None);
     config.map(|config| (config, warnings)).ok_or(mistakes)
 }
 
-/// The same, with all that is wrong and all that is strange at once, also with what is missing `here`.
-pub fn inspect(text: &str, path: &Path, here: Option<Here<'_>>) -> Inspected {
+/// Reads the file as [`read`] does and returns all findings, also about what is missing `here`.
+pub fn inspect(text: &str, path: &Path, home: Option<&Path>, here: Option<Here<'_>>) -> Inspected {
     let file = path.display().to_string();
     let findings = Findings::new(&file, text);
     let start = text.trim_start_matches('\u{feff}').trim_start();
@@ -61,8 +61,8 @@ pub fn inspect(text: &str, path: &Path, here: Option<Here<'_>>) -> Inspected {
     let placed = if is_json {
         Node::from_json(&findings).and_then(|node| stdio_bus::read(&findings, &node))
     } else {
-        let base = path.parent().unwrap_or(Path::new(""));
-        Node::from_toml(&findings).and_then(|node| settings::read(&findings, &node, base))
+        let paths = Paths { base: path.parent().unwrap_or(Path::new("")), home };
+        Node::from_toml(&findings).and_then(|node| settings::read(&findings, &node, paths))
     };
     if let (Some(placed), Some(here)) = (&placed, here) {
         here.look(&findings, placed);

@@ -1,13 +1,12 @@
 //! `bus.toml`: what may stand in it, and what it means.
 
-use std::path::Path;
 use std::time::Duration;
 
 use narrows_base::suggest::nearest;
 use narrows_base::units::{format_duration, format_size};
-use narrows_config::{Findings, Item, Kind, Node, Table, quoted};
+use narrows_config::{Findings, Item, Kind, Node, Paths, Table, quoted};
 
-use super::address::{FOR_OPERATORS, is_same, loopback, plain, socket};
+use super::address::{FOR_OPERATORS, expand_home, is_same, loopback, socket};
 use super::read::Needed;
 use super::{Admin, Auth, Config, Door, LADDER, Limits, Listen, Pool, Protocol, Share};
 use super::{Placed, Spots};
@@ -76,22 +75,23 @@ const ITSELF: u64 = 16 << 20;
 /// The most workers that may be lost in a window.
 pub(super) const BUDGET: u64 = 1_000_000;
 
-/// Makes of a file what it says. Relative paths in it are meant from `base`.
-pub(super) fn read(findings: &Findings<'_>, node: &Node, base: &Path) -> Option<Placed> {
+/// Makes of a file what it says.
+pub(super) fn read(findings: &Findings<'_>, node: &Node, paths: Paths<'_>) -> Option<Placed> {
     let table = node.as_table(findings)?;
-    table.only(TOP, &[("share", POOL_FIRST), ("command", POOL_FIRST), ("url", "it belongs into [[listen]]")]);
+    table.only(TOP, &[("share", POOL_FIRST), ("command", POOL_FIRST), ("url", "move it into [[listen]]")]);
     let tables = |name: &str| table.get(name).and_then(Item::tables).into_iter().flatten();
-    let (pools, spots): (Vec<_>, Vec<_>) = tables("pool").filter_map(|table| pool::read(table, base)).unzip();
+    let (pools, spots): (Vec<_>, Vec<_>) =
+        tables("pool").filter_map(|table| pool::read(table, paths)).unzip();
     let none = |key: &str| table.get(key).is_none_or(|item| item.node.kind == Kind::List(Vec::new()));
     if none("pool") {
         let hint = "write [[pool]] and command = [\"narrows\", \"acp\"]".to_owned();
-        findings.error(0, "there is no pool, so nobody would do the work", Some(hint));
+        findings.error(0, "no [[pool]] is defined", Some(hint));
     }
     let pools = pool::unique(findings, pools);
     let names: Vec<&str> = pools.iter().map(|pool| pool.name.as_str()).collect();
     let mut files = Vec::new();
     let listen: Vec<_> =
-        tables("listen").filter_map(|table| listen(table, base, &names, &mut files)).collect();
+        tables("listen").filter_map(|table| listen(table, paths, &names, &mut files)).collect();
     unique(&listen);
     let mut sockets: Vec<_> = listen
         .iter()
@@ -106,60 +106,61 @@ pub(super) fn read(findings: &Findings<'_>, node: &Node, base: &Path) -> Option<
         listen.iter().any(|listen| listen.at.port().is_some_and(|address| is_same(address, port)))
     };
     if none("listen") {
-        findings.warning(0, "there is no [[listen]]: nobody can come in unless --listen says where");
+        findings
+            .warning(0, "no [[listen]] is defined: clients cannot connect unless --listen names an address");
     }
     let limits = table.get("limits").and_then(Item::table).map(limits).unwrap_or_default();
-    let admin = table.get("admin").and_then(Item::table).map(|table| admin(table, base)).unwrap_or_default();
+    let admin = table.get("admin").and_then(Item::table).map(|table| admin(table, paths)).unwrap_or_default();
     let of_admin = |key| table.get("admin").and_then(Item::table).and_then(|table| table.get(key));
     if admin.port.as_deref().is_some_and(taken)
         && let Some(item) = of_admin("port")
     {
-        item.fail("is also where clients come in", None);
+        item.fail("is already used by a listener", None);
     }
     if let Some(path) = &admin.socket
         && let Some(item) = of_admin("socket")
     {
         if sockets.iter().any(|(other, _)| other == path) {
-            item.fail("is also where clients come in", None);
+            item.fail("is already used by a listener", None);
         }
         sockets.push((path.clone(), item.node.at));
     }
     Some(Placed { config: Config { listen, pools, limits, admin }, spots, sockets, files })
 }
 
-const POOL_FIRST: &str = "it belongs into [[pool]]";
+const POOL_FIRST: &str = "move it into [[pool]]";
 
 /// A place to listen, and the value that names it.
 fn listen<'a>(
     table: Table<'a>,
-    base: &Path,
+    paths: Paths<'_>,
     pools: &[&str],
     files: &mut Vec<Needed>,
 ) -> Option<(Listen, Item<'a>)> {
     let usual = [
-        ("token", "tokens stand in a file: auth = \"token\", tokens = \"tokens.toml\""),
-        ("port", "it belongs into the `url`"),
-        ("cert", "it belongs into `tls`"),
-        ("key", "it belongs into `tls`"),
+        ("token", "tokens are kept in a file: auth = \"token\", tokens = \"tokens.toml\""),
+        ("port", "write it in the `url`"),
+        ("cert", "move it into `tls`"),
+        ("key", "move it into `tls`"),
     ];
     table.only(LISTEN, &usual);
     let Some(url) = table.get("url") else {
         let hint = "write url = \"tcp://127.0.0.1:9000\", \"unix:/path\" or \"stdio:\"";
         return table.error("`url` is missing", Some(hint));
     };
-    let mut listen = url.parsed(Listen::parse)?;
+    let mut listen = url.parsed(|text| Listen::parse(&expand_home(text, paths.home)))?;
     if let Door::Web(at) = &mut listen.at {
-        files.extend(web::read(table, at, url, base));
+        files.extend(web::read(table, at, url, paths));
     } else {
         listen.auth = web::read_plain(table, &listen.at);
     }
     if let Door::Unix(path) = &mut listen.at {
-        *path = url.parsed(|_| socket(&path.to_string_lossy(), base))?;
+        *path = url.parsed(|_| socket(&path.to_string_lossy(), paths))?;
     }
     if let Some(item) = table.get("pool") {
         let name = item.text()?;
         if listen.pool.as_deref().is_some_and(|other| other != name) {
-            item.fail("is another than the one in the `url`", None);
+            item.fail("differs from the pool in the `url`", None);
         }
         listen.pool = Some(name.to_owned());
     }
@@ -181,7 +182,7 @@ fn listen<'a>(
 fn known_pool(item: Item<'_>, name: &str, pools: &[&str]) {
     if !pools.contains(&name) {
         let hint = nearest(name, pools.iter().copied()).map(|near| format!("did you mean \"{near}\"?"));
-        item.fail(&format!("names a pool that there is not: \"{}\"", quoted(name)), hint);
+        item.fail(&format!("names an unknown pool: \"{}\"", quoted(name)), hint);
     }
 }
 
@@ -228,7 +229,7 @@ fn turned_away<'a>(
 fn unique(listen: &[(Listen, Item<'_>)]) {
     for (index, (one, url)) in listen.iter().enumerate() {
         if let Some((other, _)) = listen[..index].iter().find(|(other, _)| other.at.is_same(&one.at)) {
-            url.fail("is listened on already", one.at.instead(&other.at).map(str::to_owned));
+            url.fail("is already used by another listener", one.at.instead(&other.at).map(str::to_owned));
         }
     }
 }
@@ -249,9 +250,7 @@ fn limits(table: Table<'_>) -> Limits {
     set(table, "memory", &mut limits.memory, |item| item.size(0, u64::MAX));
     if let Some(item) = table.get("memory").filter(|_| (1..ITSELF).contains(&limits.memory)) {
         let needs = format_size(ITSELF);
-        item.warn(&format!(
-            "is less than the bus itself needs, which is about {needs}: it may let nobody in"
-        ));
+        item.warn(&format!("is less than the bus itself needs (about {needs}): it may refuse all clients"));
     } else if let Some(item) = table.get("memory").filter(|_| is_below_line(&limits)) {
         let line = format_size(limits.max_line as u64);
         item.warn(&format!("is less than `max_line` ({line}): one message can use all of it"));
@@ -301,7 +300,7 @@ fn is_below_line(limits: &Limits) -> bool {
 pub(super) fn long_drain(item: Item<'_>, time: Duration) {
     if time > Limits::default().drain_timeout {
         let most = format_duration(time + LADDER);
-        item.warn(&format!("lets the bus take {most} to stop: tell whatever stops it to wait so long"));
+        item.warn(&format!("lets a shutdown take {most}: give the service manager at least that timeout"));
     }
 }
 
@@ -312,14 +311,14 @@ fn set<'a, T>(table: Table<'a>, key: &str, target: &mut T, reading: impl FnOnce(
     }
 }
 
-fn admin(table: Table<'_>, base: &Path) -> Admin {
+fn admin(table: Table<'_>, paths: Paths<'_>) -> Admin {
     table.only(ADMIN, &[("url", "write socket = \"/path\" or port = 9090")]);
     let port = |item: Item<'_>| match item.node.kind {
         Kind::Whole(_) => item.count(0, u16::MAX).map(|port: u16| format!("127.0.0.1:{port}")),
         _ => item.parsed(|text| loopback(text, FOR_OPERATORS).map(|()| text.to_owned())),
     };
     Admin {
-        socket: table.get("socket").and_then(|item| item.parsed(|text| socket(text, base))),
+        socket: table.get("socket").and_then(|item| item.parsed(|text| socket(text, paths))),
         port: table.get("port").and_then(port),
         is_open: admin_is_open(table),
     }
@@ -329,24 +328,27 @@ fn admin(table: Table<'_>, base: &Path) -> Admin {
 fn admin_is_open(table: Table<'_>) -> bool {
     let Some(item) = table.get("auth") else { return false };
     if table.get("port").is_none() {
-        item.fail("has an effect only beside `port`: the socket is for the user of the bus", None);
+        item.fail("has an effect only with `port`: the socket always admits only the user of the bus", None);
     }
     let is_open = item.one_of(&[("user", false), ("none", true)]).unwrap_or_default();
     if is_open {
-        item.warn("admits every user of this machine, who then sees names of clients, pools and processes");
+        item.warn(
+            "admits every user of this machine, who can then read the names of clients, pools and processes",
+        );
     }
     is_open
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::super::inspect;
-    use super::*;
 
     /// What is said about a bus with these places and these settings.
     fn told(url: &str, rest: &str) -> String {
         let text = format!("[[listen]]\nurl = \"{url}\"\n[[pool]]\ncommand = [\"a\"]\n{rest}\n");
-        let inspected = inspect(&text, Path::new("bus.toml"), None);
+        let inspected = inspect(&text, Path::new("bus.toml"), None, None);
         let mistakes = inspected.mistakes.iter().map(ToString::to_string);
         let warnings = inspected.warnings.iter().map(|warning| format!("warning {warning}"));
         mistakes.chain(warnings).collect::<Vec<_>>().join("\n")
@@ -356,7 +358,7 @@ mod tests {
     fn operators_and_clients_do_not_share_a_port() {
         #[track_caller]
         fn check(url: &str, port: &str, clash: bool) {
-            let expected = if clash { "bus.toml:6:8: `port` is also where clients come in" } else { "" };
+            let expected = if clash { "bus.toml:6:8: `port` is already used by a listener" } else { "" };
             assert_eq!(told(url, &format!("[admin]\nport = {port}")), expected, "{url} {port}");
         }
         check("tcp://127.0.0.1:9000", "9000", true);
@@ -373,8 +375,8 @@ mod tests {
         #[track_caller]
         fn check(memory: &str, warned: bool) {
             let told = told("stdio:", &format!("[limits]\nmemory = {memory}\nmax_line = \"1MiB\""));
-            let expected = "warning bus.toml:6:10: `memory` is less than the bus itself needs, which is about 16MiB: \
-                            it may let nobody in";
+            let expected = "warning bus.toml:6:10: `memory` is less than the bus itself needs (about 16MiB): it may \
+                            refuse all clients";
             assert_eq!(told, if warned { expected } else { "" }, "{memory}");
         }
         check("0", false);

@@ -301,12 +301,12 @@ mod tests {
     fn values_that_are_hidden_are_comments_and_nothing_else_is() {
         let text = "[[pool]]\ncommand = ['a', \"x\\n[pool.env]\\nA = 1\"]\nenv = { KEY = 'k', 'odd key' = 'o' }\n\
             client_capabilities = { env = { A = '(hidden)' } }\n[[pool]]\nname = 'b'\ncommand = ['b']\n";
-        let (mut config, _) = read(text, Path::new("bus.toml")).unwrap();
+        let (mut config, _) = read(text, Path::new("bus.toml"), None).unwrap();
         let shown = toml(&config);
         let comments: Vec<&str> = shown.lines().filter(|line| line.starts_with('#')).collect();
         assert_eq!(comments, ["# KEY = \"(hidden)\"", "# \"odd key\" = \"(hidden)\""], "{shown}");
         assert!(shown.starts_with("[[pool]]\n"), "{shown}");
         config.pools[0].env.clear();
-        assert_eq!(read(&shown, Path::new("bus.toml")).unwrap().0, config, "{shown}");
+        assert_eq!(read(&shown, Path::new("bus.toml"), None).unwrap().0, config, "{shown}");
     }
 }

@@ -35,8 +35,8 @@ pub(super) fn read(findings: &Findings<'_>, node: &Node) -> Option<Placed> {
     let table = node.as_table(findings)?;
     strangers(table, &["pools", "limits", "transport"]);
     let Some(item) = table.get("pools") else {
-        let hint = "this is JSON, so it is read as a configuration of stdio Bus; ours is TOML";
-        return table.error("there is no `pools`", Some(hint));
+        let hint = "JSON is read as a configuration of stdio Bus; a bus.toml is TOML";
+        return table.error("`pools` is missing", Some(hint));
     };
     let mut pools: Vec<Pool> = Vec::new();
     let mut spots = Vec::new();
@@ -44,7 +44,7 @@ pub(super) fn read(findings: &Findings<'_>, node: &Node) -> Option<Placed> {
         let Some(table) = item.table() else { continue };
         let Some((pool, command)) = pool(table) else { continue };
         if !pool.name.is_empty() && pools.iter().any(|other| other.name == pool.name) {
-            let what = format!("another pool has the id \"{}\" already", quoted(&pool.name));
+            let what = format!("duplicate pool id \"{}\"", quoted(&pool.name));
             findings.error(table.at, what, Some("give each its own".to_owned()));
         }
         pools.push(pool);
@@ -70,7 +70,7 @@ pub(super) fn read(findings: &Findings<'_>, node: &Node) -> Option<Placed> {
 fn strangers(table: Table<'_>, known: &'static [&'static str]) {
     for (entry, near) in table.unknown(known) {
         let near = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
-        table.findings.warning(entry.at, format!("`{}` is not known and ignored{near}", quoted(&entry.key)));
+        table.findings.warning(entry.at, format!("`{}` is unknown and ignored{near}", quoted(&entry.key)));
     }
 }
 
@@ -164,7 +164,7 @@ fn transport(table: Table<'_>) -> Vec<Listen> {
         Some("stdio") => stdio,
         Some("tcp" | "unix") => {
             item.warn(
-                "does not say where: nothing is listened on unless --tcp HOST:PORT or --unix PATH is given",
+                "names no address: the bus does not listen unless --tcp HOST:PORT or --unix PATH is given",
             );
             Vec::new()
         }

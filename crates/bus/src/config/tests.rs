@@ -65,7 +65,7 @@ port = 9090
 /// What a file says, or its mistakes and then its warnings, a line each.
 fn told(text: &str, path: &str) -> String {
     let lines = |lines: Vec<String>| lines.join("\n");
-    match read(text, Path::new(path)) {
+    match read(text, Path::new(path), None) {
         Ok((_, warnings)) => lines(warnings.iter().map(|warning| format!("warning {warning}")).collect()),
         Err(mistakes) => lines(mistakes.iter().map(ToString::to_string).collect()),
     }
@@ -78,7 +78,7 @@ fn toml(text: &str) -> String {
 
 #[test]
 fn a_file_says_everything() {
-    let (config, warnings) = read(WHOLE, Path::new("/etc/narrows/bus.toml")).unwrap();
+    let (config, warnings) = read(WHOLE, Path::new("/etc/narrows/bus.toml"), None).unwrap();
     assert_eq!(warnings, []);
     let listen = |at: Door, pool: Option<&str>| Listen { pool: pool.map(str::to_owned), ..Listen::new(at) };
     assert_eq!(
@@ -130,7 +130,7 @@ fn a_file_says_everything() {
 #[test]
 fn little_is_enough() {
     let text = "[[listen]]\nurl = \"stdio:\"\n[[pool]]\ncommand = [\"a\"]\n";
-    let (config, warnings) = read(text, Path::new("bus.toml")).unwrap();
+    let (config, warnings) = read(text, Path::new("bus.toml"), None).unwrap();
     assert_eq!(warnings, []);
     let expected = Config {
         listen: vec![Listen::new(Door::Stdio)],
@@ -189,33 +189,31 @@ port = "0.0.0.0:9090"
 
 [amdin]
 "#), @r#"
-    bus.toml:3:7: `url` cannot be "tcp://0.0.0.0:9000": only 127.0.0.1, [::1] and localhost are possible, because whoever connects may use the agents; other machines need https:// or wss:// with `auth`
-    bus.toml:8:8: `pool` names a pool that there is not: "codr"; did you mean "coder"?
-    bus.toml:11:7: `url` is listened on already
+    bus.toml:3:7: `url` cannot be "tcp://0.0.0.0:9000": only 127.0.0.1, [::1] and localhost are allowed, because every client may use the agents; for other machines use https:// or wss:// with `auth`
+    bus.toml:8:8: `pool` names an unknown pool: "codr"; did you mean "coder"?
+    bus.toml:11:7: `url` is already used by another listener
     bus.toml:13:1: `url` is missing; write url = "tcp://127.0.0.1:9000", "unix:/path" or "stdio:"
-    bus.toml:18:11: `command` must be a list of texts; no shell sees it; write command = ["narrows", "acp", "--log", "debug"]
     bus.toml:19:13: `instances` must be a whole number from 1 to 10000
     bus.toml:20:9: `share` must be one of "connection", "session", "all"; did you mean "all"?
     bus.toml:21:12: `protocol` must be 1, 2 or "jsonrpc"; write the number without quotes
     bus.toml:23:1: `command` is missing; write command = ["narrows", "acp"], or manifest = "DIR/ACP.md"
-    bus.toml:24:8: another pool has the name "coder" already; give each its own `name`
-    bus.toml:25:1: there is no setting `comand` in [pool]; did you mean `command`?
-    bus.toml:26:1: there is no setting `args` in [pool]; the arguments stand in `command`, behind the program
+    bus.toml:24:8: duplicate pool name "coder"; give each a `name` of its own
+    bus.toml:25:1: unknown setting `comand` in [pool]; did you mean `command`?
+    bus.toml:26:1: unknown setting `args` in [pool]; write the arguments in `command`, after the program
     bus.toml:27:13: `instances` must be at most `max_instances`, which is 256; or write max_instances = 300
     bus.toml:28:16: `PORT` must be a text in quotes
     bus.toml:28:28: `A=B` is not the name of a variable
-    bus.toml:29:13: `pass_env` cannot be "A*B": `*` may only stand at the end
-    bus.toml:30:7: `cwd` cannot be "~/work": `~` is not understood here; write the whole path
-    bus.toml:33:1: there is no setting `max-line` in [limits]; did you mean `max_line`?
+    bus.toml:29:13: `pass_env` cannot be "A*B": `*` is only allowed at the end
+    bus.toml:30:7: `cwd` cannot be "~/work": `~` needs the environment variable HOME
+    bus.toml:33:1: `max-line` is the old spelling of `max_line`, which is set too
     bus.toml:34:13: `max_batch` must be a whole number from 1 to 100000
     bus.toml:35:15: `queue_bytes` cannot be "8M": the unit must be `B`, `KiB`, `MiB` or `GiB`, or `kB`, `MB` or `GB` by thousands
-    bus.toml:36:17: `stall_timeout` must be a time in quotes; write "30s" if seconds are meant
     bus.toml:37:22: `initialize_timeout` must be more than nothing
     bus.toml:38:17: `session_grace` cannot be "1d": the unit must be `ms`, `s`, `m` or `h`
     bus.toml:39:12: `max_line` must be from 1KiB to 1GiB
-    bus.toml:42:10: `socket` is also where clients come in
-    bus.toml:43:8: `port` cannot be "0.0.0.0:9090": only 127.0.0.1, [::1] and localhost are possible, because whoever connects sees how the bus is
-    bus.toml:45:2: there is no setting `amdin`; did you mean `admin`?
+    bus.toml:42:10: `socket` is already used by a listener
+    bus.toml:43:8: `port` cannot be "0.0.0.0:9090": only 127.0.0.1, [::1] and localhost are allowed, because every client can read the status of the bus
+    bus.toml:45:2: unknown setting `amdin`; did you mean `admin`?
     "#);
 }
 
@@ -225,19 +223,16 @@ fn a_form_that_is_wrong_is_told() {
     fn check(text: &str, expected: &str) {
         assert_eq!(toml(text), expected, "{text}");
     }
-    check(
-        "",
-        "bus.toml:1:1: there is no pool, so nobody would do the work; write [[pool]] and command = [\"narrows\", \"acp\"]",
-    );
+    check("", "bus.toml:1:1: no [[pool]] is defined; write [[pool]] and command = [\"narrows\", \"acp\"]");
     assert_eq!(toml("pool = []"), toml(""));
     check("\n[pool]\n", "bus.toml:2:1: `pool` must be a list of tables; write [[pool]], with two brackets");
     check("pool = [1]\n", "bus.toml:1:9: `pool` must be a table");
     check(
         "[[pool]]\ncommand = []\n",
-        "bus.toml:2:11: `command` must be at least a program; write command = [\"narrows\", \"acp\"]",
+        "bus.toml:2:11: `command` must be a program and its arguments; write command = [\"narrows\", \"acp\"], or command = \"narrows acp\"",
     );
-    check("[[pool]]\ncommand = [\"\"]\n", "bus.toml:2:12: `command` must be a text that is not empty");
-    check("[[pool]]\ncommand = [\"a\\u0000\"]\n", "bus.toml:2:12: `command` must be a text without NUL");
+    assert_eq!(toml("[[pool]]\ncommand = [\"\"]\n"), toml("[[pool]]\ncommand = []\n"));
+    check("[[pool]]\ncommand = [\"a\\u0000\"]\n", "bus.toml:2:11: `command` must be a command without NUL");
     check(
         "[[pool]]\ncommand = [\"a\"]\nname = \"a b\"\n",
         "bus.toml:3:8: `name` cannot be \"a b\": a name has at most 64 letters, digits, `.`, `_` and `-`",
@@ -249,7 +244,7 @@ fn a_form_that_is_wrong_is_told() {
 fn values_of_variables_are_never_told() {
     let text = "[[pool]]\ncommand = [\"a\"]\nenv = { KEY = [\"hunter2\"], B = \"hunter2\" }\n";
     assert!(!toml(text).contains("hunter2"));
-    let (config, _) = read(&text.replace("[\"hunter2\"]", "\"hunter2\""), Path::new("b")).unwrap();
+    let (config, _) = read(&text.replace("[\"hunter2\"]", "\"hunter2\""), Path::new("b"), None).unwrap();
     assert!(!shown::toml(&config).contains("hunter2"));
     assert!(!shown::json(&config).to_string().contains("hunter2"));
 }
@@ -277,11 +272,11 @@ protocol = "jsonrpc"
 client_capabilities = {}
 mix_identities = false
 "#), @r#"
-    warning bus.toml:1:1: there is no [[listen]]: nobody can come in unless --listen says where
-    warning bus.toml:4:12: `protocol` means something only with share = "all"
-    warning bus.toml:5:23: `client_capabilities` means something only with share = "all"
-    warning bus.toml:6:18: `mix_identities` means something only with share = "all"
-    warning bus.toml:13:23: `client_capabilities` means nothing with protocol = "jsonrpc"
+    warning bus.toml:1:1: no [[listen]] is defined: clients cannot connect unless --listen names an address
+    warning bus.toml:4:12: `protocol` has an effect only with share = "all"
+    warning bus.toml:5:23: `client_capabilities` has an effect only with share = "all"
+    warning bus.toml:6:18: `mix_identities` has an effect only with share = "all"
+    warning bus.toml:13:23: `client_capabilities` has no effect with protocol = "jsonrpc"
     "#);
 }
 
@@ -302,7 +297,7 @@ const FOREIGN: &str = r#"{
 
 #[test]
 fn the_files_of_stdio_bus_are_read() {
-    let (config, warnings) = read(FOREIGN, Path::new("stdio_bus_config")).unwrap();
+    let (config, warnings) = read(FOREIGN, Path::new("stdio_bus_config"), None).unwrap();
     let pool = |id: &str, command: &[&str], instances| Pool {
         instances,
         max_instances: u32::max(instances, 256),
@@ -327,10 +322,10 @@ fn the_files_of_stdio_bus_are_read() {
     assert_eq!(config, expected);
     let warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
     assert_snapshot!(warnings.join("\n"), @r"
-    stdio_bus_config:3:100: `env` is not known and ignored
-    stdio_bus_config:9:26: `drain_timeout_sec` lets the bus take 41s to stop: tell whatever stops it to wait so long
+    stdio_bus_config:3:100: `env` is unknown and ignored
+    stdio_bus_config:9:26: `drain_timeout_sec` lets a shutdown take 41s: give the service manager at least that timeout
     stdio_bus_config:9:58: `backpressure_timeout_sec` cannot be 0 here; the default is used
-    stdio_bus_config:9:61: `max_restart` is not known and ignored; did you mean `max_restarts`?
+    stdio_bus_config:9:61: `max_restart` is unknown and ignored; did you mean `max_restarts`?
     stdio_bus_config:9:77: nothing follows this comma
     stdio_bus_config:11:86: `options` is ignored
     ");
@@ -349,7 +344,7 @@ fn mistakes_in_the_files_of_stdio_bus() {
   "transport": {"mode": "shm", "framing": "length", "protocol": "binary"}
 }"#, "c.json"), @r#"
     c.json:3:46: `instances` must be a whole number from 1 to 10000
-    c.json:5:5: another pool has the id "b" already; give each its own
+    c.json:5:5: duplicate pool id "b"; give each its own
     c.json:5:42: `args` must be a list of texts
     c.json:6:5: `id` is missing; a pool has an id, a command and a number of instances
     c.json:6:5: `instances` is missing; a pool has an id, a command and a number of instances
@@ -362,7 +357,7 @@ fn mistakes_in_the_files_of_stdio_bus() {
     "#);
     assert_eq!(
         told("{}", "bus.toml"),
-        "bus.toml:1:1: there is no `pools`; this is JSON, so it is read as a configuration of stdio Bus; ours is TOML"
+        "bus.toml:1:1: `pools` is missing; JSON is read as a configuration of stdio Bus; a bus.toml is TOML"
     );
     assert_eq!(told(r#"{"pools": []}"#, "c"), "c:1:11: `pools` must have at least one pool");
     assert_eq!(
@@ -372,7 +367,7 @@ fn mistakes_in_the_files_of_stdio_bus() {
     let tcp = r#"{"pools": [{"id": "a", "command": "a", "instances": 1}], "transport": {"mode": "tcp"}}"#;
     assert_eq!(
         told(tcp, "c"),
-        "warning c:1:80: `mode` does not say where: nothing is listened on unless --tcp HOST:PORT or --unix PATH is given"
+        "warning c:1:80: `mode` names no address: the bus does not listen unless --tcp HOST:PORT or --unix PATH is given"
     );
 }
 
@@ -381,7 +376,7 @@ fn programs_are_looked_for_where_they_are_named() {
     let lines = |text: &str, path| {
         let nowhere = [("PATH".into(), "/nowhere".into())];
         let here = Here { environment: &nowhere, ours: "narrows" };
-        let Inspected { mistakes, .. } = inspect(text, Path::new(path), Some(here));
+        let Inspected { mistakes, .. } = inspect(text, Path::new(path), None, Some(here));
         mistakes.iter().map(|mistake| mistake.pos.line).collect::<Vec<_>>()
     };
     // The first program is ourselves, and without its `cwd` nobody knows where the second one is.
@@ -402,13 +397,14 @@ memory = "1GiB"
 pids = 7
 "#;
     let here = Here { environment: &[], ours: "narrows" };
-    let Inspected { config, mistakes, mut warnings, .. } = inspect(text, Path::new("bus.toml"), Some(here));
+    let Inspected { config, mistakes, mut warnings, .. } =
+        inspect(text, Path::new("bus.toml"), None, Some(here));
     assert_eq!(config, None);
     let lines: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
     assert_snapshot!(lines.join("\n"), @r#"
-    bus.toml:3:11: `command` cannot be started: program "/no/such/program" not found; install it, or give the path to it; a relative path is meant from `cwd`, or else from here
+    bus.toml:3:11: `command` cannot be started: program "/no/such/program" not found; install it, or write its path; a relative path starts from `cwd`, or from the current directory
     bus.toml:4:7: `cwd` cannot be used: "/no/such/place": No such file or directory (os error 2)
-    bus.toml:5:1: there is no setting `instancse` in [pool]; did you mean `instances`?
+    bus.toml:5:1: unknown setting `instancse` in [pool]; did you mean `instances`?
     "#);
     assert!(warnings.remove(0).message.contains("no [[listen]]"));
     let cannot: Vec<usize> = [(Controller::Memory, 6), (Controller::Pids, 7)]
@@ -430,7 +426,8 @@ fn what_a_bus_has_no_room_for_is_told() {
     let pools: String = (0..30).map(|number| pool(&number.to_string())).collect();
     let text = format!("[[listen]]\nurl = \"unix:file\"\n{pools}[admin]\nsocket = \"new\"\n");
     let here = Here { environment: &[], ours: "narrows" };
-    let Inspected { mistakes, warnings, .. } = inspect(&text, &place.path().join("bus.toml"), Some(here));
+    let Inspected { mistakes, warnings, .. } =
+        inspect(&text, &place.path().join("bus.toml"), None, Some(here));
     assert_eq!(mistakes.len(), 1, "{mistakes:?}");
     assert_eq!(mistakes[0].pos.line, 2);
     assert!(mistakes[0].message.ends_with("exists and is not a socket"), "{mistakes:?}");
@@ -447,14 +444,14 @@ fn a_long_drain_is_warned_of() {
     assert_eq!(toml(&format!("{pool}\"30s\"")), "");
     assert_eq!(
         toml(&format!("{pool}\"50s\"")),
-        "warning bus.toml:6:17: `drain_timeout` lets the bus take 60s to stop: tell whatever stops it to wait so long"
+        "warning bus.toml:6:17: `drain_timeout` lets a shutdown take 60s: give the service manager at least that timeout"
     );
 }
 
 #[test]
 fn the_settings_are_shown_as_they_are_written() {
     for (text, path) in [(WHOLE, "/etc/bus.toml"), ("[[pool]]\ncommand = [\"a\"]\n", "bus.toml")] {
-        let (mut config, _) = read(text, Path::new(path)).unwrap();
+        let (mut config, _) = read(text, Path::new(path), None).unwrap();
         let shown = shown::toml(&config);
         // Whoever uses it has to write the values of variables himself.
         let variables: Vec<String> = config.pools.iter().flat_map(|pool| pool.env.keys().cloned()).collect();
@@ -462,13 +459,13 @@ fn the_settings_are_shown_as_they_are_written() {
             assert!(shown.contains(&format!("\n# {name} = ")), "{shown}");
         }
         config.pools.iter_mut().for_each(|pool| pool.env.clear());
-        let (again, warnings) = read(&shown, Path::new("other.toml")).expect(&shown);
+        let (again, warnings) = read(&shown, Path::new("other.toml"), None).expect(&shown);
         assert_eq!(again, config, "{shown}");
         // Of a file that does not listen anywhere.
         assert_eq!(warnings.is_empty(), !config.listen.is_empty(), "{warnings:?}");
     }
     let (config, _) =
-        read("[[listen]]\nurl = \"stdio:\"\n[[pool]]\ncommand = [\"a\"]\n", Path::new("b")).unwrap();
+        read("[[listen]]\nurl = \"stdio:\"\n[[pool]]\ncommand = [\"a\"]\n", Path::new("b"), None).unwrap();
     assert_eq!(shown::json(&config)["limits"]["queue_bytes"], "8MiB");
     assert_snapshot!(shown::toml(&config), @r#"
     [[listen]]
@@ -558,7 +555,7 @@ fn value() -> impl Strategy<Value = String> {
 fn judge(text: &str, path: &str) -> Result<(), TestCaseError> {
     let lines = text.lines().count().max(1);
     let here = Here { environment: &[], ours: "narrows" };
-    let Inspected { config, mistakes, warnings, .. } = inspect(text, Path::new(path), Some(here));
+    let Inspected { config, mistakes, warnings, .. } = inspect(text, Path::new(path), None, Some(here));
     prop_assert_eq!(config.is_none(), !mistakes.is_empty(), "refused without a reason: {}", text);
     if let Some(config) = config {
         prop_assert!(!shown::toml(&config).is_empty());

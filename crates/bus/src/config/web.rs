@@ -139,7 +139,7 @@ impl Web {
                 ("url", "needs a certificate: tls = { cert = \"cert.pem\", key = \"key.pem\" }")
             }
             _ if !self.secure && self.tls.is_some() => {
-                ("tls", "means something only with https:// or wss:// in the `url`")
+                ("tls", "has an effect only with https:// or wss:// in the `url`")
             }
             Auth::None | Auth::User if !self.is_loopback() => {
                 ("url", "can be reached from other machines, which needs `auth` and https:// or wss://")
@@ -151,13 +151,13 @@ impl Web {
                 ("auth", "needs a file of tokens: tokens = \"tokens.toml\"")
             }
             Auth::None | Auth::User | Auth::Mtls if self.tokens.is_some() => {
-                ("tokens", "means something only with auth = \"token\"")
+                ("tokens", "has an effect only with auth = \"token\"")
             }
             Auth::Mtls if !has_ca => {
                 ("auth", "needs the authority of its clients: tls = { …, client_ca = \"ca.pem\" }")
             }
             Auth::None | Auth::User if has_ca => {
-                ("tls", "has a `client_ca`, which means something only with auth = \"mtls\" or \"token\"")
+                ("tls", "has a `client_ca`, which has an effect only with auth = \"mtls\" or \"token\"")
             }
             _ => return None,
         };

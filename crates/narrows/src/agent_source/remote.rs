@@ -167,7 +167,7 @@ fn read_token(path: &Path, by: NamedBy) -> Result<Secret, Failure> {
     let by = match by {
         NamedBy::Flag => "--token-file",
         NamedBy::Variable => environment::TOKEN_FILE,
-        NamedBy::Setting => "`token-file` in [acp]",
+        NamedBy::Setting => "`token_file` in [acp]",
     };
     let text = std::fs::read_to_string(path).map_err(|error| Failure::file_unreadable(by, path, &error))?;
     let token = text.trim();
@@ -193,7 +193,7 @@ mod tests {
         let told = |by| read_token(&place.path().join("none"), by).unwrap_err().message();
         assert!(told(NamedBy::Flag).starts_with("--token-file: "));
         assert!(told(NamedBy::Variable).starts_with("NARROWS_TOKEN_FILE: "));
-        assert!(told(NamedBy::Setting).starts_with("`token-file` in [acp]: "));
+        assert!(told(NamedBy::Setting).starts_with("`token_file` in [acp]: "));
     }
 
     #[test]

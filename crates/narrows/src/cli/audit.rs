@@ -102,6 +102,10 @@ pub(crate) struct AuditShow {
     /// Output format
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = AuditFormat::Text)]
     pub(crate) format: AuditFormat,
+
+    /// The same as --format json
+    #[arg(long, conflicts_with = "format")]
+    pub(crate) json: bool,
 }
 
 /// The output format of entries.
@@ -146,6 +150,10 @@ pub(crate) struct AuditKeygen {
     /// File for the private key, which must not exist
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
+
+    /// Print a JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 fn decisions() -> impl TypedValueParser<Value = Decision> {

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum};
-use narrows_bus::config::{self, Door, Listen};
+use narrows_bus::config::{self, Door, Listen, expand_home};
 
 use super::{help, value};
+use crate::environment;
 
 /// The help heading of options about workers.
 const WORKERS: &str = "Workers";
@@ -42,7 +43,7 @@ pub(crate) struct Bus {
 
     /// Address to listen on: tcp://127.0.0.1:9000, unix:PATH, stdio: or http://127.0.0.1:8787/acp; overrides the file
     ///
-    /// In `unix:PATH`, `~` is not expanded. Missing directories of PATH are created, accessible only to you.
+    /// In PATH, `~/` is your home directory. Missing directories are created, for this user alone.
     #[arg(long, value_name = "URL", value_parser = listen)]
     pub(crate) listen: Vec<Listen>,
 
@@ -186,7 +187,8 @@ fn socket(text: OsString) -> Result<PathBuf, &'static str> {
 
 /// Parses a listener.
 pub(super) fn parse_listener(url: &str) -> Result<Listen, String> {
-    Listen::parse(url).map_err(|reason| match value::bare_address(url) {
+    let expanded = expand_home(url, environment::home().as_deref());
+    Listen::parse(&expanded).map_err(|reason| match value::bare_address(url) {
         Some(meant) => format!("{reason}; did you mean {meant}?"),
         None => reason.to_owned(),
     })

@@ -33,7 +33,7 @@ pub(crate) enum PolicyCommand {
 ///
 /// The decision is the one that `narrows run` would make here, with the same options and the same sandbox, if this
 /// machine has one. Without FILE, only the access preset decides. If an agent asks about a command that it may run
-/// itself, the sandbox does not count: add --no-sandbox, unless narrows.toml has `commands-run-by = "client"`.
+/// itself, the sandbox does not count: add --no-sandbox, unless narrows.toml has `commands_run_by = "client"`.
 #[derive(Args, Debug)]
 #[command(after_help = help::examples(help::POLICY_EXPLAIN))]
 pub(crate) struct Explain {

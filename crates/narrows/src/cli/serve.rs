@@ -96,6 +96,10 @@ pub(crate) struct Serve {
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = CheckFormat::Text, requires = "self_test")]
     pub(crate) format: CheckFormat,
 
+    /// The same as --format json
+    #[arg(long, conflicts_with = "format", requires = "self_test")]
+    pub(crate) json: bool,
+
     /// Directory for trusted digests and the sessions of the built-in agent [default: narrows in your data directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
@@ -153,6 +157,10 @@ pub(crate) struct Approve {
     /// To approve an action of another user's `narrows serve`, use the path of its --admin-socket.
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
+
+    /// With --list or --show, print a JSON object
+    #[arg(long, conflicts_with_all = ["reject", "key"])]
+    pub(crate) json: bool,
 }
 
 #[cfg(test)]

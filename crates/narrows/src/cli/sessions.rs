@@ -18,6 +18,16 @@ use super::{AgentArgs, help};
     after_long_help = help::reference(help::SESSIONS)
 )]
 pub(crate) struct Sessions {
+    #[command(flatten)]
+    pub(crate) list: SessionsList,
+
+    #[command(subcommand)]
+    pub(crate) command: Option<SessionsCommand>,
+}
+
+/// The flags of the list.
+#[derive(Args, Debug)]
+pub(crate) struct SessionsList {
     /// Include sessions of all directories, and sessions without messages
     #[arg(long, conflicts_with = "cwd")]
     pub(crate) all: bool,
@@ -28,13 +38,13 @@ pub(crate) struct Sessions {
 
     #[command(flatten)]
     pub(crate) agent: AgentArgs,
-
-    #[command(subcommand)]
-    pub(crate) command: Option<SessionsCommand>,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum SessionsCommand {
+    /// List sessions, which is the default
+    #[command(after_help = help::examples(help::SESSIONS))]
+    List(Box<SessionsList>),
     Delete(Box<Delete>),
 }
 
@@ -46,6 +56,10 @@ pub(crate) struct Delete {
     /// Session id
     #[arg(value_name = "ID")]
     pub(crate) id: String,
+
+    /// Print a JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
 
     #[command(flatten)]
     pub(crate) agent: AgentArgs,

@@ -82,4 +82,8 @@ pub(crate) struct TokenRevoke {
     /// Token file
     #[arg(long, value_name = "FILE")]
     pub(crate) file: PathBuf,
+
+    /// Print a JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
 }

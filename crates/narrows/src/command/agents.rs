@@ -7,12 +7,13 @@ mod report;
 
 use std::process::ExitCode;
 
-use crate::cli::Agents;
+use crate::cli::{Agents, AgentsCommand};
 use crate::failure::Failure;
 
 pub(super) fn execute(args: &Agents) -> Result<ExitCode, Failure> {
-    match &args.probe {
-        Some(wanted) => probe::execute(args, wanted),
-        None => list::execute(args),
+    match (&args.command, &args.probe) {
+        (Some(AgentsCommand::List(args)), _) => list::execute(args),
+        (None, Some(wanted)) => probe::execute(args, wanted),
+        (None, None) => list::execute(&args.list),
     }
 }

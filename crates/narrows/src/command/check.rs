@@ -1,24 +1,27 @@
 //! `narrows check`: validates configuration files and manifests.
 
+mod file_kind;
 mod identity_files;
 mod manifests;
 
-use std::ffi::OsString;
 use std::io::{self, Read};
 use std::path::Path;
 use std::process::ExitCode;
 
 use narrows_base::text::multi_line;
 use narrows_bus::config::{self, Config, Here, Inspected, Pool};
-use narrows_config::{Finding, Severity};
+use narrows_config::{Finding, Severity, SourcePos};
+use narrows_policy::Rules;
 use serde_json::{Value, json};
 
 use crate::cli::{CheckFiles, CheckFormat};
+use crate::command::serve::identities;
+use crate::config::File;
 use crate::environment;
 use crate::failure::{ExitStatus, Failure};
 use crate::output;
 use crate::terminal::{Color, line};
-use identity_files::IdentityFileKind;
+use file_kind::FileKind;
 
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
@@ -38,19 +41,28 @@ pub(super) fn execute(args: &CheckFiles) -> Result<ExitCode, Failure> {
             }
             continue;
         }
-        if let Some(names) = IdentityFileKind::detect(path) {
-            if !names.check(path, args.strict, json)? {
+        let text = read(path).map_err(|error| Failure::check_target_unreadable(path, &error));
+        let kind = text.as_ref().map(|text| FileKind::detect(path, text));
+        if let (Ok(kind), Ok(text)) = (&kind, &text)
+            && *kind != Some(FileKind::Bus)
+        {
+            let (errors, warnings) = findings(*kind, path, text);
+            if !print_file(path, (errors, warnings), args.strict, json)? {
                 code = ExitStatus::Usage;
             }
             continue;
         }
-        let outcome = check(path, &environment);
+        let here = Here { environment: &environment, ours: "narrows" };
+        let home = environment::home();
+        let outcome = text.map(|text| config::inspect(&text, path, home.as_deref(), Some(here)));
         for pool in governed(&outcome) {
             let manifest = pool.manifest.as_deref();
             let served = manifest.map(|manifest| manifests::check_served(manifest, args.strict, json));
             let identities = pool.identities.as_deref();
-            let known = identities
-                .map(|identities| IdentityFileKind::Identities.check(identities, args.strict, json));
+            let known = identities.map(|path| {
+                let errors = identities::first_error(path).into_iter().collect();
+                print_file(path, (errors, Vec::new()), args.strict, json)
+            });
             if ![served, known].into_iter().flatten().collect::<Result<Vec<_>, _>>()?.iter().all(|ok| *ok) {
                 code = ExitStatus::Usage;
             }
@@ -91,11 +103,41 @@ fn is_usable(inspected: &Inspected, strict: bool) -> bool {
     inspected.config.is_some() && (!strict || inspected.warnings.is_empty())
 }
 
-/// Returns all findings of a file, unless it is unreadable.
-fn check(path: &Path, environment: &[(OsString, OsString)]) -> Result<Inspected, Failure> {
-    let text = read(path).map_err(|error| Failure::check_target_unreadable(path, &error))?;
-    let here = Here { environment, ours: "narrows" };
-    Ok(config::inspect(&text, path, Some(here)))
+/// Returns the errors and the warnings of a file that is not for a bus.
+fn findings(kind: Option<FileKind>, path: &Path, text: &str) -> (Vec<Finding>, Vec<Finding>) {
+    let file = path.display().to_string();
+    match kind {
+        Some(FileKind::Tokens) => identity_files::token_findings(path, None),
+        Some(FileKind::Identities) => (identities::first_error(path).into_iter().collect(), Vec::new()),
+        Some(FileKind::Rules) => (Rules::parse(text, &file).err().into_iter().collect(), Vec::new()),
+        Some(FileKind::Settings) => File::inspect(path, text, environment::home().as_deref()),
+        Some(FileKind::Bus) | None => {
+            let error = Finding::error(file, SourcePos::START, "unknown kind of file")
+                .with_hint("a bus.toml has [[pool]], a narrows.toml [endpoint.NAME] or [agents.NAME], a file of rules [[rule]]");
+            (vec![error], Vec::new())
+        }
+    }
+}
+
+/// Prints the findings of one file. Returns `true` if it can be used.
+fn print_file(
+    path: &Path,
+    (errors, warnings): (Vec<Finding>, Vec<Finding>),
+    strict: bool,
+    json: bool,
+) -> Result<bool, Failure> {
+    let ok = errors.is_empty() && (!strict || warnings.is_empty());
+    let file = path.display().to_string();
+    if json {
+        let [mistakes, warnings] = [&errors, &warnings].map(|it| findings_json(it, &file));
+        output::print_json(json!({"file": file, "ok": ok, "mistakes": mistakes, "warnings": warnings}))?;
+    } else {
+        print_findings(&errors, &warnings);
+        if errors.is_empty() {
+            output::print(format!("{}\n", line(&format!("{file}: valid"))).as_bytes())?;
+        }
+    }
+    Ok(ok)
 }
 
 /// Reads a file of bounded size.

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use narrows_fake::{Ended, Script};
 use narrows_link::CloseReason;
+use serde_json::{Value, json};
 
 use crate::cli::FakeAgent;
 use crate::failure::{ExitStatus, Failure};
@@ -26,7 +27,10 @@ pub(super) fn execute(args: &FakeAgent) -> Result<ExitCode, Failure> {
             Ok(ExitStatus::Success.exit_code())
         }
         (None, None) => {
-            output::print(list().as_bytes())?;
+            match args.json {
+                true => output::print_json(list_json())?,
+                false => output::print(list().as_bytes())?,
+            }
             Ok(ExitStatus::Success.exit_code())
         }
     }
@@ -40,6 +44,11 @@ fn load_script(script: &str) -> Result<Script, Failure> {
     let source =
         std::fs::read_to_string(script).map_err(|error| Failure::script_unreadable(script, &error))?;
     Script::parse(&source).map_err(|error| Failure::script_invalid(script, &error))
+}
+
+fn list_json() -> Value {
+    let row = |(name, about): &(_, _)| json!({ "name": name, "description": about });
+    json!({ "scripts": Script::builtins().iter().map(row).collect::<Vec<_>>() })
 }
 
 fn list() -> String {

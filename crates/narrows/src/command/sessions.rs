@@ -7,16 +7,21 @@ use serde_json::json;
 
 use super::{block_on, format_columns, unless_interrupted};
 use crate::agent_source::{self, SelectedAgent};
-use crate::cli::{Delete, Output, Sessions, SessionsCommand};
+use crate::cli::{Delete, Output, Sessions, SessionsCommand, SessionsList};
 use crate::config::BUILT_IN;
 use crate::failure::{ExitStatus, Failure};
 use crate::output;
 use crate::terminal::line;
 
 pub(super) fn execute(args: &Sessions) -> Result<ExitCode, Failure> {
-    if let Some(SessionsCommand::Delete(delete)) = &args.command {
-        return execute_delete(delete);
+    match &args.command {
+        Some(SessionsCommand::Delete(delete)) => execute_delete(delete),
+        Some(SessionsCommand::List(args)) => execute_list(args),
+        None => execute_list(&args.list),
     }
+}
+
+fn execute_list(args: &SessionsList) -> Result<ExitCode, Failure> {
     let chosen = agent_source::select(&args.agent, Output::Json)?;
     let cwd = (!args.all).then(|| chosen.cwd.to_string_lossy().into_owned());
     let is_ours = args.agent.agent.as_deref().is_none_or(|agent| agent == BUILT_IN);
@@ -28,18 +33,16 @@ pub(super) fn execute(args: &Sessions) -> Result<ExitCode, Failure> {
     } else if sessions.is_empty() && hidden == 0 {
         output::write_stderr(&match &cwd {
             Some(cwd) => {
-                format!("the agent keeps no session of {cwd}; --all lists those of other directories\n")
+                format!("the agent has no session in {cwd} (--all lists those of other directories)\n")
             }
-            None => "the agent keeps no session\n".to_owned(),
+            None => "the agent has no session\n".to_owned(),
         });
     } else if !sessions.is_empty() {
         output::print(table(&sessions).as_bytes())?;
     }
     if hidden > 0 {
         let count = if hidden == 1 { "1 session".to_owned() } else { format!("{hidden} sessions") };
-        output::write_stderr(&format!(
-            "{count} in which nothing was said left out; --all lists everything\n"
-        ));
+        output::write_stderr(&format!("{count} without a message not shown (--all lists them)\n"));
     }
     Ok(ExitStatus::Success.exit_code())
 }
@@ -47,9 +50,13 @@ pub(super) fn execute(args: &Sessions) -> Result<ExitCode, Failure> {
 fn execute_delete(args: &Delete) -> Result<ExitCode, Failure> {
     let chosen = agent_source::select(&args.agent, Output::Json)?;
     let was_listed = block_on(unless_interrupted(delete(chosen, &args.id, args.agent.agent.as_deref())))??;
+    if args.json {
+        output::print_json(json!({ "sessionId": args.id, "wasListed": was_listed }))?;
+        return Ok(ExitStatus::Success.exit_code());
+    }
     // An agent that lists no sessions gives the same answer for an unknown one.
-    let done = if was_listed { "has forgotten" } else { "was asked to forget" };
-    output::write_stderr(&format!("the agent {done} the session {}\n", line(&args.id)));
+    let unknown = if was_listed { "" } else { ", if the agent had it" };
+    output::write_stderr(&format!("deleted session {}{unknown}\n", line(&args.id)));
     Ok(ExitStatus::Success.exit_code())
 }
 

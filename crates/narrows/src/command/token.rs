@@ -58,8 +58,11 @@ fn create(args: &TokenNew) -> Result<(), Failure> {
 }
 
 fn revoke(args: &TokenRevoke) -> Result<(), Failure> {
-    let TokenRevoke { name, file } = args;
+    let TokenRevoke { name, file, json } = args;
     tokens::remove(file, name).map_err(|error| Failure::token_file_invalid(file, &error))?;
+    if *json {
+        return output::print_json(json!({ "name": name, "file": file }));
+    }
     let mut told = format!("token of {name} revoked; its connections are closed within seconds");
     if Tokens::read(file).is_ok_and(|left| left.identities().next().is_none()) {
         told.push_str(&format!("; no tokens left in {}", file.display()));

@@ -4,32 +4,31 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use narrows_client::{CommandRunner, Counted};
-use narrows_config::{Item, Kind};
+use narrows_config::{Item, Kind, Paths};
 use narrows_policy::Access;
 
 use super::error::{ConfigError, Origin};
-use super::file::{Paths, string, texts};
+use super::file::{string, texts};
 use crate::cli::{Protocol, value};
 
 /// What may stand in `[agents.NAME]`.
 const AGENT: &[&str] = &[
     "command",
     "env",
-    "clean-env",
-    "pass-env",
+    "clean_env",
     "pass_env",
     "access",
-    "commands-run-by",
+    "commands_run_by",
     "policy",
     "model",
     "mode",
     "mcp",
     "protocol",
     "usage",
-    "initialize-timeout",
-    "session-timeout",
-    "cancel-grace",
-    "silence-timeout",
+    "initialize_timeout",
+    "session_timeout",
+    "cancel_grace",
+    "silence_timeout",
 ];
 
 /// What the built-in agent is called where agents are called by name.
@@ -82,47 +81,44 @@ pub(crate) struct AgentEntry {
 /// Reads one of them.
 pub(super) fn agent((name, node): (&str, Item<'_>), paths: Paths<'_>) -> Option<AgentEntry> {
     if name == BUILT_IN {
-        node.fail("is a name that is taken", Some("it is the agent of this program".to_owned()));
+        node.fail("is a reserved name", Some("it is the built-in agent".to_owned()));
     }
     let table = node.table()?;
     table.only(AGENT, &[]);
     let Some(command) = table.get("command") else {
-        node.fail("has no `command`", Some("such as command = [\"opencode\", \"acp\"]".to_owned()));
+        node.fail("has no `command`", Some("write command = [\"opencode\", \"acp\"]".to_owned()));
         return None;
     };
-    if let (Some(_), Some(second)) = (table.get("pass-env"), table.get("pass_env")) {
-        second.fail("is there already, as `pass-env`", None);
-    }
     let patterns = |node: Item<'_>| node.list("")?.map(|entry| entry.parsed(value::pattern)).collect();
-    let pass_env: Option<Vec<_>> = table.read("pass-env", patterns).or(table.read("pass_env", patterns));
+    let pass_env: Option<Vec<_>> = table.read("pass_env", patterns);
     Some(AgentEntry {
         name: name.to_owned(),
         origin: Some(Origin::of_item(node)),
         command: command_of(command)?,
         env: table.read("env", environment).unwrap_or_default(),
-        clean_env: table.read("clean-env", Item::flag).unwrap_or(pass_env.is_some()),
+        clean_env: table.read("clean_env", Item::flag).unwrap_or(pass_env.is_some()),
         pass_env: pass_env.unwrap_or_default(),
         access: table.read("access", |node| node.named(|name| name.parse().ok(), &["low", "medium", "high"])),
         commands_run_by: table
-            .read("commands-run-by", |node| node.named(command_runner, &["agent", "client"]))
+            .read("commands_run_by", |node| node.named(command_runner, &["agent", "client"]))
             .unwrap_or_default(),
-        policy: table.read("policy", |node| paths.read(node)),
+        policy: table.read("policy", |item| item.path(paths)),
         model: table.read("model", string),
         mode: table.read("mode", string),
-        mcp: table.read("mcp", |node| paths.read(node)),
+        mcp: table.read("mcp", |item| item.path(paths)),
         protocol: table.read("protocol", |node| {
             match node.node.kind {
                 Kind::Whole(1) => return Some(Protocol::One),
                 Kind::Whole(2) => return Some(Protocol::Two),
-                _ => node.fail("is 1 or 2, without quotes", None),
+                _ => node.fail("must be 1 or 2, without quotes", None),
             }
             None
         }),
         counted: table.read("usage", |node| node.named(counted, &["session", "turn"])).unwrap_or_default(),
-        initialize_timeout: table.read("initialize-timeout", Item::positive_duration),
-        session_timeout: table.read("session-timeout", Item::positive_duration),
-        cancel_grace: table.read("cancel-grace", Item::positive_duration),
-        silence_timeout: table.read("silence-timeout", Item::duration),
+        initialize_timeout: table.read("initialize_timeout", Item::positive_duration),
+        session_timeout: table.read("session_timeout", Item::positive_duration),
+        cancel_grace: table.read("cancel_grace", Item::positive_duration),
+        silence_timeout: table.read("silence_timeout", Item::duration),
     })
 }
 
@@ -146,30 +142,22 @@ fn counted(name: &str) -> Option<Counted> {
 fn environment(node: Item<'_>) -> Option<Vec<(String, String)>> {
     let variables = texts(node)?;
     if variables.iter().any(|(name, _)| name.is_empty() || name.contains(['=', '\0'])) {
-        node.fail("has a name that no variable can have", None);
+        node.fail("has an invalid variable name", None);
     }
     Some(variables)
 }
 
-/// A command: a list of words, or one text in the quotes of a shell.
+/// Returns the program and its arguments.
 fn command_of(node: Item<'_>) -> Option<Vec<String>> {
-    let words: Vec<_> = if node.is_list() {
-        node.list("")?.map(|word| word.string().map(str::to_owned)).collect::<Option<_>>()?
-    } else {
-        let command = node.parsed(value::agent)?;
-        std::iter::once(command.program).chain(command.args).collect()
-    };
-    match words.first() {
-        Some(url) if is_url(url) => {
-            let hint = format!(
-                "write command = [\"narrows\", \"connect\", {url:?}], or use the URL in place of a name: --agent {url}"
-            );
-            node.fail("is a URL, and must be a program and its arguments", Some(hint));
-        }
-        Some(program) if !program.is_empty() => return Some(words),
-        _ => node.fail("names no program", None),
+    let words = node.command()?;
+    let url = &words[0];
+    if is_url(url) {
+        let hint =
+            format!("write command = [\"narrows\", \"connect\", {url:?}], or pass the URL: --agent {url}");
+        node.fail("is a URL, but must be a program and its arguments", Some(hint));
+        return None;
     }
-    None
+    Some(words)
 }
 
 /// Returns `true` if this is the address of a remote agent, as `--agent` takes it.

@@ -36,20 +36,20 @@ command = "opencode acp"
 [agents."with everything"]
 command = ["my agent", "--acp", ""]
 env = { MODE = "quiet", EMPTY = "" }
-clean-env = false
-pass-env = ["MY_*", "KEY"]
+clean_env = false
+pass_env = ["MY_*", "KEY"]
 access = "low"
-commands-run-by = "client"
+commands_run_by = "client"
 policy = "rules.toml"
 model = "big"
 mode = "plan"
 mcp = "~/mcp.json"
 protocol = 2
 usage = "turn"
-initialize-timeout = "2m"
-session-timeout = "90s"
-cancel-grace = "500ms"
-silence-timeout = "0"
+initialize_timeout = "2m"
+session_timeout = "90s"
+cancel_grace = "500ms"
+silence_timeout = "0"
 "#;
     let origin = |line| Some(Origin::File { path: "/c/narrows.toml".into(), line });
     let simple = AgentEntry {
@@ -100,11 +100,11 @@ fn a_command_is_a_list_or_a_text_in_the_quotes_of_a_shell() {
 fn what_is_let_pass_means_that_the_rest_is_not() {
     for (settings, clean) in [
         ("", false),
-        ("pass-env = []", true),
-        ("pass-env = ['A']", true),
+        ("pass_env = []", true),
         ("pass_env = ['A']", true),
-        ("clean-env = true", true),
-        ("clean-env = false\npass-env = ['A']", false),
+        ("pass_env = ['A']", true),
+        ("clean_env = true", true),
+        ("clean_env = false\npass-env = ['A']", false),
     ] {
         let entry = only(&format!("[agents.a]\ncommand = 'a'\n{settings}"));
         assert_eq!(entry.clean_env, clean, "{settings}");
@@ -119,22 +119,22 @@ fn what_is_wrong_is_refused_with_what_may_be_meant() {
         let told = (error.to_string(), error.hint.as_deref());
         assert_eq!(told, (format!("/c/narrows.toml:{line}: {message}"), hint), "{text}");
     }
-    let command = Some("such as command = [\"opencode\", \"acp\"]");
+    let command = Some("write command = [\"opencode\", \"acp\"]");
     check("[agents.a]", 1, "`agents.a` has no `command`", command);
     check("[agents.a]\nprotocol = 1", 1, "`agents.a` has no `command`", command);
     check("agents = 1", 1, "`agents` must be a table", None);
     check("[agents]\na = 'b'", 2, "`agents.a` must be a table", None);
-    check("[agent.a]", 1, "there is no setting `agent`", Some("did you mean `agents`?"));
+    check("[agent.a]", 1, "unknown setting `agent`", Some("did you mean `agents`?"));
     for (key, near) in [
         ("comand", "did you mean `command`?"),
-        ("session_timeout", "did you mean `session-timeout`?"),
-        ("clean_env", "did you mean `clean-env`?"),
+        ("session-timeot", "did you mean `session_timeout`?"),
+        ("clean_evn", "did you mean `clean_env`?"),
     ] {
-        let message = format!("there is no setting `{key}` in [agents.a]");
+        let message = format!("unknown setting `{key}` in [agents.a]");
         check(&format!("[agents.a]\ncommand = 'a'\n{key} = 1"), 3, &message, Some(near));
     }
-    let all = format!("what may stand there: {}", AGENT.join(", "));
-    check("[agents.a]\nspeed = 1", 2, "there is no setting `speed` in [agents.a]", Some(&all));
+    let all = format!("valid settings are: {}", AGENT.join(", "));
+    check("[agents.a]\nspeed = 1", 2, "unknown setting `speed` in [agents.a]", Some(&all));
     for (setting, message) in [
         ("command = ''", "command` must be a text that is not empty"),
         ("command = ' '", "command` must be a text that is not empty"),
@@ -151,35 +151,35 @@ fn what_is_wrong_is_refused_with_what_may_be_meant() {
     for (setting, message) in [
         ("env = 'A=b'", "env` must be a table"),
         ("env = { A = 1 }", "env.A` must be a text in quotes"),
-        ("env = { 'A=B' = 'c' }", "env` has a name that no variable can have"),
-        ("env = { '' = 'c' }", "env` has a name that no variable can have"),
-        ("clean-env = 'yes'", "clean-env` must be true or false"),
-        ("pass-env = 'A'", "pass-env` must be a list"),
-        ("pass-env = ['A*B']", "pass-env` cannot be \"A*B\": `*` is only allowed at the end"),
-        ("pass-env = ['A=b']", "pass-env` cannot be \"A=b\": invalid name of an environment variable"),
-        ("protocol = 3", "protocol` is 1 or 2, without quotes"),
-        ("protocol = '1'", "protocol` is 1 or 2, without quotes"),
+        ("env = { 'A=B' = 'c' }", "env` has an invalid variable name"),
+        ("env = { '' = 'c' }", "env` has an invalid variable name"),
+        ("clean_env = 'yes'", "clean_env` must be true or false"),
+        ("pass_env = 'A'", "pass_env` must be a list"),
+        ("pass_env = ['A*B']", "pass_env` cannot be \"A*B\": `*` is only allowed at the end"),
+        ("pass_env = ['A=b']", "pass_env` cannot be \"A=b\": invalid name of an environment variable"),
+        ("protocol = 3", "protocol` must be 1 or 2, without quotes"),
+        ("protocol = '1'", "protocol` must be 1 or 2, without quotes"),
         (
-            "session-timeout = '5d'",
-            "session-timeout` cannot be \"5d\": the unit must be `ms`, `s`, `m` or `h`",
+            "session_timeout = '5d'",
+            "session_timeout` cannot be \"5d\": the unit must be `ms`, `s`, `m` or `h`",
         ),
-        ("cancel-grace = '0s'", "cancel-grace` must be more than nothing"),
+        ("cancel_grace = '0s'", "cancel_grace` must be greater than zero"),
     ] {
         check(&format!("[agents.a]\ncommand = 'a'\n{setting}"), 3, &format!("`agents.a.{message}"), None);
     }
     for command in ["'ws://h:1/acp'", "['ws://h:1/acp']"] {
         let hint = "write command = [\"narrows\", \"connect\", \"ws://h:1/acp\"], or use the URL in place of a name: \
                     --agent ws://h:1/acp";
-        let message = "`agents.a.command` is a URL, and must be a program and its arguments";
+        let message = "`agents.a.command` is a URL, but must be a program and its arguments";
         check(&format!("[agents.a]\ncommand = {command}"), 2, message, Some(hint));
     }
-    let twice = "`agents.a.pass_env` is there already, as `pass-env`";
+    let twice = "`agents.a.pass_env` is there already, as `pass_env`";
     check("[agents.a]\ncommand = 'a'\npass-env = []\npass_env = []", 4, twice, None);
     check(
         "[agents.built-in]\ncommand = 'a'",
         1,
-        "`agents.built-in` is a name that is taken",
-        Some("it is the agent of this program"),
+        "`agents.built-in` is a reserved name",
+        Some("it is the built-in agent"),
     );
     check(
         "[agents.a]\ncommand = 'a'\naccess = 'hihg'",
@@ -190,7 +190,7 @@ fn what_is_wrong_is_refused_with_what_may_be_meant() {
     check(
         "[agents.a]\ncommand = 'a'\ncommands-run-by = 'cleint'",
         3,
-        "`agents.a.commands-run-by` must be one of \"agent\", \"client\"",
+        "`agents.a.commands_run_by` must be one of \"agent\", \"client\"",
         Some("did you mean \"client\"?"),
     );
     check(
@@ -209,7 +209,7 @@ fn one_wrong_agent_leaves_the_others_usable() {
     assert_eq!(names, ["a", "c"]);
     let wrong: Vec<String> =
         file.wrong_agents.iter().map(|(name, error)| format!("{name} {error}")).collect();
-    assert_eq!(wrong, ["b /c/narrows.toml:4: there is no setting `comand` in [agents.b]"]);
+    assert_eq!(wrong, ["b /c/narrows.toml:4: unknown setting `comand` in [agents.b]"]);
 }
 
 #[test]
@@ -247,7 +247,7 @@ proptest! {
 
     #[test]
     fn whatever_is_written_is_read_or_refused(
-        lines in vec("(command|env|pass-env|clean-env|protocol|usage|access|policy|mcp|model|[a-z-]{1,12}) ?=? ?['\"0-9a-z{}\\[\\],.= -]{0,20}", 0..6),
+        lines in vec("(command|env|pass_env|clean_env|protocol|usage|access|policy|mcp|model|[a-z-]{1,12}) ?=? ?['\"0-9a-z{}\\[\\],.= -]{0,20}", 0..6),
     ) {
         let text = format!("[agents.a]\n{}", lines.join("\n"));
         match parse(&text) {

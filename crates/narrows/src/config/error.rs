@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::path::PathBuf;
 
-use narrows_config::{Finding, Item};
+use narrows_config::{Finding, Item, SourcePos};
 
 /// Where a setting stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +60,16 @@ pub(crate) struct ConfigError {
 impl From<Finding> for ConfigError {
     fn from(Finding { file, pos, message, hint, .. }: Finding) -> Self {
         Self { origin: Origin::File { path: file.into(), line: pos.line }, message, hint }
+    }
+}
+
+impl From<ConfigError> for Finding {
+    fn from(ConfigError { origin, message, hint }: ConfigError) -> Self {
+        let (file, line) = match origin {
+            Origin::File { path, line } => (path.display().to_string(), line),
+            other => (other.to_string(), 1),
+        };
+        Self { hint, ..Self::error(file, SourcePos { line, column: 1 }, message) }
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use narrows_base::suggest::nearest;
-use narrows_config::{Findings, Item, Node, Table};
+use narrows_config::{Finding, Findings, Item, Node, Paths, Table};
 use narrows_govern::GateTimeouts;
 use narrows_model::{Effort, Provider};
 use narrows_remote::client::Target;
@@ -25,7 +25,7 @@ const TOP: &[&str] = &[
     "default",
     "system",
     "errors",
-    "data-dir",
+    "data_dir",
     "store",
     "pace",
     "endpoint",
@@ -37,31 +37,31 @@ const TOP: &[&str] = &[
 
 /// What may stand in `[endpoint.NAME]`.
 const ENDPOINT: &[&str] = &[
-    "base-url",
+    "base_url",
     "model",
-    "key-env",
-    "key-file",
+    "key_env",
+    "key_file",
     "key",
     "headers",
     "query",
     "provider",
-    "context-window",
-    "max-tokens",
+    "context_window",
+    "max_tokens",
     "temperature",
     "effort",
-    "ca-file",
+    "ca_file",
     "proxy",
-    "connect-timeout",
-    "first-timeout",
-    "idle-timeout",
-    "total-timeout",
+    "connect_timeout",
+    "first_timeout",
+    "idle_timeout",
+    "total_timeout",
 ];
 
 /// What may stand in `[limits]`.
-const LIMITS: &[&str] = &["requests-per-turn", "tool-timeout", "server-start-timeout"];
+const LIMITS: &[&str] = &["requests_per_turn", "tool_timeout", "server_start_timeout"];
 
 /// What may stand in `[acp]`.
-const ACP: &[&str] = &["connect", "token-file", "ca", "cert", "key", "grace"];
+const ACP: &[&str] = &["connect", "token_file", "ca", "cert", "key", "grace"];
 
 /// What a file says.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -90,6 +90,8 @@ pub(crate) struct File {
     pub(crate) wrong_agents: WrongAgents,
     /// The remote agent that a bare `narrows acp` is.
     pub(crate) acp: Acp,
+    /// Keys in their old spelling.
+    pub(crate) warnings: Vec<Finding>,
 }
 
 /// The remote agent that a bare `narrows acp` is.
@@ -128,14 +130,30 @@ pub(crate) struct Limits {
 impl File {
     /// Reads the text of the file at `path`. Relative paths in it are meant from where it lies, `~` is `home`.
     pub(crate) fn parse(path: &Path, text: &str, home: Option<&Path>) -> Result<Self, ConfigError> {
-        let paths = Paths { base: path.parent().unwrap_or(Path::new("")), home };
         let name = path.display().to_string();
         let findings = Findings::new(&name, text);
-        let read = || {
-            let node = Node::from_toml(&findings)?.qualified();
-            file(node.as_table(&findings)?, paths)
-        };
-        Ok(findings.isolated(read)?)
+        let mut file = findings.isolated(|| Self::read(&findings, path, home))?;
+        file.warnings = findings.into_errors_and_warnings().1;
+        Ok(file)
+    }
+
+    /// Returns all errors and warnings of the text of the file at `path`.
+    pub(crate) fn inspect(path: &Path, text: &str, home: Option<&Path>) -> (Vec<Finding>, Vec<Finding>) {
+        let name = path.display().to_string();
+        let findings = Findings::new(&name, text);
+        let file = Self::read(&findings, path, home).unwrap_or_default();
+        let (mut errors, warnings) = findings.into_errors_and_warnings();
+        let of_endpoints = file.endpoints.into_iter().filter_map(|entry| entry.wrong);
+        let of_agents = file.wrong_agents.into_iter().map(|(_, error)| error);
+        errors.extend(of_endpoints.chain(of_agents).map(Finding::from));
+        errors.sort_by_key(|finding| finding.pos);
+        (errors, warnings)
+    }
+
+    fn read(findings: &Findings<'_>, path: &Path, home: Option<&Path>) -> Option<Self> {
+        let paths = Paths { base: path.parent().unwrap_or(Path::new("")), home };
+        let node = Node::from_toml(findings)?.qualified();
+        file(node.as_table(findings)?, paths)
     }
 
     /// The variables in which keys are to be found.
@@ -143,23 +161,6 @@ impl File {
         self.endpoints.iter().filter_map(|entry| match &entry.layer.key {
             Some(Key::Variable(name)) => Some(name.as_str()),
             _ => None,
-        })
-    }
-}
-
-/// How a path in the file is meant.
-#[derive(Clone, Copy)]
-pub(super) struct Paths<'a> {
-    base: &'a Path,
-    home: Option<&'a Path>,
-}
-
-impl Paths<'_> {
-    pub(super) fn read(self, node: Item<'_>) -> Option<PathBuf> {
-        let path = node.text()?;
-        Some(match (path.strip_prefix("~/"), self.home) {
-            (Some(rest), Some(home)) => home.join(rest),
-            _ => self.base.join(path),
         })
     }
 }
@@ -173,7 +174,7 @@ fn file(table: Table<'_>, paths: Paths<'_>) -> Option<File> {
         default,
         system: table.read("system", string),
         errors: table.read("errors", |node| node.named(Errors::from_name, &Errors::NAMES)),
-        data_dir: table.read("data-dir", |node| paths.read(node)),
+        data_dir: table.read("data_dir", |item| item.path(paths)),
         store: table.read("store", Item::flag),
         pace: table.read("pace", Item::duration),
         limits: table.read("limits", limits).unwrap_or_default(),
@@ -182,6 +183,7 @@ fn file(table: Table<'_>, paths: Paths<'_>) -> Option<File> {
         wrong_agents,
         acp: table.read("acp", |node| acp(node, paths)).unwrap_or_default(),
         endpoints,
+        warnings: Vec::new(),
     })
 }
 
@@ -210,49 +212,49 @@ fn chosen(node: Item<'_>, endpoints: &[Entry]) -> Option<String> {
         Some(near) => format!("did you mean \"{near}\"?"),
         None => format!("an endpoint is a table: [endpoint.{name}]"),
     };
-    node.fail("names no endpoint of this file", Some(hint));
+    node.fail("is not an endpoint of this file", Some(hint));
     None
 }
 
 fn endpoint((name, node): (&str, Item<'_>), paths: Paths<'_>) -> Option<Entry> {
     if [ENV, FLAGS].contains(&name) {
-        let hint = "`env` is what the OPENAI_ variables form, `flags` what --base-url does";
-        node.fail("is a name that is taken", Some(hint.to_owned()));
+        let hint = "`env` is the endpoint of the OPENAI_ variables, `flags` that of --base-url";
+        node.fail("is a reserved name", Some(hint.to_owned()));
     }
     let table = node.table()?;
     table.only(ENDPOINT, &[]);
-    let keys = ["key", "key-env", "key-file"].map(|key| table.get(key));
+    let keys = ["key", "key_env", "key_file"].map(|key| table.get(key));
     if let [_, Some(second), ..] | [.., Some(second)] = &keys
         && keys.iter().flatten().count() > 1
     {
-        second.fail("is one key too many: an endpoint has `key-env`, `key-file` or `key`", None);
+        second.fail("is a second key: an endpoint has one of `key_env`, `key_file` and `key`", None);
     }
     let [key, key_env, key_file] = keys;
     let key = match (key, key_env, key_file) {
         (Some(node), ..) => Some(Key::Here(Hidden::from(node.text()?.to_owned()))),
         (_, Some(node), _) => Some(Key::Variable(node.parsed(value::variable_name)?)),
-        (.., Some(node)) => Some(Key::File(paths.read(node)?)),
+        (.., Some(node)) => Some(Key::File(node.path(paths)?)),
         _ => None,
     };
     let headers = table.read("headers", texts).unwrap_or_default();
     let header = |(name, value): (String, String)| Header { name, value: value.into() };
     let layer = Layer {
-        base_url: table.read("base-url", string),
+        base_url: table.read("base_url", string),
         key,
         model: table.read("model", |item| item.parsed(value::model)),
         headers: headers.into_iter().map(header).collect(),
         query: table.read("query", texts).unwrap_or_default(),
         provider: table.read("provider", |node| node.named(Provider::from_name, &value::providers())),
-        context_window: table.read("context-window", |item| item.count(1, u64::MAX)),
-        ca_file: table.read("ca-file", |node| paths.read(node)),
+        context_window: table.read("context_window", |item| item.count(1, u64::MAX)),
+        ca_file: table.read("ca_file", |item| item.path(paths)),
         proxy: table.read("proxy", string).map(Proxy::from),
-        max_tokens: table.read("max-tokens", |item| item.count(1, u64::MAX)),
+        max_tokens: table.read("max_tokens", |item| item.count(1, u64::MAX)),
         temperature: table.read("temperature", temperature),
         effort: table.read("effort", |node| node.named(Effort::from_name, &value::efforts())),
-        connect_timeout: table.read("connect-timeout", Item::positive_duration),
-        first_timeout: table.read("first-timeout", Item::positive_duration),
-        idle_timeout: table.read("idle-timeout", Item::positive_duration),
-        total_timeout: table.read("total-timeout", Item::positive_duration),
+        connect_timeout: table.read("connect_timeout", Item::positive_duration),
+        first_timeout: table.read("first_timeout", Item::positive_duration),
+        idle_timeout: table.read("idle_timeout", Item::positive_duration),
+        total_timeout: table.read("total_timeout", Item::positive_duration),
     };
     Some(Entry { name: name.to_owned(), origin: Origin::of_item(node), layer, wrong: None })
 }
@@ -280,15 +282,15 @@ fn acp(node: Item<'_>, paths: Paths<'_>) -> Option<Acp> {
     let table = node.table()?;
     table.only(ACP, &[]);
     let connect = table.read("connect", |node| {
-        let refused = |reason: String| node.fail("is no URL of an agent", Some(reason));
+        let refused = |reason: String| node.fail("is not the URL of an agent", Some(reason));
         target(node.text()?).map_err(refused).ok()
     });
     let remote = RemoteArgs {
-        token_file: table.read("token-file", |node| paths.read(node)),
+        token_file: table.read("token_file", |item| item.path(paths)),
         token_by: NamedBy::Setting,
-        ca: table.read("ca", |node| paths.read(node)),
-        cert: table.read("cert", |node| paths.read(node)),
-        key: table.read("key", |node| paths.read(node)),
+        ca: table.read("ca", |item| item.path(paths)),
+        cert: table.read("cert", |item| item.path(paths)),
+        key: table.read("key", |item| item.path(paths)),
         grace: table.read("grace", Item::positive_duration),
     };
     Some(Acp { connect, remote })
@@ -298,9 +300,9 @@ fn limits(node: Item<'_>) -> Option<Limits> {
     let table = node.table()?;
     table.only(LIMITS, &[]);
     Some(Limits {
-        requests_per_turn: table.read("requests-per-turn", |item| item.count(1, u32::MAX)),
-        tool: table.read("tool-timeout", Item::positive_duration),
-        server_start: table.read("server-start-timeout", Item::positive_duration),
+        requests_per_turn: table.read("requests_per_turn", |item| item.count(1, u32::MAX)),
+        tool: table.read("tool_timeout", Item::positive_duration),
+        server_start: table.read("server_start_timeout", Item::positive_duration),
     })
 }
 

@@ -29,36 +29,36 @@ fn a_file_is_read() {
 default = "work"
 system = "Be brief."
 errors = "rpc"
-data-dir = "~/sessions"
+data_dir = "~/sessions"
 store = true
 pace = "0"
 
 [endpoint.local]
-base-url = "http://localhost:11434/v1"
+base_url = "http://localhost:11434/v1"
 model = "llama3.2"
 
 [endpoint.work]
-base-url = "https://gateway.example.org/v1"
-key-env = "WORK_KEY"
+base_url = "https://gateway.example.org/v1"
+key_env = "WORK_KEY"
 model = "big"
 headers = { X-Team = "blue" }
 query = { api-version = "1" }
 provider = "litellm"
-context-window = 32_768
-ca-file = "ca.pem"
+context_window = 32_768
+ca_file = "ca.pem"
 proxy = "none"
-max-tokens = 1000
+max_tokens = 1000
 temperature = 1
 effort = "high"
-idle-timeout = "30s"
+idle_timeout = "30s"
 
 [deadlines]
 silence = '20m'
 new = '7s'
 
 [limits]
-requests-per-turn = 5
-tool-timeout = "1m"
+requests_per_turn = 5
+tool_timeout = "1m"
 "#,
     )
     .unwrap();
@@ -104,6 +104,7 @@ tool-timeout = "1m"
         agents: Vec::new(),
         wrong_agents: Vec::new(),
         acp: Acp::default(),
+        warnings: Vec::new(),
     };
     assert_eq!(file, expected);
     assert_eq!(file.key_variables().collect::<Vec<_>>(), ["WORK_KEY"]);
@@ -112,7 +113,7 @@ tool-timeout = "1m"
 
 #[test]
 fn a_remote_agent_is_read() {
-    let text = "[acp]\nconnect = \"wss://bus.example/acp\"\ntoken-file = \"~/token\"\nca = \"ca.pem\"\ncert = \"me.pem\"\nkey = \"~/me.key\"\ngrace = \"10s\"";
+    let text = "[acp]\nconnect = \"wss://bus.example/acp\"\ntoken_file = \"~/token\"\nca = \"ca.pem\"\ncert = \"me.pem\"\nkey = \"~/me.key\"\ngrace = \"10s\"";
     let remote = RemoteArgs {
         token_file: Some("/home/me/token".into()),
         token_by: NamedBy::Setting,
@@ -123,7 +124,7 @@ fn a_remote_agent_is_read() {
     };
     let connect = Some("wss://bus.example/acp".parse().unwrap());
     assert_eq!(parse(text).unwrap().acp, Acp { connect, remote });
-    let wrong = "/c/narrows.toml:2: `acp.connect` is no URL of an agent";
+    let wrong = "/c/narrows.toml:2: `acp.connect` is not the URL of an agent";
     let schemes = "unknown scheme: expected ws://, wss://, http://, https://, tcp:// or unix:";
     check("[acp]\nconnect = 'narrows acp'", wrong, Some(schemes));
 }
@@ -133,25 +134,25 @@ fn what_nobody_knows_is_refused_with_what_may_be_meant() {
     let here = |line: u32, message: &str| format!("/c/narrows.toml:{line}: {message}");
     check(
         "[endpoint.a]\nmodle = \"x\"",
-        &here(2, "there is no setting `modle` in [endpoint.a]"),
+        &here(2, "unknown setting `modle` in [endpoint.a]"),
         Some("did you mean `model`?"),
     );
     check(
-        "[endpoint.a]\nbase_url = \"x\"",
-        &here(2, "there is no setting `base_url` in [endpoint.a]"),
-        Some("did you mean `base-url`?"),
+        "[endpoint.a]\nbas_url = \"x\"",
+        &here(2, "unknown setting `bas_url` in [endpoint.a]"),
+        Some("did you mean `base_url`?"),
     );
     check(
         "\n[limits]\nspeed = 1",
-        &here(3, "there is no setting `speed` in [limits]"),
-        Some("what may stand there: requests-per-turn, tool-timeout, server-start-timeout"),
+        &here(3, "unknown setting `speed` in [limits]"),
+        Some("valid settings are: requests_per_turn, tool_timeout, server_start_timeout"),
     );
     check(
         "[deadlines]\nslience = '1m'",
-        &here(2, "there is no setting `slience` in [deadlines]"),
+        &here(2, "unknown setting `slience` in [deadlines]"),
         Some("did you mean `silence`?"),
     );
-    check("sytem = 'x'", &here(1, "there is no setting `sytem`"), Some("did you mean `system`?"));
+    check("sytem = 'x'", &here(1, "unknown setting `sytem`"), Some("did you mean `system`?"));
     check(
         "errors = 'txt'",
         &here(1, "`errors` must be one of \"text\", \"rpc\""),
@@ -164,18 +165,18 @@ fn what_nobody_knows_is_refused_with_what_may_be_meant() {
     );
     check(
         "default = 'wrok'\n[endpoint.work]",
-        &here(1, "`default` names no endpoint of this file"),
+        &here(1, "`default` is not an endpoint of this file"),
         Some("did you mean \"work\"?"),
     );
     check(
         "default = 'a'",
-        &here(1, "`default` names no endpoint of this file"),
+        &here(1, "`default` is not an endpoint of this file"),
         Some("an endpoint is a table: [endpoint.a]"),
     );
     check(
         "[endpoint.env]",
-        &here(1, "`endpoint.env` is a name that is taken"),
-        Some("`env` is what the OPENAI_ variables form, `flags` what --base-url does"),
+        &here(1, "`endpoint.env` is a reserved name"),
+        Some("`env` is the endpoint of the OPENAI_ variables, `flags` that of --base-url"),
     );
 }
 
@@ -191,20 +192,20 @@ fn values_of_another_kind_are_refused_and_not_shown() {
             "model` cannot be \"default\": `default` is reserved: clients send it if no model is chosen; use the id of a model of the endpoint",
         ),
         ("key = 12345", "key` must be a text in quotes"),
-        ("max-tokens = 0", "max-tokens` must be a whole number, 1 or more"),
-        ("max-tokens = -5", "max-tokens` must be a whole number, 1 or more"),
-        ("max-tokens = 1.5", "max-tokens` must be a whole number, 1 or more"),
-        ("max-tokens = '5'", "max-tokens` must be a whole number, 1 or more"),
+        ("max_tokens = 0", "max_tokens` must be a whole number, 1 or more"),
+        ("max_tokens = -5", "max_tokens` must be a whole number, 1 or more"),
+        ("max_tokens = 1.5", "max_tokens` must be a whole number, 1 or more"),
+        ("max_tokens = '5'", "max_tokens` must be a whole number, 1 or more"),
         ("temperature = nan", "temperature` must be a number"),
         ("temperature = inf", "temperature` must be a number"),
         ("temperature = -1", "temperature` must be a number, 0 or above"),
-        ("idle-timeout = '5d'", "idle-timeout` cannot be \"5d\": the unit must be `ms`, `s`, `m` or `h`"),
+        ("idle_timeout = '5d'", "idle_timeout` cannot be \"5d\": the unit must be `ms`, `s`, `m` or `h`"),
         ("headers = 'a'", "headers` must be a table"),
         ("headers = { a = 1 }", "headers.a` must be a text in quotes"),
-        ("key-env = 'A=b'", "key-env` cannot be \"A=b\": invalid name of an environment variable"),
+        ("key_env = 'A=b'", "key_env` cannot be \"A=b\": invalid name of an environment variable"),
         (
-            "key-env = 'A'\nkey = 'b'",
-            "key-env` is one key too many: an endpoint has `key-env`, `key-file` or `key`",
+            "key_env = 'A'\nkey = 'b'",
+            "key_env` is a second key: an endpoint has one of `key_env`, `key_file` and `key`",
         ),
     ] {
         check(&in_a(line), &told(message), None);
@@ -212,7 +213,7 @@ fn values_of_another_kind_are_refused_and_not_shown() {
     check("endpoint = 1", "/c/narrows.toml:1: `endpoint` must be a table", None);
     check("store = 'no'", "/c/narrows.toml:1: `store` must be true or false", None);
     let error = parse("a = \n").unwrap_err().to_string();
-    assert!(error.starts_with("/c/narrows.toml:1: this is no TOML: "), "{error}");
+    assert!(error.starts_with("/c/narrows.toml:1: invalid TOML: "), "{error}");
 }
 
 #[test]
@@ -314,12 +315,12 @@ fn toml_of(layer: &Layer) -> Toml {
     let mut put = |name: &str, value: Option<Value>| {
         table.extend(value.map(|value| (name.to_owned(), value)));
     };
-    put("base-url", layer.base_url.clone().map(Value::String));
+    put("base_url", layer.base_url.clone().map(Value::String));
     put("model", layer.model.clone().map(Value::String));
     match layer.key.clone() {
         Some(Key::Here(key)) => put("key", Some(Value::String(key.reveal().to_owned()))),
-        Some(Key::Variable(name)) => put("key-env", Some(Value::String(name))),
-        Some(Key::File(path)) => put("key-file", Some(Value::String(path.to_str().unwrap().to_owned()))),
+        Some(Key::Variable(name)) => put("key_env", Some(Value::String(name))),
+        Some(Key::File(path)) => put("key_file", Some(Value::String(path.to_str().unwrap().to_owned()))),
         None => {}
     }
     let headers = layer.headers.iter().map(|header| (header.name.clone(), header.value.reveal().to_owned()));
@@ -327,19 +328,19 @@ fn toml_of(layer: &Layer) -> Toml {
     put("query", Some(strings(layer.query.clone())));
     put("provider", layer.provider.map(|provider| Value::String(provider.name().to_owned())));
     put("effort", layer.effort.map(|effort| Value::String(effort.name().to_owned())));
-    put("context-window", layer.context_window.map(|tokens| Value::Integer(tokens.try_into().unwrap())));
-    put("max-tokens", layer.max_tokens.map(|tokens| Value::Integer(tokens.try_into().unwrap())));
+    put("context_window", layer.context_window.map(|tokens| Value::Integer(tokens.try_into().unwrap())));
+    put("max_tokens", layer.max_tokens.map(|tokens| Value::Integer(tokens.try_into().unwrap())));
     put("temperature", layer.temperature.map(Value::Float));
-    put("ca-file", layer.ca_file.as_ref().map(|path| Value::String(path.to_str().unwrap().to_owned())));
+    put("ca_file", layer.ca_file.as_ref().map(|path| Value::String(path.to_str().unwrap().to_owned())));
     let proxy = layer.proxy.clone().map(|proxy| match proxy {
         Proxy::None => "none".to_owned(),
         Proxy::Through(url) => url,
     });
     put("proxy", proxy.map(Value::String));
-    put("connect-timeout", layer.connect_timeout.map(written));
-    put("first-timeout", layer.first_timeout.map(written));
-    put("idle-timeout", layer.idle_timeout.map(written));
-    put("total-timeout", layer.total_timeout.map(written));
+    put("connect_timeout", layer.connect_timeout.map(written));
+    put("first_timeout", layer.first_timeout.map(written));
+    put("idle_timeout", layer.idle_timeout.map(written));
+    put("total_timeout", layer.total_timeout.map(written));
     table
 }
 
@@ -385,7 +386,7 @@ proptest! {
 
     #[test]
     fn numbers_are_read_exactly_or_refused(number in any::<i64>(), fraction in any::<f64>()) {
-        let tokens = parse(&format!("[endpoint.a]\nmax-tokens = {number}"));
+        let tokens = parse(&format!("[endpoint.a]\nmax_tokens = {number}"));
         let tokens = tokens.map(|file| file.endpoints[0].layer.max_tokens);
         prop_assert_eq!(tokens.ok(), u64::try_from(number).ok().filter(|number| *number > 0).map(Some));
         let written = toml::to_string(&fraction_of(fraction)).unwrap();

@@ -23,14 +23,14 @@ pub(super) fn find(layer: &Layer, variables: &Variables) -> Result<Option<Hidden
 fn variable(name: &str, variables: &Variables) -> Result<Hidden, String> {
     let key = variables
         .get(name)
-        .ok_or_else(|| format!("the variable {name}, in which its key is said to be, is not set"))?;
-    let key = key.to_str().ok_or_else(|| format!("the variable {name} is not UTF-8"))?;
+        .ok_or_else(|| format!("the environment variable {name}, which holds its API key, is not set"))?;
+    let key = key.to_str().ok_or_else(|| format!("the environment variable {name} is not UTF-8"))?;
     Ok(key.trim().to_owned().into())
 }
 
 fn file(path: &Path) -> Result<Hidden, String> {
     let key = std::fs::read_to_string(path)
-        .map_err(|error| format!("the key file {path:?} cannot be read: {error}"))?;
+        .map_err(|error| format!("the key file cannot read {path:?}: {error}"))?;
     Ok(key.trim().to_owned().into())
 }
 
@@ -74,7 +74,7 @@ mod tests {
         check(url, Some(Key::Here(String::new().into())), &[], Ok(None));
         let variable = || Some(Key::Variable("GROQ_API_KEY".to_owned()));
         check(url, variable(), &[("GROQ_API_KEY", " k\n")], Ok(Some("k")));
-        let unset = Err("the variable GROQ_API_KEY, in which its key is said to be, is not set");
+        let unset = Err("the environment variable GROQ_API_KEY, which holds its API key, is not set");
         check(url, variable(), &[], unset);
         check(url, variable(), &[("GROQ_API_KEY", "")], unset);
         let place = tempfile::tempdir().unwrap();

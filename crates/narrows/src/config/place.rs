@@ -39,21 +39,27 @@ pub(crate) fn load(named: Option<&Path>, variables: &Variables) -> Result<Loaded
         }
         Err(error) => {
             let origin = named.unwrap_or_else(|| Origin::File { path: path.clone(), line: 1 });
-            return Err(ConfigError::new(origin, format!("{path:?} cannot be read: {error}")));
+            return Err(ConfigError::new(origin, format!("cannot read {path:?}: {error}")));
         }
     };
     // An error must lead to the file from anywhere.
     let path = std::path::absolute(&path).unwrap_or(path);
     let file = File::parse(&path, &text, home(variables))?;
     let holds_keys = file.endpoints.iter().any(|entry| matches!(entry.layer.key, Some(Key::Here(_))));
-    let warnings = if open && holds_keys {
-        vec![format!(
-            "{} holds a key and others on this machine can read it: chmod 600 it, or use key-env",
+    let mut warnings = Vec::new();
+    if open && holds_keys {
+        warnings.push(format!(
+            "{} holds an API key and other users can read it: run chmod 600, or use key_env",
             path.display()
-        )]
-    } else {
-        Vec::new()
-    };
+        ));
+    }
+    if let [first, others @ ..] = &*file.warnings {
+        let more = match others.len() {
+            0 => String::new(),
+            count => format!(" ({count} more: narrows check {})", path.display()),
+        };
+        warnings.push(format!("{first}{more}"));
+    }
     Ok(Loaded { file: Some(file), warnings })
 }
 
@@ -125,7 +131,7 @@ mod tests {
         let vars = variables(&[("XDG_CONFIG_HOME", home.path().to_str().unwrap())]);
         assert!(load(None, &vars).unwrap().file.is_none());
         let file = directory.join("narrows.toml");
-        std::fs::write(&file, "system = \"a\"\n[endpoint.a]\nbase-url = \"http://a\"\nkey = \"k\"\n")
+        std::fs::write(&file, "system = \"a\"\n[endpoint.a]\nbase_url = \"http://a\"\nkey = \"k\"\n")
             .unwrap();
         std::fs::set_permissions(&file, PermissionsExt::from_mode(0o644)).unwrap();
         let loaded = load(None, &vars).unwrap();
@@ -146,7 +152,7 @@ mod tests {
         let error = load(Some(Path::new("/nowhere/narrows.toml")), &Variables::default()).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "--config: \"/nowhere/narrows.toml\" cannot be read: No such file or directory (os error 2)"
+            "--config: cannot read \"/nowhere/narrows.toml\": No such file or directory (os error 2)"
         );
         let error = load(None, &variables(&[("NARROWS_CONFIG", "/nowhere/x")])).unwrap_err();
         assert!(error.to_string().starts_with("NARROWS_CONFIG: "), "{error}");

@@ -91,7 +91,7 @@ pub(crate) fn resolve(
         match chosen(entry, variables) {
             Ok(route) => routes.push(route),
             // It may be for another day; whoever chooses it is told.
-            Err(error) => left_out.push(format!("the endpoint {name:?} is left out: {error}")),
+            Err(error) => left_out.push(format!("the endpoint {name:?} is not used: {error}")),
         }
     }
     let errors =
@@ -159,7 +159,7 @@ fn first(
         (None, Some(env)) => {
             if let Some(default) = default {
                 warnings.push(format!(
-                    "{} is set, so it names the endpoint to begin with and not `default = {default:?}`; choose with \
+                    "{} is set, so it selects the endpoint instead of `default = {default:?}`; choose with \
                      --endpoint or {}",
                     env::BASE_URL,
                     env::ENDPOINT
@@ -194,14 +194,14 @@ fn named(entries: &mut Vec<Entry>, name: &str, has_env: bool, origin: Origin) ->
     if has_env {
         names.push(ENV);
     }
-    let error = ConfigError::new(origin, format!("there is no endpoint {name:?}"));
+    let error = ConfigError::new(origin, format!("unknown endpoint {name:?}"));
     Err(match nearest(name, names.iter().copied()) {
         Some(near) => error.hint(format!("did you mean {near:?}?")),
-        None if name == ENV => error.hint(format!("{} and {} form it", env::BASE_URL, env::API_KEY)),
+        None if name == ENV => error.hint(format!("set {} and {} to use it", env::BASE_URL, env::API_KEY)),
         None if names.is_empty() => {
             error.hint(format!("an endpoint is a table in narrows.toml: [endpoint.{name}]"))
         }
-        None => error.hint(format!("there are: {}", names.join(", "))),
+        None => error.hint(format!("configured endpoints: {}", names.join(", "))),
     })
 }
 
@@ -213,7 +213,7 @@ fn chosen(entry: Entry, variables: &Variables) -> Result<Chosen, ConfigError> {
     }
     let lacks =
         |what: &str| ConfigError::new(origin.clone(), format!("the endpoint {name:?} has no `{what}`"));
-    let url = layer.base_url.as_deref().ok_or_else(|| lacks("base-url"))?;
+    let url = layer.base_url.as_deref().ok_or_else(|| lacks("base_url"))?;
     let proxy_from = match &layer.proxy {
         Some(_) => None,
         None => proxy::of(url, variables).map(|(url, name)| {
@@ -224,7 +224,7 @@ fn chosen(entry: Entry, variables: &Variables) -> Result<Chosen, ConfigError> {
     if layer.base_url.as_deref() == Some(DEMO_URL) {
         layer.model = Some(DEMO_MODEL.to_owned());
     } else if layer.model.is_none() {
-        return Err(lacks("model").hint("name it there, with --model, or in OPENAI_MODEL"));
+        return Err(lacks("model").hint("set it there, with --model, or in OPENAI_MODEL"));
     }
     let key = key::find(&layer, variables).map_err(|reason| {
         ConfigError::new(origin.clone(), format!("the endpoint {name:?} cannot be used: {reason}"))
@@ -252,7 +252,7 @@ fn data_dir(
     let directory = of_file.or_else(|| place::data_dir(variables));
     if directory.is_none() {
         warnings.push(format!(
-            "sessions are not kept: neither {} nor {} says where; use --data-dir or --no-store",
+            "sessions are not stored: neither {} nor {} is set; use --data-dir or --no-store",
             env::DATA_HOME,
             env::HOME
         ));

@@ -9,13 +9,13 @@ use crate::config::variables::variables;
 const FILE: &str = r#"
 system = "of the file"
 [endpoint.local]
-base-url = "http://localhost:11434/v1"
+base_url = "http://localhost:11434/v1"
 model = "llama3.2"
 [endpoint.work]
-base-url = "https://gateway.example.org/v1"
-key-env = "WORK_KEY"
+base_url = "https://gateway.example.org/v1"
+key_env = "WORK_KEY"
 model = "big"
-max-tokens = 10
+max_tokens = 10
 "#;
 
 fn flags(model: ModelArgs) -> Flags {
@@ -139,49 +139,49 @@ fn what_cannot_be_used_is_told() {
         FILE,
         chosen("wrok"),
         &key,
-        "--endpoint: there is no endpoint \"wrok\"",
+        "--endpoint: unknown endpoint \"wrok\"",
         Some("did you mean \"work\"?"),
     );
     fails(
         FILE,
         chosen("zzz"),
         &key,
-        "--endpoint: there is no endpoint \"zzz\"",
-        Some("there are: local, work"),
+        "--endpoint: unknown endpoint \"zzz\"",
+        Some("configured endpoints: local, work"),
     );
     fails(
         "",
         none(),
         &[("NARROWS_ENDPOINT", "a")],
-        "NARROWS_ENDPOINT: there is no endpoint \"a\"",
+        "NARROWS_ENDPOINT: unknown endpoint \"a\"",
         Some("an endpoint is a table in narrows.toml: [endpoint.a]"),
     );
     fails(
         "",
         chosen("env"),
         &[],
-        "--endpoint: there is no endpoint \"env\"",
-        Some("OPENAI_BASE_URL and OPENAI_API_KEY form it"),
+        "--endpoint: unknown endpoint \"env\"",
+        Some("set OPENAI_BASE_URL and OPENAI_API_KEY to use it"),
     );
     fails(
         "[endpoint.a]\nmodel = 'm'",
         none(),
         &[],
-        "narrows.toml:1: the endpoint \"a\" has no `base-url`",
+        "narrows.toml:1: the endpoint \"a\" has no `base_url`",
         None,
     );
     fails(
-        "\n[endpoint.a]\nbase-url = 'http://a'",
+        "\n[endpoint.a]\nbase_url = 'http://a'",
         none(),
         &[],
         "narrows.toml:2: the endpoint \"a\" has no `model`",
-        Some("name it there, with --model, or in OPENAI_MODEL"),
+        Some("set it there, with --model, or in OPENAI_MODEL"),
     );
     fails(
         FILE,
         chosen("work"),
         &[],
-        "narrows.toml:6: the endpoint \"work\" cannot be used: the variable WORK_KEY, in which its key is said to be, is not set",
+        "narrows.toml:6: the endpoint \"work\" cannot be used: the environment variable WORK_KEY, which holds its API key, is not set",
         None,
     );
     fails(
@@ -189,7 +189,7 @@ fn what_cannot_be_used_is_told() {
         none(),
         &[("NARROWS_ERRORS", "loud")],
         "NARROWS_ERRORS: \"loud\" cannot be used: it must be `text` or `rpc`",
-        Some("mend it, or unset NARROWS_ERRORS"),
+        Some("correct it, or unset NARROWS_ERRORS"),
     );
 }
 
@@ -202,7 +202,7 @@ fn an_endpoint_that_is_not_chosen_does_not_matter() {
     assert_eq!(
         resolved.left_out,
         [
-            "the endpoint \"work\" is left out: narrows.toml:6: the endpoint \"work\" cannot be used: the variable WORK_KEY, in which its key is said to be, is not set"
+            "the endpoint \"work\" is not used: narrows.toml:6: the endpoint \"work\" cannot be used: the environment variable WORK_KEY, which holds its API key, is not set"
         ]
     );
 }
@@ -215,7 +215,7 @@ fn a_choice_of_the_file_that_a_variable_overrules_is_mentioned() {
     assert_eq!(
         resolved.warnings,
         [
-            "OPENAI_BASE_URL is set, so it names the endpoint to begin with and not `default = \"local\"`; choose with --endpoint or NARROWS_ENDPOINT"
+            "OPENAI_BASE_URL is set, so it selects the endpoint instead of `default = \"local\"`; choose with --endpoint or NARROWS_ENDPOINT"
         ]
     );
     let chosen = ModelArgs { endpoint: Some("local".to_owned()), ..none() };
@@ -237,8 +237,8 @@ fn sessions_are_kept_where_somebody_said() {
     let named = Flags { data_dir: Some("/flag".into()), ..Flags::default() };
     check(&plain, "", &[home], Some("/home/me/.local/share/narrows"), false);
     check(&plain, "", &[], None, true);
-    check(&plain, "data-dir = 'd'", &[], Some("/c/d"), false);
-    check(&plain, "data-dir = '/d'", &[home, ("NARROWS_DATA_DIR", "/v")], Some("/v"), false);
+    check(&plain, "data_dir = 'd'", &[], Some("/c/d"), false);
+    check(&plain, "data_dir = '/d'", &[home, ("NARROWS_DATA_DIR", "/v")], Some("/v"), false);
     check(&named, "", &[home, ("NARROWS_DATA_DIR", "/v")], Some("/flag"), false);
     check(&no_store, "", &[home, ("NARROWS_DATA_DIR", "/v")], None, false);
     check(&plain, "store = false", &[home], None, false);

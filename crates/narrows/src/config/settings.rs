@@ -24,7 +24,7 @@ impl Resolved {
                 // It may be for another day; whoever chooses it is told.
                 Err(error) => {
                     let error = unusable(chosen, &ModelArgs::default(), &error);
-                    self.left_out.push(format!("the endpoint {:?} is left out: {error}", chosen.name));
+                    self.left_out.push(format!("the endpoint {:?} is not used: {error}", chosen.name));
                     continue;
                 }
             };
@@ -89,13 +89,13 @@ fn route(chosen: &Chosen) -> ModelRoute {
 /// An endpoint that the model's client refuses, told where the setting stands.
 fn unusable(chosen: &Chosen, flags: &ModelArgs, error: &EndpointError) -> ConfigError {
     let setting = match (error.setting.as_ref(), &chosen.layer.key) {
-        ("key", Some(Key::File(_))) => "key-file".to_owned(),
-        (setting, _) => setting.replace('_', "-"),
+        ("key", Some(Key::File(_))) => "key_file".to_owned(),
+        (setting, _) => setting.to_owned(),
     };
     let flags: Layer = flags.layer();
     let by_flag = match setting.as_str() {
-        "base-url" => flags.base_url.is_some().then_some("--base-url"),
-        "ca-file" => flags.ca_file.is_some().then_some("--ca-file"),
+        "base_url" => flags.base_url.is_some().then_some("--base-url"),
+        "ca_file" => flags.ca_file.is_some().then_some("--ca-file"),
         "proxy" => flags.proxy.is_some().then_some("--proxy"),
         "provider" => flags.provider.is_some().then_some("--provider"),
         other if other.starts_with("headers") => (!flags.headers.is_empty()).then_some("--header"),
@@ -110,7 +110,7 @@ fn unusable(chosen: &Chosen, flags: &ModelArgs, error: &EndpointError) -> Config
     let message = format!("the endpoint {:?} cannot be used: `{setting}`: {}", chosen.name, error.problem);
     let error = ConfigError::new(origin, message);
     if setting == "proxy" {
-        error.hint("`none` is no proxy: --proxy none, or proxy = \"none\"")
+        error.hint("to use no proxy, write --proxy none or proxy = \"none\"")
     } else {
         error
     }
@@ -146,25 +146,25 @@ mod tests {
             errors = "rpc"
             pace = "5ms"
             [endpoint.a]
-            base-url = "http://a/v1"
+            base_url = "http://a/v1"
             model = "m"
             key = "k"
             headers = { X = "h" }
             query = { v = "1" }
             provider = "ollama"
-            context-window = 1
-            max-tokens = 2
+            context_window = 1
+            max_tokens = 2
             temperature = 0.5
             effort = "low"
             proxy = "http://p"
-            connect-timeout = "1s"
-            first-timeout = "2s"
-            idle-timeout = "3s"
-            total-timeout = "4s"
+            connect_timeout = "1s"
+            first_timeout = "2s"
+            idle_timeout = "3s"
+            total_timeout = "4s"
             [limits]
-            requests-per-turn = 3
-            tool-timeout = "5s"
-            server-start-timeout = "6s"
+            requests_per_turn = 3
+            tool_timeout = "5s"
+            server_start_timeout = "6s"
         "#;
         let settings = read(text, ModelArgs::default(), &[]).0.unwrap();
         let limits = AgentLimits {
@@ -205,12 +205,12 @@ mod tests {
             let error = read(text, model, pairs).0.expect_err(expected);
             assert_eq!(error.to_string(), expected);
         }
-        let good = "[endpoint.a]\nbase-url = 'https://a'\nmodel = 'm'\n";
+        let good = "[endpoint.a]\nbase_url = 'https://a'\nmodel = 'm'\n";
         check(
             &good.replace("https", "ftp"),
             ModelArgs::default(),
             &[],
-            "/c/narrows.toml:1: the endpoint \"a\" cannot be used: `base-url`: must begin with http:// or https://",
+            "/c/narrows.toml:1: the endpoint \"a\" cannot be used: `base_url`: must begin with http:// or https://",
         );
         check(
             good,
@@ -255,25 +255,25 @@ mod tests {
         check("", named, &[("MINE", "a\nb"), ("OPENAI_API_KEY", "k")], "MINE", "key");
         let azure = ("OPENAI_BASE_URL", "https://r.openai.azure.com/openai/v1");
         check("", none(), &[azure, ("AZURE_OPENAI_API_KEY", "a\nb")], "AZURE_OPENAI_API_KEY", "key");
-        let good = "[endpoint.a]\nbase-url = 'https://a'\nmodel = 'm'\n";
-        check(&format!("{good}key-env = 'MINE'"), none(), &[("MINE", "a\nb")], "MINE", "key");
+        let good = "[endpoint.a]\nbase_url = 'https://a'\nmodel = 'm'\n";
+        check(&format!("{good}key_env = 'MINE'"), none(), &[("MINE", "a\nb")], "MINE", "key");
         check(&format!("{good}key = \"a\\nb\""), none(), &[], "/c/narrows.toml:1", "key");
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("key");
         std::fs::write(&path, "a\nb\n").unwrap();
-        let file = format!("{good}key-file = '{}'", path.display());
-        check(&file, none(), &[], "/c/narrows.toml:1", "key-file");
+        let file = format!("{good}key_file = '{}'", path.display());
+        check(&file, none(), &[], "/c/narrows.toml:1", "key_file");
     }
 
     #[test]
     fn an_endpoint_that_is_not_chosen_does_not_matter() {
         let text =
-            "[endpoint.a]\nbase-url = 'https://a'\nmodel = 'm'\n[endpoint.b]\nbase-url = 'b'\nmodel = 'm'\n";
+            "[endpoint.a]\nbase_url = 'https://a'\nmodel = 'm'\n[endpoint.b]\nbase_url = 'b'\nmodel = 'm'\n";
         let (settings, warnings) = read(text, ModelArgs::default(), &[]);
         assert_eq!(settings.unwrap().routes.len(), 1);
         assert_eq!(warnings.len(), 1);
         assert!(
-            warnings[0].starts_with("the endpoint \"b\" is left out: /c/narrows.toml:4: "),
+            warnings[0].starts_with("the endpoint \"b\" is not used: /c/narrows.toml:4: "),
             "{warnings:?}"
         );
     }

@@ -44,7 +44,7 @@ impl Variables {
         let shown: String = text.chars().take(40).collect();
         value.map(Some).map_err(|reason| {
             ConfigError::new(Origin::variable(name), format!("{shown:?} cannot be used: {reason}"))
-                .hint(format!("mend it, or unset {name}"))
+                .hint(format!("correct it, or unset {name}"))
         })
     }
 
@@ -85,7 +85,7 @@ mod tests {
         fn check(name: &str, value: &str, expected: &str) {
             let error = variables(&[(name, value)]).layer().expect_err(value);
             assert_eq!(error.to_string(), expected);
-            assert_eq!(error.hint, Some(format!("mend it, or unset {name}")));
+            assert_eq!(error.hint, Some(format!("correct it, or unset {name}")));
         }
         check(
             "OPENAI_MAX_TOKENS",

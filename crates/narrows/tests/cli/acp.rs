@@ -139,13 +139,13 @@ fn invalid_settings_are_reported_at_start() {
     "#);
     assert_snapshot!(output(&["--config", "c.toml"], &[], "\n[endpoint.a]\nmodle = 'x'\n"), @"
     --- stderr ---
-    error: [DIR]/c.toml:3: there is no setting `modle` in [endpoint.a]
+    error: [DIR]/c.toml:3: unknown setting `modle` in [endpoint.a]
     hint: did you mean `model`?
     --- exit 2 ---
     ");
-    assert_snapshot!(output(&["--config", "c.toml", "--endpoint", "b"], &[], "[endpoint.a]\nbase-url = 'http://h'\nmodel = 'm'"), @r#"
+    assert_snapshot!(output(&["--config", "c.toml", "--endpoint", "b"], &[], "[endpoint.a]\nbase_url = 'http://h'\nmodel = 'm'"), @r#"
     --- stderr ---
-    error: --endpoint: there is no endpoint "b"
+    error: --endpoint: unknown endpoint "b"
     hint: did you mean "a"?
     --- exit 2 ---
     "#);
@@ -156,12 +156,12 @@ fn invalid_settings_are_reported_at_start() {
     "#);
     assert_snapshot!(output(&["--base-url", "ftp://h"], &[], ""), @r#"
     --- stderr ---
-    error: --base-url: the endpoint "flags" cannot be used: `base-url`: must begin with http:// or https://
+    error: --base-url: the endpoint "flags" cannot be used: `base_url`: must begin with http:// or https://
     --- exit 2 ---
     "#);
     assert_snapshot!(output(&[], &[("OPENAI_BASE_URL", "nowhere")], ""), @r#"
     --- stderr ---
-    error: OPENAI_BASE_URL: the endpoint "env" cannot be used: `base-url`: is not a URL: relative URL without a base
+    error: OPENAI_BASE_URL: the endpoint "env" cannot be used: `base_url`: is not a URL: relative URL without a base
     --- exit 2 ---
     "#);
     assert_snapshot!(output(&[], &[("OPENAI_API_KEY", "a\nb")], ""), @r#"
@@ -175,7 +175,7 @@ fn invalid_settings_are_reported_at_start() {
     hint: mend it, or unset OPENAI_MODEL
     --- exit 2 ---
     "#);
-    assert_snapshot!(output(&["--config", "c.toml"], &[], "[endpoint.a]\nbase-url = 'http://h'\nmodel = 'default'"), @r#"
+    assert_snapshot!(output(&["--config", "c.toml"], &[], "[endpoint.a]\nbase_url = 'http://h'\nmodel = 'default'"), @r#"
     --- stderr ---
     error: [DIR]/c.toml:3: `endpoint.a.model` cannot be "default": `default` is reserved: clients send it if no model is chosen; use the id of a model of the endpoint
     --- exit 2 ---
@@ -189,7 +189,7 @@ fn invalid_settings_are_reported_at_start() {
     ");
     assert_snapshot!(output(&["--ca-file", "none.pem", "--base-url", "https://h"], &[], ""), @r#"
     --- stderr ---
-    error: --ca-file: the endpoint "flags" cannot be used: `ca-file`: none.pem: No such file or directory (os error 2)
+    error: --ca-file: the endpoint "flags" cannot be used: `ca_file`: none.pem: No such file or directory (os error 2)
     --- exit 2 ---
     "#);
     assert_snapshot!(output(&["--max-tokens", "none"], &[], ""), @"
@@ -205,7 +205,7 @@ fn invalid_settings_are_reported_at_start() {
 fn files_of_the_workspace_configure_nothing() {
     let dir = TestDir::new();
     for name in ["narrows.toml", ".narrows.toml"] {
-        dir.file(name, "[endpoint.evil]\nbase-url = 'http://evil.example'\nmodel = 'm'\n");
+        dir.file(name, "[endpoint.evil]\nbase_url = 'http://evil.example'\nmodel = 'm'\n");
     }
     let mut stdio = StdioClient::initialized(&dir, dir.narrows(["acp", "--no-store"]));
     let session = stdio.session(&json!([]));
@@ -263,8 +263,8 @@ fn flags_and_file_configure_the_request() {
     let dir = TestDir::new();
     let server = server([Reply::text("Hello")]);
     let file = format!(
-        "[endpoint.a]\nbase-url = '{}'\nmodel = 'm'\nkey-env = 'A_KEY'\nheaders = {{ X-A = '1', X-B = '2' }}\n\
-         query = {{ v = '1' }}\nmax-tokens = 5\n",
+        "[endpoint.a]\nbase_url = '{}'\nmodel = 'm'\nkey_env = 'A_KEY'\nheaders = {{ X-A = '1', X-B = '2' }}\n\
+         query = {{ v = '1' }}\nmax_tokens = 5\n",
         server.base_url()
     );
     dir.file("c.toml", &file);

@@ -113,7 +113,7 @@ fn without_agents_the_list_explains_how_to_add_one() {
     dir.file("c.toml", "[agents.a]\ncomand = 'a'");
     assert_snapshot!(dir.output_of(agents(&dir, &["--config", "c.toml"])), @"
     NAME      COMMAND      FOUND
-    a                      error: [DIR]/c.toml:2: there is no setting `comand` in [agents.a]
+    a                      error: [DIR]/c.toml:2: unknown setting `comand` in [agents.a]
     built-in  narrows acp  this program; it is used without --agent
     --- exit 0 ---
     ");
@@ -291,4 +291,26 @@ fn an_interrupted_probe_leaves_no_process() {
     --- exit 130 ---
     ");
     assert!(std::fs::read_dir(dir.path().join("tmp")).unwrap().next().is_none());
+}
+
+#[test]
+fn list_is_the_default() {
+    let dir = TestDir::new();
+    dir.file("c.toml", "[agents.a]\ncommand = \"narrows acp\"\n");
+    let run = |args: &[&str]| dir.output_of(dir.narrows(args));
+    assert_eq!(run(&["agents", "list", "--config", "c.toml"]), run(&["agents", "--config", "c.toml"]));
+    let json = ["agents", "list", "--json", "--config", "c.toml"];
+    assert_eq!(run(&json), run(&["agents", "--json", "--config", "c.toml"]));
+    let deleted = ["sessions", "delete", "x", "--json", "--agent", "narrows fake-agent hello"];
+    assert_eq!(
+        run(&deleted).lines().next().map(|line| line.starts_with('{')),
+        Some(true),
+        "{}",
+        run(&deleted)
+    );
+    assert_eq!(run(&["sessions", "list", "--json"]), run(&["sessions", "--json"]));
+    assert!(run(&["fake-agent", "--list", "--json"]).starts_with("{\"scripts\":["));
+    assert!(run(&["run", "--json", "Hello"]).starts_with('{'));
+    assert!(run(&["audit", "keygen", "k", "--json"]).starts_with("{\"file\":\"k\",\"publicKey\":\"did:key:"));
+    assert!(run(&["approve", "--list", "--json"]).starts_with("{\"pending\":[]}"));
 }

@@ -77,9 +77,9 @@ fn a_model_cannot_be_required_of_an_endpoint_that_lists_none() {
 fn an_unused_endpoint_causes_no_warning() {
     let dir = TestDir::new();
     let server = server([Reply::text("Hello")]);
-    let used = format!("[endpoint.local]\nbase-url = '{}'\nmodel = 'm'\n", server.base_url());
-    let unused = "[endpoint.work]\nbase-url = 'https://h/v1'\nmodel = 'm'\nkey-env = 'NOT_SET_HERE'\n";
-    let other = "[endpoint.other]\nbase-url = 'nothing'\nmodel = 'm'\n";
+    let used = format!("[endpoint.local]\nbase_url = '{}'\nmodel = 'm'\n", server.base_url());
+    let unused = "[endpoint.work]\nbase_url = 'https://h/v1'\nmodel = 'm'\nkey_env = 'NOT_SET_HERE'\n";
+    let other = "[endpoint.other]\nbase_url = 'nothing'\nmodel = 'm'\n";
     dir.file("c.toml", &format!("{used}{unused}{other}"));
     assert_eq!(dir.output_of(run(&dir, &["--config", "c.toml", "Hi"])), "Hello\n--- exit 0 ---\n");
     let told = dir.output_of(run(&dir, &["--config", "c.toml", "--endpoint", "work", "Hi"]));
@@ -124,7 +124,7 @@ fn an_endpoint_is_named_by_flags_variables_or_file() {
     assert_eq!(dir.output_of(command), expected);
     // Paths are relative to the current directory, not to that of the agent.
     std::fs::create_dir(dir.path().join("work")).unwrap();
-    dir.file("c.toml", &format!("[endpoint.a]\nbase-url = '{url}'\nmodel = 'm'\nkey-env = 'ODD_NAME'\n"));
+    dir.file("c.toml", &format!("[endpoint.a]\nbase_url = '{url}'\nmodel = 'm'\nkey_env = 'ODD_NAME'\n"));
     let mut command = run(&dir, &["--config", "c.toml", "--cwd", "work", "Hi"]);
     command.env("ODD_NAME", KEY);
     assert_eq!(dir.output_of(command), expected);

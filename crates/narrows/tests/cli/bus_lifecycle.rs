@@ -89,14 +89,14 @@ fn errors_are_reported_before_anything_is_started() {
     dir.file("bus.toml", "[[listen]]\nurl = 'tcp://0.0.0.0:1'\n[[pool]]\ncommand = ['a']\ninstancse = 2\n");
     assert_snapshot!(output(&["--config", "bus.toml"]), @r#"
     --- stderr ---
-    error: bus.toml:2:7: `url` cannot be "tcp://0.0.0.0:1": only 127.0.0.1, [::1] and localhost are possible, because whoever connects may use the agents; other machines need https:// or wss:// with `auth`
-    error: bus.toml:5:1: there is no setting `instancse` in [pool]
+    error: bus.toml:2:7: `url` cannot be "tcp://0.0.0.0:1": only 127.0.0.1, [::1] and localhost are allowed, because every client may use the agents; for other machines use https:// or wss:// with `auth`
+    error: bus.toml:5:1: unknown setting `instancse` in [pool]
     hint: did you mean `instances`?
     --- exit 2 ---
     "#);
     assert_snapshot!(output(&["--listen", "tcp://192.0.2.1:1", "--", "a"]), @"
     --- stderr ---
-    error: invalid value 'tcp://192.0.2.1:1' for '--listen <URL>': only 127.0.0.1, [::1] and localhost are possible, because whoever connects may use the agents; other machines need https:// or wss:// with `auth`
+    error: invalid value 'tcp://192.0.2.1:1' for '--listen <URL>': only 127.0.0.1, [::1] and localhost are allowed, because every client may use the agents; for other machines use https:// or wss:// with `auth`
 
     For more information, try '--help'.
     --- exit 2 ---

@@ -41,23 +41,21 @@ fn every_file_is_reported() {
     assert_snapshot!(check(&dir, &["good.toml"]), @r#"
     good.toml: 1 pool, 1 listener
     --- stderr ---
-    warning: good.toml:7:18: `mix_identities` means something only with share = "all"
+    warning: good.toml:7:18: `mix_identities` has an effect only with share = "all"
     --- exit 0 ---
     "#);
     assert_snapshot!(check(&dir, &["bad.toml", "bus.json", "missing.toml", "good.toml"]), @r#"
     good.toml: 1 pool, 1 listener
     --- stderr ---
-    error: bad.toml:3:7: `url` cannot be "tcp://0.0.0.0:9000": only 127.0.0.1, [::1] and localhost are possible, because whoever connects may use the agents; other machines need https:// or wss:// with `auth`
-    error: bad.toml:7:1: there is no setting `instancse` in [pool]
+    error: bad.toml:3:7: `url` cannot be "tcp://0.0.0.0:9000": only 127.0.0.1, [::1] and localhost are allowed, because every client may use the agents; for other machines use https:// or wss:// with `auth`
+    error: bad.toml:7:1: unknown setting `instancse` in [pool]
     hint: did you mean `instances`?
-    error: bad.toml:11:17: `stall_timeout` must be a time in quotes
-    hint: write "30s" if seconds are meant
     error: bus.json:1:35: `command` cannot be started: program "/nowhere/agent" not found
-    hint: install it, or give the path to it; a relative path is meant from `cwd`, or else from here
+    hint: install it, or write its path; a relative path starts from `cwd`, or from the current directory
     error: check: cannot read "missing.toml"
       because: No such file or directory (os error 2)
     hint: use an existing file, or a directory with manifests
-    warning: good.toml:7:18: `mix_identities` means something only with share = "all"
+    warning: good.toml:7:18: `mix_identities` has an effect only with share = "all"
     --- exit 2 ---
     "#);
 }
@@ -127,4 +125,15 @@ fn the_settings_of_the_page_are_valid() {
             assert!(PAGE.contains(&format!("| `{key}` |")), "`{key}` is not on the page");
         }
     }
+}
+
+#[test]
+fn other_files_are_recognized_by_their_content() {
+    let dir = TestDir::new();
+    dir.file("mine.toml", "[endpoint.a]\nbase-url = \"http://localhost/v1\"\nmodle = \"m\"\n[agents.b]\ncommand = \"b\"\nmodes = 1\n");
+    dir.file("old.toml", "[agents.a]\ncommand = \"narrows acp\"\npass-env = [\"A\"]\n");
+    dir.file("rules.txt", "[[rule]]\neffect = \"deny\"\ncomand = \"git push\"\n");
+    dir.file("other.toml", "[package]\nname = \"a\"\n");
+    assert_snapshot!(check(&dir, &["mine.toml", "old.toml", "rules.txt", "other.toml"]), @"");
+    assert_snapshot!(check(&dir, &["--json", "old.toml"]), @"");
 }

@@ -382,7 +382,7 @@ fn all_errors_of_a_token_file_are_reported() {
     assert_snapshot!(check(&["bus.toml"]), @r#"
     --- stderr ---
     error: who.toml:1:1: `name` is missing in [token]
-    error: who.toml:2:1: there is no setting `nmae` in [token]
+    error: who.toml:2:1: unknown setting `nmae` in [token]
     hint: did you mean `name`?
     error: who.toml:3:8: the hash is not a SHA-256 in base64url
     error: who.toml:4:1: `hash` is missing in [token]

@@ -209,7 +209,7 @@ fn invalid_settings_are_reported_to_the_editor() {
         dir.output_with_input(acp, question)
     };
     for (text, why) in [
-        ("[acp]\nconnect = \"ws://127.0.0.1:1/acp\"\ntoken-file = \"none\"\n", "cannot read"),
+        ("[acp]\nconnect = \"ws://127.0.0.1:1/acp\"\ntoken_file = \"none\"\n", "cannot read"),
         ("[acp]\nconect = \"ws://127.0.0.1:1/acp\"\n", "conect"),
     ] {
         let told = output(text);

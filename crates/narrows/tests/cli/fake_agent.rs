@@ -136,7 +136,7 @@ fn invalid_scripts() {
     dir.file("bad.toml", "name = \"bad\"\nturns = 7\n");
     assert_snapshot!(dir.output_of(dir.narrows(["fake-agent", "bad.toml"])), @"
     --- stderr ---
-    error: bad.toml:2: there is no setting `turns`; did you mean `turn`?
+    error: bad.toml:2: unknown setting `turns`; did you mean `turn`?
     hint: see a working script with: narrows fake-agent --print hello
     --- exit 2 ---
     ");

@@ -65,14 +65,14 @@ fn invalid_agent_settings_affect_only_that_agent() {
     assert!(told.starts_with("I am the demo model") && told.ends_with("--- exit 0 ---\n"), "{told}");
     assert_snapshot!(run(&dir, "wrong", &["Hi"]), @"
     --- stderr ---
-    error: [DIR]/c.toml:7: there is no setting `comand` in [agents.wrong]
+    error: [DIR]/c.toml:7: unknown setting `comand` in [agents.wrong]
     hint: did you mean `command`?
     --- exit 2 ---
     ");
     let mut command = dir.narrows(["agents", "--config", "c.toml"]);
     command.env("HOME", dir.path());
     let told = dir.output_of(command);
-    assert!(told.contains("c.toml:7: there is no setting `comand` in [agents.wrong]"), "{told}");
+    assert!(told.contains("c.toml:7: unknown setting `comand` in [agents.wrong]"), "{told}");
     assert!(told.ends_with("--- exit 0 ---\n"), "{told}");
 }
 
@@ -83,10 +83,10 @@ fn invalid_endpoint_settings_affect_only_that_endpoint() {
     dir.file("c.toml", &format!("{config}[endpoint.a]\nbase-ulr = 'http://h'\n"));
     assert_eq!(run(&dir, "echo", &["Hi"]), "Hi\n--- exit 0 ---\n");
     assert_eq!(run(&dir, "narrows fake-agent echo", &["Hi"]), "Hi\n--- exit 0 ---\n");
-    let wrong = "c.toml:7: there is no setting `base-ulr` in [endpoint.a]";
+    let wrong = "c.toml:7: unknown setting `base-ulr` in [endpoint.a]";
     let told = run(&dir, "built-in", &["Hi"]);
     assert!(told.contains(wrong) && told.ends_with("--- exit 2 ---\n"), "{told}");
-    let [ok, bad] = ["[endpoint.ok]\nbase-url = 'builtin:demo'\n", "[endpoint.a]\nbase-ulr = 'http://h'\n"];
+    let [ok, bad] = ["[endpoint.ok]\nbase_url = 'builtin:demo'\n", "[endpoint.a]\nbase-ulr = 'http://h'\n"];
     #[track_caller]
     fn check(dir: &TestDir, config: &str, args: &[&str], expected: Option<&str>) {
         dir.file("c.toml", config);
@@ -98,7 +98,7 @@ fn invalid_endpoint_settings_affect_only_that_endpoint() {
             }
         }
     }
-    let wrong = "there is no setting `base-ulr` in [endpoint.a]";
+    let wrong = "unknown setting `base-ulr` in [endpoint.a]";
     for config in [format!("{bad}{ok}"), format!("{ok}{bad}")] {
         check(&dir, &config, &["--endpoint", "ok"], None);
         check(&dir, &config, &["--base-url", "builtin:demo"], None);

@@ -15,7 +15,7 @@ fn check_error(text: &str, expected: &str) {
 
 #[test]
 fn errors_name_the_position_and_the_cause() {
-    check_error("acess = \"low\"\n", "policy.toml:1:1: there is no setting `acess`; did you mean `access`?");
+    check_error("acess = \"low\"\n", "policy.toml:1:1: unknown setting `acess`; did you mean `access`?");
     check_error(
         "\naccess = \"lo\"\n",
         "policy.toml:2:10: `access` must be one of low, medium, high, not \"lo\"; did you mean \"low\"?",
@@ -45,7 +45,7 @@ fn errors_name_the_position_and_the_cause() {
     );
     check_error(
         "[[rule]]\neffect = \"deny\"\npaths = \"x\"\n",
-        "policy.toml:3:1: there is no setting `paths` in [rule]; did you mean `path`?",
+        "policy.toml:3:1: unknown setting `paths` in [rule]; did you mean `path`?",
     );
     check_error(
         "[[rule]]\neffect = \"deny\"\npath = []\n",
@@ -109,7 +109,7 @@ fn examples_are_checked() {
     );
     check_error(
         &rule("deny", "path = \"secrets/**\"\nmatch = [{ file = \"public/a\" }]\n"),
-        "policy.toml:4:12: there is no setting `file` in [match]; what may stand there: kind, tool, path, command, url, server, env",
+        "policy.toml:4:12: unknown setting `file` in [match]; valid settings are: kind, tool, path, command, url, server, env",
     );
     let good = [
         rule(

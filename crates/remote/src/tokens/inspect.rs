@@ -144,13 +144,13 @@ mod tests {
             report(&bad),
             "5:1: `hash` is missing in [token]\n\
              6:8: token \"a\" already exists\n\
-             7:1: there is no setting `hsah` in [token]\n\
+             7:1: unknown setting `hsah` in [token]\n\
              8:11: no tool is of the kind `exec`; did you mean kind:execute?\n\
              8:35: `scopes` must be a text in quotes\n\
              10:8: invalid token name \"b c\"\n\
              11:8: the hash is not a SHA-256 in base64url\n\
              12:10: `scopes` must be a list\n\
-             13:2: there is no setting `tokn`\n\
+             13:2: unknown setting `tokn`\n\
              warning 8:24: `foo bar` names no tool; write the name of a tool, SERVER/TOOL, SERVER/* or kind:read\n"
         );
         assert!(report("x = secret").starts_with("1:5: ") && !report("x = secret").contains("secret"));

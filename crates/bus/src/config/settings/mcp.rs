@@ -4,7 +4,7 @@ use narrows_config::{Item, Table, quoted};
 
 use super::super::mcp::{McpAccess, McpServer, McpTarget};
 use super::super::{Pool, Protocol};
-use super::pool::{command, env};
+use super::pool::env;
 use super::set;
 
 /// What may stand in `[[pool.mcp_server]]`.
@@ -12,7 +12,7 @@ const SERVER: &[&str] = &["name", "command", "url", "env"];
 
 /// What is often tried there.
 const USUAL: &[(&str, &str)] = &[
-    ("args", "the arguments stand in `command`, behind the program"),
+    ("args", "write the arguments in `command`, after the program"),
     ("type", "a server with `url` is of type http, one with `command` of type stdio"),
 ];
 
@@ -28,9 +28,8 @@ pub(super) fn read(table: Table<'_>, pool: &mut Pool) -> Vec<Option<usize>> {
     for table in listed.into_iter().flatten() {
         let Some((server, name)) = server(table) else { continue };
         if pool.mcp_servers.iter().any(|other| other.name == server.name) {
-            let what =
-                format!("another server of this pool has the name \"{}\" already", quoted(&server.name));
-            name.findings.error(name.node.at, what, Some("give each its own `name`".to_owned()));
+            let what = format!("duplicate server name \"{}\" in this pool", quoted(&server.name));
+            name.findings.error(name.node.at, what, Some("give each a `name` of its own".to_owned()));
         }
         pool.mcp_servers.push(server);
         commands.push(table.get("command").map(|item| item.node.at));
@@ -48,11 +47,11 @@ fn fits_together(table: Table<'_>, pool: &Pool) {
     let access = table.get("mcp");
     if pool.manifest.is_some() {
         for item in [access, table.get("mcp_server")].into_iter().flatten() {
-            item.fail("cannot be set beside `manifest`: the manifest lists the servers", None);
+            item.fail("cannot be set with `manifest`: the manifest lists the servers", None);
         }
         if let Some(item) = table.get("client_meta") {
             let hint = "write metadata.narrows.client_meta into the ACP.md";
-            item.fail("cannot be set beside `manifest`", Some(hint.to_owned()));
+            item.fail("cannot be set with `manifest`", Some(hint.to_owned()));
         }
         return;
     }
@@ -75,15 +74,13 @@ fn fits_together(table: Table<'_>, pool: &Pool) {
         }
         (Some(McpAccess::Any), None) => {
             if let Some(item) = access {
-                item.warn("lets every client of this pool run commands as the user of the bus");
+                item.warn("allows every client of this pool to run commands as the user of the bus");
             }
         }
         _ => {}
     }
     if let Some(item) = access.filter(|_| pool.protocol == Protocol::JsonRpc && pool.mcp.is_some()) {
-        item.warn(
-            "applies to the session methods of ACP only: of a pool with \"jsonrpc\" nothing else is known",
-        );
+        item.warn("applies only to the session methods of ACP, also in a pool with \"jsonrpc\"");
     }
 }
 
@@ -108,16 +105,16 @@ fn server(table: Table<'_>) -> Option<(McpServer, Item<'_>)> {
     let variables = table.get("env");
     let target = match (table.get("command"), table.get("url")) {
         (Some(item), None) => {
-            McpTarget::Command { words: command(item)?, env: variables.and_then(env).unwrap_or_default() }
+            McpTarget::Command { words: item.command()?, env: variables.and_then(env).unwrap_or_default() }
         }
         (None, Some(item)) => {
             if let Some(item) = variables {
-                item.fail("has an effect only beside `command`", None);
+                item.fail("has an effect only with `command`", None);
             }
             McpTarget::Url(url(item)?)
         }
         (Some(_), Some(item)) => {
-            return item.error("`url` stands beside `command`, and a server has one of them", None);
+            return item.error("`url` and `command` exclude each other", None);
         }
         (None, None) => {
             let hint = "write command = [\"PROGRAM\", \"ARG\"], or url = \"https://…\"";

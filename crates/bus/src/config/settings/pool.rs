@@ -1,14 +1,13 @@
 //! `[[pool]]`: workers of one kind.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use narrows_base::suggest::nearest;
-use narrows_config::{Findings, Item, Kind, Table, quoted};
+use narrows_config::{Findings, Item, Kind, Paths, Table, quoted};
 use serde_json::Value;
 
 use super::super::{Pool, Spots};
-use super::{Protocol, Share, mcp, plain, set};
+use super::{Protocol, Share, mcp, set};
 
 /// What may stand in `[[pool]]`.
 const POOL: &[&str] = &[
@@ -34,7 +33,7 @@ const POOL: &[&str] = &[
 
 /// What is often tried there.
 const USUAL: &[(&str, &str)] = &[
-    ("args", "the arguments stand in `command`, behind the program"),
+    ("args", "write the arguments in `command`, after the program"),
     ("id", "did you mean `name`?"),
     ("mcp_servers", "write [[pool.mcp_server]] for each"),
     ("whole_env", "write pass_env = [\"*\"] to pass on every variable"),
@@ -49,15 +48,13 @@ const FILES: &[&str] = &["readTextFile", "writeTextFile"];
 pub(super) const MOST: u64 = 10_000;
 
 /// The pool of a table, and where settings of it stand.
-pub(super) fn read(table: Table<'_>, base: &Path) -> Option<(Named, Spots)> {
+pub(super) fn read(table: Table<'_>, paths: Paths<'_>) -> Option<(Named, Spots)> {
     table.only(POOL, USUAL);
     let name = table.get("name").map(|item| item.parsed(name)).unwrap_or(Some("default".to_owned()));
     let words = match (table.get("command"), table.get("manifest")) {
-        (Some(item), None) => command(item).map(|words| (words, item.node.at)),
+        (Some(item), None) => item.command().map(|words| (words, item.node.at)),
         (None, Some(item)) => Some((Vec::new(), item.node.at)),
-        (Some(_), Some(item)) => {
-            item.error("`manifest` stands beside `command`, and a pool has one of them", None)
-        }
+        (Some(_), Some(item)) => item.error("`manifest` and `command` exclude each other", None),
         (None, None) => {
             let hint = "write command = [\"narrows\", \"acp\"], or manifest = \"DIR/ACP.md\"";
             table.error("`command` is missing", Some(hint))
@@ -65,8 +62,8 @@ pub(super) fn read(table: Table<'_>, base: &Path) -> Option<(Named, Spots)> {
     };
     let (words, command) = words.unwrap_or_default();
     let mut pool = Pool::new(name.unwrap_or_default(), words);
-    pool = governed(table, pool, base);
-    let directory = |item: Item<'_>| item.parsed(|text| plain(text).map(|path| Some(base.join(path))));
+    pool = governed(table, pool, paths);
+    let directory = |item: Item<'_>| item.path(paths).map(Some);
     set(table, "cwd", &mut pool.cwd, directory);
     let count = |item: Item<'_>| item.count(1, MOST);
     set(table, "instances", &mut pool.instances, count);
@@ -111,9 +108,9 @@ pub(super) fn read(table: Table<'_>, base: &Path) -> Option<(Named, Spots)> {
 }
 
 /// The pool of a manifest, if the table names one.
-fn governed(table: Table<'_>, pool: Pool, base: &Path) -> Pool {
+fn governed(table: Table<'_>, pool: Pool, paths: Paths<'_>) -> Pool {
     let file = |item: Item<'_>| {
-        let path = item.parsed(|text| plain(text).map(|path| base.join(path)))?;
+        let path = item.path(paths)?;
         // Its workers may run elsewhere.
         Some(std::path::absolute(&path).unwrap_or(path))
     };
@@ -125,7 +122,7 @@ fn governed(table: Table<'_>, pool: Pool, base: &Path) -> Pool {
         },
         None => {
             if let Some(item) = identities {
-                item.fail("means something only beside `manifest`", None);
+                item.fail("has an effect only with `manifest`", None);
             }
             pool
         }
@@ -139,10 +136,10 @@ fn fits_a_gate(table: Table<'_>, pool: &Pool) {
     }
     if let Some(item) = table.get("share").filter(|_| pool.share == Share::All) {
         let hint = "write \"connection\" or \"session\"".to_owned();
-        item.fail("cannot be \"all\" beside `manifest`: a gate stands on one connection", Some(hint));
+        item.fail("cannot be \"all\" with `manifest`: a gate serves one connection", Some(hint));
     }
     if let Some(item) = table.get("protocol").filter(|_| pool.protocol == Protocol::JsonRpc) {
-        item.fail("cannot be \"jsonrpc\" beside `manifest`: a gate speaks ACP", None);
+        item.fail("cannot be \"jsonrpc\" with `manifest`: a gate speaks ACP", None);
     }
 }
 
@@ -156,8 +153,8 @@ pub(super) struct Named {
 pub(super) fn unique(findings: &Findings<'_>, pools: Vec<Named>) -> Vec<Pool> {
     for (index, Named { pool, at }) in pools.iter().enumerate() {
         if !pool.name.is_empty() && pools[..index].iter().any(|other| other.pool.name == pool.name) {
-            let what = format!("another pool has the name \"{}\" already", quoted(&pool.name));
-            findings.error(*at, what, Some("give each its own `name`".to_owned()));
+            let what = format!("duplicate pool name \"{}\"", quoted(&pool.name));
+            findings.error(*at, what, Some("give each a `name` of its own".to_owned()));
         }
     }
     pools.into_iter().map(|named| named.pool).collect()
@@ -172,12 +169,12 @@ fn without_effect(table: Table<'_>, pool: &Pool) {
     };
     let told = pool.client_capabilities.as_object().is_some_and(|object| !object.is_empty());
     if pool.share != Share::All {
-        let shared = "means something only with share = \"all\"";
+        let shared = "has an effect only with share = \"all\"";
         warn("protocol", pool.protocol == Protocol::V2, shared);
         warn("client_capabilities", told, shared);
         warn("mix_identities", pool.mix_identities, shared);
     } else if pool.protocol == Protocol::JsonRpc {
-        warn("client_capabilities", told, "means nothing with protocol = \"jsonrpc\"");
+        warn("client_capabilities", told, "has no effect with protocol = \"jsonrpc\"");
     }
 }
 
@@ -197,7 +194,7 @@ fn abilities(table: Table<'_>) {
             let same = known.iter().copied().find(|known| plain(known) == plain(item.name));
             let near = same.or_else(|| nearest(item.name, known.iter().copied()));
             let hint = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
-            item.warn(&format!("is nothing that ACP knows clients to be able to do{hint}"));
+            item.warn(&format!("is not a client capability of ACP{hint}"));
         }
     }
 }
@@ -208,31 +205,6 @@ fn name(text: &str) -> Result<String, &'static str> {
         1..=64 if text.chars().all(plain) => Ok(text.to_owned()),
         _ => Err("a name has at most 64 letters, digits, `.`, `_` and `-`"),
     }
-}
-
-/// The program and its arguments.
-pub(super) fn command(item: Item<'_>) -> Option<Vec<String>> {
-    if let Kind::Text(text) = &item.node.kind {
-        let words: Vec<String> =
-            text.split_whitespace().map(|word| format!("\"{}\"", quoted(word))).collect();
-        let hint = format!("no shell sees it; write command = [{}]", words.join(", "));
-        return item.expected("a list of texts", Some(&hint));
-    }
-    let Kind::List(nodes) = &item.node.kind else {
-        return item.expected("a list of texts", Some("write command = [\"narrows\", \"acp\"]"));
-    };
-    let mut words = Vec::with_capacity(nodes.len());
-    for node in nodes {
-        match &node.kind {
-            // An empty argument is one.
-            Kind::Text(text) if !words.is_empty() && text.is_empty() => words.push(String::new()),
-            _ => words.push(Item { node, ..item }.text()?.to_owned()),
-        }
-    }
-    if words.is_empty() {
-        return item.expected("at least a program", Some("write command = [\"narrows\", \"acp\"]"));
-    }
-    Some(words)
 }
 
 fn protocol(item: Item<'_>) -> Option<Protocol> {
@@ -271,7 +243,7 @@ pub(super) fn env(item: Item<'_>) -> Option<BTreeMap<String, String>> {
 fn pattern(text: &str) -> Result<String, &'static str> {
     let name = text.strip_suffix('*').unwrap_or(text);
     match name {
-        _ if name.contains('*') => Err("`*` may only stand at the end"),
+        _ if name.contains('*') => Err("`*` is only allowed at the end"),
         _ if name.contains(['=', ' ', '$']) => Err("it is not the name of a variable"),
         _ => Ok(text.to_owned()),
     }
@@ -286,14 +258,14 @@ mod tests {
     #[test]
     fn a_pool_of_a_manifest_has_workers_that_serve_it() {
         let text = "[[listen]]\nurl = \"stdio:\"\n[[pool]]\nmanifest = \"/w/ACP.md\"\nidentities = \"/e/who.toml\"\nshare = \"session\"\n";
-        let (config, warnings) = read(text, Path::new("bus.toml")).unwrap();
+        let (config, warnings) = read(text, Path::new("bus.toml"), None).unwrap();
         assert_eq!(warnings, []);
         let pool = &config.pools[0];
         assert_eq!(pool.command, ["narrows", "serve", "--for-bus", "--identities=/e/who.toml", "/w/ACP.md"]);
         assert_eq!(pool.manifest.as_deref(), Some(Path::new("/w/ACP.md")));
         let shown = shown::toml(&config);
         assert!(!shown.contains("--for-bus"), "{shown}");
-        assert_eq!(read(&shown, Path::new("bus.toml")).unwrap().0, config, "{shown}");
+        assert_eq!(read(&shown, Path::new("bus.toml"), None).unwrap().0, config, "{shown}");
     }
 
     #[test]
@@ -301,19 +273,19 @@ mod tests {
         #[track_caller]
         fn check(more: &str, words: &str) {
             let text = format!("[[listen]]\nurl = \"stdio:\"\n[[pool]]\n{more}\n");
-            let mistakes = read(&text, Path::new("bus.toml")).unwrap_err();
+            let mistakes = read(&text, Path::new("bus.toml"), None).unwrap_err();
             assert!(
                 mistakes.iter().any(|mistake| mistake.to_string().contains(words)),
                 "{more}: {mistakes:?}"
             );
         }
         let manifest = "manifest = \"a/ACP.md\"\n";
-        check(&format!("{manifest}command = [\"a\"]"), "stands beside `command`");
-        check(&format!("{manifest}share = \"all\""), "a gate stands on one connection");
+        check(&format!("{manifest}command = [\"a\"]"), "`manifest` and `command` exclude each other");
+        check(&format!("{manifest}share = \"all\""), "a gate serves one connection");
         check(&format!("{manifest}protocol = \"jsonrpc\""), "a gate speaks ACP");
         check("manifest = \"~/ACP.md\"", "`~`");
         check("manifest = 7", "a text in quotes");
-        check("command = [\"a\"]\nidentities = \"b\"", "only beside `manifest`");
+        check("command = [\"a\"]\nidentities = \"b\"", "only with `manifest`");
         check("name = \"x\"", "or manifest = ");
     }
 }

@@ -1,12 +1,10 @@
 //! `[[listen]]` for HTTP and WebSocket: who is let in, and by which names.
 
-use std::path::Path;
-
-use narrows_config::{Item, Kind, Table};
+use narrows_config::{Item, Kind, Paths, Table};
 
 use super::super::read::Needed;
 use super::super::web::{Auth, MAKES_TOKENS, TAKES_PEM, Tls, Web, host, origin};
-use super::{Door, plain};
+use super::Door;
 
 /// What may stand in `tls`.
 const TLS: &[&str] = &["cert", "key", "client_ca"];
@@ -15,7 +13,7 @@ const TLS: &[&str] = &["cert", "key", "client_ca"];
 const ONLY: &[&str] = &["tokens", "origins", "hosts", "tls"];
 
 /// What is said of a place that clients have no name for.
-const NAMELESS: &str = "can be called by nobody on another machine, who gets 403: list the names and addresses that \
+const NAMELESS: &str = "cannot be reached from other machines, which get 403: list the names and addresses that \
                         clients use, such as hosts = [\"bus.example\"]";
 
 /// What a listener gives away that asks for nothing.
@@ -24,7 +22,7 @@ const EVERYBODY: &str = "admits every user of this machine, who can then use the
 /// Reads what can be said of a listener that is not HTTP: who is admitted.
 pub(super) fn read_plain(table: Table<'_>, at: &Door) -> Auth {
     for item in ONLY.iter().filter_map(|key| table.get(key)) {
-        item.fail("means something only with http://, https://, ws:// or wss:// in the `url`", None);
+        item.fail("has an effect only with http://, https://, ws:// or wss:// in the `url`", None);
     }
     let Some(item) = table.get("auth") else { return Auth::User };
     if matches!(&item.node.kind, Kind::Text(text) if [Auth::Token, Auth::Mtls].iter().any(|auth| auth.name() == text))
@@ -45,8 +43,8 @@ pub(super) fn read_plain(table: Table<'_>, at: &Door) -> Auth {
     auth
 }
 
-/// Reads the rest of what is said of a place. Relative paths are meant from `base`. Also tells the files that it needs.
-pub(super) fn read(table: Table<'_>, web: &mut Web, url: Item<'_>, base: &Path) -> Vec<Needed> {
+/// Reads the rest of what is said of a place. Returns the files that it needs.
+pub(super) fn read(table: Table<'_>, web: &mut Web, url: Item<'_>, paths: Paths<'_>) -> Vec<Needed> {
     let auths = [Auth::User, Auth::None, Auth::Token, Auth::Mtls].map(|auth| (auth.name(), auth));
     if let Some(item) = table.get("auth") {
         let Some(auth) = item.one_of(&auths) else { return Vec::new() };
@@ -57,7 +55,7 @@ pub(super) fn read(table: Table<'_>, web: &mut Web, url: Item<'_>, base: &Path) 
     }
     let mut files = Vec::new();
     let mut file = |item: Item<'_>, hint: &'static str| {
-        let path = item.parsed(|text| plain(text).map(|path| base.join(path)))?;
+        let path = item.path(paths)?;
         files.push(Needed { path: path.clone(), at: item.node.at, hint });
         Some(path)
     };

@@ -10,7 +10,7 @@ fn what_acp_does_not_know_clients_to_do_is_warned_of() {
         let text = format!(
             "[[listen]]\nurl = \"stdio:\"\n[[pool]]\ncommand = [\"a\"]\nshare = \"all\"\nclient_capabilities = {said}\n"
         );
-        let (_, warnings) = read(&text, Path::new("bus.toml")).unwrap();
+        let (_, warnings) = read(&text, Path::new("bus.toml"), None).unwrap();
         let told: Vec<String> = warnings.iter().map(ToString::to_string).collect();
         assert_eq!(told.len(), expected.len(), "{told:?}");
         told.iter().zip(expected).for_each(|(told, words)| assert!(told.contains(words), "{told}"));
@@ -19,10 +19,10 @@ fn what_acp_does_not_know_clients_to_do_is_warned_of() {
     check(
         "{ fs = { readTextFiles = true, write_text_file = true }, terminals = true, x = 1 }",
         &[
-            "`readTextFiles` is nothing that ACP knows clients to be able to do; did you mean `readTextFile`?",
+            "`readTextFiles` is not a client capability of ACP; did you mean `readTextFile`?",
             "did you mean `writeTextFile`?",
             "did you mean `terminal`?",
-            "`x` is nothing that ACP knows clients to be able to do",
+            "`x` is not a client capability of ACP",
         ],
     );
     check("{ fs = true }", &[]);

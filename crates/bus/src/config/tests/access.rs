@@ -7,7 +7,7 @@ use super::super::{Auth, Door, McpAccess, McpServer, McpTarget, inspect, read, s
 /// What is said about a listener, a pool and the rest of a file.
 fn told(listen: &str, pool: &str, rest: &str) -> String {
     let text = format!("[[listen]]\n{listen}\n[[pool]]\ncommand = [\"a\"]\n{pool}\n{rest}\n");
-    let inspected = inspect(&text, Path::new("bus.toml"), None);
+    let inspected = inspect(&text, Path::new("bus.toml"), None, None);
     let mistakes = inspected.mistakes.iter().map(ToString::to_string);
     let warnings = inspected.warnings.iter().map(|warning| format!("warning {warning}"));
     mistakes.chain(warnings).collect::<Vec<_>>().join("\n")
@@ -20,7 +20,7 @@ fn servers_are_read_and_shown_without_their_secrets() {
     let text = "[[listen]]\nurl = \"stdio:\"\n[[pool]]\ncommand = [\"a\"]\nmcp = \"listed\"\n\
         [[pool.mcp_server]]\nname = \"files\"\ncommand = [\"f\", \"/srv\"]\nenv = { KEY = \"s3cret\" }\n\
         [[pool.mcp_server]]\nname = \"web\"\nurl = \"https://web.example/mcp\"\n";
-    let (mut config, warnings) = read(text, Path::new("bus.toml")).unwrap();
+    let (mut config, warnings) = read(text, Path::new("bus.toml"), None).unwrap();
     assert_eq!(warnings, []);
     let words = vec!["f".to_owned(), "/srv".to_owned()];
     let env = [("KEY".to_owned(), "s3cret".to_owned())].into();
@@ -36,7 +36,7 @@ fn servers_are_read_and_shown_without_their_secrets() {
     if let McpTarget::Command { env, .. } = &mut config.pools[0].mcp_servers[0].target {
         env.clear();
     }
-    assert_eq!(read(&toml, Path::new("bus.toml")).unwrap().0, config, "{toml}");
+    assert_eq!(read(&toml, Path::new("bus.toml"), None).unwrap().0, config, "{toml}");
 }
 
 #[test]
@@ -51,21 +51,21 @@ fn wrong_servers_are_told_and_no_value_of_them_is() {
     let server = |rest: &str| listed(&format!("[[pool.mcp_server]]\n{rest}"));
     check("mcp = \"lisetd\"", "must be one of \"none\", \"listed\", \"any\"; did you mean \"listed\"?");
     check("mcp = \"listed\"", "`mcp` needs at least one [[pool.mcp_server]]");
-    check("mcp = \"any\"", "warning bus.toml:5:7: `mcp` lets every client of this pool run commands");
+    check("mcp = \"any\"", "warning bus.toml:5:7: `mcp` allows every client of this pool to run commands");
     check(&format!("client_meta = [\"{}\"]", "x".repeat(300)), "must have 1 to 256 bytes");
     check("client_meta = \"x\"", "write client_meta = [\"claudeCode\"]");
     check("mcp_servers = []", "write [[pool.mcp_server]] for each");
     check("[[pool.mcp_server]]\nname = \"a\"\ncommand = [\"b\"]", "only with mcp = \"listed\"");
     check(&server("command = [\"b\"]"), "`name` is missing");
     check(&server("name = \"a\""), "`command` is missing");
-    check(&server("name = \"a\"\ncommand = [\"b\"]\nurl = \"https://s3cret\""), "one of them");
+    check(&server("name = \"a\"\ncommand = [\"b\"]\nurl = \"https://s3cret\""), "exclude each other");
     check(&server("name = \"a\"\nurl = \"s3cret\""), "must be a URL");
-    check(&server("name = \"a\"\nurl = \"https://b\"\nenv = { K = \"s3cret\" }"), "only beside `command`");
+    check(&server("name = \"a\"\nurl = \"https://b\"\nenv = { K = \"s3cret\" }"), "only with `command`");
     check(&server("name = \"a\"\ncommand = [\"b\"]\nenv = { K = 1 }"), "must be a text in quotes");
     let one = "[[pool.mcp_server]]\nname = \"a\"\ncommand = [\"b\"]\n";
-    check(&listed(&one.repeat(2)), "another server of this pool has the name \"a\" already");
+    check(&listed(&one.repeat(2)), "duplicate server name \"a\" in this pool");
     let governed = "[[listen]]\nurl = \"stdio:\"\n[[pool]]\nmanifest = \"/w/ACP.md\"\nmcp = \"none\"\n";
-    let mistakes = read(governed, Path::new("bus.toml")).unwrap_err();
+    let mistakes = read(governed, Path::new("bus.toml"), None).unwrap_err();
     assert!(mistakes[0].to_string().contains("the manifest lists the servers"), "{mistakes:?}");
 }
 
@@ -74,7 +74,7 @@ fn every_user_is_admitted_only_if_that_is_written_and_then_it_is_warned_of() {
     #[track_caller]
     fn check(url: &str, auth: &str, expected: Auth, warning: &str) {
         let text = format!("[[listen]]\nurl = \"{url}\"\n{auth}\n[[pool]]\ncommand = [\"a\"]\n");
-        let (config, warnings) = read(&text, Path::new("bus.toml")).unwrap();
+        let (config, warnings) = read(&text, Path::new("bus.toml"), None).unwrap();
         let found = match &config.listen[0].at {
             Door::Web(web) => web.auth,
             _ => config.listen[0].auth,
@@ -92,7 +92,7 @@ fn every_user_is_admitted_only_if_that_is_written_and_then_it_is_warned_of() {
     check("unix:/s", "auth = \"user\"", Auth::User, "");
     check("unix:/s", "auth = \"none\"", Auth::None, "has no effect here");
     let far = "[[listen]]\nurl = \"http://0.0.0.0:1/acp\"\nauth = \"user\"\n[[pool]]\ncommand = [\"a\"]\n";
-    assert!(read(far, Path::new("bus.toml")).is_err());
+    assert!(read(far, Path::new("bus.toml"), None).is_err());
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn pools_of_a_listener_are_those_that_there_are() {
     };
     check("pools = [\"echo\", \"coder\"]", "");
     check("pool = \"coder\"\npools = [\"echo\", \"coder\"]", "");
-    check("pools = [\"codr\"]", "names a pool that there is not: \"codr\"; did you mean \"coder\"?");
+    check("pools = [\"codr\"]", "names an unknown pool: \"codr\"; did you mean \"coder\"?");
     check("pools = []", "must be a list with at least one pool");
     check("pools = \"echo\"", "`pools` must be a list");
     check("pool = \"coder\"\npools = [\"echo\"]", "must contain the `pool` of this listener, \"coder\"");
@@ -115,5 +115,5 @@ fn an_admin_port_is_for_the_user_of_the_bus_unless_it_is_opened() {
     assert_eq!(told(TCP, "", "[admin]\nport = 9\nauth = \"user\""), "");
     assert!(told(TCP, "", "[admin]\nport = 9\nauth = \"none\"").contains("warning"));
     assert!(told(TCP, "", "[admin]\nport = 9\nauth = \"nobody\"").contains("must be one of"));
-    assert!(told(TCP, "", "[admin]\nsocket = \"/s\"\nauth = \"none\"").contains("only beside `port`"));
+    assert!(told(TCP, "", "[admin]\nsocket = \"/s\"\nauth = \"none\"").contains("only with `port`"));
 }

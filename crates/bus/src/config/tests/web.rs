@@ -26,7 +26,7 @@ max_connections_per_identity = 7
 max_sessions_per_identity = 8
 max_rate_per_identity = 0
 "#;
-    let (config, warnings) = read(text, Path::new("/etc/narrows/bus.toml")).unwrap();
+    let (config, warnings) = read(text, Path::new("/etc/narrows/bus.toml"), None).unwrap();
     assert_eq!(warnings, []);
     assert!(config.keeps_owners());
     let Door::Web(web) = &config.listen[0].at else { panic!("not the web") };
@@ -56,7 +56,7 @@ max_rate_per_identity = 0
     };
     assert_eq!(config.limits, limits);
     let shown = shown::toml(&config);
-    assert_eq!(read(&shown, Path::new("bus.toml")).unwrap().0, config, "{shown}");
+    assert_eq!(read(&shown, Path::new("bus.toml"), None).unwrap().0, config, "{shown}");
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn a_gate_that_knows_nobody_by_a_token_is_warned_of() {
             "[[listen]]\nurl = \"http://127.0.0.1:1\"\n{auth}\n{pool}\n[[pool]]\nmanifest = \"/w/ACP.md\"\n{identities}\n\
              [[pool]]\nname = \"other\"\ncommand = [\"a\"]\n"
         );
-        let (_, warnings) = read(&text, Path::new("bus.toml")).unwrap();
+        let (_, warnings) = read(&text, Path::new("bus.toml"), None).unwrap();
         let told: Vec<String> = warnings.iter().map(ToString::to_string).collect();
         assert_eq!(told.len(), expected.len(), "{told:?}");
         told.iter().zip(expected).for_each(|(told, words)| assert!(told.contains(words), "{told}"));
@@ -91,11 +91,11 @@ fn a_place_that_nobody_has_a_name_for_is_warned_of() {
             "[[listen]]\nurl = \"https://{address}:1\"\nauth = \"token\"\ntokens = \"t\"\n\
              tls = {{ cert = \"c\", key = \"k\" }}\n{hosts}\n[[pool]]\ncommand = [\"a\"]\n"
         );
-        let (_, warnings) = read(&text, Path::new("bus.toml")).unwrap();
+        let (_, warnings) = read(&text, Path::new("bus.toml"), None).unwrap();
         let told: Vec<String> = warnings.iter().map(ToString::to_string).collect();
         assert!(told.join("\n").starts_with(expected) && told.is_empty() == expected.is_empty(), "{told:?}");
     };
-    let nobody = "bus.toml:2:7: `url` can be called by nobody on another machine";
+    let nobody = "bus.toml:2:7: `url` cannot be reached from other machines";
     check("0.0.0.0", "", nobody);
     check("[::]", "", nobody);
     check("[0::0]", "hosts = []", nobody);
@@ -157,16 +157,16 @@ idle_timeout = "0s"
     bus.toml:19:8: `auth` must be one of "user", "none", "token", "mtls"; did you mean "token"?
     bus.toml:23:8: `auth` needs the authority of its clients: tls = { …, client_ca = "ca.pem" }
     bus.toml:24:7: `key` is missing in `tls`; write tls = { cert = "cert.pem", key = "key.pem" }
-    bus.toml:24:21: there is no setting `ca` in [tls]; did you mean `client_ca`?
+    bus.toml:24:21: unknown setting `ca` in [tls]; did you mean `client_ca`?
     bus.toml:25:12: `origins` cannot be "*": every page there is could use the agents; name the pages
     bus.toml:25:17: `origins` cannot be "https://a.example/": it ends behind the host and the port, and stands for itself alone: https://app.example
     bus.toml:26:10: `hosts` cannot be "a:80": it must be the name of a host alone, such as bus.example
-    bus.toml:29:7: `url` is listened on already
+    bus.toml:29:7: `url` is already used by another listener
     bus.toml:30:8: `auth` must be "user" or "none": only http, https, ws and wss take tokens and certificates
-    bus.toml:31:10: `tokens` means something only with http://, https://, ws:// or wss:// in the `url`
-    bus.toml:35:1: there is no setting `token` in [listen]; tokens stand in a file: auth = "token", tokens = "tokens.toml"
-    bus.toml:36:7: `tls` means something only with https:// or wss:// in the `url`
-    bus.toml:36:27: `key` cannot be "~/k": `~` is not understood here; write the whole path
+    bus.toml:31:10: `tokens` has an effect only with http://, https://, ws:// or wss:// in the `url`
+    bus.toml:35:1: unknown setting `token` in [listen]; tokens are kept in a file: auth = "token", tokens = "tokens.toml"
+    bus.toml:36:7: `tls` has an effect only with https:// or wss:// in the `url`
+    bus.toml:36:27: `key` cannot be "~/k": `~` needs the environment variable HOME
     bus.toml:42:16: `replay_bytes` must be from 1MiB to 1GiB
     bus.toml:43:16: `idle_timeout` must be more than nothing
     "#);

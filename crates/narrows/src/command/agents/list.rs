@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use narrows_process::{SpawnError, Spec, find};
 use serde::Serialize;
 
-use crate::cli::{AgentArgs, Agents};
+use crate::cli::{AgentArgs, AgentsList};
 use crate::command::format_columns;
 use crate::config::{self, AgentEntry, BUILT_IN, ConfigError, Variables};
 use crate::failure::{ExitStatus, Failure};
@@ -31,7 +31,7 @@ struct Row {
     searched: Vec<PathBuf>,
 }
 
-pub(super) fn execute(args: &Agents) -> Result<ExitCode, Failure> {
+pub(super) fn execute(args: &AgentsList) -> Result<ExitCode, Failure> {
     let (entries, wrong) = agent_source::agents(args.config.as_deref())?;
     let mut rows = entries.iter().map(row).collect::<Result<Vec<_>, _>>()?;
     rows.extend(wrong.into_iter().map(|(name, error)| invalid_row(name, &error)));

@@ -42,14 +42,14 @@ pub(super) fn execute(args: &Agents, wanted: &str) -> Result<ExitCode, Failure> 
         protocol: args.protocol,
         initialize_timeout: Some(limit),
         session_timeout: Some(limit),
-        model: ModelArgs { config: args.config.clone(), ..ModelArgs::default() },
+        model: ModelArgs { config: args.list.config.clone(), ..ModelArgs::default() },
         ..AgentArgs::default()
     };
     let chosen = agent_source::select(&agent, Output::Json)?;
     list::require(&chosen.agent.name, &chosen.agent.spec)?;
     let (report, failure) = block_on(unless_interrupted(query(chosen)))??;
     drop(place);
-    report.print(args.json, failure.as_ref())?;
+    report.print(args.list.json, failure.as_ref())?;
     match failure {
         Some(failure) => Err(failure.into_reported()),
         None => Ok(ExitStatus::Success.exit_code()),

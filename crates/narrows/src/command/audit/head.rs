@@ -31,6 +31,10 @@ pub(super) fn execute(args: &AuditHead) -> Result<ExitCode, Failure> {
 pub(super) fn keygen(args: &AuditKeygen) -> Result<ExitCode, Failure> {
     let key = SigningKey::generate().map_err(Failure::key_generation)?;
     key::write_new(&args.file, &key).map_err(|error| Failure::key_file("the key", &args.file, &error))?;
-    output::print(format!("{}\n", key.public()).as_bytes())?;
+    let public = key.public().to_string();
+    match args.json {
+        true => output::print_json(json!({ "publicKey": public, "file": args.file }))?,
+        false => output::print(format!("{public}\n").as_bytes())?,
+    }
     Ok(ExitStatus::Success.exit_code())
 }

@@ -12,7 +12,7 @@ use crate::command::serve::{identities, preflight};
 use crate::command::{check, web};
 use crate::failure::Failure;
 use crate::terminal::Color;
-use crate::{output, terminal};
+use crate::{environment, output, terminal};
 
 pub(super) enum SettingsError {
     Invalid(Vec<Finding>),
@@ -47,7 +47,7 @@ pub(super) fn start_failure(args: &Bus, error: &StartError) -> Failure {
     let StartError::Program { pool, .. } = error else { return Failure::bus_start(error, None) };
     let text = args.config.as_ref().and_then(|path| Some((path, check::read(path).ok()?)));
     let place = text.and_then(|(path, text)| {
-        let commands = config::inspect(&text, path, None).commands;
+        let commands = config::inspect(&text, path, environment::home().as_deref(), None).commands;
         commands.iter().find(|(name, _)| name == pool).map(|(_, pos)| format!("{}:{pos}", path.display()))
     });
     Failure::bus_start(error, place.as_deref())
@@ -61,7 +61,7 @@ pub(super) fn load(args: &Bus) -> Result<(Config, Vec<Finding>), SettingsError> 
         Some(path) => {
             let text = check::read(path)
                 .map_err(|error| SettingsError::Other(Failure::file_unreadable("--config", path, &error)))?;
-            config::read(&text, path).map_err(SettingsError::Invalid)?
+            config::read(&text, path, environment::home().as_deref()).map_err(SettingsError::Invalid)?
         }
         None if args.command.is_empty() => return Err(SettingsError::Other(Failure::no_pool())),
         None => (from_command(args), Vec::new()),

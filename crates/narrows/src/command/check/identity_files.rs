@@ -7,59 +7,10 @@ use narrows_bus::config::{Config, Door, Web};
 use narrows_config::{Finding, SourcePos};
 use narrows_remote::tls::{self, TlsError};
 use narrows_remote::tokens::{self, Inspected, TokenError};
-use serde_json::json;
 
 use crate::command::serve::identities;
 use crate::command::web::tls_files;
-use crate::failure::{Failure, tls_hint, token_hint};
-use crate::output;
-use crate::terminal::line;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum IdentityFileKind {
-    Tokens,
-    Identities,
-}
-
-impl IdentityFileKind {
-    /// Detects the kind of a file: by its content, then by its header, then by its name.
-    pub(super) fn detect(path: &Path) -> Option<Self> {
-        let text = super::read(path).unwrap_or_default();
-        let table = text.parse::<toml::Table>().unwrap_or_default();
-        let has = |key: &str| table.contains_key(key);
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        match name {
-            _ if has("token") => Some(Self::Tokens),
-            _ if has("identity") => Some(Self::Identities),
-            _ if has("listen") || has("pool") => None,
-            _ if tokens::is_marked(&text) => Some(Self::Tokens),
-            "tokens.toml" => Some(Self::Tokens),
-            "identities.toml" => Some(Self::Identities),
-            _ => None,
-        }
-    }
-
-    /// Prints all findings. Returns `true` if the file can be used.
-    pub(super) fn check(self, path: &Path, strict: bool, json: bool) -> Result<bool, Failure> {
-        let (mistakes, warnings) = match self {
-            Self::Tokens => token_findings(path, None),
-            Self::Identities => (identities::first_error(path).into_iter().collect(), Vec::new()),
-        };
-        let ok = mistakes.is_empty() && (!strict || warnings.is_empty());
-        let file = path.display().to_string();
-        if json {
-            let [mistakes, warnings] = [mistakes, warnings].map(|it| super::findings_json(&it, &file));
-            let object = json!({"file": file, "ok": ok, "mistakes": mistakes, "warnings": warnings});
-            output::print_json(object)?;
-        } else {
-            super::print_findings(&mistakes, &warnings);
-            if mistakes.is_empty() {
-                output::print(format!("{}\n", line(&format!("{file}: valid"))).as_bytes())?;
-            }
-        }
-        Ok(ok)
-    }
-}
+use crate::failure::{tls_hint, token_hint};
 
 /// Returns the findings of files that a bus reads at its start, as errors and warnings of these files. `named` has
 /// the positions in the file of the bus that refer to them.
@@ -122,7 +73,10 @@ pub(super) fn identity_warnings(config: &Config) -> Vec<Finding> {
 }
 
 /// Returns the findings of a tokens file. A file without tokens is reported at `asked`, where the bus refers to it.
-fn token_findings(path: &Path, asked: Option<(String, SourcePos)>) -> (Vec<Finding>, Vec<Finding>) {
+pub(super) fn token_findings(
+    path: &Path,
+    asked: Option<(String, SourcePos)>,
+) -> (Vec<Finding>, Vec<Finding>) {
     let Inspected { mistakes, mut warnings, tokens, .. } = match tokens::inspect(path) {
         Ok(inspected) => inspected,
         Err(error) => return (vec![unreadable(path, &error)], Vec::new()),
@@ -166,33 +120,4 @@ fn unusable_tls(web: &Web, asked: impl Fn(&Path) -> (String, SourcePos)) -> Opti
 
 fn display_path(path: &Path) -> String {
     path.display().to_string()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_kind_of_a_file_comes_from_its_content_then_its_header_then_its_name() {
-        let place = tempfile::tempdir().expect("a directory");
-        let check = |name: &str, text: &str, expected: Option<IdentityFileKind>| {
-            let path = place.path().join(name);
-            std::fs::write(&path, text).expect("it can be written");
-            assert_eq!(IdentityFileKind::detect(&path), expected, "{name} {text:?}");
-        };
-        let (token, identities) = (Some(IdentityFileKind::Tokens), Some(IdentityFileKind::Identities));
-        check("a", "[[token]]", token);
-        check("a", "[[identity]]", identities);
-        check("a", "", None);
-        check("bus.toml", "", None);
-        check("tokens.toml", "", token);
-        check("tokens.toml", "[[tokn]]", token);
-        check("tokens.toml", "no toml", token);
-        check("tokens.toml", "[[listen]]", None);
-        check("identities.toml", "", identities);
-        let path = place.path().join("made");
-        tokens::add(&path, "a", None, std::time::SystemTime::UNIX_EPOCH).expect("it is made");
-        tokens::remove(&path, "a").expect("it is there");
-        assert_eq!(IdentityFileKind::detect(&path), token);
-    }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use narrows_audit::{Approval, ApprovalDecision, Signer, Timestamp, key};
 use narrows_base::text::visible_line;
+use serde_json::json;
 
 use super::approval_protocol::{MAX_RESPONSE_BYTES, PendingActionSummary, SocketRequest, SocketResponse};
 use super::approval_text;
@@ -36,7 +37,7 @@ pub(in crate::command) fn execute(args: &Approve) -> Result<ExitCode, Failure> {
             Err(error) => silent.push((socket, error)),
         }
     }
-    let Some(id) = &args.id else { return list(&waiting, silent) };
+    let Some(id) = &args.id else { return list(&waiting, silent, args.json) };
     let Some((socket, _)) = waiting.into_iter().find(|(_, action)| action.id == *id) else {
         return Err(last_silent(silent).unwrap_or_else(|| Failure::no_pending_approval(id)));
     };
@@ -47,7 +48,10 @@ pub(in crate::command) fn execute(args: &Approve) -> Result<ExitCode, Failure> {
         Err(error) => return Err(Failure::gate_unreachable(&socket, &error)),
     };
     let Some(file) = args.key.as_ref().filter(|_| !args.show) else {
-        output::print(approval_text::render(&action).as_bytes())?;
+        match args.json {
+            true => output::print_json(json!(action))?,
+            false => output::print(approval_text::render(&action).as_bytes())?,
+        }
         return Ok(ExitStatus::Success.exit_code());
     };
     let key = key::read_signing(file).map_err(|error| Failure::key_file("--key", file, &error))?;
@@ -96,7 +100,13 @@ fn last_silent(mut silent: Vec<(PathBuf, io::Error)>) -> Option<Failure> {
 fn list(
     waiting: &[(PathBuf, PendingActionSummary)],
     silent: Vec<(PathBuf, io::Error)>,
+    as_json: bool,
 ) -> Result<ExitCode, Failure> {
+    if as_json {
+        let actions: Vec<_> = waiting.iter().map(|(_, listed)| listed).collect();
+        output::print_json(json!({ "pending": actions }))?;
+        return last_silent(silent).map_or_else(|| Ok(ExitStatus::Success.exit_code()), Err);
+    }
     if waiting.is_empty() && silent.is_empty() {
         output::write_stderr("no pending approvals\n");
     }

@@ -484,8 +484,8 @@ mod tests {
                 "3:24: no tool is of the kind `exec`",
             ),
             ("[[identity]]\nwho = 'user:a'\nscopes = ['kind:exec']\n", "did you mean kind:execute?"),
-            ("[[identity]]\nwho = 'user:a'\nscope = ['x']\n", "there is no setting `scope` in [identity]"),
-            ("[[identities]]\nwho = 'user:a'\n", "there is no setting `identities`"),
+            ("[[identity]]\nwho = 'user:a'\nscope = ['x']\n", "unknown setting `scope` in [identity]"),
+            ("[[identities]]\nwho = 'user:a'\n", "unknown setting `identities`"),
         ] {
             let error = parse(&Findings::new("f", text)).expect_err(text).to_string();
             assert!(error.contains(words), "{text}: {error}");

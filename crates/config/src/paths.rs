@@ -1,0 +1,58 @@
+//! Paths in a file.
+
+use std::path::{Path, PathBuf};
+
+/// Resolves the paths of a file.
+#[derive(Clone, Copy, Debug)]
+pub struct Paths<'a> {
+    /// The directory that relative paths start from: that of the file.
+    pub base: &'a Path,
+    /// The home directory, for `~`.
+    pub home: Option<&'a Path>,
+}
+
+impl Paths<'_> {
+    /// Returns the path that `text` means. Variables are not expanded.
+    ///
+    /// # Errors
+    /// If it is empty, or needs an expansion that is not available.
+    pub fn resolve(self, text: &str) -> Result<PathBuf, &'static str> {
+        if text.is_empty() {
+            return Err("the path is missing");
+        }
+        if text.starts_with('$') {
+            return Err("variables are not expanded: write the whole path");
+        }
+        let Some(rest) = text.strip_prefix('~') else { return Ok(self.base.join(text)) };
+        let home = self.home.ok_or("`~` needs the environment variable HOME")?;
+        match rest.strip_prefix('/') {
+            Some(rest) => Ok(home.join(rest.trim_start_matches('/'))),
+            None if rest.is_empty() => Ok(home.to_owned()),
+            None => Err("only `~` and `~/` are expanded, not the home directory of another user"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_relative_to_the_file_or_the_home_directory() {
+        let paths = Paths { base: Path::new("/etc/bus"), home: Some(Path::new("/home/me")) };
+        #[track_caller]
+        fn check(paths: Paths<'_>, text: &str, expected: Option<&str>) {
+            assert_eq!(paths.resolve(text).ok().as_deref(), expected.map(Path::new), "{text}");
+        }
+        check(paths, "a/b", Some("/etc/bus/a/b"));
+        check(paths, "/a", Some("/a"));
+        check(paths, "~", Some("/home/me"));
+        check(paths, "~/a", Some("/home/me/a"));
+        check(paths, "~//etc/passwd", Some("/home/me/etc/passwd"));
+        check(paths, "a~/b", Some("/etc/bus/a~/b"));
+        for text in ["", "~other/a", "$HOME/a"] {
+            check(paths, text, None);
+        }
+        check(Paths { home: None, ..paths }, "~/a", None);
+    }
+}
