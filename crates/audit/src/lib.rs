@@ -60,3 +60,4 @@ pub use log::{Append, AppendError, CommitObserver, Log, OpenError, Options, Rece
 pub use read::{Filter, ReadError, Reader};
 pub use redact::Redaction;
 pub use secret::Secret;
+pub use segment::is_log_file;

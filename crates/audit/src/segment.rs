@@ -2,6 +2,14 @@
 
 use std::path::Path;
 
+/// Returns `true` if `name` is a file of the log with the active file `log`, in the same directory.
+#[must_use]
+pub fn is_log_file(log: &Path, name: &str) -> bool {
+    Names::from_path(log).is_some_and(|names| {
+        [names.current(), &names.lock(), &names.sealing()].contains(&name) || names.first(name).is_some()
+    })
+}
+
 /// The names of a log's files in its directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Names {
@@ -91,5 +99,22 @@ mod tests {
         assert_eq!(names.sealed(1), "log.000000000001");
         assert_eq!(names.first("log.000000000001"), Some(1));
         assert_eq!(Names::from_path(Path::new("/")), None);
+    }
+
+    #[test]
+    fn only_files_of_the_log_are_its_files() {
+        for (log, name, expected) in [
+            ("w/log.jsonl", "log.jsonl", true),
+            ("w/log.jsonl", "log.jsonl.lock", true),
+            ("w/log.jsonl", "log.000000000007.jsonl", true),
+            ("w/log.jsonl", "logo.svg", false),
+            ("w/log.jsonl", "login.rs", false),
+            ("w/log.jsonl", "log.txt", false),
+            ("w/.audit.jsonl", "README.md", false),
+            ("w/.audit.jsonl", ".audit.000000000007.jsonl", true),
+            ("/", "README.md", false),
+        ] {
+            assert_eq!(is_log_file(Path::new(log), name), expected, "{log} {name}");
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use narrows_audit::is_log_file;
 use narrows_govern::{GatePresence, GateTimeouts};
 use narrows_manifest::types::acp::Tier;
 use narrows_manifest::{AuditTarget, Bundle, Finding, Findings, Kind, PlannedMount, Severity};
@@ -120,15 +121,15 @@ impl LoadedManifest {
     }
 }
 
-/// Returns the directory of a log if nothing else is in it. For a log in the workspace itself, returns its files.
+/// Returns the directory of a log, or only the log's files if that directory contains the workspace.
 fn log_paths(root: &Path, log: &Path) -> Vec<PathBuf> {
     match (log.parent(), log.file_name().and_then(|name| name.to_str())) {
         (Some(above), _) if !root.starts_with(above) => vec![above.to_owned()],
         (Some(above), Some(name)) => {
-            let stem = name.split_once('.').map_or(name, |(stem, _)| stem).to_owned();
             let found = std::fs::read_dir(above).into_iter().flatten().flatten();
-            let files = found.filter(|entry| entry.file_name().to_string_lossy().starts_with(&stem));
-            let files = files.map(|entry| entry.path());
+            let files = found
+                .filter(|entry| entry.file_name().to_str().is_some_and(|name| is_log_file(log, name)))
+                .map(|entry| entry.path());
             files
                 .chain([log.to_owned(), above.join(format!("{name}.lock")), GatePresence::path(log)])
                 .collect()
