@@ -120,8 +120,8 @@ impl Redaction {
     }
 
     /// Returns `true` if a value contains a secret, by the name of a member or in a text.
-    pub fn is_in(&self, value: &Value) -> bool {
-        self.value(&mut value.clone())
+    pub fn is_in(&self, mut value: Value) -> bool {
+        self.value(&mut value)
     }
 
     /// Redacts an event. Its values may be nested one level less than is written, because a mark is one level

@@ -388,6 +388,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             claimed: record.call.claimed_name(),
             input: &input,
             kinds: &kinds,
+            call: Some(&record.call),
         };
         Some(self.parties(name).call_decided(&named, &decision.ruling, &record.outcome, spent))
     }
@@ -408,6 +409,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             claimed: record.call.claimed_name(),
             input: &input,
             kinds: &kinds,
+            call: Some(&record.call),
         };
         Some(self.parties(name).call_finished(&named, &decision.ruling, &record.outcome, output))
     }
