@@ -2,9 +2,11 @@
 
 use std::fs::{File, TryLockError};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+use rustix::fs::OFlags;
 
 use crate::segment::Names;
 use crate::verify::Source;
@@ -67,9 +69,19 @@ pub(crate) fn list_names(directory: &Path) -> io::Result<Vec<String>> {
 }
 
 fn open_segment(directory: &Path, name: String, first: Option<u64>) -> io::Result<SegmentFile> {
-    let file = File::open(directory.join(&name))?;
+    let file = open_regular(&directory.join(&name))?;
     let length = file.metadata()?.len();
     Ok(SegmentFile { name, first, file, length })
+}
+
+/// Opens a file for reading. Anything else, such as a pipe, might block for ever or have no end.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    let flags = i32::try_from((OFlags::NONBLOCK | OFlags::NOCTTY).bits()).unwrap_or_default();
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")),
+    }
 }
 
 /// Blocks writers while the returned file is open. Returns `None` if the lock cannot be used; reading then goes on

@@ -53,6 +53,7 @@ pub use disk::{Directory, Disk, FileStatus, Handle};
 pub use entry::{Algorithm, DOCTYPE, Entry, GENESIS, SCHEMA};
 pub use event::{Actor, Decision, Event, EventError, MAX_DEPTH, PolicyRef, Subject, UnknownDecision};
 pub use facts::{Fact, Facts};
+pub use files::open_regular;
 pub use head::{Head, SignedHead};
 pub use jiff::Timestamp;
 pub use key::{PublicKey, Signature, SigningKey};

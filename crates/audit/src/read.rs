@@ -16,7 +16,7 @@ use crate::files;
 use crate::segment::Names;
 
 /// Limit of a line.
-const MAX_LINE_BYTES: u64 = 256 << 20;
+const MAX_LINE_BYTES: u64 = 64 << 20;
 
 /// Initial and maximum pause of a reader that follows a log.
 const FOLLOW_PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
@@ -101,7 +101,7 @@ impl Reader {
         reader.next_segment()?;
         if reader.open.is_none() {
             // The file does not exist; the system's error is returned.
-            File::open(path).map_err(told)?;
+            files::open_regular(path).map_err(told)?;
         }
         Ok(reader)
     }
@@ -201,7 +201,8 @@ impl Reader {
 
     fn open_segment(&mut self, first: u64, name: String, offset: u64) -> Result<(), ReadError> {
         let open = || -> io::Result<BufReader<File>> {
-            let mut file = BufReader::with_capacity(1 << 16, File::open(self.directory.join(&name))?);
+            let mut file =
+                BufReader::with_capacity(1 << 16, files::open_regular(&self.directory.join(&name))?);
             file.seek(SeekFrom::Start(offset))?;
             Ok(file)
         };

@@ -1,16 +1,19 @@
 //! Builds audit events in the format of AIP-7, with the fields of AIP-44 in `metadata.aip44`.
 
 use std::io;
+use std::sync::LazyLock;
 
 use narrows_audit::{Actor, Decision, Event, Fact, Facts, PolicyRef, Redaction, Subject};
 use narrows_policy::{Class, GovernanceDecision};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use crate::call::Call;
 use crate::config::GateConfig;
 use crate::identity::Principal;
 use crate::lifecycle::OperatorState;
 use crate::shared_budget::BudgetUse;
+use crate::unique_keys;
 
 /// Longer inputs and outputs are logged by length and digest.
 const MAX_VALUE_BYTES: usize = 256 << 10;
@@ -146,7 +149,7 @@ impl AuditContext<'_> {
         let decision =
             if *approval == ApprovalOutcome::Pending { decision(ruling.class) } else { approval.decision() };
         Event {
-            input: Some(shorten_value(call.input.clone())),
+            input: Some(call.shortened_input()),
             policy: Some(PolicyRef { reference: policy_name(ruling), decision: Some(decision) }),
             signatures: approval.signatures(),
             ..self.event(DECISION, tool_subject(call.tool), about)
@@ -170,7 +173,7 @@ impl AuditContext<'_> {
             ("approval", Some(approval.name())),
         ];
         Event {
-            input: Some(shorten_value(call.input.clone())),
+            input: Some(call.shortened_input()),
             output: Some(shorten_value(output)),
             policy: Some(PolicyRef { reference: policy_name(ruling), decision: Some(approval.decision()) }),
             signatures: approval.signatures(),
@@ -204,6 +207,17 @@ pub(crate) struct AuditedCall<'a> {
     pub(crate) claimed: Option<&'a str>,
     pub(crate) input: &'a Value,
     pub(crate) kinds: &'a [&'static str],
+    /// The call that the input is of, which remembers whether it contains a secret.
+    pub(crate) call: Option<&'a Call>,
+}
+
+impl AuditedCall<'_> {
+    fn shortened_input(&self) -> Value {
+        shorten_unless(self.input.clone(), |value| match self.call {
+            Some(call) => call.has_secret(),
+            None => has_secret(value),
+        })
+    }
 }
 
 /// The state of an approval.
@@ -308,26 +322,63 @@ fn max_json_bytes(value: &Value) -> usize {
     }
 }
 
+/// Hashes and counts written bytes.
+struct HashedLength {
+    length: Length,
+    hasher: Sha256,
+}
+
+impl io::Write for HashedLength {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.hasher.update(bytes);
+        self.length.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Returns the value, or its length and digest if it is too long for the log.
 fn shorten_value(value: Value) -> Value {
+    shorten_unless(value, has_secret)
+}
+
+/// As [`shorten_value`], without a digest if the value `has_secret`.
+fn shorten_unless(value: Value, has_secret: impl FnOnce(Value) -> bool) -> Value {
     if max_json_bytes(&value) <= MAX_VALUE_BYTES {
         return value;
     }
-    let mut length = Length(0);
-    if serde_json::to_writer(&mut length, &value).is_ok() && length.0 <= MAX_VALUE_BYTES {
+    let mut text = HashedLength { length: Length(0), hasher: Sha256::new() };
+    let is_whole = serde_json::to_writer(&mut text, &value).is_ok();
+    let HashedLength { length: Length(bytes), hasher } = text;
+    if is_whole && bytes <= MAX_VALUE_BYTES {
         return value;
     }
-    let text = value.to_string();
-    json!({"$truncated": true, "bytes": text.len(), "sha256": secret_safe_digest(text.as_bytes())})
+    let digest = (is_whole && !has_secret(value)).then(|| hex(&hasher.finalize()));
+    json!({"$truncated": true, "bytes": bytes, "sha256": digest})
+}
+
+/// Finds secrets in data that is not logged, by the rules for data that is.
+static REDACTION: LazyLock<Redaction> = LazyLock::new(|| Redaction::default().for_search());
+
+/// Returns `true` if a value contains a secret.
+pub(crate) fn has_secret(value: Value) -> bool {
+    REDACTION.is_in(value)
 }
 
 /// Returns the SHA-256 of data that is not logged, in hexadecimal. `None` if the data contains a secret,
-/// which could be guessed by comparing digests.
+/// which could be guessed by comparing digests. Data that two readers may read differently is searched as text.
 pub(crate) fn secret_safe_digest(bytes: &[u8]) -> Option<String> {
-    let redaction = Redaction::default();
-    let is_secret = redaction.is_secret(&String::from_utf8_lossy(bytes))
-        || serde_json::from_slice::<Value>(bytes).is_ok_and(|value| redaction.is_in(&value));
-    (!is_secret).then(|| Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect())
+    let is_secret = match unique_keys::read(Some(bytes)) {
+        Some(value) => has_secret(value),
+        None => REDACTION.is_secret(&String::from_utf8_lossy(bytes)),
+    };
+    (!is_secret).then(|| hex(&Sha256::digest(bytes)))
+}
+
+fn hex(digest: &[u8]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

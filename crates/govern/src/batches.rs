@@ -5,12 +5,18 @@ use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
 use narrows_acp::method;
-use narrows_wire::{Batch, BatchStep, Code, DEFAULT_MAX_BATCH_ENTRIES, Frame, Kind, RpcError, View, message};
+use narrows_wire::{
+    Batch, BatchStep, Code, DEFAULT_MAX_BATCH_ENTRIES, Effects, Frame, Kind, RpcError, View, message,
+};
 
+use crate::gate::{ByteCharge, RetainedBytes};
 use crate::request_ids::comparable_id;
 
 /// Bound for the bytes of entries that wait for an earlier answer.
 const MAX_HELD_BYTES: usize = 16 << 20;
+
+/// Memory of an unanswered entry beside its id: its places in the tables, and an error in place of its answer.
+const ENTRY_BYTES: usize = 512;
 
 /// The unanswered batches of one side.
 #[derive(Debug, Default)]
@@ -20,17 +26,38 @@ pub(crate) struct Batches {
     /// answer, even if its id is already in use.
     by_request_id: HashMap<Box<[u8]>, VecDeque<u64>>,
     serial: u64,
+    /// Bytes of all entries that wait for an earlier answer.
+    held: usize,
+    /// Shared with the tables of a gate. A batch is charged until it is answered.
+    budget: RetainedBytes,
 }
 
 #[derive(Debug)]
 struct OpenBatch {
     batch: Batch,
     rest: VecDeque<BatchStep>,
+    /// Bytes of `rest`.
+    held: usize,
+    /// Bytes of the tables, whatever is answered.
+    fixed: usize,
+    /// Bytes of the collected answers.
+    answered: usize,
+    charge: ByteCharge,
     /// Id of the request that the other entries wait for.
     barrier: Option<Box<[u8]>>,
 }
 
 impl OpenBatch {
+    fn new(batch: Batch, steps: Vec<BatchStep>) -> Self {
+        let entry = |step: &BatchStep| match step {
+            BatchStep::Deliver(frame) => ENTRY_BYTES + 2 * frame.id().map_or(0, <[u8]>::len),
+            BatchStep::Answer { .. } => ENTRY_BYTES,
+        };
+        let fixed = size_of::<Self>() + steps.iter().map(entry).sum::<usize>();
+        let rest = steps.into();
+        Self { batch, rest, held: 0, fixed, answered: 0, charge: ByteCharge::default(), barrier: None }
+    }
+
     fn held_bytes(&self) -> usize {
         let length = |step: &BatchStep| match step {
             BatchStep::Deliver(frame) => frame.bytes().len(),
@@ -39,20 +66,25 @@ impl OpenBatch {
         self.rest.iter().map(length).sum()
     }
 
-    /// Refuses all waiting entries. The batch stays incomplete until the request that they wait for is
-    /// answered.
-    fn refuse_rest(&mut self) {
+    /// Refuses all waiting entries, and returns the answer to the batch if that completes it. Responses among
+    /// the entries are delivered.
+    fn refuse_rest(&mut self) -> BatchOutcome {
+        let mut outcome = BatchOutcome::default();
         for step in std::mem::take(&mut self.rest) {
             match step {
-                BatchStep::Answer { answer, .. } => _ = self.batch.answer(answer),
+                BatchStep::Answer { answer, .. } => {
+                    outcome.line = self.batch.answer(answer).or(outcome.line);
+                }
+                BatchStep::Deliver(frame) if frame.kind() == Kind::Response => outcome.deliver.push(frame),
                 BatchStep::Deliver(frame) => {
                     if let Some(id) = frame.id().filter(|_| frame.kind() == Kind::Request) {
                         let error = RpcError::new(Code::Backpressure, "too many bytes waiting in batches");
-                        _ = self.batch.answer(message::error(id, &error));
+                        outcome.line = self.batch.answer(message::error(id, &error)).or(outcome.line);
                     }
                 }
             }
         }
+        outcome
     }
 }
 
@@ -71,6 +103,10 @@ pub(crate) struct BatchOutcome {
 }
 
 impl Batches {
+    pub(crate) fn new(budget: RetainedBytes) -> Self {
+        Self { budget, ..Self::default() }
+    }
+
     /// Returns `true` if no batch is unanswered.
     pub(crate) fn is_empty(&self) -> bool {
         self.open.is_empty()
@@ -87,24 +123,58 @@ impl Batches {
         };
         self.serial += 1;
         let silent = batch.is_silent();
-        self.open.insert(self.serial, OpenBatch { batch, rest: steps.into(), barrier: None });
-        let outcome = self.advance(self.serial);
-        let held: usize = self.open.values().map(OpenBatch::held_bytes).sum();
-        if held > MAX_HELD_BYTES
-            && let Some(open) = self.open.get_mut(&self.serial)
-        {
-            open.refuse_rest();
+        let mut open = OpenBatch::new(batch, steps);
+        let has_room = silent || self.budget.has_room_for(open.fixed);
+        open.charge = self.budget.charge(open.fixed);
+        self.open.insert(self.serial, open);
+        if !has_room {
+            return self.refuse_rest(self.serial);
+        }
+        let mut outcome = self.advance(self.serial);
+        if self.held > MAX_HELD_BYTES {
+            let refused = self.refuse_rest(self.serial);
+            outcome.line = refused.line.or(outcome.line);
+            outcome.deliver.extend(refused.deliver);
         }
         if silent {
-            self.open.remove(&self.serial);
+            self.remove(self.serial);
         }
         outcome
+    }
+
+    /// Refuses the waiting entries of a batch.
+    fn refuse_rest(&mut self, key: u64) -> BatchOutcome {
+        let outcome = self.open.get_mut(&key).map(OpenBatch::refuse_rest).unwrap_or_default();
+        self.update_charge(key, outcome.line.is_some());
+        outcome
+    }
+
+    /// Charges a batch for what it retains now, or removes it if it is complete.
+    fn update_charge(&mut self, key: u64, is_complete: bool) {
+        if is_complete {
+            return self.remove(key);
+        }
+        let Some(open) = self.open.get_mut(&key) else { return };
+        let held = open.held_bytes();
+        let before = std::mem::replace(&mut open.held, held);
+        self.held = self.held - before + held;
+        open.charge.resize(open.fixed + held + open.answered);
+    }
+
+    fn remove(&mut self, key: u64) {
+        if let Some(open) = self.open.remove(&key) {
+            self.held -= open.held;
+        }
     }
 
     /// Delivers entries until one must be answered before the next.
     fn advance(&mut self, key: u64) -> BatchOutcome {
         let mut outcome = BatchOutcome::default();
         let Some(open) = self.open.get_mut(&key) else { return outcome };
+        // There is no room for the answers to further entries.
+        if !open.batch.is_silent() && !open.rest.is_empty() && !self.budget.has_room_for(1) {
+            return self.refuse_rest(key);
+        }
         while open.barrier.is_none() {
             match open.rest.pop_front() {
                 None => break,
@@ -122,9 +192,7 @@ impl Batches {
                 }
             }
         }
-        if outcome.line.is_some() {
-            self.open.remove(&key);
-        }
+        self.update_charge(key, outcome.line.is_some());
         outcome
     }
 
@@ -139,12 +207,19 @@ impl Batches {
             self.by_request_id.remove(id);
         }
         let open = self.open.get_mut(&key)?;
-        let whole = open.batch.answer(Bytes::copy_from_slice(line));
+        let answer = if self.budget.has_room_for(line.len()) {
+            open.answered += line.len();
+            Bytes::copy_from_slice(line)
+        } else {
+            let error = RpcError::new(Code::Backpressure, "the answers to open batches take too much memory");
+            message::error(id, &error.effects(Effects::Possible))
+        };
+        let whole = open.batch.answer(answer);
         if open.barrier.as_deref() == Some(id) {
             open.barrier = None;
         }
         if whole.is_some() {
-            self.open.remove(&key);
+            self.remove(key);
             return Some(BatchOutcome { line: whole, ..BatchOutcome::default() });
         }
         Some(self.advance(key))
@@ -217,6 +292,7 @@ mod tests {
             assert_eq!((methods(&opened), opened.line), (vec!["session/new".into()], None));
         }
         assert!(batches.open.values().map(OpenBatch::held_bytes).sum::<usize>() < MAX_HELD_BYTES);
+        assert_eq!(batches.held, batches.open.values().map(OpenBatch::held_bytes).sum::<usize>());
         let refused = batches.collect_answer(response(3).as_bytes()).unwrap();
         assert!(refused.deliver.is_empty());
         let line: serde_json::Value = serde_json::from_slice(&refused.line.unwrap()).unwrap();
@@ -225,6 +301,50 @@ mod tests {
             (&4.into(), &"backpressure".into())
         );
         assert_eq!(methods(&batches.collect_answer(response(1).as_bytes()).unwrap()), ["n", "x"]);
+    }
+
+    #[test]
+    fn answers_that_do_not_fit_into_the_budget_are_replaced_by_errors() {
+        const MAX_BYTES: usize = 100_000;
+        let budget = RetainedBytes::new(MAX_BYTES);
+        let mut batches = Batches::new(budget.clone());
+        let entries: Vec<String> = (0..20).map(|id| request(id, "x")).collect();
+        assert_eq!(methods(&batches.split(&array(&entries))).len(), 20);
+        assert!(budget.used() > 20 * ENTRY_BYTES);
+        let large =
+            |id: u32| format!(r#"{{"jsonrpc":"2.0","id":{id},"result":"{}"}}"#, "x".repeat(MAX_BYTES / 4));
+        for id in 1..20 {
+            let outcome = batches.collect_answer(large(id).as_bytes()).unwrap();
+            assert!(outcome.line.is_none() && budget.used() <= MAX_BYTES);
+        }
+        // No entry is delivered while the budget is used up.
+        let spare = MAX_BYTES - budget.used();
+        let full = budget.charge(spare);
+        let refused = batches.split(&array(&[request(30, "x"), "7".into()]));
+        assert!(refused.deliver.is_empty() && refused.line.unwrap().starts_with(b"[{"));
+        drop(full);
+        let line = batches.collect_answer(response(0).as_bytes()).unwrap().line.unwrap();
+        let line: Vec<serde_json::Value> = serde_json::from_slice(&line).unwrap();
+        let replaced: Vec<_> = line.iter().filter(|answer| answer["error"]["code"] == -32012).collect();
+        assert_eq!((line.len(), replaced.len()), (20, 16));
+        assert!(replaced.iter().all(|answer| answer["error"]["data"]["effects"] == "possible"));
+        assert_eq!((budget.used(), batches.held), (0, 0));
+        assert!(batches.is_empty() && batches.by_request_id.is_empty());
+    }
+
+    #[test]
+    fn entries_behind_a_request_that_opens_something_are_not_delivered_without_room() {
+        let budget = RetainedBytes::new(50_000);
+        let mut batches = Batches::new(budget.clone());
+        batches.split(&array(&[request(1, "session/new"), request(2, "x"), request(3, "x")]));
+        let full = budget.charge(50_000);
+        let refused = batches.collect_answer(response(1).as_bytes()).unwrap();
+        assert!(refused.deliver.is_empty());
+        let line: serde_json::Value = serde_json::from_slice(&refused.line.unwrap()).unwrap();
+        let effects = [0, 1, 2].map(|index| line[index]["error"]["data"]["effects"].clone());
+        assert_eq!(effects, ["possible", "none", "none"]);
+        drop(full);
+        assert_eq!((budget.used(), batches.is_empty()), (0, true));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod changes;
 mod content;
+mod memo;
 mod request;
 
 use std::borrow::Cow;
@@ -15,6 +16,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use self::content::{blocks, change_blocks, is_empty};
+use self::memo::{Memo, Memos};
 use self::request::mcp_read_action;
 use crate::coverage::NON_TOOL_ACTIONS;
 use crate::gate::value_bytes;
@@ -189,6 +191,7 @@ pub(crate) struct Call {
     real: Option<PathBuf>,
     /// Further members of an MCP tool request, as an object. A server may act on them.
     beside: Option<Value>,
+    memos: Memos,
 }
 
 impl Call {
@@ -255,6 +258,7 @@ impl Call {
             && input != self.input
         {
             self.input = input;
+            self.memos.input = Memo::default();
             changed = true;
         }
         if let Some(locations) = call_update.locations {
@@ -263,6 +267,7 @@ impl Call {
             let paths: Vec<PathBuf> = locations.into_iter().map(|location| location.path).collect();
             changed |= paths != self.locations || unusual != self.unusual_locations;
             (self.locations, self.unusual_locations) = (paths, unusual);
+            self.memos.others = Memo::default();
         }
         let has_ended =
             [Some(self.progress), call_update.status].iter().flatten().any(|progress| progress.is_end());
@@ -311,6 +316,7 @@ impl Call {
         let asked = (!is_told).then_some(command);
         let changed = asked != self.asked;
         self.asked = asked;
+        self.memos.others = Memo::default();
         changed
     }
 
@@ -372,6 +378,7 @@ impl Call {
             is_allowed: false,
             ..self.clone()
         };
+        fresh.memos.others = Memo::default();
         // A different text alone may still be the result of the ended call.
         let changed = Self { is_allowed: true, ..fresh.clone() }.apply_update(call_update.clone());
         let runs = matches!(call_update.status, Some(CallStatus::Pending | CallStatus::Running));
@@ -413,6 +420,7 @@ impl Call {
         (self.progress, self.began, self.yielded) = (told.progress, told.began, told.yielded);
         (self.output, self.locations, self.changes) = (told.output, told.locations, told.changes);
         (self.unusual_locations, self.reported) = (told.unusual_locations, told.reported);
+        (self.memos.changes, self.memos.others) = (told.memos.changes, Memo::default());
     }
 
     /// Returns the tool name, or the kind if there is no name. Never the title, which the agent chooses
@@ -532,8 +540,8 @@ impl Call {
     pub(crate) fn digest(&self) -> Digest {
         let paths: BTreeSet<PathBuf> = self.action().paths.into_iter().collect();
         let mut all = json!({
-            "tool": self.tool(), "claimed": self.claimed, "kinds": self.kinds(), "input": self.input,
-            "paths": paths, "changes": self.changes, "asked": self.asked,
+            "tool": self.tool(), "claimed": self.claimed, "kinds": self.kinds(), "input": self.input_digest(),
+            "paths": paths, "changes": self.changes_digest(), "asked": self.asked,
         });
         if !self.unusual_locations.is_empty() {
             all["locations"] = self.unusual_locations.clone().into();

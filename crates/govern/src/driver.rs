@@ -12,13 +12,23 @@ use narrows_base::text::one_line;
 use narrows_link::{CloseReason, Link, Sender};
 use narrows_wire::{Frame, Kind, is_one_line, make_line};
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until};
 
 use crate::batches::Batches;
-use crate::gate::{ApprovalRequest, ApprovalVote, AuditSeq, Gate, GateOutput, ToolCheck, VoteError};
+use crate::gate::{
+    ApprovalRequest, ApprovalVote, AuditSeq, Gate, GateOutput, ToolCheck, VoteError, value_bytes,
+};
 
 /// With this many events not yet durable, neither peer is read.
 const MAX_PENDING_EVENTS: usize = 16;
+/// With this many bytes of events not yet durable, no further received message is handled.
+const MAX_PENDING_EVENT_BYTES: usize = 8 << 20;
+/// Estimated size of an event without its input and output.
+const EVENT_BYTES: usize = 2 << 10;
+/// Received messages are handled for this long before deadlines and requests get a turn, and other tasks of the
+/// thread.
+const MAX_ROUND_TIME: Duration = Duration::from_millis(5);
 /// Bounds for the stderr of a lost agent that the client is shown.
 const MAX_STDERR_LINES: usize = 5;
 const MAX_STDERR_CHARS: usize = 1000;
@@ -103,8 +113,14 @@ impl GateOutput for GateOutputBuffer {
     }
 }
 
-/// An event on its way to the disk. `None`: there is no audit log, and the event counts as recorded.
-type PendingAppend = (AuditSeq, Option<Append>);
+/// An event on its way to the disk.
+struct PendingAppend {
+    seq: AuditSeq,
+    /// `None`: there is no audit log, and the event counts as recorded.
+    append: Option<Append>,
+    /// Estimated size of the event.
+    bytes: usize,
+}
 
 /// Runs a gate between a client and an agent until one of them is gone. All events are recorded when this
 /// returns.
@@ -117,19 +133,7 @@ pub async fn run_gate(
     log: impl Into<Option<Log>>,
     requests: mpsc::Receiver<GateRequest>,
 ) -> GateExit {
-    let driver = GateDriver {
-        gate,
-        log: log.into(),
-        started: Instant::now(),
-        output: GateOutputBuffer::default(),
-        client: SideIo { sender: client.sender, batches: Batches::default() },
-        agent: SideIo { sender: agent.sender, batches: Batches::default() },
-        events: VecDeque::new(),
-        held_events: VecDeque::new(),
-        unplaced: 0,
-        waiting_checks: HashMap::new(),
-        last_check: 0,
-    };
+    let driver = GateDriver::new(gate, client.sender, agent.sender, log.into());
     driver.run(client.receiver, agent.receiver, requests).await
 }
 
@@ -150,7 +154,11 @@ struct GateDriver {
     /// Events on their way to the disk, in order.
     events: VecDeque<PendingAppend>,
     /// Events that wait until all earlier ones have a position in the log.
-    held_events: VecDeque<(AuditSeq, Event)>,
+    held_events: VecDeque<(AuditSeq, Event, usize)>,
+    /// Estimated bytes of both.
+    event_bytes: usize,
+    /// Received messages that are not handled yet. Nothing more is received before.
+    round: VecDeque<(GateSide, Frame)>,
     /// Number of appended events without a position in the log.
     unplaced: usize,
     /// Tool checks that wait for their results.
@@ -166,6 +174,25 @@ enum GateSide {
 }
 
 impl GateDriver {
+    fn new(gate: Gate, client: Sender, agent: Sender, log: Option<Log>) -> Self {
+        let retained = gate.retained();
+        Self {
+            gate,
+            log,
+            started: Instant::now(),
+            output: GateOutputBuffer::default(),
+            client: SideIo { sender: client, batches: Batches::new(retained.clone()) },
+            agent: SideIo { sender: agent, batches: Batches::new(retained) },
+            events: VecDeque::new(),
+            held_events: VecDeque::new(),
+            event_bytes: 0,
+            round: VecDeque::new(),
+            unplaced: 0,
+            waiting_checks: HashMap::new(),
+            last_check: 0,
+        }
+    }
+
     async fn run(
         mut self,
         mut client: narrows_link::Receiver,
@@ -192,7 +219,9 @@ impl GateDriver {
                 .gate
                 .next_deadline()
                 .map_or_else(|| Instant::now() + NO_DEADLINE_SLEEP, |at| self.started + at);
-            let reads = self.events.len() + self.held_events.len() < MAX_PENDING_EVENTS;
+            let has_round = !self.round.is_empty();
+            let reads = !has_round && self.events.len() + self.held_events.len() < MAX_PENDING_EVENTS;
+            let handles = has_round && self.has_event_room();
             tokio::select! {
                 biased;
                 settled = next_audit_results(&mut self.events), if !self.events.is_empty() => self.apply_audit_results(settled),
@@ -210,6 +239,7 @@ impl GateDriver {
                 },
                 () = self.client.sender.room(), if !client_has_room => client_has_room = true,
                 () = self.agent.sender.room(), if !agent_has_room => agent_has_room = true,
+                () = yield_now(), if handles => self.handle_round(),
                 more = client.recv_all(&mut from_client), if linger_until.is_none() && reads && client_has_room && agent_has_room => {
                     if !more {
                         linger_until = Some(Instant::now() + self.gate.timeouts().close);
@@ -220,9 +250,8 @@ impl GateDriver {
                     // A refusal goes back to the sender: a peer that sends and does not read is not read from
                     // either.
                     (client_has_room, agent_has_room) = (false, false);
-                    for frame in from_client.drain(..) {
-                        self.handle_frame(GateSide::Client, &frame);
-                    }
+                    self.round.extend(from_client.drain(..).map(|frame| (GateSide::Client, frame)));
+                    self.handle_round();
                 }
                 more = agent.recv_all(&mut from_agent), if reads && client_has_room && agent_has_room => {
                     if !more {
@@ -231,9 +260,8 @@ impl GateDriver {
                         break if linger_until.is_some() && self.gate.is_idle() { GateExit::ClientClosed } else { GateExit::AgentLost };
                     }
                     (client_has_room, agent_has_room) = (false, false);
-                    for frame in from_agent.drain(..) {
-                        self.handle_frame(GateSide::Agent, &frame);
-                    }
+                    self.round.extend(from_agent.drain(..).map(|frame| (GateSide::Agent, frame)));
+                    self.handle_round();
                 }
             }
         };
@@ -243,7 +271,25 @@ impl GateDriver {
 
     /// Returns `true` if a client that has ended its input got all answers that it will get.
     fn is_finished(&self) -> bool {
-        self.events.is_empty() && self.held_events.is_empty() && self.gate.is_idle()
+        self.events.is_empty() && self.held_events.is_empty() && self.round.is_empty() && self.gate.is_idle()
+    }
+
+    /// A slow disk must not fill the memory: events that wait for it are bounded within a round, too.
+    fn has_event_room(&self) -> bool {
+        self.event_bytes < MAX_PENDING_EVENT_BYTES
+    }
+
+    /// Handles received messages for as long as one round may take.
+    fn handle_round(&mut self) {
+        let started = Instant::now();
+        while self.has_event_room()
+            && let Some((from, frame)) = self.round.pop_front()
+        {
+            self.handle_frame(from, &frame);
+            if started.elapsed() > MAX_ROUND_TIME {
+                break;
+            }
+        }
     }
 
     /// Handles one line of a peer.
@@ -275,9 +321,10 @@ impl GateDriver {
     }
 
     /// Lets the gate continue after these events were recorded or failed.
-    fn apply_audit_results(&mut self, settled: Vec<(AuditSeq, bool)>) {
+    fn apply_audit_results(&mut self, settled: Vec<(PendingAppend, bool)>) {
         let now = self.started.elapsed();
-        for (seq, written) in settled {
+        for (PendingAppend { seq, bytes, .. }, written) in settled {
+            self.event_bytes -= bytes;
             self.unplaced = self.unplaced.saturating_sub(1);
             self.gate.handle_audit_result(now, seq, written, &mut self.output);
         }
@@ -294,7 +341,11 @@ impl GateDriver {
     /// Sends and records the output of the gate.
     fn flush_output(&mut self) {
         loop {
-            self.held_events.append(&mut self.output.events);
+            for (seq, event) in self.output.events.drain(..) {
+                let bytes = event_bytes(&event);
+                self.event_bytes += bytes;
+                self.held_events.push_back((seq, event, bytes));
+            }
             self.append_held();
             for (number, refusal) in self.output.advice.drain(..) {
                 if let Some(asker) = self.waiting_checks.remove(&number) {
@@ -341,7 +392,7 @@ impl GateDriver {
     /// Appends held events in order. None may overtake an event that has no position in the log yet.
     fn append_held(&mut self) {
         while self.unplaced == 0
-            && let Some((seq, event)) = self.held_events.pop_front()
+            && let Some((seq, event, bytes)) = self.held_events.pop_front()
         {
             let append = self.log.as_ref().map(|log| log.append(event));
             if append.as_ref().is_some_and(Append::is_waiting) {
@@ -349,7 +400,7 @@ impl GateDriver {
                 // it.
                 self.unplaced = self.events.len() + 1;
             }
-            self.events.push_back((seq, append));
+            self.events.push_back(PendingAppend { seq, append, bytes });
         }
     }
 
@@ -414,16 +465,20 @@ fn describe_exit(reason: &CloseReason) -> Option<String> {
     })
 }
 
+/// Estimates the memory of an event.
+fn event_bytes(event: &Event) -> usize {
+    EVENT_BYTES + [&event.input, &event.output].into_iter().flatten().map(value_bytes).sum::<usize>()
+}
+
 /// Waits for at least one audit result. Returns all that are ready, in order, with `true` for a recorded
 /// event.
-async fn next_audit_results(events: &mut VecDeque<PendingAppend>) -> Vec<(AuditSeq, bool)> {
+async fn next_audit_results(events: &mut VecDeque<PendingAppend>) -> Vec<(PendingAppend, bool)> {
     poll_fn(|context| {
         let mut settled = Vec::new();
-        while let Some((seq, append)) = events.front_mut()
-            && let Poll::Ready(written) = poll_append(append, context)
+        while let Some(first) = events.front_mut()
+            && let Poll::Ready(written) = poll_append(&mut first.append, context)
         {
-            settled.push((*seq, written));
-            events.pop_front();
+            settled.extend(events.pop_front().map(|first| (first, written)));
         }
         if settled.is_empty() { Poll::Pending } else { Poll::Ready(settled) }
     })
@@ -434,5 +489,34 @@ fn poll_append(append: &mut Option<Append>, context: &mut Context<'_>) -> Poll<b
     match append {
         None => Poll::Ready(true),
         Some(append) => Pin::new(append).poll(context).map(|recorded| recorded.is_ok()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use narrows_link::memory;
+    use narrows_policy::{Access, Narrowing, Policy};
+
+    use super::*;
+    use crate::config::GateConfig;
+    use crate::gate::GateStart;
+    use crate::path_resolver::Disk;
+
+    #[tokio::test]
+    async fn a_round_pauses_while_too_many_bytes_wait_for_the_disk() {
+        let policy = Policy::new(Access::High, Narrowing::default());
+        let start = GateStart { started_at: 1_700_000_000, nonce: "n".into() };
+        let gate = Gate::new(GateConfig::default(), Default::default(), policy, Box::new(Disk), start);
+        let [(client, _), (agent, _)] =
+            [memory::pair(&Default::default()), memory::pair(&Default::default())];
+        let mut driver = GateDriver::new(gate, client.sender, agent.sender, None);
+        let line = Bytes::from_static(br#"{"jsonrpc":"2.0","id":1.5,"method":"session/list"}"#);
+        driver.round.extend((0..3).map(|_| (GateSide::Client, Frame::parse(line.clone()))));
+        driver.event_bytes = MAX_PENDING_EVENT_BYTES;
+        driver.handle_round();
+        assert_eq!(driver.round.len(), 3);
+        driver.event_bytes -= 1;
+        driver.handle_round();
+        assert!(driver.round.is_empty());
     }
 }

@@ -40,7 +40,6 @@ mod unknown_members;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use narrows_audit::Event;
 use narrows_policy::Policy;
 use narrows_wire::View;
@@ -59,11 +58,11 @@ pub use api::{
     SignatureValidity, ToolCheck, VoteError, VoteSignature,
 };
 pub use approvers::is_signer;
-pub(crate) use retained::value_bytes;
+pub(crate) use retained::{ByteCharge, RetainedBytes, value_bytes};
 
 use approval::PendingApproval;
 use outbox::{GateDirection, OnAuditFailure, OrderedOutbox};
-use retained::{ByteCharge, ChargedMap, RetainedBytes};
+use retained::ChargedMap;
 use session::{ClientRequestKind, PendingAtAgent, PendingAtClient, Session};
 
 /// A raw JSON request id, stored in a table.
@@ -107,7 +106,7 @@ pub struct Gate {
     /// Sessions that were open, the oldest first.
     closed_sessions: VecDeque<child_sessions::ClosedSession>,
     /// Messages of the agent in sessions that are not open yet.
-    early_messages: Vec<(Bytes, ByteCharge)>,
+    early_messages: child_sessions::EarlyMessages,
     /// The agent is being ended because of a violation between turns.
     is_ending: bool,
     /// Client requests that the agent has not answered.
@@ -170,7 +169,7 @@ impl Gate {
             client_offer: None,
             sessions: HashMap::new(),
             closed_sessions: VecDeque::new(),
-            early_messages: Vec::new(),
+            early_messages: child_sessions::EarlyMessages::default(),
             is_ending: false,
             pending_at_agent: ChargedMap::default(),
             pending_at_client: ChargedMap::default(),

@@ -1,7 +1,7 @@
 //! Resolution of symbolic links, so that paths are judged by where they lead.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::ffi::OsStr;
 use std::fmt;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -46,6 +46,13 @@ const MAX_LOOKED_AT: usize = 10_000;
 /// Longer `.git` files are not read.
 const MAX_GIT_FILE_BYTES: u64 = 64 << 10;
 
+/// Limit of what is looked up for one action: the sum over its paths of the number of names times the length,
+/// which is the cost of a lookup. 4096 paths of 25 names and 250 bytes are below it.
+const MAX_LOOKUP_COST: usize = 64 << 20;
+
+/// Longer paths cannot be opened.
+const MAX_PATH_BYTES: usize = 4096;
+
 /// Longer paths are shortened in messages.
 const MAX_SHOWN_CHARS: usize = 1000;
 
@@ -57,6 +64,21 @@ pub trait PathResolver: fmt::Debug + Send + Sync {
     ///
     /// If the path does not exist or cannot be read.
     fn canonicalize(&self, path: &Path) -> io::Result<PathBuf>;
+
+    /// Returns the path of `name` in `directory`, which has no links in it, without links.
+    ///
+    /// # Errors
+    ///
+    /// As for [`PathResolver::canonicalize`].
+    fn canonicalize_in(&self, directory: &Path, name: &OsStr) -> io::Result<PathBuf> {
+        self.canonicalize(&directory.join(name))
+    }
+
+    /// Returns `true` if the file at `path` has several hard links.
+    fn has_several_names(&self, path: &Path) -> bool {
+        _ = path;
+        false
+    }
 
     /// Returns the entry at `path`, without following links.
     fn entry(&self, path: &Path) -> DiskEntry {
@@ -79,6 +101,15 @@ pub struct Disk;
 impl PathResolver for Disk {
     fn canonicalize(&self, path: &Path) -> io::Result<PathBuf> {
         path.canonicalize()
+    }
+
+    fn canonicalize_in(&self, directory: &Path, name: &OsStr) -> io::Result<PathBuf> {
+        let path = directory.join(name);
+        if path.symlink_metadata()?.is_symlink() { path.canonicalize() } else { Ok(path) }
+    }
+
+    fn has_several_names(&self, path: &Path) -> bool {
+        path.symlink_metadata().is_ok_and(|found| found.is_file() && found.nlink() > 1)
     }
 
     fn entry(&self, path: &Path) -> DiskEntry {
@@ -151,23 +182,32 @@ pub fn resolve_in_roots(
 
 /// Resolves the longest existing part of `path`, and appends the rest unchanged.
 pub(crate) fn resolve_existing(path: &Path, resolver: &dyn PathResolver) -> Result<PathBuf, PathRefusal> {
-    let mut rest: Vec<OsString> = Vec::new();
-    let mut now = path;
-    loop {
-        match resolver.canonicalize(now) {
-            Ok(mut real) => {
-                real.extend(rest.iter().rev());
-                return Ok(real);
-            }
-            // A dangling link exists too: a write to it creates its target.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && !is_link(now) => {}
-            Err(_) => return Err(PathRefusal::Unresolved),
+    if let Some(real) = canonicalize_existing(path, resolver)? {
+        return Ok(real);
+    }
+    let parents: Vec<&Path> = path.ancestors().skip(1).collect();
+    // Below a missing directory everything is missing, so a binary search finds the longest existing parent.
+    let (mut missing, mut from) = (0, parents.len());
+    let mut found = None;
+    while missing < from {
+        let middle = usize::midpoint(missing, from);
+        match canonicalize_existing(parents[middle], resolver)? {
+            Some(real) => (found, from) = (Some((middle, real)), middle),
+            None => missing = middle + 1,
         }
-        let (Some(parent), Some(name)) = (now.parent(), now.file_name()) else {
-            return Err(PathRefusal::Unresolved);
-        };
-        rest.push(name.to_owned());
-        now = parent;
+    }
+    let (parent, real) = found.ok_or(PathRefusal::Unresolved)?;
+    let rest = path.strip_prefix(parents[parent]).map_err(|_| PathRefusal::Unresolved)?;
+    Ok(real.join(rest))
+}
+
+/// Returns `path` without links, or `None` if it does not exist.
+fn canonicalize_existing(path: &Path, resolver: &dyn PathResolver) -> Result<Option<PathBuf>, PathRefusal> {
+    match resolver.canonicalize(path) {
+        Ok(real) => Ok(Some(real)),
+        // A dangling link exists too: a write to it creates its target.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !is_link(path) => Ok(None),
+        Err(_) => Err(PathRefusal::Unresolved),
     }
 }
 
@@ -177,6 +217,17 @@ pub(crate) struct ResolvedAction {
     pub(crate) action: Action,
     /// Digest of all lookups. It changes when a link changes.
     pub(crate) resolved_digest: Digest,
+}
+
+fn lookup_cost(path: &Path) -> usize {
+    path.components().count() * path.as_os_str().len()
+}
+
+/// Returns `true` if an action is too large to be judged, or to look up its paths. Nothing of it is looked up.
+pub(crate) fn is_too_large(action: &Action, roots: &[PathBuf]) -> bool {
+    let start = roots.iter().chain(&action.cwd).map(|start| lookup_cost(start)).sum::<usize>();
+    action.is_too_large()
+        || action.paths.iter().map(|path| start + lookup_cost(path)).sum::<usize>() > MAX_LOOKUP_COST
 }
 
 /// Resolves the paths of `action`. Relative paths start in the first of `roots`.
@@ -189,7 +240,7 @@ pub(crate) fn follow_links(
     resolver: &dyn PathResolver,
 ) -> ResolvedAction {
     let mut looked_up = BTreeSet::new();
-    if let Some(root) = roots.first().filter(|_| !action.is_too_large()) {
+    if let Some(root) = roots.first().filter(|_| !is_too_large(&action, roots)) {
         follow_links_from(&mut action, root, resolver, &mut looked_up);
     }
     let mut hasher = Sha256::new();
@@ -232,8 +283,14 @@ fn follow_links_from(
         action.unusual_repository = real_here.as_ref().is_none_or(is_unusual);
     }
     let from = real_here.unwrap_or_else(|| here.clone());
+    let mut cost = 0;
     for written in action.file_words() {
         let named = from.join(&written);
+        cost += lookup_cost(&named);
+        if cost > MAX_LOOKUP_COST {
+            action.also.push(Kind::Other);
+            break;
+        }
         let real = real(&named).filter(|real| *real != named.components().collect::<PathBuf>());
         action.word_links.extend(real.and_then(|real| WordLink::new(written, &real, &from)));
     }
@@ -266,12 +323,31 @@ impl RepositoryDisk for ResolverDisk<'_> {
 pub(crate) fn resolve_path(path: &Path, resolver: &dyn PathResolver) -> Option<PathBuf> {
     let is_crooked = path.components().any(|part| part == Component::ParentDir);
     if is_crooked {
+        if path.as_os_str().len() > MAX_PATH_BYTES || path.as_os_str().as_bytes().contains(&0) {
+            return None;
+        }
         // Links before a `..` count, so each step starts at the resolved parent.
         let mut at = PathBuf::from("/");
+        // Number of the last names in `at` that do not exist. Nothing is looked up below them.
+        let mut missing = 0_usize;
         for part in path.components() {
             match part {
-                Component::ParentDir => drop(at.pop()),
-                Component::Normal(name) => at = resolve_existing(&at.join(name), resolver).ok()?,
+                Component::ParentDir => {
+                    at.pop();
+                    missing = missing.saturating_sub(1);
+                }
+                Component::Normal(name) if missing > 0 => {
+                    at.push(name);
+                    missing += 1;
+                }
+                Component::Normal(name) => match resolver.canonicalize_in(&at, name) {
+                    Ok(real) => at = real,
+                    Err(error) if error.kind() == io::ErrorKind::NotFound && !is_link(&at.join(name)) => {
+                        at.push(name);
+                        missing = 1;
+                    }
+                    Err(_) => return None,
+                },
                 Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
             }
         }
@@ -284,6 +360,9 @@ pub(crate) fn resolve_path(path: &Path, resolver: &dyn PathResolver) -> Option<P
 fn is_link(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|found| found.file_type().is_symlink())
 }
+
+#[cfg(test)]
+mod cost;
 
 #[cfg(test)]
 mod tests {

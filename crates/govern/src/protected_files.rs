@@ -8,6 +8,9 @@ use crate::call::Call;
 use crate::config::GateConfig;
 use crate::path_resolver::{PathResolver, resolve_path};
 
+/// Limit of the files of one call with several hard links, each of which is searched for among the protected ones.
+const MAX_LINKED_FILES: usize = 64;
+
 /// Returns the reason to deny a call whatever a policy says: it changes a protected path, or its path cannot
 /// be resolved. Relative paths start in `roots`, the directories of the session.
 pub(crate) fn protected_violation(
@@ -28,6 +31,7 @@ pub(crate) fn protected_violation(
     // Moving or deleting a directory also affects what it contains.
     let takes_along = kinds.iter().any(|kind| matches!(kind, Kind::Move | Kind::Delete));
     let starts: Vec<&Path> = action.cwd.iter().chain(roots).map(PathBuf::as_path).collect();
+    let mut linked = 0;
     for path in &action.paths {
         let candidates = match path.is_absolute() {
             true => vec![path.clone()],
@@ -42,6 +46,10 @@ pub(crate) fn protected_violation(
                 [&real, &candidate].iter().any(|at| at.starts_with(protected))
                     || (takes_along && protected.starts_with(&real))
             };
+            linked += usize::from(resolver.has_several_names(&real));
+            if linked > MAX_LINKED_FILES {
+                return Some("too many files have several hard links".to_owned());
+            }
             if config.protected.iter().any(is_in) || resolver.is_linked_to(&real, &config.protected) {
                 return Some(format!("{shown:?} is protected because it governs the agent"));
             }

@@ -42,7 +42,7 @@ impl Reader {
         files.push((None, reader.names.current().to_owned()));
         for (first, name) in files.into_iter().rev() {
             let failed = |source| ReadError::Io { segment: name.clone(), source };
-            let file = match File::open(reader.directory.join(&name)) {
+            let file = match crate::files::open_regular(&reader.directory.join(&name)) {
                 Ok(file) => file,
                 // It does not exist yet, or was renamed, and then comes next.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,

@@ -216,7 +216,12 @@ pub(super) fn is_manifest_data(name: &str) -> bool {
 
 /// Returns `true` if the tag that ends at `at` has a label that is the name of a secret, or follows one:
 /// `<entry key="password">`, `<key>password</key><string>`.
-pub(super) fn is_labeled_tag(text: &str, at: usize, named: impl Fn(&str) -> Option<Named>) -> bool {
+pub(super) fn is_labeled_tag(
+    text: &str,
+    at: usize,
+    closing: &mut ClosingTags,
+    named: impl Fn(&str) -> Option<Named>,
+) -> bool {
     let Some(start) = tag_before(&text[..at]).and_then(|tag| tag.rfind('<')) else { return false };
     let tag = &text[start + 1..at];
     if tag.starts_with('/') {
@@ -251,13 +256,40 @@ pub(super) fn is_labeled_tag(text: &str, at: usize, named: impl Fn(&str) -> Opti
     if in_front.is_some_and(|label| is_secret(label.trim(), &named)) {
         return true;
     }
+    // If there is a label before it, the one after it belongs to the next value.
+    if in_front.is_some() || !is_value {
+        return false;
+    }
     let after = &text[at + 1..floor(text, at + 1 + token_patterns::MAX_TAG_TEXT_BYTES)];
-    let behind = after.split_once("</").filter(|_| is_value).and_then(|(_, rest)| {
+    let behind = closing.first(text, at + 1).and_then(|place| after.get(place - at + 1..)).and_then(|rest| {
         let (tag, rest) = rest.split_once('>')?.1.trim_start().strip_prefix('<')?.split_once('>')?;
         is_label_element(tag).then(|| rest.split('<').next())?
     });
-    // If there is a label before it, the one after it belongs to the next value.
-    in_front.is_none() && behind.is_some_and(|label| is_secret(label.trim(), &named))
+    behind.is_some_and(|label| is_secret(label.trim(), &named))
+}
+
+/// Finds the next closing tag. Positions must not decrease, so that a text is searched once, however many tags open.
+#[derive(Debug, Default)]
+pub(super) struct ClosingTags {
+    next: Option<usize>,
+    /// Number of bytes that were searched.
+    #[cfg(test)]
+    pub(super) searched: usize,
+}
+
+impl ClosingTags {
+    /// Returns where the first one at or behind `from` begins.
+    fn first(&mut self, text: &str, from: usize) -> Option<usize> {
+        if self.next.is_none_or(|next| next < from) {
+            let length = text[from..].find("</");
+            self.next = Some(length.map_or(text.len(), |length| from + length));
+            #[cfg(test)]
+            {
+                self.searched += self.next.unwrap_or_default() - from;
+            }
+        }
+        self.next.filter(|next| *next < text.len())
+    }
 }
 
 /// Returns `true` if the text of this element names the value beside it.

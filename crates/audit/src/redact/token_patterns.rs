@@ -251,6 +251,7 @@ pub(super) fn assignments(text: &str, named: impl Fn(&str) -> Option<Named>, fou
     let bytes = text.as_bytes();
     let (mut done, mut kept_bytes) = (0, 0);
     let mut quotes = Quotes::default();
+    let mut closing = pair::ClosingTags::default();
     for (at, &byte) in bytes.iter().enumerate() {
         quotes.pass(bytes, at);
         if at < done || !matches!(byte, b'=' | b':' | b'>' | b'(' | b',') {
@@ -314,7 +315,7 @@ pub(super) fn assignments(text: &str, named: impl Fn(&str) -> Option<Named>, fou
             None => match parameter() {
                 Some((_, least)) => (Named::Secret, Some(*least)),
                 None => {
-                    let is_tag = byte == b'>' && pair::is_labeled_tag(text, at, &named);
+                    let is_tag = byte == b'>' && pair::is_labeled_tag(text, at, &mut closing, &named);
                     if !is_tag && !pair::is_typed(text, start, byte, &named) {
                         continue;
                     }

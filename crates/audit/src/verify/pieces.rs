@@ -15,7 +15,7 @@ use super::chunk::Checked;
 const PIECE_BYTES: usize = 4 << 20;
 
 /// Limit of a line.
-pub(super) const MAX_LINE_BYTES: u64 = 256 << 20;
+pub(super) const MAX_LINE_BYTES: u64 = 64 << 20;
 
 /// The pieces of some sources, in order, each with the index of its source. Data behind the last line end is in no
 /// piece.
@@ -101,10 +101,12 @@ impl Iterator for Pieces<'_> {
                     self.offset += bytes.len() as u64;
                     return Some((self.source, Ok(bytes)));
                 }
-                if end >= source.length() || length > MAX_LINE_BYTES {
+                // What begins otherwise is no log, and its first line is not worth the memory.
+                let is_other = self.offset == 0 && bytes.first().is_some_and(|first| *first != b'{');
+                if end >= source.length() || length >= MAX_LINE_BYTES || is_other {
                     break;
                 }
-                length *= 2;
+                length = (length * 2).min(MAX_LINE_BYTES);
             }
             self.source += 1;
             self.offset = 0;

@@ -462,3 +462,39 @@ proptest! {
         let _ = bytes(&log, &Options { form: Form::Any, ..Options::default() });
     }
 }
+
+/// A very large file without a line end.
+struct Endless {
+    first: u8,
+    largest_read: std::sync::atomic::AtomicUsize,
+}
+
+impl Source for Endless {
+    fn name(&self) -> &'static str {
+        "log"
+    }
+    fn first(&self) -> Option<u64> {
+        None
+    }
+    fn length(&self) -> u64 {
+        8 << 30
+    }
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        self.largest_read.fetch_max(buffer.len(), std::sync::atomic::Ordering::Relaxed);
+        buffer.fill(b'x');
+        if offset == 0 {
+            buffer[0] = self.first;
+        }
+        Ok(buffer.len())
+    }
+}
+
+#[test]
+fn a_line_without_an_end_is_read_up_to_a_limit() {
+    for first in [b'{', b'x'] {
+        let source = Endless { first, largest_read: Default::default() };
+        let outcome = super::check(&[&source], &Start::default(), &Options::default()).expect("it is read");
+        assert!(outcome.bad.is_some());
+        assert!(source.largest_read.into_inner() as u64 <= pieces::MAX_LINE_BYTES);
+    }
+}

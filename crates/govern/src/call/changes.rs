@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::Call;
 use super::content::change_blocks;
+use super::memo::Memo;
 
 impl Call {
     /// Merges the diffs of `content`, a list of blocks or one further block. Returns `true` if the call must
@@ -34,8 +35,10 @@ impl Call {
         }
         let before = self.kinds_and_files();
         let approved = std::mem::replace(&mut self.changes, shown);
+        let known = std::mem::take(&mut self.memos.changes);
         if can_be_result && before == self.kinds_and_files() {
             self.reported = Some(std::mem::replace(&mut self.changes, approved));
+            self.memos.changes = known;
             return false;
         }
         true
@@ -48,6 +51,7 @@ impl Call {
         let has_reported = reported.is_some();
         if let Some(reported) = reported {
             self.changes = reported;
+            self.memos.changes = Memo::default();
         }
         has_reported
     }

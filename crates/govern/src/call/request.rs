@@ -7,6 +7,7 @@ use narrows_policy::{Action, Kind};
 use serde_json::{Map, Value};
 
 use super::Call;
+use super::memo::{Memo, Memos};
 use crate::resource_uri::ResourceUri;
 
 impl Call {
@@ -16,7 +17,8 @@ impl Call {
         let named = ["path", "cwd"].iter().find_map(|member| self.input[member].as_str());
         let is_named = named.is_none_or(|named| Path::new(named) == real);
         let locations = if is_named { Vec::new() } else { vec![real.clone()] };
-        Self { locations, real: Some(real), ..self }
+        let memos = Memos { others: Memo::default(), ..self.memos };
+        Self { locations, real: Some(real), memos, ..self }
     }
 
     /// Returns the resolved path of a client request.
@@ -27,7 +29,8 @@ impl Call {
     /// Adds further members of an MCP tool request, if there are any.
     pub(crate) fn with_extra_members(self, members: Map<String, Value>) -> Self {
         let beside = (!members.is_empty()).then(|| Value::Object(members));
-        Self { beside, ..self }
+        let memos = Memos { others: Memo::default(), ..self.memos };
+        Self { beside, memos, ..self }
     }
 
     /// Returns `true` if the request has nothing beside its input.

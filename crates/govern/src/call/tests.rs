@@ -249,3 +249,24 @@ fn a_failed_call_with_a_result_was_attempted() {
     check(&[r#"{"content":[{"type":"diff"}]}"#, r#"{"status":"failed"}"#], false);
     check(&[r#"{"status":"completed","rawOutput":"x"}"#], false);
 }
+
+#[test]
+fn parts_of_a_call_that_stay_the_same_are_searched_once() {
+    let mut call = Call::reported(None, "read", json!({"path": "/x", "n": "y"}));
+    let update = |call: &mut Call, update: Value| {
+        let text = update.to_string();
+        assert!(call.apply_update(serde_json::from_str(&text).unwrap()), "{text}");
+    };
+    let before = (call.digest(), call.has_secret());
+    update(&mut call, json!({"locations": [{"path": "/w"}]}));
+    assert!(!call.memos.input.is_new() && !call.memos.changes.is_new() && call.memos.others.is_new());
+    assert_ne!(call.digest(), before.0);
+    update(&mut call, json!({"rawInput": {"path": "/x", "password": "hunter2 or so"}}));
+    assert!(call.memos.input.is_new());
+    assert!(call.has_secret() && !before.1);
+    let diff = json!([{"type": "diff", "path": "/w/a", "oldText": "", "newText": "b"}]);
+    update(&mut call, json!({"content": diff}));
+    assert!(call.memos.changes.is_new() && !call.memos.input.is_new());
+    update(&mut call, json!({"rawInput": {}, "locations": [{"path": "/w", "password": "hunter2 or so"}]}));
+    assert!(call.has_secret());
+}

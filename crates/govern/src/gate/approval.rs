@@ -425,6 +425,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             claimed: approval.claimed.as_deref(),
             input: &approval.input,
             kinds: &approval.kinds,
+            call: None,
         };
         let event =
             self.parties(&approval.session).call_decided(&shown, &approval.ruling, &outcome, spent.as_ref());

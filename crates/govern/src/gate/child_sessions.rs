@@ -51,6 +51,14 @@ pub(super) struct ClosedSession {
     _charge: ByteCharge,
 }
 
+/// Messages of the agent in sessions that are not open yet.
+#[derive(Debug, Default)]
+pub(super) struct EarlyMessages {
+    pub(super) lines: Vec<(Bytes, ByteCharge)>,
+    /// Bytes of all lines. A running sum, because there may be very many.
+    bytes: usize,
+}
+
 impl Gate {
     /// Returns the session whose turn `name` is part of: itself, or the one at the top.
     pub(super) fn root_session<'a>(&'a self, name: &'a str) -> &'a str {
@@ -184,19 +192,21 @@ impl<O: GateOutput> GateCtx<'_, O> {
     }
 
     fn hold_early(&mut self, message: View<'_>) -> bool {
-        let held: usize = self.gate.early_messages.iter().map(|(line, _)| line.len()).sum();
         let bytes = size_of::<Bytes>() + message.bytes().len();
-        let has_room = held + bytes <= MAX_EARLY_BYTES && self.gate.make_room(bytes);
+        let has_room =
+            self.gate.early_messages.bytes + bytes <= MAX_EARLY_BYTES && self.gate.make_room(bytes);
         if has_room {
             let charge = self.gate.retained.charge(bytes);
-            self.gate.early_messages.push((Bytes::copy_from_slice(message.bytes()), charge));
+            let early = &mut self.gate.early_messages;
+            early.bytes += bytes;
+            early.lines.push((Bytes::copy_from_slice(message.bytes()), charge));
         }
         has_room
     }
 
     /// Handles the held messages after a session was opened.
     pub(super) fn release_early(&mut self) {
-        for (line, _) in std::mem::take(&mut self.gate.early_messages) {
+        for (line, _) in std::mem::take(&mut self.gate.early_messages).lines {
             self.dispatch_agent_message(View::parse(&line));
         }
     }
@@ -209,7 +219,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             .values()
             .any(|pending| matches!(pending.kind, ClientRequestKind::Create { .. }))
         {
-            self.gate.early_messages.clear();
+            self.gate.early_messages = EarlyMessages::default();
         }
     }
 

@@ -106,10 +106,20 @@ impl<O: GateOutput> GateCtx<'_, O> {
 
     /// Stores the client as the owner of a session.
     pub(super) fn store_owner(&self, name: &str) -> io::Result<()> {
-        if name.len() > MAX_SESSION_NAME_BYTES {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the session id is too long"));
-        }
         self.gate.owners.as_ref().map_or(Ok(()), |owners| owners.set_owner(&self.gate.principal.id, name))
+    }
+
+    /// Closes a new session whose id is too long. Returns `true` if it is.
+    pub(super) fn refuse_long_name(&mut self, id: &[u8], name: &str) -> bool {
+        let is_long = name.len() > MAX_SESSION_NAME_BYTES;
+        if is_long {
+            self.close_unusable_session(name, "its id is too long");
+            let words = "the agent's session id is too long";
+            let error = RpcError::new(Code::Internal, words).effects(Effects::Possible);
+            let line = message::error(id, &error);
+            self.send(GateDirection::ToClient, &[&line], None, OnAuditFailure::Drop);
+        }
+        is_long
     }
 
     /// Closes a new session whose owner could not be stored: it could never be opened again.

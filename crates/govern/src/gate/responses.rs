@@ -51,6 +51,9 @@ impl<O: GateOutput> GateCtx<'_, O> {
                 session.is_admitted = true;
                 session.lineage = None;
                 self.gate.charge_session(&name);
+                if self.refuse_long_name(id, &name) {
+                    return;
+                }
                 if let Err(error) = self.store_owner(&name) {
                     return self.handle_owner_failure(id, &name, &error);
                 }

@@ -30,7 +30,7 @@ const TOO_MUCH: &str = "too_much_retained";
 
 /// The byte budget of one gate.
 #[derive(Clone, Debug)]
-pub(super) struct RetainedBytes {
+pub(crate) struct RetainedBytes {
     used: Arc<AtomicUsize>,
     max: usize,
 }
@@ -42,20 +42,20 @@ impl Default for RetainedBytes {
 }
 
 impl RetainedBytes {
-    pub(super) fn new(max: usize) -> Self {
+    pub(crate) fn new(max: usize) -> Self {
         Self { used: Arc::default(), max }
     }
 
-    pub(super) fn used(&self) -> usize {
+    pub(crate) fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
 
-    fn has_room_for(&self, bytes: usize) -> bool {
+    pub(crate) fn has_room_for(&self, bytes: usize) -> bool {
         self.used().saturating_add(bytes) <= self.max
     }
 
     /// Charges `bytes`, even beyond the budget.
-    pub(super) fn charge(&self, bytes: usize) -> ByteCharge {
+    pub(crate) fn charge(&self, bytes: usize) -> ByteCharge {
         let mut charge = ByteCharge { bytes: 0, budget: Some(self.clone()) };
         charge.resize(bytes);
         charge
@@ -64,13 +64,13 @@ impl RetainedBytes {
 
 /// Bytes of one entry. Released when dropped.
 #[derive(Debug, Default)]
-pub(super) struct ByteCharge {
+pub(crate) struct ByteCharge {
     bytes: usize,
     budget: Option<RetainedBytes>,
 }
 
 impl ByteCharge {
-    fn resize(&mut self, bytes: usize) {
+    pub(crate) fn resize(&mut self, bytes: usize) {
         let Some(budget) = &self.budget else { return };
         budget.used.fetch_add(bytes, Ordering::Relaxed);
         budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
@@ -202,6 +202,11 @@ pub(crate) fn value_bytes(value: &Value) -> usize {
 }
 
 impl Gate {
+    /// Returns the byte budget of the tables, for other state of the connection.
+    pub(crate) fn retained(&self) -> RetainedBytes {
+        self.retained.clone()
+    }
+
     /// Forgets finished calls and closed sessions if there is no room for `bytes`. Returns `true` if there is
     /// room.
     pub(super) fn make_room(&mut self, bytes: usize) -> bool {

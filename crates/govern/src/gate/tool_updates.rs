@@ -20,7 +20,7 @@ use crate::audit_events::{self, ApprovalOutcome};
 use crate::authorizer::{CallDecision, DecisionContext};
 use crate::call::{Call, CallStatus, CallUpdate};
 use crate::lifecycle::OperatorState;
-use crate::path_resolver::{ResolvedAction, follow_links};
+use crate::path_resolver::{ResolvedAction, follow_links, is_too_large};
 use crate::protected_files;
 use crate::scope;
 use crate::shared_budget::BudgetUse;
@@ -363,7 +363,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             context,
         );
         // The paths of an action that is too large to judge are not resolved.
-        let beyond = if action.is_too_large() {
+        let beyond = if is_too_large(action, &session.roots) {
             Some("the input is too large to judge".to_owned())
         } else {
             scope::scope_violation(call, &gate.config, &*gate.resolver).or_else(|| {
@@ -388,6 +388,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             claimed: record.call.claimed_name(),
             input: &input,
             kinds: &kinds,
+            call: Some(&record.call),
         };
         Some(self.parties(name).call_decided(&named, &decision.ruling, &record.outcome, spent))
     }
@@ -408,6 +409,7 @@ impl<O: GateOutput> GateCtx<'_, O> {
             claimed: record.call.claimed_name(),
             input: &input,
             kinds: &kinds,
+            call: Some(&record.call),
         };
         Some(self.parties(name).call_finished(&named, &decision.ruling, &record.outcome, output))
     }

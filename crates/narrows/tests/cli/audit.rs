@@ -227,6 +227,18 @@ fn a_file_that_is_not_a_log_is_reported_as_such() {
 }
 
 #[test]
+fn a_pipe_is_no_log_and_is_not_waited_for() {
+    let dir = dir();
+    let pipe = file(&dir).with_file_name("pipe.jsonl");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    for command in ["verify", "show"] {
+        let shown = audit(&dir, &[command, pipe.to_str().unwrap()]);
+        assert!(shown.contains("not a regular file"), "{shown}");
+    }
+}
+
+#[test]
 fn a_log_is_followed() {
     let dir = TestDir::new();
     let log = open(&dir, 700);

@@ -129,6 +129,9 @@ const PIECES: &[&str] = &[
     "token: !",
     "Token::a(\"",
     "token::a",
+    "<a>",
+    "<value>",
+    "<value></a>",
     "<a name=token><value>",
     "<token><![CDATA[",
     "pwd=/",
@@ -155,4 +158,17 @@ fn the_work_for_a_mebibyte_of_all_pieces_grows_with_its_length() {
     let text: String =
         PIECES.iter().map(|piece| piece.repeat((1 << 20) / PIECES.len() / piece.len())).collect();
     assert!(Redaction::default().is_secret(&text));
+}
+
+/// The text of a tag may be long, and tags may stand in a row: what is behind each is not searched for each.
+#[test]
+fn the_tags_of_a_text_are_searched_once() {
+    for piece in ["<a>", "<value>", "<value></a>", "</value>", "<value>  "] {
+        let text = piece.repeat((64 << 10) / piece.len());
+        let mut closing = pair::ClosingTags::default();
+        for (at, _) in text.match_indices('>') {
+            assert!(!pair::is_labeled_tag(&text, at, &mut closing, |_| None), "{piece}");
+        }
+        assert!(closing.searched <= text.len(), "{} bytes for {} of {piece}", closing.searched, text.len());
+    }
 }

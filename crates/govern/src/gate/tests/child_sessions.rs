@@ -323,7 +323,7 @@ fn early_messages_wait_for_the_session_name() {
     fixture.client_requests(1, "session/new", &json!({"cwd": "/w", "mcpServers": []}));
     fixture.send_agent(&child_message("s", &chunk));
     fixture.send_agent(&json!({"jsonrpc": "2.0", "id": 1, "error": {"code": -32000, "message": "no"}}));
-    assert!(!fixture.take_seen().contains("hi") && fixture.gate.early_messages.is_empty());
+    assert!(!fixture.take_seen().contains("hi") && fixture.gate.early_messages.lines.is_empty());
 }
 
 #[test]

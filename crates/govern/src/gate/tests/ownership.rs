@@ -249,7 +249,7 @@ fn a_session_with_a_long_name_is_closed() {
     fixture.take_seen();
     fixture.agent_answers(1, &json!({"sessionId": "x".repeat(1_025)}));
     let seen = fixture.take_seen();
-    assert!(seen.contains("-32017") && seen.contains("too long"), "{}", &seen[..seen.len().min(2_000)]);
+    assert!(seen.contains("-32603") && seen.contains("too long"), "{}", &seen[..seen.len().min(2_000)]);
     let entries = lock(&book.entries);
     assert_eq!(entries.len(), 1, "only hers");
 }

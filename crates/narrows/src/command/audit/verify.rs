@@ -45,7 +45,8 @@ pub(super) fn execute(args: &AuditVerify) -> Result<ExitCode, Failure> {
 /// Returns `true` if a file begins with an object, as a log does.
 fn looks_like_log(path: &Path) -> bool {
     let mut first = [0; 1];
-    std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut first)).is_ok() && first == *b"{"
+    narrows_audit::open_regular(path).and_then(|mut file| file.read_exact(&mut first)).is_ok()
+        && first == *b"{"
 }
 
 /// Reads a stored head and checks its signature.

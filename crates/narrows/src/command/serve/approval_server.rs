@@ -15,7 +15,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::approval_connections::{ApprovalConnections, HasAsked};
 use super::approval_protocol::{
@@ -30,6 +30,9 @@ use crate::failure::Failure;
 
 /// The time for a request to arrive, and for its response to be read.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The time for all gates together to list what waits in them.
+const GATE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The delay after a failed accept, such as for a lack of descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(200);
@@ -176,11 +179,18 @@ impl ApprovalService {
     /// Returns the pending actions of all gates.
     async fn pending_actions(&self) -> Vec<(mpsc::Sender<GateRequest>, PendingAction)> {
         let mut waiting = Vec::new();
+        let mut asked = Vec::new();
         for gate in self.gates.senders() {
             let (answer, open) = oneshot::channel();
-            // A gate that has just ended has no pending actions.
-            let _ = gate.send(GateRequest::ListApprovals(answer)).await;
-            let open = open.await.unwrap_or_default();
+            // A gate with a full queue is busy: it has not answered the requests before this one.
+            if gate.try_send(GateRequest::ListApprovals(answer)).is_ok() {
+                asked.push((gate, open));
+            }
+        }
+        let deadline = Instant::now() + GATE_TIMEOUT;
+        for (gate, open) in asked {
+            // A gate that has just ended has no pending actions. A busy gate does not hide those of others.
+            let open = timeout_at(deadline, open).await.ok().and_then(Result::ok).unwrap_or_default();
             waiting.extend(open.into_iter().map(|open| (gate.clone(), PendingAction::from(open))));
         }
         waiting

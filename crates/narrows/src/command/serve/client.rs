@@ -82,7 +82,8 @@ async fn run_turn(run: ClientRun, request: RunRequest, policy: Policy) -> Result
     let _registration = gates.register(ask.clone());
     let admin_socket = approval_server::open(&manifest, gates)?;
     let input = behind.sender.clone();
-    let standing = tokio::spawn(narrows_govern::run_gate(gate, outer, behind, log.clone(), asked));
+    let standing =
+        tokio::spawn(run_gate::on_thread(narrows_govern::run_gate(gate, outer, behind, log.clone(), asked))?);
     let outcome = run::run_over_link(inner, chosen, wanted, request, questions).await;
     // The gate has already ended if its client is gone.
     let _ = ask.send(GateRequest::Stop).await;

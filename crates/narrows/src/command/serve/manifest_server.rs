@@ -185,7 +185,7 @@ impl ManifestServer {
         let outcome = run_gate::run(gate, client, link, self.log.clone(), requests, shutdown).await;
         drop(registration);
         run_gate::drain_output(&output).await;
-        self.end_agent(agent, outcome, shutdown).await
+        self.end_agent(agent, outcome?, shutdown).await
     }
 
     pub(super) fn build_gate(&self, who: Principal) -> Result<Gate, Failure> {

@@ -29,7 +29,7 @@ pub(super) async fn run_in_chain(
     let outcome = run_gate::run(gate, predecessor, successor, server.log.clone(), requests, shutdown).await;
     drop(registration);
     run_gate::drain_output(&output).await;
-    match outcome {
+    match outcome? {
         GateOutcome::Ended(GateExit::AgentViolation(why) | GateExit::AgentUnresponsive(why)) => {
             Err(Failure::chain_closed(&why))
         }

@@ -1,5 +1,9 @@
 //! Runs a gate between two links, until one of them ends or a shutdown is requested.
+//!
+//! Each gate has its own thread. A peer that keeps its gate busy delays neither other connections nor signals, which
+//! share the thread of the runtime.
 
+use std::convert::Infallible;
 use std::io::Read;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,7 +12,8 @@ use narrows_govern::{
     AuditLogBudget, Disk, Gate, GateConfig, GateExit, GateRequest, GateStart, Principal, bundle_policy,
 };
 use narrows_link::{Link, Sender};
-use tokio::sync::mpsc;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::audit_log;
@@ -68,12 +73,12 @@ pub(super) async fn run(
     log: Option<Log>,
     (ask, asked): (mpsc::Sender<GateRequest>, mpsc::Receiver<GateRequest>),
     shutdown: &Shutdown,
-) -> GateOutcome {
-    let running = narrows_govern::run_gate(gate, client, agent, log, asked);
+) -> Result<GateOutcome, Failure> {
+    let running = on_thread(narrows_govern::run_gate(gate, client, agent, log, asked))?;
     tokio::pin!(running);
     tokio::select! {
         biased;
-        ended = &mut running => return GateOutcome::Ended(ended),
+        ended = &mut running => return Ok(GateOutcome::Ended(ended)),
         () = shutdown.requested() => {}
     }
     let over = async { tokio::join!(&mut running, ask.send(GateRequest::Stop)) };
@@ -83,7 +88,40 @@ pub(super) async fn run(
         () = shutdown.forced() => {}
         _ = over => {}
     }
-    GateOutcome::Shutdown
+    Ok(GateOutcome::Shutdown)
+}
+
+/// Runs a gate on a new thread, which ends with the gate or once the returned future is dropped.
+pub(super) fn on_thread(
+    gate: impl Future<Output = GateExit> + Send + 'static,
+) -> Result<impl Future<Output = GateExit>, Failure> {
+    let runtime = Handle::current();
+    let (keep, dropped) = oneshot::channel::<Infallible>();
+    let (sender, ended) = oneshot::channel();
+    let work = async move {
+        tokio::select! {
+            biased;
+            // Polled first: the timers of the gate panic once the runtime is gone.
+            _ = dropped => None,
+            ended = gate => Some(ended),
+        }
+    };
+    let run = move || {
+        let outcome = runtime.block_on(work);
+        outcome.map(|ended| sender.send(ended))
+    };
+    let thread = std::thread::Builder::new().name("gate".to_owned()).spawn(run);
+    let thread = thread.map_err(|error| Failure::setup("start a thread", &error))?;
+    Ok(async move {
+        let _keep = keep;
+        match ended.await {
+            Ok(ended) => ended,
+            Err(_) => match thread.join() {
+                Err(panic) => std::panic::resume_unwind(panic),
+                Ok(_) => GateExit::Stopped,
+            },
+        }
+    })
 }
 
 /// Waits until a client that may still read has read everything.
@@ -96,4 +134,35 @@ pub(super) async fn drain_output(output: &Sender) {
         }
     };
     let _ = timeout(DRAIN_TIMEOUT, all_written).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::sync_channel;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_gate_that_works_for_long_does_not_block_others() {
+        let (release, released) = sync_channel(1);
+        let gate = async move {
+            released.recv().expect("it is released");
+            GateExit::ClientClosed
+        };
+        let running = on_thread(gate).expect("a thread");
+        tokio::task::yield_now().await;
+        release.send(()).expect("it waits");
+        assert_eq!(running.await, GateExit::ClientClosed);
+    }
+
+    #[tokio::test]
+    async fn a_gate_ends_with_the_connection() {
+        let (alive, gone) = oneshot::channel::<()>();
+        let gate = async move {
+            let _alive = alive;
+            std::future::pending().await
+        };
+        drop(on_thread(gate).expect("a thread"));
+        assert!(gone.await.is_err());
+    }
 }
