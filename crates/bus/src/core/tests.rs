@@ -9,6 +9,7 @@ mod children;
 mod corners;
 mod costs;
 mod counted_names;
+mod crossings;
 mod edges;
 mod faults;
 mod governed;
