@@ -12,6 +12,7 @@ mod access;
 mod api;
 mod batch;
 mod cancel_request;
+mod cancellation;
 mod capacity;
 mod children;
 mod deliver;

@@ -7,6 +7,7 @@ use serde_json::json;
 use super::Ctx;
 use super::api::{ClientInfo, CoreOutput, Reason};
 use super::batch::{BatchKey, Sender};
+use super::cancellation::cancels_request;
 use super::request_id;
 use super::route::Route;
 use super::session::SessionKey;
@@ -471,9 +472,4 @@ fn kind_of(message: View<'_>) -> Option<(RequestKind, bool)> {
         RequestKind::from_method(&method)
     };
     Some((kind, cancels_request(&method)))
-}
-
-/// Returns `true` if a method cancels the request with the id `params.requestId`.
-fn cancels_request(method: &str) -> bool {
-    matches!(method, method::CANCEL_REQUEST | MCP_CANCELLED)
 }

@@ -6,6 +6,7 @@ use narrows_wire::{Code, Fault, Kind, Part, RpcError, View, message};
 use super::Ctx;
 use super::api::{Action, CoreOutput, Note};
 use super::batch::{BatchKey, Sender};
+use super::cancellation::LSP_CANCEL;
 use super::children::{UpdateEvent, read_update};
 use super::from_client::MCP_CANCELLED;
 use super::mcp_servers::is_about_server;
@@ -71,6 +72,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.deliver_early_messages_of(worker, child);
             return;
         }
+        if message.is_method(LSP_CANCEL) {
+            self.forward_lsp_cancel(worker, message);
+            return;
+        }
         if self.show_progress(worker, message) {
             return;
         }
@@ -122,6 +127,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 None => pass.write_worker(worker, &[&line]),
             }
         };
+        if message.is_method(LSP_CANCEL) {
+            unanswered(self, RpcError::new(Code::InvalidRequest, "cancellation is a notification"));
+            return;
+        }
         if state.asking.contains_key(id) {
             let error = RpcError::new(Code::DuplicateId, "duplicate request id");
             unanswered(self, error);
@@ -281,7 +290,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
             None => raw.strip_prefix(b"\"")?.strip_suffix(b"\"")? == session.name.as_bytes(),
         };
         let lives = matches!(session.place, SessionState::On(at) if at == worker);
-        let plain = message.request_id().is_none() && self.core.pool_of(session.pool).is_acp();
+        let plain = message.request_id().is_none()
+            && !message.is_method(LSP_CANCEL)
+            && self.core.pool_of(session.pool).is_acp();
         (named && lives && plain).then_some((session.recipient()?, key))
     }
 

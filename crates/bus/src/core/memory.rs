@@ -13,6 +13,7 @@ use serde_json::json;
 
 use super::Ctx;
 use super::api::CoreOutput;
+use super::cancellation::LSP_CANCEL;
 use super::from_client::MCP_CANCELLED;
 use super::identity::Identity;
 use super::table::ClientKey;
@@ -169,7 +170,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
 /// Returns `true` if a message answers, cancels or closes something.
 fn ends_something(message: View<'_>) -> bool {
-    const ENDING: [&str; 4] = [CANCEL_REQUEST, MCP_CANCELLED, SESSION_CANCEL, SESSION_CLOSE];
+    const ENDING: [&str; 5] = [CANCEL_REQUEST, MCP_CANCELLED, LSP_CANCEL, SESSION_CANCEL, SESSION_CLOSE];
     match message.kind() {
         Kind::Response | Kind::Invalid(_) => true,
         Kind::Batch => false,

@@ -504,13 +504,18 @@ impl<O: CoreOutput> Ctx<'_, O> {
         true
     }
 
+    /// Withdraws a request from the clients that were asked beside the first, which gets the cancellation of the worker itself. Its answer does
+    /// not withdraw the request a second time.
+    pub(super) fn withdraw_shared(&mut self, worker: WorkerKey, id: &[u8]) {
+        let shared = self.core.worker(worker).and_then(|state| state.shared.remove(id));
+        self.withdraw(shared.into_iter().flat_map(SharedRequest::into_recipients));
+    }
+
     /// Withdraws a permission request that its worker cancels. The client that gets the worker's own cancellation is left out.
     pub(super) fn withdraw_cancelled(&mut self, worker: WorkerKey, message: View<'_>) {
         let cancels_request = message.method().as_deref() == Some(method::CANCEL_REQUEST);
         let Some(raw) = message.request_id().filter(|_| cancels_request) else { return };
-        // Removed here, so that an answer of that client does not withdraw the request a second time.
-        let shared = self.core.worker(worker).and_then(|state| state.shared.remove(raw));
-        self.withdraw(shared.into_iter().flat_map(SharedRequest::into_recipients));
+        self.withdraw_shared(worker, raw);
     }
 }
 

@@ -9,6 +9,7 @@ use narrows_wire::{Code, Envelope, Kind, RpcError, View, keys, member, written_k
 use super::Ctx;
 use super::api::{CoreOutput, PoolId};
 use super::batch::BatchKey;
+use super::cancellation::cancelled_id;
 use super::errors::misnamed;
 use super::mcp_access::is_unknown;
 use super::state::RequestLocation;
@@ -76,7 +77,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             self.core.sessions.find(&name).or_else(child)
         });
         let session = session.and_then(|key| self.core.sessions.get(key)).map(|session| session.pool);
-        let request = match message.request_id().and_then(|raw| state.inflight.get(raw)) {
+        let cancelled = cancelled_id(message).and_then(|place| message.bytes().get(place));
+        let request = match cancelled.and_then(|raw| state.inflight.get(raw)) {
             Some(RequestLocation::At(worker, _)) => Some(*worker),
             _ => None,
         };
