@@ -34,6 +34,7 @@ mod observers;
 mod open_order;
 mod open_timeout;
 mod owners;
+mod pending;
 mod pool_route;
 mod progress;
 mod reload;

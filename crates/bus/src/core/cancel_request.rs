@@ -28,9 +28,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
         match state.inflight.get(raw).copied() {
             Some(RequestLocation::At(worker, id)) => {
                 // The turn then gets the same time to end as a cancelled one.
-                let pending = self.core.worker(worker).and_then(|state| state.pending.get(&id));
+                let pending = self.core.workers.get(worker).and_then(|state| state.pending.get(&id));
                 let is_turn = pending.is_some_and(|pending| pending.what == RequestKind::Prompt);
-                let key = pending.and_then(|pending| pending.session);
+                let key = pending.and_then(|pending| self.core.session_of_pending(pending));
                 let session = key.and_then(|key| self.core.sessions.get(key));
                 // Another session than that of the request could be another client's.
                 let is_named =

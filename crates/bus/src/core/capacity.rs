@@ -67,11 +67,12 @@ impl<O: CoreOutput> Ctx<'_, O> {
     /// opened count.
     fn has_its_share(&self, state: &WorkerState, identity: Identity) -> bool {
         let most = self.share_of_worker(state);
-        if state.sessions.len() + state.creating as usize >= most {
+        if state.sessions.len() + state.pending.creating() >= most {
             let is_its = |key: &&SessionKey| {
                 self.core.sessions.get(**key).is_some_and(|session| session.identity == identity)
             };
-            return state.sessions.iter().filter(is_its).count() + state.openings_of(identity) >= most;
+            return state.sessions.iter().filter(is_its).count() + state.pending.creating_for(identity)
+                >= most;
         }
         false
     }

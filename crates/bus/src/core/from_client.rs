@@ -410,7 +410,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         for place in state.inflight.into_values() {
             if let RequestLocation::At(worker, id) = place
-                && let Some(pending) = self.core.worker(worker).and_then(|worker| worker.pending.get_mut(&id))
+                && let Some(pending) = self.core.worker(worker).and_then(|worker| worker.pending.get_mut(id))
             {
                 pending.asker = RequestOrigin::Gone;
             }

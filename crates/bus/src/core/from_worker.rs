@@ -335,14 +335,14 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     Opener::One(_) | Opener::Gone | Opener::Unknown => {}
                 }
             }
-            return match (state.creating, state.client) {
+            return match (state.pending.creates(), state.client) {
                 // Only this client uses the worker, so it gets everything. If the name is also in use elsewhere, it may get an
                 // alias, which is not known yet.
-                (0, Some(client)) => Target::Client(client, None),
+                (false, Some(client)) => Target::Client(client, None),
                 (_, Some(client)) if self.core.sessions.find(name).is_none() => Target::Client(client, None),
-                (1.., _) => Target::Opening,
-                (0, None) if state.claimed && !self.core.pool_of(state.pool).is_shared() => Target::Gone,
-                (0, None) => Target::Foreign,
+                (true, _) => Target::Opening,
+                (false, None) if state.claimed && !self.core.pool_of(state.pool).is_shared() => Target::Gone,
+                (false, None) => Target::Foreign,
             };
         };
         let Some(session) = self.core.sessions.get(key) else { return Target::Gone };

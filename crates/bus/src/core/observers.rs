@@ -258,7 +258,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         self.send_request(worker, asker, method::SESSION_LOAD, params.to_string().as_bytes(), Some(key));
         let Some(state) = self.core.worker(worker) else { return };
         let number = state.next_id;
-        if let Some(pending) = state.pending.get_mut(&number) {
+        if let Some(pending) = state.pending.get_mut(number) {
             pending.what = RequestKind::Replay;
             pending.tag = message.tag().map(Box::from);
             pending.charge = Some(charge);

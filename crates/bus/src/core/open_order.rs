@@ -77,11 +77,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     /// Returns `true` if a worker has a pending request of another identity for a new session.
     fn creates_for_others(&self, worker: WorkerKey, identity: Identity) -> bool {
-        self.core.workers.get(worker).filter(|state| state.creating > 0).is_some_and(|state| {
-            let creations = state.pending.values().filter(|pending| pending.what.creates());
-            let mut openings = creations.filter_map(|pending| pending.opening.as_ref());
-            openings.any(|opening| opening.identity != identity && !opening.is_overdue)
-        })
+        self.core.workers.get(worker).is_some_and(|state| state.pending.creates_for_others(identity))
     }
 
     /// Queues a request until a worker has answered the requests for new sessions.

@@ -282,9 +282,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let Some(session) = self.core.sessions.get_mut(key) else { return };
         let Some(worker) = session.worker() else { return };
         session.place = SessionState::Lost(error.message.as_ref().into());
+        let agent_name = session.agent_name();
         if let Some(state) = self.core.worker(worker) {
             state.sessions.remove(&key);
-            state.aliases.retain(|_, other| *other != key);
+            state.forget_alias(key, &agent_name);
             state.restores.retain(|other| *other != key);
         }
         self.move_children(key, Some(worker), None);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use super::Core;
 use super::api::{PoolId, Time};
 use super::batch::BatchKey;
 use super::children::ChildSet;
@@ -13,7 +14,7 @@ use super::mcp_server_table::ServerUse;
 use super::memory::{Charge, Memory};
 use super::observers::ObserverState;
 use super::splice::KeptLine;
-use super::state::Abilities;
+use super::state::{Abilities, Pending};
 use super::table::{ClientKey, Key, Table, WorkerKey};
 
 /// Params up to this size are kept to restore a session.
@@ -49,6 +50,8 @@ pub(super) struct Session {
     pub(super) wire: Option<Box<[u8]>>,
     pub(super) pool: PoolId,
     pub(super) place: SessionState,
+    /// How often it was taken out of a worker. Requests that were made before that are about it no longer.
+    pub(super) moves: u64,
     /// The session capabilities of its last worker.
     pub(super) abilities: Abilities,
     pub(super) owner: Option<ClientKey>,
@@ -262,6 +265,27 @@ impl Sessions {
         self.by_name.remove(&session.name);
         self.uncount(session.identity);
         Some(session)
+    }
+}
+
+impl Core {
+    /// Returns how often a session was taken out of a worker, for a request about it.
+    pub(super) fn moves_of(&self, session: Option<SessionKey>) -> u64 {
+        session.and_then(|key| self.sessions.get(key)).map_or(0, |session| session.moves)
+    }
+
+    /// Returns the session that a request is about, unless it has ended, or was taken out of the worker of the request.
+    pub(super) fn session_of_pending(&self, pending: &Pending) -> Option<SessionKey> {
+        pending
+            .session
+            .filter(|key| self.sessions.get(*key).is_some_and(|session| session.moves == pending.moves))
+    }
+
+    /// Forgets the sessions of requests that are no longer about them.
+    pub(super) fn check_sessions(&self, requests: &mut [(u64, Pending)]) {
+        for (_, pending) in requests {
+            pending.session = self.session_of_pending(pending);
+        }
     }
 }
 
