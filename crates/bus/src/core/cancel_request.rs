@@ -48,7 +48,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 self.send_to_worker(worker, client, &Parts::new(View::parse(&line), edit.as_slice()));
             }
             Some(RequestLocation::Fanned(key)) => self.cancel_fan_out(key),
-            Some(RequestLocation::Elsewhere) => self.cancel_unsent(client, raw),
+            Some(location) => self.cancel_unsent(client, raw, location),
             None => self.cancel_held(client, raw),
         }
     }
@@ -62,15 +62,19 @@ impl<O: CoreOutput> Ctx<'_, O> {
         is_open || self.place_among_held(client, raw).is_some()
     }
 
-    /// Cancels a request that waits for its session or for one worker.
-    fn cancel_unsent(&mut self, client: ClientKey, id: &[u8]) {
+    /// Cancels a request that waits for its session or for one worker. It is looked for only there: a client may cancel as often as it likes.
+    fn cancel_unsent(&mut self, client: ClientKey, id: &[u8], location: RequestLocation) {
         let is_it = |waiting: &Waiting| waiting.client == client && waiting.line.id() == Some(id);
-        let mut found = self.core.sessions.take_waiting(is_it);
-        found = found.or_else(|| self.core.awaited_creations.take_waiting(is_it));
-        for worker in self.core.workers.values_mut() {
-            found = found.or_else(|| take_first(&mut worker.backlog, is_it));
-            found = found.or_else(|| take_first(&mut worker.refused, is_it));
-        }
+        let lines = match location {
+            RequestLocation::AtSession(key) => self.core.sessions.get_mut(key).map(|it| &mut it.waiting),
+            RequestLocation::InBacklog(worker) => self.core.worker(worker).map(|it| &mut it.backlog),
+            RequestLocation::Refused(worker) => self.core.worker(worker).map(|it| &mut it.refused),
+            _ => None,
+        };
+        let found = match location {
+            RequestLocation::BehindCreations => self.core.awaited_creations.take_waiting(is_it),
+            _ => lines.and_then(|lines| take_first(lines, is_it)),
+        };
         match found {
             Some(waiting) => {
                 self.forget_elsewhere(client, &waiting.line);

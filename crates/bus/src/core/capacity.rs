@@ -10,7 +10,9 @@ use super::api::{CoreOutput, PoolId, Time};
 use super::identity::Identity;
 use super::route::Route;
 use super::session::{SessionKey, Waiting};
-use super::state::{InternalRequest, Opening, Pending, RequestOrigin, WorkerLifecycle, WorkerState};
+use super::state::{
+    InternalRequest, Opening, Pending, RequestLocation, RequestOrigin, WorkerLifecycle, WorkerState,
+};
 use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 use super::turn_end::wire_name;
@@ -174,7 +176,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let waiting = Waiting { client, line: (*opening.line).into(), batch, _charge: charge };
         if let Some(state) = self.core.client(client) {
             state.repeated = Some(id.clone());
-            state.inflight.insert(id.clone(), super::state::RequestLocation::Elsewhere);
+            state.inflight.insert(id.clone(), RequestLocation::Refused(worker));
         }
         match self.oldest_left(worker) {
             Some(key) => {

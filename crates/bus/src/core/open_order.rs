@@ -12,7 +12,7 @@ use super::api::{CoreOutput, PoolId};
 use super::batch::BatchKey;
 use super::identity::Identity;
 use super::session::{SessionKey, Waiting};
-use super::state::WorkerLifecycle;
+use super::state::{RequestLocation, WorkerLifecycle};
 use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 
@@ -100,7 +100,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             }
             return;
         }
-        self.mark_elsewhere(client, message);
+        self.mark_waiting(client, message, RequestLocation::BehindCreations);
         let charge = self.core.charge(client, message.bytes().len());
         let waiting = Waiting { client, line: message.bytes().into(), batch, _charge: charge };
         self.core.awaited_creations.lines.push((worker, waiting));

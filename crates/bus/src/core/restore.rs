@@ -13,7 +13,7 @@ use super::errors::unknown_server;
 use super::open_order::OpeningPlace;
 use super::route::Route;
 use super::session::{SessionKey, SessionState, Waiting};
-use super::state::{InternalRequest, RequestKind, WorkerLifecycle};
+use super::state::{InternalRequest, RequestKind, RequestLocation, WorkerLifecycle};
 use super::table::{ClientKey, WorkerKey};
 use super::timer::Timer;
 
@@ -47,7 +47,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if is_lost {
             session.awaited = self.now;
         }
-        self.mark_elsewhere(client, message);
+        self.mark_waiting(client, message, RequestLocation::AtSession(key));
         if is_lost {
             self.core.timers.set(at, Timer::RestoreOverdue(key));
             self.start_restore(key);

@@ -248,11 +248,6 @@ impl Sessions {
         }
     }
 
-    /// Removes and returns the first waiting line that matches.
-    pub(super) fn take_waiting(&mut self, is_it: impl Fn(&Waiting) -> bool) -> Option<Waiting> {
-        self.table.values_mut().find_map(|session| take_first(&mut session.waiting, &is_it))
-    }
-
     /// Removes the waiting lines of a client that is gone.
     pub(super) fn forget_waiting(&mut self, client: ClientKey) {
         for session in self.table.values_mut() {

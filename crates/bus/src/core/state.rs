@@ -191,8 +191,16 @@ pub(super) enum RequestLocation {
     At(WorkerKey, u64),
     /// Sent to several workers, whose responses are merged.
     Fanned(FanKey),
-    /// Not sent yet, or answered in a batch that is not complete.
-    Elsewhere,
+    /// Not sent yet: it waits until a session is restored.
+    AtSession(SessionKey),
+    /// Not sent yet: it waits until a worker is initialized.
+    InBacklog(WorkerKey),
+    /// Refused by a worker for lack of room, and to be sent again.
+    Refused(WorkerKey),
+    /// Not sent yet: it waits for the sessions that a worker creates.
+    BehindCreations,
+    /// In a batch that is not complete, behind another request or answered there. It cannot be cancelled.
+    InBatch,
 }
 
 /// A line of a client that waits for a worker.

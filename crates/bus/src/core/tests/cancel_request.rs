@@ -258,3 +258,39 @@ fn a_cancellation_of_lsp_ends_what_waits_for_a_worker() {
         assert!(lsp_cancel(&mut bus, client, &json!(id)).contains("-32800"), "{id}");
     }
 }
+
+#[test]
+fn what_waits_for_the_sessions_of_others_is_given_up_on() {
+    let mut bus = identities_at_one_worker::mixed(1, Protocol::V1);
+    let (one, two) = (bus.open_as("token:one"), bus.open_as("token:two"));
+    bus.request(one, 1, "session/new", &json!({"cwd": "/"}));
+    let number = bus.last_id(0);
+    bus.request(two, 1, "session/load", &json!({"sessionId": "x", "cwd": "/", "mcpServers": []}));
+    bus.seen();
+    bus.notify(two, "$/cancel_request", &json!({"requestId": 1}));
+    let seen = bus.seen();
+    assert!(!seen.contains("w0 < "), "{seen}");
+    bus.answer(0, number, &json!({"sessionId": "a"}));
+    bus.advance(1.0);
+    assert!(!bus.seen().contains("session/load"));
+}
+
+#[test]
+fn what_waits_for_room_is_given_up_on() {
+    let mut bus = TestBus::shared(1);
+    let client = bus.open();
+    bus.session(client, 0, "old");
+    bus.disconnect(client);
+    let client = bus.open();
+    bus.seen();
+    bus.request(client, 1, "session/new", &json!({"cwd": "/"}));
+    let number = bus.last_id(0);
+    bus.fail(0, number, -32012);
+    let closing = bus.last_id(0);
+    assert!(bus.seen().contains("session/close"));
+    bus.notify(client, "$/cancel_request", &json!({"requestId": 1}));
+    let seen = bus.seen();
+    assert!(seen.contains("-32800") && seen.contains("\"effects\":\"none\""), "{seen}");
+    bus.answer(0, closing, &json!({}));
+    assert!(!bus.seen().contains("session/new"));
+}

@@ -283,3 +283,32 @@ fn answers_come_without_looking_through_requests_whose_clients_have_gone() {
         assert!(bus.seen().contains("result"));
     }
 }
+
+#[test]
+fn giving_up_on_what_is_answered_does_not_look_through_all_sessions() {
+    let mut bus = bus();
+    let clients: Vec<u32> = (0..25).map(|number| bus.open_as(&format!("token:{number}"))).collect();
+    for client in &clients {
+        for number in 0..250 {
+            bus.session(*client, 0, &format!("{client}-{number}"));
+        }
+    }
+    let one = clients[0];
+    bus.line(
+        one,
+        r#"[{"jsonrpc":"2.0","id":1,"method":"session/set_mode","params":{"sessionId":"0-0","modeId":"x"}},
+            {"jsonrpc":"2.0","id":2,"method":"session/prompt","params":{"sessionId":"0-0","prompt":[]}}]"#
+            .replace('\n', "")
+            .as_str(),
+    );
+    let last = bus.last_id(0);
+    bus.answer(0, last - 1, &json!({}));
+    bus.seen();
+    for _ in 0..40_000 {
+        bus.notify(one, "$/cancel_request", &json!({"requestId": 1}));
+    }
+    assert_eq!(bus.seen(), "");
+    assert_eq!(bus.core.counters.dropped, 40_000);
+    bus.notify(one, "$/cancel_request", &json!({"requestId": 2}));
+    assert!(bus.seen().contains("$/cancel_request"));
+}
