@@ -25,6 +25,7 @@ mod from_client;
 mod from_worker;
 mod identity;
 mod initialize;
+mod kept;
 mod mcp_access;
 mod mcp_server_table;
 mod mcp_servers;

@@ -162,10 +162,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
             if what == RequestKind::Prompt {
                 state.prompts.push(number);
             }
-            if let Some(tag) = tag
+            if let (Some(tag), Some(key)) = (tag, session)
                 && state.tag.as_deref() != Some(tag)
             {
-                state.tag = Some(tag.into());
+                self.core.keep_tag(key, Some(tag));
             }
         }
         if let Some(key) = session {

@@ -38,8 +38,10 @@ impl<O: CoreOutput> Ctx<'_, O> {
         }
         known.clients += 1;
         self.core.counters.connections += 1;
+        let account = self.core.memory.account(identity);
         let key = self.core.clients.insert(ClientState {
             identity,
+            account,
             scopes: from.scopes.map(Box::from),
             metered: from.metered,
             rate_limited: false,

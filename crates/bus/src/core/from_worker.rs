@@ -10,6 +10,7 @@ use super::cancellation::LSP_CANCEL;
 use super::children::{UpdateEvent, read_update};
 use super::from_client::MCP_CANCELLED;
 use super::mcp_servers::is_about_server;
+use super::memory::ASKED_BYTES;
 use super::open_timeout::Opener;
 use super::request_id::{self, Digits};
 use super::session::{Session, SessionKey, SessionState, quoted};
@@ -146,7 +147,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 let Some(state) = self.core.client(client) else { return };
                 state.next_ask += 1;
                 let number = state.next_ask;
-                let asked = Asked { worker, id: id.into(), batch, is_permission, session, server };
+                let bytes = ASKED_BYTES + 2 * id.len() + server.as_ref().map_or(0, |server| server.bytes());
+                let mut asked =
+                    Asked { worker, id: id.into(), batch, is_permission, session, server, charge: None };
                 if is_late {
                     self.answer_cancelled(&asked);
                     return;
@@ -155,12 +158,15 @@ impl<O: CoreOutput> Ctx<'_, O> {
                     self.answer_without_client(&asked);
                     return;
                 }
-                if state.asked.len() >= MAX_OPEN_REQUESTS {
+                let is_full = state.asked.len() >= MAX_OPEN_REQUESTS;
+                if is_full || self.core.is_asked_too_much(client, bytes) {
                     let error =
                         RpcError::new(Code::Backpressure, "too many unanswered requests at this client");
                     self.fail_asked(&asked, &error);
                     return;
                 }
+                let Some(state) = self.core.client(client) else { return };
+                asked.charge = Some(state.account.charge(bytes));
                 state.asked.insert(number, asked);
                 if let Some(state) = self.core.worker(worker) {
                     state.asking.insert(id.into(), (client, number));
@@ -171,8 +177,9 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 }
             }
             Target::Gone => {
-                let (id, session, server) = (id.into(), None, None);
-                self.answer_without_client(&Asked { worker, id, batch, is_permission, session, server });
+                let (id, session, server, charge) = (id.into(), None, None, None);
+                let asked = Asked { worker, id, batch, is_permission, session, server, charge };
+                self.answer_without_client(&asked);
             }
             Target::Opening => {
                 if let Some(name) = message.session()
@@ -218,7 +225,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             if session.wire.is_some() {
                 alias = Some(quoted(&session.name));
             }
-            tag.clone_from(&session.tag);
+            tag = session.tag.as_deref().map(Box::<[u8]>::from);
             if session.child_set.is_some() {
                 alias = self.child_alias(worker, message).unwrap_or(alias);
                 respelled = self.rename_children(worker, key, message);

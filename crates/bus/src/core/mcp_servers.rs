@@ -27,6 +27,12 @@ pub(super) struct AskedServer {
     request: String,
 }
 
+impl AskedServer {
+    pub(super) fn bytes(&self) -> usize {
+        size_of::<Self>() + self.own.len() + self.request.len()
+    }
+}
+
 const MAX_ID_BYTES: usize = 256;
 
 /// Longer ids of MCP requests are not kept.

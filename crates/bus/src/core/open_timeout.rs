@@ -56,8 +56,8 @@ impl<O: CoreOutput> Ctx<'_, O> {
             let message = View::parse(&line);
             let Some(id) = message.id() else { continue };
             let is_permission = message.method().as_deref() == Some(method::SESSION_REQUEST_PERMISSION);
-            let (id, session, server) = (id.into(), None, None);
-            let asked = Asked { worker, id, batch, is_permission, session, server };
+            let (id, session, server, charge) = (id.into(), None, None, None);
+            let asked = Asked { worker, id, batch, is_permission, session, server, charge };
             if is_permission {
                 self.answer_without_client(&asked);
             } else {

@@ -1,7 +1,7 @@
 //! The sessions of the bus: their names, their workers and their owners.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use rustc_hash::FxHashMap;
 
@@ -10,6 +10,7 @@ use super::api::{PoolId, Time};
 use super::batch::BatchKey;
 use super::children::ChildSet;
 use super::identity::Identity;
+use super::kept::KeptBytes;
 use super::mcp_server_table::ServerUse;
 use super::memory::{Charge, Memory};
 use super::observers::ObserverState;
@@ -61,11 +62,13 @@ pub(super) struct Session {
     /// Scopes of the token it was opened with, if sent to a gate; `None`: unrestricted.
     pub(super) scopes: Option<Box<[String]>>,
     /// The top-level `sessionId` that its client uses, as raw JSON.
-    pub(super) tag: Option<Box<[u8]>>,
+    pub(super) tag: Option<KeptBytes>,
     /// The params of the request that opened it, used to restore it.
     pub(super) params: Box<[u8]>,
     /// Memory charge for `params`.
     pub(super) params_charge: Option<Charge>,
+    /// For its names.
+    pub(super) name_charge: Option<Charge>,
     /// The MCP servers of its client that it was opened with.
     pub(super) servers: ServerUse,
     /// The request to open it is pending, and its response decides whether the session exists.
@@ -156,6 +159,10 @@ pub(super) struct Sessions {
     /// Bytes of kept params and server ids. Counted apart from queued messages, because they stay: otherwise a client with many
     /// sessions could not send long messages any more.
     kept: Memory,
+    /// How many bytes the names of sessions have.
+    names: Memory,
+    /// The last result that was kept for each identity.
+    pub(super) last_results: FxHashMap<Identity, Weak<KeptBytes>>,
 }
 
 impl Sessions {
@@ -191,6 +198,8 @@ impl Sessions {
         }
         *self.counts.entry(session.identity).or_default() += 1;
         let name = session.name.clone();
+        let bytes = 2 * name.len() + session.wire.as_ref().map_or(0, |wire| wire.len());
+        session.name_charge = Some(self.names.charge(session.identity, bytes));
         let key = self.table.insert(session);
         self.by_name.insert(name, key);
         key
@@ -232,6 +241,18 @@ impl Sessions {
         let (all, one) = self.kept.held(identity);
         let has_room = all + bytes <= limits.0 && one + bytes <= limits.1;
         has_room.then(|| self.kept.charge(identity, bytes))
+    }
+
+    /// Returns `true` if the names of the sessions of an identity, or of all, are so long that no more are to be taken.
+    pub(super) fn has_long_names(&self, identity: Identity, limits: (usize, usize)) -> bool {
+        let (all, one) = self.names.held(identity);
+        all > limits.0 || one > limits.1
+    }
+
+    /// How many bytes of params and of what is kept beside them an identity has, and of names.
+    #[cfg(test)]
+    pub(super) fn held(&self, identity: Identity) -> (usize, usize) {
+        (self.kept.held(identity).1, self.names.held(identity).1)
     }
 
     /// Returns the number of an identity's sessions.

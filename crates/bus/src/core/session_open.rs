@@ -55,10 +55,11 @@ impl<O: CoreOutput> Ctx<'_, O> {
             ownerless: None,
             identity,
             scopes,
-            tag,
+            tag: None,
             moves: 0,
             params: Box::default(),
             params_charge: None,
+            name_charge: None,
             provisional: false,
             unsure: false,
             reopened_at: 0,
@@ -84,6 +85,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         let is_taken = |name: &str| owners.is_anothers(name, identity) || children.contains(name);
         let key = self.core.sessions.insert(session, is_taken);
         self.core.sessions.keep_params(key, params, self.core.limits.session_params());
+        self.core.keep_tag(key, tag.as_deref());
         self.core.counters.sessions += 1;
         let aliased = self.core.sessions.get(key).is_some_and(|session| session.wire.is_some());
         if let Some(state) = self.core.worker(worker) {

@@ -15,7 +15,7 @@ use super::former_names::FormerNames;
 use super::identity::Identity;
 use super::mcp_server_table::{ServerTable, ServerUse};
 use super::mcp_servers::AskedServer;
-use super::memory::{Charge, LINE_BYTES};
+use super::memory::{Account, Charge, LINE_BYTES};
 use super::observers::SharedRequest;
 use super::pending::PendingTable;
 use super::session::{SessionKey, Waiting};
@@ -182,6 +182,8 @@ pub(super) struct Asked {
     pub(super) session: Option<SessionKey>,
     /// Only for a request to an MCP server in the client.
     pub(super) server: Option<Box<AskedServer>>,
+    /// For this, as long as it is in a table.
+    pub(super) charge: Option<Charge>,
 }
 
 /// The location of a client's request.
@@ -242,6 +244,8 @@ impl Held {
 #[derive(Debug)]
 pub(super) struct ClientState {
     pub(super) identity: Identity,
+    /// What is held for that identity.
+    pub(super) account: Arc<Account>,
     /// The scopes of its token.
     pub(super) scopes: Option<Box<[String]>>,
     /// `true` if the limits of an identity apply.

@@ -1,6 +1,7 @@
 //! Whole conversations through the core, as the lines and actions that it emits.
 
 mod access;
+mod accounts;
 mod batches;
 mod bounds;
 mod cancel_request;

@@ -64,7 +64,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
             if self.has_cancelled(key, asked.is_permission) {
                 let (id, batch, is_permission) = (id.clone(), asked.batch, asked.is_permission);
                 let session = asked.session;
-                let asked = Asked { worker, id, batch, is_permission, session, server: None };
+                let asked = Asked { worker, id, batch, is_permission, session, server: None, charge: None };
                 open.push((*client, *number, asked));
             }
         }
