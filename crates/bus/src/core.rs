@@ -19,6 +19,7 @@ mod deliver;
 mod drain;
 mod errors;
 mod fan_out;
+mod foreign_names;
 mod former_names;
 mod forward;
 mod from_client;

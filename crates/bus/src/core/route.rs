@@ -178,7 +178,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
         if let Some(error) = self.refuse_long_extension(pool, message) {
             return Route::Refuse(error);
         }
-        if self.misleads(pool, message) {
+        if self.misleads(client, pool, message) {
             return Route::Refuse(misnamed());
         }
         // Checked before any worker is started for it. A message that opens a session is checked again when it is sent, against

@@ -99,7 +99,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
 
     /// Returns `true` if the params of a client's message could name another session to the agent than to the bus, and the agent
     /// is shared. Members of a prompt are content.
-    pub(super) fn misleads(&self, pool: PoolId, message: View<'_>) -> bool {
+    pub(super) fn misleads(&self, client: ClientKey, pool: PoolId, message: View<'_>) -> bool {
         let state = self.core.pool_of(pool);
         let is_judged = state.is_shared()
             && state.is_acp()
@@ -110,6 +110,7 @@ impl<O: CoreOutput> Ctx<'_, O> {
                 Some(_) => mentions(message) != 1,
                 None => names_any_session(message),
             }
+            || is_judged && self.names_foreign_session(client, pool, message)
     }
 
     /// Returns `true` if a client's message names, outside its params, a session that is not the client's, or may do so to some
